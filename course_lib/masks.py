@@ -1,0 +1,118 @@
+"""Attention masks: boolean, True = may attend, broadcastable to (B, H, T, S).
+
+The polarity is that of `torch.nn.functional.scaled_dot_product_attention`. `torch.nn.MultiheadAttention` and
+`torch.nn.TransformerEncoder` use the opposite one: pass them `~mask`.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def causal_mask(T: int, S: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
+    """Let each query see itself and what came before: bool (T, S), S = T unless given.
+
+    Aligned bottom-right: the last query sees every key, so key j is visible to query i iff j <= i + (S - T). With a
+    cache of S - T earlier keys this is the right mask for T new queries. With T > S the first T - S queries see
+    nothing. Source: Vaswani et al. 2017, section 3.2.3.
+    """
+    T, S = _size("T", T), _size("S", T if S is None else S)
+    return _offsets(T, S, device) >= 0
+
+
+def sliding_window_mask(
+    T: int,
+    S: int | None = None,
+    *,
+    window: int,
+    causal: bool = True,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Let each query see the `window` latest keys, itself included: bool (T, S), aligned bottom-right.
+
+    With causal=False the window reaches as far to the right: window - 1 keys on either side.
+    Source: Beltagy et al. 2020 (Longformer), section 3.1.
+    """
+    T, S = _size("T", T), _size("S", T if S is None else S)
+    if not isinstance(window, int) or window < 1:
+        raise ValueError(f"window: expected an integer of at least 1, got {window!r}")
+    offsets = _offsets(T, S, device)
+    return (offsets >= 0) & (offsets < window) if causal else offsets.abs() < window
+
+
+def prefix_mask(T: int, S: int | None = None, *, prefix: int, device: torch.device | str | None = None) -> Tensor:
+    """Let every query see the first `prefix` keys and, after them, be causal: bool (T, S), aligned bottom-right.
+
+    Source: Raffel et al. 2020 (T5), section 3.2.1, figure 4.
+    """
+    T, S = _size("T", T), _size("S", T if S is None else S)
+    if not isinstance(prefix, int) or not 0 <= prefix <= S:
+        raise ValueError(f"prefix: expected an integer from 0 to S={S}, got {prefix!r}")
+    return (_offsets(T, S, device) >= 0) | (torch.arange(S, device=device) < prefix)
+
+
+def padding_mask(tokens: Tensor, pad_id: int) -> Tensor:
+    """Hide padding from every query: integer tokens (B, S) -> bool (B, 1, 1, S), True where tokens != pad_id.
+
+    The two axes of length 1 stand for heads and queries. Without them, (B, S) would be read as (T, S) when B = T.
+    """
+    if tokens.dim() != 2:
+        raise ValueError(f"tokens: expected shape (B, S), got {tuple(tokens.shape)}")
+    if tokens.is_floating_point() or tokens.dtype == torch.bool:
+        raise TypeError(f"tokens: expected integer token ids, got {tokens.dtype}")
+    return (tokens != pad_id)[:, None, None, :]  # (B, S) -> (B, 1, 1, S)
+
+
+def length_mask(lengths: Tensor | Sequence[int], S: int, *, device: torch.device | str | None = None) -> Tensor:
+    """Hide what lies beyond each example's length: lengths (B,) -> bool (B, 1, 1, S), True where position < length.
+
+    Raises ValueError if a length given as plain integers is outside 0..S; a tensor of lengths is not read back.
+    """
+    S = _size("S", S)
+    if not isinstance(lengths, Tensor):
+        wrong = [length for length in lengths if not 0 <= length <= S]
+        if wrong:
+            raise ValueError(f"lengths: expected values from 0 to S={S}, got {wrong[0]}")
+        lengths = torch.tensor(list(lengths), dtype=torch.long, device=device)
+    if lengths.dim() != 1 or lengths.is_floating_point():
+        raise ValueError(f"lengths: expected integers of shape (B,), got {lengths.dtype} {tuple(lengths.shape)}")
+    mask = torch.arange(S, device=lengths.device) < lengths[:, None]  # (B, S)
+    return mask[:, None, None, :]  # (B, S) -> (B, 1, 1, S)
+
+
+def combine_masks(*masks: Tensor | None) -> Tensor | None:
+    """Allow what every mask allows: the logical and of the masks, broadcast; None stands for "all allowed".
+
+    Returns None if every mask is None.
+    """
+    combined: Tensor | None = None
+    for number, mask in enumerate(masks):
+        if mask is None:
+            continue
+        if mask.dtype != torch.bool:
+            raise TypeError(f"masks[{number}]: expected a boolean mask (True = may attend), got {mask.dtype}")
+        if combined is None:
+            combined = mask
+            continue
+        try:
+            combined = combined & mask
+        except RuntimeError:
+            raise ValueError(
+                f"masks[{number}]: shape {tuple(mask.shape)} does not broadcast with {tuple(combined.shape)}"
+            ) from None
+    return combined
+
+
+def _offsets(T: int, S: int, device: torch.device | str | None) -> Tensor:
+    """How far each key lies before each query when the last query stands on the last key: int (T, S)."""
+    queries = torch.arange(T, device=device)[:, None] + (S - T)  # (T, 1)
+    return queries - torch.arange(S, device=device)  # (T, S)
+
+
+def _size(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
+        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
+    if value < 0:
+        raise ValueError(f"{name}: expected a size of at least 0, got {value}")
+    return value
