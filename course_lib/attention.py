@@ -143,29 +143,21 @@ def _fused(
         # Only here: for T != S the kernel's own flag aligns top-left, which is wrong with a cache.
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=scale)
     mask = combine_masks(mask, _causal(query, key) if causal else None)
-    if mask is None and bias is None:
-        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=scale)
-    if mask is None:
-        bias = _expand(bias, query, key)
-        return F.scaled_dot_product_attention(query, key, value, bias, dropout_p=dropout, scale=scale)
-    # Kernels differ on rows without any visible key (zero, NaN, or a mean): open those rows, then zero their output.
-    empty = ~mask.any(dim=-1, keepdim=True)  # (..., T, 1)
-    visible = mask | empty
-    if bias is None:
-        attn_mask = _expand(visible, query, key)
-    else:
-        attn_mask = _expand(bias.masked_fill(~visible, -math.inf), query, key)
+    attn_mask, empty = bias, None
+    if mask is not None:
+        # Kernels differ on rows without any visible key (zero, NaN or a mean): open them, then zero their output.
+        empty = ~mask.any(dim=-1, keepdim=True)  # (..., T, 1)
+        visible = mask | empty
+        attn_mask = visible if bias is None else bias.masked_fill(~visible, -math.inf)
+    if attn_mask is not None:
+        # The full shape, without a copy: not every kernel broadcasts by itself.
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))  # -> (..., T, S)
     output = F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p=dropout, scale=scale)
-    return output.masked_fill(empty, 0.0)
+    return output if empty is None else output.masked_fill(empty, 0.0)
 
 
 def _causal(query: Tensor, key: Tensor) -> Tensor:
     return causal_mask(query.size(-2), key.size(-2), device=query.device)
-
-
-def _expand(scores_like: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Give a mask or bias the full shape (..., T, S) without copying; not every kernel broadcasts by itself."""
-    return scores_like.expand(*query.shape[:-1], key.size(-2))
 
 
 def _check_inputs(
