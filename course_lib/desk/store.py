@@ -1,0 +1,328 @@
+"""Answers, their history and the progress of one learner, kept in plain files that survive crashes.
+
+Layout of a desk (usually `my/`):
+
+    01_attention.ipynb …              the learner's copies
+    answers/<exercise>.py             the latest answer
+    answers/history/<exercise>/0001.py …   every answer, with a header line saying how it did
+    .course/progress.json             a summary; it can always be rebuilt from the history
+    .course/base/                     the editions the copies came from
+    .course/backup/                   notebooks as they were before an update, a reset or a rescue
+
+The history is the truth and is written first; the summary only saves reading it.
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from course_lib.files import write_atomic
+
+MARKER = ".course"
+RIGHT = "right"
+UNCHECKED = "unchecked"  # kept by a reset or a rescue, never judged: it does not count as an attempt
+LOCK_SECONDS = 10.0
+_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_OFF = {"", "0", "false", "no"}
+
+
+class DeskError(Exception):
+    """A desk cannot be found or used; the message is one clear line for the learner."""
+
+
+def find_desk(start: str | os.PathLike[str] | None = None) -> "Desk | None":
+    """Return the desk that checks save into, or None when nothing is to be saved (no desk, or `CI` is set).
+
+    The desk is the nearest folder, from `start` (default: the working directory) upwards, that holds `.course/`.
+    The environment variable COURSE_DESK names another one.
+    """
+    if os.environ.get("CI", "").lower() not in _OFF:
+        return None
+    return locate_desk(start)
+
+
+def locate_desk(start: str | os.PathLike[str] | None = None) -> "Desk | None":
+    """Like `find_desk`, but regardless of `CI`: for commands that the learner types."""
+    named = os.environ.get("COURSE_DESK")
+    if named:
+        folder = Path(named).expanduser()
+        return Desk(folder) if (folder / MARKER).is_dir() else None
+    try:
+        here = Path(start) if start is not None else Path.cwd()
+        here = here.absolute()
+    except FileNotFoundError:  # the working directory was removed under us
+        return None
+    for folder in (here, *here.parents):
+        if (folder / MARKER).is_dir():
+            return Desk(folder)
+    return None
+
+
+class Desk:
+    """One learner's folder; every method may be called from several kernels at once.
+
+    Saving never raises on a full disk or a folder that cannot be written: it prints one line instead, so that a check
+    goes on. An exercise id that is not a Python name raises ValueError.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder).absolute()
+        self.private = self.folder / MARKER
+        self.answers = self.folder / "answers"
+
+    # -- saving ----------------------------------------------------------------------------------------------------
+
+    def save_answer(self, exercise_id: str, source: str, verdict: str, edition: str) -> None:
+        """Keep `source` as the latest answer and in the history; `verdict` is "right", "wrong" or "unchecked".
+
+        `edition` is the hash of the exercise as it was when it was answered. The same answer with the same verdict
+        against the same edition is kept once, so running a whole notebook again does not count as more attempts.
+        """
+        _require_id(exercise_id)
+        if not isinstance(source, str):
+            raise TypeError(f"source must be the text of the answer, got {type(source).__name__}")
+        with _told(f"Your answer to {exercise_id} could not be saved in {self.folder}"), self.lock():
+            data, entry = self._load_entry(exercise_id)
+            previous = self._entries(exercise_id)
+            header = {
+                "exercise": exercise_id,
+                "verdict": _word(verdict),
+                "edition": _word(edition),
+                "hints": str(entry["hints"]),
+                "saved": datetime.now(UTC).isoformat(timespec="seconds"),
+            }
+            body = source.rstrip() + "\n"
+            if previous:
+                last_header, last_body = _read_answer(previous[-1])
+                same = all(last_header.get(key) == header[key] for key in ("verdict", "edition"))
+                if same and last_body == body:
+                    if not (self.answers / f"{exercise_id}.py").exists():
+                        write_atomic(self.answers / f"{exercise_id}.py", previous[-1].read_bytes())
+                    return
+            number = int(previous[-1].stem) + 1 if previous else 1
+            text = _header_line(header) + body
+            payload = text.encode("utf-8", "backslashreplace")
+            write_atomic(self.answers / "history" / exercise_id / f"{number:04d}.py", payload)
+            write_atomic(self.answers / f"{exercise_id}.py", payload)
+            _count(entry, header)
+            entry["files"] = number if not previous else len(previous) + 1
+            self._write_progress(data)
+
+    def record_hint(self, exercise_id: str) -> None:
+        """Count one more hint read for this exercise."""
+        _require_id(exercise_id)
+        with _told(f"The hint could not be counted in {self.folder}"), self.lock():
+            data, entry = self._load_entry(exercise_id)
+            entry["hints"] += 1
+            self._write_progress(data)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def attempts(self, exercise_id: str) -> int:
+        """Return how many different answers to this exercise were checked."""
+        _require_id(exercise_id)
+        return self._load_entry(exercise_id)[1]["attempts"]
+
+    def progress(self) -> dict[str, dict[str, Any]]:
+        """Return, by exercise id: attempts, hints, verdict, solved, edition, solved_edition and saved (a time).
+
+        `verdict` and `edition` are the latest answer's; `solved` stays true once a right answer was given and
+        `solved_edition` is the edition that the latest right answer solved.
+        """
+        data = self._load()
+        for exercise_id in self._answered_ids():
+            self._refresh(data, exercise_id)
+        return {key: {k: v for k, v in entry.items() if k != "files"} for key, entry in sorted(data.items())}
+
+    def state(self, exercise_id: str, edition: str | None = None) -> str:
+        """Return "not tried", "tried", "solved" or, where `edition` differs, "solved against an older edition"."""
+        return state_of(self.progress().get(exercise_id), edition)
+
+    def latest_answer(self, exercise_id: str, *, right: bool = False) -> str | None:
+        """Return the latest answer's source without its header (with `right`, the latest right one), or None."""
+        _require_id(exercise_id)
+        candidates = [] if right else [self.answers / f"{exercise_id}.py"]
+        candidates += reversed(self._entries(exercise_id))
+        for path in candidates:
+            with contextlib.suppress(OSError):
+                header, body = _read_answer(path)
+                if not right or header.get("verdict") == RIGHT:
+                    return body
+        return None
+
+    def history(self, exercise_id: str) -> list[tuple[dict[str, str], str]]:
+        """Return every kept answer, oldest first, as (header, source)."""
+        _require_id(exercise_id)
+        return [_read_answer(path) for path in self._entries(exercise_id)]
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def lock(self, seconds: float = LOCK_SECONDS) -> contextlib.AbstractContextManager[Any]:
+        """Return the lock under which anything in the desk is changed; it is free again when its process dies."""
+        from filelock import FileLock
+
+        return FileLock(str(self.private / "lock"), timeout=seconds)
+
+    def _entries(self, exercise_id: str) -> list[Path]:
+        folder = self.answers / "history" / exercise_id
+        try:
+            found = [path for path in folder.iterdir() if path.suffix == ".py" and path.stem.isdecimal()]
+        except OSError:
+            found = []
+        return sorted(found, key=lambda path: int(path.stem))
+
+    def _answered_ids(self) -> list[str]:
+        try:
+            names = [path.name for path in (self.answers / "history").iterdir() if path.is_dir()]
+        except OSError:
+            names = []
+        return sorted(name for name in names if _ID.match(name))
+
+    def _load_entry(self, exercise_id: str) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+        data = self._load()
+        self._refresh(data, exercise_id)
+        return data, data.setdefault(exercise_id, _empty())
+
+    def _refresh(self, data: dict[str, dict[str, Any]], exercise_id: str) -> None:
+        """Count again from the history if the summary has missed an answer (a crash between the two writes)."""
+        paths = self._entries(exercise_id)
+        if len(paths) == data.get(exercise_id, _empty())["files"]:
+            return
+        entry = _empty()
+        for path in paths:
+            with contextlib.suppress(OSError):
+                _count(entry, _read_answer(path)[0])
+        entry["files"] = len(paths)
+        entry["hints"] = max(entry["hints"], data.get(exercise_id, _empty())["hints"])
+        data[exercise_id] = entry
+
+    def _load(self) -> dict[str, dict[str, Any]]:
+        path = self.private / "progress.json"
+        try:
+            return _checked(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, RecursionError):
+            return self._set_aside(path)
+        except OSError as problem:
+            print(f"{path} cannot be read ({_reason(problem)}); counting from the answers instead.")
+            return {}
+
+    def _set_aside(self, path: Path) -> dict[str, dict[str, Any]]:
+        """Move a damaged summary away, so that nothing of it is lost, and go on from the answers."""
+        number = 1
+        while (aside := path.with_name(f"progress.damaged-{number}.json")).exists():
+            number += 1
+        try:
+            path.replace(aside)
+            print(
+                f"{path.name} was damaged: it is kept as {aside.name}, and your progress was rebuilt from your answers."
+            )
+        except FileNotFoundError:  # another kernel was faster
+            pass
+        except OSError as problem:
+            print(f"{path} is damaged and cannot be moved ({_reason(problem)}); counting from the answers instead.")
+        return {}
+
+    def _write_progress(self, data: Mapping[str, Any]) -> None:
+        for exercise_id in self._answered_ids():  # after damage the others are counted again here, once
+            self._refresh(data, exercise_id)  # type: ignore[arg-type]
+        document = {"version": 1, "exercises": data}
+        write_atomic(self.private / "progress.json", json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+def state_of(entry: Mapping[str, Any] | None, edition: str | None = None) -> str:
+    """Return the state, in words, of one entry of `Desk.progress()` against the exercise's present edition."""
+    if entry is None or not entry["attempts"]:
+        return "not tried"
+    if not entry["solved"]:
+        return "tried"
+    if edition is not None and entry["solved_edition"] != edition:
+        return "solved against an older edition"
+    return "solved"
+
+
+def _empty() -> dict[str, Any]:
+    return {
+        "attempts": 0,
+        "hints": 0,
+        "verdict": None,
+        "solved": False,
+        "edition": None,
+        "solved_edition": None,
+        "saved": None,
+        "files": 0,
+    }
+
+
+def _count(entry: dict[str, Any], header: Mapping[str, str]) -> None:
+    verdict = header.get("verdict", UNCHECKED)
+    hints = header.get("hints", "")
+    entry["hints"] = max(entry["hints"], int(hints) if hints.isdecimal() else 0)
+    if verdict == UNCHECKED:
+        return
+    entry["attempts"] += 1
+    entry["verdict"] = verdict
+    entry["edition"] = header.get("edition")
+    entry["saved"] = header.get("saved")
+    if verdict == RIGHT:
+        entry["solved"] = True
+        entry["solved_edition"] = header.get("edition")
+
+
+def _checked(document: Any) -> dict[str, dict[str, Any]]:
+    """Return the entries of a parsed progress file; ValueError or TypeError if it is not what we wrote."""
+    if not isinstance(document, dict) or not isinstance(document.get("exercises"), dict):
+        raise ValueError("no exercises in it")
+    entries = {}
+    for key, value in document["exercises"].items():
+        entry = _empty() | value
+        numbers = (entry["attempts"], entry["hints"], entry["files"])
+        if not _ID.match(key) or any(not isinstance(n, int) or n < 0 for n in numbers):
+            raise ValueError(f"entry {key!r} is malformed")
+        entries[key] = entry
+    return entries
+
+
+_FIELDS = ("exercise", "verdict", "edition", "hints", "saved")
+
+
+def _header_line(header: Mapping[str, str]) -> str:
+    return "# " + " | ".join(f"{field}: {header[field]}" for field in _FIELDS) + "\n"
+
+
+def _read_answer(path: Path) -> tuple[dict[str, str], str]:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    first, _, rest = text.partition("\n")
+    if not first.startswith("# exercise: "):
+        return {}, text  # written or edited by hand
+    pairs = (part.partition(": ") for part in first[2:].split(" | "))
+    return {key: value for key, _, value in pairs}, rest
+
+
+def _word(text: object) -> str:
+    return " ".join(str(text).replace("|", "/").split())
+
+
+def _require_id(exercise_id: object) -> None:
+    if not isinstance(exercise_id, str) or not _ID.match(exercise_id):
+        raise ValueError(f"exercise_id must be an exercise's name such as causal_mask, got {exercise_id!r}")
+
+
+def _reason(problem: BaseException) -> str:
+    if isinstance(problem, TimeoutError):
+        return "another program has been writing there for too long"
+    return getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, NotImplementedError) as problem:
+        print(f"{what}: {_reason(problem)}. The check itself is not affected.")
