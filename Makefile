@@ -1,0 +1,76 @@
+# The two commands of the course are `make lab` and `make test`; each does all of its own set-up.
+
+PYTHON ?= python3
+VENV   ?= .venv
+TORCH  ?= 2.13.0
+ARGS   ?=
+
+BIN := $(VENV)/bin
+# Idle OpenMP threads that spin cost five to ten times when anything else runs on the same cores.
+export OMP_WAIT_POLICY := PASSIVE
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-test chromium lab test notebooks lint bench lock clean
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.lab ## install what the course needs into .venv
+
+setup-test: $(VENV)/.test chromium ## ... and what its tests need
+
+lab: setup ## open the course in JupyterLab; ARGS="--no-browser --port 8899" are passed on
+	@$(BIN)/course start
+	@exec $(BIN)/course lab $(ARGS)
+
+test: setup-test ## run every test and re-execute every notebook; ARGS="-k attention" are passed on
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+notebooks: $(VENV)/.test ## rebuild the executed notebooks from notebooks/sources; ARGS="01" for one
+	OMP_NUM_THREADS=1 $(BIN)/python notebooks/build.py $(ARGS)
+
+lint: $(VENV)/.test ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.test ## run every benchmark and write its results
+	@set -e; for program in benchmarks/*.py; do echo "$$program"; $(BIN)/python $$program $(ARGS); done
+
+lock: ## resolve the newest versions that pyproject.toml allows and pin them in constraints.txt
+	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/pip install --quiet torch==$(TORCH)
+	$(VENV)-lock/bin/pip install --quiet torch==$(TORCH) -e ".[dev,pretrained]"
+	{ sed -n '/^#/p' constraints.txt; \
+	  $(VENV)-lock/bin/pip list --format=freeze --exclude-editable | sed -E '/^(pip|setuptools|wheel)==/d; s/\+.*//' ; } > constraints.tmp
+	mv constraints.tmp constraints.txt && rm -rf $(VENV)-lock
+
+clean: ## remove everything that make built, but never the answers in my/
+	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "The course needs Python 3.11, 3.12 or 3.13; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "$(PYTHON) cannot make a virtual environment. On Debian and Ubuntu: apt install python3-venv"; exit 1; }
+
+# The stamps are written last, so that an interrupted installation is taken up again.
+$(VENV)/.lab: pyproject.toml constraints.txt requirements.txt | $(BIN)/python
+	$(BIN)/pip install --quiet -r requirements.txt
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[test]"
+	@touch $@ $(VENV)/.lab
+
+chromium:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	[ -e "/Applications/Google Chrome.app" ] || [ -e /Applications/Chromium.app ] && exit 0; \
+	if command -v apt-get >/dev/null && { [ "$$(id -u)" = 0 ] || sudo -n true 2>/dev/null; }; then \
+	  asroot=$$([ "$$(id -u)" = 0 ] || echo "sudo -n"); \
+	  echo "Installing chromium for the browser tests"; \
+	  $$asroot apt-get update -qq && $$asroot apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+	fi || true; \
+	command -v chromium >/dev/null || echo "NO BROWSER: install Chromium or Chrome; until then the browser tests are skipped."

@@ -1,0 +1,73 @@
+"""pyproject.toml is the one list of dependencies; everything else that names one agrees with it."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIREMENTS = [
+    Requirement(line)
+    for line in PROJECT["dependencies"] + sum(PROJECT["optional-dependencies"].values(), [])
+    if not line.startswith("course-lib[")
+]
+PYTHON = SpecifierSet(PROJECT["requires-python"])
+
+
+def constraints() -> dict[str, Version]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line.split("==") for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(name): Version(version) for name, version in pins}
+
+
+@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=lambda requirement: requirement.name)
+def test_every_dependency_is_pinned_inside_its_range(requirement):
+    pin = constraints()[canonicalize_name(requirement.name)]
+    assert pin in requirement.specifier
+
+
+@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=lambda requirement: requirement.name)
+def test_every_dependency_has_a_range(requirement):
+    assert requirement.specifier, f"{requirement.name} has no lower bound"
+
+
+def test_the_lock_does_not_choose_a_build_of_torch():
+    # A local version such as 2.13.0+cpu could not be installed by anybody else.
+    assert constraints()["torch"].local is None
+
+
+def test_environment_yml_agrees():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    assert environment["channels"] == ["conda-forge"]
+    python, pip, nested = environment["dependencies"]
+    assert python.split(" ", 1)[0] == "python"
+    assert SpecifierSet(python.split(" ", 1)[1]) == PYTHON
+    assert pip == "pip"
+    assert nested == {"pip": ["-r requirements.txt"]}
+
+
+def test_requirements_txt_only_points_to_pyproject_and_the_lock():
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == ["-c constraints.txt", "-e ."]
+
+
+def test_readme_gives_the_two_commands_and_ci_runs_the_second():
+    readme = (ROOT / "README.md").read_text()
+    assert re.search(r"^make lab$", readme, flags=re.MULTILINE)
+    assert re.search(r"^make test$", readme, flags=re.MULTILINE)
+    assert (ROOT / ".ci/run").read_text().splitlines()[-1] == "make test"
+
+
+def test_readme_names_the_supported_pythons():
+    readme = (ROOT / "README.md").read_text()
+    for minor in (11, 12, 13):
+        assert Version(f"3.{minor}") in PYTHON
+        assert f"3.{minor}" in readme
+    assert Version("3.14") not in PYTHON
