@@ -1,0 +1,31 @@
+"""Tensors for probes: the same values on every machine and version, and short to print."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32, scale: float = 1.0, grad: bool = True) -> Tensor:
+    """Normal numbers rounded to two decimals, times `scale`; requires gradients unless grad=False.
+
+    They come from numpy's `RandomState`, whose stream is frozen, so messages that quote them never change.
+    """
+    values = np.random.RandomState(seed).standard_normal(shape).round(2) * scale
+    return torch.tensor(values, dtype=dtype, requires_grad=grad)
+
+
+def integers(*shape: int, low: int, high: int, seed: int) -> Tensor:
+    """Whole numbers (int64) from low to high, both included."""
+    return torch.tensor(np.random.RandomState(seed).randint(low, high + 1, shape), dtype=torch.int64)
+
+
+def mask(*shape: int, seed: int, visible: float = 0.5) -> Tensor:
+    """Booleans, each True with probability `visible`."""
+    return torch.tensor(np.random.RandomState(seed).random_sample(shape) < visible)
+
+
+def strided(tensor: Tensor) -> Tensor:
+    """The same values in memory that is not contiguous, as a new leaf."""
+    with torch.no_grad():
+        spread = torch.stack([tensor, torch.full_like(tensor, 7)], dim=-1)[..., 0]
+    return spread.requires_grad_(tensor.requires_grad)
