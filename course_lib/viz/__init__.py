@@ -1,0 +1,57 @@
+"""Figures, explorers and live widgets. They take tensors and plain Python values, never a model.
+
+Nothing heavy is imported until a name is used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from course_lib.viz.display import show
+    from course_lib.viz.explorer import Explorer
+    from course_lib.viz.explorers.attention import AttentionExplorer
+    from course_lib.viz.explorers.mask import MaskComposer
+    from course_lib.viz.explorers.product import ProductExplorer
+    from course_lib.viz.figures import attention_map, attention_steps, line_labels, shape_badge
+    from course_lib.viz.style import palette
+    from course_lib.viz.widgets import live
+
+_HOME = {
+    "AttentionExplorer": "explorers.attention",
+    "Explorer": "explorer",
+    "MaskComposer": "explorers.mask",
+    "ProductExplorer": "explorers.product",
+    "attention_map": "figures",
+    "attention_steps": "figures",
+    "line_labels": "figures",
+    "live": "widgets",
+    "palette": "style",
+    "shape_badge": "figures",
+    "show": "display",
+}
+
+__all__ = [
+    "AttentionExplorer",
+    "Explorer",
+    "MaskComposer",
+    "ProductExplorer",
+    "attention_map",
+    "attention_steps",
+    "line_labels",
+    "live",
+    "palette",
+    "shape_badge",
+    "show",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value  # the next use finds it at once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,300 @@
+"""Figures that the course draws again and again, as functions of plain tensors.
+
+Letters: T query positions, S key positions, E width of queries and keys, E' width of values.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib import patheffects
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from course_lib.viz.arrays import Array, labels, mask_matrix, matrix
+from course_lib.viz.style import palette, styled
+
+NUMBERS_UP_TO = 10  # rows or columns: beyond, numbers in the cells are too small to read
+
+
+def attention_map(
+    weights: Any,
+    *,
+    queries: Sequence[Any] | None = None,
+    keys: Sequence[Any] | None = None,
+    mask: Any = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """Draw attention weights: a row a query, a column a key, white 0 to dark blue 1 whatever the data.
+
+    Args:
+        weights: (T, S), numbers from 0 to 1.
+        queries: T labels of the rows, positions unless given.
+        keys: S labels of the columns; like `queries` if there are as many, else positions, unless given.
+        mask: boolean (T, S), True = may attend; the cells that may not are hatched.
+        ax: where to draw; a figure of fitting size is made unless given.
+        title: above the map.
+
+    Returns:
+        The axes; its figure is `axes.figure`. Up to 10 rows and columns the cells show their numbers.
+
+    Raises:
+        ValueError: weights outside 0..1 or not (T, S), labels or mask that do not fit.
+    """
+    array = matrix("weights", weights)
+    if array.min() < -1e-6 or array.max() > 1 + 1e-6:
+        raise ValueError(f"weights: expected numbers from 0 to 1, got {array.min():.3g} to {array.max():.3g}")
+    T, S = array.shape
+    row_names = labels("queries", queries, T)
+    column_names = labels("keys", queries if keys is None and queries is not None and T == S else keys, S)
+    visible = mask_matrix("mask", mask, (T, S))
+    if ax is None:
+        width = min(7.0, max(2.6, 1.2 + 0.52 * S))
+        with styled():
+            ax = plt.figure(figsize=(width, min(7.0, max(1.9, 0.9 + 0.42 * T)))).subplots()
+    _heatmap(ax, array, visible, vmin=0.0, vmax=1.0, cmap=palette.sequential)
+    _name_axes(ax, row_names, column_names)
+    ax.set_xlabel("key")
+    ax.set_ylabel("query")
+    if title:
+        ax.set_title(title)
+    return ax
+
+
+def _heatmap(ax: Axes, array: Array, visible: Array | None, *, vmin: float, vmax: float, cmap: str) -> None:
+    """Cells, their numbers where they can be read, and hatching where nothing may be seen."""
+    import seaborn  # over a second to import: only who draws a heat map pays
+
+    numbers = max(array.shape) <= NUMBERS_UP_TO
+    hidden = None if visible is None else ~visible
+    seaborn.heatmap(
+        array, ax=ax, mask=hidden, vmin=vmin, vmax=vmax, cmap=cmap, cbar=False, annot=numbers, fmt=".2f",
+        annot_kws={"fontsize": 8.5}, linewidths=1.0 if numbers else 0.0, linecolor="white",
+    )  # fmt: skip
+    colours = plt.get_cmap(cmap)
+    for text in ax.texts:  # one a cell, at its middle
+        column, row = text.get_position()
+        text.set_color(_ink(colours((array[int(row), int(column)] - vmin) / (vmax - vmin))))
+    ax.grid(False)
+    if hidden is not None:
+        for row, column in np.argwhere(hidden):
+            ax.add_patch(
+                Rectangle((column, row), 1, 1, facecolor="#F4F4F4", edgecolor="#8A8A8A", hatch="////", linewidth=0.0)
+            )
+
+
+def _ink(background: Sequence[float]) -> str:
+    """Black or white, whichever stands out more on the background (WCAG 2.2 contrast)."""
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in background[:3])
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.055 else "#111111"
+
+
+def _name_axes(ax: Axes, row_names: list[str], column_names: list[str]) -> None:
+    """Token labels, turned only if they would run into each other, thinned when there are too many to read."""
+    for names, axis in ((row_names, ax.yaxis), (column_names, ax.xaxis)):
+        step = math.ceil(len(names) / 24)
+        axis.set_ticks([position + 0.5 for position in range(0, len(names), step)], names[::step])
+        axis.set_tick_params(length=0)
+    inches = ax.get_window_extent().width / ax.figure.dpi
+    crowded = max(map(len, column_names)) * 0.085 > inches / len(column_names[:: math.ceil(len(column_names) / 24)])
+    ax.tick_params(axis="x", labelrotation=90 if crowded else 0)
+    ax.tick_params(axis="y", labelrotation=0)
+
+
+def attention_steps(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    queries: Sequence[Any] | None = None,
+    keys: Sequence[Any] | None = None,
+    mask: Any = None,
+) -> Figure:
+    """Draw softmax(QK^T / sqrt(E)) V in five steps with all its numbers, for tensors small enough to print.
+
+    Args:
+        query: (T, E). key: (S, E). value: (S, E'). At most 6 rows and 6 columns each.
+        queries, keys: labels of the T queries and S keys, positions unless given; `keys` like `queries` if as many.
+        mask: boolean (T, S), True = may attend.
+
+    Raises:
+        ValueError: shapes that do not fit each other, or too many rows or columns to show.
+
+    Source: Vaswani et al. 2017, figure 2 and equation 1.
+    """
+    q, k, v = matrix("query", query), matrix("key", key), matrix("value", value)
+    for name, array in (("query", q), ("key", k), ("value", v)):
+        if max(array.shape) > 6:
+            raise ValueError(f"{name}: expected at most 6 rows and 6 columns, got shape {array.shape}")
+    T, S, E = len(q), len(k), q.shape[1]
+    if k.shape[1] != E:
+        raise ValueError(f"key: expected width E={E} like query, got {k.shape[1]}")
+    if len(v) != S:
+        raise ValueError(f"value: expected length S={S} like key, got {len(v)}")
+    rows = labels("queries", queries, T)
+    columns = labels("keys", queries if keys is None and queries is not None and T == S else keys, S)
+    visible = mask_matrix("mask", mask, (T, S))
+    scores = q @ k.T
+    weights = _softmax(scores / math.sqrt(E), visible)
+    step_3 = f"3  ÷ √{E} = ÷ {math.sqrt(E):.2f}"
+    step_4 = "4  softmax" if visible is None else "4  mask, softmax"
+    lines = [
+        [_Panel("1  Q", q, rows, None, palette.query), _Panel("1  K", k, columns, None, palette.key),
+         _Panel("1  V", v, columns, None, palette.value)],
+        [_Panel("2  Q Kᵀ", scores, rows, columns), _Panel(step_3, scores / math.sqrt(E), rows, columns),
+         _Panel(step_4, weights, rows, columns, weights=True, visible=visible)],
+        [_Panel("5  weights · V", weights @ v, rows, None, palette.output)],
+    ]  # fmt: skip
+    return _draw_panels(lines)
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """One matrix of a worked example."""
+
+    title: str
+    array: Array
+    rows: list[str]
+    columns: list[str] | None
+    color: str = "#111111"
+    weights: bool = False
+    visible: Array | None = None
+
+
+def _draw_panels(lines: list[list[_Panel]]) -> Figure:
+    """Place the matrices line by line, all cells of one size, all sizes in inches."""
+    cell_width, cell_height, above, between = 0.55, 0.29, 0.36, 0.3
+    names = [name for line in lines for panel in line for name in panel.rows]
+    names_width = 0.15 + 0.075 * max(map(len, names))
+    lefts = [
+        [
+            between if before and before.rows == panel.rows else names_width
+            for before, panel in zip([None, *line], line, strict=False)
+        ]
+        for line in lines
+    ]
+    fixed = [sum(left) + between for left in lefts]
+    cells = [sum(panel.array.shape[1] for panel in line) for line in lines]
+    cell_width = min(cell_width, min((7.5 - space) / count for space, count in zip(fixed, cells, strict=True)))
+    width = max(space + cell_width * count for space, count in zip(fixed, cells, strict=True))
+    below = 0.3 if max(map(len, names)) * 0.085 <= cell_width else 0.2 + 0.08 * max(map(len, names))
+    heights = [
+        above + cell_height * max(len(panel.array) for panel in line) + (below if line[0].columns else 0.15)
+        for line in lines
+    ]
+    with styled():
+        fig = plt.figure(figsize=(width, sum(heights)), layout="none")
+        top = sum(heights)
+        for line, left, height in zip(lines, lefts, heights, strict=True):
+            x = 0.0
+            for panel, names_left in zip(line, left, strict=True):
+                rows, columns = panel.array.shape
+                x += names_left
+                size = (columns * cell_width / width, rows * cell_height / sum(heights))
+                ax = fig.add_axes((x / width, (top - above) / sum(heights) - size[1], *size))
+                _draw_panel(ax, panel, named=names_left == names_width)
+                x += columns * cell_width
+            top -= height
+    return fig
+
+
+def _draw_panel(ax: Axes, panel: _Panel, *, named: bool) -> None:
+    if panel.weights:
+        _heatmap(ax, panel.array, panel.visible, vmin=0.0, vmax=1.0, cmap=palette.sequential)
+    else:
+        reach = max(float(np.abs(panel.array).max()), 1e-9)
+        _heatmap(ax, panel.array, None, vmin=-reach, vmax=reach, cmap=palette.signed)
+    _name_axes(ax, panel.rows if named else [""] * len(panel.rows), panel.columns or [""] * panel.array.shape[1])
+    ax.set_title(panel.title, color=panel.color)
+
+
+def _softmax(scores: Array, visible: Array | None) -> Array:
+    shown = scores if visible is None else np.where(visible, scores, -np.inf)
+    top = np.where(np.isfinite(shown.max(axis=-1, keepdims=True)), shown.max(axis=-1, keepdims=True), 0.0)
+    powers = np.exp(shown - top)
+    total = powers.sum(axis=-1, keepdims=True)
+    weights: Array = np.divide(powers, total, out=np.zeros_like(powers), where=total > 0)  # an empty row stays zero
+    return weights
+
+
+def line_labels(ax: Axes, *, gap: float = 4.0, format: Callable[[str], str] | None = None) -> None:
+    """Write each line's label at its right end, in its colour, moved apart where labels would touch; no legend needed.
+
+    Args:
+        ax: axes with lines that have a `label`; lines without one are left alone.
+        gap: points between the end of a line and its label.
+        format: turns a label into the text written.
+    """
+    ends = []
+    for line in ax.get_lines():
+        name = str(line.get_label())
+        points = np.column_stack([np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)])
+        points = points[np.isfinite(points).all(axis=1)]
+        if not name.startswith("_") and len(points) and line.get_visible():
+            ends.append((line, format(name) if format else name, points[-1]))
+    if not ends:
+        return
+    ax.figure.canvas.draw()  # the scale is final only after drawing
+    pixel = ax.figure.dpi / 72
+    size = plt.rcParams["legend.fontsize"]
+    height = 1.25 * (size if isinstance(size, int | float) else plt.rcParams["font.size"]) * pixel
+    places = [ax.transData.transform(point) for _, _, point in ends]
+    shifts = _spread([place[1] for place in places], height)
+    right = max(place[0] for place in places)
+    for (line, name, point), place, y in zip(ends, places, shifts, strict=True):
+        _write_label(ax, line, name, point, (right - place[0]) / pixel + gap, (y - place[1]) / pixel)
+    if (legend := ax.get_legend()) is not None:
+        legend.remove()
+
+
+def _write_label(ax: Axes, line: Line2D, name: str, point: Array, dx: float, dy: float) -> None:
+    text = ax.annotate(
+        name, xy=(point[0], point[1]), xytext=(dx, dy), textcoords="offset points", va="center", ha="left",
+        color=line.get_color(), fontsize=plt.rcParams["legend.fontsize"], annotation_clip=False,
+    )  # fmt: skip
+    text.set_path_effects([patheffects.withStroke(linewidth=2.5, foreground="white")])
+
+
+def _spread(places: list[float], distance: float) -> list[float]:
+    """Move places apart to at least `distance`, keeping their order and staying as near as can be."""
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    blocks: list[tuple[float, list[int]]] = []  # (centre, members in order)
+    for index in order:
+        centre, members = places[index], [index]
+        while blocks and centre - (len(members) - 1) / 2 * distance < (
+            blocks[-1][0] + (len(blocks[-1][1]) - 1) / 2 * distance + distance
+        ):
+            _, before = blocks.pop()
+            members = before + members
+            centre = sum(places[member] for member in members) / len(members)
+        blocks.append((centre, members))
+    moved = list(places)
+    for centre, members in blocks:
+        for rank, member in enumerate(members):
+            moved[member] = centre + (rank - (len(members) - 1) / 2) * distance
+    return moved
+
+
+def shape_badge(ax: Axes, shape: str, xy: tuple[float, float], *, color: str = "#444444") -> None:
+    """Write a tensor's shape in the code's letters, such as "B H T E", as a small badge at `xy` in data coordinates."""
+    ax.text(
+        *xy, f"({', '.join(shape.split())})", ha="center", va="center",
+        family="DejaVu Sans Mono", fontsize=8, color=color,
+        bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": color, "linewidth": 0.8},
+    )  # fmt: skip
+
+
+def arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], *, color: str = "#6E6E6E") -> None:
+    """Draw an arrow of a diagram between two points in data coordinates."""
+    ax.add_patch(
+        FancyArrowPatch(
+            start, end, arrowstyle="-|>", mutation_scale=10, shrinkA=2, shrinkB=2, color=color, linewidth=1.2
+        )
+    )
