@@ -1,8 +1,8 @@
 """What an exercise is: the dataclasses that an author fills in, one exercise a module.
 
-The module `ch01/causal_mask.py` ends with `EXERCISE = Exercise(...)` (or `EXERCISE = Question(...)`), and its name stands
-in the list `EXERCISES` of `ch01/__init__.py`, which gives the order. `ch01/scaled_dot_product_attention.py` is the
-pattern to follow. Everything else is derived from it: the prompt, the stub and the solved cell of the notebook, the
+The module `ch01/causal_mask.py` ends with `EXERCISE = Exercise(...)` (or `EXERCISE = Question(...)`), and its name
+stands in the list `EXERCISES` of `ch01/__init__.py`, which gives the order. `ch01/scaled_dot_product_attention.py` is
+the pattern to follow. Everything else is derived from it: the prompt, the stub and the solved cell of the notebook, the
 check, its messages, the hints, and the proofs in `tests/exercises`.
 
 How a check uses the parts: the learner's function and `model()` run on every probe, in order. If anything differs, the
