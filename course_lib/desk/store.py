@@ -87,31 +87,31 @@ class Desk:
         if not isinstance(source, str):
             raise TypeError(f"source must be the text of the answer, got {type(source).__name__}")
         with _told(f"Your answer to {exercise_id} could not be saved in {self.folder}"), self.lock():
-            data, entry = self._load_entry(exercise_id)
-            previous = self._entries(exercise_id)
-            header = {
-                "exercise": exercise_id,
-                "verdict": _word(verdict),
-                "edition": _word(edition),
-                "hints": str(entry["hints"]),
-                "saved": datetime.now(UTC).isoformat(timespec="seconds"),
-            }
-            body = source.rstrip() + "\n"
-            if previous:
-                last_header, last_body = _read_answer(previous[-1])
-                same = all(last_header.get(key) == header[key] for key in ("verdict", "edition"))
-                if same and last_body == body:
-                    if not (self.answers / f"{exercise_id}.py").exists():
-                        write_atomic(self.answers / f"{exercise_id}.py", previous[-1].read_bytes())
-                    return
-            number = int(previous[-1].stem) + 1 if previous else 1
-            text = _header_line(header) + body
-            payload = text.encode("utf-8", "backslashreplace")
-            write_atomic(self.answers / "history" / exercise_id / f"{number:04d}.py", payload)
-            write_atomic(self.answers / f"{exercise_id}.py", payload)
-            _count(entry, header)
-            entry["files"] = number if not previous else len(previous) + 1
-            self._write_progress(data)
+            self.keep_answer(exercise_id, source, verdict, edition)
+
+    def keep_answer(self, exercise_id: str, source: str, verdict: str, edition: str) -> None:
+        """Do what `save_answer` does, for a caller that holds the lock and wants the OSError when it fails."""
+        data, entry = self._load_entry(exercise_id)
+        previous = self._entries(exercise_id)
+        header = {
+            "exercise": exercise_id,
+            "verdict": _word(verdict),
+            "edition": _word(edition),
+            "hints": str(entry["hints"]),
+            "saved": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        latest = self.answers / f"{exercise_id}.py"
+        payload = (_header_line(header) + _body(source)).encode("utf-8", "backslashreplace")
+        if previous and _repeats(previous[-1], header, _body(source)):
+            if not latest.exists():
+                write_atomic(latest, previous[-1].read_bytes())
+            return
+        number = int(previous[-1].stem) + 1 if previous else 1
+        write_atomic(self.answers / "history" / exercise_id / f"{number:04d}.py", payload)
+        write_atomic(latest, payload)
+        _count(entry, header)
+        entry["files"] = len(previous) + 1
+        self._write_progress(data)
 
     def record_hint(self, exercise_id: str) -> None:
         """Count one more hint read for this exercise."""
@@ -210,7 +210,7 @@ class Desk:
         except (ValueError, TypeError, RecursionError):
             return self._set_aside(path)
         except OSError as problem:
-            print(f"{path} cannot be read ({_reason(problem)}); counting from the answers instead.")
+            print(f"{path} cannot be read ({reason(problem)}); counting from the answers instead.")
             return {}
 
     def _set_aside(self, path: Path) -> dict[str, dict[str, Any]]:
@@ -226,7 +226,7 @@ class Desk:
         except FileNotFoundError:  # another kernel was faster
             pass
         except OSError as problem:
-            print(f"{path} is damaged and cannot be moved ({_reason(problem)}); counting from the answers instead.")
+            print(f"{path} is damaged and cannot be moved ({reason(problem)}); counting from the answers instead.")
         return {}
 
     def _write_progress(self, data: Mapping[str, Any]) -> None:
@@ -305,6 +305,15 @@ def _read_answer(path: Path) -> tuple[dict[str, str], str]:
     return {key: value for key, _, value in pairs}, rest
 
 
+def _body(source: str) -> str:
+    return source.replace("\r\n", "\n").rstrip() + "\n"
+
+
+def _repeats(path: Path, header: Mapping[str, str], body: str) -> bool:
+    last_header, last_body = _read_answer(path)
+    return last_body == body and all(last_header.get(key) == header[key] for key in ("verdict", "edition"))
+
+
 def _word(text: object) -> str:
     return " ".join(str(text).replace("|", "/").split())
 
@@ -314,7 +323,8 @@ def _require_id(exercise_id: object) -> None:
         raise ValueError(f"exercise_id must be an exercise's name such as causal_mask, got {exercise_id!r}")
 
 
-def _reason(problem: BaseException) -> str:
+def reason(problem: BaseException) -> str:
+    """Return why a file operation failed, in a few words."""
     if isinstance(problem, TimeoutError):
         return "another program has been writing there for too long"
     return getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
@@ -325,4 +335,4 @@ def _told(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, NotImplementedError) as problem:
-        print(f"{what}: {_reason(problem)}. The check itself is not affected.")
+        print(f"{what}: {reason(problem)}. The check itself is not affected.")

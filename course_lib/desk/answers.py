@@ -1,0 +1,252 @@
+"""Exercise cells in the learner's notebooks: find an answer, run it alone, put the stub or a kept answer back."""
+
+import ast
+import builtins
+import re
+import symtable
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_lib.desk.copies import base_for, chapters, new_backup
+from course_lib.desk.notebooks import Cell, DamagedNotebook, Notebook, exercise_of, read_notebook, write_notebook
+from course_lib.desk.store import UNCHECKED, Desk, DeskError
+from course_lib.files import write_atomic
+
+_SHELL = re.compile(r"^\s*[%!?]|\?\s*$")
+
+
+@dataclass
+class Place:
+    """Where an exercise is answered: its notebook and the numbers of its cells (several if the learner split it)."""
+
+    path: Path
+    notebook: Notebook
+    numbers: list[int]
+
+    @property
+    def source(self) -> str:
+        """The answer as it stands in the notebook."""
+        return "\n\n".join(self.notebook["cells"][number]["source"] for number in self.numbers)
+
+
+def places(desk: Desk) -> dict[str, Place]:
+    """Return the exercise cells of all readable notebooks of the desk, by exercise id, in order."""
+    found: dict[str, Place] = {}
+    for path in chapters(desk.folder):
+        try:
+            notebook = read_notebook(path)
+        except (OSError, DamagedNotebook):
+            continue
+        for number, cell in enumerate(notebook["cells"]):
+            name = exercise_of(cell)
+            if name is None or (name in found and found[name].path != path):
+                continue
+            found.setdefault(name, Place(path, notebook, [])).numbers.append(number)
+    for name, place in found.items():
+        whole = [n for n in place.numbers if _is_whole(place.notebook["cells"][n], name)]
+        if whole:  # a copied cell beside the answer is no part of it
+            place.numbers = whole[:1]
+    return found
+
+
+def find(desk: Desk, exercise_id: str) -> Place:
+    """Return where the exercise is answered; DeskError says what to do if it is nowhere."""
+    place = places(desk).get(exercise_id)
+    if place is not None:
+        return place
+    damaged = []
+    for path in chapters(desk.folder):
+        try:
+            read_notebook(path)
+        except DamagedNotebook as problem:
+            damaged.append(str(problem))
+    hint = f" ({damaged[0]}; `course rescue` repairs it)" if damaged else ""
+    raise DeskError(
+        f"No cell in {desk.folder} answers {exercise_id}{hint}. `course solution {exercise_id}` and "
+        f"`course check {exercise_id} --file answer.py` work without one; `course update` adds new chapters."
+    )
+
+
+def stub(desk: Desk, place: Place, exercise_id: str) -> str:
+    """Return the exercise's cell as the course wrote it, in the edition that the copy came from."""
+    base = base_for(desk, place.path.stem, place.notebook)
+    for cell in base["cells"] if base else ():
+        if exercise_of(cell) == exercise_id:
+            return cell["source"]
+    from course_lib.exercises import registry
+
+    return registry.get(exercise_id).cell_source()
+
+
+def reset(desk: Desk, exercise_ids: Iterable[str]) -> list[str]:
+    """Put the stubs back, after keeping the answers in the history; return the ids that had an answer."""
+    with desk.lock():
+        backup = new_backup(desk, "reset")
+        changed = []
+        for exercise_id in exercise_ids:
+            place = find(desk, exercise_id)
+            blank = stub(desk, place, exercise_id)
+            if place.source.strip() == blank.strip():
+                continue
+            keep(desk, exercise_id, place.source)
+            _rewrite(place, exercise_id, blank, backup)
+            changed.append(exercise_id)
+    return changed
+
+
+def fill(desk: Desk) -> list[str]:
+    """Put kept answers into exercise cells that hold only the stub; return the ids. The lock must be held."""
+    backup = new_backup(desk, "rescue-answers")
+    filled = []
+    for exercise_id in places(desk):
+        place = find(desk, exercise_id)  # read again: the cell before may be in the same notebook
+        blank = stub(desk, place, exercise_id)
+        answer = desk.latest_answer(exercise_id, right=True) or desk.latest_answer(exercise_id)
+        if answer is None or place.source.strip() != blank.strip():
+            continue
+        source = with_check(answer, blank, exercise_id)
+        if source.strip() != blank.strip():
+            _rewrite(place, exercise_id, source, backup)
+            filled.append(exercise_id)
+    return filled
+
+
+def keep(desk: Desk, exercise_id: str, source: str) -> None:
+    """Keep an answer that was perhaps never checked; OSError if it cannot be kept. The lock must be held."""
+    if all(source.strip() != body.strip() for _, body in desk.history(exercise_id)):
+        desk.keep_answer(exercise_id, source, UNCHECKED, "")
+
+
+def with_check(answer: str, blank: str, exercise_id: str) -> str:
+    """Return a whole cell: the answer and, if it lacks it, the line of the stub that checks it."""
+    call = f"ex.{exercise_id}."
+    if call in answer:
+        return answer.rstrip()
+    lines = blank.rstrip().split("\n")
+    first = next((n for n, line in enumerate(lines) if call in line), None)
+    return answer.rstrip() if first is None else answer.rstrip() + "\n\n\n" + "\n".join(lines[first:])
+
+
+def _rewrite(place: Place, exercise_id: str, source: str, backup: Path) -> None:
+    target = backup / place.path.name
+    if not target.exists():  # the first state is the one to keep
+        write_atomic(target, place.path.read_bytes())
+    cells = place.notebook["cells"]
+    first, *rest = place.numbers
+    cells[first] = {**cells[first], "source": source, "outputs": [], "execution_count": None}
+    for number in reversed(rest):
+        del cells[number]
+    write_notebook(place.path, place.notebook)
+
+
+def _is_whole(cell: Cell, exercise_id: str) -> bool:
+    text = cell["source"]
+    return f"ex.{exercise_id}." in text and ("def " in text or "class " in text or "answer" in text)
+
+
+# -- running one answer alone ------------------------------------------------------------------------------------------
+
+
+def runnable(source: str) -> str:
+    """Return the source with notebook commands (`%time`, `!ls`, `name?`) commented out, line numbers unchanged."""
+    if _parses(source):
+        return source
+    lines = source.split("\n")
+    if lines and lines[0].lstrip().startswith("%%"):
+        lines[0] = "# " + lines[0]
+    return "\n".join("pass  # " + line.strip() if _SHELL.search(line) and not _parses(line) else line for line in lines)
+
+
+def prelude(place: Place, answer: str) -> tuple[str, dict[str, str]]:
+    """Return what to run before the answer, and the names it needs that only running other cells would give.
+
+    Run are the imports of the earlier cells and the functions, classes and literal constants there that the answer
+    uses, directly or through one another; a name given otherwise is returned with the id of the cell that sets it.
+    """
+    imports: list[str] = []
+    definitions: dict[str, str] = {}
+    elsewhere: dict[str, str] = {}
+    for cell in place.notebook["cells"][: place.numbers[0]]:
+        if cell["cell_type"] != "code":
+            continue
+        for node in _statements(runnable(cell["source"])):
+            text = ast.unparse(node)
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                imports.append(text)
+                continue
+            simple = isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef) or _is_constant(node)
+            for name in _bound(node):
+                if simple:
+                    definitions[name] = text
+                    elsewhere.pop(name, None)
+                elif name not in definitions or not _is_check(node):
+                    definitions.pop(name, None)
+                    elsewhere[name] = cell["id"]
+    head = "\n".join(dict.fromkeys(imports))
+    known = {name for node in _statements(head) for name in _bound(node)} | set(dir(builtins))
+    chosen: list[str] = []
+    todo, seen = [answer], set(known)
+    while todo:
+        for name in sorted(free_names(todo.pop()) - seen):
+            seen.add(name)
+            if name in definitions:
+                chosen.append(definitions[name])
+                todo.append(definitions[name])
+    own = {name for node in _statements(answer) for name in _bound(node)}
+    missing = {name: elsewhere[name] for name in sorted((seen - known - own) & set(elsewhere))}
+    ordered = [text for text in dict.fromkeys(definitions.values()) if text in chosen]
+    return "\n".join([head, *ordered]) + "\n", missing
+
+
+def free_names(source: str) -> set[str]:
+    """Return the global names that running this source, and calling what it defines, would look up."""
+    try:
+        top = symtable.symtable(source, "answer", "exec")
+    except SyntaxError:
+        return set()
+    used: set[str] = set()
+    tables = [top]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        used |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (s.is_global() or table is top)}
+    return used - {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+
+
+def _statements(source: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(source).body
+    except (SyntaxError, ValueError):
+        return []
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    try:
+        top = symtable.symtable(ast.unparse(node), "cell", "exec")
+    except SyntaxError:
+        return set()
+    return {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+
+
+def _is_constant(node: ast.stmt) -> bool:
+    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+        return False
+    try:
+        ast.literal_eval(node.value)
+    except (ValueError, TypeError, SyntaxError):
+        return False
+    return True
+
+
+def _is_check(node: ast.stmt) -> bool:
+    """`causal_mask = ex.causal_mask.check(causal_mask)` leaves the learner's definition in force."""
+    return isinstance(node, ast.Assign) and bool(re.search(r"\bex\.\w+\.check\(", ast.unparse(node.value)))
+
+
+def _parses(source: str) -> bool:
+    try:
+        ast.parse(source.strip())
+    except (SyntaxError, ValueError):
+        return False
+    return True

@@ -1,0 +1,159 @@
+"""Notebook files as plain dictionaries: reading, cleaning, identity of cells and editions.
+
+Only JSON is used here: importing nbformat takes more than a second, because of the address grammar its schema checker
+loads, so that is left to `validate`, which only an update that changed something calls.
+"""
+
+import copy
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from course_lib.files import write_atomic
+
+Notebook = dict[str, Any]
+Cell = dict[str, Any]
+
+_CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_VOLATILE_CELL = ("execution", "ExecuteTime")  # clocks that editors write
+_VOLATILE_NOTEBOOK = ("widgets", "course")
+
+
+class DamagedNotebook(Exception):
+    """A file is not a readable notebook; the message says which and why, in one line."""
+
+
+def read_notebook(path: str | os.PathLike[str]) -> Notebook:
+    """Read a notebook; every cell has a text `source`, a metadata dictionary and a unique id afterwards.
+
+    Raises DamagedNotebook if the file is not one, OSError if it cannot be read.
+    """
+    return parse_notebook(Path(path).read_bytes(), Path(path).name)
+
+
+def parse_notebook(data: bytes, name: str) -> Notebook:
+    """Like `read_notebook`, from the bytes of a file called `name`."""
+    try:
+        notebook = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as problem:
+        what = "is empty" if not data.strip() else f"is damaged ({problem})"
+        raise DamagedNotebook(f"{name} {what}") from None
+    if isinstance(notebook, dict) and isinstance(notebook.get("worksheets"), list):
+        notebook = _from_old_format(notebook, name)
+    if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
+        raise DamagedNotebook(f"{name} is damaged (no list of cells in it)")
+    notebook["metadata"] = notebook["metadata"] if isinstance(notebook.get("metadata"), dict) else {}
+    for number, cell in enumerate(notebook["cells"], start=1):
+        if not isinstance(cell, dict) or cell.get("cell_type") not in ("code", "markdown", "raw"):
+            raise DamagedNotebook(f"{name} is damaged (cell {number} is no cell)")
+        source = cell.get("source", "")
+        cell["source"] = "".join(source) if isinstance(source, list) else str(source)
+        cell["metadata"] = cell["metadata"] if isinstance(cell.get("metadata"), dict) else {}
+        if cell["cell_type"] == "code":
+            cell["outputs"] = cell["outputs"] if isinstance(cell.get("outputs"), list) else []
+            cell.setdefault("execution_count", None)
+    notebook["nbformat"] = 4
+    notebook["nbformat_minor"] = max(5, int(notebook.get("nbformat_minor") or 0))
+    give_ids(notebook["cells"])
+    return notebook
+
+
+def _from_old_format(notebook: Notebook, name: str) -> Notebook:
+    import nbformat
+
+    try:
+        return json.loads(nbformat.writes(nbformat.convert(nbformat.from_dict(notebook), 4)))
+    except Exception as problem:
+        raise DamagedNotebook(f"{name} is in a format that cannot be read ({problem})") from None
+
+
+def give_ids(cells: Iterable[Cell]) -> None:
+    """Give every cell a valid unique id, in place: the first holder of an id keeps it."""
+    taken: set[str] = set()
+    for cell in cells:
+        known = cell.get("id") or cell["metadata"].get("id")  # some editors keep it in the metadata
+        if not isinstance(known, str) or not _CELL_ID.match(known) or known in taken:
+            known = fresh_id(cell["source"], taken)
+        cell["id"] = known
+        taken.add(known)
+
+
+def fresh_id(text: str, taken: Iterable[str]) -> str:
+    """Return an id that is not in `taken`; the same text gives the same id, so that a repeated merge repeats it."""
+    number = 0
+    while (new := "cell-" + digest(f"{number}:{text}", 10)) in taken:
+        number += 1
+    return new
+
+
+def dump_notebook(notebook: Notebook) -> str:
+    """Return the file's text, laid out as Jupyter does so that its next save changes nothing else."""
+    document = dict(notebook)
+    document["cells"] = [{**cell, "source": cell["source"].splitlines(keepends=True)} for cell in notebook["cells"]]
+    return json.dumps(document, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
+
+
+def write_notebook(path: Path, notebook: Notebook) -> None:
+    """Write the notebook in one step; OSError leaves the old file as it was."""
+    write_atomic(path, dump_notebook(notebook).encode("utf-8", "backslashreplace"))
+
+
+def validate(notebook: Notebook) -> None:
+    """Raise DamagedNotebook if Jupyter would not accept this notebook."""
+    import nbformat
+
+    try:
+        nbformat.validate(nbformat.from_dict(copy.deepcopy(notebook)))
+    except nbformat.ValidationError as problem:
+        raise DamagedNotebook(f"not a valid notebook: {str(problem).splitlines()[0]}") from None
+
+
+def strip(notebook: Notebook) -> Notebook:
+    """Return a copy without outputs, counters, widget state and clocks."""
+    clean = copy.deepcopy(notebook)
+    for key in _VOLATILE_NOTEBOOK:
+        clean["metadata"].pop(key, None)
+    for cell in clean["cells"]:
+        for key in _VOLATILE_CELL:
+            cell["metadata"].pop(key, None)
+        if cell["cell_type"] == "code":
+            cell["outputs"] = []
+            cell["execution_count"] = None
+    return clean
+
+
+def edition_of(notebook: Notebook) -> str:
+    """Return a short hash of what the course wrote: it changes with any text, order or metadata, not with outputs."""
+    return digest(dump_notebook(strip(notebook)), 12)
+
+
+def stamped(notebook: Notebook, edition: str) -> Notebook:
+    """Return the stripped copy that a learner gets, saying which edition it came from.
+
+    The stamp lies in the notebook itself, so that a copy put back by hand is still merged from its own edition.
+    """
+    clean = strip(notebook)
+    clean["metadata"]["course"] = {"edition": edition}
+    return clean
+
+
+def stamp_of(notebook: Notebook) -> str | None:
+    """Return the edition that a learner's copy says it came from."""
+    stamp = notebook["metadata"].get("course")
+    edition = stamp.get("edition") if isinstance(stamp, dict) else None
+    return edition if isinstance(edition, str) and re.fullmatch(r"[0-9a-f]{6,64}", edition) else None
+
+
+def exercise_of(cell: Cell) -> str | None:
+    """Return the id of the exercise that a code cell answers, or None."""
+    name = cell["metadata"].get("exercise")
+    return name if cell["cell_type"] == "code" and isinstance(name, str) else None
+
+
+def digest(text: str, length: int) -> str:
+    """Return the first `length` hexadecimal digits of the SHA-256 of `text`."""
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:length]

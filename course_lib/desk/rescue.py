@@ -1,0 +1,289 @@
+"""Bring work back: edits made in `notebooks/` by mistake, damaged notebooks of the desk, answers from the history."""
+
+import json
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from course_lib.desk import answers
+from course_lib.desk.copies import (
+    base_for,
+    bases,
+    chapters,
+    course_notebooks,
+    keep_base,
+    new_backup,
+    stamped,
+    sweep,
+)
+from course_lib.desk.merge import Wording, merge
+from course_lib.desk.notebooks import (
+    DamagedNotebook,
+    Notebook,
+    edition_of,
+    exercise_of,
+    parse_notebook,
+    read_notebook,
+    stamp_of,
+    strip,
+    write_notebook,
+)
+from course_lib.desk.store import Desk, DeskError, reason
+from course_lib.files import write_atomic
+
+
+@dataclass
+class Rescued:
+    """What a rescue did, as lines, and which tracked files may be put back to what the course wrote."""
+
+    lines: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    restorable: list[Path] = field(default_factory=list)
+    filled: list[str] = field(default_factory=list)
+
+
+def rescue(desk: Desk) -> Rescued:
+    """Repair the desk's notebooks, copy work out of the course's own notebooks, and put kept answers back.
+
+    Everything replaced is backed up first; running it again changes nothing. Raises DeskError if nothing can be written.
+    """
+    report = Rescued()
+    try:
+        with desk.lock():
+            sweep(desk)
+            backup = new_backup(desk, "rescue")
+            for path in chapters(desk.folder):
+                _repair(desk, path, backup, report)
+            _collect(desk, backup, report)
+            report.filled = answers.fill(desk)
+    except OSError as problem:
+        raise DeskError(
+            f"The rescue stopped: {reason(problem)}. Nothing was lost; run it again afterwards."
+        ) from problem
+    return report
+
+
+# -- damaged notebooks of the desk -------------------------------------------------------------------------------------
+
+
+def _repair(desk: Desk, path: Path, backup: Path, report: Rescued) -> None:
+    """Rebuild an unreadable notebook from what can be read of it, Jupyter's checkpoint and the latest backup."""
+    try:
+        read_notebook(path)
+        return
+    except DamagedNotebook as problem:
+        damage = str(problem)
+    data = path.read_bytes()
+    parts = [("the damaged file", salvage(data))]
+    checkpoint = path.parent / ".ipynb_checkpoints" / f"{path.stem}-checkpoint.ipynb"
+    older = sorted((desk.private / "backup").glob(f"*/{path.name}"), reverse=True)
+    for candidate in (checkpoint, *older):
+        try:
+            parts.append((candidate.parent.name, read_notebook(candidate)))
+        except (OSError, DamagedNotebook):
+            continue
+        if candidate in older:
+            break  # the newest readable backup is enough
+    base = _latest_base(desk, path, [part for _, part in parts if part])
+    result, sources = None, []
+    for name, part in parts:
+        if part is None:
+            continue
+        sources.append(name)
+        if result is None:
+            result = stamped(base, edition_of(base)) if base else {**part, "cells": []}
+        wording = Wording(f"An older copy ({name}) has another text here.", "This is that text:")
+        result = merge(base, result, part, wording=wording, deletions=False).notebook
+    if result is None and base is not None:
+        result, sources = stamped(base, edition_of(base)), ["a fresh copy"]
+    write_atomic(backup / f"{path.stem}.damaged.ipynb", data)
+    if result is None:
+        report.problems.append(f"{damage}; nothing to rebuild it from. It is kept in {backup}.")
+        return
+    write_notebook(path, result)
+    report.lines.append(f"{damage}: rebuilt from {', '.join(sources)}; the damaged file is kept in {backup}.")
+
+
+def _latest_base(desk: Desk, path: Path, parts: list[Notebook]) -> Notebook | None:
+    for part in parts:
+        if stamp_of(part) and (base := base_for(desk, path.stem, part)) is not None:
+            return base
+    if parts and (base := base_for(desk, path.stem, parts[0])) is not None:
+        return base
+    try:
+        fresh = read_notebook(bases(desk, path.stem)[-1])
+    except (IndexError, OSError, DamagedNotebook):
+        try:
+            fresh = read_notebook(course_notebooks() / path.name)
+        except (OSError, DamagedNotebook, DeskError):
+            return None
+    keep_base(desk, path.stem, fresh, edition_of(fresh))
+    return strip(fresh)
+
+
+def salvage(data: bytes) -> Notebook | None:
+    """Return a notebook of the whole cells at the start of a truncated file, or None if there is none.
+
+    Jupyter writes its keys in order, so the list of cells comes first.
+    """
+    text = data.decode("utf-8-sig", errors="ignore")
+    start = text.find('"cells"')
+    position = text.find("[", start) + 1
+    if start < 0 or not position:
+        return None
+    decoder, cells = json.JSONDecoder(), []
+    while True:
+        while position < len(text) and text[position] in " \t\r\n,":
+            position += 1
+        try:
+            cell, position = decoder.raw_decode(text, position)
+        except ValueError:
+            break
+        cells.append(cell)
+    document = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    try:
+        return parse_notebook(document.encode(), "the damaged file") if cells else None
+    except DamagedNotebook:
+        return None
+
+
+# -- work done in the course's own notebooks ---------------------------------------------------------------------------
+
+
+def _collect(desk: Desk, backup: Path, report: Rescued) -> None:
+    try:
+        folder = course_notebooks()
+    except DeskError as problem:
+        report.problems.append(f"Edits of the course's own notebooks were not looked for: {problem}")
+        return
+    revision, problem = _base_revision(folder)
+    if problem:
+        report.lines.append(problem)
+    for path in chapters(folder):
+        try:
+            _collect_one(desk, path, revision, backup, report)
+        except DamagedNotebook as damage:
+            report.problems.append(f"notebooks/{damage}; what is readable of it was not copied.")
+    for path in sorted(set(folder.glob("*.ipynb")) - set(chapters(folder))):
+        _copy_stray(desk, path, report)
+
+
+def _collect_one(desk: Desk, path: Path, revision: str | None, backup: Path, report: Rescued) -> None:
+    target = desk.folder / path.name
+    data, at_head, base_data = path.read_bytes(), None, None
+    if revision is not None:
+        at_head = git_file(path, "HEAD")
+        base_data = git_file(path, revision) or at_head
+        if data in (at_head, base_data) and at_head == base_data:
+            return
+    try:
+        theirs = parse_notebook(data, path.name)
+    except DamagedNotebook:
+        ours = git_file(path, ":2") if revision is not None else None  # in the middle of a pull that conflicted
+        theirs = parse_notebook(ours, path.name) if ours else salvage(data)
+        base_data = git_file(path, ":1") or base_data
+        if theirs is None:
+            raise
+    mine = read_notebook(target) if target.exists() else None
+    base = parse_notebook(base_data, path.name) if base_data else base_for(desk, path.stem, mine or theirs)
+    if base is None:
+        report.problems.append(
+            f"notebooks/{path.name}: no edition to compare it with, so your edits cannot be told apart."
+        )
+        return
+    base = strip(base)
+    if at_head is not None and data != at_head:
+        report.restorable.append(path)
+    if _cells(base) == _cells(theirs) or (base_data is None and not _edited_by_hand(base, theirs)):
+        return
+    if mine is None:
+        edition = edition_of(base)
+        keep_base(desk, path.stem, base, edition)
+        mine = stamped(base, edition)
+    for cell in theirs["cells"]:
+        name = exercise_of(cell)
+        was = next((one for one in base["cells"] if one["id"] == cell["id"]), None)
+        if name and (was is None or was["source"] != cell["source"]) and name.isidentifier():
+            answers.keep(desk, name, cell["source"])
+    wording = Wording(
+        f"Rescued from notebooks/{path.name}, where you also wrote here.", "This is what you wrote there:"
+    )
+    result = merge(base, mine, strip(theirs), wording=wording, deletions=False)
+    if _cells(result.notebook) == _cells(mine):
+        report.lines.append(f"notebooks/{path.name}: your edits are already in the desk.")
+        return
+    write_atomic(backup / f"{path.stem}.notebooks.ipynb", data)
+    if target.exists():
+        write_atomic(backup / path.name, target.read_bytes())
+    write_notebook(target, result.notebook)
+    report.lines.append(f"notebooks/{path.name}: {len(result.events)} edited or added cells copied into {target}.")
+
+
+def _cells(notebook: Notebook) -> list[tuple[str, str, str]]:
+    return [(cell["id"], cell["cell_type"], cell["source"].rstrip()) for cell in notebook["cells"]]
+
+
+def _edited_by_hand(base: Notebook, theirs: Notebook) -> bool:
+    """Without git: another edition of the course is no edit of the learner's, an answered exercise or own cell is."""
+    known = {cell["id"]: cell["source"] for cell in base["cells"]}
+    answered = any(exercise_of(c) and known.get(c["id"], c["source"]) != c["source"] for c in theirs["cells"])
+    return answered or any(cell["id"] not in known and not exercise_of(cell) for cell in theirs["cells"])
+
+
+def _copy_stray(desk: Desk, path: Path, report: Rescued) -> None:
+    """Copy a notebook that the learner made beside the chapters; it is left where it is."""
+    data = path.read_bytes()
+    target, number = desk.folder / path.name, 1
+    while target.exists():
+        if target.read_bytes() == data:
+            return
+        number += 1
+        target = desk.folder / f"{path.stem}-{number}.ipynb"
+    write_atomic(target, data)
+    report.lines.append(f"notebooks/{path.name}: copied to {target}.")
+
+
+# -- git ---------------------------------------------------------------------------------------------------------------
+
+
+def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] | None:
+    try:
+        return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _base_revision(folder: Path) -> tuple[str | None, str]:
+    """Return the commit that the learner's edits started from, or None and why git cannot tell."""
+    head = _git(folder, "rev-parse", "--verify", "HEAD")
+    if head is None:
+        return None, "git was not found: edits in notebooks/ are compared with the desk's own base copies instead."
+    if head.returncode:
+        why = (head.stderr.decode(errors="replace").strip().splitlines() or ["no commit"])[-1]
+        return None, f"{folder} is not a git checkout ({why}): compared with the desk's own base copies instead."
+    tracked = _git(folder, "ls-files", "--", "*.ipynb")
+    if tracked is None or not tracked.stdout.strip():
+        return None, f"git does not track the notebooks in {folder}: compared with the desk's own base copies instead."
+    upstream = _git(folder, "merge-base", "HEAD", "@{upstream}")  # edits may have been committed, too
+    if upstream is not None and upstream.returncode == 0:
+        return upstream.stdout.decode().strip(), ""
+    return "HEAD", ""
+
+
+def git_file(path: Path, revision: str) -> bytes | None:
+    """Return a tracked file's content at a revision (`:1`, `:2` during a conflict), or None."""
+    result = _git(path.parent, "show", f"{revision}:./{path.name}")
+    return result.stdout if result is not None and result.returncode == 0 else None
+
+
+def restore_tracked(desk: Desk, paths: list[Path]) -> Path:
+    """Put tracked files back to the last commit, after backing them up; return the folder of the backups."""
+    with desk.lock():
+        backup = new_backup(desk, "restore")
+        for path in paths:
+            write_atomic(backup / path.name, path.read_bytes())
+    result = _git(paths[0].parent, "checkout", "HEAD", "--", *(path.name for path in paths))
+    if result is None or result.returncode:
+        why = result.stderr.decode(errors="replace").strip() if result else "git was not found"
+        raise DeskError(f"git could not restore the tracked notebooks: {why}")
+    return backup
