@@ -35,8 +35,8 @@ def sliding_window_mask(
     Source: Beltagy et al. 2020 (Longformer), section 3.1.
     """
     T, S = _size("T", T), _size("S", T if S is None else S)
-    if not isinstance(window, int) or window < 1:
-        raise ValueError(f"window: expected an integer of at least 1, got {window!r}")
+    if _size("window", window) < 1:
+        raise ValueError(f"window: expected an integer of at least 1, got {window}")
     offsets = _offsets(T, S, device)
     return (offsets >= 0) & (offsets < window) if causal else offsets.abs() < window
 
@@ -47,8 +47,8 @@ def prefix_mask(T: int, S: int | None = None, *, prefix: int, device: torch.devi
     Source: Raffel et al. 2020 (T5), section 3.2.1, figure 4.
     """
     T, S = _size("T", T), _size("S", T if S is None else S)
-    if not isinstance(prefix, int) or not 0 <= prefix <= S:
-        raise ValueError(f"prefix: expected an integer from 0 to S={S}, got {prefix!r}")
+    if _size("prefix", prefix) > S:
+        raise ValueError(f"prefix: expected an integer from 0 to S={S}, got {prefix}")
     return (_offsets(T, S, device) >= 0) | (torch.arange(S, device=device) < prefix)
 
 
@@ -57,10 +57,12 @@ def padding_mask(tokens: Tensor, pad_id: int) -> Tensor:
 
     The two axes of length 1 stand for heads and queries. Without them, (B, S) would be read as (T, S) when B = T.
     """
+    if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.dtype == torch.bool:
+        raise TypeError(f"tokens: expected a tensor of integer token ids, got {_kind(tokens)}")
     if tokens.dim() != 2:
         raise ValueError(f"tokens: expected shape (B, S), got {tuple(tokens.shape)}")
-    if tokens.is_floating_point() or tokens.dtype == torch.bool:
-        raise TypeError(f"tokens: expected integer token ids, got {tokens.dtype}")
+    if isinstance(pad_id, bool) or not isinstance(pad_id, int):
+        raise TypeError(f"pad_id: expected an integer token id, got {type(pad_id).__name__}")
     return (tokens != pad_id)[:, None, None, :]  # (B, S) -> (B, 1, 1, S)
 
 
@@ -71,12 +73,16 @@ def length_mask(lengths: Tensor | Sequence[int], S: int, *, device: torch.device
     """
     S = _size("S", S)
     if not isinstance(lengths, Tensor):
-        wrong = [length for length in lengths if not 0 <= length <= S]
-        if wrong:
-            raise ValueError(f"lengths: expected values from 0 to S={S}, got {wrong[0]}")
+        for length in lengths:
+            if isinstance(length, bool) or not isinstance(length, int):
+                raise TypeError(f"lengths: expected integers, got {type(length).__name__} {length!r}")
+            if not 0 <= length <= S:
+                raise ValueError(f"lengths: expected values from 0 to S={S}, got {length}")
         lengths = torch.tensor(list(lengths), dtype=torch.long, device=device)
-    if lengths.dim() != 1 or lengths.is_floating_point():
-        raise ValueError(f"lengths: expected integers of shape (B,), got {lengths.dtype} {tuple(lengths.shape)}")
+    if lengths.is_floating_point() or lengths.dtype == torch.bool:
+        raise TypeError(f"lengths: expected integers, got {lengths.dtype}")
+    if lengths.dim() != 1:
+        raise ValueError(f"lengths: expected shape (B,), got {tuple(lengths.shape)}")
     mask = torch.arange(S, device=lengths.device) < lengths[:, None]  # (B, S)
     return mask[:, None, None, :]  # (B, S) -> (B, 1, 1, S)
 
@@ -90,11 +96,13 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
     for number, mask in enumerate(masks):
         if mask is None:
             continue
-        if mask.dtype != torch.bool:
-            raise TypeError(f"masks[{number}]: expected a boolean mask (True = may attend), got {mask.dtype}")
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            raise TypeError(f"masks[{number}]: expected a boolean mask (True = may attend), got {_kind(mask)}")
         if combined is None:
             combined = mask
             continue
+        if mask.device != combined.device:
+            raise ValueError(f"masks[{number}]: expected device {combined.device} like the others, got {mask.device}")
         try:
             combined = combined & mask
         except RuntimeError:
@@ -116,3 +124,7 @@ def _size(name: str, value: int) -> int:
     if value < 0:
         raise ValueError(f"{name}: expected a size of at least 0, got {value}")
     return value
+
+
+def _kind(value: object) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
