@@ -1,0 +1,546 @@
+"""Checks the notebooks of this folder: `pytest --nbval` runs each cell again and compares its outputs.
+
+Needs only pytest, nbval 0.11, numpy, Pillow and what the notebooks import; copy it with the notebooks. Comparison is
+strict: text and HTML to the character, pictures to less than a pixel. What a cell may do differently, its tags say:
+
+    tol:0.001           numbers with a decimal point or an exponent may differ by this share of their size
+    atol:0.001          ... or by this much
+    picture:10          its pictures may differ ten times more than others
+    raises-exception    the cell must fail, with the stored error
+    not-compared:why    run, but not compared; counted at the end, with its reason
+
+Refused whatever the outputs are: cells not run before storing, text on stderr, images without alternative text, paths
+of one machine, oversized outputs, saved widget state, and nbval's own marks for skipping. A table at the end says what
+was compared; the run fails if that is less than 95 % of the outputs. Cells run with the environment variable CI set.
+"""
+
+import base64
+import io
+import math
+import os
+import re
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from nbformat import NotebookNode
+from nbval.plugin import IPyNbCell, IPyNbFile, coalesce_streams
+from PIL import Image, ImageFilter
+
+collect_ignore = ["build.py", "sources"]
+
+CELL_TIMEOUT = 300  # seconds; nbval's own 2000 is longer than anyone waits
+MAX_OUTPUT = 200_000  # bytes
+MAX_NOTEBOOK = 2_000_000  # bytes
+MIN_ALT = 40  # characters: fewer cannot say what a figure shows
+MIN_COMPARED = 0.95
+NBVAL_DEFAULT_TIMEOUT = 2000
+
+# Tags ---------------------------------------------------------------------------------------------------------------
+
+
+class Allowance(NamedTuple):
+    """What a cell's tags allow."""
+
+    rtol: float = 0.0
+    atol: float = 0.0
+    picture: float = 1.0
+    not_compared: str = ""
+    raises: bool = False
+
+
+LIMITS = {"tol": (0.0, 0.25), "atol": (0.0, math.inf), "picture": (1.0, 100.0)}
+OUR_TAGS = re.compile(r"\s*(a?tol|pictures?|not[-_ ]?compared?)\b", re.IGNORECASE)
+NBVAL_TAG = re.compile(r"nbval-|pytest-validate-|skip", re.IGNORECASE)
+NBVAL_COMMENT = re.compile(r"^\s*#\s*(NBVAL_\w+|PYTEST_VALIDATE_\w+)", re.MULTILINE)
+OTHER_TAGS = {"raises-exception", "long-cell"}
+
+
+def read_tags(tags: Sequence[str], only_known: bool = False) -> Allowance:
+    """Return what these tags allow; ValueError for a malformed one, one that skips, or (only_known) a foreign one."""
+    found: dict[str, Any] = {}
+    for tag in tags:
+        kind, _, value = tag.partition(":")
+        if kind in LIMITS:
+            low, high = LIMITS[kind]
+            number = float(value) if re.fullmatch(r"\d+(\.\d+)?(e-?\d+)?", value) else math.nan
+            if not low < number <= high:
+                raise ValueError(f"tag {tag!r}: expected {kind}: and a number above {low:g}, at most {high:g}")
+            found[{"tol": "rtol"}.get(kind, kind)] = number
+        elif kind == "not-compared":
+            if not re.search(r"\w{3}", value):
+                raise ValueError(f"tag {tag!r}: expected not-compared: and the reason")
+            found["not_compared"] = value.strip()
+        elif OUR_TAGS.match(tag) or (only_known and tag not in OTHER_TAGS):
+            raise ValueError(
+                f"tag {tag!r}: expected tol:0.001, atol:0.001, picture:10, not-compared:why or another known"
+            )
+        elif NBVAL_TAG.match(tag):
+            raise ValueError(f"tag {tag!r}: nothing may be skipped in silence; say not-compared: and the reason")
+    return Allowance(**found, raises="raises-exception" in tags)
+
+
+# What a stored notebook must obey -----------------------------------------------------------------------------------
+
+Problem = tuple[str, str]  # where, what
+TEXT_TYPES = ("text/plain", "text/html", "text/markdown", "text/latex", "image/svg+xml")
+DATA_URI = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=\s]+)")
+MACHINE_PATH = re.compile(
+    r"(?<![\w./~-])/(?:home|root|Users|tmp|private|var|opt|usr|mnt|workspace|workspaces|content)/[\w.-]+"
+    r"|\b[A-Za-z]:\\\\?(?:Users|Windows|Program|Temp|a\\)|file:///"
+)
+
+
+def cell_name(cell: NotebookNode, number: int) -> str:
+    return str(cell.get("id") or f"cell-{number}")
+
+
+def notebook_problems(notebook: NotebookNode, size: int) -> list[Problem]:
+    """Return what is wrong with a stored notebook of `size` bytes, cells included; empty if nothing."""
+    problems = file_problems(notebook, size)
+    for number, cell in enumerate(notebook.cells):
+        problems += [(f"cell {cell_name(cell, number)!r}", what) for what in cell_problems(cell)]
+    return problems
+
+
+def file_problems(notebook: NotebookNode, size: int) -> list[Problem]:
+    """Return what is wrong with a stored notebook as a whole and with its prose."""
+    problems = []
+    if size > MAX_NOTEBOOK:
+        problems.append(("notebook", f"is {size:,} bytes long; at most {MAX_NOTEBOOK:,}"))
+    if "widgets" in notebook.metadata:
+        problems.append(("notebook", "holds saved widget state (metadata.widgets), which code hosts refuse to render"))
+    names = Counter(cell_name(cell, number) for number, cell in enumerate(notebook.cells))
+    problems += [("notebook", f"has {count} cells with the id {name!r}") for name, count in names.items() if count > 1]
+    for number, cell in enumerate(notebook.cells):
+        if cell.cell_type == "markdown":
+            problems += [(f"cell {cell_name(cell, number)!r}", what) for what in prose_problems(cell.source)]
+    return problems
+
+
+def prose_problems(text: str) -> list[str]:
+    alts = [*image_alts(text), *re.findall(r"!\[([^\]]*)\]\(", text)]
+    return alt_problems(alts) + path_problems(text)
+
+
+def cell_problems(cell: NotebookNode) -> list[str]:
+    """Return what is wrong with a stored code cell, without running it."""
+    if cell.cell_type != "code":
+        return []
+    problems = []
+    try:
+        allowance = read_tags(cell.metadata.get("tags", []))
+    except ValueError as error:
+        return [str(error)]
+    if comment := NBVAL_COMMENT.search(cell.source):
+        problems.append(f"{comment[1]}: nothing may be skipped in silence; tag the cell not-compared: and the reason")
+    if cell.source.strip() and cell.execution_count is None:
+        problems.append("was not executed before the notebook was stored: there is nothing to compare with")
+    failed = any(output.output_type == "error" for output in cell.outputs)
+    if failed and not allowance.raises:
+        problems.append("stores an exception without the tag raises-exception")
+    if allowance.raises and not failed:
+        problems.append("has the tag raises-exception, but stores no exception")
+    return problems + output_problems(cell.outputs)
+
+
+def output_problems(outputs: Iterable[NotebookNode]) -> list[str]:
+    """Return what is wrong with outputs, stored or new."""
+    problems = []
+    for number, output in enumerate(outputs, start=1):
+        texts = dict(output_texts(output))
+        size = sum(len(value.encode()) for value in texts.values())
+        if size > MAX_OUTPUT:
+            problems.append(f"output {number} is {size:,} bytes long; at most {MAX_OUTPUT:,}")
+        if output.output_type == "stream" and output.name == "stderr":
+            problems.append(f"wrote to stderr: {output.text.strip()[:300]}")
+        for kind, text in texts.items():
+            if not kind.startswith("image/") or kind in TEXT_TYPES:
+                problems += path_problems(DATA_URI.sub("", text))
+        problems += alt_problems(image_alts(texts.get("text/html", "")))
+    return problems
+
+
+def output_texts(output: NotebookNode) -> Iterator[tuple[str, str]]:
+    """Yield (kind, text) for every part of an output; kind is a media type or the name of a stream."""
+    if output.output_type == "stream":
+        yield output.name, output.text
+    elif output.output_type == "error":
+        yield "error", "\n".join([output.ename, output.evalue, *output.traceback])
+    else:
+        for kind, value in output.data.items():
+            yield kind, value if isinstance(value, str) else "".join(value) if isinstance(value, list) else repr(value)
+
+
+def path_problems(text: str) -> list[str]:
+    """Return a complaint if the text names a folder of one machine: well-known ones, and those of this one."""
+    here = {str(Path.home()), sys.prefix, tempfile.gettempdir(), str(Path(__file__).resolve().parent.parent)}
+    found = MACHINE_PATH.search(text)
+    path = found[0] if found else next((folder for folder in here if len(folder) > 4 and folder + os.sep in text), "")
+    return [f"names a path of one machine: {path}"] if path else []
+
+
+class _Images(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.alts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "img":
+            self.alts.append(dict(attrs).get("alt") or "")
+
+
+def image_alts(html: str) -> list[str]:
+    """Return the alternative text of each <img>, empty where there is none."""
+    parser = _Images()
+    parser.feed(html)
+    parser.close()
+    return parser.alts
+
+
+def alt_problems(alts: Iterable[str]) -> list[str]:
+    return [
+        f"shows an image with the alternative text {alt!r}; say in {MIN_ALT} characters or more what it shows"
+        for alt in alts
+        if len(alt.strip()) < MIN_ALT
+    ]
+
+
+# Numbers ------------------------------------------------------------------------------------------------------------
+
+# With a decimal point or an exponent, and the blanks beside it (a minus sign moves the columns of a table).
+NUMBER = re.compile(r"([ \t]*(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?(?![\w.]\d)[ \t]*)")
+
+
+def snap_numbers(stored: str, new: str, rtol: float, atol: float) -> str:
+    """Return `new` with each number that is near the stored one in the same place written as it is stored."""
+    a, b = NUMBER.split(stored), NUMBER.split(new)
+    if len(a) != len(b):
+        return new
+    for i in range(1, len(a), 2):
+        if math.isclose(float(a[i]), float(b[i]), rel_tol=rtol, abs_tol=atol):
+            b[i] = a[i]
+    return "".join(b)
+
+
+# Pictures -----------------------------------------------------------------------------------------------------------
+#
+# Measured on bars, curves, points and a 5x6 heat map in the course's style (1267 pixels wide), shares of all pixels:
+#
+#                                            FINE outside   COARSE changed
+#   curve moved by 0.01 %, 0.1 %             0.0000, 0.0000 %
+#   the same data, matplotlib 3.9 and 3.10   0.02 - 0.22 %  0.000 - 0.009 %
+#   the same data, other font hinting        0.00 - 0.97 %  0.000 - 0.031 %
+#   curve changed by 1, 2, 5 %               0.0013 - 1.9 % 0.000, 0.000, 1.4 %
+#   bar changed by 1, 2, 5 %                 0.03 - 0.24 %  0.24 - 0.48 %
+#   point changed by 1, 2, 5 %               0.11 - 0.29 %  0.12 - 0.74 %
+#   word of the title changed                0.19 %         0.14 %
+#   heat map cell changed by 0.01, 0.05      0.006, 0.012 % 0.000, 0.004 %
+#   "1.95" in the figure becomes "1.93"      0.0037 %       0.000 %
+#
+# No limit lets other fonts pass and catches a digit. So FINE is used where the same library draws, and sees all of
+# these but the first line; COARSE where another matplotlib or FreeType draws: it sees bars, points, words, large moves.
+
+FINE = 0.00001  # share of pixels that may lie outside the range of colours of the 3x3 pixels in the same place
+COARSE = 0.0005  # share of pixels that may change after blurring over 1/75 of the width
+FINE_STEP, COARSE_STEP = 16, 32  # of 255: a smaller difference is no difference
+
+PNG = ("image/png", "image/jpeg")
+
+
+def drawing_library() -> str:
+    """Return what decides how letters look in a picture: the versions of matplotlib and FreeType."""
+    try:
+        from matplotlib import __version__, ft2font
+    except ImportError:
+        return "no matplotlib"
+    return f"matplotlib {__version__}, FreeType {ft2font.__freetype_version__}"
+
+
+def picture_difference(stored: bytes, new: bytes, fine: bool) -> float:
+    """Return how different two pictures are: 1 is as much as is allowed, infinite for another size."""
+    if stored == new:
+        return 0.0
+    a, b = (_on_white(Image.open(io.BytesIO(data))) for data in (stored, new))
+    if a.size != b.size:
+        return math.inf
+    if fine:
+        return max(_outside(a, b), _outside(b, a)) / FINE
+    blur = ImageFilter.BoxBlur(max(a.width / 150, 2))
+    change = np.abs(_pixels(a.filter(blur)) - _pixels(b.filter(blur))).max(axis=-1)
+    return float((change > COARSE_STEP).mean()) / COARSE
+
+
+def _outside(a: Image.Image, b: Image.Image) -> float:
+    low, high = _pixels(b.filter(ImageFilter.MinFilter(3))), _pixels(b.filter(ImageFilter.MaxFilter(3)))
+    pixels = _pixels(a)
+    return float(((pixels < low - FINE_STEP) | (pixels > high + FINE_STEP)).any(axis=-1).mean())
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+def _pixels(image: Image.Image) -> np.ndarray:
+    return np.asarray(image, dtype=np.int16)
+
+
+# Running and comparing ----------------------------------------------------------------------------------------------
+
+
+def kernel_environment() -> dict[str, str]:
+    """Return the environment for a kernel: this one, but with CI set, so that exercises save nothing for a learner."""
+    environment = {name: value for name, value in os.environ.items() if name != "COURSE_DESK"}
+    return environment | {"CI": "true"}
+
+
+class Cell(IPyNbCell):
+    """A code cell: run by nbval, compared after near numbers and pictures have been replaced by the stored ones."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        file: Any = self.parent
+        self.notebook: NotebookNode = file.nb
+        self.problems = cell_problems(self.cell)
+        try:
+            self.allowance = read_tags(self.cell.metadata.get("tags", []))
+        except ValueError:  # already among the problems
+            self.allowance = Allowance()
+        self.options = {
+            "check": not self.allowance.not_compared,
+            "check_exception": self.allowance.raises,
+            "skip": False,
+        }
+        self.user_properties.append(("nbval-cell", self._account()))
+
+    def _account(self) -> dict[str, Any]:
+        """Return what the table at the end needs, as plain values: it may travel between processes."""
+        outputs = coalesce_streams([NotebookNode(output) for output in self.cell.outputs])
+        kinds: Counter[str] = Counter()
+        pictures = 0
+        for output in outputs:
+            count = sum(len(pictures_in(kind, text)) for kind, text in output_texts(output))
+            pictures += count
+            if self.allowance.not_compared:
+                kinds["not compared"] += 1
+            elif count:
+                kinds["picture"] += 1
+            else:
+                kinds["tolerance" if self.allowance.rtol or self.allowance.atol else "strict"] += 1
+        return {
+            "cells": sum(cell.cell_type == "code" for cell in self.notebook.cells),
+            "kinds": dict(kinds),
+            "pictures": 0 if self.allowance.not_compared else pictures,
+            "reason": self.allowance.not_compared if outputs else "",
+        }
+
+    def runtest(self) -> None:
+        problems = list(self.problems)
+        if problems:  # fails whatever it gives, but runs, for the cells after it need what it defines
+            self.options["check"] = False
+        super().runtest()
+        problems += output_problems(self.test_outputs)  # outputs that are not compared have to obey too
+        if self.allowance.raises and not any(output.output_type == "error" for output in self.test_outputs):
+            problems.append("has the tag raises-exception, but nothing was raised")
+        if problems:
+            self.raise_cell_error("; ".join(dict.fromkeys(problems)))
+
+    def raise_cell_error(self, message: str, *args: Any, **kwargs: Any) -> None:
+        super().raise_cell_error(f"{self.name}: {message}", *args, **kwargs)
+
+    def compare_outputs(self, test: list[Any], ref: list[Any], skip_compare: Any = None) -> bool:
+        """Compare new outputs with the stored ones, as nbval does, once the allowed differences are gone."""
+        notes: list[str] = []
+        if len(test) == len(ref):
+            for new, stored in zip(test, ref, strict=True):
+                if "text" in new and "text" in stored:
+                    new["text"] = self._snap("stream", stored["text"], new["text"], notes)
+                for kind in set(new.get("data", {})) & set(stored.get("data", {})):
+                    new["data"][kind] = self._snap(kind, stored["data"][kind], new["data"][kind], notes)
+        equal = super().compare_outputs(test, ref, skip_compare)
+        self.comparison_traceback += notes
+        return equal
+
+    def _snap(self, kind: str, stored: Any, new: Any, notes: list[str]) -> Any:
+        if not isinstance(stored, str) or not isinstance(new, str):
+            return new
+        if kind in PNG:
+            return stored if self._near(stored, new, notes) else new
+        pictures = pictures_in(kind, stored), pictures_in(kind, new)
+        if len(pictures[0]) == len(pictures[1]):
+            for a, b in zip(*pictures, strict=True):
+                if a != b and self._near(a, b, notes):
+                    new = new.replace(b, a, 1)
+        data = DATA_URI.findall(stored)
+        if data != DATA_URI.findall(new):
+            return new
+        # Base64 is no place to look for numbers.
+        a, b = DATA_URI.sub("", stored), DATA_URI.sub("", new)
+        return stored if snap_numbers(a, b, self.allowance.rtol, self.allowance.atol) == a else new
+
+    def _near(self, stored: str, new: str, notes: list[str]) -> bool:
+        if stored.strip() == new.strip():
+            return True
+        drawn_with = self.notebook.metadata.get("drawn_with")
+        fine = drawn_with in (None, drawing_library())
+        difference = picture_difference(base64.b64decode(stored), base64.b64decode(new), fine)
+        if difference <= self.allowance.picture:
+            return True
+        size = "another size" if math.isinf(difference) else f"{difference:.1f} times the default tolerance"
+        notes.append(
+            f"a picture differs: {size}, allowed {self.allowance.picture:g} ({'fine' if fine else 'coarse'} comparison)"
+        )
+        return False
+
+
+def pictures_in(kind: str, text: str) -> list[str]:
+    """Return the base64 of each picture in one part of an output."""
+    if kind in PNG:
+        return [text]
+    if kind != "text/html":
+        return []
+    return [match[2] for match in DATA_URI.finditer(text) if match[1] in PNG]
+
+
+class Whole(pytest.Item):
+    """The stored notebook as a whole, before any of its cells runs."""
+
+    problems: Sequence[Problem] = ()
+
+    def runtest(self) -> None:
+        if self.problems:
+            pytest.fail("\n".join(f"{where} {what}" for where, what in self.problems), pytrace=False)
+
+
+class File(IPyNbFile):
+    """A notebook, whose items are its rules as a whole and its code cells by their ids."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Compared too; what nbval skips besides (metadata, tracebacks, random widget ids) stays skipped.
+        self.skip_compare: tuple[str, ...] = tuple(kind for kind in self.skip_compare if kind not in PNG)
+        if self.config.option.nbval_cell_timeout == NBVAL_DEFAULT_TIMEOUT:
+            self.config.option.nbval_cell_timeout = CELL_TIMEOUT
+
+    def collect(self) -> Iterator[pytest.Item]:
+        items = list(super().collect())  # reads the notebook into self.nb
+        whole = Whole.from_parent(self, name="notebook-as-a-whole")
+        whole.problems = file_problems(self.nb, self.path.stat().st_size)
+        yield whole
+        for item in items:
+            name = cell_name(item.cell, item.cell_num)
+            yield Cell.from_parent(self, name=name, cell_num=item.cell_num, cell=item.cell, options={})
+
+    def setup(self) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("COURSE_DESK", raising=False)
+            patch.setenv("CI", "true")
+            super().setup()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Any:
+    """Take the notebooks that nbval found, from it."""
+    found = yield
+    return [File.from_parent(parent, path=item.path) if isinstance(item, IPyNbFile) else item for item in found]
+
+
+# The table ----------------------------------------------------------------------------------------------------------
+
+
+class Tally:
+    """What was compared in one notebook."""
+
+    def __init__(self) -> None:
+        self.kinds: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.cells = self.run = self.failed = self.pictures = 0
+        self.seconds = 0.0
+
+    def add(self, account: dict[str, Any], failed: bool) -> None:
+        self.cells, self.run = account["cells"], self.run + 1
+        self.failed += failed
+        self.kinds.update(account["kinds"])
+        self.pictures += account["pictures"]
+        self.reasons[account["reason"]] += bool(account["reason"])
+
+    @property
+    def outputs(self) -> int:
+        return sum(self.kinds.values())
+
+    @property
+    def share(self) -> float:
+        return 1 - self.kinds["not compared"] / self.outputs if self.outputs else 1.0
+
+
+def tallies(reports: Iterable[Any]) -> dict[str, Tally]:
+    """Return what was compared, by notebook, from pytest's reports (of this process or of xdist's workers)."""
+    found: dict[str, Tally] = defaultdict(Tally)
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for report in reports:
+        name = report.nodeid.split("::")[0]
+        seconds[name] += getattr(report, "duration", 0.0)
+        account = dict(getattr(report, "user_properties", ())).get("nbval-cell")
+        if account and report.when == "call":
+            found[name].add(account, report.failed)
+    for name, tally in found.items():
+        tally.seconds = seconds[name]
+    return dict(sorted(found.items()))
+
+
+def _all_reports(reporter: Any) -> list[Any]:
+    return [report for reports in reporter.stats.values() for report in reports if hasattr(report, "nodeid")]
+
+
+def compared_share(found: dict[str, Tally]) -> tuple[float, bool]:
+    """Return the share of outputs compared, and whether all cells of these notebooks ran."""
+    outputs = sum(tally.outputs for tally in found.values())
+    skipped = sum(tally.kinds["not compared"] for tally in found.values())
+    return (1 - skipped / outputs if outputs else 1.0), all(tally.run == tally.cells for tally in found.values())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run of whole notebooks in which too little was compared."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:  # a worker of xdist
+        return
+    share, complete = compared_share(tallies(_all_reports(reporter)))
+    if complete and share < MIN_COMPARED and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what was compared."""
+    found = tallies(_all_reports(terminalreporter))
+    if not found:
+        return
+    width = max(len(name) for name in found) + 2
+    columns = ("cells", "failed", "outputs", "strict", "tolerance", "picture", "not compared", "compared", "seconds")
+    terminalreporter.section("notebook outputs compared with the stored ones")
+    terminalreporter.write_line("".ljust(width) + "".join(column.rjust(len(column) + 2) for column in columns))
+    for name, tally in found.items():
+        kinds = [tally.kinds[kind] for kind in ("strict", "tolerance", "picture", "not compared")]
+        values = [tally.run, tally.failed, tally.outputs, *kinds, f"{tally.share:.1%}", f"{tally.seconds:.1f}"]
+        row = "".join(str(value).rjust(len(column) + 2) for column, value in zip(columns, values, strict=True))
+        terminalreporter.write_line(name.ljust(width) + row)
+        for reason, count in tally.reasons.items():
+            if count:
+                terminalreporter.write_line(f"  not compared, {reason}: {count} cells")
+    share, complete = compared_share(found)
+    pictures = sum(tally.pictures for tally in found.values())
+    verdict = (
+        ""
+        if complete and share >= MIN_COMPARED
+        else f"; at least {MIN_COMPARED:.0%} required"
+        if complete
+        else "; not all cells ran"
+    )
+    terminalreporter.write_line(f"{share:.1%} of the outputs compared, {pictures} pictures among them{verdict}")
