@@ -45,7 +45,7 @@ class Rescued:
 def rescue(desk: Desk) -> Rescued:
     """Repair the desk's notebooks, copy work out of the course's own notebooks, and put kept answers back.
 
-    Everything replaced is backed up first; running it again changes nothing. Raises DeskError if nothing can be written.
+    Everything replaced is backed up first; running it again changes nothing. DeskError if nothing can be written.
     """
     report = Rescued()
     try:
@@ -57,9 +57,7 @@ def rescue(desk: Desk) -> Rescued:
             _collect(desk, backup, report)
             report.filled = answers.fill(desk)
     except OSError as problem:
-        raise DeskError(
-            f"The rescue stopped: {reason(problem)}. Nothing was lost; run it again afterwards."
-        ) from problem
+        raise DeskError(f"The rescue stopped: {reason(problem)}. Nothing was lost; run it again.") from problem
     return report
 
 
@@ -74,7 +72,7 @@ def _repair(desk: Desk, path: Path, backup: Path, report: Rescued) -> None:
     except DamagedNotebook as problem:
         damage = str(problem)
     data = path.read_bytes()
-    parts = [("the damaged file", salvage(data))]
+    parts: list[tuple[str, Notebook | None]] = [("the damaged file", salvage(data))]
     checkpoint = path.parent / ".ipynb_checkpoints" / f"{path.stem}-checkpoint.ipynb"
     older = sorted((desk.private / "backup").glob(f"*/{path.name}"), reverse=True)
     for candidate in (checkpoint, *older):
@@ -85,7 +83,8 @@ def _repair(desk: Desk, path: Path, backup: Path, report: Rescued) -> None:
         if candidate in older:
             break  # the newest readable backup is enough
     base = _latest_base(desk, path, [part for _, part in parts if part])
-    result, sources = None, []
+    result: Notebook | None = None
+    sources: list[str] = []
     for name, part in parts:
         if part is None:
             continue
@@ -156,9 +155,9 @@ def _collect(desk: Desk, backup: Path, report: Rescued) -> None:
     except DeskError as problem:
         report.problems.append(f"Edits of the course's own notebooks were not looked for: {problem}")
         return
-    revision, problem = _base_revision(folder)
-    if problem:
-        report.lines.append(problem)
+    revision, remark = _base_revision(folder)
+    if remark:
+        report.lines.append(remark)
     for path in chapters(folder):
         try:
             _collect_one(desk, path, revision, backup, report)
@@ -169,47 +168,26 @@ def _collect(desk: Desk, backup: Path, report: Rescued) -> None:
 
 
 def _collect_one(desk: Desk, path: Path, revision: str | None, backup: Path, report: Rescued) -> None:
-    target = desk.folder / path.name
-    data, at_head, base_data = path.read_bytes(), None, None
-    if revision is not None:
-        at_head = git_file(path, "HEAD")
-        base_data = git_file(path, revision) or at_head
-        if data in (at_head, base_data) and at_head == base_data:
-            return
-    try:
-        theirs = parse_notebook(data, path.name)
-    except DamagedNotebook:
-        ours = git_file(path, ":2") if revision is not None else None  # in the middle of a pull that conflicted
-        theirs = parse_notebook(ours, path.name) if ours else salvage(data)
-        base_data = git_file(path, ":1") or base_data
-        if theirs is None:
-            raise
-    mine = read_notebook(target) if target.exists() else None
-    base = parse_notebook(base_data, path.name) if base_data else base_for(desk, path.stem, mine or theirs)
-    if base is None:
-        report.problems.append(
-            f"notebooks/{path.name}: no edition to compare it with, so your edits cannot be told apart."
-        )
-        return
-    base = strip(base)
-    if at_head is not None and data != at_head:
+    """Merge the learner's edits of one tracked notebook into the desk's copy."""
+    data = path.read_bytes()
+    base, theirs, differs = _versions(desk, path, data, revision)
+    if differs:
         report.restorable.append(path)
-    if _cells(base) == _cells(theirs) or (base_data is None and not _edited_by_hand(base, theirs)):
+    if base is None:
+        report.problems.append(f"notebooks/{path.name}: no edition to compare it with, so no edits can be told apart.")
         return
-    if mine is None:
-        edition = edition_of(base)
-        keep_base(desk, path.stem, base, edition)
-        mine = stamped(base, edition)
-    for cell in theirs["cells"]:
-        name = exercise_of(cell)
-        was = next((one for one in base["cells"] if one["id"] == cell["id"]), None)
-        if name and (was is None or was["source"] != cell["source"]) and name.isidentifier():
-            answers.keep(desk, name, cell["source"])
-    wording = Wording(
-        f"Rescued from notebooks/{path.name}, where you also wrote here.", "This is what you wrote there:"
-    )
-    result = merge(base, mine, strip(theirs), wording=wording, deletions=False)
-    if _cells(result.notebook) == _cells(mine):
+    if _cells(base) == _cells(theirs) or (revision is None and not _edited_by_hand(base, theirs)):
+        return
+    _keep_answers(desk, base, theirs)
+    target = desk.folder / path.name
+    if target.exists():
+        mine = read_notebook(target)
+    else:
+        keep_base(desk, path.stem, base, edition_of(base))
+        mine = stamped(base, edition_of(base))
+    wording = Wording(f"Rescued from notebooks/{path.name}, where you also wrote here.", "You wrote there:")
+    result = merge(base, mine, theirs, wording=wording, deletions=False)
+    if target.exists() and _cells(result.notebook) == _cells(mine):
         report.lines.append(f"notebooks/{path.name}: your edits are already in the desk.")
         return
     write_atomic(backup / f"{path.stem}.notebooks.ipynb", data)
@@ -217,6 +195,35 @@ def _collect_one(desk: Desk, path: Path, revision: str | None, backup: Path, rep
         write_atomic(backup / path.name, target.read_bytes())
     write_notebook(target, result.notebook)
     report.lines.append(f"notebooks/{path.name}: {len(result.events)} edited or added cells copied into {target}.")
+
+
+def _versions(desk: Desk, path: Path, data: bytes, revision: str | None) -> tuple[Notebook | None, Notebook, bool]:
+    """Return what the course wrote, what stands in the file now, and whether git sees the file as changed.
+
+    Raises DamagedNotebook if nothing of the file can be read.
+    """
+    at_head = git_file(path, "HEAD") if revision else None
+    base_data = (git_file(path, revision) or at_head) if revision else None
+    theirs: Notebook | None
+    try:
+        theirs = parse_notebook(data, path.name)
+    except DamagedNotebook:
+        ours = git_file(path, ":2") if revision else None  # in the middle of a pull that conflicted
+        base_data = (git_file(path, ":1") if ours else None) or base_data
+        theirs = parse_notebook(ours, path.name) if ours else salvage(data)
+        if theirs is None:
+            raise
+    base = parse_notebook(base_data, path.name) if base_data else base_for(desk, path.stem, theirs)
+    return (strip(base) if base else None), strip(theirs), at_head is not None and data != at_head
+
+
+def _keep_answers(desk: Desk, base: Notebook, theirs: Notebook) -> None:
+    """Put the exercise cells that were edited there into the history."""
+    before = {cell["id"]: cell["source"] for cell in base["cells"]}
+    for cell in theirs["cells"]:
+        name = exercise_of(cell)
+        if name and name.isidentifier() and before.get(cell["id"]) != cell["source"]:
+            answers.keep(desk, name, cell["source"])
 
 
 def _cells(notebook: Notebook) -> list[tuple[str, str, str]]:
