@@ -63,14 +63,14 @@ def show(fig: Figure, *, alt: str, caption: str) -> None:
     display(picture)
 
 
-def render(fig: Figure, *, alt: str, caption: str) -> Picture:
-    """Turn a figure into a `Picture` without displaying or closing it; arguments and errors as `show`."""
+def render(fig: Figure, *, alt: str, caption: str, limit: int = MAX_PNG) -> Picture:
+    """Turn a figure into a `Picture` of at most `limit` bytes without displaying or closing it; else as `show`."""
     check_text(alt, caption)
     if not isinstance(fig, Figure):
         raise TypeError(f"fig: expected a matplotlib figure, got {type(fig).__name__}")
     width = round(fig.get_figwidth() * 96)
     _check_type_size(fig, width)
-    return Picture(_png(fig), width, alt.strip(), caption.strip())
+    return Picture(_png(fig, limit), width, alt.strip(), caption.strip())
 
 
 def check_text(alt: str, caption: str) -> None:
@@ -109,7 +109,7 @@ def _check_type_size(fig: Figure, width: int) -> None:
             )
 
 
-def _png(fig: Figure) -> bytes:
+def _png(fig: Figure, limit: int) -> bytes:
     size = 0
     pixels: dict[int, Image.Image] = {}
     for dpi, colours in _QUALITIES:
@@ -120,10 +120,10 @@ def _png(fig: Figure) -> bytes:
         out = io.BytesIO()
         _reduce(pixels[dpi], colours).save(out, format="png", optimize=True)
         size = out.tell()
-        if size <= MAX_PNG:
+        if size <= limit:
             return out.getvalue()
     raise ValueError(
-        f"fig: expected a picture of at most {MAX_PNG // 1024} KB, got {size // 1024} KB; "
+        f"fig: expected a picture of at most {limit // 1024} KB, got {size // 1024} KB; "
         "draw fewer points or make it smaller"
     )
 

@@ -142,7 +142,7 @@ def attention_steps(
     columns = labels("keys", queries if keys is None and queries is not None and T == S else keys, S)
     visible = mask_matrix("mask", mask, (T, S))
     scores = q @ k.T
-    weights = _softmax(scores / math.sqrt(E), visible)
+    weights = softmax(scores / math.sqrt(E), visible)
     step_3 = f"3  ÷ √{E} = ÷ {math.sqrt(E):.2f}"
     step_4 = "4  softmax" if visible is None else "4  mask, softmax"
     lines = [
@@ -215,7 +215,8 @@ def _draw_panel(ax: Axes, panel: _Panel, *, named: bool) -> None:
     ax.set_title(panel.title, color=panel.color)
 
 
-def _softmax(scores: Array, visible: Array | None) -> Array:
+def softmax(scores: Array, visible: Array | None) -> Array:
+    """Return the weights (T, S) of finite scores; only visible keys take part, and a row that sees none is zero."""
     shown = scores if visible is None else np.where(visible, scores, -np.inf)
     top = np.where(np.isfinite(shown.max(axis=-1, keepdims=True)), shown.max(axis=-1, keepdims=True), 0.0)
     powers = np.exp(shown - top)

@@ -1,0 +1,1 @@
+"""The explorers, one module and one script each."""
