@@ -1,0 +1,87 @@
+"""What the command `course` prints about progress, updates and the machine, at a terminal and without one."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from course_lib.desk.store import state_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from course_lib.desk.copies import Updated
+    from course_lib.desk.doctor import Finding
+
+_STYLES = {"solved": "green", "tried": "yellow", "solved against an older edition": "cyan"}
+_NOTHING = {"attempts": 0, "hints": 0, "solved": False, "solved_edition": None}
+
+
+def plural(number: int, noun: str) -> str:
+    """Return "1 cell" or "2 cells"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def console() -> "Console":
+    """Return a console as wide as the terminal, or wide enough for every column where there is none."""
+    from rich.console import Console
+
+    here = Console(highlight=False)
+    return here if here.is_terminal else Console(width=160, highlight=False)
+
+
+def print_status(entries: Sequence[Any], progress: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print one row an exercise, and what is left."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("chapter", "exercise", "kind", title="Your progress")
+    for name in ("difficulty", "minutes"):
+        table.add_column(name, justify="right")
+    table.add_column("state")
+    for name in ("attempts", "hints"):
+        table.add_column(name, justify="right")
+    solved, minutes = 0, 0
+    for entry in entries:
+        mine = progress.get(entry.id, _NOTHING)
+        state = state_of(mine, entry.edition)
+        solved += bool(mine["solved"])
+        minutes += 0 if mine["solved"] else entry.minutes
+        row = (f"{entry.chapter:02d}", entry.id, entry.kind, str(entry.difficulty), str(entry.minutes))
+        table.add_row(*row, Text(state, style=_STYLES.get(state, "")), str(mine["attempts"]), str(mine["hints"]))
+    here = console()
+    here.print(table)
+    here.print(f"{solved} of {len(entries)} solved; about {minutes} minutes to go.")
+
+
+def print_findings(findings: Iterable["Finding"]) -> int:
+    """Print the doctor's table; return how many things that the course needs are missing."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("", "what", "found", "what to do")
+    missing = 0
+    for finding in findings:
+        missing += finding.needed and not finding.ok
+        style = "green" if finding.ok else "red" if finding.needed else "yellow"
+        advice = "" if finding.ok else finding.advice
+        table.add_row(Text("✓" if finding.ok else "✗", style=style), finding.what, Text(finding.value), Text(advice))
+    here = console()
+    here.print(table)
+    here.print(f"{plural(missing, 'thing')} to repair." if missing else "Everything the course needs is here.")
+    return missing
+
+
+def describe(report: "Updated") -> Iterator[str]:
+    """Yield the lines on what an update did to one chapter."""
+    from course_lib.desk import merge
+
+    yield f"{report.name}: {report.outcome}" + (f" ({report.note})" if report.note else "")
+    if report.merge is None:
+        return
+    summed = (merge.FOLLOWED, merge.ADDED, merge.REMOVED)
+    for event in summed:
+        if number := report.merge.count(event):
+            yield f"  {plural(number, 'cell')}: {event}"
+    for cell_id, event in report.merge.events:
+        if event not in summed:
+            yield f"  {cell_id}: {event}"
+    yield f"  as it was before: {report.backup}"
