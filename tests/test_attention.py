@@ -1,0 +1,546 @@
+"""Attention against torch, numpy and Hugging Face: outputs and gradients, each path, dtype, device and mask kind."""
+
+import itertools
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.attention.bias import causal_lower_right
+
+from course_lib.attention import (
+    CausalSelfAttention,
+    CrossAttention,
+    QKVProjection,
+    SelfAttention,
+    scaled_dot_product_attention,
+)
+from course_lib.masks import causal_mask, combine_masks, length_mask, prefix_mask, sliding_window_mask
+from course_lib.testing import (
+    assert_cache_consistent,
+    assert_causal,
+    assert_counts,
+    assert_equivalent,
+    assert_finite,
+    assert_gradients_flow,
+    assert_padding_invariant,
+    assert_permutation_equivariant,
+)
+
+B, H, T, S, E = 2, 3, 5, 7, 11
+BACKENDS = ("explicit", "fused")
+NAMES = ("query", "key", "value")
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def inputs(T=T, S=S, *, dtype=torch.float32, device="cpu", lead=(B, H), width=E, seed=0):
+    draw = generator(seed)
+    shapes = [(*lead, T, E), (*lead, S, E), (*lead, S, width)]
+    return [torch.randn(shape, generator=draw, dtype=torch.float64).to(device, dtype) for shape in shapes]
+
+
+def random_mask(*shape, seed=0):
+    """Bool mask with about half the keys hidden, and none of its rows empty."""
+    mask = torch.rand(shape, generator=generator(seed)) < 0.5
+    mask[..., 0] |= ~mask.any(-1)
+    return mask
+
+
+# What to ask of the library, and the same in torch's words: (T, S, arguments, arguments of torch).
+KINDS = {
+    "no mask": (T, S, {}, {}),
+    "causal": (S, S, {"causal": True}, {"is_causal": True}),
+    "causal, T < S": (T, S, {"causal": True}, {"attn_mask": causal_lower_right(T, S)}),
+    "mask (T, S)": (T, S, {"mask": random_mask(T, S)}, {"attn_mask": random_mask(T, S)}),
+    "padding (B, 1, 1, S)": (T, S, {"mask": length_mask([4, 7], S)}, {"attn_mask": length_mask([4, 7], S)}),
+    "per head (1, H, T, S)": (T, S, {"mask": random_mask(1, H, T, S)}, {"attn_mask": random_mask(1, H, T, S)}),
+    "sliding window": (
+        T,
+        S,
+        {"mask": sliding_window_mask(T, S, window=3)},
+        {"attn_mask": sliding_window_mask(T, S, window=3)},
+    ),
+    "prefix": (S, S, {"mask": prefix_mask(S, prefix=3)}, {"attn_mask": prefix_mask(S, prefix=3)}),
+    "causal and padding": (
+        T,
+        S,
+        {"mask": length_mask([4, 7], S), "causal": True},
+        {"attn_mask": causal_mask(T, S) & length_mask([4, 7], S)},
+    ),
+    "scale": (T, S, {"scale": 0.5}, {"scale": 0.5}),
+    "bias": (T, S, {"bias": "bias"}, {"attn_mask": "bias"}),
+    "bias, causal, padding": (
+        T,
+        S,
+        {"bias": "bias", "mask": length_mask([4, 7], S), "causal": True},
+        {"attn_mask": "bias", "hidden": ~(causal_mask(T, S) & length_mask([4, 7], S))},
+    ),
+}
+
+
+def to_device(arguments, bias, device):
+    values = {name: bias if value == "bias" else value for name, value in arguments.items() if isinstance(value, str)}
+    moved = {name: value.to(device) for name, value in arguments.items() if type(value) is torch.Tensor}
+    return arguments | moved | values
+
+
+@pytest.mark.parametrize("name", ["cuda", "mps"])
+def test_devices(name):
+    if not getattr(torch, name).is_available():
+        pytest.skip(f"no {name} device here: nothing in this run was tested on one")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=lambda dtype: str(dtype)[6:])
+def test_parity_with_torch(kind, backend, dtype, device, record_parity):
+    if device == "mps" and dtype == torch.float64:
+        pytest.skip("this device has no float64")
+    T, S, ours, theirs = KINDS[kind]
+    bias = torch.randn(1, H, T, S, generator=generator(3)).to(device, dtype)
+
+    def library(query, key, value, bias):
+        return scaled_dot_product_attention(query, key, value, backend=backend, **to_device(ours, bias, device))
+
+    def torchs(query, key, value, bias):
+        arguments = to_device(theirs, bias, device)
+        hidden = arguments.pop("hidden", None)
+        if hidden is not None:
+            arguments["attn_mask"] = arguments["attn_mask"].masked_fill(hidden, -math.inf)
+        return F.scaled_dot_product_attention(query, key, value, **arguments)
+
+    given = [*inputs(T, S, dtype=dtype, device=device), bias]
+    found = assert_equivalent(library, torchs, *given, names=(*NAMES, "bias"))
+    record_parity(kind, f"{device} {str(dtype)[6:]} {backend}", found)
+
+
+def test_paths_agree_at_lengths_that_a_kernel_splits(device, record_parity):
+    """Fused kernels work in blocks of queries and keys: lengths that are no multiple of any block, both masks."""
+    mask = length_mask([611, 1], 611, device=device)
+
+    def path(backend):
+        return lambda q, k, v: scaled_dot_product_attention(q, k, v, mask=mask, causal=True, backend=backend)
+
+    found = assert_equivalent(
+        path("explicit"), path("fused"), *inputs(307, 611, lead=(2, 1), device=device), names=NAMES
+    )
+    record_parity("length 611", f"{device} float32 explicit", found)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bfloat16_is_as_near_the_truth_as_torch(backend, device):
+    exact = inputs(64, 64)
+    half = [x.to(device, torch.bfloat16) for x in exact]
+    truth = scaled_dot_product_attention(*[x.double() for x in exact], causal=True)
+    ours = scaled_dot_product_attention(*half, causal=True, backend=backend)
+    torchs = F.scaled_dot_product_attention(*half, is_causal=True)
+    error = (ours.cpu().double() - truth).pow(2).mean().sqrt()
+    assert error <= 2 * (torchs.cpu().double() - truth).pow(2).mean().sqrt()
+
+
+# ------------------------------------------------------------------------------------- other implementations
+
+
+def with_numpy(query, key, value, mask=None, scale=None):
+    """Attention one query at a time, in numpy: an empty row gives zeros."""
+    q, k, v = (x.detach().double().numpy() for x in (query, key, value))
+    scale = 1 / np.sqrt(q.shape[-1]) if scale is None else scale
+    lead, (T, S) = q.shape[:-2], (q.shape[-2], k.shape[-2])
+    seen = np.ones((*lead, T, S), bool) if mask is None else np.broadcast_to(mask.numpy(), (*lead, T, S))
+    output, weights = np.zeros((*lead, T, v.shape[-1])), np.zeros((*lead, T, S))
+    for place in itertools.product(*map(range, lead), range(T)):
+        keys = np.flatnonzero(seen[place])
+        if len(keys):
+            scores = k[place[:-1]][keys] @ q[place] * scale
+            powers = np.exp(scores - scores.max())
+            weights[place][keys] = powers / powers.sum()
+            output[place] = weights[place] @ v[place[:-1]]
+    return torch.from_numpy(output), torch.from_numpy(weights)
+
+
+@given(
+    lead=st.lists(st.integers(1, 3), max_size=3),
+    T=st.integers(0, 6),
+    S=st.integers(0, 6),
+    E=st.integers(1, 5),
+    width=st.integers(1, 5),
+    causal=st.booleans(),
+    hidden=st.floats(0, 1),
+    seed=st.integers(0, 1000),
+)
+@settings(deadline=None, max_examples=150)
+def test_any_shape_against_numpy(lead, T, S, E, width, causal, hidden, seed):
+    draw = generator(seed)
+    query, key, value = (torch.randn(*lead, n, w, generator=draw) for n, w in ((T, E), (S, E), (S, width)))
+    sides = [n if torch.rand((), generator=draw) < 0.7 else 1 for n in (*lead, T, S)]
+    mask = torch.rand(sides, generator=draw) >= hidden
+    expected, expected_weights = with_numpy(
+        query, key, value, combine_masks(mask, causal_mask(T, S) if causal else None)
+    )
+    explicit, weights = scaled_dot_product_attention(query, key, value, mask=mask, causal=causal, return_weights=True)
+    fused = scaled_dot_product_attention(query, key, value, mask=mask, causal=causal, backend="fused")
+    for found in (explicit, fused):
+        assert found.shape == (*lead, T, width)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weights.double(), expected_weights, rtol=1e-4, atol=1e-6)
+
+
+def test_parity_with_hugging_face():
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    module = torch.nn.Module()
+    module.num_key_value_groups = 1
+    module.eval()
+    hidden = torch.zeros(T, S).masked_fill(~causal_mask(T, S), torch.finfo(torch.float32).min)
+
+    def hugging_face(query, key, value):
+        output, weights = llama.eager_attention_forward(module, query, key, value, hidden, scaling=E**-0.5)
+        return output.transpose(1, 2), weights  # (B, T, H, E) -> (B, H, T, E)
+
+    def library(query, key, value):
+        return scaled_dot_product_attention(query, key, value, causal=True, return_weights=True)
+
+    assert_equivalent(library, hugging_face, *inputs(), names=NAMES)
+
+
+def test_parity_with_torchs_single_head_layer():
+    """SelfAttention is nn.MultiheadAttention with one head and an identity for its output projection."""
+    ours, theirs = SelfAttention(E, bias=True), torch.nn.MultiheadAttention(E, 1, batch_first=True)
+    parts = [ours.projection.query, ours.projection.key, ours.projection.value]
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+        theirs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
+        theirs.out_proj.weight.copy_(torch.eye(E))
+        theirs.out_proj.bias.zero_()
+    mask = causal_mask(T)
+    assert_equivalent(
+        lambda x: ours(x, mask=mask, return_weights=True),
+        lambda x: theirs(x, x, x, attn_mask=~mask),  # the other polarity
+        torch.randn(B, T, E, generator=generator()),
+        names=["x"],
+    )
+
+
+# ------------------------------------------------------------------------------------------ what must hold
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=lambda dtype: str(dtype)[6:])
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+def test_empty_rows_give_zero_and_finite_gradients(backend, dtype, bias, device):
+    masks = {
+        "strictly causal": causal_mask(T, S).roll(1, 0).tril(-3),
+        "an example of padding only": length_mask([0, S], S),
+        "nothing at all": torch.zeros(T, S, dtype=torch.bool),
+        "one head blind": torch.tensor([True, False, True])[:, None, None].expand(1, H, T, S),
+    }
+    assert all((~mask.any(-1)).any() for mask in masks.values())
+    extra = torch.randn(T, S, generator=generator(1)).to(device)
+
+    def fn(query, key, value, mask):
+        added = extra.to(query.dtype) if bias else None
+        return scaled_dot_product_attention(query, key, value, mask=mask, bias=added, backend=backend)
+
+    masks = {name: mask.to(device) for name, mask in masks.items()}
+    assert_finite(fn, *inputs(device=device), masks=masks, dtypes=[dtype], empty_rows_zero=True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_more_queries_than_keys_when_causal(backend, device):
+    """The first T - S queries stand before every key: they see nothing."""
+    given = inputs(S, T, device=device)
+    output = scaled_dot_product_attention(*given, causal=True, backend=backend)
+    assert (output[:, :, : S - T] == 0).all()
+    torch.testing.assert_close(
+        output[:, :, S - T :], scaled_dot_product_attention(given[0][:, :, S - T :], *given[1:], causal=True)
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_of_rows_that_see_something_ignore_empty_ones(backend):
+    mask = causal_mask(S).tril(-1)  # the first query sees nothing
+
+    def all_rows(query, key, value):
+        return scaled_dot_product_attention(query, key, value, mask=mask, backend=backend)[:, :, 1:]
+
+    def other_rows(query, key, value):
+        return F.scaled_dot_product_attention(query[:, :, 1:], key, value, mask[1:])
+
+    assert_equivalent(all_rows, other_rows, *inputs(S, S), names=NAMES)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_laws(backend):
+    x = torch.randn(B, H, T, E, generator=generator())
+
+    def attend(x, **more):
+        return scaled_dot_product_attention(x, x, x, backend=backend, **more)
+
+    assert_causal(lambda x: attend(x, causal=True), x, dim=2)
+    assert_permutation_equivariant(attend, x, dim=2)
+    assert_gradients_flow(
+        lambda q, k, v: scaled_dot_product_attention(q, k, v, backend=backend), *inputs(), names=NAMES
+    )
+    assert_padding_invariant(
+        lambda x, real: attend(x[:, None], mask=real[:, None, None])[:, 0], torch.randn(3, T, E, generator=generator())
+    )
+
+    def step(new, cache, real=None, window=None):
+        key = new if cache is None else torch.cat([cache, new], 1)
+        mask = None if real is None else real[:, None, None]
+        if window is not None:
+            mask = combine_masks(mask, sliding_window_mask(new.size(1), key.size(1), window=window))
+        query, kept = new[:, None], key[:, None]  # (B, T, E) -> (B, 1, T, E)
+        return scaled_dot_product_attention(query, kept, kept, mask=mask, causal=True, backend=backend)[:, 0], key
+
+    full = lambda x, **more: step(x, None, **more)[0]  # noqa: E731
+    assert_cache_consistent(full, step, x[:, 0], left_padding=True, windows=True)
+
+
+def test_no_gradient_from_a_later_token():
+    """The exact form of causality: the Jacobian of position i by token j is 0 for j > i, and not for j <= i."""
+    for backend in BACKENDS:
+
+        def attend(x, backend=backend):
+            return scaled_dot_product_attention(x, x, x, causal=True, backend=backend)
+
+        jacobian = torch.autograd.functional.jacobian(attend, torch.randn(S, E, generator=generator()).double())
+        assert torch.equal(jacobian.abs().amax((1, 3)) > 0, causal_mask(S))  # (S, E, S, E) -> (S, S)
+
+
+def test_vmap_over_the_batch_is_the_batch():
+    query, key, value = inputs()
+    one = lambda q, k, v: scaled_dot_product_attention(q, k, v, causal=True, backend="explicit")  # noqa: E731
+    torch.testing.assert_close(torch.func.vmap(one)(query, key, value), one(query, key, value))
+
+
+# --------------------------------------------------------------------------------------- weights and dropout
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_those_of_the_pass(kind):
+    T, S, ours, _ = KINDS[kind]
+    query, key, value = inputs(T, S)
+    arguments = to_device(ours, torch.randn(1, H, T, S, generator=generator(3)), "cpu")
+    output, weights = scaled_dot_product_attention(query, key, value, return_weights=True, **arguments)
+    assert weights.shape == (B, H, T, S)
+    torch.testing.assert_close(weights @ value, output)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(B, H, T))
+    hidden = combine_masks(arguments.get("mask"), causal_mask(T, S) if arguments.get("causal") else None)
+    if hidden is not None:
+        assert (weights.masked_select(~hidden.expand_as(weights)) == 0).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ["no mask", "causal", "padding (B, 1, 1, S)"])
+def test_dropout_is_unbiased(backend, kind):
+    T, S, arguments, _ = KINDS[kind]
+    query, key, value = (x[:, :1].expand(B, 4000, -1, -1) for x in inputs(T, S, dtype=torch.float64))
+    exact = scaled_dot_product_attention(query[:, :1], key[:, :1], value[:, :1], **arguments)
+    torch.manual_seed(0)
+    dropped = scaled_dot_product_attention(query, key, value, dropout=0.3, backend=backend, **arguments)
+    error = dropped.std(1, keepdim=True) / math.sqrt(4000)  # of the mean over 4000 independent draws
+    assert (dropped.mean(1, keepdim=True) - exact).abs().le(5 * error + 1e-12).all()
+    assert (dropped[:, 0] - dropped[:, 1]).abs().max() > 0.01
+
+
+def test_weights_are_returned_before_dropout():
+    query, key, value = inputs(S, S)
+    _, exact = scaled_dot_product_attention(query, key, value, causal=True, return_weights=True)
+    torch.manual_seed(0)
+    output, weights = scaled_dot_product_attention(query, key, value, causal=True, dropout=0.5, return_weights=True)
+    assert torch.equal(weights, exact)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(B, H, S))
+    assert (weights @ value - output).abs().max() > 0.01
+    torch.manual_seed(0)
+    assert torch.equal(F.dropout(exact, 0.5) @ value, output)  # the very weights shown were those dropped
+
+
+def test_layers_drop_only_in_training():
+    x = torch.randn(B, T, E, generator=generator())
+    head = CausalSelfAttention(E, dropout=0.5)
+    plain = CausalSelfAttention(E)
+    plain.load_state_dict(head.state_dict())
+    assert not torch.equal(head(x), head(x))
+    assert torch.equal(head.eval()(x), plain(x))
+    assert torch.equal(head(x), head(x))
+
+
+# ------------------------------------------------------------------------------------------ layout and compile
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_layout_in_memory_does_not_matter(backend):
+    query, key, value = inputs(S, S)
+    expected = scaled_dot_product_attention(query, key, value, causal=True, backend=backend)
+    moved = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (query, key, value)]  # as after splitting heads
+    strided = [torch.stack([x, -x], -1).flatten(-2)[..., ::2] for x in (query, key, value)]
+    for laid_out in (moved, strided):
+        assert not laid_out[0].is_contiguous()
+        output = scaled_dot_product_attention(*laid_out, causal=True, backend=backend)
+        torch.testing.assert_close(output, expected)
+    shared = [x[:, :1].expand(B, H, S, E) for x in (key, value)]  # one key head for all, not copied
+    torch.testing.assert_close(
+        scaled_dot_product_attention(query, *shared, backend=backend),
+        scaled_dot_product_attention(query, *[x.contiguous() for x in shared], backend=backend),
+    )
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
+def test_compiled_equals_eager():
+    mask = length_mask([4, 7], S)
+
+    def both(query, key, value):
+        return tuple(
+            scaled_dot_product_attention(query, key, value, mask=mask, causal=True, backend=backend)
+            for backend in BACKENDS
+        )
+
+    assert_equivalent(torch.compile(both, fullgraph=True), both, *inputs(), names=NAMES)
+
+
+def test_the_fused_path_never_forms_the_weights():
+    """At T = S = 512 the weights of one head take 1 MiB; the fused kernel keeps a fraction of that for backward."""
+    given = inputs(512, 512, lead=(1, 1))
+    causal = lambda backend: lambda q, k, v: scaled_dot_product_attention(q, k, v, causal=True, backend=backend)  # noqa: E731
+    with pytest.raises(AssertionError, match="saved_bytes") as explicit:
+        assert_counts(causal("explicit"), *given, saved_bytes=0)
+    measured = int(str(explicit.value).split("measured ")[1].replace(",", ""))
+    assert measured >= 512 * 512 * 4
+    assert_counts(causal("fused"), *given, saved_bytes=512 * E * 4, tolerance=1.0)  # output and one number a row
+
+
+# ---------------------------------------------------------------------------------------------------- layers
+
+
+def test_projection_is_three_linear_maps():
+    projection = QKVProjection(E, 4, 6, bias=True)
+    x, context = torch.randn(B, T, E), torch.randn(B, S, E)
+    query, key, value = projection(x, context)
+    torch.testing.assert_close(query, x @ projection.query.weight.T + projection.query.bias)
+    torch.testing.assert_close(key, context @ projection.key.weight.T + projection.key.bias)
+    torch.testing.assert_close(value, context @ projection.value.weight.T + projection.value.bias)
+    assert [tuple(part.shape) for part in (query, key, value)] == [(B, T, 4), (B, S, 4), (B, S, 6)]
+    assert_counts(projection, parameters=(E + 1) * (4 + 4 + 6))
+
+
+@pytest.mark.parametrize("layer", [SelfAttention, CausalSelfAttention])
+def test_self_attention_layers(layer):
+    torch.manual_seed(0)
+    head, x = layer(E, 4, 6), torch.randn(B, T, E)
+    output, weights = head(x, return_weights=True)
+    assert output.shape == (B, T, 6)
+    assert weights.shape == (B, T, T)
+    torch.testing.assert_close(head(x), output)
+    torch.testing.assert_close(head(x[0]), output[0])  # without a batch
+    assert_padding_invariant(lambda x, real: head(x, mask=real[:, None]), x)
+    assert_gradients_flow(head, x)
+    assert_finite(head, x)
+    if layer is CausalSelfAttention:
+        assert_causal(head, x)
+    else:
+        assert_permutation_equivariant(head, x)
+
+
+def test_cross_attention():
+    torch.manual_seed(0)
+    head, x, context = CrossAttention(E, 4, 6), torch.randn(B, T, E), torch.randn(B, S, E)
+    output, weights = head(x, context, return_weights=True)
+    assert output.shape == (B, T, 6)
+    assert weights.shape == (B, T, S)
+    query, key, value = head.projection(x, context)
+    torch.testing.assert_close(F.scaled_dot_product_attention(query, key, value), output)
+    assert_permutation_equivariant(lambda x: head(x, context), x)  # in the queries
+    torch.testing.assert_close(head(x, context.flip(1)), output)  # and invariant in the context
+    assert_padding_invariant(
+        lambda context, real: head(x[:1].expand(len(context), -1, -1), context, mask=real[:, None]),
+        context,
+        per_token=False,
+    )
+    assert_gradients_flow(head, x, context)
+
+
+@pytest.mark.parametrize("layer", [SelfAttention, CausalSelfAttention])
+def test_layers_under_autocast(layer, device):
+    head, x = layer(E).to(device), torch.randn(B, T, E, device=device)
+    with torch.autocast(device, torch.bfloat16):
+        output = head(x)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output.float(), head(x), atol=3e-2, rtol=3e-2)
+
+
+# ----------------------------------------------------------------------------------------------------- bad input
+
+q, k, v = torch.zeros(B, H, T, E), torch.zeros(B, H, S, E), torch.zeros(B, H, S, E)
+sdpa = scaled_dot_product_attention
+BAD_INPUT = {
+    "query of integers": (lambda: sdpa(q.long(), k, v), TypeError, "query: .* got torch.int64"),
+    "query a list": (lambda: sdpa([1.0], k, v), TypeError, "query: .* got list"),
+    "query of one dimension": (lambda: sdpa(q[0, 0, 0], k, v), ValueError, "query: expected at least two dimensions"),
+    "query without width": (lambda: sdpa(q[..., :0], k[..., :0], v), ValueError, "query: expected a width E"),
+    "key of another dtype": (lambda: sdpa(q, k.double(), v), TypeError, "key: expected torch.float32 like query"),
+    "value of another dtype": (lambda: sdpa(q, k, v.half()), TypeError, "value: .* got torch.float16"),
+    "key of another batch": (lambda: sdpa(q, k[:1], v), ValueError, r"key: expected leading dimensions \(2, 3\)"),
+    "value of other heads": (lambda: sdpa(q, k, v[:, :1]), ValueError, "value: expected leading dimensions"),
+    "key of another width": (lambda: sdpa(q, k[..., 1:], v), ValueError, "key: expected width E=11 like query, got 10"),
+    "value of another length": (lambda: sdpa(q, k, v[:, :, 1:]), ValueError, "value: expected length S=7 like key"),
+    "key on another device": (lambda: sdpa(q, k.to("meta"), v), ValueError, "key: expected device cpu .* got meta"),
+    "mask on another device": (
+        lambda: sdpa(q, k, v, mask=causal_mask(T, S, device="meta")),
+        ValueError,
+        "mask: expected device cpu",
+    ),
+    "mask of numbers": (lambda: sdpa(q, k, v, mask=torch.zeros(T, S)), TypeError, "mask: .* boolean .* torch.float32"),
+    "mask of integers": (lambda: sdpa(q, k, v, mask=torch.ones(T, S).long()), TypeError, "mask: .* torch.int64"),
+    "mask a list": (lambda: sdpa(q, k, v, mask=[True]), TypeError, "mask: .* got list"),
+    "mask (B, S)": (
+        lambda: sdpa(q, k, v, mask=random_mask(B, S)),
+        ValueError,
+        r"mask: .* got \(2, 7\); a padding mask",
+    ),
+    "mask (1, S)": (lambda: sdpa(q, k, v, mask=random_mask(1, S)), ValueError, r"mask: .* got \(1, 7\)"),
+    "mask (B, T, S)": (lambda: sdpa(q, k, v, mask=random_mask(B, T, S)), ValueError, "mask: .* as many dimensions"),
+    "mask transposed": (lambda: sdpa(q, k, v, mask=random_mask(S, T)), ValueError, r"mask: expected shape \(T, S\)"),
+    "bias of integers": (lambda: sdpa(q, k, v, bias=torch.ones(T, S).long()), TypeError, "bias: .* got torch.int64"),
+    "bias of another dtype": (
+        lambda: sdpa(q, k, v, bias=torch.zeros(T, S).double()),
+        TypeError,
+        "bias: .* got torch.float64",
+    ),
+    "bias of another shape": (lambda: sdpa(q, k, v, bias=torch.zeros(S)), ValueError, "bias: .* got"),
+    "dropout 1": (lambda: sdpa(q, k, v, dropout=1.0), ValueError, r"dropout: expected a probability in \[0, 1\)"),
+    "dropout negative": (lambda: sdpa(q, k, v, dropout=-0.1), ValueError, "dropout: .* got -0.1"),
+    "dropout NaN": (lambda: sdpa(q, k, v, dropout=math.nan), ValueError, "dropout: .* got nan"),
+    "dropout a string": (lambda: sdpa(q, k, v, dropout="0.1"), TypeError, "dropout: expected a number, got str"),
+    "scale infinite": (lambda: sdpa(q, k, v, scale=math.inf), ValueError, "scale: expected a finite number, got inf"),
+    "scale a string": (lambda: sdpa(q, k, v, scale="8"), TypeError, "scale: expected a number, got str"),
+    "backend unknown": (lambda: sdpa(q, k, v, backend="flash"), ValueError, "backend: .* got 'flash'"),
+    "weights of the fused path": (
+        lambda: sdpa(q, k, v, backend="fused", return_weights=True),
+        ValueError,
+        "return_weights: the fused backend never forms the weights",
+    ),
+    "layer of no width": (lambda: SelfAttention(0), ValueError, "d_model: expected an integer of at least 1, got 0"),
+    "layer of odd width": (lambda: SelfAttention(4, 2.5), ValueError, "d_key: .* got 2.5"),
+    "layer with too much dropout": (lambda: SelfAttention(4, dropout=1), ValueError, "dropout"),
+    "x of another width": (lambda: SelfAttention(4)(torch.zeros(B, T, 5)), ValueError, r"x: .* D=4\), got \(2, 5, 5\)"),
+    "x of token ids": (lambda: SelfAttention(4)(torch.zeros(B, 4).long()), TypeError, "x: .* got torch.int64"),
+    "context of another batch": (
+        lambda: CrossAttention(4)(torch.zeros(2, T, 4), torch.zeros(1, S, 4)),
+        ValueError,
+        r"context: expected leading dimensions \(2,\) like x",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_named(case):
+    call, error, message = BAD_INPUT[case]
+    with pytest.raises(error, match=message):
+        call()
