@@ -116,8 +116,6 @@ def file_problems(notebook: NotebookNode, size: int) -> list[Problem]:
         problems.append(("notebook", f"is {size:,} bytes long; at most {MAX_NOTEBOOK:,}"))
     if "widgets" in notebook.metadata:
         problems.append(("notebook", "holds saved widget state (metadata.widgets), which code hosts refuse to render"))
-    names = Counter(cell_name(cell, number) for number, cell in enumerate(notebook.cells))
-    problems += [("notebook", f"has {count} cells with the id {name!r}") for name, count in names.items() if count > 1]
     for number, cell in enumerate(notebook.cells):
         if cell.cell_type == "markdown":
             problems += [(f"cell {cell_name(cell, number)!r}", what) for what in prose_problems(cell.source)]

@@ -1,0 +1,286 @@
+"""The checks bite: an honest notebook passes, and each kind of lie planted in a copy is found where it stands."""
+
+import base64
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import nbformat
+import pytest
+
+HOOK = Path(__file__).resolve().parents[2] / "notebooks" / "conftest.py"
+WHOLE = "notebook-as-a-whole"
+
+TEXT = """
+# %% [markdown] id="title"
+# # Small and honest
+
+# %% id="number"
+print("loss 2.3457 after 120 steps")
+
+# %% id="word"
+print("attention is equivariant")
+"a result"
+
+# %% id="near" tags=["tol:0.001"]
+print("loss 1.2345 after 120 steps")
+
+# %% id="silent"
+width = 64
+
+# %% id="fails" tags=["raises-exception"]
+raise ValueError("width: expected a positive number")
+"""
+
+PICTURES = """
+# %% id="bare"
+import base64, io
+import matplotlib.pyplot as plt
+from IPython.display import HTML
+
+def bars(height):
+    fig, ax = plt.subplots(figsize=(3, 2))
+    ax.bar(["mat", "cat"], [1.0, height])
+    ax.set_ylim(0, 2)
+    return fig
+
+fig = bars(1.5)
+
+# %% id="framed"
+raw = io.BytesIO()
+bars(1.2).savefig(raw, format="png")
+plt.close("all")
+data = base64.b64encode(raw.getvalue()).decode()
+alt = "Two bars: the second word gets more weight than the first one."
+HTML(f'<figure><img alt="{alt}" src="data:image/png;base64,{data}"><figcaption>More weight.</figcaption></figure>')
+"""
+
+# The same with every result a little different: what the lies are made of.
+OTHER = {
+    "2.3457": "2.3557",
+    "equivariant": "invariant",
+    "1.2345": "1.2349",
+    "bars(1.5)": "bars(1.53)",
+    "bars(1.2)": "bars(1.22)",
+    "expected": "wanted",
+}
+
+Notebook = Any
+Cell = Any
+
+
+class Lie(NamedTuple):
+    kind: str  # text or pictures
+    where: str  # the cell, or the notebook as a whole; empty: no lie, must pass
+    says: str  # part of the message
+    plant: Callable[[Notebook, Notebook, Cell, Cell], None]  # changes the notebook, by its other version
+
+
+def stored_as_in_other(notebook: Notebook, other: Notebook, cell: Cell, other_cell: Cell) -> None:
+    cell.outputs = other_cell.outputs
+
+
+def edit(**changes: Any) -> Callable[[Notebook, Notebook, Cell, Cell], None]:
+    def plant(notebook: Notebook, other: Notebook, cell: Cell, other_cell: Cell) -> None:
+        cell.update(changes)
+
+    return plant
+
+
+def tagged(*tags: str) -> Callable[[Notebook, Notebook, Cell, Cell], None]:
+    return edit(metadata={"tags": list(tags)})
+
+
+def replaced(old: str, new: str) -> Callable[[Notebook, Notebook, Cell, Cell], None]:
+    """Change the first stored text that has `old`, whatever kind of output it is in."""
+
+    def plant(notebook: Notebook, other: Notebook, cell: Cell, other_cell: Cell) -> None:
+        holders = [output.get("data", output) for output in cell.outputs]
+        holder, key = next((h, k) for h in holders for k in h if isinstance(h[k], str) and old in h[k])
+        holder[key] = holder[key].replace(old, new)
+
+    return plant
+
+
+def printed(text: str, name: str = "stdout") -> list[Any]:
+    return [nbformat.v4.new_output("stream", name=name, text=text)]
+
+
+def in_metadata(notebook: Notebook, other: Notebook, cell: Cell, other_cell: Cell) -> None:
+    notebook.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
+
+
+def in_size(notebook: Notebook, other: Notebook, cell: Cell, other_cell: Cell) -> None:
+    cell.source = "\n".join([cell.source, "# " + "long " * 500_000])
+
+
+def in_prose(notebook: Notebook, other: Notebook, cell: Cell, other_cell: Cell) -> None:
+    cell.source += "\n\n![map](map.png)"
+
+
+def extra_output(notebook: Notebook, other: Notebook, cell: Cell, other_cell: Cell) -> None:
+    cell.source += "\nprint('and more')"
+
+
+def missing_output(notebook: Notebook, other: Notebook, cell: Cell, other_cell: Cell) -> None:
+    cell.source = cell.source.replace('"a result"', "")
+
+
+long_line = "x" * 250_000
+lies = {
+    "nothing in text": Lie("text", "", "", lambda *_: None),
+    "nothing in pictures": Lie("pictures", "", "", lambda *_: None),
+    "number": Lie("text", "number", "differ", stored_as_in_other),
+    "number within tolerance": Lie(
+        "text", "", "", lambda n, o, c, oc: stored_as_in_other(n, o, n.cells[3], o.cells[3])
+    ),
+    "number beyond tolerance": Lie("text", "near", "differ", replaced("1.2345", "1.2465")),
+    "count beside a tolerated number": Lie("text", "near", "differ", replaced("120", "121")),
+    "word": Lie("text", "word", "differ", stored_as_in_other),
+    "word of an exception": Lie("text", "fails", "differ", stored_as_in_other),
+    "bare picture": Lie("pictures", "bare", "a picture differs", stored_as_in_other),
+    "picture in HTML": Lie("pictures", "framed", "a picture differs", stored_as_in_other),
+    "word beside a picture": Lie("pictures", "framed", "differ", replaced("More weight", "Less weight")),
+    "edited after it ran": Lie("text", "number", "differ", edit(source='print("loss 2.3457 after 130 steps")')),
+    "never ran": Lie("text", "number", "not executed", edit(execution_count=None, outputs=[])),
+    "exception that no longer comes": Lie("text", "fails", "nothing was raised", edit(source="width = 1", outputs=[])),
+    "exception nobody announced": Lie("text", "silent", "exception", edit(source="1 / 0")),
+    "warning stored": Lie(
+        "text",
+        "silent",
+        "stderr",
+        edit(source="import sys; print('careful', file=sys.stderr)", outputs=printed("careful\n", "stderr")),
+    ),
+    "warning in a cell not compared": Lie(
+        "text",
+        "silent",
+        "stderr",
+        edit(source="import sys; print('careful', file=sys.stderr)", metadata={"tags": ["not-compared:clock"]}),
+    ),
+    "no alternative text": Lie("pictures", "framed", "alternative text", replaced("alt=", "title=")),
+    "no alternative text in prose": Lie("text", WHOLE, "alternative text", in_prose),
+    "oversized output": Lie(
+        "text", "silent", "bytes long", edit(source="print('x' * 250_000)", outputs=printed(long_line + "\n"))
+    ),
+    "oversized notebook": Lie("text", WHOLE, "bytes long", in_size),
+    "tag that skips": Lie("text", "number", "skipped in silence", tagged("nbval-skip")),
+    "tag that ignores": Lie("text", "number", "skipped in silence", tagged("nbval-ignore-output")),
+    "comment that ignores": Lie(
+        "text", "silent", "skipped in silence", edit(source="# NBVAL_IGNORE_OUTPUT\nprint('anything')")
+    ),
+    "tolerance without a number": Lie("text", "near", "expected tol:", tagged("tol:small")),
+    "tolerance for everything": Lie("text", "near", "expected tol:", tagged("tol:100")),
+    "no reason for not comparing": Lie("text", "near", "the reason", tagged("not-compared:")),
+    "path of one machine": Lie(
+        "text", "silent", "path", edit(source="print('/home/ada/data')", outputs=printed("/home/ada/data\n"))
+    ),
+    "output not stored": Lie("text", "number", "differ", extra_output),
+    "stored output that no longer comes": Lie("text", "word", "differ", missing_output),
+    "widget state": Lie("text", WHOLE, "widget state", in_metadata),
+}
+
+
+def file_name(lie: str) -> str:
+    return lie.replace(" ", "_") + ".ipynb"
+
+
+def cell_of(notebook: Notebook, cell_id: str) -> Cell:
+    """The cell of this id; for lies about the notebook as a whole, the last cell of prose or else the last one."""
+    found = [cell for cell in notebook.cells if cell.id == cell_id]
+    return found[0] if found else notebook.cells[0] if notebook.cells[0].cell_type == "markdown" else notebook.cells[-1]
+
+
+@pytest.fixture(scope="module")
+def honest(builder, tmp_path_factory) -> Path:
+    """A folder with the honest notebooks and their other versions, all made by the builder."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    (folder / "sources").mkdir()
+    for name, text in (("text", TEXT), ("pictures", PICTURES)):
+        changed = text
+        for old, new in OTHER.items():
+            changed = changed.replace(old, new)
+        for stem, content in ((name, text), (f"other_{name}", changed)):
+            source = folder / "sources" / f"{stem}.py"
+            source.write_text(content.lstrip())
+            builder.build(source, folder / f"{stem}.ipynb")
+    shutil.copy(HOOK, folder)
+    return folder
+
+
+def run_pytest(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run pytest as an instructor would who has only the folder: no configuration of this repository."""
+    command = [sys.executable, "-m", "pytest", "--nbval", "-q", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def verdicts(honest, tmp_path_factory) -> dict[str, dict[str, str]]:
+    """Plant each lie in a copy of its own, check all copies in one run; file name -> {failed item: message}."""
+    folder = tmp_path_factory.mktemp("lies")
+    shutil.copy(HOOK, folder)
+    for name, lie in lies.items():
+        notebook, other = (nbformat.read(honest / f"{prefix}{lie.kind}.ipynb", 4) for prefix in ("", "other_"))
+        lie.plant(notebook, other, cell_of(notebook, lie.where), cell_of(other, lie.where))
+        (folder / file_name(name)).write_text(nbformat.writes(notebook))
+    code, output = run_pytest(folder, "--color=no", "--junitxml=report.xml")
+    assert code == 1, output
+    found: dict[str, dict[str, str]] = {file_name(name): {} for name in lies}
+    for case in ElementTree.parse(folder / "report.xml").iter("testcase"):
+        failed = case.find("failure")
+        if failed is None:
+            failed = case.find("error")
+        if failed is not None:
+            found[case.get("classname", "")][case.get("name", "")] = failed.text or ""
+    return found
+
+
+@pytest.mark.parametrize("name", lies)
+def test_a_lie_is_found_where_it_stands_and_nowhere_else(name, verdicts):
+    lie, failed = lies[name], verdicts[file_name(name)]
+    assert set(failed) == ({lie.where} if lie.where else set()), failed
+    if lie.where:
+        assert lie.says in failed[lie.where]
+
+
+def test_a_folder_elsewhere_is_checked_from_above_and_from_inside(honest, tmp_path):
+    shutil.copytree(honest, tmp_path / "notebooks", ignore=shutil.ignore_patterns("other_*", "sources"))
+    above, inside = run_pytest(tmp_path, "notebooks"), run_pytest(tmp_path / "notebooks")
+    for code, output in (above, inside):
+        assert code == 0, output
+        assert "text.ipynb" in output
+        assert "100.0% of the outputs compared, 2 pictures among them" in output
+
+
+def test_workers_report_to_the_table_and_too_little_compared_fails(honest, tmp_path):
+    shutil.copytree(honest, tmp_path / "notebooks", ignore=shutil.ignore_patterns("other_*", "sources"))
+    path = tmp_path / "notebooks" / "text.ipynb"
+    notebook = nbformat.read(path, 4)
+    cell_of(notebook, "number").metadata["tags"] = ["not-compared:clock"]
+    path.write_text(nbformat.writes(notebook))
+    code, output = run_pytest(tmp_path, "notebooks", "-n2", "--dist=loadfile")
+    assert " failed" not in output.splitlines()[-1]
+    assert "not compared, clock: 1 cells" in output
+    assert "at least 95% required" in output
+    assert code == 1, output
+    code, output = run_pytest(
+        tmp_path, "notebooks/text.ipynb::number"
+    )  # a part of a notebook says nothing of the share
+    assert code == 0, output
+
+
+def test_pictures_of_the_lie_are_pictures(honest):
+    """Guards the tests above: the planted pictures are of the same size, and different."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    sizes = []
+    for stem in ("pictures", "other_pictures"):
+        cell = cell_of(nbformat.read(honest / f"{stem}.ipynb", 4), "bare")
+        sizes.append(Image.open(BytesIO(base64.b64decode(cell.outputs[0].data["image/png"]))).size)
+    assert sizes[0] == sizes[1]
