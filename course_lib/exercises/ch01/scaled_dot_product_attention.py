@@ -47,6 +47,8 @@ def _model(
             attended = hidden.softmax(axis)
         if place == "after":
             attended = attended * visible
+        if empty == "uniform":
+            attended = attended.masked_fill(~visible.any(-1, keepdim=True), 1 / S)
         if empty == "zero":
             attended = attended.masked_fill(~visible.any(-1, keepdim=True), 0.0)
         return (attended.detach() if detached else attended) @ value
@@ -108,8 +110,8 @@ def _first_row_empty():
     return torch.tensor([[False, False, False, False], [True, False, True, True], [True, True, False, True]])
 
 
-def _low_scores():
-    query, key = torch.full((1, 1, 2, 4), 300.0), torch.full((1, 1, 3, 4), -300.0)
+def _low_scores(size):
+    query, key = torch.full((1, 1, 2, 4), size), torch.full((1, 1, 3, 4), -size)
     visible = torch.tensor([[True, False, True], [True, True, False]])
     return query.requires_grad_(), key.requires_grad_(), normal(1, 1, 3, 2, seed=70), visible
 
@@ -259,6 +261,12 @@ The scores are divided by the square root of the width of a key. `mask` is boole
             question="What does a softmax return for a row that is minus infinity everywhere?",
         ),
         Misconception(
+            name="empty-row-average",
+            knobs={"empty": "uniform"},
+            statement="averages all values, hidden ones too, for a query that may attend to nothing",
+            question="In a row in which every score has the same very low value, what does a softmax return?",
+        ),
+        Misconception(
             name="weights-detached",
             knobs={"detached": True},
             statement="lets no gradient through the weights",
@@ -279,7 +287,8 @@ The scores are divided by the square root of the width of a key. `mask` is boole
         Probe("2 examples, 3 heads, a random mask", _case(4, 5, 7, 6, seed=41, B=2, H=3, mask=_random)),
         Probe("large scores", _case(3, 4, 7, 2, seed=51, scale=60.0)),
         Probe("large scores and a causal mask", _case(3, 4, 7, 2, seed=61, scale=60.0, mask=lambda: _causal(3, 4))),
-        Probe("visible scores far below zero", _low_scores),
+        Probe("visible scores of -1800", lambda: _low_scores(30.0)),
+        Probe("visible scores of -180000", lambda: _low_scores(300.0)),
         Probe("inputs that are not contiguous in memory", _strided),
         Probe("float64", _case(3, 4, 5, 2, seed=101, mask=lambda: _causal(3, 4), dtype=torch.float64)),
         Probe("bfloat16", _case(3, 4, 8, 2, seed=111, mask=lambda: _causal(3, 4), dtype=torch.bfloat16)),

@@ -37,52 +37,52 @@ class Entry:
 
     def prompt_markdown(self) -> str:
         """The text above the code cell."""
-        from course_lib.exercises.engine import cells
+        from course_lib.exercises.engine.cells import prompt_markdown
 
-        return cells.prompt_markdown(self)
+        return prompt_markdown(self)
 
     def cell_source(self) -> str:
         """The code cell as the learner first meets it."""
-        from course_lib.exercises.engine import cells
+        from course_lib.exercises.engine.cells import cell_source
 
-        return cells.cell_source(self)
+        return cell_source(self)
 
     def solved_cell_source(self) -> str:
         """The same cell with the solution in place of the stub."""
-        from course_lib.exercises.engine import cells
+        from course_lib.exercises.engine.cells import solved_cell_source
 
-        return cells.solved_cell_source(self)
+        return solved_cell_source(self)
 
     @property
     def edition(self) -> str:
         """A short hash that changes when the prompt, the stub, the probes or the misconceptions change."""
-        from course_lib.exercises.engine import cells
+        from course_lib.exercises.engine.cells import edition
 
-        return cells.edition(self)
+        return edition(self)
 
     def hint(self) -> None:
         """Print the next hint: a question, then a pointer, then a skeleton with one gap.
 
         After a recognised mistake, the question that leads out of that mistake comes first.
         """
-        from course_lib.exercises.engine import session
+        from course_lib.exercises.engine.session import hint
 
-        session.hint(self)
+        hint(self)
 
     def solution(self, reveal: bool = False) -> None:
         """Print the solution, after one attempt or with reveal=True; after success also the other right ways."""
-        from course_lib.exercises.engine import session
+        from course_lib.exercises.engine.session import solution
 
-        session.solution(self, reveal=reveal)
+        solution(self, reveal=reveal)
 
     def reset(self) -> None:
         """Give back the cell as it was at first; in a notebook it replaces the cell that calls this."""
-        from course_lib.exercises.engine import session
+        from course_lib.exercises.engine.session import reset
 
-        session.reset(self)
+        reset(self)
 
     def restore(self) -> None:
         """Give back your latest saved answer; in a notebook it replaces the cell that calls this."""
-        from course_lib.exercises.engine import session
+        from course_lib.exercises.engine.session import restore
 
-        session.restore(self)
+        restore(self)

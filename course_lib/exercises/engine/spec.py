@@ -23,9 +23,6 @@ from course_lib.exercises.engine.entry import Entry
 
 Kind = Literal["build", "debug", "predict", "measure"]
 
-BLANK = "____"
-"""The one gap of a skeleton hint."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Misconception:

@@ -1,0 +1,67 @@
+"""`Exercise.cases()`: the probes, to look at and to take apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+from course_lib.exercises.engine import show
+from course_lib.exercises.engine.bench import bench
+from course_lib.exercises.engine.run import arguments
+
+if TYPE_CHECKING:
+    from course_lib.exercises.engine.spec import Exercise
+
+FULL = 40
+"""Largest tensor, in elements, that is printed in full."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case: its name, the arguments by name, and what a right answer returns (or the error that it raises)."""
+
+    name: str
+    arguments: dict[str, Any]
+    expected: Any
+
+    def __repr__(self) -> str:
+        """The case as text, with every small tensor in full."""
+        lines = [self.name]
+        for name, value in self.arguments.items():
+            lines += [f"  {line}" for line in show.lines_of(name, value, FULL)]
+        if isinstance(self.expected, BaseException):
+            lines.append(f"  expected: raises {type(self.expected).__name__}")
+        else:
+            lines += [f"  {line}" for line in show.lines_of("expected", self.expected, FULL)]
+        return "\n".join(lines)
+
+
+class Cases(Sequence[Case]):
+    """The cases of an exercise in the order in which the check tries them."""
+
+    def __init__(self, exercise: Exercise) -> None:
+        self._cases = []
+        for number, probe in enumerate(exercise.probes):
+            args, kwargs, names = arguments(probe, exercise)
+            right = bench(exercise).outcome((), number)
+            named = dict(zip(names, [*args, *kwargs.values()], strict=True))
+            self._cases.append(Case(probe.name, named, right.error if right.error is not None else right.value))
+
+    @overload
+    def __getitem__(self, index: int) -> Case: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Case]: ...
+
+    def __getitem__(self, index: int | slice) -> Case | Sequence[Case]:
+        """A case by its number."""
+        return self._cases[index]
+
+    def __len__(self) -> int:
+        """The number of cases."""
+        return len(self._cases)
+
+    def __repr__(self) -> str:
+        """All cases as text."""
+        return "\n\n".join(f"{number}. {case!r}" for number, case in enumerate(self._cases))

@@ -1,0 +1,192 @@
+"""Comparing what two functions return: structure, type, shape, dtype, device, values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+TOLERANCE = {
+    torch.float64: (1e-7, 1e-7),
+    torch.float32: (1e-4, 1e-5),
+    torch.bfloat16: (4e-2, 4e-2),
+    torch.float16: (4e-3, 4e-3),
+}
+"""dtype -> (relative, absolute): wide enough for another order of summation, narrow enough for any other formula."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first thing in which an answer differs from the right one.
+
+    Args:
+        aspect: "error", "type", "shape", "dtype", "device", "nan", "value", "mutation", "gradient", "repeat" or "cost".
+        sentence: what differs, in one sentence.
+        expected, actual: the values to show, or None where the sentence says it all.
+    """
+
+    aspect: str
+    sentence: str
+    expected: Any = None
+    actual: Any = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What counts as equal: `dtypes` compares dtypes, `tolerance` replaces the usual one for float32."""
+
+    dtypes: bool = True
+    tolerance: tuple[float, float] | None = None
+
+    def limits(self, dtype: torch.dtype) -> tuple[float, float]:
+        """(relative, absolute) for this dtype."""
+        if dtype == torch.float32 and self.tolerance is not None:
+            return self.tolerance
+        return TOLERANCE.get(dtype, (0.0, 0.0))
+
+
+def compare(expected: Any, actual: Any, rules: Rules, where: str = "the output") -> Difference | None:
+    """The first difference between two returned values, or None. Tensors may lie in tuples, lists and dicts."""
+    if isinstance(expected, Tensor):
+        return _compare_tensors(expected, actual, rules, where)
+    if isinstance(expected, tuple | list):
+        if not isinstance(actual, tuple | list):
+            sentence = f"{_capital(where)} is {kind_of(actual)}; {len(expected)} values are expected."
+            return Difference("type", sentence)
+        if len(actual) != len(expected):
+            return Difference("type", f"{_capital(where)} has {len(actual)} parts; {len(expected)} are expected.")
+        parts = [(f"{where}[{index}]", e, a) for index, (e, a) in enumerate(zip(expected, actual, strict=True))]
+    elif isinstance(expected, dict):
+        if not isinstance(actual, dict) or set(actual) != set(expected):
+            got = sorted(map(str, actual)) if isinstance(actual, dict) else kind_of(actual)
+            return Difference(
+                "type", f"{_capital(where)} is {got}; the keys {sorted(map(str, expected))} are expected."
+            )
+        parts = [(f"{where}[{key!r}]", expected[key], actual[key]) for key in expected]
+    else:
+        return _compare_plain(expected, actual, rules, where)
+    for name, wanted, got in parts:
+        if difference := compare(wanted, got, rules, name):
+            return difference
+    return None
+
+
+def _compare_tensors(expected: Tensor, actual: Any, rules: Rules, where: str) -> Difference | None:
+    if not isinstance(actual, Tensor):
+        if actual is None:
+            return Difference("type", "It returns nothing (None). Is the return missing?")
+        return Difference("type", f"{_capital(where)} is {kind_of(actual)}; a tensor is expected.")
+    if actual.shape != expected.shape:
+        sentence = f"The shape of {where} is {tuple(actual.shape)}; {tuple(expected.shape)} is expected."
+        return Difference("shape", sentence)
+    if rules.dtypes and actual.dtype != expected.dtype:
+        sentence = f"{_capital(where)} is {dtype_name(actual)}; {dtype_name(expected)} is expected."
+        return Difference("dtype", sentence)
+    if actual.device != expected.device:
+        return Difference("device", f"{_capital(where)} lies on {actual.device}; {expected.device} is expected.")
+    if actual.is_sparse or actual.is_complex() != expected.is_complex():
+        return Difference("type", f"{_capital(where)} is {kind_of(actual)}; {kind_of(expected)} is expected.")
+    e, a = expected.detach(), actual.detach()
+    if a.dtype != e.dtype:
+        a = a.to(e.dtype)
+    same = equal_elements(e, a, rules)
+    if bool(same.all()):
+        return None
+    if e.is_floating_point() and bool((a.isnan() & ~e.isnan()).any()):
+        return Difference("nan", f"{_capital(where)} contains NaN (not a number).", e, a)
+    count, total = int((~same).sum()), same.numel()
+    sentence = "The number differs." if total == 1 else f"{count} of {total} numbers differ."
+    return Difference("value", sentence, e, a)
+
+
+def equal_elements(expected: Tensor, actual: Tensor, rules: Rules) -> Tensor:
+    """Where two tensors of one dtype and shape agree: bool, same shape."""
+    if not expected.is_floating_point():
+        return expected == actual
+    relative, absolute = rules.limits(expected.dtype)
+    return torch.isclose(actual, expected, rtol=relative, atol=absolute, equal_nan=True)
+
+
+def _compare_plain(expected: Any, actual: Any, rules: Rules, where: str) -> Difference | None:
+    got = plain(actual)
+    if isinstance(expected, bool) or not isinstance(expected, int | float):
+        if type(got) is type(expected) and got == expected:
+            return None
+        if actual is None:
+            return Difference("type", "It returns nothing (None). Is the return missing?")
+        return Difference("value", f"{_capital(where)} differs.", expected, actual)
+    if isinstance(got, bool) or not isinstance(got, int | float):
+        if actual is None:
+            return Difference("type", "It returns nothing (None). Is the return missing?")
+        return Difference("type", f"{_capital(where)} is {kind_of(actual)}; a number is expected.")
+    if rules.dtypes and isinstance(expected, int) and isinstance(got, float):
+        return Difference("dtype", f"{_capital(where)} is a float; an int is expected.", expected, got)
+    relative, absolute = rules.tolerance or (1e-6, 1e-9)
+    exact = isinstance(expected, int) and isinstance(got, int)
+    if got == expected if exact else _close(float(expected), float(got), relative, absolute):
+        return None
+    return Difference("nan" if got != got else "value", "The number differs.", expected, got)
+
+
+def _close(expected: float, actual: float, relative: float, absolute: float) -> bool:
+    if math.isnan(expected) or math.isnan(actual):
+        return math.isnan(expected) and math.isnan(actual)
+    return expected == actual or abs(expected - actual) <= absolute + relative * abs(expected)
+
+
+def compare_gradients(
+    expected: list[Tensor | None], actual: list[Tensor | None], names: list[str], rules: Rules
+) -> Difference | None:
+    """The first gradient that differs, or None. No gradient and a gradient of zeros are the same."""
+    for name, wanted, got in zip(names, expected, actual, strict=True):
+        wanted = torch.zeros_like(got) if wanted is None and got is not None else wanted
+        got = torch.zeros_like(wanted) if got is None and wanted is not None else got
+        if wanted is None or got is None:
+            continue
+        relative, absolute = rules.limits(wanted.dtype)
+        size = float(wanted.abs().nan_to_num().max()) if wanted.numel() else 0.0
+        # Gradients are sums that cancel: what rounding leaves is measured against the largest of them.
+        if torch.allclose(got, wanted, rtol=relative, atol=absolute * max(size, 1.0), equal_nan=True):
+            continue
+        if not got.any():
+            return Difference("gradient", f"The output is right, but no gradient reaches {name}.")
+        if bool(got.isnan().any()) and not bool(wanted.isnan().any()):
+            return Difference("gradient", f"The output is right, but the gradient with respect to {name} is NaN.")
+        return Difference(
+            "gradient", f"The output is right, but the gradient with respect to {name} differs.", wanted, got
+        )
+    return None
+
+
+def plain(value: Any) -> Any:
+    """Numbers of torch and numpy as Python numbers, shapes and lists as tuples; anything else as it is."""
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        return value.item() if value.ndim == 0 else value
+    if isinstance(value, tuple | list):
+        return tuple(plain(part) for part in value)
+    return value
+
+
+def kind_of(value: Any) -> str:
+    """The kind of a value in words that never contain an address."""
+    if value is None:
+        return "None"
+    if isinstance(value, Tensor):
+        return f"a {dtype_name(value)} tensor"
+    if isinstance(value, np.ndarray):
+        return "a numpy array"
+    article = "an" if type(value).__name__[0].lower() in "aeiou" else "a"
+    return f"{article} {type(value).__name__}"
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """float32 for torch.float32."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

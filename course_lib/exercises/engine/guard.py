@@ -1,0 +1,162 @@
+"""Running code that may never end or ask for all memory: it is stopped, and the process goes on.
+
+A watchdog thread raises an exception inside the guarded thread when a call takes too long. That works in any thread and
+on any system, between two Python instructions. A main thread that waits in a system call (`time.sleep`) is woken by an
+interrupt signal as well. Memory is capped by the operating system where it can (Linux), else by watching.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+
+SECONDS = 5.0
+"""Wall time for one call of the learner's function. The cases are tiny, so only a runaway loop gets near it."""
+
+MEMORY = 1 << 30
+"""Bytes that the learner's function may allocate on top of what the process already uses."""
+
+
+class RanAway(Exception):
+    """The guarded call did not end in time."""
+
+
+class OutOfMemory(Exception):
+    """The guarded call asked for more memory than the cap."""
+
+
+class _Stop(BaseException):
+    """Raised inside the guarded call; not an Exception, so that `except Exception` does not swallow it."""
+
+
+class Guard:
+    """A context in which `call` runs a function under the limits.
+
+    Args:
+        seconds: for each call; `SECONDS` unless given.
+        memory: bytes on top of what the process uses when the context is entered; `MEMORY` unless given.
+    """
+
+    def __init__(self, seconds: float | None = None, memory: int | None = None) -> None:
+        self.seconds = SECONDS if seconds is None else seconds
+        self.memory = MEMORY if memory is None else memory
+        self._closing = threading.Event()
+        self._running = False  # a guarded call is under way
+        self._firing = False  # the watchdog is about to interrupt it
+        self._fired: type[Exception] | None = None
+        self._deadline = 0.0
+        self._resident: int | None = None
+
+    def __enter__(self) -> Guard:
+        """Cap the memory and start the watchdog."""
+        self._limits = contextlib.ExitStack()
+        capped = self._limits.enter_context(_memory_cap(self.memory))
+        self._resident = None if capped else psutil.Process().memory_info().rss + self.memory
+        self._target = threading.get_ident()
+        self._watchdog = threading.Thread(target=self._watch, name="exercise-guard", daemon=True)
+        self._watchdog.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Stop the watchdog and lift the cap."""
+        self._closing.set()
+        self._watchdog.join()
+        self._limits.close()
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return function(*args, **kwargs); raise RanAway or OutOfMemory when a limit is passed.
+
+        Everything else that the function raises comes through, an interrupt by the learner included.
+        """
+        self._fired = None
+        self._deadline = time.monotonic() + self.seconds
+        try:
+            self._running = True
+            try:
+                return function(*args, **kwargs)
+            except (MemoryError, RuntimeError) as problem:
+                if isinstance(problem, MemoryError) or "can't allocate memory" in str(problem):
+                    raise OutOfMemory from None
+                raise
+            finally:
+                self._settle()
+        except (_Stop, KeyboardInterrupt):
+            if self._fired is None:
+                raise
+        while True:  # a second interrupt may still be on its way; it must not leave this function
+            try:
+                self._settle()
+                break
+            except (_Stop, KeyboardInterrupt):
+                continue
+        raise self._fired
+
+    def _settle(self) -> None:
+        """End the call so that no interrupt can come later. Holds no lock: an interrupt here may not leave one behind.
+
+        The watchdog announces (`_firing`) before it looks at `_running`; this clears `_running` before it looks at
+        `_firing`. So either the watchdog sees that the call has ended, or this waits and takes the interrupt back.
+        """
+        self._running = False
+        while self._firing:
+            time.sleep(0)
+        _raise_in_thread(self._target, None)
+
+    def _watch(self) -> None:
+        """Interrupt a call that passes a limit, again and again until it has ended."""
+        while not self._closing.wait(0.02 if self._fired else 0.05):
+            self._firing = True
+            if self._running:
+                if self._fired or time.monotonic() >= self._deadline:
+                    self._interrupt(self._fired or RanAway)
+                elif self._resident is not None and psutil.Process().memory_info().rss > self._resident:
+                    self._interrupt(OutOfMemory)
+            self._firing = False
+
+    def _interrupt(self, reason: type[Exception]) -> None:
+        if self._fired is None:
+            self._fired, self._deadline = reason, time.monotonic()
+        # Half a second without effect: the thread waits in a system call, where only a signal reaches it.
+        asleep = time.monotonic() > self._deadline + 0.5
+        if asleep and self._target == threading.main_thread().ident and hasattr(signal, "pthread_kill"):
+            self._deadline = time.monotonic()
+            signal.pthread_kill(self._target, signal.SIGINT)
+        else:
+            _raise_in_thread(self._target, _Stop)
+
+
+def _raise_in_thread(thread: int, exception: type[BaseException] | None) -> None:
+    """Raise `exception` in the thread at its next Python instruction; None takes a pending one back."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), ctypes.py_object(exception) if exception else None
+    )
+
+
+@contextlib.contextmanager
+def _memory_cap(extra: int) -> Iterator[bool]:
+    """Let the process grow by at most `extra` bytes of writable memory; yields whether the system does that."""
+    try:
+        import resource
+
+        used = psutil.Process().memory_info().data  # Linux only; elsewhere the system does not enforce the limit
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = used + extra
+        if hard != resource.RLIM_INFINITY:
+            limit = min(limit, hard)
+        if soft != resource.RLIM_INFINITY:
+            limit = min(limit, soft)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    except (ImportError, AttributeError, OSError, ValueError):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

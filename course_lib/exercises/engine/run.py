@@ -1,0 +1,254 @@
+"""Running a function on a probe and recording everything that a check compares."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from course_lib.exercises.engine.compare import Rules, compare
+from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
+
+if TYPE_CHECKING:
+    from course_lib.exercises.engine.spec import Exercise, Probe
+
+Call = Callable[..., Any]
+PRINTED_LINES = 12
+
+
+@dataclass
+class Outcome:
+    """What one call did.
+
+    Args:
+        value: what it returned, detached from the graph.
+        error: what it raised.
+        gradients: of a fixed random projection of the outputs, for each argument tensor that requires one; None where
+            none arrives, and for the whole if gradients are not compared.
+        changed: the names of the arguments that it changed.
+        repeats: a second call with equal arguments returned the same.
+        flops, elements: the cost, where the exercise limits it.
+        printed: what it printed.
+    """
+
+    value: Any = None
+    error: BaseException | None = None
+    gradients: list[Tensor | None] | None = None
+    changed: tuple[str, ...] = ()
+    repeats: bool = True
+    flops: int = 0
+    elements: int = 0
+    printed: str = field(default="", repr=False)
+
+
+def bind(exercise: Exercise, candidate: Any) -> Call:
+    """The candidate as a function of a probe's arguments."""
+    run = exercise.run
+    if run is None:
+        return candidate
+    return lambda *args, **kwargs: run(candidate, *args, **kwargs)
+
+
+def run_module(candidate: Any, config: Any, state: dict[str, Tensor], *inputs: Any, **options: Any) -> Any:
+    """Build a module and run its forward with declared weights, so that gradients reach them.
+
+    `config` holds the constructor's arguments (a tuple or a dict), `state` its whole state dict; a name or shape that
+    does not fit raises ValueError naming it.
+    """
+    module = candidate(**config) if isinstance(config, dict) else candidate(*config)
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"expected a torch.nn.Module, got {type(module).__name__}")
+    own = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    wanted = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    for name, shape in wanted.items():
+        if name not in own:
+            raise ValueError(f"the module has no parameter {name!r}; it has {', '.join(own) or 'none'}")
+        if own[name] != shape:
+            raise ValueError(f"the parameter {name!r} has shape {own[name]}; {shape} is expected")
+    for name in own:
+        if name not in wanted:
+            raise ValueError(f"the module has a parameter {name!r} too many; {', '.join(wanted)} are expected")
+    return torch.func.functional_call(module, state, inputs, options)
+
+
+def arguments(probe: Probe, exercise: Exercise) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
+    """The probe's arguments, made anew: positional, by keyword, and the names to call them by."""
+    made = probe.make()
+    if isinstance(made, dict):
+        return (), made, list(made)
+    return made, {}, argument_names(exercise, len(made))
+
+
+def argument_names(exercise: Exercise, count: int) -> list[str]:
+    """The names of the first `count` arguments, as the learner knows them."""
+    function = exercise.run if exercise.run is not None else exercise.reference
+    names = list(inspect.signature(function).parameters)
+    if exercise.run is not None:
+        names = names[1:]  # the candidate itself
+    return [names[i] if i < len(names) and len(names) >= count else f"argument {i + 1}" for i in range(count)]
+
+
+def observe(
+    exercise: Exercise, call: Call, probe: Probe, guard: Guard | None = None, *, gradients: bool, twice: bool = False
+) -> Outcome:
+    """Call it on the probe and record the outcome. With a guard, output is captured and limits hold."""
+    args, kwargs, names = arguments(probe, exercise)
+    values = [*args, *kwargs.values()]
+    versions = [_versions(value) for value in values]
+    printed = io.StringIO()
+    outcome = Outcome()
+    invoke = guard.call if guard is not None else lambda function, *a, **k: function(*a, **k)
+    try:
+        with quiet(printed if guard is not None else None, seed=1234), _cost(exercise, args, kwargs, outcome):
+            value = invoke(call, *args, **kwargs)
+    except (Exception, SystemExit) as problem:
+        outcome.error, outcome.printed = problem, printed.getvalue()
+        return outcome
+    outcome.printed = printed.getvalue()
+    fresh_args, fresh_kwargs, _ = arguments(probe, exercise)
+    fresh = [*fresh_args, *fresh_kwargs.values()]
+    if not exercise.allow_mutation:
+        changes = (
+            name
+            for name, v, old, new in zip(names, versions, fresh, values, strict=True)
+            if v != _versions(new) or _differ(old, new)
+        )
+        outcome.changed = tuple(changes)
+    if gradients and exercise.gradients:
+        try:
+            outcome.gradients = invoke(_projection_gradients, value, values)
+        except (RanAway, OutOfMemory) as problem:
+            outcome.error = problem
+            return outcome
+        except Exception:
+            outcome.gradients = [None for tensor in tree_leaves(values) if _wants_gradient(tensor)]
+    outcome.value = _detached(value)
+    if twice:
+        try:
+            with quiet(io.StringIO(), seed=4321):
+                again = invoke(call, *fresh_args, **fresh_kwargs)
+            outcome.repeats = compare(outcome.value, again, Rules()) is None
+        except (Exception, SystemExit):
+            outcome.repeats = False
+    return outcome
+
+
+def leaf_names(probe: Probe, exercise: Exercise) -> list[str]:
+    """A name for each tensor that takes part in the comparison of gradients."""
+    args, kwargs, names = arguments(probe, exercise)
+    found = []
+    for name, value in zip(names, [*args, *kwargs.values()], strict=True):
+        if isinstance(value, dict):
+            found += [key for key, tensor in value.items() if _wants_gradient(tensor)]
+        else:
+            found += [name for tensor in tree_leaves(value) if _wants_gradient(tensor)]
+    return found
+
+
+def _projection_gradients(value: Any, values: list[Any]) -> list[Tensor | None]:
+    """Gradients of the sum of all floating outputs times fixed random numbers."""
+    leaves = [tensor for tensor in tree_leaves(values) if _wants_gradient(tensor)]
+    stream = np.random.RandomState(7)
+    total: Any = 0.0
+    for output in tree_leaves(value):
+        if isinstance(output, Tensor) and output.is_floating_point():
+            weights = torch.tensor(stream.standard_normal(tuple(output.shape)), device=output.device)
+            if output.requires_grad:
+                total = total + torch.where(output.isfinite(), output, 0).double().mul(weights).sum()
+    if not isinstance(total, Tensor) or not leaves:
+        return [None for _ in leaves]
+    return list(torch.autograd.grad(total, leaves, allow_unused=True))
+
+
+def _wants_gradient(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad and value.is_leaf
+
+
+def _versions(value: Any) -> list[int]:
+    return [tensor._version for tensor in tree_leaves(value) if isinstance(tensor, Tensor)]
+
+
+def _differ(old: Any, new: Any) -> bool:
+    if isinstance(old, Tensor | tuple | list | dict) or np.isscalar(old) or old is None:
+        return compare(old, new, Rules()) is not None
+    if isinstance(old, np.ndarray):
+        return not np.array_equal(old, new)
+    return False
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()  # a function may hand out a tensor that it changes later
+    if isinstance(value, tuple | list):
+        return tuple(_detached(part) for part in value)
+    if isinstance(value, dict):
+        return {key: _detached(part) for key, part in value.items()}
+    return value
+
+
+@contextlib.contextmanager
+def quiet(output: io.StringIO | None, seed: int) -> Iterator[None]:
+    """No warnings, printed text to `output`, and the random generators seeded."""
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        warnings.simplefilter("ignore")
+        stack.enter_context(torch.enable_grad())
+        if output is not None:
+            stack.enter_context(contextlib.redirect_stdout(output))
+            stack.enter_context(contextlib.redirect_stderr(output))
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        yield
+
+
+@contextlib.contextmanager
+def same_random_state() -> Iterator[None]:
+    """Leave the random generators as they were before."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])
+
+
+class _Largest(TorchDispatchMode):
+    """Counts the elements of the largest tensor that any operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        made = [tensor.numel() for tensor in tree_leaves(result) if isinstance(tensor, Tensor)]
+        self.elements = max([self.elements, *made])
+        return result
+
+
+@contextlib.contextmanager
+def _cost(exercise: Exercise, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: Outcome) -> Iterator[None]:
+    """Count operations and the largest tensor, where the exercise limits them."""
+    with contextlib.ExitStack() as stack:
+        flops = largest = None
+        if exercise.flop_limit is not None:
+            from torch.utils.flop_counter import FlopCounterMode
+
+            flops = stack.enter_context(FlopCounterMode(display=False))
+        if exercise.element_limit is not None:
+            largest = stack.enter_context(_Largest())
+        yield
+        outcome.flops = flops.get_total_flops() if flops is not None else 0
+        outcome.elements = largest.elements if largest is not None else 0

@@ -1,0 +1,90 @@
+"""Small tensors and other values as plain text, the same on every run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_lib.exercises.engine.compare import dtype_name, kind_of
+
+WIDTH = 110
+"""Longest line of numbers."""
+
+
+def lines_of(name: str, value: Any, limit: int) -> list[str]:
+    """`name` and its value: on one line if it is plain, else a heading and one line for each row.
+
+    Tensors of more than `limit` elements are only described.
+    """
+    if isinstance(value, np.ndarray):
+        return lines_of(f"{name} (a numpy array)", torch.from_numpy(value), limit) if value.dtype != object else [name]
+    if isinstance(value, Tensor):
+        heading = f"{name}: {dtype_name(value)} {tuple(value.shape)}"
+        if value.numel() == 0 or value.numel() > limit:
+            return [heading]
+        if value.dim() == 0:
+            return [f"{heading}  {number(value.item())}"]
+        return [heading, *(f"    {line}" for line in rows(value))]
+    if isinstance(value, tuple | list) and any(isinstance(part, Tensor) for part in value):
+        return [line for index, part in enumerate(value) for line in lines_of(f"{name}[{index}]", part, limit)]
+    if isinstance(value, dict) and any(isinstance(part, Tensor) for part in value.values()):
+        return [line for key, part in value.items() for line in lines_of(f"{name}[{key!r}]", part, limit)]
+    return [f"{name} = {short(value)}"]
+
+
+def rows(tensor: Tensor) -> Iterator[str]:
+    """One line for each row of the last axis; each matrix of a larger tensor under its index."""
+    tensor = tensor.detach().cpu()
+    cells = [number(item) for item in tensor.flatten().tolist()]
+    width = max(map(len, cells))
+    columns = tensor.shape[-1]
+    lines = [" ".join(cell.rjust(width) for cell in cells[i : i + columns]) for i in range(0, len(cells), columns)]
+    lines = [line if len(line) <= WIDTH else line[: WIDTH - 4] + " ..." for line in lines]
+    height = tensor.shape[-2] if tensor.dim() > 1 else 1
+    outer = list(itertools.product(*(range(size) for size in tensor.shape[:-2])))
+    for index, start in zip(outer, range(0, len(lines), height), strict=True):
+        if len(outer) > 1:
+            yield f"[{', '.join(map(str, index))}]"
+        yield from lines[start : start + height]
+
+
+def number(value: Any) -> str:
+    """A number with at most four significant digits; True and False as 1 and 0."""
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, complex):
+        return f"{value:.4g}"
+    if math.isnan(value):
+        return "NaN"
+    return f"{value + 0.0:.4g}"
+
+
+def short(value: Any) -> str:
+    """A value on one line, without addresses, cut to a readable length."""
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    if isinstance(value, torch.dtype | torch.device | int | str | bool | tuple | list | dict) or value is None:
+        text = without_addresses(repr(value))
+        return text if len(text) <= WIDTH else text[: WIDTH - 4] + " ..."
+    return kind_of(value)
+
+
+def without_addresses(text: str) -> str:
+    """The text without memory addresses, which differ on every run."""
+    return re.sub(r" at 0x[0-9a-fA-F]+|0x[0-9a-fA-F]{6,}", "", text)
+
+
+def first_difference(expected: Tensor, actual: Tensor, same: Tensor) -> str:
+    """Where two tensors differ first, with both numbers."""
+    index = tuple(int(i) for i in (~same).nonzero()[0])
+    place = f"[{', '.join(map(str, index))}]"
+    return f"First at {place}: expected {number(expected[index].item())}, yours {number(actual[index].item())}."

@@ -1,0 +1,68 @@
+"""Finding the text of an answer: a cell of a notebook, a function or class in a file, or nothing."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import linecache
+import textwrap
+from types import CodeType
+from typing import Any
+
+
+def source_of(candidate: Any) -> str:
+    """The source of a function or class, "" if there is none (typed at a prompt, made by exec).
+
+    In a notebook it is the whole cell, so that what the function calls is kept with it.
+    """
+    while isinstance(candidate, functools.partial):
+        candidate = candidate.func
+    code = code_of(candidate)
+    if code is not None and _is_notebook_cell(code.co_filename):
+        return "".join(linecache.getlines(code.co_filename))
+    if not (inspect.isfunction(candidate) or inspect.ismethod(candidate) or inspect.isclass(candidate)):
+        candidate = type(candidate)
+        if candidate.__module__ == "builtins":
+            return ""
+    try:
+        return textwrap.dedent(inspect.getsource(candidate))
+    except (OSError, TypeError, IndexError, SyntaxError):
+        return ""
+
+
+def same_code(a: Any, b: Any) -> bool:
+    """Whether two functions have the same body, whatever file they come from; False if either has none."""
+    one, other = code_of(a), code_of(b)
+    return one is not None and other is not None and _same(one, other)
+
+
+def _same(a: CodeType, b: CodeType) -> bool:
+    if (a.co_code, a.co_names, a.co_varnames) != (b.co_code, b.co_names, b.co_varnames):
+        return False
+    if len(a.co_consts) != len(b.co_consts):
+        return False
+    for one, other in zip(a.co_consts, b.co_consts, strict=True):
+        if isinstance(one, CodeType) and isinstance(other, CodeType):
+            if not _same(one, other):
+                return False
+        elif type(one) is not type(other) or one != other:
+            return False
+    return True
+
+
+def code_of(candidate: Any) -> CodeType | None:
+    """The code object of a function, or of the first method of a class."""
+    candidate = inspect.unwrap(candidate) if callable(candidate) else candidate
+    code = getattr(candidate, "__code__", None) or getattr(getattr(candidate, "__func__", None), "__code__", None)
+    if code is None and inspect.isclass(candidate):
+        methods = [member for member in vars(candidate).values() if inspect.isfunction(member)]
+        code = methods[0].__code__ if methods else None
+    if code is None and not inspect.isclass(candidate) and type(candidate).__module__ != "builtins":
+        code = code_of(type(candidate)) if not isinstance(candidate, type) else None
+    return code if isinstance(code, CodeType) else None
+
+
+def _is_notebook_cell(filename: str) -> bool:
+    if filename not in linecache.cache:
+        return False
+    return filename.startswith("<ipython-input-") or "ipykernel_" in filename
