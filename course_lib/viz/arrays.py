@@ -69,3 +69,9 @@ def plain(name: str, values: Any) -> Array:
         return np.asarray(values)
     except ValueError:
         raise ValueError(f"{name}: expected rows of equal length") from None
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Write a number as all figures and explorers do: fixed decimals, a true minus sign, no negative zero."""
+    text = f"{abs(value):.{digits}f}"
+    return f"−{text}" if value < 0 and float(text) != 0 else text

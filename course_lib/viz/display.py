@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import display
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from matplotlib.text import Text
 from PIL import Image
 
@@ -94,7 +95,7 @@ def image_tag(picture: Picture) -> str:
 
 def caption_tag(caption: str) -> str:
     """Return the HTML of the caption."""
-    return f'<figcaption style="max-width:45em;margin-top:4px">{html.escape(caption)}</figcaption>'
+    return f'<figcaption style="max-width:45em;margin:4px 0 6px">{html.escape(caption)}</figcaption>'
 
 
 def _check_type_size(fig: Figure, width: int) -> None:
@@ -112,6 +113,8 @@ def _check_type_size(fig: Figure, width: int) -> None:
 def _png(fig: Figure, limit: int) -> bytes:
     size = 0
     pixels: dict[int, Image.Image] = {}
+    if fig.get_layout_engine() is None:  # savefig would put the style sheet's layout in the place of none
+        fig.set_layout_engine(PlaceHolderLayoutEngine(adjust_compatible=True, colorbar_gridspec=True))
     for dpi, colours in _QUALITIES:
         if dpi not in pixels:
             raw = io.BytesIO()

@@ -19,13 +19,13 @@ const STYLE = `
 .cx-value { min-width: 2.2em; font-variant-numeric: tabular-nums; }
 .cx :focus-visible { outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 2px; }
 .cx [hidden] { display: none; }
-.cx-columns { display: flex; flex-wrap: wrap; gap: 12px 28px; align-items: flex-start; }
+.cx-columns { display: flex; flex-wrap: wrap; gap: 12px 20px; align-items: flex-start; }
 .cx-columns > * { min-width: 0; max-width: 100%; }
 .cx-scroll { overflow-x: auto; padding: 3px; }
 .cx table { border-collapse: collapse; border: 0; margin: 0; font-size: 13px; font-variant-numeric: tabular-nums; table-layout: auto; }
 .cx caption { text-align: left; font-weight: 600; padding: 0 0 4px; caption-side: top; color: inherit; white-space: normal; }
 .cx tr, .cx tbody tr:nth-child(odd), .cx tbody tr:hover { background: none; }
-.cx td, .cx th { padding: 1px 7px; border: 0; text-align: right; vertical-align: middle; white-space: nowrap; color: inherit; font-weight: 400; max-width: none; }
+.cx td, .cx th { padding: 1px 6px; border: 0; text-align: right; vertical-align: middle; white-space: nowrap; color: inherit; font-weight: 400; max-width: none; }
 .cx thead th { font-weight: 600; }
 .cx thead tr { border-bottom: 1px solid var(--jp-border-color1, currentColor); }
 .cx .cx-total { border-top: 1px solid var(--jp-border-color1, currentColor); font-weight: 600; }
@@ -121,10 +121,11 @@ function names(tokens) {
   return tokens.map((token, index) => (tokens.indexOf(token) === tokens.lastIndexOf(token) ? token : `${token} (${index})`));
 }
 
-// Colours of data cells: opaque in every theme, so that the ink can be chosen once and is always readable.
-function mix(color, share) {
-  const part = (at) => Math.round(255 + (parseInt(color.slice(at, at + 2), 16) - 255) * share);
-  return [part(1), part(3), part(5)];
+// Colours of data cells: those of the static figures, opaque in every theme, so that the ink is always readable.
+const BLUES = ["#f7fbff", "#6baed6", "#08306b"], SIGNED = ["#2166ac", "#f7f7f7", "#b2182b"];
+
+function channels(color) {
+  return [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
 }
 
 function ink(rgb) {
@@ -132,15 +133,20 @@ function ink(rgb) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.1791 ? "#000" : "#fff";
 }
 
-function paint(node, color, share) {
-  const rgb = mix(color, Math.min(1, Math.max(0, share)));
+// Colour a node by a share from 0 to 1 along three colours.
+function paint(node, colors, share) {
+  const place = 2 * Math.min(1, Math.max(0, share)), start = place < 1 ? 0 : 1;
+  const [from, to] = [channels(colors[start]), channels(colors[start + 1])];
+  const rgb = from.map((c, n) => Math.round(c + (to[n] - c) * (place - start)));
   node.style.background = `rgb(${rgb})`;
   node.style.color = ink(rgb);
 }
 
 function paintSigned(node, value, reach) {
-  paint(node, value < 0 ? "#2166ac" : "#b2182b", reach > 0 ? (0.85 * Math.abs(value)) / reach : 0);
+  paint(node, SIGNED, reach > 0 ? 0.5 + (0.45 * value) / reach : 0.5);
 }
+
+const HATCH = "repeating-linear-gradient(135deg, #fff 0 3px, #949494 3px 4px)";
 
 // The model of the widget protocol, held in the page.
 function pageModel(state) {

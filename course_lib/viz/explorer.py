@@ -43,7 +43,7 @@ class Explorer:
     The same data give the same bytes.
 
     Args:
-        alt: text for readers who cannot see the figure, at least 40 characters; says the numbers that matter unless given.
+        alt: text for readers who cannot see the figure, at least 40 characters; computed from the data unless given.
         caption: the conclusion, stated; computed from the data unless given.
 
     Raises:
@@ -102,8 +102,8 @@ class Explorer:
         )
         if len(document.encode()) > MAX_OUTPUT:
             raise ValueError(
-                f"expected data for an output of at most {MAX_OUTPUT // 1000} kB, got {len(document.encode()) // 1000} kB; "
-                "show fewer tokens or a narrower head"
+                f"expected data for an output of at most {MAX_OUTPUT // 1000} kB, "
+                f"got {len(document.encode()) // 1000} kB; show fewer tokens or a narrower head"
             )
         return document
 
@@ -111,12 +111,6 @@ class Explorer:
 def floats(array: Array) -> list[list[float]]:
     """Return a matrix as the shortest decimal numbers that give back the same float32 values."""
     return [[float(str(number)) for number in row] for row in array.astype(np.float32)]
-
-
-def number(value: float, digits: int = 3) -> str:
-    """Write a number as the explorers do: fixed decimals, a true minus sign, no negative zero."""
-    text = f"{abs(value):.{digits}f}"
-    return f"−{text}" if value < 0 and float(text) != 0 else text
 
 
 def table_tag(table: Table) -> str:
@@ -137,7 +131,7 @@ def table_tag(table: Table) -> str:
 
 @cache
 def _code(script: str) -> str:
-    """The helpers all explorers share, then the script of one; without the comments, which only readers of the file need."""
+    """The helpers all explorers share, then the script of one, without comments and indentation."""
     parts = [_HERE / "explorer.js", _HERE / "explorers" / f"{script}.js"]
     lines = [line.strip() for part in parts for line in part.read_text(encoding="utf-8").splitlines()]
     return "\n".join(line for line in lines if line and not line.startswith("//"))

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from course_lib.viz.arrays import Array, labels, mask_matrix, matrix
+from course_lib.viz.arrays import Array, labels, mask_matrix, matrix, number
 from course_lib.viz.style import palette, styled
 
 NUMBERS_UP_TO = 10  # rows or columns: beyond, numbers in the cells are too small to read
@@ -67,15 +67,27 @@ def attention_map(
     return ax
 
 
-def _heatmap(ax: Axes, array: Array, visible: Array | None, *, vmin: float, vmax: float, cmap: str) -> None:
+def draw_matrix(
+    ax: Axes, array: Array, *, rows: Sequence[str] = (), columns: Sequence[str] = (), numbers: bool = True
+) -> None:
+    """Draw a matrix of signed numbers, blue below zero and red above; no labels where none are given."""
+    reach = max(float(np.abs(array).max()), 1e-9)
+    _heatmap(ax, array, None, vmin=-reach, vmax=reach, cmap=palette.signed, numbers=numbers)
+    _name_axes(ax, list(rows) or [""] * array.shape[0], list(columns) or [""] * array.shape[1])
+
+
+def _heatmap(
+    ax: Axes, array: Array, visible: Array | None, *, vmin: float, vmax: float, cmap: str, numbers: bool = True
+) -> None:
     """Cells, their numbers where they can be read, and hatching where nothing may be seen."""
     import seaborn  # over a second to import: only who draws a heat map pays
 
-    numbers = max(array.shape) <= NUMBERS_UP_TO
+    numbers = numbers and max(array.shape) <= NUMBERS_UP_TO
     hidden = None if visible is None else ~visible
     seaborn.heatmap(
-        array, ax=ax, mask=hidden, vmin=vmin, vmax=vmax, cmap=cmap, cbar=False, annot=numbers, fmt=".2f",
-        annot_kws={"fontsize": 8.5}, linewidths=1.0 if numbers else 0.0, linecolor="white",
+        array, ax=ax, mask=hidden, vmin=vmin, vmax=vmax, cmap=cmap, cbar=False,
+        annot=np.vectorize(number, otypes=[str])(array, 2) if numbers else None, fmt="", annot_kws={"fontsize": 8.5},
+        linewidths=1.0 if numbers else 0.0, linecolor="white",
     )  # fmt: skip
     colours = plt.get_cmap(cmap)
     for text in ax.texts:  # one a cell, at its middle
@@ -206,13 +218,18 @@ def _draw_panels(lines: list[list[_Panel]]) -> Figure:
 
 
 def _draw_panel(ax: Axes, panel: _Panel, *, named: bool) -> None:
+    rows = panel.rows if named else [""] * len(panel.rows)
     if panel.weights:
         _heatmap(ax, panel.array, panel.visible, vmin=0.0, vmax=1.0, cmap=palette.sequential)
+        _name_axes(ax, rows, panel.columns or [""] * panel.array.shape[1])
     else:
-        reach = max(float(np.abs(panel.array).max()), 1e-9)
-        _heatmap(ax, panel.array, None, vmin=-reach, vmax=reach, cmap=palette.signed)
-    _name_axes(ax, panel.rows if named else [""] * len(panel.rows), panel.columns or [""] * panel.array.shape[1])
+        draw_matrix(ax, panel.array, rows=rows, columns=panel.columns or ())
     ax.set_title(panel.title, color=panel.color)
+
+
+def frame(corner: tuple[int, int], columns: int, rows: int) -> Rectangle:
+    """Return a frame around cells of a matrix, from the cell (column, row) on."""
+    return Rectangle(corner, columns, rows, fill=False, edgecolor="#E69F00", linewidth=2.5, clip_on=False)
 
 
 def softmax(scores: Array, visible: Array | None) -> Array:

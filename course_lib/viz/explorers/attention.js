@@ -26,11 +26,11 @@ function render({ model, el }) {
   function draw() {
     const i = model.get("selected"), divisor = (model.get("scaled") ? root : 1) * model.get("temperature");
     query.show(i); scaled.show(model.get("scaled")); temperature.show(model.get("temperature"));
-    const now = attend(i, divisor), usual = attend(i, root);
+    const now = attend(i, divisor), other = attend(i, model.get("temperature") * (model.get("scaled") ? 1 : root));
     const best = now.weights.indexOf(Math.max(...now.weights));
     const output = V[0].map((_, e) => dot(now.weights, V.map((row) => row[e])));
     say(i, now, best);
-    drawRow(i, now, usual, divisor);
+    drawRow(now, other, divisor);
     drawSums(now, output);
     drawMap(i, divisor);
     drawFormula(i, now, best, divisor, output);
@@ -42,17 +42,19 @@ function render({ model, el }) {
       ? `${quote(queries[i])} may attend to nothing: all its weights are zero, and so is its output.`
       : `${quote(queries[i])} gives its largest weight, ${fixed(now.weights[best])}, to ${quote(keys[best])}. ` +
         `Entropy ${fixed(entropy)} of at most ${fixed(Math.log(now.seen))} nats, ` +
-        `as much as ${fixed(Math.exp(entropy), 1)} keys read equally.`;
+        `as if ${fixed(Math.exp(entropy), 1)} keys were read equally.`;
   }
 
-  function drawRow(i, now, usual, divisor) {
+  function drawRow(now, other, divisor) {
     const bar = (j) => {
-      const track = h("div", { style: "position:relative;width:110px;height:14px;border-left:1px solid currentColor" });
+      const track = h("div", { style: "position:relative;width:clamp(56px,18vw,90px);height:14px;border-left:1px solid currentColor" });
       track.append(h("div", { style: `width:${100 * now.weights[j]}%;height:100%;background:#0072B2` }));
-      const left = `left:calc(${100 * usual.weights[j]}% - 1px)`;
+      const left = `left:calc(${100 * other.weights[j]}% - 1px)`;
       track.append(h("div", { style: `position:absolute;top:-2px;bottom:-2px;width:2px;background:#D55E00;${left}` }));
       return track;
     };
+    legend.replaceChildren(h("span", { class: "cx-key", style: "background:#0072B2" }), "weight  ",
+      h("span", { class: "cx-key", style: "background:#D55E00;width:3px" }), model.get("scaled") ? "not divided by √E" : "divided by √E");
     table.replaceChildren(
       h("caption", {}, "From scores to weights"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "cx-name" }, "key"),
@@ -80,15 +82,15 @@ function render({ model, el }) {
   }
 
   function drawMap(chosen, divisor) {
-    const width = Math.max(6, Math.min(22, Math.floor(200 / keys.length)));
+    const width = Math.max(6, Math.min(22, Math.floor(150 / keys.length)));
     map.replaceChildren(h("div", { style: "font-weight:600;margin-bottom:4px" }, "All queries"), ...queries.map((_, i) => {
       const { weights, logits } = attend(i, divisor);
-      const frame = i === chosen ? "outline:2px solid #D55E00;position:relative" : "";
+      const frame = i === chosen ? "outline:2px solid #E69F00;position:relative" : "";
       return h("div", { style: `display:flex;width:max-content;cursor:pointer;${frame}`, title: queries[i], onclick: () => change("selected")(i) },
         ...weights.map((weight, j) => {
           const cell = h("span", { style: `width:${width}px;height:${width}px;box-sizing:border-box;border:1px solid #fff` });
-          paint(cell, "#08306b", weight);
-          if (logits[j] === -Infinity) cell.style.background = "repeating-linear-gradient(135deg,#fff 0 3px,#999 3px 4px)";
+          paint(cell, BLUES, weight);
+          if (logits[j] === -Infinity) cell.style.background = HATCH;
           return cell;
         }));
     }));
@@ -110,10 +112,9 @@ function render({ model, el }) {
       h("div", {}, "output = " + shown.map((j) => `${fixed(now.weights[j])} · ${vector(V[j])}`).join(" + ") + rest.join("") + ` = ${vector(output)}`));
   }
 
+  const legend = h("p", { class: "cx-note" });
   for (const name in first) model.on("change:" + name, draw);
   draw();
-  const legend = h("p", { class: "cx-note" }, h("span", { class: "cx-key", style: "background:#0072B2" }), "weight now  ",
-    h("span", { class: "cx-key", style: "background:#D55E00;width:3px" }), "with √E and temperature 1");
   el.append(h("div", { class: "cx-controls" }, query.node, scaled.node, temperature.node, reset), sentence,
     h("div", { class: "cx-columns" }, h("div", {}, scroller("From scores to weights", table), legend),
       scroller("Weight times value", sums), map), formula);

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from course_lib.viz.arrays import Array, labels, mask_matrix, matrix
-from course_lib.viz.explorer import Explorer, Table, floats, number
-from course_lib.viz.figures import attention_map, softmax
+from course_lib.viz.arrays import Array, labels, mask_matrix, matrix, number
+from course_lib.viz.explorer import Explorer, Table, floats
+from course_lib.viz.figures import attention_map, frame, softmax
 from course_lib.viz.style import palette, styled
 
 
@@ -69,7 +68,9 @@ class AttentionExplorer(Explorer):
             "value": floats(self.value),
             "tokens": self.tokens,
             "keyTokens": self.key_tokens,
-            "mask": None if self.mask is None else ["".join("01"[cell] for cell in row) for row in self.mask.astype(int)],
+            "mask": None
+            if self.mask is None
+            else ["".join("01"[cell] for cell in row) for row in self.mask.astype(int)],
             "selected": self.selected,
             "scaled": True,
             "temperature": 1.0,
@@ -84,23 +85,16 @@ class AttentionExplorer(Explorer):
             attention_map(
                 self.weights(), queries=self.tokens, keys=self.key_tokens, mask=self.mask, ax=left, title="Weights"
             )
-            left.add_patch(Rectangle((0, self.selected), S, 1, fill=False, edgecolor=palette.key, linewidth=2.5))
+            left.add_patch(frame((0, self.selected), S, 1))
             scaled, raw = self.weights()[self.selected], self.weights(scaled=False)[self.selected]
             places = np.arange(S)
             right.barh(places, scaled, color=palette.query, height=0.62)
             right.plot(raw, places, "|", color=palette.key, markersize=11, markeredgewidth=2.2)
-            right.set(xlim=(0, 1.0), ylim=(S - 0.4, -0.6), xlabel="weight")
+            right.set(xlim=(0, 1.0), ylim=(S - 0.4, -0.6), xlabel="weight (bar: scores ÷ √E, tick: not divided)")
             right.set_yticks(places, self.key_tokens)
             right.grid(axis="y", visible=False)
             right.set_title(f"Query “{self.tokens[self.selected]}”")
-            self._direct_labels(right, scaled, raw)
         return fig
-
-    def _direct_labels(self, ax: Any, scaled: Array, raw: Array) -> None:
-        """Name bars and ticks once, where they stand."""
-        S = len(scaled)
-        ax.text(1.0, S - 0.55, "bar: divided by √E", color="#005A8C", ha="right", va="bottom", fontsize=8.5)
-        ax.text(1.0, S - 1.1, "tick: not divided", color="#A34700", ha="right", va="bottom", fontsize=8.5)
 
     def table(self) -> Table:
         """Return the weights of every query."""
@@ -120,7 +114,11 @@ class AttentionExplorer(Explorer):
 
     def default_caption(self) -> str:
         """Say what the chosen query reads most, and what the scaling does to it."""
-        token, scaled, raw = self.tokens[self.selected], self.weights()[self.selected], self.weights(scaled=False)[self.selected]
+        token, scaled, raw = (
+            self.tokens[self.selected],
+            self.weights()[self.selected],
+            self.weights(scaled=False)[self.selected],
+        )
         best, root = int(scaled.argmax()), math.sqrt(self.query.shape[1])
         if scaled[best] == 0:
             return f"“{token}” may attend to nothing, so its weights and its output are zero."
