@@ -82,6 +82,7 @@ def read_source(source: Path, find_exercise: Callable[[str], Exercise] = registe
     cells: list[NotebookNode] = []
     for number, cell in enumerate(parsed.cells, start=1):
         where = f"{source.name}: cell {number} ({_first_line(cell)!r})"
+        cell.metadata.pop("lines_to_next_cell", None)  # jupytext's note on blank lines
         unknown = set(cell.metadata) - {"id", "tags", "exercise"}
         if unknown:
             raise BuildError(f"{where}: expected the options id, tags, exercise; got {', '.join(sorted(unknown))}")
@@ -166,7 +167,6 @@ def execute(notebook: NotebookNode, name: str) -> dict[str, float]:
             resources={"metadata": {"path": folder}},
             store_widget_state=False,
             record_timing=False,
-            coalesce_streams=True,
             skip_cells_with_tag="",  # every cell runs
             on_cell_start=begin,
             on_cell_executed=end,
@@ -175,6 +175,11 @@ def execute(notebook: NotebookNode, name: str) -> dict[str, float]:
         try:
             with log.open("wb") as stream:
                 client.execute(env=rules.kernel_environment(), stderr=stream)
+        except AssertionError:
+            # On an interrupt nbclient ends the kernel, and then stumbles over its being gone.
+            if client.km is not None:
+                raise
+            raise KeyboardInterrupt from None
         except CellExecutionError as error:
             raise BuildError(f"{name}: cell {running!r} failed\n{error.traceback}") from None
         except (CellTimeoutError, DeadKernelError) as error:
@@ -189,11 +194,24 @@ def clean(notebook: NotebookNode) -> None:
         if cell.cell_type != "code":
             continue
         cell.metadata.pop("execution", None)
+        cell.outputs = _joined(cell.outputs)
         for output in cell.outputs:
             if "metadata" in output:
                 output.metadata = {}
             if output.output_type == "error":  # the frames of a traceback name the folders of this machine
                 output.traceback = [f"{output.ename}: {output.evalue}"]
+
+
+def _joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """Join neighbouring pieces of one stream: where the kernel cuts it is chance."""
+    joined: list[NotebookNode] = []
+    for output in outputs:
+        last = joined[-1] if joined else None
+        if last is not None and output.output_type == last.output_type == "stream" and output.name == last.name:
+            last.text += output.text
+        else:
+            joined.append(output)
+    return joined
 
 
 def serialise(notebook: NotebookNode) -> str:
