@@ -24,6 +24,7 @@ function render({ model, el }) {
   alignment.node.querySelector("select").style.maxWidth = "100%";
 
   const sentence = status(), warning = h("p", { class: "cx-status", style: "border-left:3px solid #D55E00;padding-left:8px" });
+  const note = h("p", { class: "cx-note", style: "margin:0 0 8px" });
   const grids = h("div", { class: "cx-columns" }), code = h("div", { class: "cx-formula" });
 
   // Where query i stands among the keys, and what each mask says: true = may attend.
@@ -57,15 +58,20 @@ function render({ model, el }) {
     sentence.textContent = `${seen} of ${T * S} cells visible${whose}. ` + (empty.length === 0 ? "Every query sees at least one key."
       : `Empty row${empty.length > 1 ? "s" : ""}: ${empty.map((i) => `query ${i} (${quote(query(i))})`).join(", ")}.`);
     warning.hidden = empty.length === 0;
-    warning.textContent = "A query with nothing to attend to: its softmax is 0/0. nn.MultiheadAttention returns NaN there; " +
-      "the attention of this course returns zero.";
+    warning.textContent = "A query with nothing to attend to: its softmax is 0/0. By default nn.MultiheadAttention " +
+      "returns NaN there; the attention of this course returns zero.";
+    note.hidden = T === S || alignment.node.querySelector("select").disabled;
+    note.textContent = get("alignment") === 0
+      ? `T and S differ: the last query stands on the last key, so query 0 stands on position ${S - T}. Right with a cache of earlier keys.`
+      : "T and S differ: query 0 stands on key 0, as if nothing came before. With a cache of earlier keys this hides too much.";
     drawCode(T, S);
   }
 
   function grid(title, mask, query, key, text) {
+    const long = mask[0].some((_, j) => key(j).length > 2);
     return scroller(title, h("table", {}, h("caption", {}, title),
       h("thead", {}, h("tr", {}, h("td", {}), ...mask[0].map((_, j) => h("th", { scope: "col", title: key(j), style:
-        "padding:1px 0;text-align:center;max-width:22px;overflow:hidden;text-overflow:clip;font-weight:400" }, key(j).length > 3 ? turned(key(j)) : key(j))))),
+        "padding:1px 0;text-align:center;max-width:22px;overflow:hidden;text-overflow:clip;font-weight:400" }, long ? turned(key(j)) : key(j))))),
       h("tbody", {}, ...mask.map((row, i) => h("tr", {}, h("th", { scope: "row", class: "cx-name", title: query(i), style: "max-width:5em" }, query(i)),
         ...row.map((visible) => {
           const cell = h("td", { class: "cx-cell", style: "padding:0;width:22px;min-width:22px;height:22px;text-align:center" });
@@ -98,5 +104,5 @@ function render({ model, el }) {
   draw();
   const group = (label, ...nodes) => h("div", { class: "cx-controls", role: "group", "aria-label": label }, ...nodes);
   el.append(group("Size", queries.node, keys.node), group("Causal mask", causal.node, alignment.node), group("Sliding window", windowed.node, window.node),
-    group("Padding", padding.node, side.node, example.node, length.node), sentence, warning, grids, code);
+    group("Padding", padding.node, side.node, example.node, length.node), sentence, warning, note, grids, code);
 }

@@ -27,7 +27,7 @@ class MaskComposer(Explorer):
         lengths: the B real lengths of padded examples, each 0 to S; two examples, S and about half of it, unless given.
         causal, padding, window: which parts are on at first; `window` is a size from 1 to S, or None for off.
             `padding` is on if `lengths` are given, unless said otherwise.
-        example: the example shown at first, the shortest unless given.
+        example: the example shown at first, the first padded one unless given.
         alt, caption: computed from the mask unless given.
 
     Raises:
@@ -62,8 +62,8 @@ class MaskComposer(Explorer):
         self.causal = causal
         self.padding = lengths is not None if padding is None else padding
         self.window = None if window is None else _within("window", window, 1, self.S)
-        shortest = int(np.argmin(self.lengths))
-        self.example = _within("example", shortest if example is None else example, 0, len(self.lengths) - 1)
+        padded = [number for number, length in enumerate(self.lengths) if length < self.S]
+        self.example = _within("example", (padded or [0])[0] if example is None else example, 0, len(self.lengths) - 1)
         self.labelled = tokens is not None
         super().__init__(alt=alt, caption=caption)
 
