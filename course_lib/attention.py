@@ -5,7 +5,7 @@ Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.
 """
 
 import math
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,20 @@ from torch import Tensor, nn
 
 from course_lib.masks import causal_mask, combine_masks
 
+if TYPE_CHECKING:
+    from course_lib.cache import KVCache
+    from course_lib.multi_head import MultiHeadAttention
+
+__all__ = [
+    "Backend",
+    "CausalSelfAttention",
+    "CrossAttention",
+    "KVCache",
+    "MultiHeadAttention",
+    "QKVProjection",
+    "SelfAttention",
+    "scaled_dot_product_attention",
+]
 Backend = Literal["auto", "explicit", "fused"]
 
 
@@ -48,6 +62,22 @@ def scaled_dot_product_attention(
 ) -> tuple[Tensor, Tensor]: ...
 
 
+@overload
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    causal: bool = ...,
+    scale: float | None = ...,
+    dropout: float = ...,
+    bias: Tensor | None = ...,
+    return_weights: bool = ...,
+    backend: Backend = ...,
+) -> Tensor | tuple[Tensor, Tensor]: ...
+
+
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -72,7 +102,7 @@ def scaled_dot_product_attention(
         causal: also hide later keys, aligned bottom-right: the last query sees every key.
         scale: factor on the scores, 1 / sqrt(E) unless given.
         dropout: probability of dropping a weight. The caller passes 0 outside training.
-        bias: finite numbers added to the scaled scores, broadcastable to (..., T, S).
+        bias: finite numbers of the inputs' dtype added to the scaled scores, (T, S) or broadcastable as a mask is.
         return_weights: also return the weights (..., T, S) of this very pass, before dropout: each row sums to one.
         backend: "explicit" computes the scores and weights as tensors; "fused" calls torch's kernel, whose memory is
             linear in S; "auto" takes "explicit" if weights are asked for, else "fused".
@@ -82,12 +112,16 @@ def scaled_dot_product_attention(
         and finite gradients, on both backends.
 
     Raises:
-        ValueError: shapes that do not fit, an unknown backend, a dropout outside 0..1, weights of the fused backend.
-        TypeError: a mask that is not boolean, inputs of different dtypes.
+        ValueError: shapes or devices that do not fit, an unknown backend, a dropout outside [0, 1), a scale that is
+            not finite, weights of the fused backend.
+        TypeError: a mask that is not boolean, inputs that are not floating-point tensors of one dtype.
 
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
     """
-    _check_inputs(query, key, value, mask, bias, dropout)
+    _check_inputs(query, key, value, mask, bias)
+    _check_number("dropout", dropout, 0.0, 1.0)
+    if scale is not None:
+        _check_number("scale", scale, -math.inf, math.inf)
     if backend not in ("auto", "explicit", "fused"):
         raise ValueError(f"backend: expected 'auto', 'explicit' or 'fused', got {backend!r}")
     if backend == "fused" and return_weights:
@@ -160,12 +194,14 @@ def _causal(query: Tensor, key: Tensor) -> Tensor:
     return causal_mask(query.size(-2), key.size(-2), device=query.device)
 
 
-def _check_inputs(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None, dropout: float
-) -> None:
+def _check_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None) -> None:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
+        _check_floating(name, tensor)
         if tensor.dim() < 2:
             raise ValueError(f"{name}: expected at least two dimensions (length, width), got {tuple(tensor.shape)}")
+    for name, other in (("key", key), ("value", value), ("mask", mask), ("bias", bias)):
+        if isinstance(other, Tensor) and other.device != query.device:
+            raise ValueError(f"{name}: expected device {query.device} like query, got {other.device}")
     for name, tensor in (("key", key), ("value", value)):
         if tensor.dtype != query.dtype:
             raise TypeError(f"{name}: expected {query.dtype} like query, got {tensor.dtype}")
@@ -174,20 +210,37 @@ def _check_inputs(
                 f"{name}: expected leading dimensions {tuple(query.shape[:-2])} like query, "
                 f"got shape {tuple(tensor.shape)}"
             )
+    if query.size(-1) == 0:
+        raise ValueError(f"query: expected a width E of at least 1, got shape {tuple(query.shape)}")
     if key.size(-1) != query.size(-1):
         raise ValueError(f"key: expected width E={query.size(-1)} like query, got {key.size(-1)}")
     if value.size(-2) != key.size(-2):
         raise ValueError(f"value: expected length S={key.size(-2)} like key, got {value.size(-2)}")
-    if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout!r}")
     if mask is not None:
-        if mask.dtype != torch.bool:
-            raise TypeError(f"mask: expected a boolean mask (True = may attend), got {mask.dtype}")
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            raise TypeError(f"mask: expected a boolean mask (True = may attend), got {_kind(mask)}")
         _check_scores_shape("mask", mask, query, key)
     if bias is not None:
-        if not bias.is_floating_point():
-            raise TypeError(f"bias: expected floating-point numbers to add to the scores, got {bias.dtype}")
+        if not isinstance(bias, Tensor) or bias.dtype != query.dtype:
+            raise TypeError(f"bias: expected a tensor of {query.dtype} like query, got {_kind(bias)}")
         _check_scores_shape("bias", bias, query, key)
+
+
+def _check_floating(name: str, tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        raise TypeError(f"{name}: expected a tensor of floating-point numbers, got {_kind(tensor)}")
+
+
+def _check_number(name: str, value: float, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | torch.SymFloat):
+        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
+    if math.isinf(value) or not low <= value < high:  # also refuses NaN
+        words = "a probability in [0, 1)" if name == "dropout" else "a finite number"
+        raise ValueError(f"{name}: expected {words}, got {value!r}")
+
+
+def _kind(value: object) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
 
 
 def _check_scores_shape(name: str, tensor: Tensor, query: Tensor, key: Tensor) -> None:
@@ -222,7 +275,7 @@ class QKVProjection(nn.Module):
         d_key = d_model if d_key is None else d_key
         d_value = d_key if d_value is None else d_value
         for name, width in (("d_model", d_model), ("d_key", d_key), ("d_value", d_value)):
-            if not isinstance(width, int) or width < 1:
+            if isinstance(width, bool) or not isinstance(width, int) or width < 1:
                 raise ValueError(f"{name}: expected an integer of at least 1, got {width!r}")
         self.d_model = d_model
         self.query = nn.Linear(d_model, d_key, bias=bias)
@@ -236,8 +289,13 @@ class QKVProjection(nn.Module):
         """
         context = x if context is None else context
         for name, tensor in (("x", x), ("context", context)):
+            _check_floating(name, tensor)
             if tensor.dim() < 2 or tensor.size(-1) != self.d_model:
                 raise ValueError(f"{name}: expected shape (..., length, D={self.d_model}), got {tuple(tensor.shape)}")
+        if context.shape[:-2] != x.shape[:-2]:
+            raise ValueError(
+                f"context: expected leading dimensions {tuple(x.shape[:-2])} like x, got shape {tuple(context.shape)}"
+            )
         return self.query(x), self.key(context), self.value(context)
 
 
@@ -256,8 +314,7 @@ class _SingleHead(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout!r}")
+        _check_number("dropout", dropout, 0.0, 1.0)
         self.projection = QKVProjection(d_model, d_key, d_value, bias=bias)
         self.dropout = dropout
 
@@ -266,12 +323,8 @@ class _SingleHead(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         query, key, value = self.projection(x, context)
         dropout = self.dropout if self.training else 0.0
-        if return_weights:
-            return scaled_dot_product_attention(
-                query, key, value, mask=mask, causal=self.causal, dropout=dropout, return_weights=True
-            )
         return scaled_dot_product_attention(
-            query, key, value, mask=mask, causal=self.causal, dropout=dropout, backend="auto"
+            query, key, value, mask=mask, causal=self.causal, dropout=dropout, return_weights=return_weights
         )
 
 
@@ -305,3 +358,16 @@ class CrossAttention(_SingleHead):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Queries of x (B, T, D) attend to context (B, S, D) -> (B, T, E'), or also the weights (B, T, S)."""
         return self._attend(x, context, mask, return_weights)
+
+
+def __getattr__(name: str) -> Any:
+    # These stand on this file, so they can only be taken from it once it is loaded.
+    if name == "MultiHeadAttention":
+        from course_lib.multi_head import MultiHeadAttention
+
+        return MultiHeadAttention
+    if name == "KVCache":
+        from course_lib.cache import KVCache
+
+        return KVCache
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,7 @@
-"""Fixtures shared by the tests, and the table of the largest differences from torch at the end of a run."""
+"""Fixtures shared by the tests, and tables of what they measured at the end of a run: parity, and laws obeyed."""
+
+import math
+from collections import defaultdict
 
 import pytest
 import torch
@@ -32,7 +35,62 @@ def record_parity(record_property):
     return record
 
 
+@pytest.fixture
+def parity(record_property):
+    """Note a comparison with another library: parity(block, against, (outputs, gradients), dtype); NaN means none."""
+
+    def record(block: str, against: str, found: tuple[float, float], dtype: object = "float32") -> None:
+        record_property("block parity", [block, against, str(dtype).removeprefix("torch."), *map(float, found)])
+
+    return record
+
+
+@pytest.fixture
+def obeys(record_property):
+    """Note, once a law has passed, that a block obeys it: obeys(block, law)."""
+
+    def record(block: str, law: str) -> None:
+        record_property("law", [block, law])
+
+    return record
+
+
 def pytest_terminal_summary(terminalreporter):
+    _attention_table(terminalreporter)
+    rows = [row for report in terminalreporter.getreports("passed") for row in getattr(report, "user_properties", ())]
+    _parity_table(terminalreporter, [row for name, row in rows if name == "block parity"])
+    _law_table(terminalreporter, [row for name, row in rows if name == "law"])
+
+
+def _parity_table(terminalreporter, rows):
+    groups = defaultdict(list)
+    for block, against, dtype, output, gradient in rows:
+        groups[block, against, dtype].append((output, gradient))
+    if not groups:
+        return
+    terminalreporter.section("parity of blocks: largest absolute differences")
+    terminalreporter.write_line(f"{'block':<42}{'against':<44}{'dtype':<9}{'cases':>6}{'outputs':>9}{'gradients':>10}")
+    for (block, against, dtype), found in sorted(groups.items()):
+        output, gradient = (max(values) for values in zip(*found, strict=True))
+        words = "-" if math.isnan(gradient) else f"{gradient:.1e}"
+        terminalreporter.write_line(f"{block:<42}{against:<44}{dtype:<9}{len(found):>6}{output:>9.1e}{words:>10}")
+
+
+def _law_table(terminalreporter, rows):
+    groups = defaultdict(lambda: defaultdict(int))
+    for block, law in rows:
+        groups[block][law] += 1
+    if not groups:
+        return
+    laws = sorted({law for _, law in rows})
+    terminalreporter.section("laws: tests in which each block obeyed them")
+    terminalreporter.write_line(f"{'block':<42}" + "".join(f"{law:>{len(law) + 2}}" for law in laws))
+    for block in sorted(groups):
+        cells = "".join(f"{groups[block][law] or '-':>{len(law) + 2}}" for law in laws)
+        terminalreporter.write_line(f"{block:<42}" + cells)
+
+
+def _attention_table(terminalreporter):
     worst: dict[str, dict[str, tuple[float, float]]] = {}
     for report in terminalreporter.getreports("passed"):
         for name, value in getattr(report, "user_properties", ()):

@@ -1,0 +1,174 @@
+"""Caches of keys and values, so that a decoder computes each token's only once.
+
+Shapes: B batch, G key/value heads, T new positions, S cached positions, E head width.
+Source: Shazeer 2019, "Fast Transformer Decoding: One Write-Head is All You Need", section 2.3.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class KVCache:
+    """The keys and values of one attention layer, for all positions so far.
+
+    Three kinds: `KVCache(capacity)` reserves its memory at first use, writes in place and refuses further positions;
+    `KVCache()` grows by doubling; `KVCache(window=w)` is for attention to the `w` latest positions and forgets the
+    others, so that its memory does not depend on the length. Keys stay in the order of their positions and the last
+    one belongs to the last new position, so bottom-right causal masks are right for all three.
+
+    It is meant for decoding without gradients: the buffers are written in place.
+    """
+
+    def __init__(self, capacity: int | None = None, *, window: int | None = None) -> None:
+        for name, value in (("capacity", capacity), ("window", window)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
+        if capacity is not None and window is not None:
+            raise ValueError("capacity: a sliding cache forgets instead of filling up; give capacity or window")
+        self.capacity = capacity
+        self.window = window
+        self.length = 0  # positions seen, forgotten ones included: the position of the next token
+        self._start = self._end = 0  # the slots in use
+        self._keys = self._values = torch.empty(0)
+
+    @property
+    def keys(self) -> Tensor:
+        """The keys kept, (B, G, S, E)."""
+        return self._keys[:, :, self._start : self._end]
+
+    @property
+    def values(self) -> Tensor:
+        """The values kept, (B, G, S, E)."""
+        return self._values[:, :, self._start : self._end]
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes reserved, those of free slots included."""
+        return self._keys.nbytes + self._values.nbytes
+
+    def keys_after(self, T: int) -> int:
+        """How many keys S the next `append`, of T positions, will return."""
+        kept = self._end - self._start
+        return T + (kept if self.window is None else min(kept, self.window - 1))
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add T positions, key and value (B, G, T, E); return all that they may see, (B, G, S, E) each.
+
+        Raises ValueError if the cache is full or holds another batch, number of heads or width, TypeError if it holds
+        another dtype.
+        """
+        T = key.size(2)
+        if self.capacity is not None and self.length + T > self.capacity:
+            raise ValueError(f"cache: {self.length} + {T} positions exceed its capacity of {self.capacity}")
+        if self._keys.numel() == 0:
+            self._reserve(key, value, self.capacity or 2 * (self.window or T))
+        self._check(key)
+        self.length += T
+        if self.window is not None and self.window < T:
+            return self._append_long(key, value, self.window)
+        if self._end + T > self._keys.size(2):
+            self._make_room(T)
+        start, self._end = self._end, self._end + T
+        self._keys[:, :, start : self._end] = key
+        self._values[:, :, start : self._end] = value
+        if self.window is not None:
+            self._start = max(self._start, start - (self.window - 1))  # the oldest key that the first new query sees
+        return self.keys, self.values
+
+    def reorder(self, rows: Tensor) -> None:
+        """Take the examples `rows` (B',) in place of the present ones: beams that fork and die."""
+        if self._end == 0:
+            return
+        keys, values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+        if len(rows) != self._keys.size(0):
+            self._reserve(keys, values, self._keys.size(2))
+        self.keys.copy_(keys)
+        self.values.copy_(values)
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` positions, such as guesses that a check refused."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"length: expected 0 to {self.length}, the positions cached, got {length!r}")
+        if self.window is not None and length < self.length:
+            raise ValueError("length: a sliding cache no longer has what came before; use one without a window")
+        self.length = self._end = length
+
+    def _reserve(self, key: Tensor, value: Tensor, room: int) -> None:
+        B, G, _, E = key.shape
+        self._keys = key.new_empty(B, G, room, E)
+        self._values = value.new_empty(B, G, room, value.size(-1))
+
+    def _make_room(self, T: int) -> None:
+        """Double a growing cache; move what a sliding one still needs to the front."""
+        if self.window is None:
+            keys, values = self.keys, self.values
+            self._reserve(keys, values, max(2 * self._keys.size(2), self._end + T))
+        else:
+            self._start = max(self._start, self._end - (self.window - 1))
+            keys, values = self.keys.clone(), self.values.clone()  # the slots may overlap
+        self._start, self._end = 0, keys.size(2)
+        self.keys.copy_(keys)
+        self.values.copy_(values)
+
+    def _append_long(self, key: Tensor, value: Tensor, window: int) -> tuple[Tensor, Tensor]:
+        """Show more new positions than the window holds, and keep the latest of them."""
+        self._start = max(self._start, self._end - (window - 1))
+        keys = torch.cat([self.keys, key], dim=2)
+        values = torch.cat([self.values, value], dim=2)
+        self._start, self._end = 0, window
+        self.keys.copy_(keys[:, :, -window:])
+        self.values.copy_(values[:, :, -window:])
+        return keys, values
+
+    def _check(self, key: Tensor) -> None:
+        if key.dtype != self._keys.dtype:
+            raise TypeError(f"cache: holds {self._keys.dtype}, cannot take {key.dtype}")
+        expected, got = (*self._keys.shape[:2], self._keys.size(3)), (*key.shape[:2], key.size(3))
+        if got != expected:
+            raise ValueError(f"cache: holds batch, key heads and width {expected}, cannot take {got}")
+
+
+class LayerCache(NamedTuple):
+    """The caches of one decoder layer; that of cross-attention is filled once, from the encoder's output."""
+
+    self_attention: KVCache
+    cross_attention: KVCache | None
+
+
+class DecoderCache:
+    """The caches of all layers of a decoder; kinds as in `KVCache`."""
+
+    def __init__(
+        self, n_layers: int, *, cross: bool = False, capacity: int | None = None, window: int | None = None
+    ) -> None:
+        self.layers = [
+            LayerCache(KVCache(capacity, window=window), KVCache() if cross else None) for _ in range(n_layers)
+        ]
+
+    @property
+    def length(self) -> int:
+        """Positions seen so far: the position of the next token."""
+        return self.layers[0].self_attention.length
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes reserved in all layers."""
+        return sum(cache.n_bytes for layer in self.layers for cache in layer if cache is not None)
+
+    def keys_after(self, T: int) -> int:
+        """How many keys the self-attention of the next T positions will see."""
+        return self.layers[0].self_attention.keys_after(T)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Take the examples `rows` (B',) in place of the present ones."""
+        for layer in self.layers:
+            for cache in layer:
+                if cache is not None:
+                    cache.reorder(rows)
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` positions; the cross-attention keeps its keys."""
+        for layer in self.layers:
+            layer.self_attention.truncate(length)

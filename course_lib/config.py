@@ -1,0 +1,144 @@
+"""One dataclass with every switch of a Transformer: the original, BERT, GPT-2, T5 and Llama are rows of its table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from torch import Tensor
+
+from course_lib.positions import RotaryLayout
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+NormKind = Literal["layer", "rms", "none"]
+NormPlace = Literal["pre", "post"]
+Positions = Literal["none", "sinusoidal", "learned", "rotary", "alibi", "relative"]
+Init = Literal["xavier", "normal"]
+
+_CHOICES: dict[str, Any] = {
+    "activation": Activation,
+    "norm": NormKind,
+    "norm_place": NormPlace,
+    "positions": Positions,
+    "rotary_layout": RotaryLayout,
+    "init": Init,
+}
+_SIZES = ("d_model", "n_heads", "max_length", "relative_buckets", "relative_max_distance")
+_OPTIONAL_SIZES = ("n_kv_heads", "d_head", "d_ff", "vocab_size", "target_vocab_size", "window")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """Sizes and switches; the defaults are the base model of Vaswani et al. 2017, table 3.
+
+    Raises ValueError or TypeError that names the field.
+    """
+
+    # Sizes
+    d_model: int = 512  # D
+    n_heads: int = 8  # H
+    n_kv_heads: int | None = None  # G, heads of keys and values; H unless given
+    d_head: int | None = None  # E, D / H unless given
+    d_ff: int | None = None  # F, 4 D unless given
+    n_encoder_layers: int = 6
+    n_decoder_layers: int = 6
+    vocab_size: int | None = None  # V; None: the model takes vectors (B, T, D) in place of token ids
+    target_vocab_size: int | None = None  # that of the decoder, V unless given
+    max_length: int = 1024  # positions of a learned table
+    pad_id: int | None = None  # source tokens with this id are hidden unless a mask is given
+
+    # Order of the tokens
+    positions: Positions = "sinusoidal"
+    rotary_base: float = 10000.0
+    rotary_layout: RotaryLayout = "half"
+    rotary_scaling: Callable[[Tensor], Tensor] | None = None
+    relative_buckets: int = 32
+    relative_max_distance: int = 128
+    window: int | None = None  # self-attention sees this many latest positions, all unless given
+
+    # Layers
+    activation: Activation = "relu"
+    gated: bool = False  # act(gate(x)) * up(x), such as SwiGLU with activation "silu"
+    norm: NormKind = "layer"
+    norm_place: NormPlace = "post"
+    norm_eps: float = 1e-5
+    final_norm: bool | None = None  # after the last layer; only with norm_place "pre" unless given
+    bias: bool = True  # in linear maps and LayerNorm
+    attention_scale: float | None = None  # 1 / sqrt(E) unless given
+    residual: bool = True  # False only to see what breaks
+
+    # Embeddings and head
+    scale_embeddings: bool = True  # token vectors times sqrt(D)
+    embedding_norm: bool = False
+    share_vocabulary: bool = False  # source and target have one table
+    tie_embeddings: bool = True  # the head's weights are the target table
+    head_bias: bool = False
+    logit_scale: float = 1.0  # factor on the input of the head
+
+    # Dropout
+    dropout: float = 0.1  # of each sublayer's output
+    embedding_dropout: float | None = None  # of embeddings; `dropout` unless given
+    attention_dropout: float | None = None  # of attention weights; `dropout` unless given
+    activation_dropout: float | None = None  # inside the feed-forward; `dropout` unless given
+
+    # Initial weights of linear maps and tables
+    init: Init = "xavier"  # "normal" draws from N(0, init_std)
+    init_std: float = 0.02
+    scale_residual_init: bool = False  # maps that write to the residual stream start smaller, by sqrt of their number
+
+    def __post_init__(self) -> None:
+        """Refuse fields that make no sense."""
+        for name in _SIZES + _OPTIONAL_SIZES:
+            value = getattr(self, name)
+            if value is None and name in _OPTIONAL_SIZES:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
+        for name in ("n_encoder_layers", "n_decoder_layers"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name}: expected an integer of at least 0, got {value!r}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in get_args(choices):
+                raise ValueError(f"{name}: expected one of {get_args(choices)}, got {getattr(self, name)!r}")
+        for name in ("dropout", "embedding_dropout", "attention_dropout", "activation_dropout"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value < 1.0:
+                raise ValueError(f"{name}: expected a probability in [0, 1), got {value!r}")
+        for name in ("norm_eps", "init_std"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)!r}")
+        self._check_fit()
+
+    def _check_fit(self) -> None:
+        """Refuse fields that do not fit each other."""
+        if self.d_head is None and self.d_model % self.n_heads:
+            raise ValueError(f"d_model: expected a multiple of n_heads={self.n_heads}, got {self.d_model}")
+        if self.n_kv_heads is not None and self.n_heads % self.n_kv_heads:
+            raise ValueError(f"n_kv_heads: expected a divisor of n_heads={self.n_heads}, got {self.n_kv_heads}")
+        if self.positions == "rotary" and self.head_width % 2:
+            raise ValueError(f"d_head: rotary positions need an even width of a head, got {self.head_width}")
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ValueError(f"d_model: sinusoidal positions need an even width, got {self.d_model}")
+        if self.target_vocab_size is not None and self.vocab_size is None:
+            raise ValueError("target_vocab_size: expected None like vocab_size")
+        if self.share_vocabulary and self.target_vocab_size not in (None, self.vocab_size):
+            raise ValueError(
+                f"share_vocabulary: expected target_vocab_size={self.vocab_size}, got {self.target_vocab_size}"
+            )
+        if self.pad_id is not None and not 0 <= self.pad_id < (self.vocab_size or 0):
+            raise ValueError(f"pad_id: expected a token id below vocab_size={self.vocab_size}, got {self.pad_id!r}")
+
+    @property
+    def head_width(self) -> int:
+        """E, the width of a head."""
+        return self.d_model // self.n_heads if self.d_head is None else self.d_head
+
+    @property
+    def ff_width(self) -> int:
+        """F, the width inside the feed-forward."""
+        return 4 * self.d_model if self.d_ff is None else self.d_ff
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether a norm follows the last layer."""
+        return self.norm_place == "pre" if self.final_norm is None else self.final_norm

@@ -1,0 +1,277 @@
+"""The parts of a layer beside attention: norms, feed-forward, embeddings.
+
+Shapes: B batch, T positions, D model width, F feed-forward width, V vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.config import Activation, NormKind, NormPlace, TransformerConfig
+from course_lib.multi_head import MultiHeadAttention
+from course_lib.positions import LearnedPositionalEmbedding
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+class LayerNorm(nn.Module):
+    """Each vector minus its mean, over its standard deviation, times a trained weight, plus a trained bias.
+
+    The layers of this package use `torch.nn.LayerNorm`, which computes the same in one kernel; this is the formula to
+    read. The variance divides by D, not D - 1, and eps stands under the root.
+
+    Source: Ba et al. 2016, equations 3 and 4.
+    """
+
+    def __init__(self, d_model: int, *, eps: float = 1e-5, bias: bool = True) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis: (..., D) -> (..., D)."""
+        centred = x - x.mean(dim=-1, keepdim=True)
+        variance = centred.square().mean(dim=-1, keepdim=True)  # (..., 1)
+        normed = centred * torch.rsqrt(variance + self.eps) * self.weight
+        return normed if self.bias is None else normed + self.bias
+
+
+class RMSNorm(nn.Module):
+    """Each vector over its root mean square, times a trained weight; computed in float32 or better.
+
+    No mean is subtracted and nothing added: cheaper than LayerNorm. Source: Zhang and Sennrich 2019, equation 4.
+    """
+
+    def __init__(self, d_model: int, *, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis: (..., D) -> (..., D)."""
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
+        return self.weight * normed.to(x.dtype)
+
+
+def build_norm(kind: NormKind, d_model: int, *, eps: float = 1e-5, bias: bool = True) -> nn.Module:
+    """Return a norm over vectors of width D; `bias` is for LayerNorm, "none" changes nothing."""
+    if kind == "layer":
+        return nn.LayerNorm(d_model, eps=eps, bias=bias)
+    if kind == "rms":
+        return RMSNorm(d_model, eps=eps)
+    if kind == "none":
+        return nn.Identity()
+    raise ValueError(f"kind: expected 'layer', 'rms' or 'none', got {kind!r}")
+
+
+class Residual(nn.Module):
+    """The residual connection around attention or a feed-forward, with its norm before or after.
+
+    "post" is the original: norm(x + f(x)). "pre" leaves the stream x itself alone: x + f(norm(x)).
+    A layer calls `before` on x, f on the result, and `after` with both. Without `residual`, f(x) stands alone.
+
+    Sources: Vaswani et al. 2017, section 3.1; Xiong et al. 2020 for "pre".
+    """
+
+    def __init__(self, norm: nn.Module, *, place: NormPlace, dropout: float = 0.0, residual: bool = True) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dropout = nn.Dropout(dropout)
+        self.place, self.residual = place, residual
+
+    def before(self, x: Tensor) -> Tensor:
+        """What the sublayer reads."""
+        return self.norm(x) if self.place == "pre" else x
+
+    def after(self, x: Tensor, update: Tensor) -> Tensor:
+        """The stream with the sublayer's output added."""
+        update = self.dropout(update)
+        x = x + update if self.residual else update
+        return self.norm(x) if self.place == "post" else x
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with an activation between, applied to each position by itself.
+
+    Args:
+        d_model: width D.
+        d_ff: width F inside, 4 D unless given.
+        activation: "relu" (the paper), "gelu" (BERT), "gelu_tanh" (GPT-2), "silu" (Llama, with `gated`).
+        gated: multiply a second map of the input by the activated one; with "silu" this is SwiGLU.
+        bias: whether the maps add a bias.
+        dropout: probability of dropping an activation in training.
+
+    Sources: Vaswani et al. 2017, section 3.3, equation 2; Shazeer 2020 for the gated forms.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int | None = None,
+        *,
+        activation: Activation = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        d_ff = 4 * d_model if d_ff is None else d_ff
+        for name, size in (("d_model", d_model), ("d_ff", d_ff)):
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+        if activation not in _ACTIVATIONS:
+            raise ValueError(f"activation: expected one of {tuple(_ACTIVATIONS)}, got {activation!r}")
+        self.activation = activation
+        self.gate = nn.Linear(d_model, d_ff, bias=bias) if gated else None
+        self.up = nn.Linear(d_model, d_ff, bias=bias)
+        self.down = nn.Linear(d_ff, d_model, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform each position: (..., D) -> (..., D)."""
+        activate = _ACTIVATIONS[self.activation]
+        if self.gate is None:
+            inner = activate(self.up(x))  # (..., D) -> (..., F)
+        else:
+            inner = activate(self.gate(x)) * self.up(x)
+        return self.down(self.dropout(inner))  # (..., F) -> (..., D)
+
+
+class TokenEmbedding(nn.Module):
+    """A table with one trained vector a token.
+
+    The table starts with standard deviation D^-0.5. Used as the head too (tied), it then gives logits of about unit
+    variance from normed vectors, so that the first loss is near ln V; and times sqrt(D), as the paper does, the token
+    vectors have unit variance beside positional encodings of about the same size.
+
+    Args:
+        vocab_size: V, rows of the table.
+        d_model: width D.
+        scale: multiply the vectors by sqrt(D).
+
+    Source: Vaswani et al. 2017, section 3.4.
+    """
+
+    def __init__(self, vocab_size: int, d_model: int, *, scale: bool = True) -> None:
+        super().__init__()
+        for name, size in (("vocab_size", vocab_size), ("d_model", d_model)):
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+        self.vocab_size = vocab_size
+        self.factor = d_model**0.5 if scale else 1.0
+        self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
+        nn.init.normal_(self.weight, std=d_model**-0.5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Look up integer token ids: (B, T) -> (B, T, D). Raises ValueError (on a CPU) for an id not in the table."""
+        if tokens.is_floating_point() or tokens.dtype == torch.bool:
+            raise TypeError(f"tokens: expected integer token ids, got {tokens.dtype}")
+        try:
+            vectors = F.embedding(tokens, self.weight)
+        except IndexError:
+            raise ValueError(
+                f"tokens: expected ids 0 to {self.vocab_size - 1} for vocab_size={self.vocab_size}, "
+                f"got {tokens.min().item()} to {tokens.max().item()}"
+            ) from None
+        return vectors if self.factor == 1.0 else vectors * self.factor
+
+
+def build_attention(config: TransformerConfig, *, cross: bool = False) -> MultiHeadAttention:
+    """Return the self-attention or the cross-attention that the config describes."""
+    return MultiHeadAttention(
+        config.d_model,
+        config.n_heads,
+        n_kv_heads=config.n_kv_heads,
+        d_head=config.d_head,
+        bias=config.bias,
+        dropout=config.dropout if config.attention_dropout is None else config.attention_dropout,
+        scale=config.attention_scale,
+        window=None if cross else config.window,
+        fused=not cross,
+    )
+
+
+def build_feed_forward(config: TransformerConfig) -> FeedForward:
+    """Return the feed-forward that the config describes."""
+    return FeedForward(
+        config.d_model,
+        config.ff_width,
+        activation=config.activation,
+        gated=config.gated,
+        bias=config.bias,
+        dropout=config.dropout if config.activation_dropout is None else config.activation_dropout,
+    )
+
+
+def build_residual(config: TransformerConfig) -> Residual:
+    """Return the residual connection, with its norm, that the config describes."""
+    norm = build_norm(config.norm, config.d_model, eps=config.norm_eps, bias=config.bias)
+    return Residual(norm, place=config.norm_place, dropout=config.dropout, residual=config.residual)
+
+
+def init_weights(module: nn.Module, config: TransformerConfig, *, n_residuals: int) -> None:
+    """Draw the weights of all linear maps and token tables in `module` as the config says; biases become zero.
+
+    With `scale_residual_init`, maps that write to the residual stream start smaller by sqrt(n_residuals), the number
+    of sublayers that add to it. Source: Glorot and Bengio 2010 for "xavier"; Radford et al. 2019 (GPT-2), section 2.3.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.xavier_uniform_(part.weight) if config.init == "xavier" else _normal(part.weight, config)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+    for part in module.modules():
+        if isinstance(part, MultiHeadAttention) and config.init == "xavier":
+            part.reset_parameters()  # fused projections keep the fan of each
+        if isinstance(part, MultiHeadAttention | FeedForward) and config.scale_residual_init:
+            written = part.output if isinstance(part, MultiHeadAttention) else part.down
+            with torch.no_grad():
+                written.weight.mul_(n_residuals**-0.5)
+    for part in module.modules():  # last: a tied head must start as its table does
+        if isinstance(part, TokenEmbedding | LearnedPositionalEmbedding):
+            nn.init.normal_(part.weight, std=config.d_model**-0.5 if config.init == "xavier" else config.init_std)
+
+
+def _normal(weight: Tensor, config: TransformerConfig) -> None:
+    nn.init.normal_(weight, std=config.init_std)
+
+
+def config_from_torch(
+    layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, **others: Any
+) -> TransformerConfig:
+    """Return the switches of a `torch.nn` layer, which knows neither tokens nor positions; `others` are more fields."""
+    functions = {F.relu: "relu", F.gelu: "gelu", F.silu: "silu"}
+    activation: Any = layer.activation
+    name = functions.get(activation)
+    if isinstance(activation, nn.ReLU):
+        name = "relu"
+    elif isinstance(activation, nn.GELU):
+        name = "gelu" if activation.approximate == "none" else "gelu_tanh"
+    elif isinstance(activation, nn.SiLU):
+        name = "silu"
+    if name is None:
+        raise ValueError(f"layer: expected a ReLU, GELU or SiLU activation, got {activation!r}")
+    fields = {
+        "d_model": layer.linear1.in_features,
+        "n_heads": layer.self_attn.num_heads,
+        "d_ff": layer.linear1.out_features,
+        "activation": name,
+        "norm_place": "pre" if layer.norm_first else "post",
+        "norm_eps": layer.norm1.eps,
+        "bias": layer.linear1.bias is not None,
+        "positions": "none",
+        "dropout": layer.dropout1.p,
+        "attention_dropout": layer.self_attn.dropout,
+        "activation_dropout": layer.dropout.p,
+    }
+    return TransformerConfig(**{**fields, **others})

@@ -1,0 +1,297 @@
+"""Multi-head attention: several attentions side by side, each in its own subspace.
+
+Shapes: B batch, T query positions, S key positions, H heads, G key/value heads, D model width, E head width.
+Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.attention import scaled_dot_product_attention
+from course_lib.cache import KVCache
+from course_lib.masks import combine_masks, sliding_window_mask
+from course_lib.positions import Rotation, apply_rotary
+
+
+def split_heads(x: Tensor, n_heads: int) -> Tensor:
+    """Cut the width into heads: (B, T, H * E) -> (B, H, T, E)."""
+    if x.dim() != 3 or x.size(-1) % n_heads != 0:
+        raise ValueError(f"x: expected (B, T, width) with a width divisible by {n_heads} heads, got {tuple(x.shape)}")
+    B, T, width = x.shape
+    return x.view(B, T, n_heads, width // n_heads).transpose(1, 2)  # (B, T, H, E) -> (B, H, T, E)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """Put the heads side by side again: (B, H, T, E) -> (B, T, H * E)."""
+    return x.transpose(1, 2).flatten(2)  # (B, T, H, E) -> (B, T, H * E)
+
+
+def repeat_heads(x: Tensor, times: int) -> Tensor:
+    """Give each key/value head to `times` query heads in a row: (B, G, S, E) -> (B, G * times, S, E)."""
+    return x if times == 1 else x.repeat_interleave(times, dim=1)
+
+
+class MultiHeadAttention(nn.Module):
+    """H attentions on E-wide projections of the input, their outputs side by side, then a linear map.
+
+    Args:
+        d_model: width D of the input and the output.
+        n_heads: H, heads of the queries.
+        n_kv_heads: G, heads of keys and values; each serves H / G query heads in a row. H unless given; 1 is
+            multi-query attention (Shazeer 2019), between is grouped-query attention (Ainslie et al. 2023).
+        d_head: width E of a head, D / H unless given.
+        d_context: width of the context in cross-attention, D unless given.
+        bias: whether the linear maps add a bias.
+        dropout: probability of dropping an attention weight in training.
+        scale: factor on the scores, 1 / sqrt(E) unless given (T5 uses 1).
+        window: attend only to the `window` latest positions, the own one included; to window - 1 on either side in
+            calls without `causal`. Self-attention only.
+        fused: compute queries, keys and values of self-attention by one matrix product. A state dict of either form
+            loads into the other.
+
+    Raises ValueError if the widths and heads do not fit each other.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        n_kv_heads: int | None = None,
+        d_head: int | None = None,
+        d_context: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        window: int | None = None,
+        fused: bool = False,
+    ) -> None:
+        super().__init__()
+        sizes = {"d_model": d_model, "n_heads": n_heads, "n_kv_heads": n_kv_heads, "d_head": d_head}
+        for name, size in {**sizes, "d_context": d_context, "window": window}.items():
+            if size is not None and (not isinstance(size, int) or size < 1):
+                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+        if d_head is None and d_model % n_heads != 0:
+            raise ValueError(f"d_model: expected a multiple of n_heads={n_heads}, got {d_model}")
+        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        if n_heads % n_kv_heads != 0:
+            raise ValueError(f"n_kv_heads: expected a divisor of n_heads={n_heads}, got {n_kv_heads}")
+        d_context = d_model if d_context is None else d_context
+        if fused and d_context != d_model:
+            raise ValueError(f"fused: expected d_context equal to d_model={d_model}, got {d_context}")
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout!r}")
+        self.d_model, self.d_context = d_model, d_context
+        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
+        self.d_head = d_model // n_heads if d_head is None else d_head
+        self.dropout, self.scale, self.window, self.fused = dropout, scale, window, fused
+
+        d_query, d_key = n_heads * self.d_head, n_kv_heads * self.d_head
+        self._widths = [d_query, d_key, d_key]
+        if fused:
+            self.qkv = nn.Linear(d_model, sum(self._widths), bias=bias)
+        else:
+            self.query = nn.Linear(d_model, d_query, bias=bias)
+            self.key = nn.Linear(d_context, d_key, bias=bias)
+            self.value = nn.Linear(d_context, d_key, bias=bias)
+        self.output = nn.Linear(d_query, d_model, bias=bias)
+        self.register_load_state_dict_pre_hook(_fuse_or_separate)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw each projection from Xavier's uniform distribution, its own fan even when fused; biases are zero."""
+        for weight in [*self.projection_weights(), self.output.weight]:
+            nn.init.xavier_uniform_(weight)
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def projection_weights(self) -> list[Tensor]:
+        """The weights of queries (H * E, D), keys and values (G * E, D), as views if they are fused."""
+        if self.fused:
+            return list(self.qkv.weight.split(self._widths))
+        return [self.query.weight, self.key.weight, self.value.weight]
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        bias: Tensor | None = None,
+        rotation: Rotation | None = None,
+        cache: KVCache | None = None,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Let x attend to `context`, or to itself if there is none.
+
+        Args:
+            x: (B, T, D).
+            context: (B, S, d_context), for cross-attention.
+            mask: boolean, True = may attend, (T, S) or broadcastable to (B, H, T, S). With a cache, S counts all
+                positions so far.
+            causal: also hide later positions.
+            bias: numbers added to the scores, broadcastable to (B, H, T, S), such as `ALiBi` or
+                `RelativePositionBias` gives.
+            rotation: what `RotaryEmbedding` gives for the positions of x; queries and keys are turned by it.
+            cache: earlier keys and values, which x also attends to and where its own are added. In cross-attention the
+                first call fills it and later ones reuse it, without a look at `context`.
+            return_weights: also return the weights (B, H, T, S) of this pass, before dropout.
+
+        Returns:
+            The output (B, T, D), or (output, weights).
+        """
+        self._check(x, context, cache)
+        query, key, value = self._project(x, context, cache)
+        if rotation is not None:
+            query = apply_rotary(query, rotation)
+            # Keys are turned before they are stored: the turn depends on nothing but their own position.
+            key = apply_rotary(key, rotation) if context is None else key
+        if cache is not None:
+            if context is None or cache.length == 0:
+                key, value = cache.append(key, value)
+            if mask is not None and cache.window is not None and mask.size(-1) == cache.length:
+                mask = mask[..., -key.size(2) :]  # the positions that the cache still has
+        if self.window is not None and key.size(2) > self.window:
+            near = sliding_window_mask(x.size(1), key.size(2), window=self.window, causal=causal, device=x.device)
+            mask, causal = combine_masks(mask, near), False
+
+        heads, weights = self._attend(query, key, value, mask, causal, bias, return_weights)
+        output = self.output(merge_heads(heads))
+        return output if weights is None else (output, weights)
+
+    def _project(self, x: Tensor, context: Tensor | None, cache: KVCache | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, H, T, E) of x, keys and values (B, G, S, E) of the context."""
+        if context is None and self.fused:
+            query, key, value = self.qkv(x).split(self._widths, dim=-1)
+        elif context is not None and cache is not None and cache.length > 0:
+            return split_heads(self._linear(x, 0), self.n_heads), cache.keys, cache.values
+        else:
+            context = x if context is None else context
+            query, key, value = self._linear(x, 0), self._linear(context, 1), self._linear(context, 2)
+        return (
+            split_heads(query, self.n_heads),
+            split_heads(key, self.n_kv_heads),
+            split_heads(value, self.n_kv_heads),
+        )
+
+    def _linear(self, x: Tensor, which: int) -> Tensor:
+        """One of the projections by itself: 0 query, 1 key, 2 value."""
+        if not self.fused:
+            return (self.query, self.key, self.value)[which](x)
+        bias = None if self.qkv.bias is None else self.qkv.bias.split(self._widths)[which]
+        return F.linear(x, self.projection_weights()[which], bias)
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        causal: bool,
+        bias: Tensor | None,
+        return_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend in each head: the outputs (B, H, T, E) and, if asked for, the weights (B, H, T, S)."""
+        B, H, T, E = query.shape
+        G, S = self.n_kv_heads, key.size(2)
+        share = H // G
+        folded = share > 1 and T == 1
+        if folded:
+            # In decoding, the heads of a group stand in as the queries of one: no copy of the cached keys.
+            query = query.reshape(B, G, share, E)  # (B, H, 1, E) -> (B, G, H / G, E)
+            mask, bias, causal = _fold(mask, G, share), _fold(bias, G, share), False
+        else:
+            key, value = repeat_heads(key, share), repeat_heads(value, share)
+        if bias is not None and bias.is_floating_point():
+            bias = bias.to(query.dtype)  # tables of positions stay float32 under autocast
+        dropout = self.dropout if self.training else 0.0
+        result = scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            mask=mask,
+            causal=causal,
+            scale=self.scale,
+            dropout=dropout,
+            bias=bias,
+            return_weights=return_weights,
+        )
+        heads, weights = result if isinstance(result, tuple) else (result, None)
+        if folded:
+            heads = heads.reshape(B, H, T, E)  # (B, G, H / G, E) -> (B, H, 1, E)
+            weights = None if weights is None else weights.reshape(B, H, T, S)
+        return heads, weights
+
+    def _check(self, x: Tensor, context: Tensor | None, cache: KVCache | None) -> None:
+        if x.dim() != 3 or x.size(-1) != self.d_model or x.size(1) == 0:
+            raise ValueError(f"x: expected (B, T, D={self.d_model}) with T of at least 1, got {tuple(x.shape)}")
+        if context is not None:
+            if context.dim() != 3 or context.size(-1) != self.d_context or context.size(1) == 0:
+                raise ValueError(
+                    f"context: expected (B, S, {self.d_context}) with S of at least 1, got {tuple(context.shape)}"
+                )
+            if context.size(0) != x.size(0):
+                raise ValueError(f"context: expected batch B={x.size(0)} like x, got {context.size(0)}")
+            if self.window is not None:
+                raise ValueError("context: attention with a window is for self-attention only")
+        elif self.d_context != self.d_model:
+            raise ValueError(f"context: needed, its width d_context={self.d_context} is not that of x")
+        elif cache is not None and cache.window is not None and cache.window < (self.window or math.inf):
+            raise ValueError(f"cache: forgets after {cache.window} positions, this attention has window={self.window}")
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention, *, fused: bool = False) -> "MultiHeadAttention":
+        """Take over a `torch.nn.MultiheadAttention`; ours is always batch-first and its masks have True = may attend.
+
+        Raises ValueError for its options that no Transformer uses: kdim other than vdim, add_bias_kv, add_zero_attn.
+        """
+        if module.kdim != module.vdim:
+            raise ValueError(f"module: expected kdim equal to vdim, got {module.kdim} and {module.vdim}")
+        if module.bias_k is not None or module.add_zero_attn:
+            raise ValueError("module: add_bias_kv and add_zero_attn have no counterpart here")
+        if module.in_proj_weight is None:
+            weights = [module.q_proj_weight, module.k_proj_weight, module.v_proj_weight]
+        else:
+            weights = list(module.in_proj_weight.chunk(3))
+        state = {f"{name}.weight": weight for name, weight in zip(_PARTS, weights, strict=True)}
+        state["output.weight"] = module.out_proj.weight
+        if module.in_proj_bias is not None:
+            state.update({f"{name}.bias": b for name, b in zip(_PARTS, module.in_proj_bias.chunk(3), strict=True)})
+            state["output.bias"] = module.out_proj.bias
+        attention = cls(
+            module.embed_dim,
+            module.num_heads,
+            d_context=module.kdim,
+            bias=module.in_proj_bias is not None,
+            dropout=module.dropout,
+            fused=fused,
+        ).to(module.out_proj.weight)
+        attention.load_state_dict(state)
+        return attention.train(module.training)
+
+
+_PARTS = ("query", "key", "value")
+
+
+def _fold(scores_like: Tensor | None, G: int, share: int) -> Tensor | None:
+    """A mask or bias for one query, for the grouped form: (1 or B, H, 1, S) -> (1 or B, G, H / G, S)."""
+    if scores_like is None or scores_like.dim() not in (2, 4):
+        return scores_like
+    scores_like = scores_like if scores_like.dim() == 4 else scores_like[None, None]  # (1, S) -> (1, 1, 1, S)
+    return scores_like if scores_like.size(1) == 1 else scores_like.unflatten(1, (G, share)).squeeze(3)
+
+
+def _fuse_or_separate(module: MultiHeadAttention, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Before loading: join or cut the projections in the state dict if it has the other form."""
+    for kind in ("weight", "bias"):
+        whole, parts = f"{prefix}qkv.{kind}", [f"{prefix}{name}.{kind}" for name in _PARTS]
+        if module.fused and all(part in state for part in parts):
+            state[whole] = torch.cat([state.pop(part) for part in parts])
+        elif not module.fused and whole in state and len(state[whole]) == sum(module._widths):
+            state.update(zip(parts, state.pop(whole).split(module._widths), strict=True))

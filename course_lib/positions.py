@@ -1,0 +1,297 @@
+"""Position schemes: how a Transformer learns the order of its tokens.
+
+Two are added to the token vectors (sinusoidal, learned), one turns queries and keys (rotary), two are added to the
+attention scores (ALiBi, relative buckets).
+
+Shapes: B batch, T query positions, S key positions, H heads, D model width, E head width. Positions are integers,
+(T,) for a whole batch or (B, T) where examples differ, as with padding on the left.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+RotaryLayout = Literal["half", "interleaved"]
+
+
+def _even(name: str, width: int) -> int:
+    if not isinstance(width, int) or width < 2 or width % 2:
+        raise ValueError(
+            f"{name}: expected an even integer of at least 2, sines and cosines come in pairs; got {width!r}"
+        )
+    return width
+
+
+def _integers(positions: Tensor) -> None:
+    if positions.is_floating_point() or positions.dtype == torch.bool:
+        raise TypeError(f"positions: expected integers, got {positions.dtype}")
+
+
+def frequencies(width: int, base: float = 10000.0) -> Tensor:
+    """Angular frequencies in radians a position, one a pair of dimensions: base^(-2i / width), float32 (width / 2,)."""
+    if not base > 1:
+        raise ValueError(f"base: expected a number above 1, got {base!r}")
+    return 1.0 / base ** (torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width)
+
+
+class _Frequencies(nn.Module):
+    """Keeps float32 frequencies through `.to(bfloat16)`, which would spoil a buffer: 0.0316 would become 0.0317."""
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__()
+        self.values = values
+
+    def angles(self, positions: Tensor) -> Tensor:
+        """Integer positions (...) -> angles in radians, float32 (..., width / 2)."""
+        _integers(positions)
+        if self.values.device != positions.device:
+            self.values = self.values.to(positions.device)
+        return positions[..., None].float() * self.values
+
+
+class SinusoidalPositionalEncoding(_Frequencies):
+    """Fixed sines (even dimensions) and cosines (odd ones) of each position, to be added to the token vectors.
+
+    Needs no training, and has a value at any position. Raises ValueError for an odd width.
+    Source: Vaswani et al. 2017, section 3.5.
+    """
+
+    def __init__(self, d_model: int, *, base: float = 10000.0) -> None:
+        super().__init__(frequencies(_even("d_model", d_model), base))
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Encode integer positions: (..., T) -> float32 (..., T, D)."""
+        angles = self.angles(positions)  # (..., T, D / 2)
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)  # (..., T, D / 2, 2) -> (..., T, D)
+
+
+def position_shift_matrix(shift: int, d_model: int, *, base: float = 10000.0) -> Tensor:
+    """Return the matrix M (D, D) with M @ encoding(p) = encoding(p + shift) at every position p.
+
+    It turns each pair (sine, cosine) by the angle shift * frequency, so it does not depend on p.
+    Source: Vaswani et al. 2017, section 3.5, the sentence on linear functions of PE.
+    """
+    angle = shift * frequencies(_even("d_model", d_model), base).double()
+    blocks = torch.stack([angle.cos(), angle.sin(), -angle.sin(), angle.cos()], dim=-1).view(-1, 2, 2)
+    return torch.block_diag(*blocks).float()
+
+
+class LearnedPositionalEmbedding(nn.Module):
+    """A table with one trained vector a position, to be added to the token vectors.
+
+    Args:
+        max_length: positions in the table; there is no vector for any other.
+        d_model: width D.
+
+    Source: Gehring et al. 2017, section 3.1; used by BERT and GPT-2.
+    """
+
+    def __init__(self, max_length: int, d_model: int) -> None:
+        super().__init__()
+        for name, size in (("max_length", max_length), ("d_model", d_model)):
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+        self.max_length = max_length
+        self.weight = nn.Parameter(torch.empty(max_length, d_model))
+        nn.init.normal_(self.weight, std=d_model**-0.5)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Look up integer positions: (..., T) -> (..., T, D). Raises ValueError if one is past the table."""
+        _integers(positions)
+        try:
+            return nn.functional.embedding(positions, self.weight)
+        except IndexError:
+            raise ValueError(
+                f"positions: expected 0 to {self.max_length - 1}, the table has max_length={self.max_length}; "
+                f"got {positions.min().item()} to {positions.max().item()}"
+            ) from None
+
+
+class Rotation(NamedTuple):
+    """The turn of each position: what `RotaryEmbedding` gives and `apply_rotary` takes."""
+
+    cos: Tensor  # (T, E / 2), or (B, 1, T, E / 2) where the examples differ
+    sin: Tensor
+    layout: RotaryLayout
+
+
+class RotaryEmbedding(_Frequencies):
+    """Turns each pair of dimensions of queries and keys by an angle that grows with the position.
+
+    The product of a turned query and a turned key depends on how far apart they stand, not on where.
+
+    Args:
+        width: width E of a head, even.
+        base: the slowest frequency is about 1 / base radians a position.
+        layout: which dimensions form a pair: "half" pairs i with i + E / 2 (Llama and `transformers`), "interleaved"
+            2i with 2i + 1 (the paper). Weights trained with one are wrong with the other.
+        scaling: maps the frequencies (E / 2,) to those used, to reach beyond the trained length.
+
+    Source: Su et al. 2021 (RoFormer), section 3.2.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        base: float = 10000.0,
+        layout: RotaryLayout = "half",
+        scaling: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        if layout not in ("half", "interleaved"):
+            raise ValueError(f"layout: expected 'half' or 'interleaved', got {layout!r}")
+        values = frequencies(_even("width", width), base)
+        super().__init__(values if scaling is None else scaling(values))
+        self.layout: RotaryLayout = layout
+
+    def forward(self, positions: Tensor) -> Rotation:
+        """Integer positions (T,) or (B, T) -> the rotation at each."""
+        angles = self.angles(positions)
+        if angles.dim() == 3:
+            angles = angles[:, None]  # (B, T, E / 2) -> (B, 1, T, E / 2), alike in every head
+        return Rotation(angles.cos(), angles.sin(), self.layout)
+
+
+def apply_rotary(x: Tensor, rotation: Rotation) -> Tensor:
+    """Turn queries or keys (B, H, T, E) by the rotation of their positions, computed in float32 or better."""
+    cos, sin, layout = rotation
+    if x.size(-1) != 2 * cos.size(-1) or x.size(-2) != cos.size(-2):
+        raise ValueError(
+            f"rotation: made for (T, E)={(cos.size(-2), 2 * cos.size(-1))}, got queries or keys {tuple(x.shape)}"
+        )
+    if layout == "half":
+        first, second = x.chunk(2, dim=-1)  # (..., E) -> 2 times (..., E / 2)
+        turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    else:
+        first, second = x[..., 0::2], x[..., 1::2]
+        turned = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
+    return turned.to(x.dtype)
+
+
+@dataclass(frozen=True)
+class LinearScaling:
+    """Positions squeezed by `factor`, so that a longer text spans the trained angles. Source: Chen et al. 2023."""
+
+    factor: float
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Divide each frequency by the factor."""
+        return values / self.factor
+
+
+@dataclass(frozen=True)
+class NTKScaling:
+    """The slowest frequency divided by `factor`, the fastest kept, geometric between: the base grows instead."""
+
+    factor: float
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Return the frequencies (E / 2,) of the larger base."""
+        return values * self.factor ** -torch.linspace(0, 1, len(values), device=values.device)
+
+
+@dataclass(frozen=True)
+class Llama3Scaling:
+    """Slow frequencies divided by `factor`, fast ones kept, a ramp between. Source: Llama 3.1, Dubey et al. 2024.
+
+    A frequency is slow if it turns fewer than `low_turns` times in the `original_length`, fast above `high_turns`.
+    """
+
+    factor: float = 8.0
+    low_turns: float = 1.0
+    high_turns: float = 4.0
+    original_length: int = 8192
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Return the scaled frequencies (E / 2,)."""
+        turns = self.original_length * values / (2 * math.pi)
+        keep = ((turns - self.low_turns) / (self.high_turns - self.low_turns)).clamp(0, 1)
+        return (1 - keep) * values / self.factor + keep * values
+
+
+def alibi_slopes(n_heads: int) -> Tensor:
+    """The slope of each head, float32 (H,): 2^(-8/H), 2^(-16/H), ... for a power of two, else filled up from 2H."""
+    if not isinstance(n_heads, int) or n_heads < 1:
+        raise ValueError(f"n_heads: expected an integer of at least 1, got {n_heads!r}")
+    power = 2 ** int(math.log2(n_heads))
+    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+    slopes += [2 ** (-4 * (head + 1) / power) for head in range(0, 2 * (n_heads - power), 2)]
+    return torch.tensor(slopes, dtype=torch.float32, device="cpu")
+
+
+class ALiBi(nn.Module):
+    """Lowers each score by the distance between query and key times a slope that differs by head.
+
+    Nothing is trained, and any length will do. Source: Press et al. 2022, section 3.
+    """
+
+    def __init__(self, n_heads: int) -> None:
+        super().__init__()
+        self.slopes = alibi_slopes(n_heads)
+
+    def forward(self, T: int, S: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
+        """The bias of T queries on S keys, the last query on the last key: float32 (1, H, T, S)."""
+        if device is not None and self.slopes.device != torch.device(device):
+            self.slopes = self.slopes.to(device)
+        distance = _distance(T, T if S is None else S, self.slopes.device).abs()  # (T, S)
+        return -(self.slopes[:, None, None] * distance)[None]  # (H, 1, 1) * (T, S) -> (1, H, T, S)
+
+
+def _distance(T: int, S: int, device: torch.device) -> Tensor:
+    """Position of each key minus that of each query, the last query on the last key: int (T, S)."""
+    return torch.arange(S, device=device) - (torch.arange(T, device=device)[:, None] + (S - T))
+
+
+def relative_bucket(distance: Tensor, *, n_buckets: int = 32, max_distance: int = 128, bidirectional: bool) -> Tensor:
+    """Number the distances key - query: near ones one by one, far ones in buckets that widen, all beyond in the last.
+
+    With `bidirectional`, half of the buckets are for later keys; without, later keys count as distance 0.
+    Integers of any shape -> int64 of that shape. Source: Raffel et al. 2020 (T5), section 2.1 and its code.
+    """
+    first = torch.zeros_like(distance)
+    if bidirectional:
+        n_buckets //= 2
+        first = (distance > 0) * n_buckets
+        distance = distance.abs()
+    else:
+        distance = (-distance).clamp(min=0)
+    exact = n_buckets // 2
+    ratio = (distance.float() / exact).clamp(min=1).log() / math.log(max_distance / exact)
+    far = (exact + (ratio * (n_buckets - exact)).long()).clamp(max=n_buckets - 1)
+    return first + torch.where(distance < exact, distance, far)
+
+
+class RelativePositionBias(nn.Module):
+    """A trained number for each head and bucket of distances, added to the scores.
+
+    Args:
+        n_heads: H.
+        n_buckets, max_distance, bidirectional: as in `relative_bucket`.
+
+    Source: Raffel et al. 2020 (T5), section 2.1.
+    """
+
+    def __init__(
+        self, n_heads: int, *, n_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+    ) -> None:
+        super().__init__()
+        least = 4 if bidirectional else 2
+        if not isinstance(n_buckets, int) or n_buckets < least or n_buckets % least:
+            raise ValueError(f"n_buckets: expected a multiple of {least}, got {n_buckets!r}")
+        if not isinstance(max_distance, int) or max_distance <= n_buckets // least:
+            raise ValueError(f"max_distance: expected more than {n_buckets // least}, got {max_distance!r}")
+        self.n_buckets, self.max_distance, self.bidirectional = n_buckets, max_distance, bidirectional
+        self.weight = nn.Parameter(torch.empty(n_buckets, n_heads))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, T: int, S: int | None = None) -> Tensor:
+        """The bias of T queries on S keys, the last query on the last key: (1, H, T, S)."""
+        distance = _distance(T, T if S is None else S, self.weight.device)
+        buckets = relative_bucket(
+            distance, n_buckets=self.n_buckets, max_distance=self.max_distance, bidirectional=self.bidirectional
+        )
+        return self.weight[buckets].permute(2, 0, 1)[None]  # (T, S, H) -> (1, H, T, S)
