@@ -1,0 +1,198 @@
+"""The parts of the notebook checks by themselves: tags, tolerance of numbers and pictures, paths, alternative text."""
+
+import io
+import math
+from collections.abc import Iterator
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from course_lib.viz import style
+
+
+def test_tags_are_read(rules):
+    assert rules.read_tags([]) == rules.Allowance()
+    assert rules.read_tags(["tol:0.001", "atol:1e-6", "raises-exception"]) == rules.Allowance(
+        rtol=0.001, atol=1e-6, raises=True
+    )
+    assert rules.read_tags(["picture:10", "hide-input"]).picture == 10
+    assert rules.read_tags(["not-compared:clock"]).not_compared == "clock"
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        *(
+            "tol:",
+            "tol:x",
+            "tol:-0.1",
+            "tol:nan",
+            "tol:inf",
+            "tol:0",
+            "tol:0.5",
+            "tol=0.1",
+            "tol",
+            "Tol:0.1",
+            "tol: 0.1",
+        ),
+        *(
+            "atol:0",
+            "atol:inf",
+            "picture:0.5",
+            "picture:1000",
+            "pictures:2",
+            "not-compared",
+            "not-compared:",
+            "notcompared:x",
+        ),
+        *("nbval-skip", "nbval-ignore-output", "nbval-raises-exception", "skip-execution", "skip"),
+    ],
+)
+def test_a_tag_that_says_nothing_right_is_refused(rules, tag):
+    with pytest.raises(ValueError, match="tag"):
+        rules.read_tags([tag])
+
+
+number = st.floats(-1e6, 1e6).filter(lambda x: abs(x) > 1e-3)
+
+
+@given(value=number, share=st.floats(-0.009, 0.009), words=st.text("abc \n", max_size=9))
+def test_near_numbers_become_the_stored_ones(rules, value, share, words):
+    stored, new = f"{words} loss {value:.6e}{words}", f"{words} loss {value * (1 + share):.6e}{words}"
+    assert rules.snap_numbers(stored, new, rtol=0.01, atol=0.0) == stored
+
+
+@given(value=number, share=st.floats(0.011, 0.5) | st.floats(-0.5, -0.011))
+def test_far_numbers_stay(rules, value, share):
+    stored, new = f"loss {value:.6e}", f"loss {value * (1 + share):.6e}"
+    assert rules.snap_numbers(stored, new, rtol=0.01, atol=0.0) == new
+
+
+@pytest.mark.parametrize(
+    ("stored", "new", "equal"),
+    [
+        ("7 tokens", "8 tokens", False),  # counts are exact
+        ("loss 1.000, 7 tokens", "loss 1.001, 8 tokens", False),
+        ("[ 1.00, -0.00]", "[1.00,  0.00]", True),  # a sign moves the columns
+        ("1.0 2.0", "1.0 2.0 3.0", False),
+        ("loss 1.0", "cost 1.0", False),
+        ("nan 1.0", "2.0 1.0", False),
+        ("1e-3", "1.001e-3", True),
+        ("torch 2.13.0", "torch 2.13.1", False),  # a version is no number
+        ("x1.5y", "x1.51y", False),
+        ("12.5 %", "12.51 %", True),
+    ],
+)
+def test_what_counts_as_a_number(rules, stored, new, equal):
+    assert (rules.snap_numbers(stored, new, rtol=0.01, atol=0.0) == stored) is equal
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("/home/ada/course/x.txt", True),
+        ("see /tmp/x.", True),
+        (r"C:\Users\ada", True),
+        ("file:///etc", True),
+        ("query/key/value and/or 3/4", False),
+        ("<figure></figure>", False),
+        ("https://example.org/home/page", False),
+        ("notebooks/01_attention.ipynb", False),
+        ("~/course", False),
+    ],
+)
+def test_paths_of_one_machine_are_known(rules, text, wrong):
+    assert bool(rules.path_problems(text)) is wrong
+
+
+def test_images_need_alternative_text(rules):
+    long = "The bar of the second word is twice as high as the first."
+    html = f'<img alt="{long}"><p>if a &lt; b</p><img src="a.png"><IMG alt="short">'
+    assert rules.image_alts(html) == [long, "", "short"]
+    assert len(rules.prose_problems(f"![{long}](a.png) and ![](b.png)")) == 1
+
+
+# Pictures: the table in the checks, asserted -------------------------------------------------------------------------
+
+
+def bars(change: float = 0.0) -> Figure:
+    fig, ax = plt.subplots()
+    ax.bar(list("abcdef"), [0.2, 0.35, 0.9, 0.5 * (1 + change), 0.15, 0.7])
+    ax.set(title="weights of one query", ylabel="weight", ylim=(0, 1))
+    return fig
+
+
+def curve(change: float = 0.0) -> Figure:
+    fig, ax = plt.subplots()
+    x = np.linspace(0, 10, 200)
+    ax.plot(x, np.exp(-x / (3 * (1 + change))))
+    ax.set(xlabel="distance", ylabel="gradient")
+    return fig
+
+
+def heat(change: float = 0.0) -> Figure:
+    weights = np.random.default_rng(0).dirichlet(np.ones(6), 5)
+    weights[2, 3] += change
+    fig, ax = plt.subplots()
+    ax.imshow(weights, vmin=0, vmax=1)
+    for (i, j), weight in np.ndenumerate(weights):
+        ax.text(j, i, f"{weight:.2f}", ha="center", va="center")
+    return fig
+
+
+def text(words: str = "exponent 1.95") -> Figure:
+    fig, ax = plt.subplots()
+    ax.plot([0, 1], [0, 1])
+    ax.text(0.5, 0.4, words)
+    return fig
+
+
+def png(fig: Figure) -> bytes:
+    raw = io.BytesIO()
+    fig.savefig(raw, format="png", dpi=192)
+    plt.close(fig)
+    return raw.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def course_style() -> Iterator[None]:
+    with matplotlib.rc_context():
+        style.use_style()
+        yield
+
+
+@pytest.mark.parametrize("draw", [bars, curve, heat, text])
+def test_rounding_passes_and_so_do_other_letters_coarsely(rules, draw):
+    picture = png(draw())
+    assert rules.picture_difference(picture, picture, fine=True) == 0
+    with matplotlib.rc_context({"text.hinting": "no_hinting"}):
+        other_letters = png(draw())
+    assert other_letters != picture
+    assert rules.picture_difference(picture, other_letters, fine=False) <= 1
+
+
+@pytest.mark.parametrize("draw", [bars, curve])
+def test_a_change_of_one_in_ten_thousand_is_rounding(rules, draw):
+    assert rules.picture_difference(png(draw()), png(draw(1e-4)), fine=True) <= 1
+
+
+@pytest.mark.parametrize(
+    ("draw", "change"), [(bars, 0.01), (curve, 0.02), (heat, 0.01), (text, "exponent 1.93"), (text, "exponent 7.95")]
+)
+def test_a_small_change_is_seen_finely(rules, draw, change):
+    assert rules.picture_difference(png(draw()), png(draw(change)), fine=True) > 1
+
+
+@pytest.mark.parametrize(("draw", "change"), [(bars, 0.02), (curve, 0.05), (text, "a quite different text")])
+def test_a_change_is_seen_coarsely(rules, draw, change):
+    assert rules.picture_difference(png(draw()), png(draw(change)), fine=False) > 1
+
+
+def test_another_size_is_another_picture(rules):
+    small, large = plt.figure(figsize=(2, 2)), plt.figure(figsize=(2, 2.1))
+    assert math.isinf(rules.picture_difference(png(small), png(large), fine=False))

@@ -1,0 +1,69 @@
+"""The notebooks as shipped: each agrees with its text source, was executed, and reads as the course reads."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from notebook_style import style_problems
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+SOURCES = sorted((NOTEBOOKS / "sources").glob("*.py"))
+
+
+def test_every_notebook_has_a_source_and_every_source_a_notebook():
+    assert SOURCES
+    assert [path.stem for path in SOURCES] == sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_a_notebook_agrees_with_its_source(builder, source):
+    assert builder.check(source, NOTEBOOKS / f"{source.stem}.ipynb") == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_a_notebook_reads_as_the_course_reads(builder, source):
+    notebook = builder.read_source(source)
+    paths = [(cell.id, what) for cell in notebook.cells for what in builder.rules.path_problems(cell.source)]
+    assert style_problems(notebook) + paths == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_every_picture_is_shown_with_alternative_text(source):
+    """A bare picture has none in JupyterLab; `show` puts it inside HTML that has."""
+    notebook = nbformat.read(NOTEBOOKS / f"{source.stem}.ipynb", 4)
+    outputs = [(cell.id, output) for cell in notebook.cells for output in cell.get("outputs", [])]
+    bare = {cell_id for cell_id, output in outputs for kind in output.get("data", {}) if kind.startswith("image/")}
+    assert bare == set()
+
+
+@pytest.mark.parametrize(
+    ("cell", "complaint"),
+    [
+        (new_markdown_cell("Wonderful!"), "exclamation mark"),
+        (new_markdown_cell("Done ✅"), "emoji"),
+        (new_markdown_cell("Let's dive in."), "says nothing"),
+        (new_markdown_cell("word " * 81), "81 words"),
+        (new_code_cell("plt.show()"), "plt.show"),
+        (new_code_cell("x = 1\n" * 19), "19 lines"),
+        (new_code_cell("print('\N{PARTY POPPER}')"), "emoji"),
+    ],
+)
+def test_the_rules_of_style_bite(cell, complaint):
+    notebook = new_notebook(cells=[cell, new_code_cell("x = 1")])
+    assert any(complaint in what for _, what in style_problems(notebook))
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        new_markdown_cell("The factorial $n!$, `a != b`, ![a picture](a.png) and <!-- a note -->."),
+        new_markdown_cell("```python\nprint('hello!')\n```"),
+        new_markdown_cell("Queries → keys, a × b, √d, naïve."),
+        new_code_cell("x = 1\n" * 19, metadata={"tags": ["long-cell"]}),
+        new_code_cell("x = 1\n" * 19, metadata={"exercise": "causal_mask"}),
+        new_code_cell("assert x != 1"),
+    ],
+)
+def test_the_rules_of_style_leave_the_rest_alone(cell):
+    assert style_problems(new_notebook(cells=[cell, new_code_cell("x = 1")])) == []
