@@ -30,7 +30,7 @@ def _model(join="and", none="skip", nothing="none", used="all", inverted=False):
         if none == "stops" and any(mask is None for mask in masks):
             return None
         if none == "hides":
-            masks = [torch.tensor(False) if mask is None else mask for mask in masks]
+            masks = tuple(torch.tensor(False) if mask is None else mask for mask in masks)
         given = [mask for mask in masks if mask is not None]
         if not given:
             return {"none": None, "true": torch.tensor(True)}[nothing]
