@@ -1,0 +1,129 @@
+"""Synthetic tasks whose best possible loss is known.
+
+All are drawn from a `torch.Generator`: the same seed gives the same examples on every machine. Tensors are made on the
+device of the generator, the CPU unless one is given.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Split = Literal["train", "test"]
+
+HELD_OUT = 5  # of the pairs that can be asked for, one in so many is kept for the test split
+
+
+class Recall(NamedTuple):
+    """Examples of associative recall: in each, which value stood beside the key that is asked for?
+
+    keys (N, P) and query (N,) are ids from 0 to n_keys - 1; values (N, P) and target (N,) from 0 to n_values - 1.
+    tokens (N, 2P + 1) is the same as one sequence, key value key value ... query, where value v is token n_keys + v.
+    """
+
+    keys: Tensor
+    values: Tensor
+    query: Tensor
+    target: Tensor
+    tokens: Tensor
+
+
+def associative_recall(
+    n_examples: int,
+    *,
+    n_pairs: int,
+    n_keys: int,
+    n_values: int,
+    split: Split = "train",
+    generator: torch.Generator | None = None,
+) -> Recall:
+    """Draw examples of associative recall: `n_pairs` keys, all different, each with a value, and one key asked for.
+
+    Only looking up the key tells the answer: the best loss is 0, and without the look-up it is about ln n_pairs
+    (naming one of the values present), or ln n_values (guessing blindly). The two splits never ask for the same pair
+    of key and value: an answer in "test" was never the answer to that key in "train". All answers are equally frequent
+    if n_keys is a multiple of 5.
+
+    Raises ValueError for sizes that do not fit: n_pairs from 1 to n_keys, n_values of at least 5.
+    """
+    _at_least("n_examples", n_examples, 0)
+    _at_least("n_keys", n_keys, 1)
+    _at_least("n_values", n_values, HELD_OUT)
+    _at_least("n_pairs", n_pairs, 1)
+    if n_pairs > n_keys:
+        raise ValueError(f"n_pairs: expected at most n_keys={n_keys}, since keys are all different, got {n_pairs}")
+    if split not in ("train", "test"):
+        raise ValueError(f"split: expected 'train' or 'test', got {split!r}")
+    device = _device(generator)
+    order = torch.rand(n_examples, n_keys, generator=generator, device=device).argsort(dim=1, stable=True)
+    keys = order[:, :n_pairs]  # (N, n_keys) -> (N, P), without repetition
+    values = torch.randint(n_values, (n_examples, n_pairs), generator=generator, device=device)
+    asked = torch.randint(n_pairs, (n_examples, 1), generator=generator, device=device)
+    query = keys.gather(1, asked)  # (N, 1)
+    target = _allowed_value(query, n_values, split, generator)
+    values = values.scatter(1, asked, target)
+    pairs = torch.stack([keys, n_keys + values], dim=2)  # (N, P, 2)
+    tokens = torch.cat([pairs.flatten(1), query], dim=1)  # (N, P, 2) -> (N, 2P), then (N, 2P + 1)
+    return Recall(keys, values, query[:, 0], target[:, 0], tokens)
+
+
+def _allowed_value(query: Tensor, n_values: int, split: Split, generator: torch.Generator | None) -> Tensor:
+    """For each key, a value whose pair with that key belongs to the split, each equally often: (N, 1) -> (N, 1)."""
+    pairs = query + torch.arange(n_values, device=query.device)  # (N, n_values)
+    allowed = (pairs % HELD_OUT == 0) == (split == "test")
+    first = (~allowed).int().argsort(dim=1, stable=True)  # the allowed values of each row stand first
+    drawn = torch.rand(query.shape, generator=generator, device=query.device) * allowed.sum(1, keepdim=True)
+    return first.gather(1, drawn.long())
+
+
+def noise_tokens(n_examples: int, length: int, vocab_size: int, *, generator: torch.Generator | None = None) -> Tensor:
+    """Draw sequences in which no token says anything about another: ids (N, T), each id equally likely.
+
+    No model can predict the next token with a loss below `noise_floor(vocab_size)`. One that does has seen it: its
+    mask leaks. This finds a leak without reading a line of the model's code.
+    """
+    _at_least("n_examples", n_examples, 0)
+    _at_least("length", length, 1)
+    _at_least("vocab_size", vocab_size, 2)
+    return torch.randint(vocab_size, (n_examples, length), generator=generator, device=_device(generator))
+
+
+def noise_floor(vocab_size: int) -> float:
+    """Return the entropy of one token of `noise_tokens`, ln V nats: the lowest loss that does not cheat."""
+    _at_least("vocab_size", vocab_size, 2)
+    return math.log(vocab_size)
+
+
+def copy_task(
+    n_examples: int,
+    length: int,
+    vocab_size: int,
+    *,
+    reverse: bool = False,
+    first_id: int = 0,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Draw sequences to be written out again, or backwards: source (N, T) and target (N, T).
+
+    Ids run from `first_id`, so that lower ones are free for padding and markers, to vocab_size - 1. The best loss is
+    0; a model that sees nothing of the source stays at ln(vocab_size - first_id).
+    """
+    _at_least("n_examples", n_examples, 0)
+    _at_least("length", length, 1)
+    _at_least("first_id", first_id, 0)
+    _at_least("vocab_size", vocab_size, first_id + 2)
+    size = (n_examples, length)
+    source = torch.randint(first_id, vocab_size, size, generator=generator, device=_device(generator))
+    return source, source.flip(1) if reverse else source.clone()
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name}: expected at least {least}, got {value}")
+
+
+def _device(generator: torch.Generator | None) -> torch.device:
+    return torch.device("cpu") if generator is None else generator.device
