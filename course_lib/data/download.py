@@ -160,6 +160,14 @@ def _attempt(file: DataFile, part: Path, url: str, timeout: float) -> None:
     with requests.get(url, headers=headers, stream=True, timeout=timeout) as answer:
         answer.raise_for_status()
         goes_on = answer.status_code == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        expected = file.size - have if goes_on else file.size
+        sent = answer.headers.get("Content-Length")
+        if sent and "Content-Encoding" not in answer.headers and int(sent) != expected:
+            path = part.with_name(part.name.removesuffix(".part"))
+            raise DownloadError(  # a newer file, or the page of a log-in
+                f"{file.name}: {url} sends {int(sent):,} bytes where {expected:,} were expected; they were not taken. "
+                f"{_advice(file, path)}"
+            )
         with open(part, "ab" if have and goes_on else "wb") as stream:
             for chunk in answer.iter_content(CHUNK):
                 stream.write(chunk)

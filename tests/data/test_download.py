@@ -32,8 +32,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if how.isdigit():
             self.send_error(int(how))
             return
-        body = b"#" * len(CONTENT) if how == "lie" else CONTENT
-        start = int(re.fullmatch(r"bytes=(\d+)-", range_)[1]) if range_ and how != "no ranges" else 0
+        body = {"lie": b"#" * len(CONTENT), "log-in page": b"<html>"}.get(how, CONTENT)
+        ranged = range_ and how not in ("no ranges", "log-in page")
+        start = int(re.fullmatch(r"bytes=(\d+)-", range_)[1]) if ranged else 0
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(body) - start))
         if start:
@@ -155,6 +156,14 @@ def test_a_wrong_checksum_is_refused_and_set_aside(folder, server):
         fetch(NAME)
     assert left(folder) == ["numbers.bin.rejected"]
     assert fetch(NAME).read_bytes() == CONTENT  # the next call starts afresh
+
+
+def test_a_page_in_place_of_the_file_is_refused(folder, server):
+    server.script = ["cut", "log-in page"]
+    with pytest.raises(DownloadError, match=r"sends 6 bytes where 640,000 were expected; they were not taken"):
+        fetch(NAME)
+    assert fetch(NAME).read_bytes() == CONTENT
+    assert server.requests[-1] == f"bytes={KEPT}-"  # what had arrived before is still good
 
 
 def test_a_damaged_file_in_the_folder_is_set_aside_and_replaced(folder, server, capsys):
