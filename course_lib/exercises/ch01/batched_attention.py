@@ -141,7 +141,7 @@ on batches.""",
         Misconception(
             name="turns-all-axes",
             knobs={"turn": "all"},
-            statement="reverses all axes of the key, as `.T` did",
+            statement="reverses all axes of the key, as `.T` does",
             question="What shape has your turned key for a batch of shape (B, S, E)?",
         ),
         Misconception(
@@ -195,7 +195,7 @@ on batches.""",
     ],
     probes=[
         Probe("one sentence, 2 queries, 3 keys", _case(T=2, S=3, E=5, width=4, seed=1)),
-        Probe("a batch of 2 sentences, 3 queries, 5 keys", _case(2, T=3, S=5, E=7, width=4, seed=11)),
+        Probe("a batch of 2 sentences, 3 queries, 5 keys", _case(2, T=3, S=5, E=7, width=1, seed=11)),
         Probe("3 sentences, 3 keys of width 3, so that nothing raises", _case(3, T=2, S=3, E=3, width=4, seed=21)),
         Probe("2 sentences, 3 heads", _case(2, 3, T=4, S=5, E=7, width=6, seed=31)),
         Probe("2 sentences, 2 heads, 2 keys of width 2", _case(2, 2, T=3, S=2, E=2, width=4, seed=41)),

@@ -57,6 +57,11 @@ def compare(expected: Any, actual: Any, rules: Rules, where: str = "the output")
         if not isinstance(actual, tuple | list):
             sentence = f"{_capital(where)} is {kind_of(actual)}; {len(expected)} values are expected."
             return Difference("type", sentence)
+        if all(isinstance(part, int | float) for part in expected):  # a shape, say, is shown whole
+            pairs = zip(expected, actual, strict=False)
+            if len(actual) == len(expected) and all(compare(e, a, rules) is None for e, a in pairs):
+                return None
+            return Difference("value", f"{_capital(where)} differs.", tuple(expected), plain(actual))
         if len(actual) != len(expected):
             return Difference("type", f"{_capital(where)} has {len(actual)} parts; {len(expected)} are expected.")
         parts = [(f"{where}[{index}]", e, a) for index, (e, a) in enumerate(zip(expected, actual, strict=True))]
@@ -118,6 +123,8 @@ def _compare_plain(expected: Any, actual: Any, rules: Rules, where: str) -> Diff
             return None
         if actual is None:
             return Difference("type", "It returns nothing (None). Is the return missing?")
+        if expected is None:
+            return Difference("type", f"{_capital(where)} is {kind_of(actual)}; None is expected.")
         return Difference("value", f"{_capital(where)} differs.", expected, actual)
     if isinstance(got, bool) or not isinstance(got, int | float):
         if actual is None:

@@ -93,9 +93,13 @@ def arguments(probe: Probe, exercise: Exercise) -> tuple[tuple[Any, ...], dict[s
 def argument_names(exercise: Exercise, count: int) -> list[str]:
     """The names of the first `count` arguments, as the learner knows them."""
     function = exercise.run if exercise.run is not None else exercise.reference
-    names = list(inspect.signature(function).parameters)
+    parameters = list(inspect.signature(function).parameters.values())
     if exercise.run is not None:
-        names = names[1:]  # the candidate itself
+        parameters = parameters[1:]  # the candidate itself
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}[{i}]" for i in range(count - len(names))]
     return [names[i] if i < len(names) and len(names) >= count else f"argument {i + 1}" for i in range(count)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import re
@@ -75,7 +76,7 @@ def short(value: Any) -> str:
     if isinstance(value, torch.dtype | torch.device | int | str | bool | tuple | list | dict) or value is None:
         text = without_addresses(repr(value))
         return text if len(text) <= WIDTH else text[: WIDTH - 4] + " ..."
-    return kind_of(value)
+    return without_addresses(repr(value)) if dataclasses.is_dataclass(value) else kind_of(value)
 
 
 def without_addresses(text: str) -> str:
