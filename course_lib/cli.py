@@ -322,7 +322,7 @@ def reset(
     there = answers.places(desk)
     if everything:
         names = list(there)
-        _confirm(f"Empty all {plural(len(names), 'exercise cell')} in {desk.folder}? The answers are kept.", yes)
+        _confirm(f"Empty {plural(len(names), 'exercise cell')} in {desk.folder}? The answers are kept.", yes)
     else:
         names = [name.replace("-", "_") for name in exercise_ids or ()]
         for name in names:
@@ -384,7 +384,7 @@ def rescue(yes: Yes = False) -> None:
 
     desk = _desk() if _has_desk() else _start(None)
     report = rescuing.rescue(desk)
-    for line in report.lines:
+    for line in (*report.remarks, *report.lines):
         typer.echo(line)
     if report.filled:
         typer.echo(f"Answers put back into their cells: {', '.join(report.filled)}.")
@@ -396,7 +396,7 @@ def rescue(yes: Yes = False) -> None:
         else:
             typer.echo(f"Changed in notebooks/ and left as they are: {names}. `course rescue --yes` restores them.")
     elif not (report.lines or report.filled or report.problems):
-        typer.echo("Nothing to rescue: the course's notebooks are unchanged and your desk is readable.")
+        typer.echo("Nothing to rescue: no edits in the course's notebooks, and your desk is readable.")
     for problem in report.problems:
         typer.echo(f"course: {problem}", err=True)
     if report.problems:

@@ -21,7 +21,7 @@ REMOVED = "no longer in the course"
 KEPT = "changed by you and by the course: yours stays, the new text is in the cell below it"
 KEPT_REMOVED = "no longer in the course, kept because you changed it"
 RETURNED = "deleted by you, but changed in this edition: it is back"
-_NOTE = "**{title}** You changed the cell above, so it was left alone. {lead} Delete this cell when you have read it."
+_NOTE = "**{title}** You changed the cell above, so it was left alone. Delete this note when you have read it. {lead}"
 
 
 @dataclass(frozen=True)
@@ -84,21 +84,22 @@ def recognise(mine: Sequence[Cell], base: Sequence[Cell], theirs: Sequence[Cell]
     """Return copies of the learner's cells in which lost ids are put back.
 
     Cutting and pasting, and some editors, give cells new ids. A cell whose id the course never used gets back the id
-    of a missing course cell with the same exercise, or else with exactly the same text.
+    of a missing cell of the new edition with the same exercise, or else with exactly the same text in either edition.
     """
     cells = [copy.deepcopy(cell) for cell in mine]
     present = {cell["id"] for cell in cells}
-    course = {cell["id"]: cell for cell in (*theirs, *base)}  # the base's text wins: it is what the learner had
+    course = {cell["id"] for cell in (*base, *theirs)}
+    wanted = {cell["id"] for cell in theirs} - present
     by_exercise: dict[str, str] = {}
     by_text: dict[tuple[str, str], list[str]] = {}
-    for cell_id, cell in course.items():
-        if cell_id in present:
+    for cell in (*base, *theirs):
+        if cell["id"] not in wanted:
             continue
         name = exercise_of(cell)
         if name is not None:
-            by_exercise.setdefault(name, cell_id)
+            by_exercise.setdefault(name, cell["id"])
         if cell["source"].strip():
-            by_text.setdefault(_text(cell), []).append(cell_id)
+            by_text.setdefault(_text(cell), []).append(cell["id"])
     for cell in cells:
         if cell["id"] in course:
             continue
@@ -150,6 +151,7 @@ class _Plan:
         """A cell of the new edition that the learner does not have."""
         if base is None or not _same(base, theirs):
             self.survivors[cell_id] = _clean(theirs)
+            self.settled.add(cell_id)
             self.events.append((cell_id, ADDED if base is None else RETURNED))
 
     def arrange(self, base: list[str], mine: list[Cell], theirs: list[str]) -> list[Cell]:
@@ -177,8 +179,9 @@ class _Plan:
     def _outdated(self, cell: Cell) -> bool:
         """A note of an earlier merge that the learner left as it was, and that a newer one or the cell replaces."""
         stamp = cell["metadata"].get("course")
-        if not isinstance(stamp, dict) or stamp.get("digest") != digest(cell["source"], 12):
-            return False
+        mark = digest(cell["source"], 12)
+        if not isinstance(stamp, dict) or stamp.get("digest") != mark or not cell["id"].endswith(f"-beside-{mark}"):
+            return False  # a copy that the learner made of it is theirs
         owner = stamp.get("beside")
         replaced = owner in self.beside and self.beside[owner]["id"] != cell["id"]
         return owner in self.settled or replaced

@@ -37,6 +37,7 @@ class Rescued:
     """What a rescue did, as lines, and which tracked files may be put back to what the course wrote."""
 
     lines: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     restorable: list[Path] = field(default_factory=list)
     filled: list[str] = field(default_factory=list)
@@ -157,7 +158,7 @@ def _collect(desk: Desk, backup: Path, report: Rescued) -> None:
         return
     revision, remark = _base_revision(folder)
     if remark:
-        report.lines.append(remark)
+        report.remarks.append(remark)
     for path in chapters(folder):
         try:
             _collect_one(desk, path, revision, backup, report)

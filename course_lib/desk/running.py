@@ -54,15 +54,19 @@ def check(entry: Any, answer: Answer, folder: Path) -> bool:
         if not hasattr(entry, "check"):
             if "answer" not in namespace:
                 raise DeskError(f"{answer.where} sets no `answer`.")
-            return _right(entry.answer(namespace["answer"]))
+            return _answer(entry, namespace["answer"])
         name = entry.function_name
         if name not in namespace:
             raise DeskError(f"{answer.where} defines no `{name}`, which is what {entry.id} asks for.")
         return entry.check(namespace[name]) is namespace[name]
 
 
-def _right(result: Any) -> bool:
-    return bool(result)
+def _answer(question: Any, value: Any) -> bool:
+    from course_lib.exercises.engine.bench import RIGHT
+    from course_lib.exercises.engine.question import judge
+
+    question.answer(value)
+    return judge(question, value)[0] == RIGHT
 
 
 def _without_check(answer: Answer, exercise_id: str) -> ast.Module:
@@ -83,8 +87,8 @@ def _mentions(node: ast.stmt, calls: tuple[str, ...]) -> bool:
 def _run(
     source: str, where: str, namespace: dict[str, Any], missing: dict[str, str], tree: ast.Module | None = None
 ) -> None:
-    filename = f"<{where}>"
-    # So that inspect.getsource and tracebacks find the text, as they do in a notebook.
+    filename = f"<ipython-input-{where}>"
+    # As in a notebook: so that tracebacks find the text, and the whole cell is kept as the answer.
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     try:
         exec(compile(tree if tree is not None else source, filename, "exec"), namespace)
