@@ -174,12 +174,10 @@ def _finds(name, expected):
     return check
 
 
-def _nothing_else_counts(detect) -> str | None:
+def _input_is_left(detect) -> str | None:
     x = normal(4, 3, seed=71, grad=False)
-    found = [detect(lambda x, size=size: size * x, x) for size in (1.0, 10.0)]
-    if not torch.equal(*found):
-        return "Making all outputs ten times as large changed the map."
-    return None
+    detect(_causal_mean, x)
+    return None if torch.equal(x, normal(4, 3, seed=71, grad=False)) else "After the call, `x` holds other numbers."
 
 
 EXERCISE = Exercise(
@@ -291,7 +289,11 @@ a causal layer the map is the causal mask, measured.""",
             _finds("the mean of the tokens so far", lambda i, j: j <= i),
         ),
         Property("A layer that reads the next token leaks.", _finds("the next token", lambda i, j: j == i + 1)),
-        Property("The map says whether an output moves, and not how far.", _nothing_else_counts),
+        Property(
+            "A layer that normalises its tokens still depends on them.",
+            _finds("the next token, brought to length one", lambda i, j: j == i + 1),
+        ),
+        Property("The input is left as it was.", _input_is_left),
     ],
     alternatives=[
         Alternative("with a mask that is True at one token", _with_masks),
@@ -310,5 +312,11 @@ for token in range(len(x)):
 return torch.stack(columns, dim=1)""",
     ),
     sample=_sample,
+    equivalent_mutants={
+        "(layer(changed) - before).abs() > 1e-05 -> (layer(changed) - before).abs() >= 1e-05": (
+            "no change is exactly as large as the limit"
+        ),
+        "layer(changed) - before -> before - layer(changed)": "only the size of the change is used",
+    },
     gradients=False,
 )

@@ -254,4 +254,10 @@ weights = ____  # later keys must leave before they can take a share
 return weights @ value""",
     ),
     sample=_sample,
+    equivalent_mutants={
+        "key.transpose(-2, -1) -> key.transpose(-1, -2)": "swapping two axes is the same in either order",
+        "torch.ones(T, S, dtype=torch.bool, device=query.device) -> torch.ones(T, S, dtype=torch.bool)": (
+            "all probes lie on the CPU"
+        ),
+    },
 )

@@ -253,4 +253,5 @@ weights = ____  # (S,), positive, sum to one
 return weights @ values  # (E',)""",
     ),
     sample=_sample,
+    equivalent_mutants={"0 -> -1": "scores have one axis, which is both the first and the last"},
 )

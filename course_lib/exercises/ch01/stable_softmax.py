@@ -76,7 +76,7 @@ def _case(*shape, dim, seed, dtype=torch.float32):
 
 
 def _rows(*rows, dtype=torch.float32):
-    return lambda: (torch.tensor(rows, dtype=dtype, requires_grad=True), -1)
+    return lambda: (torch.tensor(rows, dtype=dtype, requires_grad=True),)
 
 
 def _strided():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import linecache
@@ -31,9 +32,23 @@ def source_of(candidate: Any) -> str:
 
 
 def same_code(a: Any, b: Any) -> bool:
-    """Whether two functions have the same body, whatever file they come from; False if either has none."""
+    """Whether two functions have the same body, whatever file they come from; False if either has none.
+
+    Their text decides where there is one: the compiler treats names that the same file imports in another way.
+    """
+    texts = _statement(a), _statement(b)
+    if all(texts):
+        return texts[0] == texts[1]
     one, other = code_of(a), code_of(b)
     return one is not None and other is not None and _same(one, other)
+
+
+def _statement(function: Any) -> str:
+    """The definition without comments and layout, "" if its text is not to be had."""
+    try:
+        return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(function))))
+    except (OSError, TypeError, IndexError, SyntaxError):
+        return ""
 
 
 def _same(a: CodeType, b: CodeType) -> bool:
