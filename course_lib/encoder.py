@@ -1,0 +1,175 @@
+"""The encoder: each position reads the whole sequence, layer after layer.
+
+Shapes: B batch, T positions, H heads, D model width. Source: Vaswani et al. 2017, section 3.1.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.config import TransformerConfig
+from course_lib.layers import (
+    build_attention,
+    build_feed_forward,
+    build_norm,
+    build_residual,
+    config_from_torch,
+    init_weights,
+)
+from course_lib.multi_head import MultiHeadAttention
+from course_lib.positions import ALiBi, RelativePositionBias, RotaryEmbedding, Rotation
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then a feed-forward, each with its residual connection and norm.
+
+    Initial weights are those of the parts; a stack draws them as its config says.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.self_attention = build_attention(config)
+        self.self_attention_residual = build_residual(config)
+        self.feed_forward = build_feed_forward(config)
+        self.feed_forward_residual = build_residual(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        rotation: Rotation | None = None,
+        bias: Tensor | None = None,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """x (B, T, D) -> (B, T, D), or also the attention weights (B, H, T, T); arguments as `MultiHeadAttention`."""
+        attended = self.self_attention(
+            self.self_attention_residual.before(x),
+            mask=mask,
+            rotation=rotation,
+            bias=bias,
+            return_weights=return_weights,
+        )
+        attended, weights = attended if return_weights else (attended, None)
+        x = self.self_attention_residual.after(x, attended)
+        x = self.feed_forward_residual.after(x, self.feed_forward(self.feed_forward_residual.before(x)))
+        return x if weights is None else (x, weights)
+
+    @classmethod
+    def from_torch(cls, module: nn.TransformerEncoderLayer) -> "EncoderLayer":
+        """Take over a `torch.nn.TransformerEncoderLayer`; ours is always batch-first, its masks True = may attend."""
+        layer = cls(config_from_torch(module)).to(module.linear1.weight)
+        layer.self_attention = MultiHeadAttention.from_torch(module.self_attn, fused=True)
+        layer.self_attention_residual.norm.load_state_dict(module.norm1.state_dict())
+        layer.feed_forward.up.load_state_dict(module.linear1.state_dict())
+        layer.feed_forward.down.load_state_dict(module.linear2.state_dict())
+        layer.feed_forward_residual.norm.load_state_dict(module.norm2.state_dict())
+        return layer.train(module.training)
+
+
+class Stack(nn.Module):
+    """What encoder and decoder share: the position scheme inside attention, layers, and the final norm."""
+
+    def __init__(self, config: TransformerConfig, layers: list[nn.Module], *, bidirectional: bool) -> None:
+        super().__init__()
+        self.config = config
+        self.positions = _scheme(config, bidirectional)
+        self.layers = nn.ModuleList(layers)
+        kind = config.norm if config.has_final_norm else "none"
+        self.final_norm = build_norm(kind, config.d_model, eps=config.norm_eps, bias=config.bias)
+
+    def position_inputs(
+        self, x: Tensor, positions: Tensor | None, offset: int, S: int
+    ) -> tuple[Rotation | None, Tensor | None]:
+        """Rotation and bias for queries x (B, T, D) that follow `offset` positions and see S keys.
+
+        Computed once for all layers. `positions`, (T,) or (B, T), replaces offset, offset + 1, ...
+        """
+        T = x.size(1)
+        if isinstance(self.positions, RotaryEmbedding):
+            if positions is None:
+                positions = torch.arange(offset, offset + T, device=x.device)
+            return self.positions(positions), None
+        if isinstance(self.positions, ALiBi):
+            return None, self.positions(T, S, device=x.device).to(x.dtype)
+        if isinstance(self.positions, RelativePositionBias):
+            return None, self.positions(T, S).to(x.dtype)
+        return None, None
+
+    def check(self, x: Tensor) -> None:
+        """Refuse what is not a batch of sequences of vectors."""
+        if x.dim() != 3 or x.size(1) == 0 or x.size(2) != self.config.d_model:
+            raise ValueError(f"x: expected (B, T, D={self.config.d_model}), T of at least 1, got {tuple(x.shape)}")
+
+
+def _scheme(config: TransformerConfig, bidirectional: bool) -> nn.Module | None:
+    """The position scheme if it works inside attention; those that are added to the vectors belong to the embedding."""
+    if config.positions == "rotary":
+        return RotaryEmbedding(
+            config.head_width,
+            base=config.rotary_base,
+            layout=config.rotary_layout,
+            scaling=config.rotary_scaling,
+        )
+    if config.positions == "alibi":
+        return ALiBi(config.n_heads)
+    if config.positions == "relative":
+        return RelativePositionBias(
+            config.n_heads,
+            n_buckets=config.relative_buckets,
+            max_distance=config.relative_max_distance,
+            bidirectional=bidirectional,
+        )
+    return None
+
+
+class TransformerEncoder(Stack):
+    """A stack of encoder layers over vectors (B, T, D); `config.n_encoder_layers` of them.
+
+    It knows nothing of tokens: `Transformer` adds embedding and the position schemes that belong to it.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        layers: list[nn.Module] = [EncoderLayer(config) for _ in range(config.n_encoder_layers)]
+        super().__init__(config, layers, bidirectional=True)
+        init_weights(self, config, n_residuals=2 * len(layers))
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, list[Tensor]]:
+        """Encode.
+
+        Args:
+            x: (B, T, D).
+            mask: boolean, True = may attend, (T, T) or broadcastable to (B, H, T, T); padding is (B, 1, 1, T).
+            positions: integers (T,) or (B, T) for rotary positions, 0, 1, ... unless given.
+            return_weights: also return the attention weights of this pass, a tensor (B, H, T, T) for each layer.
+
+        Returns:
+            (B, T, D), or also the list of weights.
+        """
+        self.check(x)
+        rotation, bias = self.position_inputs(x, positions, 0, x.size(1))
+        weights = []
+        for layer in self.layers:
+            x = layer(x, mask=mask, rotation=rotation, bias=bias, return_weights=return_weights)
+            if return_weights:
+                x, layer_weights = x
+                weights.append(layer_weights)
+        x = self.final_norm(x)
+        return (x, weights) if return_weights else x
+
+    @classmethod
+    def from_torch(cls, module: nn.TransformerEncoder) -> "TransformerEncoder":
+        """Take over a `torch.nn.TransformerEncoder`; see `EncoderLayer.from_torch`."""
+        others = {"n_encoder_layers": len(module.layers), "final_norm": module.norm is not None}
+        first: nn.TransformerEncoderLayer = module.layers[0]  # type: ignore[assignment]
+        encoder = cls(config_from_torch(first, **others)).to(first.linear1.weight)
+        encoder.layers = nn.ModuleList(EncoderLayer.from_torch(layer) for layer in module.layers)  # type: ignore[arg-type]
+        if module.norm is not None:
+            encoder.final_norm.load_state_dict(module.norm.state_dict())
+        return encoder.train(module.training)
