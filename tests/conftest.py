@@ -11,6 +11,12 @@ from course_lib.testing import Differences
 PARITY = "parity"
 
 
+def pytest_configure(config):
+    import exercise_table  # printed by the process that the parallel workers report to, which loads only this file
+
+    config.pluginmanager.register(exercise_table)
+
+
 DEVICES = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
 
 
@@ -55,11 +61,19 @@ def obeys(record_property):
     return record
 
 
+@pytest.fixture
+def note(record_property):
+    """Print one line at the end of the run: note(text)."""
+    return lambda text: record_property("note", text)
+
+
 def pytest_terminal_summary(terminalreporter):
     _attention_table(terminalreporter)
     rows = [row for report in terminalreporter.getreports("passed") for row in getattr(report, "user_properties", ())]
     _parity_table(terminalreporter, [row for name, row in rows if name == "block parity"])
     _law_table(terminalreporter, [row for name, row in rows if name == "law"])
+    for text in (text for name, text in rows if name == "note"):
+        terminalreporter.write_line(text)
 
 
 def _parity_table(terminalreporter, rows):

@@ -15,15 +15,15 @@ def causal_mask(T, S):
     return key <= query
 
 
-def _model(shift=0, align="right", sees="past", inverted=False, form="bool", shape="T,S"):
+def _model(shift=0, align="right", sees="past", form="bool", shape="T,S"):
     """A causal mask whose settings are the mistakes."""
 
     def mask(T, S):
         rows, columns = {"T,S": (T, S), "T,T": (T, T), "S,S": (S, S), "S,T": (T, S)}[shape]
         offset = {"right": columns - rows, "left": 0}[align]
         distance = torch.arange(columns)[None, :] - (torch.arange(rows)[:, None] + offset)  # > 0: a later key
-        visible = {"past": distance <= shift, "future": distance >= -shift, "all": distance <= columns + rows}[sees]
-        visible = ~visible if inverted else visible
+        past, everything = distance <= shift, distance <= columns + rows
+        visible = {"past": past, "hidden": ~past, "future": distance >= -shift, "all": everything}[sees]
         visible = visible.T if shape == "S,T" else visible
         if form == "additive":
             return torch.zeros(visible.shape).masked_fill(~visible, -math.inf)
@@ -105,7 +105,7 @@ corner, run without an error and leak it.""",
     misconceptions=[
         Misconception(
             name="hides-itself",
-            knobs={"shift": -1},
+            knobs={"shift": -1, "sees": "past"},  # with True for hidden it would be the same as seeing the future
             statement="hides the key at the query's own place",
             question="When the first of several tokens asks, which keys are there for it to attend to?",
         ),
@@ -135,7 +135,7 @@ corner, run without an error and leak it.""",
         ),
         Misconception(
             name="true-is-hidden",
-            knobs={"inverted": True},
+            knobs={"sees": "hidden"},
             statement="returns True for what is hidden",
             question="What does True stand for in this course: may attend, or is hidden?",
         ),

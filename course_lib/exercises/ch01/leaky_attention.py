@@ -255,7 +255,9 @@ return weights @ value""",
     ),
     sample=_sample,
     equivalent_mutants={
-        "key.transpose(-2, -1) -> key.transpose(-1, -2)": "swapping two axes is the same in either order",
+        "key -> value": "there are as many values as keys",
+        "query -> key (3)": "query and key have the same width",
+        "query -> key (4)": "query and key lie on the same device",
         "torch.ones(T, S, dtype=torch.bool, device=query.device) -> torch.ones(T, S, dtype=torch.bool)": (
             "all probes lie on the CPU"
         ),

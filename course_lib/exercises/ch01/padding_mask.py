@@ -201,7 +201,7 @@ the answer for a sentence depends on its neighbours in the batch.""",
             name="floats",
             knobs={"result": "float"},
             statement="returns the numbers 0.0 and 1.0 in place of False and True",
-            question="torch adds a mask of floating-point numbers to the scores: what would adding 1.0 do?",
+            question="A mask of floating-point numbers is added to the scores: what would adding 1.0 do?",
         ),
         Misconception(
             name="additive",

@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -155,7 +154,7 @@ def edition(entry: Entry) -> str:
         if isinstance(entry, Exercise):
             for probe in entry.probes:
                 digest.update(f"{probe.name}\n".encode())
-                _feed(digest.update, probe.make())
+                digest.update(fingerprint(probe.make()))
             for mistake in entry.misconceptions:
                 digest.update(f"{mistake.name} {dict(mistake.knobs)!r} {mistake.statement} {mistake.question}".encode())
         elif isinstance(entry, Question):
@@ -164,23 +163,30 @@ def edition(entry: Entry) -> str:
     return known
 
 
-def _feed(update: Callable[[bytes], None], value: Any) -> None:
-    """Feed a value to a hash so that rounding in the last digits, which differs between systems, has no part in it."""
+def fingerprint(value: Any) -> bytes:
+    """Bytes that differ for different values, but not by rounding in the last digits, which differs between systems."""
+    parts: list[str] = []
+    _describe(value, parts)
+    return "\n".join(parts).encode()
+
+
+def _describe(value: Any, parts: list[str]) -> None:
     if isinstance(value, Tensor):
-        update(f"{value.dtype}{tuple(value.shape)}{value.requires_grad}".encode())
-        numbers = value.detach().double().nan_to_num(nan=1e30).numpy()
-        update(" ".join(f"{number:.5g}" for number in np.asarray(numbers).ravel()).encode())
+        parts.append(f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.requires_grad}")
+        numbers = value.detach().double().nan_to_num(nan=1e30).flatten().tolist()
+        parts.append(" ".join(f"{number:.5g}" for number in numbers))
     elif isinstance(value, tuple | list):
+        parts.append(f"{type(value).__name__} of {len(value)}")
         for part in value:
-            _feed(update, part)
+            _describe(part, parts)
     elif isinstance(value, dict):
         for key, part in value.items():
-            update(str(key).encode())
-            _feed(update, part)
+            parts.append(str(key))
+            _describe(part, parts)
     elif value is None or isinstance(value, bool | int | float | str):
-        update(repr(value).encode())
+        parts.append(repr(value))
     else:
-        update(type(value).__name__.encode())
+        parts.append(type(value).__name__)
 
 
 def _source(function: Callable[..., Any]) -> str:

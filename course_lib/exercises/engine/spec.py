@@ -24,7 +24,7 @@ from course_lib.exercises.engine.entry import Entry
 Kind = Literal["build", "debug", "predict", "measure"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Misconception:
     """A wrong idea that learners have, as a setting of `Exercise.model`.
 
@@ -197,7 +197,7 @@ class Exercise(Entry):
         return Cases(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WrongAnswer:
     """A wrong answer to a question that comes from a known mistake.
 

@@ -1,0 +1,38 @@
+"""Each solution, changed by machine in one place, is rejected, or the exercise says why the change does not matter."""
+
+import warnings
+
+import pytest
+from mutants import mutants
+from proofs import EXERCISES, accepted, by_id, module_names
+
+from course_lib.exercises.engine.bench import Bench
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+def test_mutants_of_the_solution_are_killed(exercise, record_property):
+    bench = Bench(exercise)
+    killed, survivors = 0, []
+    for label, source in mutants(exercise.reference):
+        names = module_names(exercise)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                exec(compile(source, "<mutant>", "exec"), names)
+        except Exception:
+            continue  # no program any more
+        if accepted(bench, names[exercise.function_name]):
+            survivors.append(label)
+        else:
+            killed += 1
+    listed = list(exercise.equivalent_mutants)
+    unlisted = [label for label in survivors if label not in listed]
+    stale = [label for label in listed if label not in survivors]
+    record_property(
+        "exercise",
+        [exercise.id, {"mutants": killed + len(survivors), "killed": killed, "equivalent": len(survivors)}],
+    )
+    assert not unlisted, f"accepted, though changed: {unlisted}"
+    assert not stale, f"listed as equivalent, but killed or no longer made: {stale}"
+    assert all(len(reason) > 10 for reason in exercise.equivalent_mutants.values())
+    assert killed + len(survivors) >= 3

@@ -1,0 +1,207 @@
+"""Right answers pass, whatever they look like; a check is quick, offline and always says the same."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from proofs import ENTRIES, EXERCISES, QUESTIONS, by_id, run_cell
+
+from course_lib.exercises.engine import cells, session
+from course_lib.exercises.engine.bench import NOT_ATTEMPTED, RIGHT, Bench, bench
+from course_lib.exercises.engine.check import examine
+from course_lib.exercises.engine.draw import Draw
+from course_lib.exercises.engine.messages import message
+from course_lib.exercises.engine.question import judge
+from course_lib.exercises.engine.run import bind, observe
+from course_lib.exercises.engine.spec import Exercise, Probe, Question
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=by_id)
+def test_the_cell_as_shipped_is_not_attempted(entry):
+    names, printed = run_cell(entry.cell_source())
+    assert printed.startswith(("Not attempted yet", "Not answered yet"))
+    if isinstance(entry, Exercise):
+        assert names[entry.function_name] is entry.reference
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=by_id)
+def test_the_cell_with_the_solution_is_right(entry, monkeypatch):
+    monkeypatch.setattr(session, "STATES", {})
+    names, printed = run_cell(entry.solved_cell_source())
+    assert printed.startswith(f"Right: {entry.id}."), printed
+    if isinstance(entry, Exercise):
+        assert names[entry.function_name].__module__ == "__main__"  # the learner's own goes on
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+def test_every_alternative_passes(exercise, record_property):
+    assert len(exercise.alternatives) >= 3
+    names = [alternative.name for alternative in exercise.alternatives]
+    assert len(set(names)) == len(names)
+    for alternative in exercise.alternatives:
+        finding = bench(exercise).examine(alternative.function)
+        assert finding.verdict == RIGHT, message(bench(exercise), finding, alternative.function, keep=False)
+    counts = {"alternatives": len(names), "alternatives accepted": len(names)}
+    record_property("exercise", [exercise.id, counts])
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+def test_solution_model_and_alternatives_agree_on_random_cases(exercise):
+    answers = {"the solution": exercise.reference} | {other.name: other.function for other in exercise.alternatives}
+    seen = set()
+
+    @seed(20_240_611)
+    @settings(max_examples=200, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def agree(data):
+        drawn = []
+
+        def integer(low, high):
+            drawn.append(data.draw(st.integers(low, high)))
+            return drawn[-1]
+
+        exercise.sample(Draw(integer))
+        probe = Probe("random", lambda: exercise.sample(Draw(_replay(drawn))))
+        seen.add(tuple(drawn))
+        rules = Bench(exercise)
+        trial = _TrialBench(rules, probe)
+        for name, function in answers.items():
+            difference = trial.difference(function)
+            assert difference is None, f"{name}: {difference} on {probe.make()}"
+
+    agree()
+    assert len(seen) >= 30  # the sample draws real variety
+
+
+def _replay(drawn):
+    numbers = iter(drawn)
+    return lambda low, high: next(numbers)
+
+
+class _TrialBench:
+    """Compares functions with the model on one case that is not among the probes."""
+
+    def __init__(self, rules, probe):
+        from dataclasses import replace
+
+        self.exercise = replace(rules.exercise, probes=[probe])
+        self.bench = Bench(self.exercise)
+
+    def difference(self, function):
+        outcome = observe(self.exercise, bind(self.exercise, function), self.exercise.probes[0], gradients=True)
+        if outcome.error is not None and self.bench.outcome((), 0).error is None:
+            raise outcome.error
+        return self.bench.difference(0, outcome)
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=by_id)
+def test_the_answer_is_what_measuring_gives(question, record_property):
+    if question.choices is None:
+        assert question.compute is not None
+        assert judge(question, question.compute())[0] == RIGHT
+    assert judge(question, question.right)[0] == RIGHT
+    if isinstance(question.right, int | float) and not isinstance(question.right, bool):
+        for same in (torch.tensor(question.right, dtype=torch.float64), float(question.right)):
+            assert judge(question, same)[0] == RIGHT
+    assert judge(question, None)[0] == NOT_ATTEMPTED
+    record_property("exercise", [question.id, {}])
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+def test_every_probe_is_the_same_each_time(exercise):
+    for probe in exercise.probes:
+        first, second = cells.fingerprint(probe.make()), cells.fingerprint(probe.make())
+        assert first == second, probe.name
+    names = [probe.name for probe in exercise.probes]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+def test_no_law_is_broken_by_a_right_answer_and_each_is_broken_by_a_mistake(exercise):
+    for law in exercise.properties:
+        for answer in (exercise.reference, *(other.function for other in exercise.alternatives)):
+            assert law.check(bind(exercise, answer)) is None, law.law
+        assert any(_breaks(exercise, law, mistake) for mistake in exercise.misconceptions), f"never broken: {law.law}"
+
+
+def _breaks(exercise, law, mistake):
+    try:
+        return bool(law.check(bind(exercise, exercise.model(**mistake.knobs))))
+    except AssertionError:
+        return True
+    except Exception:
+        return False
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+def test_a_passing_check_takes_less_than_a_second_and_no_network(exercise, monkeypatch, record_property):
+    def refuse(*args, **kwargs):
+        raise OSError("no network in a check")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert examine(exercise, exercise.reference).verdict == RIGHT
+        seconds.append(time.perf_counter() - start)
+    record_property("exercise", [exercise.id, {"seconds": min(seconds)}])
+    assert min(seconds) < 1.0
+
+
+TEXTS = """
+import hashlib
+from course_lib.exercises import registry
+from course_lib.exercises.engine.bench import Bench
+from course_lib.exercises.engine.messages import message
+from course_lib.exercises.engine.question import judge
+from course_lib.exercises.engine.spec import Exercise
+
+for entry in registry.all_exercises():
+    texts = [entry.edition, entry.prompt_markdown(), entry.cell_source()]
+    if isinstance(entry, Exercise):
+        bench = Bench(entry)
+        for mistake in entry.misconceptions:
+            candidate = entry.model(**mistake.knobs)
+            for skip in ((), (mistake.name,)):  # named, and as if nobody had thought of it
+                texts.append(message(bench, bench.examine(candidate, skip=skip, pairs=False), candidate, keep=False))
+        texts.append(repr(entry.cases()))
+    else:
+        texts += [judge(entry, wrong.value)[2] for wrong in entry.wrong]
+    print(entry.id, hashlib.sha256("\\n".join(texts).encode()).hexdigest())
+"""
+
+
+def test_messages_are_the_same_byte_for_byte_in_two_processes():
+    def texts(hash_seed: str, threads: str) -> str:
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": threads}
+        done = subprocess.run(
+            [sys.executable, "-c", TEXTS], env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    first, second = texts("1", "1"), texts("2", "2")
+    assert first == second
+    assert len(first.splitlines()) == len(ENTRIES)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=by_id)
+def test_the_edition_changes_with_what_the_learner_meets(entry):
+    from dataclasses import replace
+
+    before = entry.edition
+    assert len(before) == 8
+    assert replace(entry, what=entry.what + " More.").edition != before
+    assert replace(entry, minutes=entry.minutes + 1).edition != before
+    if isinstance(entry, Question):
+        return
+    assert replace(entry, probes=entry.probes[:-1]).edition != before
+    assert replace(entry, misconceptions=entry.misconceptions[:-1]).edition != before
+    assert replace(entry).edition == before

@@ -1,0 +1,139 @@
+"""What learners read: hints that help without giving away, prompts, stubs that match, ids that lead somewhere."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from proofs import ENTRIES, EXERCISES, by_id
+
+from course_lib import exercises as ex
+from course_lib.exercises import registry
+from course_lib.exercises.engine import cells
+from course_lib.exercises.engine.spec import Exercise
+
+NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
+
+
+def squeeze(text: str) -> str:
+    """Code without comments and blanks, for comparison."""
+    return re.sub(r"\s+", "", re.sub(r"#.*", "", text))
+
+
+def solution_lines(exercise) -> list[str]:
+    """The statements of the solution that are long enough to give it away."""
+    source = inspect.getsource(exercise.reference)
+    body = ast.parse(source).body[0].body
+    code = [part for part in body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))]
+    found = [ast.unparse(node) for part in code for node in ast.walk(part) if isinstance(node, ast.stmt)]
+    return [squeeze(line) for line in found if "\n" not in line and len(squeeze(line)) > 12]
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=by_id)
+def test_three_hints_escalate_without_the_solution(entry):
+    question, pointer, skeleton = (hint.strip() for hint in entry.hints)
+    assert question.endswith("?")
+    assert pointer
+    assert len(question) > 20
+    assert len(pointer) > 20
+    assert skeleton.count(cells.BLANK) == 1
+    assert len(set(entry.hints)) == 3
+    if not isinstance(entry, Exercise):
+        if not isinstance(entry.right, bool | str):
+            assert repr(entry.right) not in "".join(entry.hints)
+        return
+    ast.parse(skeleton)
+    lines = [line for line in solution_lines(entry) if line not in ("raiseNotImplementedError",)]
+    for hint in (question, pointer):
+        assert not [line for line in lines if line in squeeze(hint)]
+    assert [line for line in lines if line not in squeeze(skeleton)], "the skeleton is the whole solution"
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+def test_the_skeleton_lacks_the_decisive_line(exercise):
+    gap = next(line for line in exercise.hints[2].splitlines() if cells.BLANK in line)
+    before = squeeze(gap).split(cells.BLANK)[0]
+    after = squeeze(gap).split(cells.BLANK)[1]
+    solution = squeeze(inspect.getsource(exercise.reference))
+    filled = re.search(re.escape(before) + "(.+?)" + re.escape(after), solution) if before else None
+    if filled is not None:
+        assert filled[1] not in squeeze(exercise.hints[0] + exercise.hints[1]) or len(filled[1]) < 6
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+def test_statements_and_questions_read_well_and_keep_the_fix(exercise):
+    texts = [mistake.statement for mistake in exercise.misconceptions]
+    assert len(set(texts)) == len(texts)
+    for mistake in exercise.misconceptions:
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", mistake.name)
+        assert mistake.statement[0].islower()
+        assert mistake.statement[-1] not in ".!?"
+        assert mistake.question.endswith("?")
+        assert mistake.question[0].isupper() or mistake.question[0] == "`"
+        for line in solution_lines(exercise):
+            assert line not in squeeze(mistake.statement + mistake.question)
+    for law in exercise.properties:
+        assert law.law.endswith(".")
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=by_id)
+def test_prose_is_plain(entry):
+    texts = [entry.title, entry.what, entry.why, *entry.hints, entry.prompt_markdown()]
+    if isinstance(entry, Exercise):
+        texts += [probe.name for probe in entry.probes]
+        texts += [text for mistake in entry.misconceptions for text in (mistake.statement, mistake.question)]
+    else:
+        texts += [entry.explanation, *(text for wrong in entry.wrong for text in (wrong.statement, wrong.question))]
+    for text in texts:
+        assert text.strip()
+        prose = re.sub(r"`[^`]*`", "", text)
+        assert not re.search(r"[\U0001F300-\U0001FAFF\u2600-\u27BF]", prose)
+        assert "!" not in prose.replace("!=", "")
+    assert f"`ex.{entry.id}.hint()`" in entry.prompt_markdown()
+    assert "Why" in entry.prompt_markdown()
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+def test_the_stub_has_the_signature_and_docstring_of_the_solution(exercise):
+    solved = _definition(exercise.solved_cell_source(), exercise.function_name)
+    stub = _definition(exercise.cell_source(), exercise.function_name)
+    assert ast.dump(stub.args) == ast.dump(solved.args) if isinstance(stub, ast.FunctionDef) else True
+    assert ast.get_docstring(stub) == ast.get_docstring(solved)
+    assert ast.get_docstring(stub)
+    if exercise.given is None:
+        assert "raise NotImplementedError  # your code here" in exercise.cell_source()
+        code = [line for line in solution_lines(exercise) if line in squeeze(exercise.cell_source())]
+        assert not code or exercise.blank or exercise.helpers
+
+
+def _definition(source: str, name: str):
+    return next(node for node in ast.parse(source).body if getattr(node, "name", "") == name)
+
+
+def test_ids_are_unique_and_lead_to_their_exercise():
+    ids = list(registry.chapters())
+    assert ids == [entry.id for entry in ENTRIES]
+    assert len(set(ids)) == len(ids)
+    for entry in ENTRIES:
+        assert getattr(ex, entry.id) is entry
+        assert entry.id in dir(ex)
+        assert registry.get(entry.id) is entry
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_exercise_cells_of_the_notebooks_are_those_of_the_registry(path):
+    notebook = nbformat.read(path, as_version=4)
+    found = []
+    for before, cell in zip(notebook.cells, notebook.cells[1:], strict=False):
+        if "exercise" not in cell.metadata:
+            continue
+        entry = registry.get(cell.metadata["exercise"])
+        found.append(entry.id)
+        assert cell.source.strip() == entry.cell_source().strip()
+        assert before.source.strip() == entry.prompt_markdown().strip()
+        assert cell.execution_count is not None
+    assert len(set(found)) == len(found)
+    chapter = int(path.stem[:2])
+    assert sorted(found) == sorted(entry.id for entry in ENTRIES if entry.chapter == chapter)
