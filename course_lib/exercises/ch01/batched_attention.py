@@ -31,6 +31,8 @@ def _model(turn="last-two", width=-1, axis=-1, scope="each"):
     """Attention whose settings are the mistakes."""
 
     def attend(query, key, value):
+        if scope == "three-axes" and query.dim() != 3:
+            raise ValueError("expected three axes")
         if scope == "one-sequence":
             query, key, value, whole = query.flatten(0, -2), key.flatten(0, -2), value.flatten(0, -2), query
         if scope == "first" and query.dim() > 2:
@@ -173,6 +175,12 @@ on batches.""",
             knobs={"turn": "middle", "width": 2, "axis": 2},
             statement="names its axes as if there were always three of them",
             question="What do your axis numbers stand for when a sentence comes alone, or when heads are added?",
+        ),
+        Misconception(
+            name="insists-on-three-axes",
+            knobs={"scope": "three-axes"},
+            statement="accepts tensors of exactly three axes and no others",
+            question="Which of the three cases in the task has another number of axes than three?",
         ),
         Misconception(
             name="softmax-over-queries",
