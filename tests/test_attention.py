@@ -43,7 +43,7 @@ def generator(seed=0):
 def inputs(T=T, S=S, *, dtype=torch.float32, device="cpu", lead=(B, H), width=E, seed=0):
     draw = generator(seed)
     shapes = [(*lead, T, E), (*lead, S, E), (*lead, S, width)]
-    return [torch.randn(shape, generator=draw, dtype=torch.float64).to(device, dtype) for shape in shapes]
+    return [torch.randn(shape, generator=draw, dtype=torch.float64).to(dtype).to(device) for shape in shapes]
 
 
 def random_mask(*shape, seed=0):
@@ -104,7 +104,7 @@ def test_parity_with_torch(kind, backend, dtype, device, record_parity):
     if device == "mps" and dtype == torch.float64:
         pytest.skip("this device has no float64")
     T, S, ours, theirs = KINDS[kind]
-    bias = torch.randn(1, H, T, S, generator=generator(3)).to(device, dtype)
+    bias = torch.randn(1, H, T, S, generator=generator(3)).to(dtype).to(device)
 
     def library(query, key, value, bias):
         return scaled_dot_product_attention(query, key, value, backend=backend, **to_device(ours, bias, device))
@@ -137,7 +137,7 @@ def test_paths_agree_at_lengths_that_a_kernel_splits(device, record_parity):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bfloat16_is_as_near_the_truth_as_torch(backend, device):
     exact = inputs(64, 64)
-    half = [x.to(device, torch.bfloat16) for x in exact]
+    half = [x.to(torch.bfloat16).to(device) for x in exact]
     truth = scaled_dot_product_attention(*[x.double() for x in exact], causal=True)
     ours = scaled_dot_product_attention(*half, causal=True, backend=backend)
     torchs = F.scaled_dot_product_attention(*half, is_causal=True)

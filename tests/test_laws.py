@@ -463,6 +463,9 @@ def masked_softmax(query, key, value, mask, *, how):
     elif how == "sentinel of another dtype":
         hidden = torch.where(mask, 0.0, torch.finfo(torch.float32).min).to(scores.dtype)
         weights = (scores + hidden).softmax(-1)
+    elif how == "sentinel that overflows":
+        hidden = torch.where(mask, 0.0, -1e9).to(scores.dtype)
+        weights = (scores + hidden).softmax(-1)
     elif how == "finite sentinel":
         weights = scores.masked_fill(~mask, -1e9).softmax(-1)
     elif how == "exponential without subtracting the largest":
@@ -477,6 +480,7 @@ def masked_softmax(query, key, value, mask, *, how):
         ("minus infinity alone", "the output in torch.float32 at scale 0 with the mask 'empty rows' holds"),
         ("NaN replaced after the softmax", "the gradient for input 0 in torch.float32 .* with the mask 'empty rows'"),
         ("sentinel of another dtype", "in torch.bfloat16 at scale .* with the mask 'empty rows' holds"),
+        ("sentinel that overflows", "in torch.float16 at scale .* with the mask 'empty rows' holds"),
         ("finite sentinel", r"'empty rows' is up to .* for the query at \(0, 0\), which may attend to nothing"),
         ("exponential without subtracting the largest", "at scale 10000 with the mask"),
     ],
@@ -484,7 +488,8 @@ def masked_softmax(query, key, value, mask, *, how):
 def test_finite_catches(how, message, x):
     masks = {"causal": causal_mask(7), "empty rows": causal_mask(7).tril(-1)}
     fn = lambda q, k, v, mask: masked_softmax(q, k, v, mask, how=how)  # noqa: E731
-    caught(message, laws.assert_finite, fn, x, x, x, masks=masks, empty_rows_zero=how == "finite sentinel")
+    more = {"dtypes": [torch.float16], "scales": [1.0]} if how == "sentinel that overflows" else {}
+    caught(message, laws.assert_finite, fn, x, x, x, masks=masks, empty_rows_zero=how == "finite sentinel", **more)
 
 
 def test_finite_catches_norms(x):

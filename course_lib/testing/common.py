@@ -64,25 +64,32 @@ def modes_of(fn: Callable[..., Any], module: nn.Module | None) -> tuple[nn.Modul
     return module, [("train", " in train mode"), ("eval", " in eval mode")]
 
 
+def wide(tensor: Tensor) -> Tensor:
+    """Return the values as float64 on the CPU: not every device has that dtype."""
+    return tensor.detach().cpu().double()
+
+
+def apart(first: Tensor, second: Tensor) -> Tensor:
+    """Return the absolute differences, as float64 on the CPU, infinite where one holds NaN."""
+    gap = (wide(first) - wide(second)).abs()
+    return torch.where(gap.isnan(), torch.inf, gap)
+
+
 def differences(before: Tensor, after: Tensor, dim: int) -> Tensor:
-    """Return the largest absolute difference at each position of axis `dim`: (T,), infinite where one holds NaN."""
-    gap = (after.double() - before.double()).abs()
-    gap = torch.where(gap.isnan(), torch.inf, gap)
+    """Return the largest absolute difference at each position of axis `dim`: (T,)."""
+    gap = apart(before, after)
     others = [axis for axis in range(gap.dim()) if axis != dim]
     return gap.amax(dim=others) if others else gap
 
 
 def largest(first: Tensor, second: Tensor) -> float:
-    """Return the largest absolute difference, infinite where one holds NaN and 0 for empty tensors."""
-    if first.numel() == 0:
-        return 0.0
-    gap = (first.detach().double() - second.detach().double()).abs()
-    return torch.where(gap.isnan(), torch.inf, gap).max().item()
+    """Return the largest absolute difference, 0 for empty tensors."""
+    return apart(first, second).max().item() if first.numel() else 0.0
 
 
 def magnitude(tensor: Tensor) -> float:
     """Return the largest absolute value, 0 for an empty tensor."""
-    return tensor.detach().double().abs().max().item() if tensor.numel() else 0.0
+    return wide(tensor).abs().max().item() if tensor.numel() else 0.0
 
 
 def insist_finite(output: Tensor, what: str) -> None:
@@ -102,14 +109,14 @@ def changed(x: Tensor, where: Tensor, generator: torch.Generator, vocab_size: in
     x = x.detach().clone()
     if x.is_floating_point():
         noise = torch.randn(x.shape, generator=generator, dtype=torch.float64) * scale
-        x[where] = noise.to(device=x.device, dtype=x.dtype)[where]
+        x[where] = noise.to(x.dtype).to(x.device)[where]  # in this order: not every device has float64
         return x
     size = int(x.max()) + 1 if vocab_size is None else vocab_size
     if size < 2:
         raise ValueError(
             "vocab_size: expected at least 2 so that a token can become another; give it if x holds one id"
         )
-    step = torch.randint(1, size, x.shape, generator=generator).to(device=x.device, dtype=x.dtype)
+    step = torch.randint(1, size, x.shape, generator=generator).to(x.dtype).to(x.device)
     x[where] = ((x + step) % size)[where]
     return x
 

@@ -1,6 +1,7 @@
 """Laws about numbers: equal outputs and gradients, finite values, gradients that arrive, counts that agree."""
 
 import copy
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from .common import as_output, insist_finite, largest, magnitude, rounding, seeded
+from .common import apart, as_output, insist_finite, largest, magnitude, rounding, seeded
 
 
 class Differences(NamedTuple):
@@ -119,7 +120,7 @@ def _outputs_and_gradients(
 def _pull_back(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> list[Tensor | None]:
     """Gradients of a random weighted sum of the outputs: a plain sum is constant after a softmax or a norm."""
     generator = torch.Generator().manual_seed(0)
-    directions = [torch.randn(o.shape, generator=generator).to(o) for o in outputs]
+    directions = [torch.randn(o.shape, generator=generator).to(o.dtype).to(o.device) for o in outputs]
     connected = [(o, d) for o, d in zip(outputs, directions, strict=True) if o.requires_grad]
     wanted = [i for i, target in enumerate(targets) if target.requires_grad]
     found: list[Tensor | None] = [None] * len(targets)
@@ -137,8 +138,8 @@ def _insist_equal(left: Tensor, right: Tensor, allowed: float, what: str) -> flo
         raise AssertionError(f"{what} in shape: first {tuple(left.shape)}, second {tuple(right.shape)}")
     gap = largest(left, right)
     if gap > allowed:
-        apart = (left.double() - right.double()).abs().nan_to_num(nan=torch.inf)
-        place = tuple(int(i) for i in (apart == apart.max()).nonzero()[0])
+        gaps = apart(left, right)
+        place = tuple(int(i) for i in (gaps == gaps.max()).nonzero()[0])
         raise AssertionError(
             f"{what} by {gap:.2g} (first {left[place].item():.4g}, second {right[place].item():.4g} at {place}; "
             f"allowed {allowed:.1g})"
@@ -178,23 +179,32 @@ def assert_finite(
     ]
     for dtype in dtypes:
         cast = copy.deepcopy(fn).to(dtype) if isinstance(fn, nn.Module) else fn
-        for scale in scales if floating else (1.0,):
-            for words, extra in tries or [("", {})]:
-                where = f" in {dtype} at scale {scale:g}{words}"
-                copies = [
-                    (v.detach() * scale).to(dtype).requires_grad_(gradients) if _is_floating(v) else v for v in inputs
-                ]
-                with seeded(), torch.set_grad_enabled(gradients):
-                    output = as_output(cast(*copies, **extra))
-                insist_finite(output, f"the output{where}")
-                if empty_rows_zero and extra:
-                    _insist_zero(output, extra["mask"], where)
-                if gradients:
-                    targets = [(f"input {i}", v) for i, v in enumerate(copies) if _is_floating(v)]
-                    targets += list(cast.named_parameters()) if isinstance(cast, nn.Module) else []
-                    for (name, _), gradient in zip(targets, _pull_back([output], [t for _, t in targets]), strict=True):
-                        if gradient is not None:
-                            insist_finite(gradient, f"the gradient for {name}{where}")
+        for scale, (words, extra) in itertools.product(scales if floating else [1.0], tries or [("", {})]):
+            where = f" in {dtype} at scale {scale:g}{words}"
+            scaled = [(v.detach() * scale).to(dtype) if _is_floating(v) else v for v in inputs]
+            _finite_once(cast, scaled, extra, where, empty_rows_zero, gradients)
+
+
+def _finite_once(
+    fn: Callable[..., Tensor],
+    inputs: list[Tensor],
+    extra: dict[str, Tensor],
+    where: str,
+    empty_rows_zero: bool,
+    gradients: bool,
+) -> None:
+    targets = [(f"input {i}", v.requires_grad_(gradients)) for i, v in enumerate(inputs) if _is_floating(v)]
+    targets += list(fn.named_parameters()) if isinstance(fn, nn.Module) else []
+    with seeded(), torch.set_grad_enabled(gradients):
+        output = as_output(fn(*inputs, **extra))
+    insist_finite(output, f"the output{where}")
+    if empty_rows_zero and extra:
+        _insist_zero(output, extra["mask"], where)
+    if gradients:
+        found = _pull_back([output], [target for _, target in targets])
+        for (name, _), gradient in zip(targets, found, strict=True):
+            if gradient is not None:
+                insist_finite(gradient, f"the gradient for {name}{where}")
 
 
 def _insist_zero(output: Tensor, mask: Tensor, where: str) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .common import (
     SAME,
+    apart,
     changed,
     differences,
     insist_axis,
@@ -208,9 +209,9 @@ def _same_at_real(
     before: Tensor, after: Tensor, real: Tensor, per_token: bool, limit: float, what: str, where: str
 ) -> None:
     allowed = limit * magnitude(before[real] if per_token else before)
-    gap = (after.double() - before.double()).abs().nan_to_num(nan=torch.inf)
+    gap = apart(before, after)
     gap = gap.flatten(2).amax(-1) if per_token and gap.dim() > 2 else gap  # (B, T)
-    wrong = (gap > allowed) & real if per_token else gap > allowed
+    wrong = (gap > allowed) & real.cpu() if per_token else gap > allowed
     if wrong.any():
         place = [int(i) for i in wrong.nonzero()[0]]
         position = f" at position {place[1]}" if per_token else ""
@@ -341,9 +342,9 @@ def _cache_in_one_setting(
                 f"the step for positions {start} to {end - 1} returned shape {tuple(output.shape)}, "
                 f"expected {tuple(expected[:, start:end].shape)}{words}"
             )
-        gap = (output.double() - expected[:, start:end].double()).abs().nan_to_num(nan=torch.inf)
+        gap = apart(output, expected[:, start:end])
         gap = gap.flatten(2).amax(-1) if gap.dim() > 2 else gap  # (B, new)
-        wrong = (gap > allowed) & shown[:, start:end]
+        wrong = (gap > allowed) & shown[:, start:end].cpu()
         if wrong.any():
             row, place = (int(i) for i in wrong.nonzero()[0])
             raise AssertionError(
