@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+LONGEST = 14  # characters of a label in a figure
 
 
 def matrix(name: str, values: Any) -> Array:
@@ -53,10 +54,21 @@ def labels(name: str, values: Sequence[Any] | None, count: int, prefix: str = ""
         return [f"{prefix}{position}" for position in range(count)]
     if isinstance(values, str):
         raise TypeError(f"{name}: expected a list of {count} labels, got one text {values!r}; split it first")
-    texts = [str(value) for value in values]
+    texts = [_visible(str(value)) for value in values]
     if len(texts) != count:
         raise ValueError(f"{name}: expected {count} labels, one a row of the tensor, got {len(texts)}")
     return texts
+
+
+def _visible(token: str) -> str:
+    """Make blanks visible that a label would lose: at the start, alone, and line ends."""
+    rest = token.lstrip(" ")
+    return "␣" * (len(token) - len(rest)) + rest.replace("\n", "↵").replace("\t", "⇥")
+
+
+def shorten(name: str) -> str:
+    """Cut a label that would leave no room for the figure."""
+    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
 
 
 def plain(name: str, values: Any) -> Array:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from course_lib.viz.arrays import Array, labels, mask_matrix, matrix, number
+from course_lib.viz.arrays import LONGEST, Array, labels, mask_matrix, matrix, number, shorten
 from course_lib.viz.style import palette, styled
 
 NUMBERS_UP_TO = 10  # rows or columns: beyond, numbers in the cells are too small to read
@@ -105,17 +105,19 @@ def _ink(background: Sequence[float]) -> str:
     """Black or white, whichever stands out more on the background (WCAG 2.2 contrast)."""
     red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in background[:3])
     luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-    return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.055 else "#111111"
+    return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "black"
 
 
 def _name_axes(ax: Axes, row_names: list[str], column_names: list[str]) -> None:
     """Token labels, turned only if they would run into each other, thinned when there are too many to read."""
     for names, axis in ((row_names, ax.yaxis), (column_names, ax.xaxis)):
         step = math.ceil(len(names) / 24)
-        axis.set_ticks([position + 0.5 for position in range(0, len(names), step)], names[::step])
+        shown = [shorten(name) for name in names[::step]]
+        axis.set_ticks([position + 0.5 for position in range(0, len(names), step)], shown, parse_math=False)
         axis.set_tick_params(length=0)
     inches = ax.get_window_extent().width / ax.figure.dpi
-    crowded = max(map(len, column_names)) * 0.085 > inches / len(column_names[:: math.ceil(len(column_names) / 24)])
+    longest = min(max(map(len, column_names)), LONGEST)
+    crowded = longest * 0.085 > inches / len(column_names[:: math.ceil(len(column_names) / 24)])
     ax.tick_params(axis="x", labelrotation=90 if crowded else 0)
     ax.tick_params(axis="y", labelrotation=0)
 
@@ -184,7 +186,8 @@ def _draw_panels(lines: list[list[_Panel]]) -> Figure:
     """Place the matrices line by line, all cells of one size, all sizes in inches."""
     cell_width, cell_height, above, between = 0.55, 0.29, 0.36, 0.3
     names = [name for line in lines for panel in line for name in panel.rows]
-    names_width = 0.15 + 0.075 * max(map(len, names))
+    longest = min(max(map(len, names)), LONGEST)
+    names_width = 0.15 + 0.075 * longest
     lefts = [
         [
             between if before and before.rows == panel.rows else names_width
@@ -196,7 +199,7 @@ def _draw_panels(lines: list[list[_Panel]]) -> Figure:
     cells = [sum(panel.array.shape[1] for panel in line) for line in lines]
     cell_width = min(cell_width, min((7.5 - space) / count for space, count in zip(fixed, cells, strict=True)))
     width = max(space + cell_width * count for space, count in zip(fixed, cells, strict=True))
-    below = 0.3 if max(map(len, names)) * 0.085 <= cell_width else 0.2 + 0.08 * max(map(len, names))
+    below = 0.3 if longest * 0.085 <= cell_width else 0.2 + 0.08 * longest
     heights = [
         above + cell_height * max(len(panel.array) for panel in line) + (below if line[0].columns else 0.15)
         for line in lines

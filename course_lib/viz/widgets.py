@@ -1,4 +1,4 @@
-"""Controls that ask the running kernel, for what a page alone cannot compute: sampling, retraining, the reader's prompt."""
+"""Controls that ask the running kernel for what a page alone cannot compute: samples, training, the reader's prompt."""
 
 import contextlib
 import html

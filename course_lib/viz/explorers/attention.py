@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from course_lib.viz.arrays import Array, labels, mask_matrix, matrix, number
+from course_lib.viz.arrays import Array, labels, mask_matrix, matrix, number, shorten
 from course_lib.viz.explorer import Explorer, Table, floats
 from course_lib.viz.figures import attention_map, frame, softmax
 from course_lib.viz.style import palette, styled
@@ -91,9 +91,9 @@ class AttentionExplorer(Explorer):
             right.barh(places, scaled, color=palette.query, height=0.62)
             right.plot(raw, places, "|", color=palette.key, markersize=11, markeredgewidth=2.2)
             right.set(xlim=(0, 1.0), ylim=(S - 0.4, -0.6), xlabel="weight (bar: scores ÷ √E, tick: not divided)")
-            right.set_yticks(places, self.key_tokens)
+            right.set_yticks(places, [shorten(token) for token in self.key_tokens], parse_math=False)
             right.grid(axis="y", visible=False)
-            right.set_title(f"Query “{self.tokens[self.selected]}”")
+            right.set_title(f"Query “{shorten(self.tokens[self.selected])}”", parse_math=False)
         return fig
 
     def table(self) -> Table:

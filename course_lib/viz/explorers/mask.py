@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_lib.masks import causal_mask, combine_masks, length_mask, sliding_window_mask
-from course_lib.viz.arrays import Array, labels, plain
+from course_lib.viz.arrays import LONGEST, Array, labels, plain, shorten
 from course_lib.viz.explorer import Explorer, Table
 from course_lib.viz.style import palette, styled
 
@@ -105,10 +105,11 @@ class MaskComposer(Explorer):
     def figure(self) -> Figure:
         """Draw the parts side by side, and what they leave together."""
         panels = [*self.parts(), ("together: True = may attend", self.mask())]
-        names = 0.15 + 0.075 * max(map(len, self.tokens))
+        longest = min(LONGEST, max(map(len, self.key_tokens)))
+        names = 0.15 + 0.075 * longest
         gap, cell = 0.25, 0.3
         cell = min(cell, (7.4 - names - gap * len(panels)) / (self.S * len(panels)))
-        foot = 0.25 + (0.075 * max(map(len, self.key_tokens)) if self.labelled else 0.05)
+        foot = 0.25 + (0.075 * longest if self.labelled else 0.05)
         width, height = names + len(panels) * (self.S * cell + gap), self.T * cell + 0.4 + foot
         with styled():
             fig = plt.figure(figsize=(max(width, 3.0), height), layout="none")
@@ -128,8 +129,11 @@ class MaskComposer(Explorer):
         ax.grid(False)
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
-        ax.set_yticks(np.arange(self.T) + 0.5, self.tokens if named else [""] * self.T)
-        ax.set_xticks(np.arange(self.S) + 0.5, self.key_tokens, rotation=90 if self.labelled else 0)
+        ax.set_yticks(
+            np.arange(self.T) + 0.5, [shorten(name) if named else "" for name in self.tokens], parse_math=False
+        )
+        ax.set_xticks(np.arange(self.S) + 0.5, list(map(shorten, self.key_tokens)), parse_math=False)
+        ax.tick_params(axis="x", labelrotation=90 if self.labelled else 0)
         ax.set_title(title, fontsize=9)
 
     def table(self) -> Table:

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course_lib.viz.arrays import number
+from course_lib.viz.arrays import LONGEST, number
 from course_lib.viz.explorer import Explorer, Table, floats
 from course_lib.viz.explorers.attention import query_and_key
 from course_lib.viz.figures import draw_matrix, frame
@@ -73,7 +73,7 @@ class ProductExplorer(Explorer):
     def _on_paper(self) -> Figure:
         """Q at the left, K transposed above, the scores where they cross; all sizes in inches."""
         (T, E), S = self.query.shape, len(self.key)
-        longest = max(map(len, [*self.tokens, *self.key_tokens]))
+        longest = min(LONGEST, max(map(len, [*self.tokens, *self.key_tokens])))
         names, gap, head, tall = 0.2 + 0.075 * longest, 0.3, 0.3, 0.28
         wide = min(0.5, (7.4 - names - gap) / (E + S))
         foot = 0.3 if 0.085 * longest <= wide else 0.2 + 0.075 * longest
