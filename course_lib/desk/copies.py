@@ -137,15 +137,17 @@ def keep_base(desk: Desk, stem: str, notebook: Notebook, edition: str) -> None:
 
 
 def base_for(desk: Desk, stem: str, mine: Notebook) -> Notebook | None:
-    """Return the edition that a copy came from; without its stamp or file, the kept edition most like it."""
+    """Return the edition that a copy came from, or None if it is not kept here.
+
+    Where an editor dropped the stamp, that is the kept edition whose texts are most like the copy's.
+    """
     edition = stamp_of(mine)
-    exact = _read_base(desk.private / "base" / f"{stem}-{edition}.ipynb") if edition else None
-    if exact is not None:
-        return exact
-    texts = {(cell["id"], cell["source"]) for cell in mine["cells"]}
-    others = [notebook for notebook in map(_read_base, reversed(bases(desk, stem))) if notebook is not None]
+    if edition is not None:
+        return _read_base(desk.private / "base" / f"{stem}-{edition}.ipynb")
+    texts = {cell["source"] for cell in mine["cells"]}
+    others = [notebook for notebook in map(_read_base, bases(desk, stem)) if notebook is not None]
     # Any edition is safe as a base, because what equals the course's own text is not the learner's work.
-    return max(others, key=lambda one: sum((c["id"], c["source"]) in texts for c in one["cells"]), default=None)
+    return max(others, key=lambda one: sum(cell["source"] in texts for cell in one["cells"]), default=None)
 
 
 def _read_base(path: Path) -> Notebook | None:

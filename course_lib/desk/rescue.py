@@ -267,11 +267,13 @@ def _base_revision(folder: Path) -> tuple[str | None, str]:
     if head is None:
         return None, "git was not found: edits in notebooks/ are compared with the desk's own base copies instead."
     if head.returncode:
-        why = (head.stderr.decode(errors="replace").strip().splitlines() or ["no commit"])[-1]
-        return None, f"{folder} is not a git checkout ({why}): compared with the desk's own base copies instead."
+        return None, f"{folder} is not in a git checkout: it is compared with the desk's own base copies instead."
     tracked = _git(folder, "ls-files", "--", "*.ipynb")
     if tracked is None or not tracked.stdout.strip():
-        return None, f"git does not track the notebooks in {folder}: compared with the desk's own base copies instead."
+        return (
+            None,
+            f"git does not track the notebooks in {folder}: they are compared with the desk's own base copies instead.",
+        )
     upstream = _git(folder, "merge-base", "HEAD", "@{upstream}")  # edits may have been committed, too
     if upstream is not None and upstream.returncode == 0:
         return upstream.stdout.decode().strip(), ""

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import io
 import linecache
 import os
 import traceback
@@ -33,12 +34,14 @@ def from_notebook(desk: Desk, exercise_id: str) -> Answer:
 
 
 def from_file(path: Path) -> Answer:
-    """Take the answer out of a Python file."""
+    """Take the answer out of a Python file; the imports that every chapter makes run before it."""
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise DeskError(f"{path} cannot be read: {getattr(problem, 'strerror', None) or problem}.") from None
-    return Answer(source, "", str(path), {})
+    from course_lib.exercises.engine.cells import PRELUDE
+
+    return Answer(answers.runnable(source), PRELUDE, str(path), {})
 
 
 def check(entry: Any, answer: Answer, folder: Path) -> bool:
@@ -46,27 +49,60 @@ def check(entry: Any, answer: Answer, folder: Path) -> bool:
 
     Raises DeskError with one line if the answer cannot be run.
     """
+    with _working_in(folder):
+        given = evaluate(entry, answer)
+        if hasattr(entry, "check"):
+            return entry.check(given) is given
+        from course_lib.exercises.engine.bench import RIGHT
+        from course_lib.exercises.engine.question import judge
+
+        entry.answer(given)
+        return judge(entry, given)[0] == RIGHT
+
+
+def evaluate(entry: Any, answer: Answer) -> Any:
+    """Run the answer without its check; return the function, or for a question the value, that it gives."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     statements = _without_check(answer, entry.id)
-    with _working_in(folder):
-        _run(answer.before, "the notebook's imports", namespace, {})
-        _run(answer.source, answer.where, namespace, answer.missing, statements)
-        if not hasattr(entry, "check"):
-            if "answer" not in namespace:
-                raise DeskError(f"{answer.where} sets no `answer`.")
-            return _answer(entry, namespace["answer"])
-        name = entry.function_name
-        if name not in namespace:
-            raise DeskError(f"{answer.where} defines no `{name}`, which is what {entry.id} asks for.")
-        return entry.check(namespace[name]) is namespace[name]
+    _run(answer.before, f"what runs before {answer.where}", namespace, {})
+    _run(answer.source, answer.where, namespace, answer.missing, statements)
+    name = getattr(entry, "function_name", "answer")
+    if name not in namespace:
+        raise DeskError(f"{answer.where} defines no `{name}`, which is what {entry.id} asks for.")
+    return namespace[name]
 
 
-def _answer(question: Any, value: Any) -> bool:
-    from course_lib.exercises.engine.bench import RIGHT
+def recall(entry: Any, desk: Desk) -> None:
+    """Let the hints of this process go on where the learner's last ones ended, as they would in one notebook."""
+    from course_lib.exercises.engine import session
+
+    counts, history = desk.progress().get(entry.id), desk.history(entry.id)
+    if counts is None:
+        return
+    header, body = history[-1] if history else ({}, "")
+    since = counts["hints"] - int(header.get("hints", "0")) if header else counts["hints"]
+    mistakes = _mistakes(entry, desk, body) if header.get("verdict") == "wrong" else []
+    state = session.state(entry)
+    state.mistakes = mistakes
+    state.asked = {mistake.question for mistake in mistakes[:since]}
+    state.next_hint = max(0, counts["hints"] - min(since, len(mistakes)))
+
+
+def _mistakes(entry: Any, desk: Desk, body: str) -> list[Any]:
+    """Return the mistakes that the kept answer makes; none if it cannot be run any more."""
+    from course_lib.exercises.engine.check import examine
     from course_lib.exercises.engine.question import judge
 
-    question.answer(value)
-    return judge(question, value)[0] == RIGHT
+    try:
+        before, _ = answers.prelude(answers.find(desk, entry.id), body)
+        with contextlib.redirect_stdout(io.StringIO()), _working_in(desk.folder):
+            given = evaluate(entry, Answer(body, before, "the latest answer", {}))
+            if hasattr(entry, "check"):
+                return list(examine(entry, given).mistakes)
+            wrong = judge(entry, given)[1]
+            return [] if wrong is None else [wrong]
+    except DeskError:
+        return []
 
 
 def _without_check(answer: Answer, exercise_id: str) -> ast.Module:

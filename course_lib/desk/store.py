@@ -103,7 +103,7 @@ class Desk:
         latest = self.answers / f"{exercise_id}.py"
         payload = (_header_line(header) + _body(source)).encode("utf-8", "backslashreplace")
         if previous and _repeats(previous[-1], header, _body(source)):
-            if not latest.exists():
+            if not latest.exists() or latest.read_bytes() != previous[-1].read_bytes():  # a crash in between
                 write_atomic(latest, previous[-1].read_bytes())
             return
         number = int(previous[-1].stem) + 1 if previous else 1

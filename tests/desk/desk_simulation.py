@@ -8,6 +8,8 @@ from typing import Any
 Notebook = dict[str, Any]
 Cell = dict[str, Any]
 
+OFTEN = ("answer", "answer", "answer", "note", "note", "run", "run")
+ACTIONS = (*OFTEN, "code", "edit", "split", "move", "delete", "cut", "copy", "type", "view")
 METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 
 
@@ -38,7 +40,8 @@ class Course:
         self.number += 1
         name = f"task_{self.number}"
         handle = name.replace("_", "-")
-        source = f"def {name}(x):\n    raise NotImplementedError  # edition {self.number}\n\n\n{name} = ex.{name}.check({name})"
+        stub = f"def {name}(x):\n    raise NotImplementedError  # edition {self.number}"
+        source = f"{stub}\n\n\n{name} = ex.{name}.check({name})"
         return [
             course_cell("markdown", f"exercise-{handle}-prompt", f"### {name}\n\nWrite it."),
             course_cell("code", f"exercise-{handle}", source, exercise=name),
@@ -98,11 +101,7 @@ class Learner:
 
     def work(self) -> None:
         for _ in range(self.rng.randint(2, 15)):
-            action = self.rng.choice(
-                ["answer", "answer", "answer", "note", "note", "code", "edit", "run", "run", "split"]
-                + ["move", "delete", "cut", "copy", "type", "view"]
-            )
-            getattr(self, action)()
+            getattr(self, self.rng.choice(ACTIONS))()
         self.answer()  # at least one
 
     def cells(self) -> list[Cell]:

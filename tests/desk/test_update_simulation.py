@@ -11,6 +11,7 @@ from typing import Any
 import nbformat
 import pytest
 from desk_simulation import Course, Learner
+from desk_tools import save
 
 from course_lib.desk import copies
 from course_lib.desk.merge import merge
@@ -19,10 +20,6 @@ from course_lib.desk.store import Desk
 
 HISTORIES = 100
 NAME = "01_attention.ipynb"
-
-
-def save(path: Path, notebook: dict[str, Any]) -> None:
-    path.write_text(json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def by_id(notebook: dict[str, Any]) -> dict[str, dict[str, Any]]:
