@@ -533,7 +533,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(name.ljust(width) + row)
         for reason, count in tally.reasons.items():
             if count:
-                terminalreporter.write_line(f"  not compared, {reason}: {count} cells")
+                terminalreporter.write_line(f"  not compared, {reason}: {count} cell{'s' * (count > 1)}")
     share, complete = compared_share(found)
     pictures = sum(tally.pictures for tally in found.values())
     verdict = (
