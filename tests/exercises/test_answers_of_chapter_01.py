@@ -201,6 +201,83 @@ def only_renamed(query, key, value):
     return (weights * torch.tril(torch.ones(size, dtype=torch.bool))) @ value
 
 
+@wrong("causal_mask", "aligned-top-left", "ones-and-zeros")
+def lower_triangle(T, S):
+    return torch.tril(torch.ones(T, S))
+
+
+@wrong("causal_mask", "aligned-top-left", "true-is-hidden")
+def upper_triangle(T, S):
+    return torch.triu(torch.ones(T, S), diagonal=1).bool()
+
+
+@wrong("causal_mask", "hides-itself")
+def strictly_earlier(T, S):
+    return torch.arange(S) < torch.arange(S - T, S).unsqueeze(1)
+
+
+@wrong("causal_mask", "square-of-queries")
+def square(T, S):
+    return torch.ones(T, T).tril().bool()
+
+
+@wrong("causal_mask", "aligned-top-left", "numbers-to-add")
+def to_be_added(T, S):
+    return torch.full((T, S), -math.inf).triu(1)
+
+
+@wrong("cross_attention_shapes", "output-as-wide-as-model")
+def with_a_last_map(B, T, S, D, E, E_value):
+    return {
+        "query": [B, T, E],
+        "key": [B, S, E],
+        "value": [B, S, E_value],
+        "weights": torch.Size([B, T, S]),
+        "output": (B, T, D),
+    }
+
+
+@wrong("scaled_dot_product_attention", "empty-row-average")
+def as_in_most_tutorials(query, key, value, mask=None):
+    scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(query.size(-1))
+    if mask is not None:
+        scores = scores.masked_fill(mask == 0, -1e9)
+    return torch.matmul(F.softmax(scores, dim=-1), value)
+
+
+@wrong("scaled_dot_product_attention", "empty-row-nan", "no-scale")
+def unscaled(query, key, value, mask=None):
+    scores = query @ key.mT
+    if mask is not None:
+        scores = torch.where(mask, scores, float("-inf"))
+    return scores.softmax(-1) @ value
+
+
+@wrong("scaled_dot_product_attention", "mask-inverted")
+def hides_true(query, key, value, mask=None):
+    scores = torch.einsum("bhte,bhse->bhts", query, key) / math.sqrt(key.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(mask, float("-inf"))
+    return torch.einsum("bhts,bhse->bhte", scores.softmax(-1).nan_to_num(), value)
+
+
+@wrong("scaled_dot_product_attention", "shared-out-safely")
+def renormalises_with_care(query, key, value, mask=None):
+    weights = (query @ key.mT / math.sqrt(query.shape[-1])).softmax(-1)
+    if mask is not None:
+        weights = weights * mask
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-9)
+    return weights @ value
+
+
+@wrong("scaled_dot_product_attention", "gradient-nan")
+def adds_a_mask(query, key, value, mask=None):
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = scores + torch.zeros(mask.shape, dtype=scores.dtype).masked_fill(~mask, -math.inf)
+    return scores.softmax(-1).nan_to_num() @ value
+
+
 @wrong("padding_mask", "inverted")
 def true_is_padding(tokens, pad_id):
     return (tokens == pad_id).unsqueeze(1).unsqueeze(2)

@@ -46,8 +46,10 @@ def _model(place="before", align="bottom-right", fill=-math.inf):
             weights = scores.masked_fill(~visible, fill).softmax(dim=-1)
         else:
             weights = scores.softmax(dim=-1) * visible
-            if place == "shared-out-again":
+            if place == "shared-out":
                 weights = weights / weights.sum(dim=-1, keepdim=True)
+            elif place == "shared-out-safely":
+                weights = weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-9)
         return weights @ value
 
     return attend
@@ -163,8 +165,16 @@ model that cannot generate.""",
         ),
         Misconception(
             name="shared-out-again",
-            knobs={"place": "shared-out-again"},
+            knobs={"place": "shared-out"},
             statement="hides later keys after the softmax and then divides each row by what is left",
+            question=(
+                "What is left of a row, in float32, when a later key has a far larger score than all earlier ones?"
+            ),
+        ),
+        Misconception(
+            name="shared-out-safely",
+            knobs={"place": "shared-out-safely"},
+            statement="hides later keys after the softmax and then divides by what is left, but never by zero",
             question=(
                 "What is left of a row, in float32, when a later key has a far larger score than all earlier ones?"
             ),

@@ -37,10 +37,12 @@ def _model(place="before", fill=-math.inf, empty="zero", axis=-1, inverted=False
             weights = powers / powers.sum(axis, keepdim=True)
         else:
             weights = hidden.softmax(axis)
-        if place in ("after", "shared-out-again"):
+        if place in ("after", "shared-out", "shared-out-safely"):
             weights = weights * visible
-        if place == "shared-out-again":
+        if place == "shared-out":
             weights = weights / weights.sum(-1, keepdim=True)
+        elif place == "shared-out-safely":
+            weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-9)
         if empty == "zero":
             return weights.masked_fill(~visible.any(-1, keepdim=True), 0.0)
         return weights.nan_to_num(0.0) if empty == "replace" else weights
@@ -167,8 +169,14 @@ fail somewhere: on rows without a key, in half precision, or when the visible sc
         ),
         Misconception(
             name="shared-out-again",
-            knobs={"place": "shared-out-again"},
+            knobs={"place": "shared-out"},
             statement="applies the mask after the softmax and then divides each row by what is left",
+            question="What is left of a row, in float32, when the hidden scores are 1000 higher than the visible ones?",
+        ),
+        Misconception(
+            name="shared-out-safely",
+            knobs={"place": "shared-out-safely"},
+            statement="applies the mask after the softmax and then divides by what is left, but never by zero",
             question="What is left of a row, in float32, when the hidden scores are 1000 higher than the visible ones?",
         ),
         Misconception(

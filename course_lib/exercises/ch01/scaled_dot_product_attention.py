@@ -23,7 +23,7 @@ def attention(query, key, value, mask=None):
 
 def _model(
     scale="width", axis=-1, place="before", fill=-math.inf, inverted=False, empty="zero", softmax="stable",
-    detached=False, weights="dot", padding="keys",
+    detached=False, weights="dot", how="fill",
 ):  # fmt: skip
     """Attention whose settings are the mistakes."""
 
@@ -37,6 +37,8 @@ def _model(
         visible = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.expand_as(scores)
         visible = ~visible if inverted and mask is not None else visible
         hidden = scores.masked_fill(~visible, fill) if place == "before" else scores
+        if how == "add" and place == "before":
+            hidden = scores + torch.zeros_like(scores).masked_fill(~visible, fill)
         if softmax == "naive":
             powers = hidden.exp()
             attended = powers / powers.sum(axis, keepdim=True)
@@ -45,12 +47,18 @@ def _model(
             attended = powers / powers.sum(axis, keepdim=True)
         else:
             attended = hidden.softmax(axis)
-        if place == "after":
+        if place in ("after", "shared-out", "shared-out-safely"):
             attended = attended * visible
+        if place == "shared-out":
+            attended = attended / attended.sum(-1, keepdim=True)
+        elif place == "shared-out-safely":
+            attended = attended / attended.sum(-1, keepdim=True).clamp(min=1e-9)
         if empty == "uniform":
             attended = attended.masked_fill(~visible.any(-1, keepdim=True), 1 / S)
         if empty == "zero":
             attended = attended.masked_fill(~visible.any(-1, keepdim=True), 0.0)
+        if empty == "replace":
+            attended = attended.nan_to_num(0.0)
         return (attended.detach() if detached else attended) @ value
 
     return attend
@@ -112,7 +120,8 @@ def _first_row_empty():
 
 def _low_scores(size):
     query, key = torch.full((1, 1, 2, 4), size), torch.full((1, 1, 3, 4), -size)
-    visible = torch.tensor([[True, False, True], [True, True, False]])
+    key[:, :, 1] = 0.0  # hidden from both queries, whose visible scores all lie far below
+    visible = torch.tensor([[True, False, True], [True, False, False]])
     return query.requires_grad_(), key.requires_grad_(), normal(1, 1, 3, 2, seed=70), visible
 
 
@@ -205,6 +214,18 @@ The scores are divided by the square root of the width of a key. `mask` is boole
             question="When a key is hidden, do the weights that are left in its row still sum to one?",
         ),
         Misconception(
+            name="shared-out-again",
+            knobs={"place": "shared-out"},
+            statement="applies the mask after the softmax and then divides each row by what is left",
+            question="What is left of a row, in float32, when the hidden scores are 1000 higher than the visible ones?",
+        ),
+        Misconception(
+            name="shared-out-safely",
+            knobs={"place": "shared-out-safely"},
+            statement="applies the mask after the softmax and then divides by what is left, but never by zero",
+            question="What is left of a row, in float32, when the hidden scores are 1000 higher than the visible ones?",
+        ),
+        Misconception(
             name="mask-ignored",
             knobs={"place": "never"},
             statement="accepts a mask and does not use it",
@@ -247,16 +268,22 @@ The scores are divided by the square root of the width of a key. `mask` is boole
             question="A row whose scores lie far below those of another row: what do its exponentials come to?",
         ),
         Misconception(
+            name="empty-row-average",
+            knobs={"empty": "uniform"},
+            statement="averages all values, hidden ones too, for a query that may attend to nothing",
+            question="In a row in which every score has the same very low value, what does a softmax return?",
+        ),
+        Misconception(
             name="empty-row-nan",
             knobs={"empty": "nan"},
             statement="returns NaN for a query that may attend to nothing",
             question="What does a softmax return for a row that is minus infinity everywhere?",
         ),
         Misconception(
-            name="empty-row-average",
-            knobs={"empty": "uniform"},
-            statement="averages all values, hidden ones too, for a query that may attend to nothing",
-            question="In a row in which every score has the same very low value, what does a softmax return?",
+            name="gradient-nan",
+            knobs={"how": "add", "empty": "replace"},
+            statement="adds minus infinity to the scores and replaces NaN at the end, when the gradient is NaN already",
+            question="Where does the gradient go that flows back through a softmax whose row was NaN?",
         ),
         Misconception(
             name="weights-detached",
