@@ -16,7 +16,7 @@ from course_lib.exercises import registry
 from course_lib.exercises.engine import cells
 from course_lib.exercises.engine.bench import Bench
 from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
-from course_lib.exercises.engine.run import bind, observe, same_random_state
+from course_lib.exercises.engine.run import bind, observe
 from course_lib.exercises.engine.spec import Exercise, Misconception, Question
 
 ENTRIES = registry.all_exercises()
@@ -48,7 +48,7 @@ def accepted(bench: Bench, candidate: Any, seconds: float = 1.0) -> bool:
     exercise = bench.exercise
     for number in range(len(exercise.probes)):
         bench.outcome((), number)
-    with same_random_state(), Guard(seconds=seconds) as guard:
+    with Guard(seconds=seconds) as guard:
         for number, probe in enumerate(exercise.probes):
             outcome = observe(exercise, bind(exercise, candidate), probe, guard, gradients=True, twice=True)
             if bench.difference(number, outcome) is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from course_lib.exercises.engine.compare import Difference, Rules, compare, compare_gradients, kind_of
 from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
-from course_lib.exercises.engine.run import Outcome, arguments, bind, leaf_names, observe, quiet, same_random_state
+from course_lib.exercises.engine.run import Outcome, arguments, bind, leaf_names, observe, quiet
 from course_lib.exercises.engine.spec import Exercise, Misconception
 
 RIGHT, WRONG, NOT_ATTEMPTED = "right", "wrong", "not attempted"
@@ -171,7 +171,7 @@ class Bench:
         if not callable(candidate):
             return Finding(WRONG, misuse=f"check expects a function; it got {kind_of(candidate)}.")
         call = bind(exercise, candidate)
-        with same_random_state(), Guard() as guard:
+        with Guard() as guard:
             outcomes: list[Outcome] = []
             failures: list[Failure] = []
             for number, probe in enumerate(exercise.probes):

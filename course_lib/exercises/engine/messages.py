@@ -104,7 +104,7 @@ def _sentence(failure: Failure, candidate: Any) -> str:
     if difference.aspect != "error" or error is None:
         return difference.sentence
     if isinstance(error, RanAway):
-        return f"It was still running after {guard.SECONDS:.0f} seconds and was stopped."
+        return f"It was still running after {guard.SECONDS:g} seconds and was stopped."
     if isinstance(error, OutOfMemory):
         return f"It asked for more than {guard.MEMORY / 2**30:.0f} GB of memory and was stopped."
     text = show.without_addresses(str(error)).strip().splitlines()

@@ -203,8 +203,8 @@ def _detached(value: Any) -> Any:
 
 @contextlib.contextmanager
 def quiet(output: io.StringIO | None, seed: int) -> Iterator[None]:
-    """No warnings, printed text to `output`, and the random generators seeded."""
-    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+    """No warnings, printed text to `output`, gradients on; random generators seeded, and afterwards as before."""
+    with warnings.catch_warnings(), _same_random_state(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore")
         stack.enter_context(torch.enable_grad())
         if output is not None:
@@ -217,7 +217,7 @@ def quiet(output: io.StringIO | None, seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def same_random_state() -> Iterator[None]:
+def _same_random_state() -> Iterator[None]:
     """Leave the random generators as they were before."""
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()
     try:
@@ -237,9 +237,14 @@ class _Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        made = [tensor.numel() for tensor in tree_leaves(result) if isinstance(tensor, Tensor)]
+        made = [_size(tensor) for tensor in tree_leaves(result) if isinstance(tensor, Tensor)]
         self.elements = max([self.elements, *made])
         return result
+
+
+def _size(tensor: Tensor) -> int:
+    """Elements that take memory: an expanded view repeats the same ones."""
+    return min(tensor.numel(), tensor.untyped_storage().nbytes() // tensor.element_size())
 
 
 @contextlib.contextmanager
