@@ -149,6 +149,7 @@ def lab(
     Examples: `course lab` · `course lab --chapter 2` · `course lab --no-browser --port 8899`
     """
     from importlib.util import find_spec
+    from urllib.parse import quote
 
     desk = _start(_desk().folder if _has_desk() else None)
     if find_spec("jupyterlab") is None:
@@ -157,7 +158,8 @@ def lab(
         )
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={desk.folder}", *context.args]
     if not any(argument.endswith(".ipynb") for argument in context.args):
-        command.append(str(_chapter_to_open(desk, chapter)))
+        # As the address to open, and not as a file, so that --no-browser prints it as well.
+        command.append(f"--LabApp.default_url=/lab/tree/{quote(_chapter_to_open(desk, chapter).name)}")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads of one kernel must not slow another
     os.chdir(desk.folder)
     sys.stdout.flush()
@@ -236,7 +238,11 @@ def next_exercise() -> None:
         for entry, state in states:
             if state in wanted:
                 place = places(desk).get(entry.id)
-                where = f"{place.path.name}, cell {place.notebook['cells'][place.numbers[0]]['id']}" if place else "-"
+                where = (
+                    f"{place.path.name}, cell {place.notebook['cells'][place.numbers[0]]['id']}"
+                    if place
+                    else "in no notebook of yours; `course update` adds what is new"
+                )
                 typer.echo(f"{entry.id}: {entry.title}")
                 typer.echo(
                     f"Chapter {entry.chapter}, {entry.kind}, difficulty {entry.difficulty} of 5, "
@@ -285,8 +291,11 @@ def hint(exercise_id: ExerciseId) -> None:
 
     Example: `course hint causal_mask`
     """
-    entry = _entry(exercise_id)
-    os.environ["COURSE_DESK"] = str(_desk().folder)
+    from course_lib.desk import running
+
+    entry, desk = _entry(exercise_id), _desk()
+    os.environ["COURSE_DESK"] = str(desk.folder)
+    running.recall(entry, desk)
     entry.hint()
 
 

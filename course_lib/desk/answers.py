@@ -155,7 +155,11 @@ def runnable(source: str) -> str:
     lines = source.split("\n")
     if lines and lines[0].lstrip().startswith("%%"):
         lines[0] = "# " + lines[0]
-    return "\n".join("pass  # " + line.strip() if _SHELL.search(line) and not _parses(line) else line for line in lines)
+    for number, line in enumerate(lines):
+        if _SHELL.search(line) and not _parses(line):
+            indent = line[: len(line) - len(line.lstrip())]
+            lines[number] = f"{indent}pass  # {line.strip()}"
+    return "\n".join(lines)
 
 
 def prelude(place: Place, answer: str) -> tuple[str, dict[str, str]]:

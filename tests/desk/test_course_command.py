@@ -1,0 +1,423 @@
+"""The command `course`, on the real exercises."""
+
+import errno
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from desk_simulation import course_cell, notebook_of
+from desk_tools import edit, load, save, texts
+from typer.testing import CliRunner
+
+from course_lib import cli
+from course_lib.desk.doctor import Finding, examine
+from course_lib.exercises import registry
+
+ONE = "01_attention.ipynb"
+BUILD, QUESTION = "causal_mask", "permuted_tokens"
+WRONG_MASK = """\
+def causal_mask(T, S):
+    return torch.ones(T, S, dtype=torch.bool).tril()
+
+
+causal_mask = ex.causal_mask.check(causal_mask)"""
+RIGHT_MASK = WRONG_MASK.replace("tril()", "tril(S - T)")
+
+
+@pytest.fixture
+def chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A course of one chapter with two of the real exercises."""
+    folder = tmp_path / "le cours ñ" / "notebooks"
+    folder.mkdir(parents=True)
+    cells = [
+        course_cell("markdown", "title", "# Attention"),
+        course_cell("code", "imports", "import torch\nfrom course_lib import exercises as ex"),
+        course_cell("code", "loud", "print('this cell must not run')\nscores = torch.rand(3)"),
+    ]
+    for name in (BUILD, QUESTION):
+        handle = name.replace("_", "-")
+        entry = registry.get(name)
+        cells.append(course_cell("markdown", f"exercise-{handle}-prompt", entry.prompt_markdown()))
+        cells.append(course_cell("code", f"exercise-{handle}", entry.cell_source(), exercise=name))
+    save(folder / ONE, notebook_of(cells))
+    monkeypatch.setenv("COURSE_NOTEBOOKS", str(folder))
+    monkeypatch.chdir(folder.parent)
+    return folder.parent
+
+
+def course(*arguments: str, code: int = 0) -> str:
+    """Run the command in this process; return everything it printed."""
+    from course_lib.exercises.engine import session
+
+    environment, folder = dict(os.environ), Path.cwd()
+    try:
+        result = CliRunner().invoke(cli.app, list(arguments), terminal_width=120)
+    finally:  # each run of the command is a process of its own
+        session.STATES.clear()
+        os.chdir(folder)
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+    assert result.exit_code == code, (result.output, result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.output
+
+
+def process(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "course_lib.cli", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_start_copies_without_outputs_and_keeps_work(chapter: Path) -> None:
+    notebook = load(chapter / "notebooks" / ONE)
+    notebook["cells"][2]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "printed\n"}]
+    notebook["cells"][2]["execution_count"] = 3
+    notebook["cells"][2]["metadata"]["tags"] = ["tol:0.001"]
+    save(chapter / "notebooks" / ONE, notebook)
+    assert "Added to" in course("start")
+    copy = load(chapter / "my" / ONE)
+    assert copy["cells"][2]["outputs"] == []
+    assert copy["cells"][2]["execution_count"] is None
+    assert [cell["id"] for cell in copy["cells"]] == [cell["id"] for cell in notebook["cells"]]
+    assert [cell["metadata"] for cell in copy["cells"]] == [cell["metadata"] for cell in notebook["cells"]]
+
+    edit(chapter / "my" / ONE, "title", "my own title")
+    before = (chapter / "my" / ONE).read_bytes()
+    assert "ready" in course("start")
+    assert (chapter / "my" / ONE).read_bytes() == before
+    save(chapter / "notebooks" / "02_heads.ipynb", notebook)
+    assert "02_heads.ipynb" in course("start")
+    assert (chapter / "my" / ONE).read_bytes() == before
+
+
+def test_start_elsewhere_and_its_errors(chapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    course("start", "--folder", str(tmp_path / "là bas"))
+    assert (tmp_path / "là bas" / ONE).exists()
+    (tmp_path / "file").write_text("")
+    assert "is a file" in course("start", "--folder", str(tmp_path / "file"), code=2)
+    monkeypatch.setenv("COURSE_NOTEBOOKS", str(tmp_path / "nothing"))
+    assert "no chapter" in course("start", code=2)
+    monkeypatch.delenv("COURSE_NOTEBOOKS")
+    monkeypatch.setattr("course_lib.desk.copies.repository", lambda: tmp_path)
+    assert "pip install -e ." in course("start", code=2)
+
+
+def test_inside_the_repository_the_desk_is_at_its_root(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("course_lib.desk.copies.repository", lambda: chapter)
+    monkeypatch.chdir(chapter / "notebooks")
+    course("start")
+    assert (chapter / "my" / ONE).exists()
+    assert "causal_mask" in course("status")  # and is found from there
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["next"], ["check", BUILD], ["hint", BUILD], ["update"], ["reset", "x"]]
+)
+def test_without_a_desk_every_command_says_what_to_do(chapter: Path, arguments: list[str]) -> None:
+    output = course(*arguments, code=2)
+    assert "course start" in output
+    assert len(output.strip().splitlines()) == 1
+
+
+def test_status_and_next(chapter: Path) -> None:
+    course("start")
+    output = course("status")
+    assert re.search(r"01\W+causal_mask\W+build\W+2\W+\d+\W+not tried\W+0\W+0", output)
+    total = len(registry.all_exercises())
+    assert f"0 of {total} solved" in output
+    edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
+    course("check", BUILD)
+    assert re.search(r"causal_mask.*solved.*1 ", course("status", "--chapter", "1"))
+    assert f"1 of {total} solved" in course("status")
+    assert "0 of 0" in course("status", "--chapter", "99")
+    assert course("next").splitlines()[0].startswith(registry.all_exercises()[0].id)
+
+
+def test_an_answer_to_an_older_edition_is_named(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    course("start")
+    edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
+    course("check", BUILD)
+    monkeypatch.setitem(registry.get(BUILD).__dict__, "_edition", "00000000")
+    assert "solved against an older edition" in course("status")
+
+
+def test_check_says_the_same_as_the_notebook(
+    chapter: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course("start")
+    assert "Not attempted" in course("check", BUILD, code=1)
+    edit(chapter / "my" / ONE, "exercise-causal-mask", WRONG_MASK)
+    output = course("check", "causal-mask", code=1)
+    assert "must not run" not in output
+    import torch
+
+    monkeypatch.setenv("CI", "true")  # this one is not to be saved
+    registry.get(BUILD).check(lambda T, S: torch.ones(T, S, dtype=torch.bool).tril())
+    monkeypatch.delenv("CI")
+    assert output.splitlines()[:2] == capsys.readouterr().out.splitlines()[:2]
+    edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
+    assert "Right" in course("check", BUILD)
+    assert (chapter / "my" / "answers" / "causal_mask.py").read_text().endswith(RIGHT_MASK + "\n")
+    assert len(list((chapter / "my" / "answers" / "history" / BUILD).iterdir())) == 2
+
+
+def test_check_a_question_and_a_file(chapter: Path) -> None:
+    course("start")
+    right = registry.get(QUESTION).solved_cell_source()
+    assert "Not answered" in course("check", QUESTION, code=1)
+    edit(chapter / "my" / ONE, "exercise-permuted-tokens", right)
+    assert "Right" in course("check", QUESTION)
+    (chapter / "mine.py").write_text(WRONG_MASK.replace("import torch\n", ""))
+    course("check", BUILD, "--file", "mine.py", code=1)
+    (chapter / "mine.py").write_text(RIGHT_MASK)
+    course("check", BUILD, "--file", "mine.py")
+    assert "cannot be read" in course("check", BUILD, "--file", "none.py", code=2)
+
+
+@pytest.mark.parametrize(
+    ("source", "says", "code"),
+    [
+        ("def causal_mask(T, S:\n    pass", "line 1: this is not Python yet", 2),
+        ("def another(T, S):\n    pass", "defines no `causal_mask`", 2),
+        ("x = 1 / 0\ndef causal_mask(T, S):\n    pass", "line 1: running it raised ZeroDivisionError", 2),
+        ("x = nowhere\ndef causal_mask(T, S):\n    pass", "'nowhere' is not defined", 2),
+        ("x = scores + 1\ndef causal_mask(T, S):\n    pass", "`scores` (set in cell loud)", 2),
+        ("def causal_mask(T, S):\n    return scores", "`scores` (set in cell loud)", 1),
+        ("raise SystemExit\ndef causal_mask(T, S):\n    pass", "SystemExit", 2),
+    ],
+)
+def test_an_answer_that_does_not_run(chapter: Path, source: str, says: str, code: int) -> None:
+    course("start")
+    edit(chapter / "my" / ONE, "exercise-causal-mask", source)
+    output = course("check", BUILD, code=code)
+    assert says in output
+    assert "Traceback" not in output
+    if code == 2:
+        assert len(output.strip().splitlines()) == 1
+
+
+def test_unknown_exercises(chapter: Path) -> None:
+    course("start")
+    for command in ("check", "hint", "solution", "reset"):
+        assert "causal_mask" in course(command, "causal_msk", code=2)
+
+
+def test_hints_go_on_from_one_process_to_the_next(chapter: Path) -> None:
+    course("start")
+    seen = [course("hint", BUILD) for _ in range(2)]
+    assert seen[0].startswith("Hint 1 of 3")
+    assert seen[1].startswith("Hint 2 of 3")
+    edit(chapter / "my" / ONE, "exercise-causal-mask", WRONG_MASK)
+    course("check", BUILD, code=1)
+    assert course("hint", BUILD).startswith("A question about your last answer")
+    assert course("hint", BUILD).startswith("Hint 3 of 3")
+    assert re.search(r"tried\W+1\W+4", course("status"))
+
+
+def test_solution(chapter: Path) -> None:
+    course("start")
+    assert "def causal_mask" not in course("solution", BUILD)
+    assert "def causal_mask" in course("solution", BUILD, "--reveal")
+
+
+def test_reset(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    course("start")
+    before = texts(chapter / "my" / ONE)
+    assert "Nothing to reset" in course("reset", BUILD)
+    edit(chapter / "my" / ONE, "exercise-causal-mask", WRONG_MASK)
+    assert "kept in" in course("reset", BUILD)
+    assert texts(chapter / "my" / ONE) == before
+    edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
+    assert "--yes" in course("reset", "--all", code=2)
+    assert texts(chapter / "my" / ONE)["exercise-causal-mask"] == RIGHT_MASK
+    assert "kept in" in course("reset", "--all", "--yes")
+    assert texts(chapter / "my" / ONE) == before
+    assert "name the exercises" in course("reset", code=2)
+
+
+def test_update_reports_and_keeps(chapter: Path) -> None:
+    course("start")
+    assert course("update").strip() == f"{ONE}: up to date"
+    edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
+    edit(chapter / "my" / ONE, "title", "my title")
+    for cell, text in (("title", "# New"), ("imports", "import torch, math\nfrom course_lib import exercises as ex")):
+        edit(chapter / "notebooks" / ONE, cell, text)
+    output = course("update")
+    assert "1 cell: follows the new edition" in output
+    assert "title: changed by you and by the course" in output
+    assert "backup" in output
+    after = texts(chapter / "my" / ONE)
+    assert after["title"] == "my title"
+    assert any("# New" in text for text in after.values())
+    assert after["exercise-causal-mask"] == RIGHT_MASK
+    assert "up to date" in course("update")
+
+
+def test_rescue_without_git(chapter: Path) -> None:
+    course("start")
+    edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
+    course("check", BUILD)
+    course("reset", BUILD)
+    assert "Answers put back into their cells: causal_mask" in course("rescue")
+    assert texts(chapter / "my" / ONE)["exercise-causal-mask"] == RIGHT_MASK
+    assert "Nothing to rescue" in course("rescue")
+
+
+def test_the_desk_can_be_named(chapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    course("start", "--folder", str(tmp_path / "other"))
+    assert "causal_mask" in course("--desk", str(tmp_path / "other"), "status")
+    assert "is no desk" in course("--desk", str(tmp_path), "status", code=2)
+    monkeypatch.setenv("COURSE_DESK", str(tmp_path / "other"))
+    assert "causal_mask" in course("status")
+    monkeypatch.setenv("COURSE_DESK", str(tmp_path))
+    assert "COURSE_DESK" in course("status", code=2)
+
+
+def test_lab_passes_arguments_on_and_opens_the_last_chapter(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = load(chapter / "notebooks" / ONE)
+    other = notebook_of([course_cell("code", "exercise-x", notebook["cells"][4]["source"], exercise="padding_mask")])
+    save(chapter / "notebooks" / "02_heads.ipynb", other)
+    ran: list[list[str]] = []
+    policies: list[str | None] = []
+
+    def become(command: list[str]) -> None:
+        ran.append(command)
+        policies.append(os.environ.get("OMP_WAIT_POLICY"))
+
+    monkeypatch.setattr(cli, "_become", become)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    course("lab", "--no-browser", "--port", "8899")  # makes the desk, too
+    desk = chapter / "my"
+    assert ran[-1][1:3] == ["-m", "jupyterlab"]
+    assert ran[-1][-4:] == ["--no-browser", "--port", "8899", f"--LabApp.default_url=/lab/tree/{ONE}"]
+    assert f"--ServerApp.root_dir={desk}" in ran[-1]
+    assert policies == ["PASSIVE"]
+    from course_lib.desk.store import Desk
+
+    Desk(desk).save_answer("padding_mask", "x", "wrong", "e")
+    course("lab")
+    assert ran[-1][-1].endswith("/02_heads.ipynb")
+    course("lab", "--chapter", "1")
+    assert ran[-1][-1].endswith(f"/{ONE}")
+    assert "no chapter 7" in course("lab", "--chapter", "7", code=2)
+    course("lab", "mine.ipynb")
+    assert ran[-1][-1] == "mine.ipynb"
+
+
+def test_doctor(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    course("start")
+    output = course("doctor")
+    for what in ("Python", "torch", "device", "memory", "threads", "disk space", "write test", "kernel", "network"):
+        assert what in output
+    assert "Everything the course needs is here" in output
+
+    def full(path: Path, data: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(total=100, used=100, free=0))
+    monkeypatch.setattr("course_lib.desk.doctor.write_atomic", full)
+    monkeypatch.setattr("course_lib.desk.doctor._kernel", lambda: iter(()))
+    output = course("doctor", code=1)
+    assert "Free at least 0.5 GiB" in output
+    assert "2 things to repair" in output
+
+
+def test_the_doctor_survives_a_broken_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Any:
+        raise ImportError("libtorch is gone")
+
+    monkeypatch.setattr("course_lib.desk.doctor._torch", broken)
+    found = list(examine(None, network_seconds=0.01, kernel=False))
+    assert Finding("torch", False, "ImportError: libtorch is gone", "Run `make setup` again.") in found
+    assert len(found) > 8
+
+
+def test_help_has_an_example_for_every_command(chapter: Path) -> None:
+    commands = cli.app.registered_commands
+    assert len(commands) == 11
+    for command in commands:
+        name = command.name or command.callback.__name__  # type: ignore[union-attr]
+        assert "Example" in course(name, "--help"), name
+    assert "no such command" in course("nonsense", code=2).lower()
+
+
+# -- as processes ------------------------------------------------------------------------------------------------------
+
+
+def test_start_and_help_load_neither_torch_nor_nbformat(chapter: Path) -> None:
+    script = (
+        "import sys\nfrom course_lib.cli import app\n"
+        "try:\n    app(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print(sorted({'torch', 'numpy', 'nbformat', 'jsonschema'} & set(sys.modules)))"
+    )
+    for arguments in (["--help"], ["start"], ["start"]):
+        run = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, cwd=chapter)
+        assert run.stdout.strip().endswith("[]"), run.stdout + run.stderr
+
+
+def test_in_a_process_of_its_own(chapter: Path) -> None:
+    assert process("start", cwd=chapter).returncode == 0
+    edit(chapter / "my" / ONE, "exercise-causal-mask", WRONG_MASK)
+    wrong = process("check", BUILD, cwd=chapter / "my")
+    assert wrong.returncode == 1
+    assert "Not yet" in wrong.stdout
+    assert wrong.stderr == ""
+    none = process("status", cwd=chapter.parent)
+    assert none.returncode == 2
+    assert none.stdout == ""
+    assert len(none.stderr.strip().splitlines()) == 1
+    saved = process("check", BUILD, cwd=chapter, env={**os.environ, "CI": "true"})
+    assert saved.returncode == 1
+    assert len(list((chapter / "my" / "answers" / "history" / BUILD).iterdir())) == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="uses a pipe that closes early")
+def test_a_reader_that_stops_early(chapter: Path) -> None:
+    process("start", cwd=chapter)
+    run = subprocess.run(
+        f"{sys.executable} -m course_lib.cli status | head -1", shell=True, cwd=chapter, capture_output=True, text=True
+    )
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGTERM")
+def test_lab_serves_the_chapter(chapter: Path, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    own = {f"JUPYTER_{what}_DIR": str(tmp_path / what) for what in ("CONFIG", "DATA", "RUNTIME")}
+    arguments = ["lab", "--no-browser", "--port", str(port), "--ServerApp.port_retries=0", "--IdentityProvider.token=t"]
+    if os.geteuid() == 0:
+        arguments.append("--allow-root")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "course_lib.cli", *arguments],
+        cwd=chapter,
+        env={**os.environ, **own},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        found, deadline = b"", time.monotonic() + 60
+        while not found and time.monotonic() < deadline and server.poll() is None:
+            try:
+                address = f"http://127.0.0.1:{port}/api/contents/{ONE}?token=t"
+                found = urllib.request.urlopen(address, timeout=5).read()
+            except OSError:
+                time.sleep(0.2)
+        assert b"exercise-causal-mask" in found
+        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/lab/tree/{ONE}?token=t", timeout=10)
+        assert page.status == 200
+    finally:
+        server.send_signal(signal.SIGTERM)
+        _, err = server.communicate(timeout=30)
+    assert f"/lab/tree/{ONE}" in err  # the address that it prints is the chapter's
