@@ -50,6 +50,6 @@ def all_exercises() -> list[Entry]:
 
 def unknown(exercise_id: str) -> str:
     """One line that says there is no such exercise and names the closest ids."""
-    close = difflib.get_close_matches(exercise_id, chapters(), n=3, cutoff=0.4)
+    close = difflib.get_close_matches(exercise_id, chapters(), n=3, cutoff=0.6)
     suggestion = f" Did you mean {' or '.join(close)}?" if close else " course_lib.exercises.progress() lists them all."
     return f"There is no exercise {exercise_id!r}.{suggestion}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+OFFERED = ("check", "answer", "hint", "cases", "solution", "reset", "restore", "title", "kind", "difficulty", "minutes")
 KINDS = ("build", "debug", "predict", "measure")
 
 
@@ -34,6 +35,14 @@ class Entry:
             raise ValueError(f"minutes: expected at least 1 in {self.id}, got {self.minutes}")
         if len(self.hints) != 3:
             raise ValueError(f"hints: expected three in {self.id} (question, pointer, skeleton), got {len(self.hints)}")
+
+    def __repr__(self) -> str:
+        """One line, without the solution and the mistakes that the fields hold."""
+        return f"{self.id}: {self.title} ({self.kind}, difficulty {self.difficulty} of 5, about {self.minutes} min)"
+
+    def __dir__(self) -> list[str]:
+        """What a learner uses, for completion; the fields of the specification stay out of sight."""
+        return [name for name in OFFERED if hasattr(self, name)]
 
     def prompt_markdown(self) -> str:
         """The text above the code cell."""

@@ -89,7 +89,7 @@ class Alternative:
     function: Callable[..., Any]
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Exercise(Entry):
     """A function (or class) that the learner writes ("build") or repairs ("debug").
 
@@ -212,7 +212,7 @@ class WrongAnswer:
     question: str
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Question(Entry):
     """A question with one right answer: a number, a shape (tuple), True or False, or one of several choices.
 

@@ -1,0 +1,120 @@
+"""Notebooks with answers in place of the stubs run to their end, and everything else comes out as it is shipped.
+
+A copy of each notebook gets answers in its exercise cells, together with the output that the check must give, and is
+run again through the checks of the notebooks' own folder: every cell is compared as strictly as in the notebook itself.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course_lib.exercises import registry
+from course_lib.exercises.engine import cells
+from course_lib.exercises.engine.bench import bench
+from course_lib.exercises.engine.messages import message
+from course_lib.exercises.engine.question import judge
+from course_lib.exercises.engine.spec import Question
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+def solved(entry) -> tuple[str, str]:
+    """The cell with the solution, and what its check says."""
+    if isinstance(entry, Question):
+        return entry.solved_cell_source(), judge(entry, entry.right)[2]
+    finding = bench(entry).examine(entry.reference)
+    return entry.solved_cell_source(), message(bench(entry), finding, entry.reference, keep=False)
+
+
+def mistaken(entry, keep: bool = False) -> tuple[str, str]:
+    """The cell with a wrong answer, and what its check says; the answer is a misconception of the exercise."""
+    if isinstance(entry, Question):
+        value = entry.wrong[0].value
+        return f"answer = {value!r}\n{cells.last_line(entry)}\n", judge(entry, value)[2]
+    mistake = entry.misconceptions[0]
+    name = entry.function_name
+    source = (
+        f"from course_lib.exercises import registry\n\n"
+        f"{name} = registry.get({entry.id!r}).model(**{dict(mistake.knobs)!r})\n"
+        f"{name} = ex.{entry.id}.check({name}, keep={keep})\n"
+    ).replace("-inf", "-math.inf")
+    candidate = entry.model(**mistake.knobs)
+    finding = bench(entry).examine(candidate)
+    assert finding.mistakes == (mistake,)
+    return source, message(bench(entry), finding, candidate, keep=keep)
+
+
+def substituted(notebook, answer):
+    """Put an answer and its check's output into every exercise cell; returns how many there were."""
+    count = 0
+    for cell in notebook.cells:
+        if "exercise" in cell.metadata:
+            source, text = answer(registry.get(cell.metadata["exercise"]))
+            cell.source = source.rstrip("\n")
+            cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=text + "\n")]
+            count += 1
+    return count
+
+
+def run_again(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the notebooks of a folder through the checks that lie beside the course's notebooks."""
+    shutil.copy(FOLDER / "conftest.py", folder)
+    command = [sys.executable, "-m", "pytest", "--nbval", "-q", "-c", os.devnull, "--rootdir", str(folder)]
+    command += ["-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=short", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=folder, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("answer", [solved, mistaken])
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_answers_change_nothing_else(path, answer, tmp_path):
+    notebook = nbformat.read(path, as_version=4)
+    if not substituted(notebook, answer):
+        pytest.skip("no exercises in this notebook")
+    nbformat.write(notebook, tmp_path / path.name)
+    done = run_again(tmp_path)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+def small_notebook():
+    """A notebook of one exercise and two cells that use its result, as it would be shipped."""
+    new = nbformat.v4
+    mask = registry.get("causal_mask")
+    sources = [
+        (cells.PRELUDE, []),
+        (mask.cell_source(), []),
+        ("print(causal_mask(2, 3).int().tolist())", [[[1, 1, 0], [1, 1, 1]]]),
+        ("print(causal_mask(1, 2).int().tolist())", [[[1, 1]]]),
+    ]
+    notebook = new.new_notebook()
+    for number, (source, printed) in enumerate(sources, start=1):
+        outputs = [new.new_output("stream", name="stdout", text=f"{value}\n") for value in printed]
+        notebook.cells.append(new.new_code_cell(source, outputs=outputs, execution_count=number, id=f"cell-{number}"))
+    notebook.cells[1].metadata["exercise"] = "causal_mask"
+    return notebook
+
+
+@pytest.mark.parametrize("answer", [solved, mistaken])
+def test_a_small_notebook_with_answers(answer, tmp_path):
+    notebook = small_notebook()
+    assert substituted(notebook, answer) == 1
+    nbformat.write(notebook, tmp_path / "small.ipynb")
+    done = run_again(tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+def test_an_answer_that_changes_what_follows_is_noticed(tmp_path):
+    notebook = small_notebook()
+    substituted(notebook, lambda entry: mistaken(entry, keep=True))
+    nbformat.write(notebook, tmp_path / "small.ipynb")
+    done = run_again(tmp_path)
+    assert done.returncode == 1
+    assert "small.ipynb::cell-3" in done.stdout
+    assert "small.ipynb::cell-2" not in done.stdout
