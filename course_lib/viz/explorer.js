@@ -8,8 +8,7 @@ const STYLE = `
   font-family: var(--jp-content-font-family, system-ui, sans-serif); font-size: 14px; margin: 4px 0 8px; }
 .cx-controls { display: flex; flex-wrap: wrap; gap: 6px 20px; align-items: center; margin: 0 0 8px; padding: 0; border: 0; min-width: 0; }
 .cx-controls legend { padding: 0; font-weight: 600; float: left; margin-right: 4px; }
-.cx-control { display: flex; align-items: center; gap: 8px; min-width: 0; }
-.cx-control label { display: flex; flex-wrap: wrap; align-items: center; gap: 2px 8px; min-width: 0; }
+.cx-control { display: flex; flex-wrap: wrap; align-items: center; gap: 2px 8px; min-width: 0; }
 .cx-control input[type=range] { width: 130px; margin: 0; accent-color: #0072B2; }
 .cx-control input[type=checkbox], .cx-control input[type=radio] { width: 16px; height: 16px; margin: 0; accent-color: #0072B2; }
 .cx-control select, .cx button { font: inherit; color: inherit; padding: 3px 8px; max-width: 12em; border-radius: 3px;
@@ -52,10 +51,16 @@ function h(tag, attributes, ...children) {
 }
 
 // Native controls with visible labels. Each calls `change` with its new value and has `show(value)` to follow the model.
+function labelled(label, input, ...more) {
+  input.id = "cx-" + Math.random().toString(36).slice(2); // lives in the page only, never in the stored output
+  const parts = [h("label", { for: input.id }, label), input];
+  return h("div", { class: "cx-control" }, ...(input.type === "checkbox" ? parts.reverse() : parts), ...more);
+}
+
 function choice(label, options, change) {
   const input = h("select", { ...FOCUSABLE, onchange: () => change(Number(input.value)) },
     ...options.map((text, index) => h("option", { value: index }, text)));
-  return { node: h("div", { class: "cx-control" }, h("label", {}, label, input)), show: (value) => { input.value = value; } };
+  return { input, node: labelled(label, input), show: (value) => { input.value = value; } };
 }
 
 function slider(label, { min, max, step, digits = 0, spoken = null }, change) {
@@ -63,7 +68,7 @@ function slider(label, { min, max, step, digits = 0, spoken = null }, change) {
   const shown = h("span", { class: "cx-value", "aria-hidden": "true" });
   return {
     input,
-    node: h("div", { class: "cx-control" }, h("label", {}, label, input), shown),
+    node: labelled(label, input, shown),
     show: (value) => {
       input.value = value;
       shown.textContent = fixed(value, digits);
@@ -74,7 +79,7 @@ function slider(label, { min, max, step, digits = 0, spoken = null }, change) {
 
 function toggle(label, change) {
   const input = h("input", { ...FOCUSABLE, type: "checkbox", onchange: () => change(input.checked) });
-  return { input, node: h("div", { class: "cx-control" }, h("label", {}, input, label)), show: (value) => { input.checked = value; } };
+  return { input, node: labelled(label, input), show: (value) => { input.checked = value; } };
 }
 
 function button(label, press) {

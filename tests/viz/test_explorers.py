@@ -128,10 +128,9 @@ def test_another_process_gives_the_same_bytes():
         "for make in MAKERS.values(): sys.stdout.write(make()._repr_mimebundle_()['text/html'])"
     )
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    done = subprocess.run(
-        [sys.executable, "-c", code, os.path.dirname(__file__)],
-        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONUTF8": "1"}, capture_output=True, encoding="utf-8", timeout=300,
-    )  # fmt: skip
+    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONUTF8": "1"}
+    command = [sys.executable, "-c", code, os.path.dirname(__file__)]
+    done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=300)
     assert done.stderr == ""
     assert done.stdout == "".join(map(text_of, MAKERS.values()))
 

@@ -21,7 +21,7 @@ function render({ model, el }) {
   });
   window.input.setAttribute("aria-label", "Window size");
   length.input.setAttribute("aria-label", "Real tokens of the example");
-  alignment.node.querySelector("select").style.maxWidth = "100%";
+  alignment.input.style.maxWidth = "100%";
 
   const sentence = status(), warning = h("p", { class: "cx-status", style: "border-left:3px solid #D55E00;padding-left:8px" });
   const note = h("p", { class: "cx-note", style: "margin:0 0 8px" });
@@ -44,9 +44,9 @@ function render({ model, el }) {
     length.input.max = S;
     length.show(get("lengths")[get("example")]);
     window.input.disabled = !get("windowed");
-    for (const control of [side, example]) control.node.querySelector("select").disabled = !get("padding");
+    for (const control of [side, example]) control.input.disabled = !get("padding");
     length.input.disabled = !get("padding");
-    alignment.node.querySelector("select").disabled = !get("causal") && !get("windowed");
+    alignment.input.disabled = !get("causal") && !get("windowed");
     const mask = [...Array(T).keys()].map((i) => [...Array(S).keys()].map((j) => rule.causal(i, j) && rule.window(i, j) && rule.padding(i, j)));
     const label = get("tokens"), key = (j) => (label && j < label.length ? label[j] : String(j));
     const place = (i) => i + S - T, query = (i) => (label && place(i) >= 0 && place(i) < label.length ? label[place(i)] : String(i));
@@ -60,7 +60,7 @@ function render({ model, el }) {
     warning.hidden = empty.length === 0;
     warning.textContent = "A query with nothing to attend to: its softmax is 0/0. By default nn.MultiheadAttention " +
       "returns NaN there; the attention of this course returns zero.";
-    note.hidden = T === S || alignment.node.querySelector("select").disabled;
+    note.hidden = T === S || alignment.input.disabled;
     note.textContent = get("alignment") === 0
       ? `T and S differ: the last query stands on the last key, so query 0 stands on position ${S - T}. Right with a cache of earlier keys.`
       : "T and S differ: query 0 stands on key 0, as if nothing came before. With a cache of earlier keys this hides too much.";
@@ -103,6 +103,6 @@ function render({ model, el }) {
   for (const name of ["T", "S", "lengths", "causal", "padding", "side", "windowed", "window", "example", "alignment"]) model.on("change:" + name, draw);
   draw();
   const group = (label, ...nodes) => h("div", { class: "cx-controls", role: "group", "aria-label": label }, ...nodes);
-  el.append(group("Size", queries.node, keys.node), group("Causal mask", causal.node, alignment.node), group("Sliding window", windowed.node, window.node),
-    group("Padding", padding.node, side.node, example.node, length.node), sentence, warning, note, grids, code);
+  el.append(group("Size", queries.node, keys.node), group("Causal mask", causal.node, alignment.node), group("Window mask", windowed.node, window.node),
+    group("Padding mask", padding.node, side.node, example.node, length.node), sentence, warning, note, grids, code);
 }
