@@ -143,7 +143,7 @@ EXERCISE = Exercise(
 only if every mask allows it. The masks may have different shapes that broadcast with each other, such as `(T, S)` and
 `(B, 1, 1, S)`. None stands for "all may attend" and is skipped; if nothing else is given, return None. Leave the
 masks that you are given as they are.""",
-    why="A decoder needs the causal mask and the padding mask at once; either of them alone lets something through.",
+    why="A decoder reads padded batches under a causal mask. Windows and prefixes join in the same way.",
     difficulty=2,
     minutes=6,
     reference=combine_masks,

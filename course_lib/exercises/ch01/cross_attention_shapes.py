@@ -113,8 +113,8 @@ EXERCISE = Exercise(
 D)`, is asked. Three linear maps give queries and keys of width `E` and values of width `E_value`; there is one head
 and no map after it. Predict all shapes: return a dict with the keys "query", "key", "value", "weights" and "output".
 Compute nothing, write down the tuples.""",
-    why="""A translator's decoder reads the source sentence this way. Who can say the five shapes beforehand finds
-most errors in attention code without running it.""",
+    why="""A translator's decoder reads the source sentence this way. Whoever can say the five shapes beforehand finds
+many errors in attention code without running it.""",
     difficulty=2,
     minutes=6,
     reference=cross_attention_shapes,

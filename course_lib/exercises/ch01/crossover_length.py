@@ -40,7 +40,7 @@ EXERCISE = Question(
 (query, key, value, output) and two in the feed-forward part, d × 4d and 4d × d. Besides, attention forms two products
 without weights: all queries with all keys, and the weights with all values, over all heads together n × d × n
 multiply-adds each. At which n do these two products cost as many multiply-adds as all the weight matrices together?""",
-    why="It says when the quadratic cost of attention matters. For many models and texts it does not yet.",
+    why="It says where the quadratic part begins to dominate. GPT-2 small (d = 768, at most 1024 tokens) is below.",
     difficulty=3,
     minutes=6,
     right=3072,
@@ -68,6 +68,6 @@ multiply-adds each. At which n do these two products cost as many multiply-adds 
         "weights = 4 * n * d * d + 2 * n * d * 4 * d\nproducts = ____\n# equal at n = ...",
     ),
     explanation="""The weights cost 4nd² + 8nd² = 12nd² multiply-adds, the two products 2n²d. They are equal at n = 6d
-= 3072. Below that length most of the work of a layer is in its weights; memory and the time of the softmax grow with
-n² much earlier.""",
+= 3072. Below that length most multiply-adds of a layer are in its weights; the memory for the scores grows with n²
+all the same.""",
 )

@@ -189,8 +189,8 @@ EXERCISE = Exercise(
 input. Return a boolean map `(T, T)`, True at `[i, j]` if the output at position i depends on token j: rows are
 outputs, columns are tokens, as in a mask. Find out by trying: run the layer, replace a token, run it again, look at
 what moved. The same number may come out with another rounding, so ignore changes below 0.00001. Leave `x` as it is.""",
-    why="""It finds a leak from the future, a True above the diagonal, in any layer and without reading its code. For
-a causal layer the map is the causal mask, measured.""",
+    why="""It finds a leak from the future, a True above the diagonal, without reading any code. For a causal layer
+the map is the causal mask, measured.""",
     difficulty=3,
     minutes=10,
     reference=dependencies,

@@ -18,7 +18,7 @@ EXERCISE = Question(
     kind="predict",
     what="""Four entries have exactly the same key. Their values are the numbers 2, 4, 9 and 13. A query, which is not
 zero, looks them up by dot products and a softmax. Which number does it get?""",
-    why="It shows what attention does when it has no reason to prefer one token: the state of a model before training.",
+    why="It shows what attention does when it has no reason to prefer one token, as in a model before training.",
     difficulty=1,
     minutes=2,
     right=7.0,

@@ -154,8 +154,8 @@ EXERCISE = Exercise(
 attend, and broadcasts to it. Hidden keys get weight exactly zero, and those that are left share the whole. A query
 that may attend to nothing gets weights of zero, and gradients stay finite. It must work in float16 and bfloat16 too,
 and for visible scores of any size.""",
-    why="""The number that stands for a hidden score is the most copied constant in attention code. The usual choices
-fail somewhere: on rows without a key, in half precision, or when the visible scores are low.""",
+    why="""The usual numbers that stand for a hidden score each fail somewhere: on rows without a key, in half
+precision, or when the visible scores are low. Most of these failures raise no error.""",
     difficulty=3,
     minutes=10,
     reference=masked_softmax,

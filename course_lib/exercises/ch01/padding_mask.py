@@ -117,7 +117,7 @@ with `pad_id`, which may be any id and may stand at the start as well as at the 
 `(B, 1, 1, S)`, True = may attend. It broadcasts to `(B, H, T, S)`: the same keys are hidden from every head and
 query.""",
     why="""Sentences in a batch have different lengths. Without this mask the padding takes part in every average, and
-the answer for a sentence depends on its neighbours in the batch.""",
+the answer for a sentence depends on how long its neighbours in the batch are.""",
     difficulty=2,
     minutes=5,
     reference=padding_mask,

@@ -44,6 +44,6 @@ models need positions.""",
         "output_of_shuffled = attention(x[order])\nassert_close(output_of_shuffled, attention(x)[____])",
     ),
     explanation="""A token keeps its query, and it meets the same keys and values, only in another order, so it gets
-the same average as before, at its new place. This is equivariance: f(x[order]) = f(x)[order]. Only a sum or mean over
+the same average as before, at its new place. This is equivariance: f(x[order]) = f(x)[order]. A sum or a mean over
 all outputs is invariant. With a causal mask even equivariance is lost, because the mask knows the places.""",
 )

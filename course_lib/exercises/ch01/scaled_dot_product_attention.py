@@ -171,7 +171,7 @@ EXERCISE = Exercise(
     what="""Write `attention(query, key, value, mask=None)`: the softmax of the scaled scores, times the values.
 The scores are divided by the square root of the width of a key. `mask` is boolean, True = may attend, and broadcasts to
 `(B, H, T, S)`; hidden keys get weight exactly zero. A query that may attend to nothing gets an output of zeros.""",
-    why="Every model in this course calls this function, and most wrong versions of it still train.",
+    why="Every model in this course calls this function, and many wrong versions of it run without an error.",
     difficulty=3,
     minutes=15,
     reference=attention,

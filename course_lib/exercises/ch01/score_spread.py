@@ -54,6 +54,6 @@ and standard deviation 1. What is the standard deviation of the dot product of q
         "variance = 64 * 1.0\nspread = ____",
     ),
     explanation="""Each product of two components has mean 0 and variance 1. There are E = 64 of them, independent, so
-their sum has variance 64 and standard deviation √64 = 8. Scores of ±8 make a softmax almost one-hot; divided by √E
-their spread is 1 for every E.""",
+their sum has variance 64 and standard deviation √64 = 8. With scores that far apart one key takes most of the weight;
+divided by √E their spread is 1 for every E.""",
 )

@@ -121,8 +121,8 @@ EXERCISE = Exercise(
     what="""Write `stable_softmax(scores, dim=-1)` from `exp`, sums and maxima. It must return the right weights for
 scores of any size, far above and far below zero, and along any axis. A score may be minus infinity, which gives the
 weight zero; a row in which all scores are minus infinity does not occur here and has an exercise of its own.""",
-    why="""The exponential of 89 is already too large for float32. The formula as printed in books returns NaN for
-scores that a trained model produces every day.""",
+    why="""The exponential of 89 is already too large for float32. The formula as it stands in books then divides
+infinity by infinity, and one such row turns the whole model to NaN.""",
     difficulty=2,
     minutes=8,
     reference=stable_softmax,
