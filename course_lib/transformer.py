@@ -1,0 +1,228 @@
+"""Whole models: the encoder-decoder of the paper, and the decoder alone as a language model.
+
+Shapes: B batch, T target positions, S source positions, D model width, V vocabulary.
+Source: Vaswani et al. 2017, "Attention Is All You Need", figure 1.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.cache import DecoderCache
+from course_lib.config import TransformerConfig
+from course_lib.decoder import LayerWeights, TransformerDecoder
+from course_lib.encoder import TransformerEncoder
+from course_lib.layers import TokenEmbedding, build_norm, config_from_torch, init_weights
+from course_lib.masks import padding_mask
+from course_lib.positions import LearnedPositionalEmbedding, SinusoidalPositionalEncoding
+
+__all__ = ["Embedding", "LanguageModel", "Transformer", "TransformerConfig", "TransformerWeights"]
+
+
+class Embedding(nn.Module):
+    """Token vectors plus, for the schemes that are added, positions; then a norm if the config says so, and dropout.
+
+    With `vocab_size` None it takes vectors (B, T, D) in place of token ids.
+    """
+
+    def __init__(self, config: TransformerConfig, vocab_size: int | None) -> None:
+        super().__init__()
+        self.max_length = config.max_length if config.positions == "learned" else None
+        self.tokens: TokenEmbedding | None = None
+        if vocab_size is not None:
+            self.tokens = TokenEmbedding(vocab_size, config.d_model, scale=config.scale_embeddings)
+        self.positions: nn.Module | None = None
+        if config.positions == "sinusoidal":
+            self.positions = SinusoidalPositionalEncoding(config.d_model)
+        elif config.positions == "learned":
+            self.positions = LearnedPositionalEmbedding(config.max_length, config.d_model)
+        kind = config.norm if config.embedding_norm else "none"
+        self.norm = build_norm(kind, config.d_model, eps=config.norm_eps, bias=config.bias)
+        self.dropout = nn.Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout)
+        init_weights(self, config, n_residuals=1)
+
+    def forward(self, tokens: Tensor, positions: Tensor | None = None, *, offset: int = 0) -> Tensor:
+        """Token ids (B, T) -> (B, T, D). Positions are offset, offset + 1, ... unless given as (T,) or (B, T)."""
+        dim = 3 if self.tokens is None else 2
+        if tokens.dim() != dim or tokens.size(1) == 0:
+            what = "vectors (B, T, D)" if self.tokens is None else "ids (B, T)"
+            raise ValueError(f"tokens: expected {what} with T of at least 1, got {tuple(tokens.shape)}")
+        x = tokens if self.tokens is None else self.tokens(tokens)
+        if self.positions is not None:
+            if positions is None:
+                end = offset + tokens.size(1)
+                if self.max_length is not None and end > self.max_length:
+                    raise ValueError(
+                        f"tokens: {end} positions, the table of positions has max_length={self.max_length}"
+                    )
+                positions = torch.arange(offset, end, device=x.device)
+            x = x + self.positions(positions).to(x.dtype)  # (B, T, D) + (T, D) or (B, T, D)
+        return self.dropout(self.norm(x))
+
+
+class _TokenDecoder(nn.Module):
+    """What both models share: target tokens, through a decoder, to logits."""
+
+    def __init__(self, config: TransformerConfig, *, cross: bool) -> None:
+        super().__init__()
+        vocab_size = config.vocab_size if config.target_vocab_size is None else config.target_vocab_size
+        self.config = config
+        self.embedding = Embedding(config, vocab_size)
+        self.decoder = TransformerDecoder(config, cross=cross)
+        self.head: nn.Module = nn.Identity()
+        if vocab_size is not None:
+            head = nn.Linear(config.d_model, vocab_size, bias=config.head_bias)
+            init_weights(head, config, n_residuals=1)
+            if config.tie_embeddings and self.embedding.tokens is not None:
+                head.weight = self.embedding.tokens.weight
+            self.head = head
+
+    def decode(
+        self,
+        tokens: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        context_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        cache: DecoderCache | None = None,
+        last: int | None = None,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, list[LayerWeights]]:
+        """Target tokens to logits; arguments as `TransformerDecoder`, and:
+
+        Args:
+            tokens: ids (B, T), the ones after those in the cache.
+            last: compute logits for this many last positions only, all unless given.
+
+        Returns:
+            Logits (B, T or last, V), or also the list of `LayerWeights`. Those at position t predict token t + 1.
+        """
+        x = self.embedding(tokens, positions, offset=0 if cache is None else cache.length)
+        x = self.decoder(
+            x,
+            context,
+            mask=mask,
+            context_mask=context_mask,
+            positions=positions,
+            cache=cache,
+            return_weights=return_weights,
+        )
+        x, weights = x if return_weights else (x, None)
+        x = x if last is None else x[:, -last:]  # (B, T, D) -> (B, last, D)
+        logits = self.head(x if self.config.logit_scale == 1.0 else x * self.config.logit_scale)
+        return logits if weights is None else (logits, weights)
+
+    def new_cache(self, capacity: int | None = None, *, sliding: bool = True) -> DecoderCache:
+        """Return an empty cache for `decode`; see `TransformerDecoder.new_cache`."""
+        return self.decoder.new_cache(capacity, sliding=sliding)
+
+
+class LanguageModel(_TokenDecoder):
+    """The decoder alone, without cross-attention: predicts each token from those before it.
+
+    Source: Radford et al. 2019 (GPT-2), which is one row of the config's switches.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config, cross=False)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        cache: DecoderCache | None = None,
+        last: int | None = None,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, list[LayerWeights]]:
+        """Tokens (B, T) to logits (B, T, V); those at position t predict token t + 1. Arguments as `decode`.
+
+        Padding on the right needs no mask, real tokens never see it; on the left it needs a mask and positions.
+        """
+        return self.decode(
+            tokens, mask=mask, positions=positions, cache=cache, last=last, return_weights=return_weights
+        )
+
+
+class TransformerWeights(NamedTuple):
+    """The attention weights of one pass, a list over the layers of each stack."""
+
+    encoder: list[Tensor]  # (B, H, S, S)
+    decoder: list[LayerWeights]
+
+
+class Transformer(_TokenDecoder):
+    """The encoder-decoder: reads a source sequence, predicts a target sequence token by token."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config, cross=True)
+        self.source_embedding = Embedding(config, config.vocab_size)
+        if config.share_vocabulary and self.source_embedding.tokens is not None and self.embedding.tokens is not None:
+            self.source_embedding.tokens.weight = self.embedding.tokens.weight
+        self.encoder = TransformerEncoder(config)
+
+    def encode(
+        self, source: Tensor, *, source_mask: Tensor | None = None, return_weights: bool = False
+    ) -> Tensor | tuple[Tensor, list[Tensor]]:
+        """Source tokens (B, S) to the context (B, S, D) that `decode` reads, or also the weights of each layer."""
+        return self.encoder(
+            self.source_embedding(source), mask=self.mask_of(source, source_mask), return_weights=return_weights
+        )
+
+    def mask_of(self, source: Tensor, source_mask: Tensor | None) -> Tensor | None:
+        """Return the mask that hides source padding: the given one, else by `config.pad_id`, else None."""
+        if source_mask is not None or self.config.pad_id is None:
+            return source_mask
+        return padding_mask(source, self.config.pad_id)
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        *,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, TransformerWeights]:
+        """Predict all target tokens at once, each from those before it (teacher forcing).
+
+        Args:
+            source: token ids (B, S).
+            target: token ids (B, T), the targets shifted right by one; see `decoder.shift_right`.
+            source_mask: boolean, True = may attend, broadcastable to (B, H, S, S) and (B, H, T, S), so (B, 1, 1, S);
+                hides `config.pad_id` unless given.
+            target_mask: hides target positions beside the later ones; padding on the right needs none.
+            return_weights: also return the attention weights of this pass.
+
+        Returns:
+            Logits (B, T, V), or also `TransformerWeights`.
+        """
+        if source.size(0) != target.size(0):
+            raise ValueError(f"target: expected batch B={source.size(0)} like source, got {target.size(0)}")
+        mask = self.mask_of(source, source_mask)
+        context = self.encode(source, source_mask=mask, return_weights=return_weights)
+        context, encoder_weights = context if isinstance(context, tuple) else (context, [])
+        result = self.decode(target, context, mask=target_mask, context_mask=mask, return_weights=return_weights)
+        return (result[0], TransformerWeights(encoder_weights, result[1])) if isinstance(result, tuple) else result
+
+    @classmethod
+    def from_torch(cls, module: nn.Transformer) -> "Transformer":
+        """Take over a `torch.nn.Transformer`, which has neither embeddings nor head: vectors in, vectors out.
+
+        Ours is always batch-first, its masks have True = may attend, and its decoder is causal by itself.
+        """
+        encoder, decoder = TransformerEncoder.from_torch(module.encoder), TransformerDecoder.from_torch(module.decoder)
+        first: nn.TransformerEncoderLayer = module.encoder.layers[0]
+        config = config_from_torch(
+            first,
+            n_encoder_layers=len(encoder.layers),
+            n_decoder_layers=len(decoder.layers),
+            final_norm=encoder.config.final_norm,
+            embedding_dropout=0.0,
+        )
+        model = cls(config)
+        model.encoder, model.decoder = encoder, decoder
+        return model.train(module.training)
