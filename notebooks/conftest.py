@@ -352,6 +352,9 @@ class Cell(IPyNbCell):
         if problems:
             self.raise_cell_error("; ".join(dict.fromkeys(problems)))
 
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, f"{self.path.name}::{self.name}"
+
     def raise_cell_error(self, message: str, *args: Any, **kwargs: Any) -> None:
         super().raise_cell_error(f"{self.name}: {message}", *args, **kwargs)
 
