@@ -157,6 +157,22 @@ def rows_are_tokens(layer, x):
     return result
 
 
+@wrong("dependency_map", "no-rounding")
+def asks_for_equality(layer, x):
+    before, columns = layer(x), []
+    for t in range(len(x)):
+        other = torch.cat([x[:t], torch.rand(1, x.size(1)), x[t + 1 :]])
+        columns.append((layer(other) != before).any(1))
+    return torch.stack(columns, 1)
+
+
+@wrong("dependency_map", "set-to-zero")
+def erases(layer, x):
+    keep = ~torch.eye(len(x), dtype=torch.bool)
+    moved = [(layer(x * k[:, None]) - layer(x)).norm(dim=1) > 1e-5 for k in keep]
+    return torch.stack(moved, 1)
+
+
 @wrong("dependency_map", "shifted")
 def adds_one(layer, x):
     result = torch.zeros(len(x), len(x), dtype=torch.bool)

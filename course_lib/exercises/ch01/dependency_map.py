@@ -281,7 +281,7 @@ the map is the causal mask, measured.""",
         _case("the next token, brought to length one", 5, 3, seed=7),
         _case("the next token, its mean taken off", 5, 3, seed=8),
         _case("the mean of all tokens, without gradient", 5, 3, seed=9),
-        _case("the sum of all tokens minus the later ones", 7, 3, seed=10),
+        _case("the sum of all tokens minus the later ones", 5, 31, seed=10),  # wide: some component always rounds
     ],
     properties=[
         Property(
