@@ -19,7 +19,8 @@ value = torch.tensor([[3.0, 0.0], [0.0, 4.0], [1.0, 0.0]])  # what each word han
 
 output, weights = sdpa(query, key, value, return_weights=True)
 for word, row in zip(words, weights):
-    print(f"{word:>8} reads " + "   ".join(f"{other} {weight:.2f}" for other, weight in zip(words, row)))
+    shares = [f"{other} {weight:.2f}" for other, weight in zip(words, row)]
+    print(f"{word:>8} reads", "   ".join(shares))
 
 # %% [markdown] id="what-just-happened"
 # Each word looked at all three words at once and divided its attention among them. The pronoun "herself" gave most of
@@ -54,8 +55,8 @@ from course_lib import exercises as ex
 from course_lib import masks, testing
 from course_lib.attention import CausalSelfAttention, CrossAttention, QKVProjection, SelfAttention
 from course_lib.data import associative_recall, noise_floor, noise_tokens, reference_text
-from course_lib.viz import AttentionExplorer, MaskComposer, ProductExplorer, attention_map, attention_steps
-from course_lib.viz import live, palette, show
+from course_lib.viz import AttentionExplorer, MaskComposer, ProductExplorer
+from course_lib.viz import attention_map, attention_steps, live, palette, show
 
 # %% id="prove"
 proved = []
@@ -108,7 +109,7 @@ prove("the weights of each word sum to one", torch.allclose(weights.sum(-1), tor
 
 # %% id="reach"
 def reach(network, distances, T=301, width=32):
-    """Gradient of the last output for the token `distance` steps back, relative to that for the last token."""
+    """Gradient of the last output for the token d steps back, relative to that for the last token."""
     x = torch.randn(1, T, width, dtype=torch.float64, requires_grad=True)
     output = network.double()(x)  # (1, T, width), or a tuple that starts with it
     output = output[0] if isinstance(output, tuple) else output
@@ -151,9 +152,8 @@ for name, ratios in reached.items():
 fig, ax = plt.subplots()
 for ratios, color in zip(reached.values(), [*palette.series[1:5], palette.query]):
     ax.plot(distances, ratios, marker="o", color=color, clip_on=True)
-ax.set(
-    xscale="log", yscale="log", ylim=(1e-20, 1e3), xlabel="distance to the token (steps)", ylabel="relative gradient"
-)
+ax.set(xscale="log", yscale="log", ylim=(1e-20, 1e3), ylabel="relative gradient")
+ax.set_xlabel("distance to the token (steps)")
 ax.set_xticks(distances, distances)
 ax.minorticks_off()
 ax.text(23, 1e-13, "RNN", color=palette.series[1])
@@ -162,18 +162,20 @@ ax.text(50, 2, "LSTM, forget bias 5", color=palette.series[4], va="bottom")
 ax.text(50, 1e-2, "attention", color=palette.query, va="top")
 show(
     fig,
-    alt="Relative gradient against distance, both on logarithmic axes. RNN, GRU and LSTM fall below 1e-10 by distance "
-    "50. Attention and an LSTM with forget bias 5 stay roughly level out to distance 200.",
-    caption="Untrained default recurrent networks lose the gradient within tens of steps. Attention does not, and "
-    "neither does an LSTM whose forget gate starts open.",
+    alt="Relative gradient against distance, both on logarithmic axes. RNN, GRU and LSTM fall "
+    "below 1e-10 by distance 50. Attention and an LSTM with forget bias 5 stay roughly level out "
+    "to distance 200.",
+    caption="Untrained default recurrent networks lose the gradient within tens of steps. "
+    "Attention does not, and neither does an LSTM whose forget gate starts open.",
 )
 
 # %% id="reach-proof"
-fifty = distances.index(50)
-prove("at distance 50 a default LSTM keeps less than 1e-10 of the gradient", reached["LSTM"][fifty] < 1e-10)
-prove("an LSTM with forget bias 5 keeps more than 1 % at distance 200", reached["LSTM, forget bias 5"][-1] > 0.01)
-level = reached["attention"]
-prove("attention's gradient varies by less than a factor 3 over distances 1 to 200", level.max() / level.min() < 3)
+at_50 = reached["LSTM"][distances.index(50)]
+prove("at distance 50 a default LSTM keeps less than 1e-10 of the gradient", at_50 < 1e-10)
+opened, level = reached["LSTM, forget bias 5"], reached["attention"]
+prove("an LSTM with forget bias 5 keeps more than 1 % at distance 200", opened[-1] > 0.01)
+varies = level.max() / level.min()
+prove("attention's gradient varies by less than a factor 3 over distances 1 to 200", varies < 3)
 
 # %% [markdown] id="claim-forgetting"
 # > **You will read that** recurrent networks forget because gradients vanish over distance.
@@ -208,8 +210,8 @@ def steps_until_reached(step, T):
 torch.manual_seed(0)
 state, convolution = nn.Linear(8, 8).double(), nn.Conv1d(8, 8, kernel_size=5, padding=2).double()
 steps = {
-    "recurrent": lambda h: torch.tanh(h + state(F.pad(h, (0, 0, 1, 0))[:, :-1])),  # from the position before
-    "convolution, width 5": lambda h: torch.tanh(convolution(h.mT).mT),  # (1, T, 8) -> (1, 8, T) and back
+    "recurrent": lambda h: torch.tanh(h + state(F.pad(h, (0, 0, 1, 0))[:, :-1])),  # one place on
+    "convolution, width 5": lambda h: torch.tanh(convolution(h.mT).mT),  # (1, 8, T) and back
     "attention": SelfAttention(8).double(),
 }
 lengths = [8, 16, 32, 64]
@@ -219,10 +221,11 @@ for name, row in counts.items():
     print(f"{name:>22}" + "".join(f"{count:>5}" for count in row))
 
 # %% id="path-proof"
-prove("a recurrent network needs T - 1 steps from first to last", counts["recurrent"] == [T - 1 for T in lengths])
-halved = [math.ceil((T - 1) / 2) for T in lengths]
-prove("a convolution of width 5 needs half as many, rounded up", counts["convolution, width 5"] == halved)
-prove("attention needs one step, however long the sequence", counts["attention"] == [1] * len(lengths))
+one_by_one = [T - 1 for T in lengths]
+two_by_two = [math.ceil((T - 1) / 2) for T in lengths]
+prove("a recurrent network needs T - 1 steps from first to last", counts["recurrent"] == one_by_one)
+prove("a convolution of width 5 needs half as many", counts["convolution, width 5"] == two_by_two)
+prove("attention needs one step, however long the sequence", set(counts["attention"]) == {1})
 
 # %% [markdown] id="path-says"
 # So the path grows as T for recurrence, more slowly for convolution, and not at all for attention: Table 1 of the
@@ -280,7 +283,7 @@ def batch(B, n, generator, split="train"):
 
 @torch.no_grad()
 def accuracy(model, n, split="test"):
-    """Share of right answers on 1000 examples of another seed; "test": pairs never asked for in training."""
+    """Share of right answers on 1000 new examples; "test": pairs never asked for in training."""
     *inputs, answers = batch(1000, n, torch.Generator().manual_seed(999), split)
     return (model(*inputs).argmax(-1) == answers).float().mean().item()
 
@@ -314,7 +317,7 @@ for name, scores in recall.items():
 # %% id="bottleneck-proof"
 state, attending = recall["last LSTM state"], recall["attention"]
 prove("after 200 steps attention recalls over 98 % of 8 pairs on new lists", attending[-1][0] > 0.98)
-prove("after 200 steps attention recalls over 95 % of combinations that were never asked for", attending[-1][1] > 0.95)
+prove("attention recalls over 95 % of combinations that were never asked for", attending[-1][1] > 0.95)
 prove("after 200 steps the last LSTM state recalls less than 40 % of 8 pairs", state[-1][0] < 0.40)
 prove(
     "recall from the last state falls with each doubling of the pairs",
@@ -371,11 +374,11 @@ print("hard answer:", heights[likeness.argmax()].item())
 # %% id="dictionary-soft" tags=["atol:0.05"]
 for factor in (0.0, 1.0, 5.0, 100.0):
     weights = (factor * likeness).softmax(dim=-1)  # (S,)
-    print(
-        f"factor {factor:5.0f}: weights {[round(w, 2) for w in weights.tolist()]} -> {(weights @ heights).item():.1f}"
-    )
-prove("a factor of 0 gives the plain average", torch.allclose((0 * likeness).softmax(-1) @ heights, heights.mean(0)))
-prove("a very large factor gives the hard answer", torch.allclose((100 * likeness).softmax(-1) @ heights, heights[1]))
+    shown = " ".join(f"{weight:.2f}" for weight in weights)
+    print(f"factor {factor:3.0f}: weights {shown}, answer {(weights @ heights).item():.1f}")
+even, hard = (0 * likeness).softmax(-1), (100 * likeness).softmax(-1)
+prove("a factor of 0 gives the plain average", torch.allclose(even @ heights, heights.mean(0)))
+prove("a very large factor gives the hard answer", torch.allclose(hard @ heights, heights[1]))
 
 # %% [markdown] id="soft-dictionary-gradient"
 # In between lies what we want. Every key has some influence, so every key gets a gradient and can learn. That is the
@@ -385,7 +388,7 @@ prove("a very large factor gives the hard answer", torch.allclose((100 * likenes
 # %% id="dictionary-gradient" tags=["atol:0.001"]
 learned = keys.clone().requires_grad_()
 ((learned @ pony).softmax(-1) @ heights).sum().backward()  # how the answer depends on each key
-print(learned.grad)
+print(learned.grad.round(decimals=1).abs().tolist())  # how strongly, sign left out
 prove("every key receives a gradient", bool(learned.grad.abs().sum(-1).gt(0).all()))
 
 # %% exercise="soft_lookup"
@@ -419,7 +422,7 @@ prove("every key receives a gradient", bool(learned.grad.abs().sum(-1).gt(0).all
 # %% id="running-example"
 features = ["noun", "verb", "pronoun", "female", "past"]
 words = ["Mia", "saw", "herself"]
-x = torch.tensor(
+sentence = torch.tensor(
     [
         [1.0, 0.0, 0.0, 1.0, 0.0],  # Mia: a noun, female
         [0.0, 1.0, 0.0, 0.0, 1.0],  # saw: a verb, past
@@ -433,10 +436,11 @@ x = torch.tensor(
 # action".
 
 # %% id="projection-matrices"
-W_query = torch.tensor([[0.0, 3.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 0.0]])  # (D, E): what a feature looks for
-W_key = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1.0, 0.0], [0.0, 0.0]])  # (D, E): what a feature offers
-W_value = torch.tensor([[2.0, 0.0], [0.0, 3.0], [0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])  # (D, E'): what it hands over
-query, key, value = x @ W_query, x @ W_key, x @ W_value  # (T, D) @ (D, E) -> (T, E)
+# one row a feature: what it looks for, what it offers, what it hands over; (D, E), (D, E), (D, E')
+W_query = torch.tensor([[0.0, 3.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
+W_key = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
+W_value = torch.tensor([[2.0, 0.0], [0.0, 3.0], [0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+query, key, value = sentence @ W_query, sentence @ W_key, sentence @ W_value  # (T, D) -> (T, E)
 for name, matrix in (("query", query), ("key", key), ("value", value)):
     print(f"{name:>6}:  " + "   ".join(f"{word} {row.tolist()}" for word, row in zip(words, matrix)))
 
@@ -481,16 +485,18 @@ print(scaled, weights, sep="\n")
 output = weights @ value  # (T, S) @ (S, E') -> (T, E')
 for word, before, after in zip(words, value.tolist(), output.tolist()):
     print(f"{word:>8}: own value {before} -> output [{after[0]:.2f}, {after[1]:.2f}]")
-prove("the five steps give what the library gave in the first cell", torch.allclose(output, sdpa(query, key, value)))
+same = torch.allclose(output, sdpa(query, key, value))
+prove("the five steps give what the library gave in the first cell", same)
 
 # %% id="five-steps-figure"
 fig = attention_steps(query, key, value, queries=words)
 show(
     fig,
-    alt="The five steps with all numbers for Mia, saw, herself: queries, keys and values; their score matrix; the "
-    "scores divided by 1.41; the weights after softmax, where herself reads Mia with 0.77; and the outputs.",
-    caption="All of attention on one page: project, compare, scale, normalise, average. Only the row of weights "
-    "decides what a word takes from the others.",
+    alt="The five steps with all numbers for Mia, saw, herself: queries, keys and values; their "
+    "score matrix; the scores divided by 1.41; the weights after softmax, where herself reads Mia "
+    "with 0.77; and the outputs.",
+    caption="All of attention on one page: project, compare, scale, normalise, average. Only the "
+    "row of weights decides what a word takes from the others.",
 )
 
 # %% [markdown] id="formula"
@@ -527,9 +533,12 @@ def attention_loops(query, key, value):
     outputs = []
     for q in query:
         scores = [sum(a * b for a, b in zip(q, k)) / math.sqrt(len(q)) for k in key]
-        powers = [math.exp(score - max(scores)) for score in scores]
-        weights = [power / sum(powers) for power in powers]
-        outputs.append([sum(w * v[e] for w, v in zip(weights, value)) for e in range(len(value[0]))])
+        top = max(scores)
+        powers = [math.exp(score - top) for score in scores]
+        total = sum(powers)
+        weights = [power / total for power in powers]
+        columns = zip(*value)  # rows of values -> columns
+        outputs.append([sum(w * v for w, v in zip(weights, column)) for column in columns])
     return outputs
 
 
@@ -537,8 +546,8 @@ loops = torch.tensor(attention_loops(query.tolist(), key.tolist(), value.tolist(
 prove("plain Python loops give the same output", torch.allclose(loops, output))
 
 # %% [markdown] id="rung-loops-says"
-# Why `score - max(scores)`? It cancels in the division, so the weights do not change. But `exp` of a large score
-# overflows, and this keeps every exponent at or below zero. You will see it bite in 3.5.
+# Why `score - top`? It cancels in the division, so the weights do not change. But `exp` of a large score overflows,
+# and this keeps every exponent at or below zero. You will see it bite in 3.4.
 #
 # Then two matrix products replace the loops. All queries are treated at once: nothing in the formula for one word
 # waits for another word's result. This is what "parallel" means here.
@@ -551,7 +560,8 @@ def attention_matrices(query, key, value):
     return scores.softmax(dim=-1) @ value  # (T, S) @ (S, E') -> (T, E')
 
 
-prove("two matrix products equal the loops", torch.allclose(attention_matrices(query, key, value), loops))
+matrices = attention_matrices(query, key, value)
+prove("two matrix products equal the loops", torch.allclose(matrices, loops))
 
 # %% [markdown] id="rung-batch-question"
 # Models work on many sentences at once, so tensors have a leading batch axis. `.T` reverses *all* axes and would mix
@@ -569,7 +579,8 @@ torch.manual_seed(0)
 B, T, S, E, E_value = 2, 5, 7, 11, 13
 q, k, v = torch.randn(B, T, E), torch.randn(B, S, E), torch.randn(B, S, E_value)
 one_by_one = torch.stack([attention_matrices(q[b], k[b], v[b]) for b in range(B)])  # (B, T, E')
-prove("a batch equals its sentences one by one", torch.allclose(attention_batched(q, k, v), one_by_one, atol=1e-6))
+same = torch.allclose(attention_batched(q, k, v), one_by_one, atol=1e-6)
+prove("a batch equals its sentences one by one", same)
 
 # %% [markdown] id="sizes-prime"
 # The sizes 2, 5, 7, 11, 13 are different primes on purpose: a product over the wrong axis then fails instead of
@@ -581,7 +592,8 @@ prove("a batch equals its sentences one by one", torch.allclose(attention_batche
 for name, other in (("course_lib", sdpa), ("torch", F.scaled_dot_product_attention)):
     found = testing.assert_equivalent(attention_batched, other, q, k, v, names=["query", "key", "value"])
     prove(f"ours equals {name}: outputs and gradients to 1e-5", max(found) < 1e-5)
-    print(f"{name:>10}: outputs differ by less than 1e-6: {found.output < 1e-6}, gradients: {found.gradient < 1e-6}")
+    small = max(found) < 1e-6
+    print(f"{name:>10}: outputs and gradients differ by less than 1e-6: {small}")
 
 # %% [markdown] id="rung-time-question"
 # > **Predict.** T = 128 words of width 64. By what factor are two matrix products faster than the loops: 3, 30, 300
@@ -603,7 +615,7 @@ q, k, v = torch.randn(3, 128, 64)  # (3, T, E) -> three of (T, E)
 rows = q.tolist(), k.tolist(), v.tolist()
 print(f"loops           {milliseconds(lambda: attention_loops(*rows), 1):10.2f} ms")
 print(f"matrix products {milliseconds(lambda: attention_matrices(q, k, v), 20):10.2f} ms")
-print(f"fused kernel    {milliseconds(lambda: sdpa(q[None], k[None], v[None], backend='fused'), 20):10.2f} ms")
+print(f"fused kernel    {milliseconds(lambda: sdpa(q, k, v, backend='fused'), 20):10.2f} ms")
 
 # %% [markdown] id="rung-memory"
 # Memory can be counted exactly, without a clock. For the backward pass PyTorch keeps some tensors. The plain version
@@ -628,7 +640,7 @@ for n in (128, 256, 512):
     wrong += complaint(testing.assert_counts, explicit, q, k, v, saved_bytes=plain)
     wrong += complaint(testing.assert_counts, fused, q, k, v, saved_bytes=blocked)
     print(f"n = {n}: explicit {plain:>9,} bytes, fused {blocked:>8,} bytes")
-prove("explicit attention keeps exactly 4n² + 4nE bytes for the backward pass, fused 4nE + 4n", not wrong)
+prove("for the backward pass: explicit keeps 4n² + 4nE bytes, fused 4nE + 4n", not wrong)
 
 # %% [markdown] id="rung-memory-says"
 # The loops take of the order of a thousand times as long. The plain version keeps the table of weights, 4 n² bytes,
@@ -662,7 +674,8 @@ print(weights.round(3))
 
 # %% id="numpy-attention-check"
 tensor = torch.tensor(three_words)
-prove("the NumPy listing is right for one short sentence", np.allclose(output, sdpa(tensor, tensor, tensor).numpy()))
+right = np.allclose(output, sdpa(tensor, tensor, tensor).numpy())
+prove("the NumPy listing is right for one short sentence", right)
 
 # %% [markdown] id="numpy-overflow-question"
 # For this input it is right. Now two inputs that a careful reader would try.
@@ -711,7 +724,7 @@ prove("with three equal sizes the listing runs and is wrong", not np.allclose(ou
 # > **You will read that** query, key and value can simply be the embedding.
 #
 # The program runs, but look at who reads whom. With random embeddings of width D, how much weight does a word give to
-# itself?
+# itself? Its fair share among 8 words is one eighth.
 
 # %% id="no-projections-measured" tags=["atol:0.01"]
 generator = torch.Generator().manual_seed(0)
@@ -722,13 +735,13 @@ for D in (4, 16, 64, 256):
     _, same = sdpa(tokens, tokens, tokens, return_weights=True)
     _, projected = sdpa(tokens @ W[0], tokens @ W[1], tokens, return_weights=True)
     own[D] = [w.diagonal(dim1=-2, dim2=-1).mean().item() for w in (same, projected)]
-    print(f"D = {D:3}: own weight {own[D][0]:.2f} without projections, {own[D][1]:.2f} with random ones (1/8 = 0.12)")
+    print(f"D = {D:3}: own weight {own[D][0]:.2f} without projections, {own[D][1]:.2f} with random ones")
 
 # %% id="no-projections-proof"
 tokens = torch.randn(1, 8, 64, generator=generator)
 score_table = tokens @ tokens.mT  # (B, T, T)
 prove("without projections the scores are symmetric", torch.allclose(score_table, score_table.mT))
-prove("without projections, at width 64, a word gives itself over 95 % of its attention", own[64][0] > 0.95)
+prove("without projections, at width 64, a word gives itself over 95 %", own[64][0] > 0.95)
 prove("with random projections it gives itself about its fair share", abs(own[64][1] - 1 / 8) < 0.02)
 
 # %% [markdown] id="no-projections-says"
@@ -761,13 +774,23 @@ library_layer.projection.load_state_dict(own_layer.state_dict())  # the same wei
 pairs = list(zip(own_layer.parameters(), library_layer.parameters()))
 x = torch.randn(3, 7, 11)  # (B, T, D)
 found = testing.assert_equivalent(own_layer, library_layer, x, parameters=pairs)
-prove("with copied weights our layer equals the library's, parameter gradients included", max(found) < 1e-5)
+prove("with copied weights our layer equals the library's, gradients too", max(found) < 1e-5)
 print({name: tuple(p.shape) for name, p in library_layer.named_parameters()})
 
 # %% [markdown] id="own-layer-says"
-# `nn.Linear` stores its matrix as (out, in), the transpose of our `W_query`. In the library the three maps are a
-# module of their own, `QKVProjection`. Queries come from its first input. Keys and values come from its second, which
-# is the first unless given:
+# The output is as wide as the values. `nn.Linear` stores its matrix as (out, in), the transpose of our `W_query`. So
+# the running example fits into the library's layer too:
+
+# %% id="own-layer-example"
+by_hand = SelfAttention(5, 2)
+hand_made = {"query": W_query, "key": W_key, "value": W_value}
+by_hand.load_state_dict({f"projection.{name}.weight": W.T for name, W in hand_made.items()})
+same = torch.allclose(by_hand(sentence), sdpa(query, key, value))  # (T, D) -> (T, E)
+prove("the library's layer with our hand-made matrices gives the first cell's output", same)
+
+# %% [markdown] id="projection-says"
+# In the library the three maps are a module of their own, `QKVProjection`. Queries come from its first input. Keys
+# and values come from its second, which is the first unless given:
 
 # %% id="projection-shapes"
 projection = QKVProjection(64)
@@ -778,7 +801,8 @@ print("two inputs:", [tuple(t.shape) for t in projection(x[:, :10], context)])
 # %% id="shape-demo" tags=["atol:0.0001"]
 q, k, v = torch.randn(3, 2, 4, 10, 64)  # (3, B, H, T, E) -> three of (B, H, T, E)
 output, weights = sdpa(q, k, v, return_weights=True)  # (B, H, T, E), (B, H, T, S)
-print(tuple(output.shape), tuple(weights.shape), f"row sums {weights.sum(-1).min():.4f} to {weights.sum(-1).max():.4f}")
+sums = weights.sum(-1)
+print(tuple(output.shape), tuple(weights.shape), f"row sums {sums.min():.4f} to {sums.max():.4f}")
 prove("with leading axes B and H the weights are (B, H, T, S)", weights.shape == (2, 4, 10, 10))
 
 # %% [markdown] id="six-tokens-says"
@@ -789,7 +813,7 @@ prove("with leading axes B and H the weights are (B, H, T, S)", weights.shape ==
 torch.manual_seed(0)
 head = SelfAttention(64, 16)
 _, weights = head(torch.randn(1, 6, 64), return_weights=True)  # (B, T, D) -> (B, T, E), (B, T, T)
-print("first row:", [round(w, 3) for w in weights[0, 0].tolist()], "sum", round(weights[0, 0].sum().item(), 4))
+print("first row:", " ".join(f"{w:.3f}" for w in weights[0, 0]), " sum", f"{weights[0, 0].sum():.3f}")
 
 # %% [markdown] id="fourth-projection"
 # Many texts add a fourth matrix, an **output projection** from width E back to D. In a single head it adds nothing
@@ -799,9 +823,11 @@ print("first row:", [round(w, 3) for w in weights[0, 0].tolist()], "sum", round(
 # %% id="fourth-projection-proof"
 W_output = nn.Linear(16, 64, bias=False)
 merged = SelfAttention(64, 16, 64)  # values as wide as the tokens
-merged.load_state_dict({**head.state_dict(), "projection.value.weight": W_output.weight @ head.projection.value.weight})
+folded = W_output.weight @ head.projection.value.weight  # (D, E') @ (E', D) -> (D, D)
+merged.load_state_dict({**head.state_dict(), "projection.value.weight": folded})
 x = torch.randn(1, 6, 64)  # (B, T, D)
-prove("one head: value and output matrix fold into one", torch.allclose(W_output(head(x)), merged(x), atol=1e-6))
+same = torch.allclose(W_output(head(x)), merged(x), atol=1e-6)
+prove("in one head, value and output matrix fold into one", same)
 
 # %% [markdown] id="cross-attention"
 # ### 3.6 Two sequences: cross-attention
@@ -823,15 +849,16 @@ output, weights = cross(x, context, return_weights=True)  # (B, T, E), (B, T, S)
 print("output", tuple(output.shape), "weights", tuple(weights.shape))
 itself = SelfAttention(D, E)
 itself.load_state_dict(cross.state_dict())
-prove("the output of cross-attention has one row a query, as wide as the values", output.shape == (B, T, E))
-prove("self-attention is cross-attention of a sequence with itself", torch.allclose(cross(x, x), itself(x), atol=1e-6))
+prove("cross-attention returns one row a query, as wide as the values", output.shape == (B, T, E))
+same = torch.allclose(cross(x, x), itself(x), atol=1e-6)
+prove("self-attention is cross-attention of a sequence with itself", same)
 
 # %% [markdown] id="row-sums"
 # ### 3.7 Do the weights always sum to one?
 #
 # > **You will read that** the attention weights of each query sum to one.
 #
-# Softmax makes it so. Three situations break it: rounding, dropout, and a query that may see nothing (section 5.4).
+# Softmax makes it so. Three situations break it: rounding, dropout, and a query that may see nothing (section 5.5).
 # **Dropout** sets random weights to zero in training and enlarges the rest. Some libraries return the weights *after*
 # it.
 #
@@ -854,11 +881,9 @@ _, shown = sdpa(q, k, v, dropout=0.1, return_weights=True)
 prove("course_lib returns the weights of the same pass, before dropout", torch.allclose(shown, weights))
 torch_layer = nn.MultiheadAttention(8, 1, dropout=0.1, batch_first=True)  # starts in training mode
 _, returned = torch_layer(q, q, q)  # (B, T, S)
-print(
-    "nn.MultiheadAttention in training: rows sum to one:",
-    torch.allclose(returned.sum(-1), torch.ones(16, 50), atol=1e-3),
-)
-prove("torch's layer returns weights after dropout in training", (returned.sum(-1) - 1).abs().max() > 0.1)
+off = (returned.sum(-1) - 1).abs().max()
+print("nn.MultiheadAttention in training: rows sum to one:", bool(off < 0.001))
+prove("torch's layer returns weights after dropout in training", off > 0.1)
 
 # %% [markdown] id="root"
 # ## 4 Why divide by √d_k
@@ -873,12 +898,13 @@ prove("torch's layer returns weights after dropout in training", (returned.sum(-
 generator = torch.Generator().manual_seed(0)
 for E in (4, 16, 64, 256, 1024):
     q, k = torch.randn(2, 4000, E, generator=generator)  # entries with mean 0, variance 1
-    print(f"E = {E:4}: standard deviation of q·k {(q * k).sum(-1).std():6.2f}, square root of E {math.sqrt(E):6.2f}")
+    spread = (q * k).sum(-1).std()
+    print(f"E = {E:4}: standard deviation of q·k {spread:6.2f}, square root of E {math.sqrt(E):6.2f}")
 
 # %% [markdown] id="root-spread-says"
 # The variance of one product is 1, and variances of independent terms add up: E in all. So the standard deviation is
-# √E, and dividing by √E makes it 1 again, whatever the width. This holds for entries of variance 1, which is what
-# the paper's footnote 4 assumes.
+# √E, and dividing by √E makes it 1 again, whatever the width. This holds for entries of variance 1, which is what the
+# paper's footnote 4 assumes.
 #
 # What do large scores do to softmax? Three measures of one row of weights:
 #
@@ -916,8 +942,8 @@ def row_measures(E, divisor, rows=400, S=64):
     generator = torch.Generator().manual_seed(1)
     q, k = torch.randn(rows, 1, E, generator=generator), torch.randn(rows, S, E, generator=generator)
     p = ((q @ k.mT)[:, 0] / divisor).softmax(-1)  # (rows, 1, E) @ (rows, E, S) -> (rows, S)
-    slopes = jacobian_size(p)
-    return [t.item() for t in (attention_entropy(p).mean(), p.amax(-1).mean(), slopes.mean(), slopes.median())]
+    entropy, top, slope = attention_entropy(p), p.amax(-1), jacobian_size(p)  # (rows,) each
+    return [t.item() for t in (entropy.mean(), top.mean(), slope.mean(), slope.median())]
 
 
 widths = [4, 16, 64, 128, 256, 512, 1024]
@@ -933,7 +959,8 @@ fig, axes = plt.subplots(1, 3, figsize=(7.5, 2.9), sharex=True)
 titles = ("entropy (nats)", "largest weight", "mean slope of softmax")
 for number, (ax, title) in enumerate(zip(axes, titles)):
     for name, color in (("nothing", palette.key), ("√d_k", palette.query), ("d_k", palette.residual)):
-        ax.plot(widths, [row[number] for row in measured[name]], marker="o", color=color, label=f"divided by {name}")
+        heights = [row[number] for row in measured[name]]
+        ax.plot(widths, heights, marker="o", color=color, label=f"divided by {name}")
     ax.set(title=title, xscale="log", xlabel="d_k", ylim=(0, None))
     ax.set_xticks([4, 64, 1024], [4, 64, 1024])
     ax.minorticks_off()
@@ -942,30 +969,26 @@ axes[0].text(4, math.log(64) + 0.06, "ln 64: all equal", fontsize=8)
 axes[1].legend(loc="center", bbox_to_anchor=(0.5, 0.45))
 show(
     fig,
-    alt="Three panels against d_k from 4 to 1024. Divided by the root, entropy, largest weight and slope are level. "
-    "Divided by nothing, entropy falls towards 0, the largest weight rises towards 1, the slope first rises and then falls.",
-    caption="Dividing by the root keeps all three level at every width. Without it the weights harden with the width, "
-    "but the mean slope is first larger than with it and falls below it only from about d_k = 128.",
+    alt="Three panels against d_k from 4 to 1024. Divided by the root, entropy, largest weight "
+    "and slope are level. Divided by nothing, entropy falls towards 0, the largest weight rises "
+    "towards 1, the slope first rises and then falls.",
+    caption="Dividing by the root keeps all three level at every width. Without it the weights "
+    "harden with the width, but the mean slope is first larger than with it and falls below it "
+    "only from about d_k = 128.",
 )
 
 # %% id="root-proof"
 entropies = {name: [row[0] for row in rows] for name, rows in measured.items()}
-slopes = {name: [row[2] for row in rows] for name, rows in measured.items()}
-at = widths.index
-prove(
-    "divided by the root, the entropy is the same at every width to 0.1 nats",
-    max(entropies["√d_k"]) - min(entropies["√d_k"]) < 0.1,
-)
-prove(
-    "undivided, the entropy falls with each step in width",
-    entropies["nothing"] == sorted(entropies["nothing"], reverse=True),
-)
-prove("at d_k = 64 the mean slope is larger without scaling", slopes["nothing"][at(64)] > slopes["√d_k"][at(64)])
-prove(
-    "from d_k = 128 on it is smaller",
-    all(a < b for a, b in zip(slopes["nothing"][at(128) :], slopes["√d_k"][at(128) :])),
-)
-prove("divided by d_k itself, wide heads become uniform", entropies["d_k"][-1] > 0.99 * math.log(64))
+unscaled, scaled = ([row[2] for row in measured[name]] for name in ("nothing", "√d_k"))  # slopes
+level = max(entropies["√d_k"]) - min(entropies["√d_k"])
+prove("divided by √d_k, the entropy is the same at every width to 0.1 nats", level < 0.1)
+falling = sorted(entropies["nothing"], reverse=True)
+prove("undivided, the entropy falls with each step in width", entropies["nothing"] == falling)
+i, j = widths.index(64), widths.index(128)
+prove("at d_k = 64 the mean slope is larger without scaling", unscaled[i] > scaled[i])
+smaller = all(a < b for a, b in zip(unscaled[j:], scaled[j:]))
+prove("from d_k = 128 on the mean slope is smaller without scaling", smaller)
+prove("divided by d_k itself, wide heads are blind", entropies["d_k"][-1] > 0.99 * math.log(64))
 
 # %% [markdown] id="root-says"
 # So the popular answer is half right. Without scaling the weights do become nearly one-hot, and they do so early. The
@@ -992,7 +1015,7 @@ class RecallHead(nn.Module):
 
     def forward(self, keys, values, questions, return_weights=False):
         query, key, value = self.projection(self.key(questions), self.key(keys) + self.value(values))
-        output, weights = sdpa(query, key, value, scale=self.scale, return_weights=True)  # (B, T, 16), (B, T, S)
+        output, weights = sdpa(query, key, value, scale=self.scale, return_weights=True)  # (B, T, 16)
         return (self.answer(output), weights) if return_weights else self.answer(output)
 
 
@@ -1006,9 +1029,8 @@ for d_key, scale in itertools.product((16, 256, 1024), (None, 1.0)):
         train(head, steps=100, n=7, rate=3e-3, seed=seed)
         scores.append(accuracy(head, 7))
     trained[d_key, scale] = sum(scores) / 2
-    print(
-        f"d_k = {d_key:4}, {'unscaled' if scale else 'scaled  '}: accuracy after 100 steps {trained[d_key, scale]:.2f}"
-    )
+    name = "unscaled" if scale else "scaled"
+    print(f"d_k = {d_key:4}, {name:>8}: accuracy after 100 steps {trained[d_key, scale]:.2f}")
 
 # %% id="root-training-proof"
 gap = {d_key: trained[d_key, None] - trained[d_key, 1.0] for d_key in (16, 256, 1024)}
@@ -1026,7 +1048,7 @@ for scale in (None, 1.0):
     *inputs, answers = batch(64, 7, torch.Generator().manual_seed(0))
     F.cross_entropy(head(*inputs).flatten(0, 1), answers.flatten()).backward()  # (B, T, V) -> (B T, V)
     first = head.projection.query.weight.grad.norm()
-    print(f"{'unscaled' if scale else 'scaled  '}: gradient norm on W_query {first:.2f}")
+    print(f"{'unscaled' if scale else 'scaled':>8}: gradient norm on W_query {first:.2f}")
 
 # %% [markdown] id="root-verdict"
 # > **You will read that** scaling by √d_k prevents vanishing gradients.
@@ -1043,8 +1065,9 @@ embedded, head = torch.randn(8, 50, 512), SelfAttention(512, 64)  # (B, T, D)
 for name, tokens in (("variance 1", embedded), ("times √512", embedded * math.sqrt(512))):
     _, p = head(tokens, return_weights=True)  # (B, T, T)
     entropy = -torch.special.xlogy(p, p).sum(-1).mean()
-    print(f"{name}: entropy {entropy:.2f} of {math.log(50):.2f} nats, mean largest weight {p.amax(-1).mean():.2f}")
-prove("scaling by √d_k does not save a head whose inputs are √D times too large", p.amax(-1).mean() > 0.9)
+    top = p.amax(-1).mean()
+    print(f"{name}: entropy {entropy:.2f} of {math.log(50):.2f} nats, mean largest weight {top:.2f}")
+prove("scaling by √d_k does not save a head whose inputs are √D times too large", top > 0.9)
 
 # %% [markdown] id="masks"
 # ## 5 Masks: what must not be seen
@@ -1073,9 +1096,10 @@ prove("loops, a lower triangle and the library give one causal mask", same)
 print("\n".join("".join("x" if seen else "." for seen in row) for row in triangle))
 
 # %% id="causal-running-example" tags=["atol:0.001"]
-_, weights = sdpa(query, key, value, mask=masks.causal_mask(3), return_weights=True)  # Mia, saw, herself
-print(weights)
-prove("under a causal mask the weight on later words is exactly zero", weights.triu(diagonal=1).abs().sum() == 0)
+_, weights = sdpa(query, key, value, mask=masks.causal_mask(3), return_weights=True)
+print(weights)  # Mia, saw, herself
+future = weights.triu(diagonal=1)
+prove("under a causal mask the weight on later words is exactly zero", future.abs().sum() == 0)
 prove("under a causal mask the rows still sum to one", torch.allclose(weights.sum(-1), torch.ones(3)))
 
 # %% [markdown] id="causal-why-once"
@@ -1106,7 +1130,7 @@ prove("without a mask every output depends on every token", everything)
 lower = torch.equal(dependencies(head, x[0]), masks.causal_mask(7))
 prove("under a causal mask exactly the lower triangle of outputs and tokens depends", lower)
 slopes = torch.autograd.functional.jacobian(head, x[0]).abs().sum(dim=(1, 3))  # (T, E, T, D) -> (T, T)
-prove("the slopes of causal outputs for later tokens are exactly zero", slopes.triu(diagonal=1).sum() == 0)
+prove("slopes of causal outputs for later tokens are exactly zero", slopes.triu(1).sum() == 0)
 prove("the causal head obeys the law assert_causal", not complaint(testing.assert_causal, head, x))
 
 # %% [markdown] id="leak"
@@ -1146,7 +1170,8 @@ def loss_on_noise(mask, steps=100):
 
     def loss(B):
         tokens = noise_tokens(B, T_noise + 1, V, generator=generator)
-        return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())  # (B, T, V) -> (B T, V)
+        scores = model(tokens[:, :-1]).flatten(0, 1)  # (B, T, V) -> (B T, V)
+        return F.cross_entropy(scores, tokens[:, 1:].flatten())
 
     for _ in range(steps):
         optimizer.zero_grad()
@@ -1167,19 +1192,17 @@ one_cell[0, 1] = True
 off_by_one = torch.ones(T_noise, T_noise, dtype=torch.bool).tril(diagonal=1)
 floor = noise_floor(V)  # ln V
 losses = {}
-for name, mask in (("right", right), ("off by one", off_by_one), ("no mask", None), ("one wrong cell", one_cell)):
+tried = {"right": right, "off by one": off_by_one, "no mask": None, "one wrong cell": one_cell}
+for name, mask in tried.items():
     losses[name] = loss_on_noise(mask)
-    print(
-        f"{name:>15}: {losses[name]:.2f} nats, floor {floor:.2f}: {'LEAK' if losses[name] < floor - 0.02 else 'clean'}"
-    )
+    verdict = "leaks" if losses[name] < floor - 0.02 else "clean"
+    print(f"{name:>15}: {losses[name]:.2f} nats, floor {floor:.2f}: {verdict}")
 
 # %% id="leak-proof"
-prove("on noise, a right causal mask does not beat the entropy floor ln V", losses["right"] > floor - 0.02)
-prove(
-    "on noise, a mask off by one and no mask at all fall far below ln V",
-    max(losses["off by one"], losses["no mask"]) < 0.2 * floor,
-)
-prove("on noise, a single wrong cell of the mask falls measurably below ln V", losses["one wrong cell"] < floor - 0.05)
+prove("on noise, a right causal mask does not beat ln V", losses["right"] > floor - 0.02)
+worst = max(losses["off by one"], losses["no mask"])
+prove("on noise, a mask off by one and no mask at all fall far below ln V", worst < 0.2 * floor)
+prove("on noise, one wrong cell of the mask falls below ln V", losses["one wrong cell"] < floor - 0.05)
 
 # %% [markdown] id="leak-says"
 # The detector even finds one wrong cell in the table. The leaking models do not reach zero, because the last position
@@ -1225,9 +1248,13 @@ head, table = SelfAttention(11, 5), nn.Embedding(10, 11)
 padded = head(table(tokens), mask=mask[:, 0])  # (B, 1, 1, S) -> (B, 1, S): this layer has no head axis
 alone = head(table(tokens[1:2, :2]))  # the second sentence without its padding: (1, 2, E)
 prove("a padded sentence equals the sentence alone", torch.allclose(padded[1:2, :2], alone, atol=1e-6))
-law = complaint(
-    testing.assert_padding_invariant, lambda x, real: head(x, mask=real[:, None]), torch.randn(3, 5, 11), module=head
-)
+
+
+def with_mask(x, real):
+    return head(x, mask=real[:, None])  # (B, S) -> (B, 1, S)
+
+
+law = complaint(testing.assert_padding_invariant, with_mask, torch.randn(3, 5, 11), module=head)
 prove("the padding mask obeys the law, also when B = T", not law)
 
 # %% [markdown] id="padding-shape"
@@ -1269,12 +1296,11 @@ prove("a (B, S) mask is misread in silence when B = S", reads_padding(5, 5, lamb
 
 
 # %% id="combine-shown"
-both = masks.combine_masks(
-    masks.causal_mask(5), masks.padding_mask(tokens, PAD)
-)  # (T, S), (B, 1, 1, S) -> (B, 1, T, S)
+both = masks.combine_masks(masks.causal_mask(5), masks.padding_mask(tokens, PAD))  # (B, 1, T, S)
 print(tuple(both.shape), "second sentence:")
 print("\n".join("".join("x" if seen else "." for seen in row) for row in both[1, 0]))
-agrees = all(both[b, 0, t, s] == (s <= t and tokens[b, s] != PAD) for b in range(3) for t in range(5) for s in range(5))
+places = itertools.product(range(3), range(5), range(5))
+agrees = all(both[b, 0, t, s] == (s <= t and tokens[b, s] != PAD) for b, t, s in places)
 prove("the combined mask allows exactly what both allow", agrees)
 
 # %% [markdown] id="mask-composer-question"
@@ -1320,11 +1346,10 @@ for fill in (0.0, -30.0, -1e4, -1e9, -math.inf):
 
 # %% id="fills-proof"
 same = [row.masked_fill(~visible, fill).softmax(-1) for fill in (-1e9, -math.inf)]
-prove("on a row with something visible, -1e9 and minus infinity agree to the last bit", torch.equal(*same))
-prove("-1e9 does not exist in float16, whose largest number is 65504", torch.finfo(torch.float16).max == 65504)
-prove(
-    "-1e9 hides scores in bfloat16", bool(row.bfloat16().masked_fill(~visible, -1e9).softmax(-1)[~visible].sum() == 0)
-)
+prove("where something is visible, -1e9 and minus infinity agree to the last bit", torch.equal(*same))
+prove("-1e9 does not fit into float16", torch.finfo(torch.float16).max < 1e9)
+low = row.bfloat16().masked_fill(~visible, -1e9).softmax(-1)[~visible]
+prove("-1e9 hides scores in bfloat16", low.sum() == 0)
 
 # %% [markdown] id="fills-says"
 # > **You will read that** -1e9 is as good as minus infinity.
@@ -1361,7 +1386,8 @@ def poisoned(attend):
 
 for name, attend in (("filled with -inf", filled), ("-inf added", added), ("course_lib", sdpa)):
     print(f"{name:>16}: {poisoned(attend)} of 3 matrices have NaN gradients")
-prove("one empty row poisons gradients though the loss never uses it", min(poisoned(filled), poisoned(added)) > 0)
+fewest = min(poisoned(filled), poisoned(added))
+prove("one empty row poisons gradients though the loss never uses it", fewest > 0)
 prove("course_lib keeps all gradients finite", poisoned(sdpa) == 0)
 
 # %% [markdown] id="poison-says"
@@ -1377,8 +1403,9 @@ some[:, :, 1] = False  # the second query sees nothing
 law = ""
 for backend in ("explicit", "fused"):
     attend = functools.partial(sdpa, backend=backend)
-    law += complaint(testing.assert_finite, attend, q, k, v, masks={"empty rows": some}, empty_rows_zero=True)
-prove("both backends: empty rows give zero and all stays finite, in float32 and bfloat16", not law)
+    rows = {"empty rows": some}
+    law += complaint(testing.assert_finite, attend, q, k, v, masks=rows, empty_rows_zero=True)
+prove("both backends: empty rows give zero, all stays finite, in float32 and bfloat16", not law)
 
 # %% exercise="masked_softmax"
 
@@ -1403,19 +1430,19 @@ torch.manual_seed(0)
 head, x = SelfAttention(11, 5), torch.randn(1, 7, 11)  # (B, T, D)
 order = torch.tensor([6, 2, 0, 5, 1, 3, 4])
 output, shuffled = head(x), head(x[:, order])  # (B, T, E)
-print(f"same place, largest difference:      {(shuffled - output).abs().max():.2f}")
-print(f"each token's own output moved with it: {torch.allclose(shuffled, output[:, order], atol=1e-6)}")
-print(f"average over the sentence unchanged:   {torch.allclose(shuffled.mean(1), output.mean(1), atol=1e-6)}")
+moved = torch.allclose(shuffled, output[:, order], atol=1e-6)
+average = torch.allclose(shuffled.mean(1), output.mean(1), atol=1e-6)
+print(f"same place, largest difference: {(shuffled - output).abs().max():.2f}")
+print("each token's output moved with it:", moved)
+print("average over the sentence unchanged:", average)
 
 # %% id="order-proof"
-prove("self-attention is permutation equivariant", not complaint(testing.assert_permutation_equivariant, head, x))
-prove(
-    "self-attention is not permutation invariant: the output at a place changes",
-    not torch.allclose(shuffled, output, atol=0.1),
-)
-causal = CausalSelfAttention(11, 5)
-law = complaint(testing.assert_permutation_equivariant, causal, x)
-print("with a causal mask the law says:", law.split(", by")[0])
+law = complaint(testing.assert_permutation_equivariant, head, x)
+prove("self-attention is permutation equivariant", not law)
+changed = (shuffled - output).abs().max() > 0.1
+prove("self-attention is not permutation invariant: the output at a place changes", changed)
+law = complaint(testing.assert_permutation_equivariant, CausalSelfAttention(11, 5), x)
+print("with a causal mask:", law.split(", by")[0])
 prove("a causal mask breaks the equivariance", law)
 
 # %% [markdown] id="order-says"
@@ -1475,8 +1502,9 @@ _, weights = SelfAttention(64)(x, return_weights=True)
 print(f"largest weight of a fresh head, mean over queries, times n: {weights.amax(-1).mean() * n:.1f}")
 
 # %% id="cost-thousand-proof"
-prove("with a causal mask the first output does not depend on the thousandth token at all", size[-1] == 0)
-prove("a fresh head spreads its weight: on average the largest of 1000 is below 1 %", weights.amax(-1).mean() < 0.01)
+prove("with a causal mask the first output does not depend on the last token at all", size[-1] == 0)
+top = weights.amax(-1).mean()
+prove("a fresh head spreads its weight: the largest of 1000 is below 1 % on average", top < 0.01)
 
 # %% [markdown] id="cost-time-question"
 # ### 7.2 Measured
@@ -1501,20 +1529,23 @@ ax.minorticks_off()
 ax.legend()
 show(
     fig,
-    alt="Milliseconds against n from 256 to 4096 on logarithmic axes. Two nearly straight lines, fused below explicit.",
-    caption="Both versions take time that grows about as n²: the fused kernel saves memory, not comparisons.",
+    alt="Milliseconds against n from 256 to 4096 on logarithmic axes: two nearly straight lines, the fused "
+    "kernel's below the other.",
+    caption="Neither version is linear in n: both lines are about as steep as n². The fused "
+    "kernel saves memory, not comparisons.",
 )
 
 # %% id="cost-memory-exponent" tags=["atol:0.01"]
 kept = {"explicit": [], "fused": []}
 for n in lengths[:4]:
-    q, k, v = torch.randn(3, 1, 1, n, 64)
-    kept["explicit"].append(testing.assert_counts(explicit, q, k, v, saved_bytes=4 * n * n + 256 * n).saved_bytes)
-    kept["fused"].append(testing.assert_counts(fused, q, k, v, saved_bytes=260 * n).saved_bytes)
+    q, k, v = torch.randn(3, 1, 1, n, 64)  # (3, B, H, T, E) -> three of (B, H, T, E)
+    for name, run, bytes_kept in (("explicit", explicit, 4 * n * n + 256 * n), ("fused", fused, 260 * n)):
+        counts = testing.assert_counts(run, q, k, v, saved_bytes=bytes_kept)
+        kept[name].append(counts.saved_bytes)
 growth = {name: np.polyfit(np.log(lengths[:4]), np.log(sizes), 1)[0] for name, sizes in kept.items()}
-print({name: f"memory ~ n^{value:.2f}" for name, value in growth.items()})
-linear = abs(growth["fused"] - 1) < 0.01
-prove("memory kept for the backward pass grows about as n² explicit, as n fused", growth["explicit"] > 1.8 and linear)
+print(", ".join(f"{name}: memory ~ n^{value:.2f}" for name, value in growth.items()))
+prove("memory kept for the backward pass grows about as n² explicit", growth["explicit"] > 1.8)
+prove("memory kept for the backward pass grows as n fused", abs(growth["fused"] - 1) < 0.01)
 
 # %% [markdown] id="cost-crossover-question"
 # ### 7.3 When does n² matter?
@@ -1531,7 +1562,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def layer_flops(n, d):
-    """(multiplying by weights, attention itself) of one torch encoder layer, counted without computing anything."""
+    """FLOPs of one torch encoder layer, counted without computing: (by weights, attention itself)."""
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         nn.TransformerEncoderLayer(d, 1, 4 * d, batch_first=True)(torch.randn(1, n, d))
     counts = {str(name): flops for name, flops in counter.get_flop_counts()["Global"].items()}
@@ -1542,7 +1573,8 @@ for d, multiple in itertools.product((64, 512), (1, 6, 24)):
     matrices, attention_part = layer_flops(multiple * d, d)
     share = attention_part / (matrices + attention_part)
     print(f"d = {d:3}, n = {multiple:2} d: attention takes {share:.2f} of the work")
-prove("attention and weights cost the same at n = 6d", all(len(set(layer_flops(6 * d, d))) == 1 for d in (64, 512)))
+crossing = [layer_flops(6 * d, d) for d in (64, 512)]
+prove("attention and weights cost the same at n = 6d", all(a == b for a, b in crossing))
 
 # %% [markdown] id="cost-crossover-says"
 # At n = d attention is a small part of the arithmetic. It is half at n = 6d, for any d. For a model of width 768, as
@@ -1572,7 +1604,8 @@ def lstm_loop(x):
 
 
 # %% id="cost-recurrent" tags=["not-compared:clock"]
-lstm, encoder = nn.LSTM(64, 64, batch_first=True), nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)
+lstm = nn.LSTM(64, 64, batch_first=True)
+encoder = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)
 readers = {
     "LSTM": lambda x: lstm(x)[0],
     "LSTM, Python loop": lstm_loop,
@@ -1586,10 +1619,10 @@ for name, reader in readers.items():
     print(f"{name:>22}" + "".join(f"{ms:8.1f}" for ms in spent))
 
 # %% [markdown] id="cost-recurrent-says"
-# *Conditional.* On one thread, at 512 tokens, the library's LSTM is the faster one: it does less arithmetic, n instead of
-# n². The Transformer's advantage is that few steps must **wait for each other** (section 1.2). Hardware that does
-# thousands of things at once, a GPU, turns that into time; one CPU thread cannot. The 2017 paper argues with sequential
-# operations too (its Table 1), and its training times are for eight GPUs (its section 5.2).
+# *Conditional.* On one thread, at 512 tokens, the library's LSTM is the faster one: it does less arithmetic, n
+# instead of n². The Transformer's advantage is that few steps must **wait for each other** (section 1.2). Hardware
+# that does thousands of things at once, a GPU, turns that into time; one CPU thread cannot. The 2017 paper argues
+# with sequential operations too (its Table 1), and its training times are for eight GPUs (its section 5.2).
 
 # %% id="cost-sequential"
 calls = []
@@ -1601,7 +1634,8 @@ for T in (32, 128, 512):
     chain[T] = len(calls)
 handle.remove()
 print("cell calls that must wait for each other:", chain)
-prove("an LSTM over T tokens is a chain of T cell calls, each waiting for the last", all(chain[T] == T for T in chain))
+waits = all(calls == T for T, calls in chain.items())
+prove("an LSTM over T tokens is a chain of T cell calls, each waiting for the last", waits)
 
 # %% [markdown] id="training"
 # ## 8 Train one head, and read its map
@@ -1617,7 +1651,7 @@ prove("an LSTM over T tokens is a chain of T cell calls, each waiting for the la
 torch.manual_seed(0)
 model = RecallHead(d_key=8)
 symbols = "ABCDEFGHIJKLMNOP"
-story, contents, _, _ = batch(1, 7, torch.Generator().manual_seed(5))  # one list of 7 pairs: (1, S), (1, S)
+story, contents, _, _ = batch(1, 7, torch.Generator().manual_seed(5))  # (1, S)
 asked = story[:, [4, 0, 6, 2, 1]]  # five of its keys: (1, T)
 pair_names = [f"{symbols[k]}={v}" for k, v in zip(story[0], contents[0].tolist())]
 question_names = [f"{symbols[k]}?" for k in asked[0]]
@@ -1642,10 +1676,11 @@ for ax, weights, title in ((axes[0], before, "before training"), (axes[1], after
     attention_map(weights[0].detach(), queries=question_names, keys=pair_names, ax=ax, title=title)
 show(
     fig,
-    alt="Two attention maps, five questions by seven pairs. Before training the weights are spread over many pairs. "
-    "After training each row has one dark cell, at the pair whose key the question names.",
-    caption="Training turns a diffuse map into a look-up: each question puts nearly all its weight on the pair that "
-    "holds its key.",
+    alt="Two attention maps, five questions by seven pairs. Before training the weights are "
+    "spread over many pairs. After training each row has one dark cell, at the pair whose key the "
+    "question names.",
+    caption="Training turns a diffuse map into a look-up: each question puts nearly all its "
+    "weight on the pair that holds its key.",
 )
 
 # %% id="training-map-check" tags=["atol:0.01"]
@@ -1683,10 +1718,10 @@ live(
     retrain,
     pairs=(2, 12),
     d_key=ipywidgets.SelectionSlider(options=[1, 2, 4, 8, 16], value=2),
-    alt="Attention map of a freshly trained narrow head. Most questions put most of their weight on the pair that holds "
-    "their key; some spread it over pairs with similar keys.",
-    caption="A head of width 2 must tell 16 keys apart on a plane: most questions find their pair, some waver between "
-    "neighbours.",
+    alt="Attention map of a freshly trained narrow head. Most questions put most of their weight "
+    "on the pair that holds their key; some spread it over pairs with similar keys.",
+    caption="A head of width 2 must tell 16 keys apart on a plane: most questions find their "
+    "pair, some waver between neighbours.",
 )
 
 # %% id="training-widths" tags=["atol:0.04"]
@@ -1716,7 +1751,8 @@ patterns = {
 for name, weights in patterns.items():
     entropy = -torch.special.xlogy(weights, weights).sum(-1).mean()
     top = weights.amax(-1).mean()
-    print(f"{name:>26}: entropy {entropy:.2f} of {math.log(weights.size(-1)):.2f} nats, mean largest weight {top:.2f}")
+    most = math.log(weights.size(-1))
+    print(f"{name:>26}: entropy {entropy:.2f} of {most:.2f} nats, mean largest weight {top:.2f}")
 
 # %% id="maps-figure"
 fig, axes = plt.subplots(1, 4, figsize=(7.5, 2.4))
@@ -1728,10 +1764,10 @@ for ax, (name, weights) in zip(axes, patterns.items()):
 axes[0].set_ylabel("query")
 show(
     fig,
-    alt="Four small attention maps: nearly even; dark on the diagonal; even below the diagonal and empty above it; one "
-    "dark cell a row.",
-    caption="The even map of a fresh head and the triangle of a causal one say nothing about meaning: they are there "
-    "before any training. Only the last map was learned.",
+    alt="Four small attention maps: nearly even; dark on the diagonal; even below the diagonal "
+    "and empty above it; one dark cell a row.",
+    caption="The even map of a fresh head and the triangle of a causal one say nothing about "
+    "meaning: they are there before any training. Only the last map was learned.",
 )
 
 # %% [markdown] id="maps-causes"
@@ -1746,15 +1782,15 @@ generator = torch.Generator().manual_seed(43)  # an example with a clear winner
 values = torch.randn(11, 3, generator=generator, dtype=torch.float64)  # (S, E')
 weights = (2 * torch.randn(11, generator=generator, dtype=torch.float64)).softmax(-1)  # (S,)
 kept_fixed = torch.cat([values, torch.ones(11, 1)], dim=1).T  # (E' + 1, S): the average, and the sum
-other = torch.linalg.pinv(kept_fixed) @ (kept_fixed @ weights)  # (S,): the most even weights with the same two
+other = torch.linalg.pinv(kept_fixed) @ (kept_fixed @ weights)  # (S,): the most even ones
 print("weights:      ", " ".join(f"{w:.2f}" for w in weights))
 print("other weights:", " ".join(f"{w:.2f}" for w in other))
 
 # %% id="maps-causes-proof"
-prove("two very different maps can give the same output", torch.allclose(weights @ values, other @ values))
-prove(
-    "the other map is a proper one: positive, summing to one", bool((other > 0).all()) and math.isclose(other.sum(), 1)
-)
+same = torch.allclose(weights @ values, other @ values)
+prove("two very different maps can give the same output", same)
+proper = bool((other > 0).all()) and math.isclose(other.sum(), 1)
+prove("the other map is a proper one: positive, summing to one", proper)
 prove("the two maps do not even agree on the most important token", weights.argmax() != other.argmax())
 
 # %% [markdown] id="maps-erase"
@@ -1765,13 +1801,16 @@ prove("the two maps do not even agree on the most important token", weights.argm
 # %% id="maps-erase-measured" tags=["atol:0.02"]
 def answers_without(hide):
     """Accuracy when the question may not see some pairs: hide is bool (B, 1, S)."""
-    query, key, value = model.projection(model.key(inputs[2]), model.key(inputs[0]) + model.value(inputs[1]))
+    keys, values, questions = inputs
+    pairs = model.key(keys) + model.value(values)  # (B, S, width)
+    query, key, value = model.projection(model.key(questions), pairs)
     output = sdpa(query, key, value, mask=~hide)  # (B, 1, E')
     return (model.answer(output).argmax(-1) == answers).float().mean().item()
 
 
 wrong_pair = right_pair.roll(1, dims=-1)  # some pair that was not asked for
-hidden = {"nothing": torch.zeros_like(right_pair), "another pair": wrong_pair, "the pair asked for": right_pair}
+nothing = torch.zeros_like(right_pair)
+hidden = {"nothing": nothing, "another pair": wrong_pair, "the pair asked for": right_pair}
 erased = {name: answers_without(hide) for name, hide in hidden.items()}
 for what, score in erased.items():
     print(f"hidden: {what:>18}   accuracy {score:.2f}")
@@ -1844,7 +1883,8 @@ for _ in range(200):
 by_layer = entropy_by_layer(reader)
 print(f"entropy, untrained: layer 1 {fresh[0]:.1f}, layer 2 {fresh[1]:.1f} nats")
 print(f"entropy, trained:   layer 1 {by_layer[0]:.1f}, layer 2 {by_layer[1]:.1f} nats")
-prove("in this trained model the first layer attends more sharply than the second", by_layer[0] < by_layer[1] - 0.3)
+sharper = by_layer[0] < by_layer[1] - 0.3
+prove("in this trained model the first layer attends more sharply than the second", sharper)
 
 # %% [markdown] id="museum"
 # ## 9 Bug museum
@@ -1884,9 +1924,15 @@ class Exhibit2(SelfAttention):
 
 
 layer = Exhibit2(11, 7)
-found = complaint(testing.assert_padding_invariant, lambda x, real: layer(x, mask=real[:, None]), x, module=layer)
+
+
+def use(x, real):
+    return layer(x, mask=real[:, None])  # (B, T) -> (B, 1, T)
+
+
+found = complaint(testing.assert_padding_invariant, use, x, module=layer)
 print(found)
-prove("museum 2: a mask that is accepted and never used is caught by assert_padding_invariant", found)
+prove("museum 2: a mask that is never used is caught by assert_padding_invariant", found)
 
 # %% [markdown] id="museum-polarity-question"
 # **Exhibit 3.** PyTorch has two attention interfaces. One mask, given to both. *Do they agree?*
@@ -1896,7 +1942,8 @@ layer = nn.MultiheadAttention(11, 1, batch_first=True).eval()
 real = torch.arange(5) < torch.tensor([5, 3, 2])[:, None]  # (B, S), True = a real token
 for name, mask in (("real", real), ("~real", ~real)):
     _, weights = layer(x[1:], x[1:], x[1:], key_padding_mask=mask[1:])  # (B, T, S)
-    print(f"key_padding_mask = {name:>5}: third sentence, weight on padding {weights[1, :, 2:].sum(-1).mean():.2f}")
+    on_padding = weights[1, :, 2:].sum(-1).mean()  # of the third sentence
+    print(f"key_padding_mask = {name:>5}: weight on padding {on_padding:.2f}")
 
 
 # %% id="museum-polarity-law"
@@ -1933,8 +1980,8 @@ except RuntimeError as error:
     print("float16: overflow" if "overflow" in str(error) else error)
 some = masks.causal_mask(5)
 some[3] = False  # the fourth query sees nothing
-rows = {"an empty row": some}
-found = complaint(testing.assert_finite, exhibit4, *torch.randn(3, 1, 5, 8), masks=rows, empty_rows_zero=True)
+rows, qkv = {"an empty row": some}, torch.randn(3, 1, 5, 8)  # (3, B, T, E)
+found = complaint(testing.assert_finite, exhibit4, *qkv, masks=rows, empty_rows_zero=True)
 print("float32:", found)
 prove("museum 4: -1e9 invents an output for an empty row, and assert_finite sees it", found)
 
@@ -1963,10 +2010,23 @@ head = CausalSelfAttention(11, 7)
 output, true_map = head(x, return_weights=True)  # (B, T, E'), (B, T, S)
 query, key, value = head.projection(x)
 shown = (query @ key.mT / math.sqrt(7)).softmax(-1)  # (B, T, S): computed again, for the figure
-print(f"weight that the figure shows on tokens the model never saw: {shown.triu(diagonal=1).sum(-1).mean():.2f} a row")
-found = complaint(testing.assert_equivalent, lambda v: shown @ v, lambda v: true_map @ v, value, gradients=False)
+unseen = shown.triu(diagonal=1).sum(-1).mean()
+print(f"weight that the figure shows on tokens the model never saw: {unseen:.2f} a row")
+
+
+# %% id="museum-recomputed-law"
+def from_figure(value):
+    return shown @ value  # (B, T, S) @ (B, S, E') -> (B, T, E')
+
+
+def from_pass(value):
+    return true_map @ value
+
+
+found = complaint(testing.assert_equivalent, from_figure, from_pass, value, gradients=False)
 prove("museum 6: a map that does not reproduce the output is caught by assert_equivalent", found)
-prove("the weights of the pass itself reproduce the output", torch.allclose(true_map @ value, output, atol=1e-6))
+same = torch.allclose(from_pass(value), output, atol=1e-6)
+prove("museum 6: the weights of the pass itself reproduce the output", same)
 
 # %% [markdown] id="museum-recomputed-says"
 # A second computation is a second model. Take weights from the pass that ran, as `return_weights=True` does. (The
@@ -1994,9 +2054,8 @@ def full(x):
 found = complaint(testing.assert_cache_consistent, full, exhibit7, x)
 print(found)
 prove("museum 7: a top-left causal flag with a cache is caught by assert_cache_consistent", found)
-prove(
-    "museum 7: the bottom-right form obeys the law", not complaint(testing.assert_cache_consistent, full, repaired, x)
-)
+law = complaint(testing.assert_cache_consistent, full, repaired, x)
+prove("museum 7: the bottom-right form obeys the law", not law)
 
 # %% [markdown] id="museum-cache-says"
 # torch aligns its flag at the top left (issue 108108), so a single new query sees only the *first* key. No error,
@@ -2007,7 +2066,8 @@ prove(
 
 # %% id="museum-axis" tags=["tol:0.02"]
 def exhibit8(x):
-    scores = (x @ x.mT / math.sqrt(x.size(-1))).masked_fill(~masks.causal_mask(x.size(1)), -math.inf)  # (B, T, S)
+    scores = x @ x.mT / math.sqrt(x.size(-1))  # (B, T, S)
+    scores = scores.masked_fill(~masks.causal_mask(x.size(1)), -math.inf)
     return scores.softmax(dim=-2) @ x  # (B, T, D)
 
 
@@ -2021,10 +2081,11 @@ prove("museum 8: softmax over the queries leaks the future, in spite of the mask
 
 # %% id="museum-test"
 def weak_test(attend):
-    q, k, v = torch.randn(2, 5, 7), torch.randn(2, 11, 7), torch.randn(2, 11, 13)  # (B, T, E), (B, S, E), (B, S, E')
+    q, k, v = torch.randn(2, 5, 7), torch.randn(2, 11, 7), torch.randn(2, 11, 13)  # S = 11
     output = attend(q, k, v)  # (B, T, E')
     ones = attend(q, k, torch.ones_like(v))  # weights that sum to one average ones to one
-    return output.shape == (2, 5, 13) and bool(output.isfinite().all()) and torch.allclose(ones, torch.ones(2, 5, 13))
+    fits = output.shape == (2, 5, 13) and bool(output.isfinite().all())
+    return fits and torch.allclose(ones, torch.ones(2, 5, 13))
 
 
 def fraud(query, key, value):
@@ -2032,7 +2093,7 @@ def fraud(query, key, value):
 
 
 # %% id="museum-test-law"
-q, k, v = torch.randn(2, 5, 7), torch.randn(2, 11, 7), torch.randn(2, 11, 13)  # (B, T, E), (B, S, E), (B, S, E')
+q, k, v = torch.randn(2, 5, 7), torch.randn(2, 11, 7), torch.randn(2, 11, 13)  # S = 11
 found = complaint(testing.assert_gradients_flow, fraud, q, k, v, names=["query", "key", "value"])
 print("the weak test passes:", weak_test(fraud))
 print("the law says:        ", found)
@@ -2060,15 +2121,15 @@ for number, claim in enumerate(proved, start=1):
 #
 # | what | formula | section |
 # |---|---|---|
-# | projections | $Q = XW_Q,\quad K = CW_K,\quad V = CW_V$; self-attention: $C = X$ | 3.1, 3.6 |
-# | attention | $\mathrm{softmax}\!\left(QK^\top / \sqrt{d_k}\right)V$ | 3.2 |
-# | softmax, stable | $p_i = e^{s_i - \max s} \,/\, \sum_j e^{s_j - \max s}$ | 3.4 |
-# | its slopes | $\partial p_i / \partial s_j = p_i(\delta_{ij} - p_j)$ | 4 |
-# | entropy | $-\sum_i p_i \ln p_i$, from 0 to $\ln S$ | 4 |
-# | spread of a score | standard deviation $\sqrt{d_k}$ if the entries of $q$ and $k$ have variance 1 | 4 |
-# | causal mask | key $j$ visible to query $i$ if $j \le i + (S - T)$ | 5.1 |
-# | operations | $4n^2E$ for one head; $4n^2D$ for a layer, equal to its weights' $24nD^2$ at $n = 6D$ | 7 |
-# | memory of the scores | $4n^2$ bytes a head in float32 | 7.1 |
+# | projections | Q = X W_Q, K = C W_K, V = C W_V; in self-attention C = X | 3.1, 3.6 |
+# | **attention** | **softmax(Q Kᵀ / √d_k) V** | 3.2 |
+# | softmax, stable | pᵢ = exp(sᵢ - max s) / Σⱼ exp(sⱼ - max s) | 3.4 |
+# | its slopes | ∂pᵢ/∂sⱼ = pᵢ (δᵢⱼ - pⱼ) | 4 |
+# | entropy | -Σᵢ pᵢ ln pᵢ, from 0 to ln S | 4 |
+# | spread of a score | standard deviation √d_k, if the entries of q and k have variance 1 | 4 |
+# | causal mask | key j is visible to query i if j ≤ i + (S - T) | 5.1, 5.2 |
+# | operations | 4 n² E for one head; 4 n² D for a layer, as many as its weights' 24 n D² at n = 6 D | 7 |
+# | memory of the scores | 4 n² bytes a head in float32 | 7.1 |
 
 # %% [markdown] id="self-check"
 # ### Check yourself
