@@ -17,6 +17,10 @@ FULL = 40
 """Largest tensor, in elements, that is printed in full."""
 
 
+PREDICTED = "to be predicted"
+"""Stands for the expected value of an exercise that asks for a prediction: showing it would give the answer away."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One case: its name, the arguments by name, and what a right answer returns (or the error that it raises)."""
@@ -28,8 +32,9 @@ class Case:
     def __repr__(self) -> str:
         """The case as text, with every small tensor in full."""
         lines = [self.name]
-        for name, value in self.arguments.items():
-            lines += [f"  {line}" for line in show.lines_of(name, value, FULL)]
+        lines += [f"  {line}" for line in show.arguments_of(self.arguments.items(), FULL)]
+        if self.expected is PREDICTED:
+            return "\n".join(lines)
         if isinstance(self.expected, BaseException):
             lines.append(f"  expected: raises {type(self.expected).__name__}")
         else:
@@ -46,7 +51,8 @@ class Cases(Sequence[Case]):
             args, kwargs, names = arguments(probe, exercise)
             right = bench(exercise).outcome((), number)
             named = dict(zip(names, [*args, *kwargs.values()], strict=True))
-            self._cases.append(Case(probe.name, named, right.error if right.error is not None else right.value))
+            expected = right.error if right.error is not None else right.value
+            self._cases.append(Case(probe.name, named, PREDICTED if exercise.kind == "predict" else expected))
 
     @overload
     def __getitem__(self, index: int) -> Case: ...

@@ -64,14 +64,14 @@ def compare(expected: Any, actual: Any, rules: Rules, where: str = "the output")
             return Difference("value", f"{_capital(where)} differs.", tuple(expected), plain(actual))
         if len(actual) != len(expected):
             return Difference("type", f"{_capital(where)} has {len(actual)} parts; {len(expected)} are expected.")
-        parts = [(f"{where}[{index}]", e, a) for index, (e, a) in enumerate(zip(expected, actual, strict=True))]
+        parts = [(f"part {index} of {where}", e, a) for index, (e, a) in enumerate(zip(expected, actual, strict=True))]
     elif isinstance(expected, dict):
         if not isinstance(actual, dict) or set(actual) != set(expected):
             got = sorted(map(str, actual)) if isinstance(actual, dict) else kind_of(actual)
             return Difference(
                 "type", f"{_capital(where)} is {got}; the keys {sorted(map(str, expected))} are expected."
             )
-        parts = [(f"{where}[{key!r}]", expected[key], actual[key]) for key in expected]
+        parts = [(f"part {key!r} of {where}", expected[key], actual[key]) for key in expected]
     else:
         return _compare_plain(expected, actual, rules, where)
     for name, wanted, got in parts:
@@ -104,7 +104,7 @@ def _compare_tensors(expected: Tensor, actual: Any, rules: Rules, where: str) ->
     if e.is_floating_point() and bool((a.isnan() & ~e.isnan()).any()):
         return Difference("nan", f"{_capital(where)} contains NaN (not a number).", e, a)
     count, total = int((~same).sum()), same.numel()
-    sentence = "The number differs." if total == 1 else f"{count} of {total} numbers differ."
+    sentence = "The entry differs." if total == 1 else f"{count} of {total} entries differ."
     return Difference("value", sentence, e, a)
 
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 FULL = 24
 """Largest tensor, in elements, that a message prints in full."""
 
-CLEAR = ("error", "type", "shape", "mutation")
+SMALL = 8
+"""Largest argument that is printed in full even where the mistake is known."""
+
+CLEAR = ("error", "type", "shape", "dtype", "device", "mutation")
 """What needs no numbers to be understood, and nobody's help to be named."""
 
 
@@ -72,7 +75,7 @@ def _diagnosis(finding: Finding, candidate: Any) -> list[str]:
             f"- it {first.statement};",
             f"- it {second.statement}.",
         ]
-    if finding.law is not None:
+    if finding.law is not None and finding.failure is not None and finding.failure.difference.aspect not in CLEAR:
         return [f"It breaks this law: {finding.law[0]}", finding.law[1]]
     return []
 
@@ -80,15 +83,15 @@ def _diagnosis(finding: Finding, candidate: Any) -> list[str]:
 def _case(bench: Bench, failure: Failure, candidate: Any, known: bool) -> list[str]:
     """The smallest failing case: its arguments, what is expected, what came.
 
-    The arguments' numbers are left out where the mistake is known or the difference is clear without them.
+    Fewer of the arguments' numbers are shown where the mistake is known, none where the difference is clear without.
     """
     exercise, printed = bench.exercise, failure.outcome.printed.rstrip().splitlines()
     probe = exercise.probes[failure.probe]
     lines = [f"The smallest case that shows it: {probe.name}.", f"  {_sentence(failure, candidate)}"]
-    full = 0 if known or failure.difference.aspect in CLEAR else FULL
+    full = 0 if failure.difference.aspect in CLEAR else SMALL if known else FULL
     args, kwargs, names = arguments(probe, exercise)
-    for name, value in zip(names, [*args, *kwargs.values()], strict=True):
-        lines += [f"  {line}" for line in show.lines_of(name, value, full)]
+    named = zip(names, [*args, *kwargs.values()], strict=True)
+    lines += [f"  {line}" for line in show.arguments_of(named, full)]
     lines += [f"  {line}" for line in _both(bench, failure)]
     if printed:
         lines.append("  It printed:")
@@ -128,6 +131,8 @@ def _failing_line(error: BaseException, candidate: Any) -> str:
 def _both(bench: Bench, failure: Failure) -> list[str]:
     """Expected and actual values, in full if small, else where they differ first."""
     difference, outcome, right = failure.difference, failure.outcome, failure.expected
+    if bench.exercise.kind == "predict":  # what is expected would be the answer
+        return show.lines_of("yours", difference.actual, FULL) if difference.actual is not None else []
     if difference.aspect in CLEAR and right.error is None:
         lines = show.lines_of("expected", right.value, 0)
         return lines if outcome.error is not None else lines + show.lines_of("yours", outcome.value, 0)
@@ -137,8 +142,11 @@ def _both(bench: Bench, failure: Failure) -> list[str]:
     if isinstance(expected, Tensor) and isinstance(actual, Tensor) and expected.numel() > FULL:
         return [show.first_difference(expected, actual, equal_elements(expected, actual, bench.rules))]
     what = ("expected gradient", "your gradient") if difference.aspect == "gradient" else ("expected", "yours")
-    lines = show.lines_of(what[0], expected, FULL) if expected is not None else []
-    return lines + show.lines_of(what[1], actual, FULL)
+    wanted = show.lines_of(what[0], expected, FULL) if expected is not None else []
+    got = show.lines_of(what[1], actual, FULL)
+    if isinstance(expected, Tensor) and isinstance(actual, Tensor) and wanted[1:] == got[1:]:  # equal to four digits
+        return [show.first_difference(expected, actual, equal_elements(expected, actual, bench.rules))]
+    return wanted + got
 
 
 def _way_on(exercise: Exercise, finding: Finding, keep: bool) -> list[str]:

@@ -23,7 +23,7 @@ def judge(question: Question, value: Any) -> tuple[str, WrongAnswer | None, str]
     hint = f"A hint: ex.{question.id}.hint()"
     for wrong in question.wrong:
         if equal(question, wrong.value, given):
-            hint = f"ex.{question.id}.hint() asks a question that leads out of it."
+            hint = f"A question that leads out of it: ex.{question.id}.hint()"
             return WRONG, wrong, f"Not yet: {question.id}. That is {wrong.statement}.\n{hint}"
     return WRONG, None, f"Not yet: {question.id}. No mistake that the course knows leads to this answer.\n{hint}"
 

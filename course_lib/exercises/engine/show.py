@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,21 @@ def lines_of(name: str, value: Any, limit: int) -> list[str]:
     return [f"{name} = {short(value)}"]
 
 
+def arguments_of(named: Iterable[tuple[str, Any]], limit: int) -> list[str]:
+    """The arguments of a case: tensors as `lines_of` shows them, neighbouring plain values together on one line."""
+    lines: list[str] = []
+    together = False
+    for name, value in named:
+        plain = isinstance(value, bool | int | float | str) or value is None
+        shown = lines_of(name, value, limit)
+        if plain and together and len(lines[-1]) + len(shown[0]) < WIDTH:
+            lines[-1] += f", {shown[0]}"
+        else:
+            lines += shown
+        together = plain
+    return lines
+
+
 def rows(tensor: Tensor) -> Iterator[str]:
     """One line for each row of the last axis; each matrix of a larger tensor under its index."""
     tensor = tensor.detach().cpu()
@@ -56,17 +71,17 @@ def rows(tensor: Tensor) -> Iterator[str]:
         yield from lines[start : start + height]
 
 
-def number(value: Any) -> str:
-    """A number with at most four significant digits; True and False as 1 and 0."""
+def number(value: Any, digits: int = 4) -> str:
+    """A number with at most so many significant digits; True and False as 1 and 0."""
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, int):
         return str(value)
     if isinstance(value, complex):
-        return f"{value:.4g}"
+        return f"{value:.{digits}g}"
     if math.isnan(value):
         return "NaN"
-    return f"{value + 0.0:.4g}"
+    return f"{value + 0.0:.{digits}g}"
 
 
 def short(value: Any) -> str:
@@ -88,4 +103,6 @@ def first_difference(expected: Tensor, actual: Tensor, same: Tensor) -> str:
     """Where two tensors differ first, with both numbers."""
     index = tuple(int(i) for i in (~same).nonzero()[0])
     place = f"[{', '.join(map(str, index))}]"
-    return f"First at {place}: expected {number(expected[index].item())}, yours {number(actual[index].item())}."
+    wanted, got = expected[index].item(), actual[index].item()
+    digits = next((n for n in (4, 8, 12, 17) if number(wanted, n) != number(got, n)), 17)
+    return f"First at {place}: expected {number(wanted, digits)}, yours {number(got, digits)}."
