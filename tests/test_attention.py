@@ -252,6 +252,16 @@ def test_empty_rows_give_zero_and_finite_gradients(backend, dtype, bias, device)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_no_nan_arises_on_the_way_back_from_an_empty_row(backend):
+    """Not even one that a later step would hide: torch's anomaly detection looks at each step of the backward pass."""
+    query, key, value = (x.requires_grad_() for x in inputs())
+    with torch.autograd.detect_anomaly(check_nan=True):
+        output = scaled_dot_product_attention(query, key, value, mask=length_mask([0, S], S), backend=backend)
+        output.sum().backward()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_more_queries_than_keys_when_causal(backend, device):
     """The first T - S queries stand before every key: they see nothing."""
     given = inputs(S, T, device=device)
