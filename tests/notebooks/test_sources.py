@@ -62,6 +62,7 @@ def test_the_rules_of_style_bite(cell, complaint):
         new_markdown_cell("Queries → keys, a × b, √d, naïve."),
         new_code_cell("x = 1\n" * 19, metadata={"tags": ["long-cell"]}),
         new_code_cell("x = 1\n" * 19, metadata={"exercise": "causal_mask"}),
+        new_code_cell("x = 1\n" * 15 + 'show(\n    fig,\n    alt="One text, "\n    f"two texts.",\n)'),
         new_code_cell("assert x != 1"),
     ],
 )
