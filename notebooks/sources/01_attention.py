@@ -3,7 +3,7 @@
 #
 # In this notebook you rebuild attention, the operation at the heart of the Transformer. You prove that your version
 # equals PyTorch's, and you measure what it costs and where it breaks. Afterwards you can write it, mask it and read
-# its maps. It builds on Python and basic PyTorch. Measured on two CPU cores: @@TIME@@ seconds, @@MEMORY@@ GB. Run the
+# its maps. It builds on Python and basic PyTorch. Measured: 30 seconds of processor time, 0.7 GB of memory. Run the
 # first cell:
 
 # %% id="first-look" tags=["atol:0.001"]
@@ -23,9 +23,9 @@ for word, row in zip(words, weights):
     print(f"{word:>8} reads", "   ".join(shares))
 
 # %% [markdown] id="what-just-happened"
-# Each word looked at all three words at once and divided its attention among them. The pronoun "herself" gave most of
-# it to "Mia". Nothing here is learned yet: we chose the nine rows by hand so that you can check every number on
-# paper.
+# Each word looked at all three words at once and divided its attention among them. (Models work with **tokens**,
+# which are words or pieces of words; here one token is one word.) The pronoun "herself" gave most of it to "Mia".
+# Nothing here is learned yet: we chose the nine rows by hand so that you can check every number on paper.
 #
 # The notebook has three parts. First it shows **why** anyone wanted this. Then you **build** it, step by step, until
 # it is the function above. Last you **use** it: hide what must not be seen, train a head, count the cost, find famous
@@ -100,9 +100,9 @@ prove("the weights of each word sum to one", torch.allclose(weights.sum(-1), tor
 # %% [markdown] id="reach-question"
 # ### 1.1 How far back can learning reach?
 #
-# A network learns from a token only if the gradient reaches it. So take a network as it is before training. Ask how
-# much its *last* output depends on the token `d` steps back, compared with the last token itself: the ratio of the
-# two gradients.
+# A network learns by **gradients**: slopes that say how a change here would change the result there. It learns from a
+# token only if the gradient reaches it. So take a network as it is before training. Ask how much its *last* output
+# depends on the token `d` steps back, compared with the last token itself: the ratio of the two gradients.
 #
 # > **Predict.** For a default LSTM and a token 50 steps back, is the ratio about 0.5, 0.01, or far smaller?
 
@@ -151,20 +151,24 @@ for name, ratios in reached.items():
 # %% id="reach-figure"
 fig, ax = plt.subplots()
 for ratios, color in zip(reached.values(), [*palette.series[1:5], palette.query]):
-    ax.plot(distances, ratios, marker="o", color=color, clip_on=True)
+    ax.plot(distances, ratios, marker="o", color=color)
 ax.set(xscale="log", yscale="log", ylim=(1e-20, 1e3), ylabel="relative gradient")
 ax.set_xlabel("distance to the token (steps)")
 ax.set_xticks(distances, distances)
 ax.minorticks_off()
-ax.text(23, 1e-13, "RNN", color=palette.series[1])
-ax.text(56, 1e-11, "GRU and LSTM", color=palette.series[3])
-ax.text(50, 2, "LSTM, forget bias 5", color=palette.series[4], va="bottom")
-ax.text(50, 1e-2, "attention", color=palette.query, va="top")
+names = (
+    (23, 1e-13, "RNN", 1),
+    (56, 1e-11, "GRU and LSTM", 3),
+    (50, 2, "LSTM, forget bias 5", 4),
+    (50, 1e-3, "attention", 0),
+)
+for x, y, name, color in names:
+    ax.text(x, y, name, color=palette.series[color])
 show(
     fig,
-    alt="Relative gradient against distance, both on logarithmic axes. RNN, GRU and LSTM fall "
-    "below 1e-10 by distance 50. Attention and an LSTM with forget bias 5 stay roughly level out "
-    "to distance 200.",
+    alt="Relative gradient against distance, both axes logarithmic. RNN, GRU and LSTM fall below "
+    "1e-10 by distance 50. Attention and an LSTM with forget bias 5 stay roughly level to "
+    "distance 200.",
     caption="Untrained default recurrent networks lose the gradient within tens of steps. "
     "Attention does not, and neither does an LSTM whose forget gate starts open.",
 )
@@ -236,10 +240,11 @@ prove("attention needs one step, however long the sequence", set(counts["attenti
 # %% [markdown] id="bottleneck-question"
 # ### 1.3 The bottleneck
 #
-# The second complaint is about size. A recurrent *encoder* hands over its last state: the same few numbers whether it
-# read one fact or a hundred. Our test is **associative recall**. The network reads `n` pairs (key, value), then gets
-# one of the keys and must say its value. Keys and values are drawn from 16 symbols, so guessing scores 1 in 16. Some
-# combinations of key and value are never asked for in training: on those, only a real look-up helps.
+# The second complaint is about size. A recurrent *encoder*, the part of a translator that reads, hands over its last
+# state: the same few numbers whether it read one fact or a hundred. Our test is **associative recall**. The network
+# reads `n` pairs (key, value), then gets one of the keys and must say its value. Keys and values are drawn from 16
+# symbols, so guessing scores 1 in 16. Some combinations of key and value are never asked for in training: on those,
+# only a real look-up helps.
 #
 # > **Predict.** Both networks below train for the same 200 steps. How does recall fall as `n` grows from 1 to 8?
 
@@ -319,15 +324,13 @@ state, attending = recall["last LSTM state"], recall["attention"]
 prove("after 200 steps attention recalls over 98 % of 8 pairs on new lists", attending[-1][0] > 0.98)
 prove("attention recalls over 95 % of combinations that were never asked for", attending[-1][1] > 0.95)
 prove("after 200 steps the last LSTM state recalls less than 40 % of 8 pairs", state[-1][0] < 0.40)
-prove(
-    "recall from the last state falls with each doubling of the pairs",
-    all(a[0] > b[0] for a, b in itertools.pairwise(state)),
-)
+falls = all(fewer[0] > more[0] for fewer, more in itertools.pairwise(state))
+prove("recall from the last LSTM state falls with each doubling of the pairs", falls)
 
 # %% [markdown] id="bottleneck-says"
-# The state has 32 numbers, whatever `n`; attention keeps every pair and looks the answer up. On combinations that
-# were never asked for, the LSTM falls to nearly nothing: it has learned which answers *occur*, not how to look them
-# up.
+# The state has 32 numbers, whatever `n`; attention keeps every pair and looks the answer up. On combinations never
+# asked for, the LSTM falls to chance or below it as soon as there is more than one pair. That suggests that it
+# learned which answers occur with which key, not how to look one up.
 #
 # Be careful with the word *capacity*, though. The deficit mixes what 32 numbers can hold with how long it takes to
 # learn to hold it. Give the LSTM more time:
@@ -377,8 +380,8 @@ for factor in (0.0, 1.0, 5.0, 100.0):
     shown = " ".join(f"{weight:.2f}" for weight in weights)
     print(f"factor {factor:3.0f}: weights {shown}, answer {(weights @ heights).item():.1f}")
 even, hard = (0 * likeness).softmax(-1), (100 * likeness).softmax(-1)
-prove("a factor of 0 gives the plain average", torch.allclose(even @ heights, heights.mean(0)))
-prove("a very large factor gives the hard answer", torch.allclose(hard @ heights, heights[1]))
+prove("scores times 0 give the plain average", torch.allclose(even @ heights, heights.mean(0)))
+prove("scores times 100 give the hard answer", torch.allclose(hard @ heights, heights[1]))
 
 # %% [markdown] id="soft-dictionary-gradient"
 # In between lies what we want. Every key has some influence, so every key gets a gradient and can learn. That is the
@@ -389,7 +392,7 @@ prove("a very large factor gives the hard answer", torch.allclose(hard @ heights
 learned = keys.clone().requires_grad_()
 ((learned @ pony).softmax(-1) @ heights).sum().backward()  # how the answer depends on each key
 print(learned.grad.round(decimals=1).abs().tolist())  # how strongly, sign left out
-prove("every key receives a gradient", bool(learned.grad.abs().sum(-1).gt(0).all()))
+prove("in a soft look-up every key receives a gradient", bool(learned.grad.abs().sum(-1).gt(0).all()))
 
 # %% exercise="soft_lookup"
 
@@ -504,8 +507,7 @@ show(
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V$$
 #
-# Some copies of it lose the root sign in typesetting. It is $\sqrt{d_k}$, not $d_k$; section 4 measures the
-# difference.
+# Some copies of it lose the root sign in typesetting. It is √d_k, not d_k; section 4 measures the difference.
 
 # %% [markdown] id="explore-attention-question"
 # Now turn it over in your hands. Choose a word, switch the scale off and on, change the temperature.
@@ -618,9 +620,9 @@ print(f"matrix products {milliseconds(lambda: attention_matrices(q, k, v), 20):1
 print(f"fused kernel    {milliseconds(lambda: sdpa(q, k, v, backend='fused'), 20):10.2f} ms")
 
 # %% [markdown] id="rung-memory"
-# Memory can be counted exactly, without a clock. For the backward pass PyTorch keeps some tensors. The plain version
-# keeps the whole table of weights, T × S numbers. A **fused** kernel computes the table block by block and never
-# stores it (Dao et al. 2022, FlashAttention).
+# The loops take of the order of a thousand times as long. Memory can be counted exactly, without a clock. For the
+# backward pass PyTorch keeps some tensors. The plain version keeps the whole table of weights, T × S numbers. A
+# **fused** kernel computes the table block by block and never stores it (Dao et al. 2022, FlashAttention).
 
 
 # %% id="rung-memory-backends"
@@ -643,9 +645,9 @@ for n in (128, 256, 512):
 prove("for the backward pass: explicit keeps 4n² + 4nE bytes, fused 4nE + 4n", not wrong)
 
 # %% [markdown] id="rung-memory-says"
-# The loops take of the order of a thousand times as long. The plain version keeps the table of weights, 4 n² bytes,
-# and the scaled queries. The fused kernel keeps the outputs and one number for each row. It repeats the comparisons
-# in the backward pass instead of remembering them. Same result, less memory, not fewer comparisons.
+# The plain version keeps the table of weights, 4 n² bytes, and the scaled queries. The fused kernel keeps the outputs
+# and one number for each row. It repeats the comparisons in the backward pass instead of remembering them. Same
+# result, less memory, not fewer comparisons.
 
 # %% [markdown] id="numpy-listing"
 # ### 3.4 A popular listing, put to the test
@@ -689,8 +691,8 @@ print(weights.round(3))
 print("largest exponent of float64:", math.floor(math.log(np.finfo(np.float64).max)))
 tensor = 30 * torch.tensor(three_words)
 _, stable = sdpa(tensor, tensor, tensor, return_weights=True)
-prove("the listing's softmax gives NaN on large scores", bool(np.isnan(weights).any()))
-prove("the library's softmax does not", bool(stable.isfinite().all()))
+prove("the NumPy listing's softmax gives NaN on large scores", bool(np.isnan(weights).any()))
+prove("the library gives no NaN on the same scores", bool(stable.isfinite().all()))
 
 # %% [markdown] id="numpy-overflow-says"
 # `exp` of a score above the printed number is infinite, and infinity divided by infinity is NaN ("not a number"). The
@@ -711,7 +713,8 @@ for shape in ((2, 3, 4), (4, 4, 4)):
         print(shape, "runs; equal to sentence by sentence:", np.allclose(output, right))
     except ValueError as error:
         print(shape, "fails:", str(error).split(":")[0])
-prove("with three equal sizes the listing runs and is wrong", not np.allclose(output, right))
+wrong = not np.allclose(output, right)
+prove("on a batch with three equal sizes the NumPy listing runs and is wrong", wrong)
 
 # %% [markdown] id="numpy-batch-says"
 # The second case is the dangerous one: no error, wrong numbers. `.T` reversed all three axes. Repair such a function
@@ -742,7 +745,7 @@ tokens = torch.randn(1, 8, 64, generator=generator)
 score_table = tokens @ tokens.mT  # (B, T, T)
 prove("without projections the scores are symmetric", torch.allclose(score_table, score_table.mT))
 prove("without projections, at width 64, a word gives itself over 95 %", own[64][0] > 0.95)
-prove("with random projections it gives itself about its fair share", abs(own[64][1] - 1 / 8) < 0.02)
+prove("with random projections a word gives itself about its fair share", abs(own[64][1] - 1 / 8) < 0.02)
 
 # %% [markdown] id="no-projections-says"
 # *Imprecise.* Without projections each word mostly reads itself, the more so the wider it is: the layer hardly mixes
@@ -750,7 +753,8 @@ prove("with random projections it gives itself about its fair share", abs(own[64
 #
 # ### 3.5 A layer that learns
 #
-# Put the three matrices into a module, so that an optimizer finds them. They have no bias, as in the 2017 paper.
+# Put the three matrices into a module, so that an optimizer finds them. One such set of matrices with its attention
+# is called a **head**. They have no bias, as in the 2017 paper.
 
 
 # %% id="own-layer"
@@ -926,15 +930,16 @@ def jacobian_size(p):
 
 scores = torch.randn(7, generator=generator)  # (S,)
 by_autograd = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), scores)  # (S, S)
-prove(
-    "the formula for the softmax Jacobian equals autograd's",
-    torch.allclose(jacobian_size(scores.softmax(-1)), by_autograd.norm()),
-)
+same = torch.allclose(jacobian_size(scores.softmax(-1)), by_autograd.norm())
+prove("the formula for the softmax Jacobian equals autograd's", same)
+torn = jacobian_size(torch.tensor([0.5, 0.5, 0.0]))
+prove("a row torn between two keys has slope one half", math.isclose(torn, 0.5))
 
 # %% [markdown] id="root-question"
-# > **Predict.** 64 keys, random queries and keys of variance 1, no scaling. A popular answer says: "already at d_k
-# > = 64 the weights are one-hot and the gradients are tiny." Is the mean Jacobian at 64 smaller without scaling
-# > than with it?
+# > **You will read that** already at d_k = 64 unscaled weights are nearly one-hot and their gradients tiny.
+#
+# > **Predict.** 64 keys, random queries and keys of variance 1. At d_k = 64, is the mean slope smaller without
+# > scaling than with it?
 
 
 # %% id="root-measured" tags=["atol:0.01"]
@@ -956,25 +961,23 @@ for name, E in itertools.product(divisors, (16, 64, 256, 1024)):
 
 # %% id="root-figure"
 fig, axes = plt.subplots(1, 3, figsize=(7.5, 2.9), sharex=True)
-titles = ("entropy (nats)", "largest weight", "mean slope of softmax")
-for number, (ax, title) in enumerate(zip(axes, titles)):
+for number, title in enumerate(("entropy (nats)", "largest weight", "mean slope of softmax")):
+    ax = axes[number]
     for name, color in (("nothing", palette.key), ("√d_k", palette.query), ("d_k", palette.residual)):
-        heights = [row[number] for row in measured[name]]
-        ax.plot(widths, heights, marker="o", color=color, label=f"divided by {name}")
+        drawn = [row[number] for row in measured[name]]
+        ax.plot(widths, drawn, marker="o", color=color, label=f"by {name}")
     ax.set(title=title, xscale="log", xlabel="d_k", ylim=(0, None))
     ax.set_xticks([4, 64, 1024], [4, 64, 1024])
     ax.minorticks_off()
-axes[0].axhline(math.log(64), color="#444444", linewidth=0.8, linestyle=":")
-axes[0].text(4, math.log(64) + 0.06, "ln 64: all equal", fontsize=8)
-axes[1].legend(loc="center", bbox_to_anchor=(0.5, 0.45))
+axes[1].legend(title="scores divided", loc="center", bbox_to_anchor=(0.45, 0.45))
 show(
     fig,
     alt="Three panels against d_k from 4 to 1024. Divided by the root, entropy, largest weight "
-    "and slope are level. Divided by nothing, entropy falls towards 0, the largest weight rises "
-    "towards 1, the slope first rises and then falls.",
+    "and slope are level. Undivided, entropy falls to 0, the largest weight rises to 1, the slope "
+    "rises, then falls.",
     caption="Dividing by the root keeps all three level at every width. Without it the weights "
-    "harden with the width, but the mean slope is first larger than with it and falls below it "
-    "only from about d_k = 128.",
+    "harden, but the mean slope is first larger than with it and falls below it only from about "
+    "d_k = 128.",
 )
 
 # %% id="root-proof"
@@ -991,11 +994,10 @@ prove("from d_k = 128 on the mean slope is smaller without scaling", smaller)
 prove("divided by d_k itself, wide heads are blind", entropies["d_k"][-1] > 0.99 * math.log(64))
 
 # %% [markdown] id="root-says"
-# So the popular answer is half right. Without scaling the weights do become nearly one-hot, and they do so early. The
-# gradient does not fall in step: at 64 the mean slope is larger than with scaling, because some rows are still
-# undecided and those are steep. The *median* row tells the rest of the story: at 1024 it is close to zero, so most
-# queries have stopped learning where to look. Dividing by d_k instead of its root is wrong in the other direction: it
-# makes a wide head blind.
+# *Half right.* Without scaling the weights do become nearly one-hot, and they do so early. The gradient does not fall
+# in step: at 64 the mean slope is larger than with scaling, because a row torn between two keys is as steep as can
+# be. The *median* row tells the rest of the story: at 1024 it is close to zero, so most queries have stopped learning
+# where to look. Dividing by d_k instead of its root is wrong in the other direction: it makes a wide head blind.
 #
 # Does it matter for training? The same recall task, one head, with the projections started so that queries have
 # variance 1.
@@ -1140,8 +1142,9 @@ prove("the causal head obeys the law assert_causal", not complaint(testing.asser
 # ### 5.2 A leak detector that reads no code
 #
 # Suppose you may not look inside a model, or do not trust the test. Train it on **pure noise**: tokens drawn at
-# random, each independent of the others. Nothing can predict noise. The best held-out loss is ln V, the entropy of
-# one of V equally likely tokens. A model that gets below it has seen the answer.
+# random, each independent of the others. Nothing can predict noise. On **held-out** tokens, which were not used for
+# training, the best average loss is ln V, the entropy of one of V equally likely tokens. A model that gets below it
+# has seen the answer.
 
 # %% id="leak-model"
 V, T_noise = 11, 13
@@ -1284,13 +1287,14 @@ for B, S in ((3, 5), (5, 5)):
 prove("a (B, S) mask is misread in silence when B = S", reads_padding(5, 5, lambda real: real) > 0.05)
 
 # %% [markdown] id="padding-shape-says"
-# *False.* It is an error when the batch has another size than the sentence, and silently wrong when they are equal.
-# No library can tell the two readings apart, so build padding masks with their axes from the start: `padding_mask`
-# returns (B, 1, 1, S).
+# *False.* With one sentence it happens to fit. With several it is an error when their number differs from their
+# length, and silently wrong when the two are equal. No library can tell the two readings apart, so build padding
+# masks with their axes from the start: `padding_mask` returns (B, 1, 1, S).
 #
 # ### 5.4 Several masks at once
 #
-# A decoder on padded sentences needs both: not later *and* not padding. Combine with a logical **and**.
+# A model that writes, given padded sentences, needs both: not later *and* not padding. Combine with a logical
+# **and**.
 
 # %% exercise="combine_masks"
 
@@ -1512,25 +1516,26 @@ prove("a fresh head spreads its weight: the largest of 1000 is below 1 % on aver
 # > **Predict** the exponents: how does the time of the explicit and of the fused version grow with n? As n, as n²,
 # > or between? And the memory?
 
-# %% id="cost-time" tags=["not-compared:clock"]
+# %% id="cost-time-measured"
 lengths = [256, 512, 1024, 2048, 4096]
 took = {"explicit": [], "fused": []}
 for n in lengths:
-    q, k, v = torch.randn(3, 1, 1, n, 64)
+    q, k, v = torch.randn(3, 1, 1, n, 64)  # (3, B, H, T, E) -> three of (B, H, T, E)
     for name, run in (("explicit", explicit), ("fused", fused)):
         took[name].append(milliseconds(functools.partial(run, q, k, v)))
-exponent = {name: np.polyfit(np.log(lengths[1:]), np.log(ms[1:]), 1)[0] for name, ms in took.items()}
+
+# %% id="cost-time" tags=["not-compared:clock"]
 fig, ax = plt.subplots()
 for name, color in (("explicit", palette.key), ("fused", palette.query)):
-    ax.plot(lengths, took[name], marker="o", color=color, label=f"{name}: time ~ n^{exponent[name]:.2f}")
+    exponent = np.polyfit(np.log(lengths[1:]), np.log(took[name][1:]), 1)[0]  # from 512 on
+    ax.plot(lengths, took[name], marker="o", color=color, label=f"{name}: time ~ n^{exponent:.2f}")
 ax.set(xscale="log", yscale="log", xlabel="n (tokens)", ylabel="milliseconds, one thread")
 ax.set_xticks(lengths, lengths)
 ax.minorticks_off()
 ax.legend()
 show(
     fig,
-    alt="Milliseconds against n from 256 to 4096 on logarithmic axes: two nearly straight lines, the fused "
-    "kernel's below the other.",
+    alt="Milliseconds against n from 256 to 4096, both axes logarithmic: two nearly straight lines.",
     caption="Neither version is linear in n: both lines are about as steep as n². The fused "
     "kernel saves memory, not comparisons.",
 )
@@ -1634,18 +1639,18 @@ for T in (32, 128, 512):
     chain[T] = len(calls)
 handle.remove()
 print("cell calls that must wait for each other:", chain)
-waits = all(calls == T for T, calls in chain.items())
+waits = all(count == T for T, count in chain.items())
 prove("an LSTM over T tokens is a chain of T cell calls, each waiting for the last", waits)
 
 # %% [markdown] id="training"
 # ## 8 Train one head, and read its map
 #
 # Until now we set the weights by hand or not at all. Now let gradient descent find them. The task is associative
-# recall once more: 7 pairs, 5 questions, one head. A story with a known right answer: we know which pair each
-# question should look at, so we can *check* the map instead of admiring it.
+# recall once more, with lists of 7 pairs. We know which pair each question should look at, so we can *check* the map
+# instead of admiring it.
 #
-# (Maps of large language models are often illustrated with a pronoun that finds its noun. That needs a trained
-# language model, and its map is one example, not a proof. Here the antecedent is known for every question.)
+# (Maps are often shown with a pronoun that finds its noun, like our "herself". In a real model that needs a trained
+# language model, and one map is one example, not a proof. Here the right place is known for every question.)
 
 # %% id="training-before"
 torch.manual_seed(0)
@@ -1737,7 +1742,14 @@ prove("one direction is not enough for 16 keys, four are", narrow[1] < 0.6 < 0.9
 # %% [markdown] id="maps"
 # ### 8.1 Reading maps, and what they do not say
 #
-# Four patterns have names. Here each is produced on purpose, with its entropy.
+# | pattern | what it says | what it does not say |
+# |---|---|---|
+# | one dark cell in a row | this query takes nearly one value | that this value matters for the answer |
+# | an even row | it takes the plain average | that the head is useless; a fresh head looks like this |
+# | a dark diagonal | tokens mostly read themselves | that they need nothing else |
+# | a triangle | there is a causal mask | anything about meaning |
+#
+# Each is produced on purpose below, with its entropy.
 
 # %% id="maps-patterns" tags=["atol:0.02"]
 torch.manual_seed(0)
@@ -1827,24 +1839,22 @@ prove("hiding another pair changes nothing", erased["another pair"] > 0.95)
 
 # %% id="maps-depth-model"
 class TwoLayers(nn.Module):
-    """Next-character model: two causal heads, each followed by a small network, with residual sums."""
+    """Next-character model: two causal heads, each followed by a small network on each position."""
 
-    def __init__(self, symbols, length, width=64):
+    def __init__(self, symbols, length, D=64):
         super().__init__()
-        self.token, self.position = nn.Embedding(symbols, width), nn.Embedding(length, width)
-        self.heads = nn.ModuleList(CausalSelfAttention(width) for _ in range(2))
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(4))
-        self.hidden = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, width)) for _ in range(2)
+        self.token, self.position = nn.Embedding(symbols, D), nn.Embedding(length, D)
+        self.heads = nn.ModuleList(CausalSelfAttention(D) for _ in range(2))
+        self.networks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(D), nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D)) for _ in range(2)
         )
-        self.answer = nn.Linear(width, symbols)
+        self.norms, self.answer = nn.ModuleList(nn.LayerNorm(D) for _ in range(2)), nn.Linear(D, symbols)
 
     def forward(self, tokens):
-        x, maps = self.token(tokens) + self.position.weight, []  # (B, T, width)
-        for layer in range(2):
-            mixed, weights = self.heads[layer](self.norms[2 * layer](x), return_weights=True)
-            x = x + mixed
-            x = x + self.hidden[layer](self.norms[2 * layer + 1](x))
+        x, maps = self.token(tokens) + self.position.weight, []  # (B, T, D)
+        for head, network, norm in zip(self.heads, self.networks, self.norms):
+            mixed, weights = head(norm(x), return_weights=True)  # (B, T, D), (B, T, T)
+            x = x + mixed + network(x + mixed)
             maps.append(weights)
         return self.answer(x), maps
 
@@ -1935,7 +1945,8 @@ print(found)
 prove("museum 2: a mask that is never used is caught by assert_padding_invariant", found)
 
 # %% [markdown] id="museum-polarity-question"
-# **Exhibit 3.** PyTorch has two attention interfaces. One mask, given to both. *Do they agree?*
+# **Exhibit 3.** PyTorch has two attention interfaces. In `F.scaled_dot_product_attention` True means "may attend".
+# *Which of the two masks below does `nn.MultiheadAttention` want?*
 
 # %% id="museum-polarity" tags=["atol:0.02"]
 layer = nn.MultiheadAttention(11, 1, batch_first=True).eval()
@@ -1961,8 +1972,8 @@ found = complaint(testing.assert_padding_invariant, inverted, x, module=layer)
 prove("museum 3: the inverted mask obeys the law", not found)
 
 # %% [markdown] id="museum-polarity-says"
-# In `F.scaled_dot_product_attention` True means "may attend"; in `nn.MultiheadAttention` and `nn.TransformerEncoder`
-# it means "is hidden". The wrong one attends to padding and to nothing else.
+# In `nn.MultiheadAttention` and `nn.TransformerEncoder` True means "is hidden". The wrong mask attends to padding and
+# to nothing else.
 #
 # **Exhibit 4.** A model for half precision. *The fill is minus a billion. What happens in float16?*
 
@@ -2141,38 +2152,53 @@ for number, claim in enumerate(proved, start=1):
 # It keeps the spread of the scores at 1 for every width, if queries and keys have unit variance, and so keeps entropy
 # and slopes of the softmax the same at every width. It is not true that gradients are tiny without it at every size:
 # at d_k = 64 the mean slope is even larger without (section 4). At several hundred and more the unscaled rows harden
-# and training slows. </details>
+# and training slows.
+#
+# </details>
 #
 # <details><summary>2. Why are there three vectors a token and not one?</summary>
 #
 # So that what a token looks for, what it is found by and what it hands over can differ. With one vector, scores are
-# symmetric and a wide token mostly reads itself (3.4). </details>
+# symmetric and a wide token mostly reads itself (3.4).
+#
+# </details>
 #
 # <details><summary>3. Which two of the three come from the other sequence in cross-attention?</summary>
 #
-# Keys and values. The output has one row a query (3.6). </details>
+# Keys and values. The output has one row a query (3.6).
+#
+# </details>
 #
 # <details><summary>4. A colleague's padding mask has shape (B, S) and his tests pass. What do you ask?</summary>
 #
-# Whether the tests include B = S, where the mask is taken for (T, S) without an error (5.3). </details>
+# Whether the tests include B = S, where the mask is taken for (T, S) without an error (5.3).
 #
-# <details><summary>5. A loss is suspiciously low. How can you tell, without the code, whether the model peeks?</summary>
+# </details>
 #
-# Train it on noise. A held-out loss below ln V means a leak (5.2). </details>
+# <details><summary>5. A loss is suspiciously low. How can you tell, without the code, if the model peeks?</summary>
+#
+# Train it on noise. A held-out loss below ln V means a leak (5.2).
+#
+# </details>
 #
 # <details><summary>6. Fused attention needs memory linear in n. Is it also linear in time?</summary>
 #
-# No. It computes the same n² comparisons, block by block, and the measured exponent is about 2 (7.2). </details>
+# No. It computes the same n² comparisons, block by block, and the measured exponent is about 2 (7.2).
+#
+# </details>
 #
 # <details><summary>7. When is an LSTM faster than a Transformer layer?</summary>
 #
 # When the hardware cannot do the parallel work at once, for instance on one CPU thread with long sequences (7.4).
+#
 # </details>
 #
 # <details><summary>8. A map shows 0.75 on one token. Did that token cause the answer?</summary>
 #
 # Not shown. Other weights can give the same output, and the value may not matter later. Hide the token and look at
-# the answer (8.1). </details>
+# the answer (8.1).
+#
+# </details>
 
 # %% [markdown] id="next"
 # ### What comes next
