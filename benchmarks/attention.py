@@ -58,15 +58,21 @@ def run_once(fn: Callable[..., Tensor], inputs: list[Tensor]) -> None:
 
 
 def seconds(fn: Callable[..., Tensor], inputs: list[Tensor]) -> float:
-    """Wall time of one pass."""
+    """Time of one pass: of the CPU where it works alone on one thread, which others on the machine disturb less."""
     on_gpu = inputs[0].is_cuda
+    clock = time.process_time if counts_cpu_time(on_gpu) else time.perf_counter
     if on_gpu:
         torch.cuda.synchronize()
-    began = time.perf_counter()
+    began = clock()
     run_once(fn, inputs)
     if on_gpu:
         torch.cuda.synchronize()
-    return time.perf_counter() - began
+    return clock() - began
+
+
+def counts_cpu_time(on_gpu: bool) -> bool:
+    """Whether time is that of the CPU: with several threads, or on a GPU, only the wall clock tells."""
+    return not on_gpu and torch.get_num_threads() == 1
 
 
 def measure_time(n: int, causal: bool, backward: bool, rounds: int, arguments: argparse.Namespace) -> dict:
@@ -154,6 +160,7 @@ def environment(arguments: argparse.Namespace) -> dict:
         "device": torch.cuda.get_device_name() if arguments.device == "cuda" else cpu,
         "cpus": len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "clock": "CPU time" if counts_cpu_time(arguments.device == "cuda") else "wall time",
         "load_before": load,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -172,14 +179,15 @@ def table(result: dict) -> str:
     if where["load_before"] is not None and where["load_before"] > 0.5 and "cpu" in result["name"]:
         shared = (
             f" The machine was shared: its load was {where['load_before']:.1f} on {where['cpus']} CPUs before the run, "
-            "so read the ratios, which are taken round by round, and not the milliseconds."
+            "so trust the ratios, which are taken round by round, more than the milliseconds."
         )
     lines = [
         f"# Attention: explicit, fused and torch on {where['device']}",
         "",
         f"`{where['command']}`: torch {where['torch']}, Python {where['python']}, {where['threads']} thread(s), "
-        f"{where['dtype']}, batch 1, {where['heads']} heads of {WIDTH}. Medians of interleaved rounds; a ratio is to "
-        f"torch's own function in the same round; MiB are needed at the peak beyond the inputs.{shared}",
+        f"{where['dtype']}, batch 1, {where['heads']} heads of {WIDTH}. Medians of interleaved rounds of "
+        f"{where['clock']}; a ratio is to torch's own function in the same round; MiB are needed at the peak beyond "
+        f"the inputs.{shared}",
     ]
     for causal in (False, True):
         for name in PASSES:
@@ -213,7 +221,7 @@ def main() -> None:
     lengths = [256, 512] if arguments.quick else [512, 1024, 2048, 4096, 8192]
     result: dict = {"name": f"attention-{arguments.device}", "environment": environment(arguments), "rows": []}
     for n in lengths:
-        rounds = 3 if arguments.quick else {512: 31, 1024: 21, 2048: 11, 4096: 7}.get(n, 5)
+        rounds = 3 if arguments.quick else {512: 21, 1024: 15, 2048: 9, 4096: 5}.get(n, 3)
         for causal in (False, True):
             for backward, name in enumerate(PASSES):
                 row = {"n": n, "causal": causal, "pass": name, "rounds": rounds}

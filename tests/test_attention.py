@@ -76,6 +76,7 @@ KINDS = {
     ),
     "scale": (T, S, {"scale": 0.5}, {"scale": 0.5}),
     "bias": (T, S, {"bias": "bias"}, {"attn_mask": "bias"}),
+    "bias, causal": (S, S, {"bias": "bias", "causal": True}, {"attn_mask": "bias", "hidden": ~causal_mask(S)}),
     "bias, causal, padding": (
         T,
         S,
