@@ -38,7 +38,10 @@ class Picture:
         return self.alt
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"text/html": f"<figure>{image_tag(self)}{caption_tag(self.caption)}</figure>", "text/plain": self.alt}
+        return {
+            "text/html": f'<figure style="margin:0">{image_tag(self)}{caption_tag(self.caption)}</figure>',
+            "text/plain": self.alt,
+        }
 
 
 def show(fig: Figure, *, alt: str, caption: str) -> None:

@@ -23,7 +23,7 @@ const STYLE = `
 .cx-scroll { overflow-x: auto; padding: 3px; }
 .cx table { border-collapse: collapse; border: 0; margin: 0; font-size: 13px; font-variant-numeric: tabular-nums; table-layout: auto; }
 .cx caption { text-align: left; font-weight: 600; padding: 0 0 4px; caption-side: top; color: inherit; white-space: normal; }
-.cx tr, .cx tbody tr:nth-child(odd), .cx tbody tr:hover { background: none; }
+.cx tr, .cx tr:nth-child(n), .cx tr:hover { background: none; }
 .cx td, .cx th { padding: 1px 6px; border: 0; text-align: right; vertical-align: middle; white-space: nowrap; color: inherit; font-weight: 400; max-width: none; }
 .cx thead th { font-weight: 600; }
 .cx thead tr { border-bottom: 1px solid var(--jp-border-color1, currentColor); }
@@ -173,7 +173,8 @@ function mount(name, render) {
     host.setAttribute("data-mounted", "");
     const image = host.querySelector("figure > img"), el = h("div", { class: "cx" });
     try {
-      el.append(h("style", {}, STYLE));
+      // JupyterLab and others style bare tables and code: outrank them.
+      el.append(h("style", {}, STYLE.replaceAll(".cx ", ".cx.cx.cx ")));
       render({ model: pageModel(JSON.parse(host.dataset.state)), el });
       image.before(el);
       image.hidden = true;

@@ -39,16 +39,38 @@ def live(fn: Callable[..., Figure], *, alt: Text, caption: Text, **controls: Any
         raise ValueError("controls: expected at least one, for instance temperature=(0.1, 2.0, 0.1)")
     panel = {name: _control(name, setting) for name, setting in controls.items()}
     first, height = _draw(fn, alt, caption, panel)
-    result = ipywidgets.HTML("Move a control to draw the figure again here.")
+    hint = "Move a control to draw the figure again here."
+    note, result = ipywidgets.HTML(hint), ipywidgets.HTML()
     result.layout = ipywidgets.Layout(height=f"{height + 90}px", overflow="auto")
 
     def redraw(change: Any = None) -> None:
+        note.value = "Computing …"
         result.value = _answer(fn, alt, caption, panel)
+        note.value = hint
 
     for control in panel.values():
         control.observe(redraw, names="value")
-    display(first)
-    display(_Controls(ipywidgets.VBox([*panel.values(), result]), list(panel)))
+    display(_First(first.png, first.width, first.alt, first.caption))
+    display(_Controls(ipywidgets.VBox([*panel.values(), note, result]), list(panel)))
+
+
+# JupyterLab takes arrows and letters from ipywidgets' controls, and moves or deletes cells: this mark keeps it off.
+_KEEP_KEYS = """<script>(() => {
+const area = document.currentScript && document.currentScript.closest(".jp-OutputArea");
+if (!area) return;
+const mark = () => area.querySelectorAll(".jupyter-widgets :is(input, select, textarea, button, [tabindex])")
+  .forEach((node) => node.setAttribute("data-lm-suppress-shortcuts", "true"));
+new MutationObserver(mark).observe(area, { childList: true, subtree: true });
+mark();
+})()</script>"""
+
+
+class _First(Picture):
+    """The figure that needs no front end, and what the controls below it need from the page."""
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        bundle = super()._repr_mimebundle_()
+        return bundle | {"text/html": bundle["text/html"] + _KEEP_KEYS}
 
 
 class _Controls:

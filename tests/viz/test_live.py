@@ -34,7 +34,7 @@ def shown(monkeypatch):
 
 def start(shown, fn=line, alt=ALT, caption=CAPTION, **controls):
     live(fn, alt=alt, caption=caption, **(controls or {"height": (0.0, 1.0, 0.25)}))
-    *inputs, result = shown[1].box.children
+    *inputs, _, result = shown[1].box.children
     return inputs, result
 
 

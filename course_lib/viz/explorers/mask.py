@@ -104,12 +104,12 @@ class MaskComposer(Explorer):
 
     def figure(self) -> Figure:
         """Draw the parts side by side, and what they leave together."""
-        panels = [*self.parts(), ("together: True = may attend", self.mask())]
+        panels = [*self.parts(), ("together", self.mask())]
         longest = min(LONGEST, max(map(len, self.key_tokens)))
         names = 0.15 + 0.075 * longest
         gap, cell = 0.25, 0.3
         cell = min(cell, (7.4 - names - gap * len(panels)) / (self.S * len(panels)))
-        foot = 0.25 + (0.075 * longest if self.labelled else 0.05)
+        foot = 0.15 + (0.075 * longest if self.labelled else 0.05)
         width, height = names + len(panels) * (self.S * cell + gap), self.T * cell + 0.4 + foot
         with styled():
             fig = plt.figure(figsize=(max(width, 3.0), height), layout="none")
@@ -158,7 +158,11 @@ class MaskComposer(Explorer):
         empty = [name for name, row in zip(self.tokens, mask, strict=True) if not row.any()]
         left = f"{int(mask.sum())} of {mask.size} cells stay visible"
         parts = self.parts()
-        text = f"A cell is visible only if every mask allows it: {left}." if len(parts) > 1 else f"{left.capitalize()}."
+        text = (
+            f"A cell is visible, 1, only if every mask allows it: {left}."
+            if len(parts) > 1
+            else f"{left.capitalize()}."
+        )
         if not empty:
             return f"{text} Every query sees at least one key."
         listed = ", ".join(f"“{name}”" for name in empty)
