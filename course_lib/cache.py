@@ -161,12 +161,12 @@ class DecoderCache:
         """How many keys the self-attention of the next T positions will see."""
         return self.layers[0].self_attention.keys_after(T)
 
-    def reorder(self, rows: Tensor) -> None:
-        """Take the examples `rows` (B',) in place of the present ones."""
+    def reorder(self, rows: Tensor, *, cross: bool = True) -> None:
+        """Take the examples `rows` (B',) in place of the present ones; the cross-attention's too unless told not to."""
         for layer in self.layers:
-            for cache in layer:
-                if cache is not None:
-                    cache.reorder(rows)
+            layer.self_attention.reorder(rows)
+            if cross and layer.cross_attention is not None:
+                layer.cross_attention.reorder(rows)
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` positions; the cross-attention keeps its keys."""

@@ -68,6 +68,7 @@ class _TokenDecoder(nn.Module):
         super().__init__()
         vocab_size = config.vocab_size if config.target_vocab_size is None else config.target_vocab_size
         self.config = config
+        self.vocab_size = vocab_size  # of the target; None if it takes and gives vectors
         self.embedding = Embedding(config, vocab_size)
         self.decoder = TransformerDecoder(config, cross=cross)
         self.head: nn.Module = nn.Identity()

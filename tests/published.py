@@ -22,7 +22,8 @@ from transformers import (
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 
 V, D, H, LAYERS, LENGTH = 29, 24, 4, 2, 64
-SPECIAL = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+PAD = 2
+SPECIAL = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": PAD}
 
 
 def shake(model: nn.Module) -> None:
