@@ -249,7 +249,7 @@ FINE = 0.00001  # share of pixels that may lie outside the range of colours of t
 COARSE = 0.0005  # share of pixels that may change after blurring over 1/75 of the width
 FINE_STEP, COARSE_STEP = 16, 32  # of 255: a smaller difference is no difference
 
-PNG = ("image/png", "image/jpeg")
+PICTURES = ("image/png", "image/jpeg")
 
 
 def drawing_library() -> str:
@@ -374,7 +374,7 @@ class Cell(IPyNbCell):
     def _snap(self, kind: str, stored: Any, new: Any, notes: list[str]) -> Any:
         if not isinstance(stored, str) or not isinstance(new, str):
             return new
-        if kind in PNG:
+        if kind in PICTURES:
             return stored if self._near(stored, new, notes) else new
         pictures = pictures_in(kind, stored), pictures_in(kind, new)
         if len(pictures[0]) == len(pictures[1]):
@@ -405,11 +405,11 @@ class Cell(IPyNbCell):
 
 def pictures_in(kind: str, text: str) -> list[str]:
     """Return the base64 of each picture in one part of an output."""
-    if kind in PNG:
+    if kind in PICTURES:
         return [text]
     if kind != "text/html":
         return []
-    return [match[2] for match in DATA_URI.finditer(text) if match[1] in PNG]
+    return [match[2] for match in DATA_URI.finditer(text) if match[1] in PICTURES]
 
 
 class Whole(pytest.Item):
@@ -428,7 +428,7 @@ class File(IPyNbFile):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # Compared too; what nbval skips besides (metadata, tracebacks, random widget ids) stays skipped.
-        self.skip_compare: tuple[str, ...] = tuple(kind for kind in self.skip_compare if kind not in PNG)
+        self.skip_compare: tuple[str, ...] = tuple(kind for kind in self.skip_compare if kind not in PICTURES)
         if self.config.option.nbval_cell_timeout == NBVAL_DEFAULT_TIMEOUT:
             self.config.option.nbval_cell_timeout = CELL_TIMEOUT
 
