@@ -1,5 +1,7 @@
 """Right answers pass, whatever they look like; a check is quick, offline and always says the same."""
 
+import contextlib
+import io
 import os
 import socket
 import subprocess
@@ -167,9 +169,9 @@ for entry in registry.all_exercises():
     texts = [entry.edition, entry.prompt_markdown(), entry.cell_source()]
     if isinstance(entry, Exercise):
         bench = Bench(entry)
-        for mistake in entry.misconceptions:
+        for number, mistake in enumerate(entry.misconceptions):
             candidate = entry.model(**mistake.knobs)
-            for skip in ((), (mistake.name,)):  # named, and as if nobody had thought of it
+            for skip in ((), (mistake.name,))[: 2 if number < 4 else 1]:  # named; as if nobody had thought of it
                 texts.append(message(bench, bench.examine(candidate, skip=skip, pairs=False), candidate, keep=False))
         texts.append(repr(entry.cases()))
     else:
@@ -179,17 +181,16 @@ for entry in registry.all_exercises():
 
 
 def test_messages_are_the_same_byte_for_byte_in_two_processes():
-    def texts(hash_seed: str, threads: str) -> str:
-        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": threads}
-        done = subprocess.run(
-            [sys.executable, "-c", TEXTS], env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    first, second = texts("1", "1"), texts("2", "2")
-    assert first == second
-    assert len(first.splitlines()) == len(ENTRIES)
+    environment = os.environ | {"PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", TEXTS], env=environment, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    here = io.StringIO()
+    with contextlib.redirect_stdout(here):
+        exec(TEXTS, {})
+    assert here.getvalue() == done.stdout
+    assert len(done.stdout.splitlines()) == len(ENTRIES)
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=by_id)

@@ -18,7 +18,10 @@ from typing import Any
 import psutil
 
 SECONDS = 5.0
-"""Wall time for one call of the learner's function. The cases are tiny, so only a runaway loop gets near it."""
+"""Processor time for one call of the learner's function. The cases are tiny: only a runaway loop gets near it."""
+
+PATIENCE = 4
+"""So many times `SECONDS` may pass on the clock, for other programs may be using the processor."""
 
 MEMORY = 1 << 30
 """Bytes that the learner's function may allocate on top of what the process already uses."""
@@ -40,7 +43,7 @@ class Guard:
     """A context in which `call` runs a function under the limits.
 
     Args:
-        seconds: for each call; `SECONDS` unless given.
+        seconds: of processor time for each call, and `PATIENCE` times as much on the clock; `SECONDS` unless given.
         memory: bytes on top of what the process uses when the context is entered; `MEMORY` unless given.
     """
 
@@ -51,7 +54,8 @@ class Guard:
         self._running = False  # a guarded call is under way
         self._firing = False  # the watchdog is about to interrupt it
         self._fired: type[Exception] | None = None
-        self._deadline = 0.0
+        self._started = 0.0, 0.0  # on the clock, in processor time
+        self._signalled = 0.0
         self._resident: int | None = None
 
     def __enter__(self) -> Guard:
@@ -60,6 +64,7 @@ class Guard:
         capped = self._limits.enter_context(_memory_cap(self.memory))
         self._resident = None if capped else psutil.Process().memory_info().rss + self.memory
         self._target = threading.get_ident()
+        self._processor_time = _clock_of(self._target)
         self._watchdog = threading.Thread(target=self._watch, name="exercise-guard", daemon=True)
         self._watchdog.start()
         return self
@@ -76,7 +81,7 @@ class Guard:
         Everything else that the function raises comes through, an interrupt by the learner included.
         """
         self._fired = None
-        self._deadline = time.monotonic() + self.seconds
+        self._started = time.monotonic(), self._processor_time()
         try:
             self._running = True
             try:
@@ -111,25 +116,39 @@ class Guard:
 
     def _watch(self) -> None:
         """Interrupt a call that passes a limit, again and again until it has ended."""
-        while not self._closing.wait(0.02 if self._fired else 0.05):
+        while not self._closing.wait(0.005 if self._fired else 0.05):
             self._firing = True
             if self._running:
-                if self._fired or time.monotonic() >= self._deadline:
+                if self._fired or self._over_time():
                     self._interrupt(self._fired or RanAway)
                 elif self._resident is not None and psutil.Process().memory_info().rss > self._resident:
                     self._interrupt(OutOfMemory)
             self._firing = False
 
+    def _over_time(self) -> bool:
+        clock, processor = self._started
+        if time.monotonic() - clock >= PATIENCE * self.seconds:
+            return True
+        return self._processor_time() - processor >= self.seconds
+
     def _interrupt(self, reason: type[Exception]) -> None:
         if self._fired is None:
-            self._fired, self._deadline = reason, time.monotonic()
+            self._fired, self._signalled = reason, time.monotonic()
         # Half a second without effect: the thread waits in a system call, where only a signal reaches it.
-        asleep = time.monotonic() > self._deadline + 0.5
+        asleep = time.monotonic() > self._signalled + 0.5
         if asleep and self._target == threading.main_thread().ident and hasattr(signal, "pthread_kill"):
-            self._deadline = time.monotonic()
+            self._signalled = time.monotonic()
             signal.pthread_kill(self._target, signal.SIGINT)
         else:
             _raise_in_thread(self._target, _Stop)
+
+
+def _clock_of(thread: int) -> Callable[[], float]:
+    """Processor time of one thread, of the whole process where the system does not tell them apart."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return time.process_time
+    clock = time.pthread_getcpuclockid(thread)
+    return lambda: time.clock_gettime(clock)
 
 
 def _raise_in_thread(thread: int, exception: type[BaseException] | None) -> None:

@@ -1,5 +1,7 @@
 """Tensors for probes: the same values on every machine and version, and short to print."""
 
+import functools
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,8 +12,12 @@ def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32, scale: fl
 
     They come from numpy's `RandomState`, whose stream is frozen, so messages that quote them never change.
     """
-    values = np.random.RandomState(seed).standard_normal(shape).round(2) * scale
-    return torch.tensor(values, dtype=dtype, requires_grad=grad)
+    return torch.tensor(_standard_normal(shape, seed) * scale, dtype=dtype, requires_grad=grad)
+
+
+@functools.lru_cache(maxsize=1024)
+def _standard_normal(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    return np.random.RandomState(seed).standard_normal(shape).round(2)
 
 
 def integers(*shape: int, low: int, high: int, seed: int) -> Tensor:
