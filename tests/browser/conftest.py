@@ -108,3 +108,39 @@ def open_page(browser, tmp_path):
     for context in contexts:
         context.close()
     assert not problems
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    """A learner's folder, empty but for what makes it one."""
+    folder = tmp_path_factory.mktemp("desk") / "my"
+    (folder / ".course").mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lab(desk, tmp_path_factory):
+    """A JupyterLab of its own, serving the desk."""
+    from lab import Lab
+
+    server = Lab(desk, tmp_path_factory.mktemp("jupyter"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def open_notebook(browser, lab):
+    """Open a notebook of the desk in JupyterLab: open_notebook(name) -> Notebook."""
+    from lab import Notebook
+
+    contexts = []
+
+    def open_(name):
+        contexts.append(browser.new_context(viewport={"width": 1280, "height": 900}))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(30_000)
+        return Notebook(lab, page, name)
+
+    yield open_
+    for context in contexts:
+        context.close()

@@ -1,0 +1,180 @@
+"""The notebooks in a real JupyterLab, as a learner uses them: open, answer wrongly, run all, move everything."""
+
+import re
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from course_lib.exercises import registry
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+RUN_SECONDS = 300  # a limit against hanging, not the time a chapter may take
+KEYS = ("ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "b", "a", "d", "d", "x", "m", "y", "z", "Home", "End")
+
+# By exercise: a wrong answer, and the setting of the misconception that it is.
+WRONG = {
+    "causal_mask": (
+        "def causal_mask(T, S):\n    return torch.ones(T, S, dtype=torch.bool).tril()\n\n"
+        "causal_mask = ex.causal_mask.check(causal_mask)",
+        {"align": "left"},
+    )
+}
+
+
+def has(marker):
+    """A test for cells that show something."""
+    return lambda cell: any(marker in "".join(o.get("data", {}).get("text/html", "")) for o in cell.get("outputs", ()))
+
+
+class Visit:
+    """One notebook, opened untrusted, answered wrongly once, and run; what was seen on the way."""
+
+    def __init__(self, notebook):
+        self.notebook = notebook
+        self.pictures = notebook.find(has("<img"))
+        self.explorers = notebook.find(has("data-explorer"))
+        self.untrusted = [self._look(number) for number in self.explorers]
+        self.exercises = notebook.find(lambda cell: cell["metadata"].get("exercise") in WRONG)
+        for number in self.exercises:
+            name = notebook.cells()[number]["metadata"]["exercise"]
+            notebook.type_into(number, WRONG[name][0])
+        notebook.run_all(RUN_SECONDS)
+
+    def _look(self, number):
+        cell = self.notebook.show(number)
+        image = cell.locator("img").first
+        image.wait_for()
+        return {
+            "alt": image.get_attribute("alt"),
+            "width": image.evaluate("node => node.complete ? node.naturalWidth : 0"),
+            "caption": cell.locator("figcaption").inner_text(),
+            "table": cell.locator("summary").count(),
+            "scripts": cell.locator(".cx").count(),
+        }
+
+    def explorer(self, number):
+        output = self.notebook.show(number).locator("[data-explorer]")
+        output.locator(".cx").wait_for()
+        return output
+
+
+@pytest.fixture(scope="module", params=NOTEBOOKS, ids=lambda path: path.stem)
+def visit(request, desk, open_notebook):
+    shutil.copy(request.param, desk)
+    return Visit(open_notebook(request.param.name))
+
+
+def test_before_it_is_trusted_every_explorer_shows_its_figure(visit):
+    assert visit.pictures
+    for seen in visit.untrusted:
+        assert len(seen["alt"]) >= 40
+        assert seen["width"] > 100
+        assert seen["caption"]
+        assert (seen["table"], seen["scripts"]) == (1, 0)
+
+
+def test_everything_runs_with_a_wrong_answer_in_place(visit):
+    assert visit.notebook.errors() == []
+    counts = [cell["execution_count"] for cell in visit.notebook.cells() if cell["cell_type"] == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+
+
+def test_a_wrong_answer_is_told_which_mistake_it_is(visit):
+    if not visit.exercises:
+        pytest.skip("no exercise here that a wrong answer is known for")
+    for number in visit.exercises:
+        cell = visit.notebook.cells()[number]
+        exercise = registry.get(cell["metadata"]["exercise"])
+        knobs = WRONG[exercise.id][1]
+        mistake = next(m for m in exercise.misconceptions if m.knobs == knobs)
+        shown = re.sub(r"\s+", " ", visit.notebook.show(number).locator(".jp-OutputArea").inner_text())
+        assert re.sub(r"[\s`]+", " ", mistake.statement) in shown.replace("`", " ")
+        assert "your code here" not in "".join(cell["source"])
+
+
+def controls(output):
+    return output.locator(".cx :is(select, input, button, [tabindex='0']):enabled")
+
+
+def test_every_explorer_moves_by_keyboard_and_no_key_reaches_the_notebook(visit):
+    for number in visit.explorers:
+        output = visit.explorer(number)
+        first, moved = output.inner_text(), False
+        for index in range(controls(output).count()):
+            control = controls(output).nth(index)
+            control.focus()
+            before = visit.notebook.state()
+            for key in KEYS:
+                control.page.keyboard.press(key)
+            assert visit.notebook.state() == before, control.evaluate("node => node.outerHTML")[:300]
+            moved |= output.inner_text() != first
+        assert moved
+
+
+def test_every_explorer_moves_by_mouse(visit):
+    for number in visit.explorers:
+        output = visit.explorer(number)
+        before = output.inner_text()
+        output.locator("input[type=checkbox]").first.click()
+        assert output.inner_text() != before
+        before = output.inner_text()
+        sliders = output.locator("input[type=range]:enabled")
+        if sliders.count():
+            box = sliders.first.bounding_box()
+            value = float(sliders.first.input_value())
+            middle = (float(sliders.first.get_attribute("min")) + float(sliders.first.get_attribute("max"))) / 2
+            share = 0.1 if value > middle else 0.9
+            output.page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+        else:
+            output.get_by_role("gridcell", selected=False).filter(has_text=re.compile(r"\d")).first.click()
+        assert output.inner_text() != before
+
+
+def test_live_controls_answer_and_keep_their_keys(visit):
+    found = visit.notebook.find(lambda cell: "live(" in "".join(cell["source"]) and has("<img")(cell))
+    for number in found:
+        cell = visit.notebook.show(number)
+        handle = cell.locator(".noUi-handle").first
+        handle.wait_for()
+        cell.locator(".noUi-handle[data-lm-suppress-shortcuts]").first.wait_for()
+        handle.focus()
+        before = visit.notebook.state()
+        handle.page.keyboard.press("ArrowRight")
+        cell.locator(".widget-html-content img").wait_for(timeout=90_000)
+        for key in ("b", "a", "d", "d", "x"):
+            handle.page.keyboard.press(key)
+        assert visit.notebook.state() == before
+    assert visit.notebook.errors() == []
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Dark", "JupyterLab Light"])
+def test_explorers_are_readable_in_both_themes(visit, theme):
+    visit.notebook.use_theme(theme)
+    for number in visit.explorers:
+        visit.explorer(number)
+        results = Axe().run(visit.notebook.page, context="[data-explorer]")
+        assert results.violations_count == 0, results.generate_report()
+
+
+def test_without_the_mark_the_same_keys_do_reach_the_notebook(open_notebook, desk, visit):
+    """What these tests guard against does happen: the mark is what keeps the keys away."""
+    if not visit.explorers:
+        pytest.skip("no explorer here")
+    output = visit.explorer(visit.explorers[0])
+    control = output.locator("select").first
+    control.evaluate("node => node.removeAttribute('data-lm-suppress-shortcuts')")
+    control.focus()
+    cells = len(visit.notebook.cells())
+    control.page.keyboard.press("b")
+    visit.notebook.page.wait_for_function(
+        "(n) => jupyterapp.shell.currentWidget.content.model.cells.length > n", arg=cells
+    )
+
+
+def test_a_notebook_saved_after_use_holds_no_widget_state(visit, desk):
+    visit.notebook.page.evaluate("jupyterapp.shell.currentWidget.context.save()")
+    name = visit.notebook.page.evaluate("jupyterapp.shell.currentWidget.context.path")
+    assert "widgets" not in nbformat.read(desk / name, as_version=4).metadata
