@@ -28,8 +28,7 @@ for word, row in zip(words, weights):
 # Nothing here is learned yet: we chose the nine rows by hand so that you can check every number on paper.
 #
 # The notebook has three parts. First it shows **why** anyone wanted this. Then you **build** it, step by step, until
-# it is the function above. Last you **use** it: hide what must not be seen, train a head, count the cost, find famous
-# bugs.
+# it is the function above. Last you **use** it: hide what must not be seen, train a head, count the cost, catch bugs.
 #
 # Three habits run through the whole course.
 #
@@ -1542,7 +1541,7 @@ ax.legend()
 show(
     fig,
     alt="Milliseconds against n from 256 to 4096, both axes logarithmic: two nearly straight lines.",
-    caption="Neither version is linear in n: both lines are about as steep as n². The fused "
+    caption="Neither version is linear in n: the lines are as steep as n² or steeper. The fused "
     "kernel saves memory, not comparisons.",
 )
 
@@ -2010,8 +2009,8 @@ print("float32:", found)
 prove("museum 4: -1e9 invents an output for an empty row, and assert_finite sees it", found)
 
 # %% [markdown] id="museum-shape-question"
-# **Exhibit 5.** "It worked in all my tests", with a batch of 32 sentences of 40 words. *Then someone trains with 40
-# sentences of 40.*
+# **Exhibit 5.** Tested with one sentence at a time, where it is right. *Then someone feeds five sentences of five
+# words.*
 
 
 # %% id="museum-shape" tags=["tol:0.02"]
@@ -2022,7 +2021,7 @@ def exhibit5(x, real):
 
 
 five = torch.randn(5, 5, 11)  # (B, T, D) with B = T
-found = complaint(testing.assert_padding_invariant, exhibit5, five)
+found = complaint(testing.assert_padding_invariant, exhibit5, five, lengths=[2, 5, 3, 1, 4])
 print(found)
 prove("museum 5: a (B, T) mask taken as (T, T) is caught by a batch with B = T", found)
 
@@ -2256,6 +2255,8 @@ for number, claim in enumerate(proved, start=1):
 # - Jain, Wallace 2019, *Attention is not Explanation*, arXiv:1902.10186: section 4.2, other weights with the same
 #   answer; Wiegreffe, Pinter 2019, *Attention is not not Explanation*, arXiv:1908.04626, for the limits of that
 #   argument.
+# - Devlin et al. 2018, *BERT*, arXiv:1810.04805, section A.2 (512 tokens); Radford et al. 2019, *Language Models
+#   are Unsupervised Multitask Learners*, section 2.3 (1,024 tokens).
 # - PyTorch issues [41508](https://github.com/pytorch/pytorch/issues/41508) (NaN gradients of fully masked rows),
 #   [108108](https://github.com/pytorch/pytorch/issues/108108) (alignment of `is_causal`),
 #   [27968](https://github.com/pytorch/pytorch/issues/27968) (polarity); NVIDIA apex issue
