@@ -85,9 +85,12 @@ class Residual(nn.Module):
 
     def __init__(self, norm: nn.Module, *, place: NormPlace, dropout: float = 0.0, residual: bool = True) -> None:
         super().__init__()
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout!r}")
+        if place not in ("pre", "post"):
+            raise ValueError(f"place: expected 'pre' or 'post', got {place!r}")
         self.norm = norm
-        self.dropout = nn.Dropout(dropout)
-        self.place, self.residual = place, residual
+        self.place, self.dropout, self.residual = place, dropout, residual
 
     def before(self, x: Tensor) -> Tensor:
         """What the sublayer reads."""
@@ -95,7 +98,8 @@ class Residual(nn.Module):
 
     def after(self, x: Tensor, update: Tensor) -> Tensor:
         """The stream with the sublayer's output added."""
-        update = self.dropout(update)
+        if self.training and self.dropout > 0:
+            update = F.dropout(update, self.dropout)
         x = x + update if self.residual else update
         return self.norm(x) if self.place == "post" else x
 
@@ -131,11 +135,12 @@ class FeedForward(nn.Module):
                 raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
         if activation not in _ACTIVATIONS:
             raise ValueError(f"activation: expected one of {tuple(_ACTIVATIONS)}, got {activation!r}")
-        self.activation = activation
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout!r}")
+        self.activation, self.dropout = activation, dropout
         self.gate = nn.Linear(d_model, d_ff, bias=bias) if gated else None
         self.up = nn.Linear(d_model, d_ff, bias=bias)
         self.down = nn.Linear(d_ff, d_model, bias=bias)
-        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform each position: (..., D) -> (..., D)."""
@@ -144,7 +149,9 @@ class FeedForward(nn.Module):
             inner = activate(self.up(x))  # (..., D) -> (..., F)
         else:
             inner = activate(self.gate(x)) * self.up(x)
-        return self.down(self.dropout(inner))  # (..., F) -> (..., D)
+        if self.training and self.dropout > 0:
+            inner = F.dropout(inner, self.dropout)
+        return self.down(inner)  # (..., F) -> (..., D)
 
 
 class TokenEmbedding(nn.Module):

@@ -96,7 +96,7 @@ def test_from_torch_keeps_the_mode_and_the_dropout():
     theirs = nn.TransformerEncoderLayer(D, H, F, dropout=0.3, batch_first=True).eval()
     ours = EncoderLayer.from_torch(theirs)
     assert not ours.training
-    assert ours.self_attention.dropout == ours.self_attention_residual.dropout.p == ours.feed_forward.dropout.p == 0.3
+    assert ours.self_attention.dropout == ours.self_attention_residual.dropout == ours.feed_forward.dropout == 0.3
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])

@@ -127,6 +127,14 @@ def test_residual_places():
     assert set(dropped.unique().tolist()) == {0.0, 2.0}
 
 
+def test_feed_forward_drops_activations_in_training_only():
+    block, x = FeedForward(D, 1000, activation="relu", dropout=0.5), torch.randn(1, D)
+    assert torch.equal(block.eval()(x), block(x))
+    expected, found = block(x), torch.stack([block.train()(x) for _ in range(300)])
+    assert found.std(dim=0).min() > 0
+    torch.testing.assert_close(found.mean(dim=0), expected, rtol=0, atol=0.1)
+
+
 def test_token_embedding_is_a_scaled_look_up(parity):
     ours, theirs = TokenEmbedding(V, D), nn.Embedding(V, D)
     theirs.weight.data.copy_(ours.weight)
@@ -170,6 +178,8 @@ def test_init(init, scaled):
     ("call", "error", "message"),
     [
         (lambda: FeedForward(D, activation="tanh"), ValueError, "activation: expected one of .*'relu'.*got 'tanh'"),
+        (lambda: FeedForward(D, dropout=1.0), ValueError, r"dropout: expected a probability in \[0, 1\), got 1.0"),
+        (lambda: Residual(nn.Identity(), place="mid"), ValueError, "place: expected 'pre' or 'post', got 'mid'"),
         (lambda: FeedForward(0), ValueError, "d_model: expected an integer of at least 1, got 0"),
         (lambda: TokenEmbedding(0, D), ValueError, "vocab_size: expected an integer of at least 1, got 0"),
         (lambda: TokenEmbedding(V, D)(torch.tensor([[V]])), ValueError, "tokens: expected ids 0 to 16.*got 17 to 17"),
