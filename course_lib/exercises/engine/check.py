@@ -22,9 +22,17 @@ def examine(exercise: Exercise, candidate: Any) -> Finding:
 
 def check_answer(exercise: Exercise, candidate: Any, *, keep: bool) -> Any:
     """Print what was found, save the answer, and return the learner's function or the course's."""
-    finding = examine(exercise, candidate)
-    kept = keep and finding.verdict != NOT_ATTEMPTED
-    print(message(bench(exercise), finding, candidate, kept))
+    try:
+        finding = examine(exercise, candidate)
+        kept = keep and finding.verdict != NOT_ATTEMPTED
+        text = message(bench(exercise), finding, candidate, kept)
+    except Exception as problem:  # an answer strange enough to break the check must not break the notebook
+        print(
+            f"The check of {exercise.id} could not judge this answer ({type(problem).__name__}: {problem}).\n"
+            f"The course's own version goes on below; please open an issue with your answer."
+        )
+        return exercise.reference
+    print(text)
     if finding.verdict != NOT_ATTEMPTED:
         source = source_of(candidate) or "# The source of this answer was not available.\n"
         session.record(exercise, source, finding.verdict, finding.mistakes)

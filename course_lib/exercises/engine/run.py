@@ -137,7 +137,11 @@ def observe(
             return outcome
         except Exception:
             outcome.gradients = [None for tensor in tree_leaves(values) if _wants_gradient(tensor)]
-    outcome.value = _detached(value)
+    try:
+        outcome.value = invoke(_detached, value)
+    except (RanAway, OutOfMemory) as problem:
+        outcome.error = problem
+        return outcome
     if twice:
         try:
             with quiet(io.StringIO(), seed=4321):
@@ -204,7 +208,7 @@ def _detached(value: Any) -> Any:
 @contextlib.contextmanager
 def quiet(output: io.StringIO | None, seed: int) -> Iterator[None]:
     """No warnings, printed text to `output`, gradients on; random generators seeded, and afterwards as before."""
-    with warnings.catch_warnings(), _same_random_state(), contextlib.ExitStack() as stack:
+    with warnings.catch_warnings(), _same_state(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore")
         stack.enter_context(torch.enable_grad())
         if output is not None:
@@ -217,12 +221,14 @@ def quiet(output: io.StringIO | None, seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _same_random_state() -> Iterator[None]:
-    """Leave the random generators as they were before."""
+def _same_state() -> Iterator[None]:
+    """Leave the random generators and the default dtype as they were before."""
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    dtype = torch.get_default_dtype()
     try:
         yield
     finally:
+        torch.set_default_dtype(dtype)
         torch.set_rng_state(states[0])
         random.setstate(states[1])
         np.random.set_state(states[2])
