@@ -138,7 +138,7 @@ class MultiHeadAttention(nn.Module):
             causal: also hide later positions.
             bias: numbers added to the scores, broadcastable to (B, H, T, S), such as `ALiBi` or
                 `RelativePositionBias` gives.
-            rotation: what `RotaryEmbedding` gives for the positions of x; queries and keys are turned by it.
+            rotation: what `RotaryEmbedding` gives for the positions of x; turns queries and keys of self-attention.
             cache: earlier keys and values, which x also attends to and where its own are added. In cross-attention the
                 first call fills it and later ones reuse it, without a look at `context`.
             return_weights: also return the weights (B, H, T, S) of this pass, before dropout.
@@ -147,11 +147,12 @@ class MultiHeadAttention(nn.Module):
             The output (B, T, D), or (output, weights).
         """
         self._check(x, context, cache)
+        if rotation is not None and context is not None:
+            raise ValueError("rotation: positions of x and of context cannot be compared; for self-attention only")
         query, key, value = self._project(x, context, cache)
         if rotation is not None:
-            query = apply_rotary(query, rotation)
             # Keys are turned before they are stored: the turn depends on nothing but their own position.
-            key = apply_rotary(key, rotation) if context is None else key
+            query, key = apply_rotary(query, rotation), apply_rotary(key, rotation)
         if cache is not None:
             if context is None or cache.length == 0:
                 key, value = cache.append(key, value)

@@ -1,5 +1,6 @@
 """Multi-head attention: equal to torch, lawful, loadable both ways, and clear about bad input."""
 
+import copy
 import itertools
 
 import pytest
@@ -118,6 +119,13 @@ def test_state_dicts_load_both_ways(fused):
     x, context = torch.randn(B, T, D), torch.randn(B, S, D)
     laws.assert_equivalent(ours, other, x)
     laws.assert_equivalent(ours, other, x, context)
+
+
+def test_a_copy_loads_the_other_form_too():
+    ours = copy.deepcopy(MultiHeadAttention(D, H, fused=True))
+    other = MultiHeadAttention(D, H)
+    ours.load_state_dict(other.state_dict())
+    laws.assert_equivalent(ours, other, torch.randn(B, T, D))
 
 
 def test_a_state_dict_of_another_width_is_refused():
@@ -298,6 +306,11 @@ def test_bad_settings(changes, message):
         (lambda m, x: m(x, mask=torch.ones(T, T)), TypeError, r"mask: expected a boolean mask .* got torch.float32"),
         (lambda m, x: m(x, bias=torch.ones(T, T).long()), TypeError, r"bias: expected a tensor of torch.float32"),
         (lambda m, x: m(x, rotation=RotaryEmbedding(4)(torch.arange(T))), ValueError, r"rotation: made for .*\(5, 4\)"),
+        (
+            lambda m, x: m(x, x, rotation=RotaryEmbedding(4)(torch.arange(T))),
+            ValueError,
+            r"rotation: .* self-attention only",
+        ),
         (lambda m, x: m(x, cache=KVCache(4)), ValueError, r"cache: 0 \+ 5 positions exceed its capacity of 4"),
         (lambda m, x: m(x, cache=KVCache(window=4)), ValueError, r"cache: forgets after 4 positions"),
         (lambda m, x: make(d_context=3)(x), ValueError, r"context: needed, its width d_context=3"),

@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from published import LANGUAGE_MODELS, t5
 from torch import nn
 from torch_masks import KINDS, for_torch, make_mask
@@ -272,6 +274,47 @@ def test_counts_of_gpt2():
             )
         )
     laws.assert_counts(model, parameters=124_439_808)
+
+
+switches = st.fixed_dictionaries(
+    {
+        "positions": st.sampled_from(SCHEMES),
+        "rotary_layout": st.sampled_from(["half", "interleaved"]),
+        "norm": st.sampled_from(["layer", "rms", "none"]),
+        "norm_place": st.sampled_from(["pre", "post"]),
+        "final_norm": st.sampled_from([None, True, False]),
+        "embedding_norm": st.booleans(),
+        "activation": st.sampled_from(["relu", "gelu", "gelu_tanh", "silu"]),
+        "gated": st.booleans(),
+        "bias": st.booleans(),
+        "n_kv_heads": st.sampled_from([None, 1, 2]),
+        "d_head": st.sampled_from([None, 2, 6]),
+        "window": st.sampled_from([None, 1, 3]),
+        "attention_scale": st.sampled_from([None, 1.0]),
+        "tie_embeddings": st.booleans(),
+        "share_vocabulary": st.booleans(),
+        "scale_embeddings": st.booleans(),
+        "head_bias": st.booleans(),
+        "logit_scale": st.sampled_from([1.0, 0.5]),
+        "init": st.sampled_from(["xavier", "normal"]),
+        "scale_residual_init": st.booleans(),
+    }
+)
+
+
+@given(fields=switches)
+@settings(deadline=None, max_examples=30)
+def test_any_combination_of_switches_is_causal_and_cached_as_in_full(fields):
+    model = Transformer(config(n_heads=2, n_encoder_layers=1, pad_id=PAD, **fields))
+    source, target = tokens(2, S), tokens(2, T)
+    source[0, 3:] = PAD
+    laws.assert_causal(lambda ids: model(source, ids), target, positions=[3], module=model, vocab_size=V)
+
+    def step(new, state):
+        context, cache = state or (model.encode(source), model.new_cache())
+        return model.decode(new, context, context_mask=model.mask_of(source, None), cache=cache), (context, cache)
+
+    laws.assert_cache_consistent(lambda ids: model(source, ids), step, target, prefills=[0, 4], module=model)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
