@@ -19,6 +19,8 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from course_lib.viz.arrays import LONGEST, Array, labels, mask_matrix, matrix, number, shorten
 from course_lib.viz.style import palette, styled
 
+WIDEST = 7.5  # inches of a notebook's column: what is wider is shown smaller
+LEAST_CELL = 0.42  # inches that a number of two decimals with its sign needs
 NUMBERS_UP_TO = 10  # rows or columns: beyond, numbers in the cells are too small to read
 
 
@@ -184,32 +186,36 @@ class _Panel:
 
 def _draw_panels(lines: list[list[_Panel]]) -> Figure:
     """Place the matrices line by line, all cells of one size, all sizes in inches."""
-    cell_width, cell_height, above, between = 0.55, 0.29, 0.36, 0.3
+    cell_height, above, between = 0.29, 0.36, 0.3
     names = [name for line in lines for panel in line for name in panel.rows]
     longest = min(max(map(len, names)), LONGEST)
     names_width = 0.15 + 0.075 * longest
-    lefts = [
-        [
-            between if before and before.rows == panel.rows else names_width
-            for before, panel in zip([None, *line], line, strict=False)
-        ]
-        for line in lines
-    ]
-    fixed = [sum(left) + between for left in lefts]
-    cells = [sum(panel.array.shape[1] for panel in line) for line in lines]
-    cell_width = min(cell_width, min((7.5 - space) / count for space, count in zip(fixed, cells, strict=True)))
-    width = max(space + cell_width * count for space, count in zip(fixed, cells, strict=True))
-    below = 0.3 if longest * 0.085 <= cell_width else 0.2 + 0.08 * longest
+
+    def spaces(line: list[_Panel]) -> list[float]:
+        """What stands left of each panel: the names of its rows, unless the panel before has the same."""
+        pairs = zip([None, *line], line, strict=False)
+        return [between if before and before.rows == panel.rows else names_width for before, panel in pairs]
+
+    def width_of(line: list[_Panel], cell: float) -> float:
+        return sum(spaces(line)) + between + cell * sum(panel.array.shape[1] for panel in line)
+
+    lines = [part for line in lines for part in _broken(line, lambda line: width_of(line, LEAST_CELL) <= WIDEST)]
+    room = [(WIDEST - width_of(line, 0.0)) / (width_of(line, 1.0) - width_of(line, 0.0)) for line in lines]
+    cell_width = min(max(0.55, min(0.09 * longest, 0.8)), *room)
+    width = max(width_of(line, cell_width) for line in lines)
+    below = 0.3 if longest * 0.085 <= cell_width else 0.2 + 0.066 * longest
     heights = [
-        above + cell_height * max(len(panel.array) for panel in line) + (below if line[0].columns else 0.15)
+        above
+        + cell_height * max(len(panel.array) for panel in line)
+        + (below if any(panel.columns for panel in line) else 0.15)
         for line in lines
     ]
     with styled():
         fig = plt.figure(figsize=(width, sum(heights)), layout="none")
         top = sum(heights)
-        for line, left, height in zip(lines, lefts, heights, strict=True):
+        for line, height in zip(lines, heights, strict=True):
             x = 0.0
-            for panel, names_left in zip(line, left, strict=True):
+            for panel, names_left in zip(line, spaces(line), strict=True):
                 rows, columns = panel.array.shape
                 x += names_left
                 size = (columns * cell_width / width, rows * cell_height / sum(heights))
@@ -218,6 +224,16 @@ def _draw_panels(lines: list[list[_Panel]]) -> Figure:
                 x += columns * cell_width
             top -= height
     return fig
+
+
+def _broken(line: list[_Panel], fits: Callable[[list[_Panel]], bool]) -> list[list[_Panel]]:
+    """Break a line of panels into as few as fit."""
+    parts: list[list[_Panel]] = [[]]
+    for panel in line:
+        if parts[-1] and not fits([*parts[-1], panel]):
+            parts.append([])
+        parts[-1].append(panel)
+    return parts
 
 
 def _draw_panel(ax: Axes, panel: _Panel, *, named: bool) -> None:

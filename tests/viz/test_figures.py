@@ -224,3 +224,14 @@ def test_blanks_in_tokens_can_be_seen_and_dollars_are_dollars():
 def test_frames_of_hidden_cells_are_rectangles_of_one_cell():
     ax = attention_map(weights(), mask=causal_mask(5, 7))
     assert all(isinstance(p, Rectangle) and p.get_width() == p.get_height() == 1 for p in ax.patches)
+
+
+@pytest.mark.parametrize("labels_", [list("abcdef"), ["neighbourhood"] * 6])
+def test_no_number_of_the_steps_leaves_its_cell(labels_):
+    values = torch.full((6, 6), -1.25)
+    fig = attention_steps(values, values, values, queries=labels_)
+    assert fig.get_figwidth() <= 7.5 + 1e-9
+    fig.canvas.draw()
+    for ax in fig.axes:
+        cell = ax.get_window_extent().width / 6
+        assert all(box.width < cell for box in boxes(ax))
