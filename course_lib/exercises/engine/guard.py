@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
+import torch
 
 SECONDS = 5.0
 """Processor time for one call of the learner's function. The cases are tiny: only a runaway loop gets near it."""
@@ -25,6 +26,9 @@ PATIENCE = 4
 
 MEMORY = 1 << 30
 """Bytes that the learner's function may allocate on top of what the process already uses."""
+
+CUDA_MEMORY = 8 << 30
+"""Bytes on top of that where there is a CUDA device, whose first use maps much host memory."""
 
 
 class RanAway(Exception):
@@ -49,7 +53,8 @@ class Guard:
 
     def __init__(self, seconds: float | None = None, memory: int | None = None) -> None:
         self.seconds = SECONDS if seconds is None else seconds
-        self.memory = MEMORY if memory is None else memory
+        usual = MEMORY + (CUDA_MEMORY if torch.cuda.is_available() else 0)
+        self.memory = usual if memory is None else memory
         self._closing = threading.Event()
         self._running = False  # a guarded call is under way
         self._firing = False  # the watchdog is about to interrupt it
