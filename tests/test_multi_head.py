@@ -237,6 +237,17 @@ def test_rotation_keeps_the_cache_law():
     laws.assert_cache_consistent(lambda x: step(x, None)[0], step, torch.randn(B, 8, D), module=attention)
 
 
+def test_rotated_weights_depend_on_distances_only():
+    attention, rotary, x = MultiHeadAttention(D, 2), RotaryEmbedding(D // 2), torch.randn(B, T, D)
+    plain, here, there, apart = (
+        attention(x, rotation=rotation, return_weights=True)[1]
+        for rotation in [None, *(rotary(torch.arange(T) * step + start) for start, step in [(0, 1), (70, 1), (0, 2)])]
+    )
+    torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(here, plain, atol=1e-2)
+    assert not torch.allclose(here, apart, atol=1e-2)
+
+
 def test_cross_attention_fills_its_cache_once():
     attention, cache = MultiHeadAttention(D, H), KVCache()
     x, context = torch.randn(B, T, D), torch.randn(B, S, D)
