@@ -160,6 +160,8 @@ def lab(
     if not any(argument.endswith(".ipynb") for argument in context.args):
         # As the address to open, and not as a file, so that --no-browser prints it as well.
         command.append(f"--LabApp.default_url=/lab/tree/{quote(_chapter_to_open(desk, chapter).name)}")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")  # in a container there is often no other user, and JupyterLab would refuse
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads of one kernel must not slow another
     os.chdir(desk.folder)
     sys.stdout.flush()
