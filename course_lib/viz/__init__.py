@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from course_lib.viz.display import show
     from course_lib.viz.explorer import Explorer
     from course_lib.viz.explorers.attention import AttentionExplorer
+    from course_lib.viz.explorers.heads import HeadExplorer
     from course_lib.viz.explorers.mask import MaskComposer
+    from course_lib.viz.explorers.position import PositionExplorer
     from course_lib.viz.explorers.product import ProductExplorer
     from course_lib.viz.figures import attention_map, attention_steps, line_labels, shape_badge
     from course_lib.viz.style import palette
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 _HOME = {
     "AttentionExplorer": "explorers.attention",
     "Explorer": "explorer",
+    "HeadExplorer": "explorers.heads",
     "MaskComposer": "explorers.mask",
+    "PositionExplorer": "explorers.position",
     "ProductExplorer": "explorers.product",
     "attention_map": "figures",
     "attention_steps": "figures",
@@ -33,7 +37,9 @@ _HOME = {
 __all__ = [
     "AttentionExplorer",
     "Explorer",
+    "HeadExplorer",
     "MaskComposer",
+    "PositionExplorer",
     "ProductExplorer",
     "attention_map",
     "attention_steps",

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
-from explorer_samples import MAKERS, SENTENCE, product, tensors
+from explorer_samples import MAKERS, SENTENCE, head_weights, product, tensors
 
 import course_lib.masks
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.masks import causal_mask
+from course_lib.positions import SinusoidalPositionalEncoding, frequencies
 from course_lib.viz import AttentionExplorer, MaskComposer, ProductExplorer
 from course_lib.viz.arrays import number
 
@@ -316,13 +317,103 @@ def test_alignment_is_that_of_torch(open_page):
     assert "stands on position 2" in page.locator(".cx-note").inner_text()
 
 
+# Positions ----------------------------------------------------------------------------------------------------------
+
+
+def check_position(page, p, k, pair):
+    """The table, the sentence and the formula hold torch's numbers in float64."""
+    rates = frequencies(14).double()
+    turned = torch.stack(
+        [(q * rates).sin() if f == "sin" else (q * rates).cos() for q in (p, p + k) for f in ("sin", "cos")]
+    )
+    rows = table(page, "Each pair turns by k times its frequency")[1:]
+    for i, row in enumerate(rows):
+        turn = [number(2 * math.pi / rates[i].item(), 1), number(math.degrees(k * rates[i].item()), 1)]
+        assert row == [str(i), *turn, *(number(x) for x in turned[:, i].tolist())]
+    codes = SinusoidalPositionalEncoding(14)(torch.tensor([p, p + k])).double()
+    said = page.get_by_role("status").inner_text()
+    product = (k * rates).cos().sum().item()
+    assert product == pytest.approx((codes[0] @ codes[1]).item(), abs=1e-4)
+    assert f"similarity {number(product / 7)} of at most 1, dot product {number(product)} of at most 7" in said
+    lines = page.locator(".cx-formula > div").all_inner_texts()
+    assert f"Pair {pair} turns by {k}" in lines[0]
+    assert lines[1].endswith(f"= {number(turned[2, pair].item())}")
+    assert lines[2].endswith(f"= {number(turned[3, pair].item())}")
+
+
+def test_positions_show_torchs_numbers_under_every_control(open_page):
+    page = open_page(EXPLORERS["position"])
+    check_position(page, 5, 3, 1)
+    page.get_by_label("Position p").fill("11")
+    check_position(page, 11, 3, 1)
+    page.get_by_label("Shift k").focus()
+    page.keyboard.press("ArrowRight")
+    check_position(page, 11, 4, 1)
+    page.keyboard.press("End")
+    check_position(page, 11, 36, 1)
+    page.get_by_label("Pair", exact=True).select_option(index=6)
+    check_position(page, 11, 36, 6)
+    page.get_by_title("distance 2:").click()
+    page.get_by_title("pair 3", exact=True).click()
+    check_position(page, 11, 2, 3)
+    page.get_by_role("button", name="Reset").click()
+    check_position(page, 5, 3, 1)
+
+
+# Heads --------------------------------------------------------------------------------------------------------------
+
+
+def check_heads(page, head, query, least=0.0):
+    weights = (head_weights().double() * 1000).round() / 1000
+    row, shown = weights[head, query], [number(w) for w in weights[head, query].tolist()]
+    rows = table(page, "What the query reads")[1:]
+    assert [cells[0] for cells in rows] == KEYS
+    assert [cells[1] for cells in rows] == [
+        text if w >= least - 1e-9 else "hidden" for text, w in zip(shown, row.tolist(), strict=True)
+    ]
+    mean = weights[:, query].mean(0)
+    assert [float(cells[2]) for cells in rows] == pytest.approx(mean.tolist(), abs=0.00501)
+    said = page.get_by_role("status").inner_text()
+    assert f"In head {head}, “{KEYS[query]}” gives its largest weight, {number(row.max().item())}" in said
+    assert f"to “{KEYS[row.argmax()]}”" in said
+    assert f"{int((row >= least - 1e-9).sum())} of 7 keys have at least {least:.2f}" in said
+
+
+def test_heads_show_their_weights_under_every_control(open_page):
+    explorer = EXPLORERS["heads"]
+    page = open_page(explorer)
+    check_heads(page, explorer.selected, 6)
+    roles = table(page, "What the heads do")
+    assert roles[1:] == [list(row) for row in explorer.table().rows]
+    for head in range(3):
+        page.get_by_label("Head", exact=True).select_option(index=head)
+        check_heads(page, head, 6)
+    page.get_by_label("Query", exact=True).focus()
+    page.keyboard.press("ArrowUp")
+    check_heads(page, 2, 5)
+    page.get_by_label("Hide weights below").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    check_heads(page, 2, 5, 0.15)
+    page.get_by_role("button", name="Reset").click()
+    check_heads(page, explorer.selected, 6)
+
+
+def test_a_map_chooses_its_head_and_a_token_its_line(open_page):
+    page = open_page(EXPLORERS["heads"])
+    page.get_by_title("head 1", exact=True).first.click()
+    check_heads(page, 1, 6)
+    page.get_by_title("did", exact=True).first.click()
+    check_heads(page, 1, 2)
+
+
 # All ----------------------------------------------------------------------------------------------------------------
 
 
 def test_two_copies_on_one_page_are_independent(open_page, explorer):
     page = open_page(explorer, explorer, *EXPLORERS.values())
     outputs = page.locator("[data-explorer]")
-    assert page.locator("[data-mounted] .cx").count() == 5
+    assert page.locator("[data-mounted] .cx").count() == 2 + len(EXPLORERS)
     before = outputs.nth(1).inner_text()
     change(outputs.nth(0))
     assert outputs.nth(1).inner_text() == before

@@ -3,7 +3,8 @@
 import torch
 
 from course_lib.masks import causal_mask
-from course_lib.viz import AttentionExplorer, MaskComposer, ProductExplorer
+from course_lib.positions import frequencies
+from course_lib.viz import AttentionExplorer, HeadExplorer, MaskComposer, PositionExplorer, ProductExplorer
 
 SENTENCE = ["the", "animal", "did", "not", "cross", "the", "street"]
 
@@ -29,4 +30,17 @@ def mask(**options):
     return MaskComposer(5, 7, tokens=SENTENCE, lengths=[7, 4, 2], **options)
 
 
-MAKERS = {"attention": attention, "product": product, "mask": mask}
+def position(**options):
+    return PositionExplorer(frequencies(14), position=5, shift=3, length=37, pair=1, **options)
+
+
+def head_weights(H=3, T=7, S=7, seed=0):
+    scores = 2 * torch.randn(H, T, S, generator=torch.Generator().manual_seed(seed))
+    return scores.masked_fill(~causal_mask(T, S), -torch.inf).softmax(-1)
+
+
+def heads(**options):
+    return HeadExplorer(head_weights(), SENTENCE, **options)
+
+
+MAKERS = {"attention": attention, "product": product, "mask": mask, "heads": heads, "position": position}

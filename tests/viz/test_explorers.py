@@ -14,14 +14,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from explorer_samples import MAKERS, SENTENCE, attention, mask, product, tensors
+from explorer_samples import MAKERS, SENTENCE, attention, head_weights, heads, mask, position, product, tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.masks import causal_mask, combine_masks, length_mask, sliding_window_mask
-from course_lib.viz import AttentionExplorer, MaskComposer, ProductExplorer
+from course_lib.positions import SinusoidalPositionalEncoding
+from course_lib.viz import AttentionExplorer, HeadExplorer, MaskComposer, PositionExplorer, ProductExplorer
 from course_lib.viz.arrays import number
 from course_lib.viz.explorer import Explorer, Table
 
@@ -231,6 +232,37 @@ def test_attention_of_any_size_can_be_drawn(shape):
     assert document(AttentionExplorer(query, key, value, tokens)).state["scaled"] is True
 
 
+def test_heads_table_and_words_are_measured_from_the_weights():
+    weights = head_weights().double()
+    entropy = torch.special.entr(weights).sum(-1).mean(-1)
+    largest = weights.amax(-1).mean(-1)
+    place = torch.arange(7)
+    distance = (weights * (place[:, None] - place).abs()).sum(-1).mean(-1)
+    previous = weights.diagonal(-1, 1, 2).mean(-1)
+    begin = weights[:, 1:, 0].mean(-1)
+    rows = Document(text_of(heads)).rows
+    assert rows[0] == ["head", "entropy", "largest", "distance", "previous", "first"]
+    columns = zip(*(column.tolist() for column in (entropy, largest, distance, previous, begin)), strict=True)
+    assert rows[1:] == [[f"head {h}", *map(number, row)] for h, row in enumerate(columns)]
+    sharpest = int(entropy.argmin())
+    assert f"is head {sharpest}, entropy {entropy[sharpest]:.2f}" in heads().caption
+    assert f"{previous.max():.2f} of its weight" in heads().caption
+    assert f"{weights[sharpest, -1].max():.2f} on" in heads().alt
+    state = Document(text_of(heads)).state
+    assert torch.allclose(torch.tensor(state["weights"]) / 1000, weights.float(), atol=0.000501)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (16, 12, 12), (8, 3, 5), (5, 24, 24)])
+def test_heads_of_any_size_can_be_drawn(shape):
+    H, T, S = shape
+    explorer = HeadExplorer(
+        head_weights(H, T, S), [f"word{i}" for i in range(T)], key_tokens=[f"k{j}" for j in range(S)]
+    )
+    found = document(explorer)
+    assert len(found.state["weights"]) == H
+    assert ("previous" in found.rows[0]) == (T == S)
+
+
 def test_too_much_data_is_refused_with_advice():
     query, key, value = tensors(24, 24, 128, 128)
     with pytest.raises(ValueError, match=r"at most 100 kB, got \d+ kB; show fewer tokens or a narrower head"):
@@ -283,6 +315,34 @@ def test_what_is_said_of_torchs_attention_on_empty_rows_is_true(training):
     assert (scaled_dot_product_attention(x, x, x, mask=~hidden)[0, 0] == 0).all()
 
 
+def test_positions_are_those_of_the_package():
+    explorer = position()
+    codes = SinusoidalPositionalEncoding(14)(torch.arange(37)).numpy()
+    assert np.allclose(explorer.codes(), codes, atol=1e-5)
+    assert np.allclose(explorer.similarity(), codes @ codes[0] / 7, atol=1e-5)
+    assert f"{number(explorer.similarity()[3], 2)} at 3" in explorer.caption
+    assert "rises for the first time" in explorer.caption
+    assert "it only falls" in PositionExplorer([0.01, 0.02], length=20).caption
+    assert explorer.table().rows[0] == ["0", "1.0000", "6.3", "171.9"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1.0, -1.0], {}), "frequencies: expected at most 16 positive numbers"),
+        (([1.0] * 17, {}), "frequencies: expected at most 16 positive numbers"),
+        (([1.0], {"position": 48}), "position: expected an integer from 0 to 47, got 48"),
+        (([1.0], {"shift": -1}), "shift: expected an integer from 0 to 47, got -1"),
+        (([1.0], {"pair": 1}), "pair: expected an integer from 0 to 0, got 1"),
+        (([1.0], {"length": 97}), "length: expected an integer from 2 to 96, got 97"),
+    ],
+)
+def test_wrong_positions_are_named(arguments, message):
+    rates, options = arguments
+    with pytest.raises(ValueError, match=message):
+        PositionExplorer(rates, **options)
+
+
 @pytest.mark.parametrize(
     ("make_wrong", "error", "message"),
     [
@@ -300,6 +360,19 @@ def test_what_is_said_of_torchs_attention_on_empty_rows_is_true(training):
             lambda q, k, v: ProductExplorer(q, k, list("abcde"), selected=(5, 0)),
             ValueError,
             "selected: expected a cell",
+        ),
+        (lambda q, k, v: HeadExplorer(q, list("abcde")), ValueError, r"weights: expected \(H, T, S\), got shape"),
+        (lambda q, k, v: HeadExplorer(q[None], list("abcde")), ValueError, "weights: expected numbers from 0 to 1"),
+        (
+            lambda q, k, v: HeadExplorer(torch.ones(17, 2, 2), list("ab")),
+            ValueError,
+            "weights: expected at most 16 heads, got 17",
+        ),
+        (lambda q, k, v: HeadExplorer(head_weights(), list("ab")), ValueError, "tokens: expected 7 labels"),
+        (
+            lambda q, k, v: HeadExplorer(head_weights(), SENTENCE, selected=3),
+            ValueError,
+            "selected: expected an index from 0 to 2, got 3",
         ),
         (lambda q, k, v: MaskComposer(0, 3), ValueError, "T: expected an integer from 1 to 12, got 0"),
         (lambda q, k, v: MaskComposer(3, 13), ValueError, "S: expected an integer from 1 to 12, got 13"),

@@ -1,0 +1,75 @@
+// Two positions: every pair of dimensions as a hand that turns, the rotation between them, similarity by distance.
+function render({ model, el }) {
+  const rates = floats([model.get("frequencies")])[0], length = model.get("length"), count = rates.length;
+  const first = { position: model.get("position"), shift: model.get("shift"), pair: model.get("pair") };
+  const degrees = (angle) => (angle * 180) / Math.PI;
+  const similarity = (k) => rates.reduce((sum, rate) => sum + Math.cos(k * rate), 0) / count;
+  const wave = (i) => fixed((2 * Math.PI) / rates[i], 1);
+
+  const change = (name) => (value) => { model.set(name, value); model.save_changes(); };
+  const position = slider("Position p", { min: 0, max: length - 1, step: 1 }, change("position"));
+  const shift = slider("Shift k", { min: 0, max: length - 1, step: 1 }, change("shift"));
+  const pair = choice("Pair", rates.map((_, i) => `${i}, wavelength ${wave(i)}`), change("pair"));
+  const reset = button("Reset", () => { for (const name in first) model.set(name, first[name]); model.save_changes(); });
+  const sentence = status(), table = h("table"), clocks = h("div", { "aria-hidden": "true", style: "display:flex;flex-wrap:wrap;gap:6px;max-width:330px" });
+  const curve = h("div", { "aria-hidden": "true" }), formula = h("div", { class: "cx-formula" });
+
+  function draw() {
+    const p = model.get("position"), k = model.get("shift"), i = model.get("pair");
+    position.show(p); shift.show(k); pair.show(i);
+    sentence.textContent = `Positions ${p} and ${p + k}: similarity ${fixed(similarity(k))} of at most 1, ` +
+      `dot product ${fixed(count * similarity(k))} of at most ${count}. Another p gives the same numbers.`;
+    drawTable(p, k, i);
+    drawClocks(p, k, i);
+    drawCurve(k);
+    drawFormula(p, k, i);
+  }
+
+  function drawTable(p, k, chosen) {
+    const line = (rate, i) => {
+      const row = h("tr", {}, h("th", { scope: "row" }, String(i)), ...cells("td", [wave(i), fixed(degrees(k * rate), 1),
+        fixed(Math.sin(p * rate)), fixed(Math.cos(p * rate)), fixed(Math.sin((p + k) * rate)), fixed(Math.cos((p + k) * rate))]));
+      if (i === chosen) row.style.boxShadow = "inset 3px 0 0 #D55E00";
+      return row;
+    };
+    table.replaceChildren(
+      h("caption", {}, "Each pair turns by k times its frequency"),
+      h("thead", {}, h("tr", {}, ...cells("th", ["pair", "wave", "turn, °", "sin p", "cos p", "sin p+k", "cos p+k"], { scope: "col" }))),
+      h("tbody", {}, ...rates.map(line)));
+  }
+
+  // The hand points to (cos, sin), so angle 0 is at three o'clock and positions turn against the clock.
+  function drawClocks(p, k, chosen) {
+    const hand = (angle, color) => h("div", { style: `position:absolute;left:50%;top:calc(50% - 1.5px);width:46%;height:3px;background:${color};` +
+      `transform-origin:left center;transform:rotate(${-degrees(angle)}deg)` });
+    clocks.replaceChildren(...rates.map((rate, i) => h("div", { style: `position:relative;width:46px;height:46px;border-radius:50%;cursor:pointer;` +
+      `box-sizing:border-box;border:${i === chosen ? "3px solid #D55E00" : "1px solid currentColor"}`, title: `pair ${i}`, onclick: () => change("pair")(i) },
+      hand((p + k) * rate, "#D55E00"), hand(p * rate, "#0072B2"))));
+  }
+
+  function drawCurve(chosen) {
+    const values = [...Array(length).keys()].map(similarity), low = Math.min(0, ...values), tall = 90;
+    const at = (value) => Math.round((tall * (value - low)) / (1 - low));
+    curve.replaceChildren(h("div", { style: "font-weight:600;margin-bottom:4px" }, "Similarity by distance"),
+      h("div", { style: `display:flex;align-items:flex-end;height:${tall}px;width:min(300px,80vw)` }, ...values.map((value, k) => {
+        const zero = at(0), top = at(value), height = Math.max(2, Math.abs(top - zero));
+        return h("div", { style: `flex:1 1 0;min-width:0;height:${height}px;margin-bottom:${Math.min(zero, top)}px;cursor:pointer;` +
+          `background:${k === chosen ? "#D55E00" : "#0072B2"}`, title: `distance ${k}: ${fixed(value)}`, onclick: () => change("shift")(k) });
+      })));
+  }
+
+  function drawFormula(p, k, i) {
+    const rate = rates[i], [s, c] = [Math.sin(p * rate), Math.cos(p * rate)], [sk, ck] = [Math.sin(k * rate), Math.cos(k * rate)];
+    formula.replaceChildren(
+      h("div", {}, `Pair ${i} turns by ${k} · ${fixed(rate, 4)} = ${fixed(k * rate)} radians, wherever p is:`),
+      h("div", {}, `sin at ${p + k} = cos k · sin p + sin k · cos p = ${fixed(ck)} · ${fixed(s)} + ${fixed(sk)} · ${fixed(c)} = ${fixed(ck * s + sk * c)}`),
+      h("div", {}, `cos at ${p + k} = −sin k · sin p + cos k · cos p = ${fixed(-sk)} · ${fixed(s)} + ${fixed(ck)} · ${fixed(c)} = ${fixed(ck * c - sk * s)}`));
+  }
+
+  for (const name in first) model.on("change:" + name, draw);
+  draw();
+  const legend = h("p", { class: "cx-note" }, h("span", { class: "cx-key", style: "background:#0072B2" }), "position p  ",
+    h("span", { class: "cx-key", style: "background:#D55E00" }), "position p + k; click a pair or a distance to choose it");
+  el.append(h("div", { class: "cx-controls" }, position.node, shift.node, pair.node, reset), sentence,
+    h("div", { class: "cx-columns" }, scroller("Turn of each pair", table), h("div", {}, clocks, legend, curve)), formula);
+}
