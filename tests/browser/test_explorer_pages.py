@@ -208,6 +208,19 @@ def test_wide_vectors_show_the_largest_products_and_the_rest_in_one_line(open_pa
     assert detail[13][1] == number(sum(products))
 
 
+def test_on_a_narrow_screen_the_chosen_cell_is_in_sight(open_page):
+    page = open_page(product(selected=(2, 6)), width=360)
+    chosen = page.get_by_role("gridcell", selected=True)
+    page.wait_for_function("document.querySelector('.cx-scroll').scrollLeft > 0")
+    for column in (None, 0, 6):
+        if column is not None:
+            page.get_by_label("Key", exact=True).select_option(index=column)
+        box = chosen.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 360
+    assert page.evaluate("scrollX") == 0
+
+
 # Mask ---------------------------------------------------------------------------------------------------------------
 
 SDPA, MHA = "scaled_dot_product_attention: 1 = may attend", "nn.MultiheadAttention: 1 = hidden"

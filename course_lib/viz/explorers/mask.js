@@ -7,7 +7,7 @@ function render({ model, el }) {
   const causal = toggle("Causal", change("causal"));
   const alignment = choice("aligned", ["bottom-right (last query sees every key)", "top-left (is_causal=True of torch)"], change("alignment"));
   const windowed = toggle("Sliding window", change("windowed"));
-  const window = slider("of", { min: 1, max: most, step: 1, spoken: (value) => `${value} keys` }, change("window"));
+  const window = slider("size", { min: 1, max: most, step: 1, spoken: (value) => `${value} keys` }, change("window"));
   const padding = toggle("Padding", change("padding"));
   const side = choice("on the", ["right", "left"], change("side"));
   const example = choice("Example", get("lengths").map((_, b) => String(b)), change("example"));

@@ -7,8 +7,8 @@ function render({ model, el }) {
   const length = (vector) => Math.sqrt(dot(vector, vector));
 
   const set = (values) => { for (const name in values) model.set(name, values[name]); model.save_changes(); };
-  const query = choice("Query", queries, (row) => set({ row }));
-  const key = choice("Key", keys, (column) => set({ column }));
+  const query = choice("Query", queries, (row) => { set({ row }); follow(); });
+  const key = choice("Key", keys, (column) => { set({ column }); follow(); });
   const scaled = toggle(`Divide by √E = ${fixed(root, 2)}`, (value) => set({ scaled: value }));
   const sentence = status(), detail = h("table"), formula = h("div", { class: "cx-formula" });
 
@@ -31,6 +31,12 @@ function render({ model, el }) {
     const column = Math.min(keys.length - 1, Math.max(0, j + steps[event.key][1]));
     set({ row, column });
     grid[row][column].focus();
+  }
+
+  // On a narrow screen the grid scrolls in its frame: bring the chosen cell into view there, without moving the page.
+  function follow() {
+    const frame = board.parentNode.getBoundingClientRect(), chosen = grid[model.get("row")][model.get("column")].getBoundingClientRect();
+    if (chosen.left < frame.left || chosen.right > frame.right) board.parentNode.scrollLeft += chosen.right - (frame.left + frame.right) / 2;
   }
 
   function draw() {
@@ -86,4 +92,5 @@ function render({ model, el }) {
   draw();
   el.append(h("div", { class: "cx-controls" }, query.node, key.node, scaled.node), sentence,
     h("div", { class: "cx-columns" }, h("div", { class: "cx-scroll" }, board), scroller("Products of the components", detail)), formula);
+  requestAnimationFrame(follow);
 }
