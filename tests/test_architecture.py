@@ -16,7 +16,7 @@ FLOORS = [
     {"config", "cache", "attention", "multi_head", "layers"},
     {"encoder", "decoder"},
     {"transformer"},
-    {"generation", "variants"},
+    {"generation", "sampling", "decoding", "beam", "speculative", "variants"},
     {"training", "scaling"},
     {"desk", "exercises"},
     {"cli"},
