@@ -148,24 +148,13 @@ def lab(
 
     Examples: `course lab` · `course lab --chapter 2` · `course lab --no-browser --port 8899`
     """
-    from importlib.util import find_spec
-    from urllib.parse import quote
+    from course_lib.desk import launch
 
     desk = _start(_desk().folder if _has_desk() else None)
-    if find_spec("jupyterlab") is None:
-        raise DeskError(
-            "JupyterLab is not installed in this environment; run `make setup`, or `pip install jupyterlab`."
-        )
-    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={desk.folder}", *context.args]
-    if not any(argument.endswith(".ipynb") for argument in context.args):
-        # As the address to open, and not as a file, so that --no-browser prints it as well.
-        command.append(f"--LabApp.default_url=/lab/tree/{quote(_chapter_to_open(desk, chapter).name)}")
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        command.append("--allow-root")  # in a container there is often no other user, and JupyterLab would refuse
+    command = launch.jupyterlab(desk, chapter, context.args)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads of one kernel must not slow another
-    os.chdir(desk.folder)
     sys.stdout.flush()
-    _become(command)
+    raise typer.Exit(launch.become(command, desk.folder))
 
 
 def _has_desk() -> bool:
@@ -174,36 +163,6 @@ def _has_desk() -> bool:
     except DeskError:
         return False
     return True
-
-
-def _chapter_to_open(desk: "Desk", number: int | None) -> Path:
-    from course_lib.desk.copies import chapters
-
-    found = chapters(desk.folder)
-    if number is not None:
-        wanted = next((path for path in found if path.name.startswith(f"{number:02d}_")), None)
-        if wanted is None:
-            raise DeskError(
-                f"there is no chapter {number} in {desk.folder}; there are {', '.join(p.stem for p in found)}."
-            )
-        return wanted
-    recent = sorted((entry["saved"] or "", name) for name, entry in desk.progress().items() if entry["attempts"])
-    if recent:
-        from course_lib.desk.answers import places
-
-        place = places(desk).get(recent[-1][1])
-        if place is not None:
-            return place.path
-    return found[0]
-
-
-def _become(command: list[str]) -> None:
-    """Go on as this command, so that its signals and exit code are its own."""
-    if os.name == "posix":
-        os.execv(command[0], command)
-    import subprocess
-
-    raise typer.Exit(subprocess.call(command))
 
 
 # -- where you stand ---------------------------------------------------------------------------------------------------

@@ -289,11 +289,13 @@ def test_lab_passes_arguments_on_and_opens_the_last_chapter(chapter: Path, monke
     ran: list[list[str]] = []
     policies: list[str | None] = []
 
-    def become(command: list[str]) -> None:
+    def become(command: list[str], folder: Path) -> int:
         ran.append(command)
         policies.append(os.environ.get("OMP_WAIT_POLICY"))
+        assert folder == chapter / "my"
+        return 0
 
-    monkeypatch.setattr(cli, "_become", become)
+    monkeypatch.setattr("course_lib.desk.launch.become", become)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     course("lab", "--no-browser", "--port", "8899")  # makes the desk, too
     desk = chapter / "my"
@@ -396,8 +398,6 @@ def test_lab_serves_the_chapter(chapter: Path, tmp_path: Path) -> None:
         port = probe.getsockname()[1]
     own = {f"JUPYTER_{what}_DIR": str(tmp_path / what) for what in ("CONFIG", "DATA", "RUNTIME")}
     arguments = ["lab", "--no-browser", "--port", str(port), "--ServerApp.port_retries=0", "--IdentityProvider.token=t"]
-    if os.geteuid() == 0:
-        arguments.append("--allow-root")
     server = subprocess.Popen(
         [sys.executable, "-m", "course_lib.cli", *arguments],
         cwd=chapter,

@@ -1,0 +1,58 @@
+"""Starts JupyterLab at the desk."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import quote
+
+from course_lib.desk.answers import places
+from course_lib.desk.copies import chapters
+from course_lib.desk.store import Desk, DeskError
+
+
+def jupyterlab(desk: Desk, chapter: int | None, arguments: Sequence[str]) -> list[str]:
+    """Return the command that opens JupyterLab at the desk, on this chapter or the one worked on last.
+
+    `arguments` are passed on. Raises DeskError if JupyterLab is not installed or there is no such chapter.
+    """
+    if find_spec("jupyterlab") is None:
+        raise DeskError(
+            "JupyterLab is not installed in this environment; run `make setup`, or `pip install jupyterlab`."
+        )
+    # In a container there is often no user but root, for whom JupyterLab would refuse to start.
+    root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={desk.folder}", *root, *arguments]
+    if not any(argument.endswith(".ipynb") for argument in arguments):
+        # As the address to open, and not as a file, so that --no-browser prints it as well.
+        command.append(f"--LabApp.default_url=/lab/tree/{quote(chapter_to_open(desk, chapter).name)}")
+    return command
+
+
+def chapter_to_open(desk: Desk, number: int | None) -> Path:
+    """Return the notebook of this chapter, or of the latest answer, or the first."""
+    found = chapters(desk.folder)
+    if number is not None:
+        wanted = next((path for path in found if path.name.startswith(f"{number:02d}_")), None)
+        if wanted is None:
+            raise DeskError(
+                f"there is no chapter {number} in {desk.folder}; there are {', '.join(p.stem for p in found)}."
+            )
+        return wanted
+    recent = sorted((entry["saved"] or "", name) for name, entry in desk.progress().items() if entry["attempts"])
+    if recent:
+        place = places(desk).get(recent[-1][1])
+        if place is not None:
+            return place.path
+    return found[0]
+
+
+def become(command: list[str], folder: Path) -> int:
+    """Go on as this command in this folder, so that its signals and exit code are its own."""
+    os.chdir(folder)
+    if os.name == "posix":
+        os.execv(command[0], command)
+    import subprocess
+
+    return subprocess.call(command)
