@@ -1,0 +1,64 @@
+"""What the tests of generation share: small models, prompts, comparison with transformers, and statistics."""
+
+import math
+
+import torch
+from published import PAD
+from torch import nn
+
+from course_lib.generation import pad_left
+from course_lib.transformer import LanguageModel, TransformerConfig
+
+V, STOP = 7, 1
+PROMPT = torch.tensor([[3, 4]])
+
+
+def prompts():
+    """Token ids with padding on the left, and the mask."""
+    torch.manual_seed(1)
+    return pad_left([torch.randint(3, 29, (n,)).tolist() for n in (6, 2, 4)], PAD)
+
+
+def sources():
+    torch.manual_seed(1)
+    source = torch.randint(3, 29, (3, 8))
+    source[0, 5:] = PAD
+    return source, source.new_full((3, 1), PAD)
+
+
+def of_transformers(model, tokens, mask, **options):
+    """What `generate` of transformers returns, as (B, T + N) with the padding id after the end."""
+    if model.config.is_encoder_decoder:
+        options["use_cache"] = False  # theirs expects as many layers in the decoder as in the encoder
+    with torch.no_grad():
+        return model.generate(input_ids=tokens, attention_mask=None if mask is None else mask.long(), **options)
+
+
+def same(ours, theirs):
+    """Equal, whatever the width that padding fills."""
+    width = max(ours.size(1), theirs.size(1))
+    padded = [nn.functional.pad(t, (0, width - t.size(1)), value=PAD) for t in (ours, theirs)]
+    assert torch.equal(*padded), f"\n{padded[0]}\n{padded[1]}"
+
+
+def small_model(vocab_size=V, **changes):
+    sizes = {"d_model": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 2, "max_length": 40}
+    config = TransformerConfig(**{**sizes, "positions": "rotary", "vocab_size": vocab_size, **changes})
+    model = LanguageModel(config).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def nan_model(tokens):
+    return torch.full((*tokens.shape, V), math.nan)
+
+
+def chi_squared(counts, probabilities):
+    """How many standard deviations the statistic lies above its mean; what cannot happen must not have happened."""
+    possible = probabilities > 0
+    assert counts[~possible].sum() == 0
+    expected = probabilities[possible] * counts.sum()
+    statistic = ((counts[possible] - expected) ** 2 / expected).sum()
+    freedom = int(possible.sum()) - 1
+    return ((statistic - freedom) / math.sqrt(2 * freedom)).item()
