@@ -90,16 +90,16 @@ class HeadExplorer(Explorer):
     def figure(self) -> Figure:
         """Draw all maps, the chosen one framed, and the lines of the chosen query in it."""
         H, T, S = self.weights.shape
-        columns = min(H, 4)
+        columns = min(H, 2 if H <= 4 else 4)
         lines = -(-H // columns)
         with styled():
-            fig = plt.figure(figsize=(7.2, min(6.0, max(2.6, 1.35 * lines + 0.4))))
+            fig = plt.figure(figsize=(7.2, min(6.0, max(2.6, 1.35 * lines + 0.4, 0.19 * max(T, S) + 0.5))))
             left, right = np.asarray(fig.subfigures(1, 2, width_ratios=[1.45, 1]))
             axes = np.atleast_1d(left.subplots(lines, columns)).ravel()
             for h, ax in enumerate(axes):
                 ax.axis("off")
                 if h < H:
-                    ax.imshow(self.weights[h], cmap=palette.sequential, vmin=0, vmax=1, aspect="auto")
+                    ax.imshow(self.weights[h], cmap=palette.sequential, vmin=0, vmax=1)
                     ax.set_title(shorten(self.names[h]), fontsize=8.5, parse_math=False)
                     ax.add_patch(Rectangle((-0.5, -0.5), S, T, fill=False, edgecolor="#8A8A8A", linewidth=0.6))
             axes[self.selected].add_patch(
