@@ -131,7 +131,7 @@ def _later_tokens_are_unread(attend) -> str | None:
 def _heads_add_up(attend) -> str | None:
     x, W_query, W_key, W_value, W_output, _, _ = _case(1, 3, 5, 2, 2, seed=91)()
     whole = attend(x, W_query, W_key, W_value, W_output, 2)
-    total = 0
+    total = torch.zeros_like(whole)
     for h in range(2):
         alone = W_output.detach().clone()
         alone[2 * (1 - h) : 2 * (2 - h)] = 0.0  # silence the other head
