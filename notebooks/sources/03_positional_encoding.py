@@ -155,7 +155,7 @@ class WhereAmI(nn.Module):
         return self.answer(self.stack(self.token(tokens), mask=mask))[:, -self.T :]  # (B, T, T)
 
 
-# %% id="own-position-measured" tags=["atol:0.06"]
+# %% id="own-position-training"
 def accuracy_of_places(causal, start, steps=200):
     torch.manual_seed(0)
     model, generator = WhereAmI(causal, start), torch.Generator().manual_seed(0)
@@ -171,6 +171,7 @@ def accuracy_of_places(causal, start, steps=200):
     return (named == torch.arange(8)).float().mean().item()
 
 
+# %% id="own-position-measured" tags=["atol:0.06"]
 places = {}
 for causal in (False, True):
     for start in (False, True):
@@ -189,7 +190,7 @@ prove("with a start token a causal model without positions finds its place", pla
 #
 # *Conditional.* Without a mask it is exactly so. Under a causal mask the model can count. If all keys get the same
 # weight, the share of the start token is 1/(t + 1), and that number is the position (Haviv et al. 2022 found the same
-# in language models). So "none" is a serious entry in the comparison of section 6, for causal models.
+# in language models). So "none" is a serious entry in the comparison of section 5, for causal models.
 
 # %% [markdown] id="sinusoids"
 # ## 2 Sinusoids
@@ -429,7 +430,7 @@ prove("in a random table no matrix moves unseen codes", min(fitted(random, 2), f
 # > **You will read that** the model can therefore attend to relative positions.
 #
 # *Imprecise.* It *can*, inside the trained range: the linear maps of query and key may learn such a rotation. Whether
-# that carries beyond the range is an experiment (section 6), and the answer is no.
+# that carries beyond the range is an experiment (section 5), and the answer is no.
 #
 # ### 2.5 Parameters, and what is saved
 #
@@ -615,6 +616,8 @@ bucket = positions.relative_bucket(-distance, bidirectional=True)  # earlier key
 edges = [int((bucket == b).nonzero()[0]) for b in range(16)]
 print("buckets 0 to 15 start at distance", edges)
 later = positions.relative_bucket(distance[1:], bidirectional=True)
+by_formula = [d if d < 8 else min(15, 8 + math.floor(8 * math.log2(d / 8) / math.log2(16))) for d in range(200)]
+prove("the library's buckets are those of the formula", bucket.tolist() == by_formula)
 prove("later keys have 16 buckets of their own", torch.equal(later, bucket[1:] + 16))
 prove("the buckets 0 to 7 hold one distance each", edges[:8] == list(range(8)))
 prove("all distances from 128 on share a bucket", set(bucket[128:].tolist()) == {15})
@@ -649,26 +652,31 @@ show(
 # and test at places up to 64.
 
 
+# %% id="long-layer"
+INSIDE = ("rotary", "alibi", "relative")  # these act on the scores, the others are added to the tokens
+
+
+def causal_layer(scheme, n_heads, width):
+    """One layer, with the scheme inside its attention if it belongs there."""
+    return TransformerEncoder(
+        TransformerConfig(
+            d_model=width, n_heads=n_heads, d_ff=64, n_encoder_layers=1, dropout=0.0, norm_place="pre",
+            positions=scheme if scheme in INSIDE else "none", relative_buckets=16, relative_max_distance=32,
+        )
+    )  # fmt: skip
+
+
 # %% id="long-model"
-INSIDE = ("rotary", "alibi", "relative")
-
-
 class Reader(nn.Module):
     """One causal layer with a choice of positions: tokens (B, T) -> scores (B, T, V)."""
 
     def __init__(self, scheme, V, n_heads=2, width=32, shift=0, longest=64):
         super().__init__()
-        config = TransformerConfig(
-            d_model=width, n_heads=n_heads, d_ff=64, n_encoder_layers=1, dropout=0.0, norm_place="pre",
-            positions=scheme if scheme in INSIDE else "none", relative_buckets=16, relative_max_distance=32,
-        )  # fmt: skip
         self.token, self.answer = TokenEmbedding(V, width), nn.Linear(width, V)
-        self.stack = TransformerEncoder(config)
-        added = {
-            "sinusoidal": SinusoidalPositionalEncoding(width),
-            "learned": LearnedPositionalEmbedding(longest, width),
-        }
-        self.places, self.shift = added.get(scheme), shift
+        self.stack = causal_layer(scheme, n_heads, width)
+        fixed, learned = SinusoidalPositionalEncoding(width), LearnedPositionalEmbedding(longest, width)
+        self.places = {"sinusoidal": fixed, "learned": learned}.get(scheme)
+        self.shift = shift
 
     def forward(self, tokens):
         T, x = tokens.size(1), self.token(tokens)  # (B, T, D)
@@ -922,9 +930,8 @@ prove("with std 0.02 or 1/√D the first loss is within 0.8 of ln V", near < 0.8
 #
 # ## 7 What must be refused
 #
-# Sines and cosines come in pairs, so widths must be even. (The usual program fails on odd ones with a message about
-# shapes, or worse, fills one column less.) A table has an end. Positions are whole numbers. Each error names the
-# argument:
+# Sines and cosines come in pairs, so widths must be even. A table has an end. Positions are whole numbers. Each error
+# names the argument:
 
 # %% id="errors"
 attempts = {
@@ -944,12 +951,24 @@ for name, attempt in attempts.items():
         print(f"{name}: {error}")
 prove("six wrong uses are refused with an error that names the argument", refused == len(attempts))
 
+# %% [markdown] id="errors-usual-says"
+# The usual program refuses too, but by accident and in other words. Here are its two messages, for a text longer than
+# its 5000 rows and for a table of odd width:
+
+
 # %% id="errors-usual"
-try:
-    usual(torch.randn(1, 5001, 64))  # the usual program of section 2.5, which has 5000 rows
-except RuntimeError as error:
-    print("the usual program:", error)
-    prove("the usual program's error for too long an input does not mention positions", "position" not in str(error))
+def fill(d_model, T=5):
+    table = torch.zeros(T, d_model)
+    angle = torch.arange(T)[:, None] * 10000.0 ** (-torch.arange(0, d_model, 2) / d_model)
+    table[:, 0::2], table[:, 1::2] = angle.sin(), angle.cos()
+
+
+for name, attempt in (("too long", lambda: usual(torch.randn(1, 5001, 64))), ("odd", lambda: fill(15))):
+    try:
+        attempt()
+    except RuntimeError as error:
+        print(f"{name}:", str(error).split(".")[0])
+        prove(f"the usual program's error, {name}, names no argument", "d_model" not in str(error))
 
 # %% [markdown] id="museum"
 # ## 8 Bug museum
@@ -998,9 +1017,31 @@ law = complaint(testing.assert_padding_invariant, repaired, x, side="left", modu
 prove("museum 2: positions that count real tokens obey the law", not law)
 
 # %% [markdown] id="museum-padding-says"
-# With rotary positions, ALiBi or T5 the same padding does no harm, because all distances stay. That is one more reason
-# why they are popular for generation.
-#
+# Schemes that see only distances need no such care:
+
+
+# %% id="museum-padding-relative"
+def relative(x, real, bias=None, turn=None):
+    mask = masks.combine_masks(real[:, None, None], masks.causal_mask(x.size(1)))
+    bias = bias(x.size(1)) if bias else None
+    return attention(x, mask=mask, bias=bias, rotation=turn(torch.arange(x.size(1))) if turn else None)
+
+
+def law_for(**scheme):
+    return complaint(
+        testing.assert_padding_invariant,
+        lambda x, real: relative(x, real, **scheme),
+        x,
+        side="left",
+        module=attention,
+    )
+
+
+buckets = positions.RelativePositionBias(2, bidirectional=False)
+for name, scheme in (("rotary", {"turn": rotary}), ("ALiBi", {"bias": positions.ALiBi(2)}), ("T5", {"bias": buckets})):
+    prove(f"left padding does no harm to {name}, even counted by columns", not law_for(**scheme))
+
+# %% [markdown] id="museum-layouts-question"
 # **Exhibit 3.** A checkpoint trained with one rotary layout is loaded into code with the other. *Shapes and names
 # fit.*
 
