@@ -1,5 +1,6 @@
 """pyproject.toml is the one list of dependencies; everything else that names one agrees with it."""
 
+import itertools
 import re
 import tomllib
 from pathlib import Path
@@ -13,11 +14,8 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-REQUIREMENTS = [
-    Requirement(line)
-    for line in PROJECT["dependencies"] + sum(PROJECT["optional-dependencies"].values(), [])
-    if not line.startswith("course-lib[")
-]
+EVERYTHING = itertools.chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
+REQUIREMENTS = [Requirement(line) for line in EVERYTHING if not line.startswith("course-lib[")]
 PYTHON = SpecifierSet(PROJECT["requires-python"])
 
 
