@@ -3,7 +3,7 @@
 #
 # In this notebook you let several attentions run side by side, prove that your layer equals PyTorch's, and measure what
 # heads do once trained. Afterwards you can split, merge, mask, group and cache heads, and test what is said of them. It
-# builds on chapter 1. Measured: 30 seconds of processor time, 0.8 GB of memory. Run the first cell:
+# builds on chapter 1. Measured: 30 seconds of processor time, 0.6 GB of memory. Run the first cell:
 
 # %% id="first-look"
 import torch
