@@ -1,6 +1,7 @@
 """Fixtures shared by the tests, and tables of what they measured at the end of a run: parity, and laws obeyed."""
 
 import math
+import signal
 from collections import defaultdict
 
 import pytest
@@ -15,6 +16,9 @@ def pytest_configure(config):
     import exercise_table  # printed by the process that the parallel workers report to, which loads only this file
 
     config.pluginmanager.register(exercise_table)
+    # A run that a script starts in the background ignores interrupts, and so would all that the tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 DEVICES = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
