@@ -15,9 +15,8 @@ from torch import nn
 from course_lib import exercises as ex
 from course_lib.exercises import registry
 from course_lib.exercises.engine import session
-from course_lib.exercises.engine.bench import RIGHT, WRONG, bench
+from course_lib.exercises.engine.bench import RIGHT, WRONG
 from course_lib.exercises.engine.check import examine
-from course_lib.exercises.engine.messages import message
 from course_lib.exercises.engine.question import judge
 from course_lib.exercises.engine.source import same_code, source_of
 from course_lib.exercises.engine.spec import (
@@ -35,16 +34,6 @@ def _fresh_session(monkeypatch):
 @pytest.fixture
 def exercise():
     return make()
-
-
-def text_of(exercise, candidate, keep=False):
-    return message(bench(exercise), examine(exercise, candidate), candidate, keep)
-
-
-def aspect(exercise, candidate):
-    finding = bench(exercise).examine(candidate)
-    assert finding.verdict == WRONG
-    return finding.failure.difference.aspect
 
 
 # Hints and solution ------------------------------------------------------------------------------------------------
