@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from course_lib.positions import RotaryLayout
 
@@ -65,6 +65,8 @@ class TransformerConfig:
     bias: bool = True  # in linear maps and LayerNorm
     attention_scale: float | None = None  # 1 / sqrt(E) unless given
     residual: bool = True  # False only to see what breaks
+    inner_attention: Callable[[], nn.Module] | None = None  # makes what attends in the heads of self-attention
+    feed_forward: Callable[["TransformerConfig"], Any] | None = None  # makes what stands in for `FeedForward`
 
     # Embeddings and head
     scale_embeddings: bool = True  # token vectors times sqrt(D)

@@ -205,11 +205,14 @@ def build_attention(config: TransformerConfig, *, cross: bool = False) -> MultiH
         scale=config.attention_scale,
         window=None if cross else config.window,
         fused=not cross,
+        inner=None if cross or config.inner_attention is None else config.inner_attention(),
     )
 
 
 def build_feed_forward(config: TransformerConfig) -> FeedForward:
-    """Return the feed-forward that the config describes."""
+    """Return the feed-forward that the config describes, or the module that stands in for it."""
+    if config.feed_forward is not None:
+        return config.feed_forward(config)
     return FeedForward(
         config.d_model,
         config.ff_width,

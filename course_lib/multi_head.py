@@ -52,6 +52,8 @@ class MultiHeadAttention(nn.Module):
             calls without `causal`. Self-attention only.
         fused: compute queries, keys and values of self-attention by one matrix product. A state dict of either form
             loads into the other.
+        inner: attends in each head in place of `scaled_dot_product_attention`, whose arguments it takes, `backend`
+            aside; see `course_lib.variants.efficient`.
 
     Raises ValueError if the widths and heads do not fit each other.
     """
@@ -69,6 +71,7 @@ class MultiHeadAttention(nn.Module):
         scale: float | None = None,
         window: int | None = None,
         fused: bool = False,
+        inner: nn.Module | None = None,
     ) -> None:
         super().__init__()
         sizes = {"d_model": d_model, "n_heads": n_heads, "n_kv_heads": n_kv_heads, "d_head": d_head}
@@ -89,6 +92,7 @@ class MultiHeadAttention(nn.Module):
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.d_head = d_model // n_heads if d_head is None else d_head
         self.dropout, self.scale, self.window, self.fused = dropout, scale, window, fused
+        self.inner = inner
 
         d_query, d_key = n_heads * self.d_head, n_kv_heads * self.d_head
         self._widths = [d_query, d_key, d_key]
@@ -202,7 +206,7 @@ class MultiHeadAttention(nn.Module):
         B, H, T, E = query.shape
         G, S = self.n_kv_heads, key.size(2)
         share = H // G
-        folded = share > 1 and T == 1
+        folded = share > 1 and T == 1 and self.inner is None
         if folded:
             # In decoding, the heads of a group stand in as the queries of one: no copy of the cached keys.
             query = query.reshape(B, G, share, E)  # (B, H, 1, E) -> (B, G, H / G, E)
@@ -212,7 +216,8 @@ class MultiHeadAttention(nn.Module):
         if bias is not None and bias.is_floating_point():
             bias = bias.to(query.dtype)  # tables of positions stay float32 under autocast
         dropout = self.dropout if self.training else 0.0
-        result = scaled_dot_product_attention(
+        attend = scaled_dot_product_attention if self.inner is None else self.inner
+        result = attend(
             query,
             key,
             value,
