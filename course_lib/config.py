@@ -63,6 +63,9 @@ class TransformerConfig:
     norm_eps: float = 1e-5
     final_norm: bool | None = None  # after the last layer; only with norm_place "pre" unless given
     bias: bool = True  # in linear maps and LayerNorm
+    attention_bias: bool | None = None  # in the maps of attention; `bias` unless given
+    qkv_bias: bool | None = None  # in those of queries, keys and values; `attention_bias` unless given
+    feed_forward_bias: bool | None = None  # in the maps of the feed-forward; `bias` unless given
     attention_scale: float | None = None  # 1 / sqrt(E) unless given
     residual: bool = True  # False only to see what breaks
     inner_attention: Callable[[], nn.Module] | None = None  # makes what attends in the heads of self-attention
@@ -71,6 +74,7 @@ class TransformerConfig:
     # Embeddings and head
     scale_embeddings: bool = True  # token vectors times sqrt(D)
     embedding_norm: bool = False
+    n_token_types: int = 0  # rows of a table added to the token vectors, such as first and second sentence
     share_vocabulary: bool = False  # source and target have one table
     tie_embeddings: bool = True  # the head's weights are the target table
     head_bias: bool = False
@@ -95,7 +99,7 @@ class TransformerConfig:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
-        for name in ("n_encoder_layers", "n_decoder_layers"):
+        for name in ("n_encoder_layers", "n_decoder_layers", "n_token_types"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name}: expected an integer of at least 0, got {value!r}")

@@ -14,7 +14,7 @@ from course_lib.config import Activation, NormKind, NormPlace, TransformerConfig
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.positions import LearnedPositionalEmbedding
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -133,8 +133,8 @@ class FeedForward(nn.Module):
         for name, size in (("d_model", d_model), ("d_ff", d_ff)):
             if not isinstance(size, int) or size < 1:
                 raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
-        if activation not in _ACTIVATIONS:
-            raise ValueError(f"activation: expected one of {tuple(_ACTIVATIONS)}, got {activation!r}")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation: expected one of {tuple(ACTIVATIONS)}, got {activation!r}")
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout!r}")
         self.activation, self.dropout = activation, dropout
@@ -144,7 +144,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform each position: (..., D) -> (..., D)."""
-        activate = _ACTIVATIONS[self.activation]
+        activate = ACTIVATIONS[self.activation]
         if self.gate is None:
             inner = activate(self.up(x))  # (..., D) -> (..., F)
         else:
@@ -195,12 +195,14 @@ class TokenEmbedding(nn.Module):
 
 def build_attention(config: TransformerConfig, *, cross: bool = False) -> MultiHeadAttention:
     """Return the self-attention or the cross-attention that the config describes."""
+    bias = config.bias if config.attention_bias is None else config.attention_bias
     return MultiHeadAttention(
         config.d_model,
         config.n_heads,
         n_kv_heads=config.n_kv_heads,
         d_head=config.d_head,
-        bias=config.bias,
+        bias=bias if config.qkv_bias is None else config.qkv_bias,
+        output_bias=bias,
         dropout=config.dropout if config.attention_dropout is None else config.attention_dropout,
         scale=config.attention_scale,
         window=None if cross else config.window,
@@ -218,7 +220,7 @@ def build_feed_forward(config: TransformerConfig) -> FeedForward:
         config.ff_width,
         activation=config.activation,
         gated=config.gated,
-        bias=config.bias,
+        bias=config.bias if config.feed_forward_bias is None else config.feed_forward_bias,
         dropout=config.dropout if config.activation_dropout is None else config.activation_dropout,
     )
 

@@ -46,6 +46,7 @@ class MultiHeadAttention(nn.Module):
         d_head: width E of a head, D / H unless given.
         d_context: width of the context in cross-attention, D unless given.
         bias: whether the linear maps add a bias.
+        output_bias: whether the last of them does, `bias` unless given.
         dropout: probability of dropping an attention weight in training.
         scale: factor on the scores, 1 / sqrt(E) unless given (T5 uses 1).
         window: attend only to the `window` latest positions, the own one included; to window - 1 on either side in
@@ -72,6 +73,7 @@ class MultiHeadAttention(nn.Module):
         window: int | None = None,
         fused: bool = False,
         inner: nn.Module | None = None,
+        output_bias: bool | None = None,
     ) -> None:
         super().__init__()
         sizes = {"d_model": d_model, "n_heads": n_heads, "n_kv_heads": n_kv_heads, "d_head": d_head}
@@ -102,7 +104,7 @@ class MultiHeadAttention(nn.Module):
             self.query = nn.Linear(d_model, d_query, bias=bias)
             self.key = nn.Linear(d_context, d_key, bias=bias)
             self.value = nn.Linear(d_context, d_key, bias=bias)
-        self.output = nn.Linear(d_query, d_model, bias=bias)
+        self.output = nn.Linear(d_query, d_model, bias=bias if output_bias is None else output_bias)
         self.register_load_state_dict_pre_hook(_fuse_or_separate)
         self.reset_parameters()
 

@@ -37,13 +37,26 @@ class Embedding(nn.Module):
             self.positions = SinusoidalPositionalEncoding(config.d_model)
         elif config.positions == "learned":
             self.positions = LearnedPositionalEmbedding(config.max_length, config.d_model)
+        self.token_types: TokenEmbedding | None = None
+        if config.n_token_types:
+            self.token_types = TokenEmbedding(config.n_token_types, config.d_model, scale=False)
         kind = config.norm if config.embedding_norm else "none"
         self.norm = build_norm(kind, config.d_model, eps=config.norm_eps, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout)
         init_weights(self, config, n_residuals=1)
 
-    def forward(self, tokens: Tensor, positions: Tensor | None = None, *, offset: int = 0) -> Tensor:
-        """Token ids (B, T) -> (B, T, D). Positions are offset, offset + 1, ... unless given as (T,) or (B, T)."""
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        *,
+        offset: int = 0,
+        token_types: Tensor | None = None,
+    ) -> Tensor:
+        """Token ids (B, T) -> (B, T, D). Positions are offset, offset + 1, ... unless given as (T,) or (B, T).
+
+        `token_types`, ids (B, T), are 0 unless given.
+        """
         dim = 3 if self.tokens is None else 2
         if tokens.dim() != dim or tokens.size(1) == 0:
             what = "vectors (B, T, D)" if self.tokens is None else "ids (B, T)"
@@ -58,6 +71,11 @@ class Embedding(nn.Module):
                     )
                 positions = torch.arange(offset, end, device=x.device)
             x = x + self.positions(positions).to(x.dtype)  # (B, T, D) + (T, D) or (B, T, D)
+        if self.token_types is not None:
+            types = torch.zeros(1, 1, dtype=torch.long, device=x.device) if token_types is None else token_types
+            x = x + self.token_types(types)  # (B, T, D) + (1, 1, D) or (B, T, D)
+        elif token_types is not None:
+            raise ValueError("token_types: expected None, the config has n_token_types=0")
         return self.dropout(self.norm(x))
 
 

@@ -1,0 +1,223 @@
+"""Folders with a model: `config.json` and its weights as safetensors, in one file or in shards with an index.
+
+The layout is that of `transformers` and the Hugging Face hub. Pickled weights are never opened: unpickling runs code.
+"""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from course_lib.files import write_atomic
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+SHARD_BYTES = 2_000_000_000
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_FILES = [CONFIG, "*.safetensors", INDEX, "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json"]
+
+
+def locate(path_or_name: str | os.PathLike[str], *, revision: str | None = None) -> Path:
+    """Return the folder of a model: the path if it is one, else that of the model of this name on the hub.
+
+    The hub is asked through `huggingface_hub`, so its cache, its token and HF_HOME, HF_TOKEN, HF_HUB_OFFLINE hold.
+    Raises FileNotFoundError if there is neither, ConnectionError if the hub cannot be reached.
+    """
+    folder = Path(path_or_name)
+    if folder.is_dir():
+        return folder
+    name = str(path_or_name)
+    if folder.exists():
+        raise ValueError(f"path_or_name: expected a folder with {CONFIG}, got the file {name}")
+    if not _HUB_NAME.fullmatch(name) or name.startswith("."):
+        raise FileNotFoundError(f"path_or_name: no folder {name}")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=_HUB_FILES))
+    except RepositoryNotFoundError as error:
+        raise FileNotFoundError(
+            f"path_or_name: no folder {name}, and no model of that name on the hub that this account may read"
+        ) from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise ConnectionError(
+            f"path_or_name: no folder {name}, no copy of it in the hub's cache, and the hub cannot be reached"
+        ) from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read `config.json` as a dictionary. Raises FileNotFoundError or ValueError that names the file."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: not there; a model's folder holds {CONFIG} and {WEIGHTS}")
+    found = _read_json(path)
+    if "model_type" not in found:
+        raise ValueError(f"{path}: expected an entry model_type, got only {sorted(found)[:8]}")
+    return found
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise ValueError(f"{path}: expected JSON, {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(found).__name__}")
+    return found
+
+
+class Weights(Mapping[str, Tensor]):
+    """The tensors of a folder by name, each read from its file when it is asked for.
+
+    Opening it reads the headers only, and refuses files that are not whole.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file_of = _files_by_tensor(folder)
+        self._open = {path: _open(path) for path in sorted(set(self.file_of.values()))}
+        present = {path: set(file.keys()) for path, file in self._open.items()}
+        for name, path in self.file_of.items():
+            if name not in present[path]:
+                raise ValueError(f"{path}: the tensor {name} is missing, which {INDEX} says is in this file")
+
+    def __getitem__(self, name: str) -> Tensor:
+        # A copy: the model must not depend on a file that may be replaced.
+        return self._open[self.file_of[name]].get_tensor(name).clone()
+
+    def __iter__(self) -> Any:
+        return iter(self.file_of)
+
+    def __len__(self) -> int:
+        return len(self.file_of)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor, without reading it."""
+        return tuple(self._open[self.file_of[name]].get_slice(name).get_shape())
+
+
+def _files_by_tensor(folder: Path) -> dict[str, Path]:
+    """Where each tensor lies."""
+    single, index = folder / WEIGHTS, folder / INDEX
+    if single.is_file():
+        return dict.fromkeys(_open(single).keys(), single)
+    if index.is_file():
+        places = _read_json(index).get("weight_map")
+        if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
+            raise ValueError(f"{index}: expected an entry weight_map, from names of tensors to files")
+        for name, file in places.items():
+            if Path(file).name != file:
+                raise ValueError(f"{index}: expected the name of a file in this folder for {name}, got {file}")
+            if not (folder / file).is_file():
+                raise FileNotFoundError(f"{folder / file}: not there; {INDEX} says that it holds {name}")
+        return {name: folder / file for name, file in places.items()}
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    if pickles:
+        raise ValueError(
+            f"{folder / pickles[0]}: refused, unpickling runs code of whoever wrote the file; expected {WEIGHTS}"
+        )
+    raise FileNotFoundError(f"{single}: not there, nor {INDEX}")
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(str(path), framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise ValueError(
+            f"{path}: not a whole safetensors file ({error}); it may be half downloaded, fetch it again"
+        ) from error
+
+
+def write_model(
+    folder: str | os.PathLike[str],
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    *,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Write a folder that holds the old model or the new one, never half of one; other files in it stay.
+
+    All is written beside the folder first and then moved into place. Raises OSError if that is not possible.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"path: expected a folder, got the file {folder}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+    try:
+        staged.chmod(0o755)
+        write_atomic(staged / CONFIG, json.dumps(dict(config), indent=2, sort_keys=True) + "\n")
+        _write_weights(staged, tensors, shard_bytes)
+        if not folder.exists():
+            os.replace(staged, folder)
+            return
+        new = {path.name for path in staged.iterdir()}
+        for name in sorted(new):
+            os.replace(staged / name, folder / name)
+        for old in [*folder.glob("model*.safetensors"), folder / INDEX]:
+            if old.name not in new:
+                old.unlink(missing_ok=True)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _write_weights(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int) -> None:
+    shards: list[dict[str, Tensor]] = [{}]
+    room = shard_bytes
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        if tensor.nbytes > room and shards[-1]:
+            shards.append({})
+            room = shard_bytes
+        shards[-1][name] = tensor
+        room -= tensor.nbytes
+    places = {}
+    for number, shard in enumerate(shards, start=1):
+        file = WEIGHTS if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+        # Each on its own memory, once: safetensors refuses tensors that share it.
+        whole = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in shard.items()}
+        write_atomic(folder / file, save(whole, metadata={"format": "pt"}))
+        places.update(dict.fromkeys(shard, file))
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())}, "weight_map": places}
+        write_atomic(folder / INDEX, json.dumps(index, indent=2) + "\n")
+
+
+def check_tensors(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse weights that miss a tensor, have one too many, or one of another shape than expected.
+
+    Raises ValueError that names the tensors and the file.
+    """
+    where = weights.folder / WEIGHTS if (weights.folder / WEIGHTS).is_file() else weights.folder / INDEX
+    missing = sorted(set(expected) - set(weights))
+    if missing:
+        raise ValueError(
+            f"{where}: missing {_some(missing)} of shape {expected[missing[0]]}, which the config asks for"
+        )
+    extra = sorted(set(weights) - set(expected))
+    if extra:
+        raise ValueError(f"{weights.file_of[extra[0]]}: holds {_some(extra)}, for which the config has no place")
+    for name, shape in expected.items():
+        if weights.shape(name) != tuple(shape):
+            raise ValueError(
+                f"{weights.file_of[name]}: expected {name} of shape {tuple(shape)}, got {weights.shape(name)}"
+            )
+
+
+def _some(names: list[str]) -> str:
+    return f"the tensor {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def tensors_of(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The parameters of a model by name, those that are tied once, under their first name."""
+    return dict(model.named_parameters())

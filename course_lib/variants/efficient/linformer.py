@@ -1,0 +1,70 @@
+"""Linformer: keys and values compressed along the length by trained maps, so that each query sees `rank` of them.
+
+Shapes: B batch, H heads, T query positions, S key positions, E width of a head.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.variants.efficient.base import EfficientAttention, softmax_weights
+
+
+class LinformerAttention(EfficientAttention):
+    """Plain attention to `rank` trained mixtures of the keys, and of the values.
+
+    The mixtures reach over all positions, so nothing can be causal, and the length is bounded. The maps are trained:
+    before that they approximate nothing. Both are shared by the heads.
+
+    Args:
+        max_length: the longest S; shorter sequences use the first columns of the maps.
+        rank: mixtures of each kind.
+
+    Source: Wang et al. 2020, "Linformer", section 4, equation 7.
+    """
+
+    takes_causal = False
+    takes_bias = False
+    takes_any_mask = False
+
+    def __init__(self, max_length: int, rank: int) -> None:
+        super().__init__()
+        for name, size in (("max_length", max_length), ("rank", rank)):
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+        self.key_map = nn.Parameter(torch.empty(rank, max_length))
+        self.value_map = nn.Parameter(torch.empty(rank, max_length))
+        for parameter in (self.key_map, self.value_map):
+            nn.init.normal_(parameter, std=max_length**-0.5)  # mixtures about as long as what they mix
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        mask: Tensor | None,
+        causal: bool,
+        scale: float,
+        dropout: float,
+        bias: Tensor | None,
+    ) -> Tensor:
+        """Compress, then attend."""
+        key_map, value_map = self._maps(key, mask)
+        weights = softmax_weights(query, key_map @ key, mask=None, causal=False, scale=scale, bias=None)
+        weights = torch.dropout(weights, dropout, True) if dropout > 0 else weights
+        return weights @ (value_map @ value)  # (B, H, T, rank) @ (B, H, rank, E')
+
+    def weights(
+        self, query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool, scale: float, bias: Tensor | None
+    ) -> Tensor:
+        """Softmax over the mixtures, times the mixtures of the values; the rows do not sum to one."""
+        key_map, value_map = self._maps(key, mask)
+        return softmax_weights(query, key_map @ key, mask=None, causal=False, scale=scale, bias=None) @ value_map
+
+    def _maps(self, key: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The maps for these keys, (rank, S) or (B, H or 1, rank, S), zero at hidden ones."""
+        S, limit = key.size(-2), self.key_map.size(-1)
+        if S > limit:
+            raise ValueError(f"key: expected at most max_length={limit} positions, got {S}")
+        maps = self.key_map[:, :S].to(key.dtype), self.value_map[:, :S].to(key.dtype)
+        return maps if mask is None else (maps[0] * mask, maps[1] * mask)

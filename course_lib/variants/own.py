@@ -1,0 +1,103 @@
+"""Folders for the models of the course that follow no published architecture, whatever their config.
+
+`config.json` holds the fields of `TransformerConfig`; the tensors have the names of the state dict.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from course_lib.config import TransformerConfig
+from course_lib.positions import LinearScaling, Llama3Scaling, NTKScaling
+from course_lib.transformer import LanguageModel, Transformer
+from course_lib.variants.checkpoint import Weights, check_tensors, tensors_of, write_model
+from course_lib.variants.encoder_model import EncoderModel
+
+MODELS: dict[str, type[nn.Module]] = {
+    "course_transformer": Transformer,
+    "course_language_model": LanguageModel,
+    "course_encoder": EncoderModel,
+}
+_SCALINGS = {kind.__name__: kind for kind in (LinearScaling, NTKScaling, Llama3Scaling)}
+
+
+def config_to_dict(config: TransformerConfig) -> dict[str, Any]:
+    """Return the fields as what JSON can hold. Raises ValueError for a scaling that is a function of one's own."""
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    scaling = config.rotary_scaling
+    if scaling is not None:
+        if type(scaling) not in _SCALINGS.values():
+            raise ValueError(f"rotary_scaling: expected one of {tuple(_SCALINGS)} to be saved, got {scaling!r}")
+        fields["rotary_scaling"] = {"kind": type(scaling).__name__, **dataclasses.asdict(scaling)}  # type: ignore[call-overload]
+    for name, value in fields.items():
+        if name != "rotary_scaling" and not isinstance(value, str | int | float | None):
+            raise ValueError(f"{name}: expected what JSON can hold to be saved, got {value!r}")
+    return fields
+
+
+def config_from_dict(fields: Mapping[str, Any]) -> TransformerConfig:
+    """Read what `config_to_dict` wrote. Raises ValueError that names an unknown field."""
+    known = {field.name for field in dataclasses.fields(TransformerConfig)}
+    unknown = sorted(set(fields) - known)
+    if unknown:
+        raise ValueError(f"{unknown[0]}: not a field of TransformerConfig")
+    scaling = fields.get("rotary_scaling")
+    if scaling is None:
+        return TransformerConfig(**fields)
+    numbers = dict(scaling)
+    kind = numbers.pop("kind", None)
+    if kind not in _SCALINGS:
+        raise ValueError(f"rotary_scaling: expected a kind of {tuple(_SCALINGS)}, got {kind!r}")
+    return TransformerConfig(**{**fields, "rotary_scaling": _SCALINGS[kind](**numbers)})
+
+
+def save_own(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write a `Transformer`, `LanguageModel` or `EncoderModel` of any config; see `write_model`."""
+    kinds = {kind: name for name, kind in MODELS.items()}
+    if type(model) not in kinds:
+        raise TypeError(f"model: expected one of {tuple(kind.__name__ for kind in kinds)}, got {type(model).__name__}")
+    content = {
+        "model_type": kinds[type(model)],
+        "architectures": [type(model).__name__],
+        "transformer": config_to_dict(model.config),  # type: ignore[arg-type]
+    }
+    if isinstance(model, EncoderModel):
+        content["head"] = model.options()
+    write_model(path, content, tensors_of(model))
+
+
+def load_own(folder: Path, found: Mapping[str, Any], dtype: torch.dtype | None) -> nn.Module:
+    """Read a folder that `save_own` wrote, `found` being the content of its `config.json`."""
+    try:
+        config = config_from_dict(found["transformer"])
+        with torch.device("meta"):
+            kind: Any = MODELS[found["model_type"]]
+            model = kind(config, **found.get("head", {}))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder / 'config.json'}: {error}") from error
+    weights = Weights(folder)
+    check_tensors(weights, {name: tuple(tensor.shape) for name, tensor in tensors_of(model).items()})
+    fill(model, {name: weights[name] for name in weights}, dtype)
+    return model.eval()
+
+
+def fill(model: nn.Module, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> None:
+    """Give a model on the meta device its parameters; those that were tied stay tied."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    groups = list(names.values())
+    state = {name: tensor if dtype is None else tensor.to(dtype) for name, tensor in tensors.items()}
+    model.load_state_dict(state, strict=False, assign=True)
+    for first, *others in groups:
+        parameter = model.get_parameter(first)
+        if parameter.is_meta:
+            raise ValueError(f"tensors: {first} is missing")
+        for other in others:
+            part, _, last = other.rpartition(".")
+            setattr(model.get_submodule(part), last, parameter)
