@@ -76,7 +76,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-class Weights(Mapping[str, Tensor]):
+class Weights:
     """The tensors of a folder by name, each read from its file when it is asked for.
 
     Opening it reads the headers only, and refuses files that are not whole.
@@ -91,15 +91,9 @@ class Weights(Mapping[str, Tensor]):
             if name not in present[path]:
                 raise ValueError(f"{path}: the tensor {name} is missing, which {INDEX} says is in this file")
 
-    def __getitem__(self, name: str) -> Tensor:
-        # A copy: the model must not depend on a file that may be replaced.
+    def read(self, name: str) -> Tensor:
+        """A tensor; a copy, as the model must not depend on a file that may be replaced."""
         return self._open[self.file_of[name]].get_tensor(name).clone()
-
-    def __iter__(self) -> Any:
-        return iter(self.file_of)
-
-    def __len__(self) -> int:
-        return len(self.file_of)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor, without reading it."""
@@ -199,12 +193,12 @@ def check_tensors(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> 
     Raises ValueError that names the tensors and the file.
     """
     where = weights.folder / WEIGHTS if (weights.folder / WEIGHTS).is_file() else weights.folder / INDEX
-    missing = sorted(set(expected) - set(weights))
+    missing = sorted(set(expected) - set(weights.file_of))
     if missing:
         raise ValueError(
             f"{where}: missing {_some(missing)} of shape {expected[missing[0]]}, which the config asks for"
         )
-    extra = sorted(set(weights) - set(expected))
+    extra = sorted(set(weights.file_of) - set(expected))
     if extra:
         raise ValueError(f"{weights.file_of[extra[0]]}: holds {_some(extra)}, for which the config has no place")
     for name, shape in expected.items():

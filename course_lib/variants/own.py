@@ -82,7 +82,7 @@ def load_own(folder: Path, found: Mapping[str, Any], dtype: torch.dtype | None) 
         raise ValueError(f"{folder / 'config.json'}: {error}") from error
     weights = Weights(folder)
     check_tensors(weights, {name: tuple(tensor.shape) for name, tensor in tensors_of(model).items()})
-    fill(model, {name: weights[name] for name in weights}, dtype)
+    fill(model, {name: weights.read(name) for name in weights.file_of}, dtype)
     return model.eval()
 
 
