@@ -1,24 +1,103 @@
-"""Data for the notebooks: real text and synthetic tasks that need no network, and opt-in downloads.
+"""Data: real text and synthetic tasks that need no network, opt-in downloads, tokenizers, pairs, batches.
 
-Nothing here knows of models.
+Nothing here knows of models. Modules are imported when one of their names is used.
 """
 
-from .download import DataFile, DownloadError, data_folder, fetch, tiny_shakespeare
-from .registry import FILES
-from .synthetic import Recall, associative_recall, copy_task, noise_floor, noise_tokens
-from .text import reference_text
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .batches import Batches, TokenBatches, TokenWindows, encode_pairs, pad_batch
+    from .download import DownloadError, data_folder, fetch, tiny_shakespeare
+    from .pairs import (
+        Pair,
+        date_locales,
+        date_pairs,
+        date_words,
+        load_pairs,
+        multi30k,
+        number_languages,
+        number_pairs,
+        number_words,
+        read_pairs,
+    )
+    from .registry import FILES, DataFile
+    from .synthetic import Recall, associative_recall, copy_task, noise_floor, noise_tokens
+    from .text import reference_text
+    from .token_files import open_tokens, write_tokens
+
+_HOME = {
+    "FILES": "registry",
+    "Batches": "batches",
+    "DataFile": "registry",
+    "DownloadError": "download",
+    "Pair": "pairs",
+    "Recall": "synthetic",
+    "TokenBatches": "batches",
+    "TokenWindows": "batches",
+    "associative_recall": "synthetic",
+    "copy_task": "synthetic",
+    "data_folder": "download",
+    "date_locales": "pairs",
+    "date_pairs": "pairs",
+    "date_words": "pairs",
+    "encode_pairs": "batches",
+    "fetch": "download",
+    "load_pairs": "pairs",
+    "multi30k": "pairs",
+    "noise_floor": "synthetic",
+    "noise_tokens": "synthetic",
+    "number_languages": "pairs",
+    "number_pairs": "pairs",
+    "number_words": "pairs",
+    "open_tokens": "token_files",
+    "pad_batch": "batches",
+    "read_pairs": "pairs",
+    "reference_text": "text",
+    "tiny_shakespeare": "download",
+    "write_tokens": "token_files",
+}
 
 __all__ = [
     "FILES",
+    "Batches",
     "DataFile",
     "DownloadError",
+    "Pair",
     "Recall",
+    "TokenBatches",
+    "TokenWindows",
     "associative_recall",
     "copy_task",
     "data_folder",
+    "date_locales",
+    "date_pairs",
+    "date_words",
+    "encode_pairs",
     "fetch",
+    "load_pairs",
+    "multi30k",
     "noise_floor",
     "noise_tokens",
+    "number_languages",
+    "number_pairs",
+    "number_words",
+    "open_tokens",
+    "pad_batch",
+    "read_pairs",
     "reference_text",
     "tiny_shakespeare",
+    "write_tokens",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value  # the next use finds it at once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

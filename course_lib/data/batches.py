@@ -1,0 +1,314 @@
+"""Batches in a repeatable order: by token count with length bucketing, and windows of a long text.
+
+Both kinds share one contract. A `for` loop runs to the end of the epoch, the next loop runs the next epoch, `forever`
+never ends. The order follows from the seed alone. `state_dict` says how far it has come, as plain numbers for JSON.
+With `world_size` ranks, rank r gets micro-batches r, r + world_size, ... of the one order that all ranks share, so
+that a step sees the same micro-batches however many processes they are spread over.
+
+Batches are dicts of int64 tensors: {"source" (B, S), "target" (B, T)}, {"tokens" (B, T)} or {"tokens" (B, T),
+"labels" (B,)}.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .pairs import Pair
+
+Batch = dict[str, Tensor]
+Example = Mapping[str, Sequence[int] | int]
+POOL = 100  # batches: examples are sorted by length within pools of about so many
+
+
+class Encoder(Protocol):
+    """What `encode_pairs` needs of a tokenizer."""
+
+    def encode_batch(self, texts: Sequence[str], *, bos: bool = False, eos: bool = False) -> list[list[int]]:
+        """Return the ids of each text."""
+        ...
+
+
+def encode_pairs(pairs: Sequence[Pair], source: Encoder, target: Encoder | None = None) -> list[dict[str, list[int]]]:
+    """Turn pairs of texts into examples for `TokenBatches`.
+
+    "source" holds ids … eos, as `source.encode(text, eos=True)`, so that it is never empty; "target" holds bos … eos.
+    One tokenizer serves both sides unless `target` is given.
+    """
+    target = source if target is None else target
+    sources = source.encode_batch([pair.source for pair in pairs], eos=True)
+    targets = target.encode_batch([pair.target for pair in pairs], bos=True, eos=True)
+    return [{"source": s, "target": t} for s, t in zip(sources, targets, strict=True)]
+
+
+def pad_batch(examples: Sequence[Example], pad_id: int = 0) -> Batch:
+    """Stack examples: lists of ids, padded on the right to the longest, give (B, T), single numbers give (B,)."""
+    if not examples:
+        raise ValueError("examples: expected at least one")
+    batch: Batch = {}
+    for key, first in examples[0].items():
+        values = [example[key] for example in examples]
+        if isinstance(first, int):
+            batch[key] = torch.tensor(values, dtype=torch.int64)
+            continue
+        rows = [list(cast(Sequence[int], value)) for value in values]
+        width = max(map(len, rows))
+        batch[key] = torch.tensor([row + [pad_id] * (width - len(row)) for row in rows], dtype=torch.int64)  # (B, T)
+    return batch
+
+
+class Batches(ABC):
+    """What every kind of batches offers; see the head of this module.
+
+    `batches_per_step` is the number of micro-batches of a step over all ranks, a multiple of `world_size`; each epoch
+    has a multiple of it, so that no step spans two epochs and all ranks end together.
+    """
+
+    def __init__(self, *, seed: int, rank: int, world_size: int, batches_per_step: int | None) -> None:
+        if world_size < 1 or not 0 <= rank < world_size:
+            raise ValueError(f"rank, world_size: expected 0 <= rank < world_size, got {rank} and {world_size}")
+        per_step = world_size if batches_per_step is None else batches_per_step
+        if per_step < 1 or per_step % world_size:
+            raise ValueError(f"batches_per_step: expected a multiple of world_size={world_size}, got {per_step}")
+        self.seed, self.rank, self.world_size, self.batches_per_step = seed, rank, world_size, per_step
+        self.epoch = 0
+        self._done = 0  # micro-batches of this epoch that all ranks together have taken
+
+    @abstractmethod
+    def _plan(self, epoch: int) -> Sequence[Sequence[int]]:
+        """Return the micro-batches of an epoch, over all ranks, as lists of example numbers."""
+
+    @abstractmethod
+    def _load(self, numbers: Sequence[int], epoch: int) -> Batch:
+        """Return one micro-batch."""
+
+    @abstractmethod
+    def _identity(self) -> dict[str, int]:
+        """Return what the order depends on; a state is refused where this differs."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches of this rank from here to the end of the epoch."""
+        ended = False
+        while not ended:
+            epoch, plan = self.epoch, self._plan(self.epoch)
+            numbers = plan[self._done + self.rank]
+            self._done += self.world_size
+            ended = self._done >= len(plan)
+            if ended:
+                self.epoch, self._done = epoch + 1, 0
+            yield self._load(numbers, epoch)
+
+    def forever(self) -> Iterator[Batch]:
+        """Yield the batches of this rank, epoch after epoch, without end."""
+        while True:
+            yield from self
+
+    def __len__(self) -> int:
+        """Return the number of batches that this rank gets in the current epoch."""
+        return len(self._plan(self.epoch)) // self.world_size
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the place in the order as plain numbers: after the batch that was yielded last."""
+        return {"epoch": self.epoch, "done": self._done, **self._identity()}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on where `state` was taken; the number of ranks may differ.
+
+        Raises ValueError where the state belongs to other data, another seed or other sizes.
+        """
+        for name, value in self._identity().items():
+            if state.get(name) != value:
+                raise ValueError(f"state: taken with {name}={state.get(name)}, these batches have {name}={value}")
+        epoch, done = state["epoch"], state["done"]
+        if epoch < 0 or done < 0 or done % self.world_size or done >= len(self._plan(epoch)):
+            raise ValueError(f"state: expected a place where all {self.world_size} ranks stand, got {done} of {epoch}")
+        self.epoch, self._done = epoch, done
+
+
+class TokenBatches(Batches):
+    """Batches of about equal token counts: examples of like length together, so that little is padded.
+
+    Examples are shuffled, sorted by length within pools, cut so that rows times the longest row, the padding included,
+    stays within `max_tokens` on each side, and the batches are shuffled. Every example comes once an epoch.
+
+    Args:
+        examples: dicts of id lists (and single numbers, such as labels), all with the same keys.
+        max_tokens: ids of a batch at most, padding included; for pairs on each side.
+        shuffle: False keeps one order by length for every epoch, for evaluation.
+        bucket: False cuts batches in shuffled order without looking at lengths, to see what bucketing saves.
+        max_examples: rows of a batch at most.
+        pad_id: fills rows up to the longest.
+        seed, rank, world_size, batches_per_step: see `Batches`.
+
+    Raises:
+        ValueError: an example longer than `max_tokens`, or fewer examples than `batches_per_step`.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        *,
+        max_tokens: int,
+        shuffle: bool = True,
+        bucket: bool = True,
+        max_examples: int | None = None,
+        pad_id: int = 0,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        batches_per_step: int | None = None,
+    ) -> None:
+        super().__init__(seed=seed, rank=rank, world_size=world_size, batches_per_step=batches_per_step)
+        if max_examples is not None and max_examples < 1:
+            raise ValueError(f"max_examples: expected at least 1, got {max_examples}")
+        if len(examples) < self.batches_per_step:
+            raise ValueError(f"examples: expected at least {self.batches_per_step}, one a batch, got {len(examples)}")
+        self.examples, self.max_tokens, self.pad_id = examples, max_tokens, pad_id
+        self.shuffle, self.bucket, self.max_examples = shuffle, bucket, max_examples
+        sides = [_side_lengths(example) for example in examples]
+        self.lengths = [max(lengths) for lengths in sides]
+        self._order_key = [(longest, *lengths) for longest, lengths in zip(self.lengths, sides, strict=True)]
+        if (longest := max(self.lengths)) > max_tokens:
+            number = self.lengths.index(longest)
+            raise ValueError(f"max_tokens: expected {longest} or more, as long as example {number}, got {max_tokens}")
+        self._planned: tuple[int, list[list[int]]] | None = None
+
+    def padding_waste(self, epoch: int = 0) -> float:
+        """Return the share of ids in the batches of an epoch that are padding, in [0, 1)."""
+        real = padded = 0
+        keys = [key for key, value in self.examples[0].items() if not isinstance(value, int)]
+        for numbers in self._plan(epoch):
+            for key in keys:
+                lengths = [len(cast(Sequence[int], self.examples[number][key])) for number in numbers]
+                real += sum(lengths)
+                padded += len(lengths) * max(lengths)
+        return 1 - real / padded if padded else 0.0
+
+    def _identity(self) -> dict[str, int]:
+        return {"seed": self.seed, "max_tokens": self.max_tokens, "examples": len(self.examples)}
+
+    def _load(self, numbers: Sequence[int], epoch: int) -> Batch:
+        return pad_batch([self.examples[number] for number in numbers], self.pad_id)
+
+    def _plan(self, epoch: int) -> list[list[int]]:
+        if self._planned is None or self._planned[0] != (epoch if self.shuffle else 0):
+            self._planned = (epoch if self.shuffle else 0, self._new_plan(epoch))
+        return self._planned[1]
+
+    def _new_plan(self, epoch: int) -> list[list[int]]:
+        draw = epoch_generator(self.seed, epoch)
+        n = len(self.examples)
+        order = torch.randperm(n, generator=draw).tolist() if self.shuffle else list(range(n))
+        if self.bucket:
+            pool = max(1, POOL * self.max_tokens * n // max(1, sum(self.lengths))) if self.shuffle else n
+            pools = [order[start : start + pool] for start in range(0, n, pool)]
+            order = [number for part in pools for number in sorted(part, key=self._order_key.__getitem__)]
+        batches = split_largest(self._cut(order), self.batches_per_step)
+        if self.shuffle:
+            batches = [batches[i] for i in torch.randperm(len(batches), generator=draw).tolist()]
+        return batches
+
+    def _cut(self, order: Sequence[int]) -> list[list[int]]:
+        """Cut an order of examples wherever one more would break a limit."""
+        batches: list[list[int]] = []
+        current: list[int] = []
+        longest = 0
+        for number in order:
+            longest = max(longest, self.lengths[number])
+            full = len(current) == self.max_examples or (len(current) + 1) * longest > self.max_tokens
+            if current and full:
+                batches.append(current)
+                current, longest = [], self.lengths[number]
+            current.append(number)
+        return [*batches, current]
+
+
+class TokenWindows(Batches):
+    """Windows of a long sequence of ids that may lie in a file larger than memory: {"tokens" (B, length + 1)}.
+
+    Each holds `length` predictions: tokens[:, :-1] to read, tokens[:, 1:] to predict. An epoch shows every window once,
+    in shuffled order; in each epoch the windows begin elsewhere, so that every place is seen as a beginning.
+
+    Args:
+        tokens: ids (N,): a file of `write_tokens`, which is mapped and not loaded, or a tensor.
+        length: predictions of a window.
+        batch_size: windows of a micro-batch.
+        shuffle: False gives windows from the start of the text, in its order, in every epoch.
+        seed, rank, world_size, batches_per_step: see `Batches`.
+    """
+
+    def __init__(
+        self,
+        tokens: str | Path | Tensor | Sequence[int],
+        *,
+        length: int,
+        batch_size: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        batches_per_step: int | None = None,
+    ) -> None:
+        super().__init__(seed=seed, rank=rank, world_size=world_size, batches_per_step=batches_per_step)
+        if length < 1 or batch_size < 1:
+            raise ValueError(f"length, batch_size: expected at least 1, got {length} and {batch_size}")
+        from .token_files import open_tokens
+
+        self.tokens = open_tokens(tokens) if isinstance(tokens, str | Path) else torch.as_tensor(tokens).numpy()
+        if self.tokens.ndim != 1:
+            raise ValueError(f"tokens: expected ids (N,), got {self.tokens.shape}")
+        self.length, self.batch_size, self.shuffle = length, batch_size, shuffle
+        if len(self.tokens) // length < 2 * self.batches_per_step:
+            needed = 2 * self.batches_per_step * length
+            raise ValueError(f"tokens: expected at least {needed:,} for windows of {length}, got {len(self.tokens):,}")
+        self._planned: tuple[int, list[list[int]]] | None = None
+
+    def _identity(self) -> dict[str, int]:
+        return {"seed": self.seed, "length": self.length, "batch_size": self.batch_size, "tokens": len(self.tokens)}
+
+    def _plan(self, epoch: int) -> list[list[int]]:
+        if self._planned is not None and self._planned[0] == epoch:
+            return self._planned[1]
+        draw = epoch_generator(self.seed, epoch)
+        first = int(torch.randint(self.length, (), generator=draw)) if self.shuffle else 0
+        count = (len(self.tokens) - 1 - first) // self.length
+        numbers = torch.randperm(count, generator=draw) if self.shuffle else torch.arange(count)
+        starts = (first + numbers * self.length).tolist()
+        batches = [starts[i : i + self.batch_size] for i in range(0, count, self.batch_size)]
+        self._planned = (epoch, split_largest(batches, self.batches_per_step))
+        return self._planned[1]
+
+    def _load(self, numbers: Sequence[int], epoch: int) -> Batch:
+        places = np.asarray(numbers)[:, None] + np.arange(self.length + 1)  # (B, 1) + (length + 1,) -> (B, length + 1)
+        return {"tokens": torch.from_numpy(self.tokens[places].astype(np.int64))}
+
+
+def epoch_generator(seed: int, epoch: int) -> torch.Generator:
+    """Return the generator of an epoch: the same for the same seed and epoch, whatever was drawn before."""
+    return torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+
+
+def split_largest(batches: list[list[int]], multiple: int) -> list[list[int]]:
+    """Halve the batch with most rows until the number of batches is a multiple: nothing is left out or repeated."""
+    batches = list(batches)
+    while len(batches) % multiple:
+        i = max(range(len(batches)), key=lambda k: len(batches[k]))
+        half = len(batches[i]) // 2
+        if not half:
+            raise ValueError(
+                f"batches_per_step: {len(batches)} batches of one example each are no multiple of {multiple}; "
+                f"let a batch hold more"
+            )
+        batches[i : i + 1] = [batches[i][:half], batches[i][half:]]
+    return batches
+
+
+def _side_lengths(example: Example) -> list[int]:
+    lengths = [len(value) for value in example.values() if not isinstance(value, int)]
+    if not lengths or not max(lengths):
+        raise ValueError(f"examples: expected ids in each, got {dict(example)}")
+    return lengths
