@@ -25,6 +25,7 @@ __all__ = [
     "MultiHeadAttention",
     "QKVProjection",
     "SelfAttention",
+    "check_inputs",
     "scaled_dot_product_attention",
 ]
 Backend = Literal["auto", "explicit", "fused"]
@@ -118,7 +119,7 @@ def scaled_dot_product_attention(
 
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
     """
-    _check_inputs(query, key, value, mask, bias)
+    check_inputs(query, key, value, mask, bias)
     _check_number("dropout", dropout, 0.0, 1.0)
     if scale is not None:
         _check_number("scale", scale, -math.inf, math.inf)
@@ -194,7 +195,8 @@ def _causal(query: Tensor, key: Tensor) -> Tensor:
     return causal_mask(query.size(-2), key.size(-2), device=query.device)
 
 
-def _check_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None) -> None:
+def check_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None) -> None:
+    """Raise what `scaled_dot_product_attention` raises for tensors that do not fit each other."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         _check_floating(name, tensor)
         if tensor.dim() < 2:

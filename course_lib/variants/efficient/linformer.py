@@ -64,7 +64,7 @@ class LinformerAttention(EfficientAttention):
     def _maps(self, key: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The maps for these keys, (rank, S) or (B, H or 1, rank, S), zero at hidden ones."""
         S, limit = key.size(-2), self.key_map.size(-1)
-        if S > limit:
+        if limit < S:
             raise ValueError(f"key: expected at most max_length={limit} positions, got {S}")
         maps = self.key_map[:, :S].to(key.dtype), self.value_map[:, :S].to(key.dtype)
         return maps if mask is None else (maps[0] * mask, maps[1] * mask)

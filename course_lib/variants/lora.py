@@ -1,0 +1,224 @@
+"""Low-rank adaptation: fine-tune a frozen linear map by training the product of two thin matrices beside it.
+
+Source: Hu et al. 2022, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1, equation 3.
+"""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.files import write_atomic
+
+ATTENTION = ("qkv", "query", "key", "value", "output")
+"""The linear maps of an attention, by their names in `MultiHeadAttention`."""
+
+
+class LoRALinear(nn.Module):
+    """A frozen `nn.Linear` plus alpha / rank times up @ down: (..., D_in) -> (..., D_out).
+
+    `up` starts at zero, so that the wrapped map starts as it was.
+
+    Args:
+        base: the map; its parameters are frozen.
+        rank: r, rows of `down` (r, D_in) and columns of `up` (D_out, r).
+        alpha: the update is multiplied by alpha / rank.
+        dropout: probability of dropping an input of the update in training.
+    """
+
+    def __init__(self, base: nn.Linear, rank: int, *, alpha: float | None = None, dropout: float = 0.0) -> None:
+        super().__init__()
+        if not isinstance(base, nn.Linear):
+            raise TypeError(f"base: expected an nn.Linear, got {type(base).__name__}")
+        limit = min(base.in_features, base.out_features)
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= limit:
+            raise ValueError(f"rank: expected an integer from 1 to {limit}, the smaller width, got {rank!r}")
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout!r}")
+        self.base, self.rank, self.dropout = base, rank, dropout
+        self.alpha = float(rank if alpha is None else alpha)
+        self.merged = False
+        self.down = nn.Parameter(base.weight.new_empty(rank, base.in_features))
+        self.up = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
+        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))  # as nn.Linear starts
+        for parameter in base.parameters():
+            parameter.requires_grad_(False)
+
+    @property
+    def in_features(self) -> int:
+        """D_in."""
+        return self.base.in_features
+
+    @property
+    def out_features(self) -> int:
+        """D_out."""
+        return self.base.out_features
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight in force, (D_out, D_in)."""
+        return self.base.weight if self.merged else self.base.weight + self.update()
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias of the base."""
+        return self.base.bias
+
+    def update(self) -> Tensor:
+        """What is learned: alpha / rank * up @ down, (D_out, D_in)."""
+        return self.up @ self.down * (self.alpha / self.rank)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., D_in) -> (..., D_out); merged, at the cost of the base alone."""
+        output = self.base(x)
+        if self.merged:
+            return output
+        dropped = F.dropout(x, self.dropout) if self.training and self.dropout > 0 else x
+        thin = F.linear(dropped, self.down)  # (..., D_in) -> (..., r)
+        return output + F.linear(thin, self.up) * (self.alpha / self.rank)
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Add the update into the base; once only, however often it is called."""
+        if not self.merged:
+            self.base.weight += self.update()
+            self.merged = True
+
+    @torch.no_grad()
+    def unmerge(self) -> None:
+        """Take the update out again; the base is then as before up to rounding."""
+        if self.merged:
+            self.base.weight -= self.update()
+            self.merged = False
+
+
+def add_lora(
+    model: nn.Module,
+    rank: int,
+    *,
+    alpha: float | None = None,
+    dropout: float = 0.0,
+    targets: Sequence[str] = ATTENTION,
+) -> list[str]:
+    """Freeze a model and put a trainable update beside the linear maps called `targets`; return their full names.
+
+    Raises ValueError if no map has such a name, or one shares its weight with another part of the model, such as a
+    head tied to the token table: merging would change both.
+    """
+    if any(isinstance(part, LoRALinear) for part in model.modules()):
+        raise ValueError("model: has updates already; unwrap it with `remove_lora` first")
+    found = [
+        name
+        for name, part in model.named_modules()
+        if isinstance(part, nn.Linear) and name.rpartition(".")[2] in targets
+    ]
+    if not found:
+        raise ValueError(f"targets: no linear map of the model is called {' or '.join(map(repr, targets))}")
+    owners: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(parameter), []).append(name)
+    for name in found:
+        shared = owners[id(model.get_submodule(name).weight)]
+        if len(shared) > 1:
+            raise ValueError(f"targets: {name} shares its weight: {', '.join(shared)}")
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for name in found:
+        base: nn.Linear = model.get_submodule(name)  # type: ignore[assignment]
+        wrapped = LoRALinear(base, rank, alpha=alpha, dropout=dropout).train(base.training)
+        _set(model, name, wrapped)
+    return found
+
+
+def merge_lora(model: nn.Module) -> None:
+    """Add every update into its base, for inference at the cost of the plain model; see `LoRALinear.merge`."""
+    for part in _wrapped(model).values():
+        part.merge()
+
+
+def unmerge_lora(model: nn.Module) -> None:
+    """Take every update out of its base again, to train on or to load another."""
+    for part in _wrapped(model).values():
+        part.unmerge()
+
+
+def remove_lora(model: nn.Module, *, keep: bool = True) -> None:
+    """Put plain linear maps back, with the updates added if `keep`; all their parameters are trainable again."""
+    for name, part in _wrapped(model).items():
+        part.merge() if keep else part.unmerge()
+        _set(model, name, part.base)
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+
+
+def save_lora(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write the updates alone to one safetensors file, with rank and alpha in its metadata."""
+    parts = _wrapped(model)
+    tensors = {
+        f"{name}.{kind}": getattr(part, kind).detach().contiguous()
+        for name, part in parts.items()
+        for kind in ("down", "up")
+    }
+    sizes = {name: [part.rank, part.alpha] for name, part in parts.items()}
+    write_atomic(path, safetensors.torch.save(tensors, {"format": "pt", "lora": json.dumps(sizes)}))
+
+
+def load_lora(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Read updates that `save_lora` wrote, into a model wrapped in the same places or a plain one, which is wrapped.
+
+    Raises ValueError that names the file and the tensor if they do not fit the model.
+    """
+    path = Path(path)
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            sizes = json.loads((file.metadata() or {}).get("lora", "null"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"path: {path} is not a whole safetensors file: {error}") from None
+    if sizes is None:
+        raise ValueError(f"path: {path} holds no updates written by save_lora")
+    existing = {name for name, part in model.named_modules() if isinstance(part, LoRALinear)}
+    if existing and existing != set(sizes):
+        raise ValueError(f"path: {path} has updates for {sorted(sizes)}, the model for {sorted(existing)}")
+    linear = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear | LoRALinear)}
+    for name, (rank, _) in sizes.items():
+        if name not in linear:
+            raise ValueError(f"path: {path} has an update for {name}, the model has no such linear map")
+        part = linear[name]
+        for kind, shape in (("down", (rank, part.in_features)), ("up", (part.out_features, rank))):
+            tensor = tensors.get(f"{name}.{kind}")
+            if tensor is None or tuple(tensor.shape) != shape:
+                got = "none" if tensor is None else tuple(tensor.shape)
+                raise ValueError(f"path: {path}, tensor {name}.{kind}: expected shape {shape}, got {got}")
+    if not existing:
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+    for name, (rank, alpha) in sizes.items():
+        part = linear[name]
+        base = part.base if isinstance(part, LoRALinear) else part
+        if isinstance(part, LoRALinear):
+            part.unmerge()
+        wrapped = LoRALinear(base, rank, alpha=alpha, dropout=getattr(part, "dropout", 0.0)).train(part.training)
+        with torch.no_grad():
+            wrapped.down.copy_(tensors[f"{name}.down"])
+            wrapped.up.copy_(tensors[f"{name}.up"])
+        _set(model, name, wrapped)
+
+
+def _wrapped(model: nn.Module) -> dict[str, LoRALinear]:
+    parts = {name: part for name, part in model.named_modules() if isinstance(part, LoRALinear)}
+    if not parts:
+        raise ValueError("model: has no updates; call add_lora first")
+    return parts
+
+
+def _set(model: nn.Module, name: str, part: nn.Module) -> None:
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, part)

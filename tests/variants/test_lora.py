@@ -1,0 +1,190 @@
+"""Low-rank adaptation: starts as the model was, trains little, merges exactly, and travels alone."""
+
+import copy
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from course_lib import testing as laws
+from course_lib.transformer import LanguageModel, TransformerConfig
+from course_lib.variants.lora import (
+    LoRALinear,
+    add_lora,
+    load_lora,
+    merge_lora,
+    remove_lora,
+    save_lora,
+    unmerge_lora,
+)
+
+TOKENS = torch.arange(12).view(2, 6)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def small_model(**changes):
+    config = TransformerConfig(
+        **{"d_model": 16, "n_heads": 2, "n_decoder_layers": 2, "vocab_size": 13, "dropout": 0.0, **changes}
+    )
+    return LanguageModel(config)
+
+
+def trained(model, steps=5):
+    """Move the trainable parameters away from their start."""
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1.0)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.flatten()).backward()
+        optimizer.step()
+    return model
+
+
+def test_starts_as_the_model_was_and_trains_only_the_updates():
+    model = small_model().eval()
+    before, state = model(TOKENS), copy.deepcopy(model.state_dict())
+    names = add_lora(model, 2, targets=("qkv", "output"))
+    assert len(names) == 4
+    assert torch.equal(model(TOKENS), before)
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert {name.rpartition(".")[2] for name in trainable} == {"down", "up"}
+    # per layer: qkv 16 -> 48 and output 16 -> 16, at rank 2
+    laws.assert_counts(nn.ParameterList(trainable.values()), parameters=2 * (2 * (16 + 48) + 2 * (16 + 16)))
+    trained(model)
+    assert not torch.allclose(model(TOKENS), before)
+    remove_lora(model, keep=False)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, state[name], rtol=0, atol=0)
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_is_the_linear_map_with_the_added_product():
+    base = nn.Linear(5, 7)
+    wrapped = LoRALinear(copy.deepcopy(base), 3, alpha=6.0)
+    nn.init.normal_(wrapped.up)
+    x = torch.randn(4, 5)
+    expected = x @ (base.weight + 2.0 * wrapped.up @ wrapped.down).T + base.bias
+    torch.testing.assert_close(wrapped(x), expected)
+    torch.testing.assert_close(wrapped.weight, base.weight + 2.0 * wrapped.up @ wrapped.down)
+    laws.assert_gradients_flow(wrapped, x)
+    laws.assert_finite(wrapped, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_merging_changes_nothing_and_comes_undone(dtype):
+    model = small_model().to(dtype).eval()
+    weight = model.decoder.layers[0].self_attention.output.weight.clone()
+    add_lora(model, 2, alpha=4.0)
+    trained(model)
+    expected = model(TOKENS)
+    merge_lora(model)
+    merge_lora(model)  # once only
+    torch.testing.assert_close(model(TOKENS), expected)
+    assert not torch.allclose(model.decoder.layers[0].self_attention.output.base.weight, weight)
+    unmerge_lora(model)
+    unmerge_lora(model)
+    torch.testing.assert_close(model.decoder.layers[0].self_attention.output.base.weight, weight)
+    torch.testing.assert_close(model(TOKENS), expected)
+    remove_lora(model)
+    assert not any(isinstance(part, LoRALinear) for part in model.modules())
+    torch.testing.assert_close(model(TOKENS), expected)
+
+
+@pytest.mark.parametrize("into", ["plain", "wrapped"])
+def test_travels_alone(tmp_path, into):
+    model = small_model().eval()
+    other = copy.deepcopy(model)
+    add_lora(model, 2, alpha=4.0)
+    trained(model)
+    save_lora(model, tmp_path / "task.safetensors")
+    saved = safetensors.torch.load_file(tmp_path / "task.safetensors")
+    assert sum(t.numel() for t in saved.values()) == sum(p.numel() for p in model.parameters() if p.requires_grad)
+    if into == "wrapped":
+        add_lora(other, 3)  # of another rank
+        trained(other)
+        merge_lora(other)
+    load_lora(other, tmp_path / "task.safetensors")
+    torch.testing.assert_close(other(TOKENS), model(TOKENS))
+    assert {n for n, p in other.named_parameters() if p.requires_grad} == {
+        n for n, p in model.named_parameters() if p.requires_grad
+    }
+
+
+def test_fine_tunes():
+    """With the same data, the updates alone bring the loss far down."""
+    model = small_model(tie_embeddings=False)
+    trained(model, 1)
+    with torch.no_grad():
+        before = nn.functional.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.flatten())
+        add_lora(model, 4, targets=("qkv", "output", "up", "down"))
+        trained(model, 0)
+    with torch.enable_grad():
+        trained(model, 60)
+    with torch.no_grad():
+        after = nn.functional.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.flatten())
+    assert after < before / 2
+
+
+def damaged(tmp_path, change):
+    """A file of updates with one thing wrong."""
+    model = small_model()
+    add_lora(model, 2)
+    path = tmp_path / "task.safetensors"
+    save_lora(model, path)
+    change(path)
+    return path
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def other_shape(path):
+    with safetensors.safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    tensors = safetensors.torch.load_file(path)
+    name = next(iter(sorted(tensors)))
+    tensors[name] = tensors[name][:, :-1].contiguous()
+    safetensors.torch.save_file(tensors, path, metadata)
+
+
+def no_metadata(path):
+    safetensors.torch.save_file(safetensors.torch.load_file(path), path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (cut, "not a whole safetensors file"),
+        (other_shape, r"tensor .*\.down: expected shape \(2, 16\), got \(2, 15\)"),
+        (no_metadata, "holds no updates written by save_lora"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name(tmp_path, change, message):
+    path, model = damaged(tmp_path, change), small_model()
+    state = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=message) as caught:
+        load_lora(model, path)
+    assert path.name in str(caught.value)
+    assert state.keys() == model.state_dict().keys()
+
+
+def test_bad_input_names_the_argument():
+    with pytest.raises(TypeError, match=r"base: expected an nn\.Linear, got Identity"):
+        LoRALinear(nn.Identity(), 2)
+    with pytest.raises(ValueError, match="rank: expected an integer from 1 to 3, the smaller width, got 4"):
+        LoRALinear(nn.Linear(3, 5), 4)
+    with pytest.raises(ValueError, match="targets: no linear map of the model is called 'c_attn'"):
+        add_lora(small_model(), 2, targets=["c_attn"])
+    with pytest.raises(ValueError, match="targets: head shares its weight"):
+        add_lora(small_model(), 2, targets=["head"])
+    with pytest.raises(ValueError, match="model: has no updates"):
+        merge_lora(small_model())
+    model = small_model()
+    add_lora(model, 2)
+    with pytest.raises(ValueError, match="model: has updates already"):
+        add_lora(model, 2)
