@@ -1,5 +1,7 @@
 """Exercise: the feed-forward network of a layer."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
@@ -16,13 +18,14 @@ def feed_forward(x, W_up, b_up, W_down, b_down):
 
 def _model(activation="relu", at="inside", up="before", down="added", around="nothing", reads="own"):
     """A feed-forward whose settings are the mistakes."""
-    activate = {
+    activations: dict[str, Callable[..., torch.Tensor]] = {
         "relu": F.relu,
         "gelu": F.gelu,
         "sigmoid": torch.sigmoid,
         "abs": torch.abs,
         "leaky": lambda x: F.leaky_relu(x, 0.1),
-    }[activation]
+    }
+    activate = activations[activation]
 
     def network(x, W_up, b_up, W_down, b_down):
         if reads == "mean":
