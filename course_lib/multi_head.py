@@ -119,8 +119,12 @@ class MultiHeadAttention(nn.Module):
     def projection_weights(self) -> list[Tensor]:
         """The weights of queries (H * E, D), keys and values (G * E, D), as views if they are fused."""
         if self.fused:
-            return list(self.qkv.weight.split(self._widths))
+            return self.separate(self.qkv.weight)
         return [self.query.weight, self.key.weight, self.value.weight]
+
+    def separate(self, fused: Tensor) -> list[Tensor]:
+        """Cut a weight or bias of the fused form into those of queries, keys and values, as views."""
+        return list(fused.split(self._widths))
 
     def forward(
         self,

@@ -146,10 +146,14 @@ class RotaryEmbedding(_Frequencies):
             raise ValueError(f"layout: expected 'half' or 'interleaved', got {layout!r}")
         values = frequencies(_even("width", width), base)
         super().__init__(values if scaling is None else scaling(values))
+        self.dynamic = (values, scaling) if isinstance(scaling, DynamicNTKScaling) else None
         self.layout: RotaryLayout = layout
 
     def forward(self, positions: Tensor) -> Rotation:
         """Integer positions (T,) or (B, T) -> the rotation at each."""
+        if self.dynamic is not None:
+            values, scaling = self.dynamic
+            self.values = scaling(values, int(positions.max()) + 1)
         angles = self.angles(positions)
         if angles.dim() == 3:
             angles = angles[:, None]  # (B, T, E / 2) -> (B, 1, T, E / 2), alike in every head
@@ -192,6 +196,24 @@ class NTKScaling:
     def __call__(self, values: Tensor) -> Tensor:
         """Return the frequencies (E / 2,) of the larger base."""
         return values * self.factor ** -torch.linspace(0, 1, len(values), device=values.device)
+
+
+@dataclass(frozen=True)
+class DynamicNTKScaling:
+    """`NTKScaling` that grows with the sequence: none up to `original_length`, factor + 1 at twice that.
+
+    Keys in a cache keep the turn of the length at which they came, so that beyond `original_length` a cached step
+    differs a little from a full pass. Source: the code of `transformers`.
+    """
+
+    factor: float
+    original_length: int
+
+    def __call__(self, values: Tensor, length: int = 0) -> Tensor:
+        """Return the frequencies (E / 2,) for a sequence of `length` positions."""
+        if length <= self.original_length:
+            return values
+        return NTKScaling(self.factor * length / self.original_length - (self.factor - 1))(values)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,35 @@
 """The published Transformers as configurations of the same blocks, and folders that hold models.
 
-- `save_pretrained(model, path)` writes a `Transformer`, a `LanguageModel` or an `EncoderModel` of any config as
-  `config.json` and `model.safetensors`; `from_pretrained(path_or_name)` reads such a folder back.
-- `EncoderModel(config, head=...)` is the encoder alone, with a head: classes, masked tokens, or none.
+- `BERT`, `GPT`, `T5`, `Llama`, `ViT`: each is a row of switches (`GPT.switches`) over the blocks of this package, a
+  head, and a map of names. `GPT(GPT.configure(d_model=64, n_heads=4, n_decoder_layers=2, vocab_size=100))` has new weights;
+  `GPT.from_pretrained(path_or_name)` and `.save_pretrained(path)` read and write what `transformers` does.
+- GPT and Llama are called as `LanguageModel`, T5 as `Transformer`, BERT as `EncoderModel` (heads "none", "masked_lm",
+  "classifier", and `embed_sentences`), ViT on images; `course_lib.generation` takes the first three.
+- `from_pretrained(path_or_name)` finds the class by the folder's model_type; `save_pretrained(model, path)` also takes
+  a `Transformer`, `LanguageModel` or `EncoderModel` of any config.
+- `course_lib.variants.efficient`, `lora` and `experts` change what is inside the blocks.
 """
 
+from course_lib.variants.bert import BERT
 from course_lib.variants.encoder_model import EncoderModel, mean_pool
+from course_lib.variants.gpt import GPT
+from course_lib.variants.llama import Llama
 from course_lib.variants.own import config_from_dict, config_to_dict
 from course_lib.variants.pretrained import from_pretrained, save_pretrained
+from course_lib.variants.t5 import T5
+from course_lib.variants.vit import ViT, patchify
 
-__all__ = ["EncoderModel", "config_from_dict", "config_to_dict", "from_pretrained", "mean_pool", "save_pretrained"]
+__all__ = [
+    "BERT",
+    "GPT",
+    "T5",
+    "EncoderModel",
+    "Llama",
+    "ViT",
+    "config_from_dict",
+    "config_to_dict",
+    "from_pretrained",
+    "mean_pool",
+    "patchify",
+    "save_pretrained",
+]

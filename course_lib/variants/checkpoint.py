@@ -95,6 +95,10 @@ class Weights:
         """A tensor; a copy, as the model must not depend on a file that may be replaced."""
         return self._open[self.file_of[name]].get_tensor(name).clone()
 
+    def same(self, first: str, second: str) -> bool:
+        """Whether two tensors hold the same numbers."""
+        return self.shape(first) == self.shape(second) and torch.equal(self.read(first), self.read(second))
+
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor, without reading it."""
         return tuple(self._open[self.file_of[name]].get_slice(name).get_shape())

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from course_lib.config import TransformerConfig
-from course_lib.positions import LinearScaling, Llama3Scaling, NTKScaling
+from course_lib.positions import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants.checkpoint import Weights, check_tensors, tensors_of, write_model
 from course_lib.variants.encoder_model import EncoderModel
@@ -23,7 +23,7 @@ MODELS: dict[str, type[nn.Module]] = {
     "course_language_model": LanguageModel,
     "course_encoder": EncoderModel,
 }
-_SCALINGS = {kind.__name__: kind for kind in (LinearScaling, NTKScaling, Llama3Scaling)}
+_SCALINGS = {kind.__name__: kind for kind in (LinearScaling, NTKScaling, DynamicNTKScaling, Llama3Scaling)}
 
 
 def config_to_dict(config: TransformerConfig) -> dict[str, Any]:

@@ -1,16 +1,29 @@
 """Any model out of its folder, and into one."""
 
 import os
+from typing import Any
 
 import torch
 from torch import nn
 
+from course_lib.variants.bert import BERT
 from course_lib.variants.checkpoint import CONFIG, locate, read_config
+from course_lib.variants.gpt import GPT
+from course_lib.variants.llama import Llama
 from course_lib.variants.own import MODELS, load_own, save_own
+from course_lib.variants.published_model import PublishedModel
+from course_lib.variants.t5 import T5
+from course_lib.variants.vit import ViT
+
+FAMILIES: tuple[type[PublishedModel], ...] = (BERT, GPT, T5, Llama, ViT)
 
 
 def from_pretrained(
-    path_or_name: str | os.PathLike[str], *, dtype: torch.dtype | None = None, revision: str | None = None
+    path_or_name: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+    **options: Any,
 ) -> nn.Module:
     """Load the model of a folder, or of a name on the Hugging Face hub, in evaluation mode.
 
@@ -18,6 +31,7 @@ def from_pretrained(
         path_or_name: a folder with `config.json` and safetensors, or a name such as "openai-community/gpt2".
         dtype: of the parameters, that of the files unless given.
         revision: branch, tag or commit on the hub.
+        options: for a published family, as in `PublishedModel.from_pretrained`.
 
     Raises:
         FileNotFoundError: no such folder, file or model. ConnectionError: the hub cannot be reached.
@@ -25,11 +39,25 @@ def from_pretrained(
     """
     folder = locate(path_or_name, revision=revision)
     found = read_config(folder)
-    if found["model_type"] in MODELS:
+    kind = found["model_type"]
+    if kind in MODELS:
+        if options:
+            raise ValueError(f"{next(iter(options))}: no option of a {MODELS[kind].__name__}'s folder")
         return load_own(folder, found, dtype)
-    raise ValueError(f"{folder / CONFIG}: expected a model_type of {sorted(MODELS)}, got {found['model_type']!r}")
+    for family in FAMILIES:
+        if kind in family.model_types:
+            return family.load(folder, found, dtype, **options)
+    known = sorted([*MODELS, *(name for family in FAMILIES for name in family.model_types)])
+    raise ValueError(f"{folder / CONFIG}: expected a model_type of {known}, got {kind!r}")
 
 
 def save_pretrained(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Write `config.json` and the weights to a folder that holds the old model or the new one, never half of one."""
-    save_own(model, path)
+    """Write `config.json` and the weights to a folder that holds the old model or the new one, never half of one.
+
+    A published family writes what `transformers` opens; `Transformer`, `LanguageModel` and `EncoderModel` write any
+    config. Raises TypeError for any other model.
+    """
+    if isinstance(model, PublishedModel):
+        model.save_pretrained(path)
+    else:
+        save_own(model, path)
