@@ -1,0 +1,127 @@
+"""What one training run is told: length, rates, optimizer, precision, and when to look, save and stop."""
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from course_lib.training.schedules import (
+    cosine_schedule,
+    linear_schedule,
+    noam_schedule,
+    warmup_stable_decay_schedule,
+)
+
+__all__ = ["TrainingConfig"]
+
+Schedule = Literal["constant", "linear", "cosine", "warmup_stable_decay", "noam"]
+OptimizerName = Literal["adamw", "muon"]
+Precision = Literal["float32", "bfloat16"]
+Parallel = Literal["ddp", "fsdp"]
+
+_CHOICES: dict[str, Any] = {
+    "schedule": Schedule,
+    "optimizer": OptimizerName,
+    "precision": Precision,
+    "parallel": Parallel,
+}
+_COUNTS = {"steps": 1, "accumulation": 1, "log_every": 1, "keep": 1}  # least values
+_COUNTS |= dict.fromkeys(("warmup", "decay", "evaluate_every", "checkpoint_every", "patience", "seed"), 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Settings of a `Run`. Raises ValueError or TypeError that names the field."""
+
+    # Length and rates
+    steps: int = 1000  # updates
+    learning_rate: float = 1e-3  # the highest of the schedule
+    schedule: Schedule = "cosine"
+    warmup: int = 0  # updates
+    decay: int = 0  # updates of the fall of "warmup_stable_decay"
+    final_rate: float = 0.0  # where the schedule falls to, as a share of learning_rate
+
+    # Updates
+    optimizer: OptimizerName = "adamw"
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-9
+    weight_decay: float = 0.01  # of matrices; never of norms, biases and embeddings
+    muon_learning_rate: float = 0.02  # of the matrices inside layers, with optimizer "muon"
+    muon_momentum: float = 0.95
+    muon_steps: int = 5  # Newton-Schulz iterations
+    clip: float | None = 1.0  # largest norm of the gradient
+    accumulation: int = 1  # batches an update
+    precision: Precision = "float32"  # "bfloat16" runs matrix products under autocast
+    compile: bool = False  # torch.compile
+
+    # Looking, saving, stopping
+    log_every: int = 10
+    evaluate_every: int = 0  # updates between held-out evaluations; 0: only at the end
+    patience: int = 0  # stop after so many evaluations without a better one; 0: never
+    checkpoint_every: int = 0  # updates between checkpoints; 0: only at the end or at an interrupt
+    keep: int = 3  # checkpoints
+    tensorboard: bool = False
+
+    # Where and from what
+    parallel: Parallel = "ddp"  # how several processes share the work: copies, or shards of the weights
+    seed: int = 0  # of dropout
+
+    def __post_init__(self) -> None:
+        """Refuse settings that make no sense."""
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in get_args(choices):
+                raise ValueError(f"{name}: expected one of {get_args(choices)}, got {getattr(self, name)!r}")
+        for name, least in _COUNTS.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name}: expected an integer, got {value!r}")
+            if value < least:
+                raise ValueError(f"{name}: expected at least {least}, got {value}")
+        for name in ("learning_rate", "muon_learning_rate", "eps"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)!r}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip: expected a positive norm, or None for none, got {self.clip!r}")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas: expected two numbers in [0, 1), got {self.betas!r}")
+        object.__setattr__(self, "betas", tuple(self.betas))  # TOML and JSON have lists
+        if self.patience and not self.evaluate_every:
+            raise ValueError("patience: needs evaluations; set evaluate_every")
+        self.rate(1)  # refuses a warm-up that does not fit
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of update `step`, counted from 1."""
+        peak, final = self.learning_rate, self.learning_rate * self.final_rate
+        if self.schedule == "linear":
+            return linear_schedule(step, self.steps, peak=peak, warmup=self.warmup, final=final)
+        if self.schedule == "cosine":
+            return cosine_schedule(step, self.steps, peak=peak, warmup=self.warmup, final=final)
+        if self.schedule == "noam":  # the paper's shape; its peak does not depend on the width here
+            warmup = max(self.warmup, 1)
+            return peak * noam_schedule(step, 1, warmup) / noam_schedule(warmup, 1, warmup)
+        decay = self.decay if self.schedule == "warmup_stable_decay" else 0
+        return warmup_stable_decay_schedule(
+            step, self.steps, decay=decay, peak=peak, warmup=self.warmup, final=final if decay else peak
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values."""
+        return {**dataclasses.asdict(self), "betas": list(self.betas)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "TrainingConfig":
+        """Build from plain values; raises ValueError for a name that is no field."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise ValueError(f"{unknown[0]}: no setting of training; there are {', '.join(sorted(known))}")
+        return cls(**values)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> "TrainingConfig":
+        """Read the table [training] of a TOML file, or its top level where there is none."""
+        try:
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{path}: not a TOML file, {error}") from None
+        return cls.from_dict(values.get("training", values))

@@ -1,0 +1,129 @@
+"""Several processes on one run: started by torchrun, equal to one process step by step.
+
+Every process reads the same batches and takes every n-th row of each, so that a run does not depend on how many there
+are; data that name a `world_size` of their own give each process other batches. Gradients are sums over all rows,
+divided by the number of real tokens in all processes.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.training.config import Parallel
+
+__all__ = ["Ranks", "processes"]
+
+Batch = dict[str, Tensor]
+T = TypeVar("T")
+
+
+class Ranks:
+    """This process among those of a run; alone unless `processes` says otherwise."""
+
+    def __init__(self, rank: int = 0, world: int = 1, device: torch.device | str = "cpu") -> None:
+        self.rank, self.world, self.device = rank, world, torch.device(device)
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the process that prints and writes."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum a tensor over all processes, in place."""
+        if self.world > 1:
+            dist.all_reduce(values)
+        return values
+
+    def barrier(self) -> None:
+        """Wait until all processes are here."""
+        if self.world > 1:
+            dist.barrier()
+
+    def gather(self, value: T) -> list[T]:
+        """Return the value of each process, in the order of ranks."""
+        found: list[T] = [value] * self.world
+        if self.world > 1:
+            dist.all_gather_object(found, value)
+        return found
+
+    def share(self, batch: Batch, *, whole: bool = True) -> tuple[Batch, bool]:
+        """Return this process's rows of a batch on its device, and whether there are any.
+
+        With fewer rows than processes, some get the first row to keep in step, and must count it as nothing. With
+        `whole` False the batch is this process's own already.
+        """
+        if self.world == 1 or not whole:
+            return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}, True
+        rows = {name: tensor[self.rank :: self.world] for name, tensor in batch.items()}
+        empty = any(tensor.size(0) == 0 for tensor in rows.values())
+        rows = {name: tensor[:1] for name, tensor in batch.items()} if empty else rows
+        return {name: tensor.to(self.device, non_blocking=True) for name, tensor in rows.items()}, not empty
+
+    def wrap(self, model: nn.Module, how: Parallel) -> nn.Module:
+        """Return the module to call in training: the model itself, or the one that keeps its copies or shards equal.
+
+        "ddp" keeps a copy of the weights in each process. "fsdp" shards the weights, their gradients and the optimizer
+        over the processes, layer by layer, and changes the model in place.
+        """
+        if self.world == 1:
+            return model
+        if how == "ddp":
+            devices = None if self.device.type == "cpu" else [self.device]
+            return nn.parallel.DistributedDataParallel(model, device_ids=devices)
+        from torch.distributed.fsdp import fully_shard
+
+        for part in reversed(list(model.modules())):  # inner lists before those around them
+            if isinstance(part, nn.ModuleList):
+                for layer in part:
+                    fully_shard(layer)
+        fully_shard(model)
+        return model
+
+    @contextlib.contextmanager
+    def accumulating(self, wrapped: nn.Module, last: bool) -> Iterator[None]:
+        """Put off the exchange of gradients until the last backward pass of an update."""
+        if self.world == 1:
+            yield
+        elif isinstance(wrapped, nn.parallel.DistributedDataParallel):
+            with contextlib.nullcontext() if last else wrapped.no_sync():
+                yield
+        else:
+            wrapped.set_requires_gradient_sync(last)  # type: ignore[operator]
+            yield
+
+
+@contextlib.contextmanager
+def processes(device: str | None = None) -> Iterator[Ranks]:
+    """Join the processes that torchrun started, or be alone, and leave at the end.
+
+    Args:
+        device: "cpu", "cuda" or "mps"; the best there is unless given. Each process takes the GPU of its local rank.
+
+    The exchange is by NCCL on GPUs and by gloo on CPUs.
+    """
+    kind = device or default_device()
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        yield Ranks(device=kind)
+        return
+    if kind == "cuda":
+        kind = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        torch.cuda.set_device(torch.device(kind))
+    backend = "nccl" if kind.startswith("cuda") else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(minutes=10))
+    try:
+        yield Ranks(dist.get_rank(), dist.get_world_size(), kind)
+    finally:
+        dist.destroy_process_group()
+
+
+def default_device() -> str:
+    """Return the best kind of device there is."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"

@@ -1,0 +1,43 @@
+"""Interrupts that wait for the end of an update, so that no weight is changed and its neighbour not."""
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+__all__ = ["Interrupts"]
+
+
+class Interrupts:
+    """Within this context, an interrupt or a request to terminate is noted, not raised; a second interrupt is raised.
+
+    `asked()` says whether there was one. Outside the main thread, where signals cannot be caught, it notes none.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._before: dict[int, Any] = {}
+
+    def asked(self) -> bool:
+        """Whether the run should end after this update."""
+        return self._asked
+
+    def __enter__(self) -> "Interrupts":
+        """Catch the signals from here on."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the signals to whoever had them before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self._asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._asked = True

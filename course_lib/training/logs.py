@@ -1,0 +1,65 @@
+"""What a run writes down: a line of JSON for each record, and curves for TensorBoard on request."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from course_lib.files import write_atomic
+
+__all__ = ["RunLog", "read_log"]
+
+Record = dict[str, Any]
+
+
+def read_log(path: str | Path, last_step: int | None = None) -> list[Record]:
+    """Return the records of a log up to a step; a line that a crash cut short is left out."""
+    records = []
+    path = Path(path)
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if last_step is None or record["step"] <= last_step:
+            records.append(record)
+    return records
+
+
+class RunLog:
+    """The log of a run: `log.jsonl` in its folder, and `tensorboard/` if asked for; without one, nothing."""
+
+    def __init__(self, folder: Path | None, *, tensorboard: bool = False) -> None:
+        self.path = None if folder is None else folder / "log.jsonl"
+        self._writer: Any = None
+        if tensorboard:
+            if folder is None:
+                raise ValueError("tensorboard: needs a folder to write to")
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise ValueError("tensorboard: not installed; pip install tensorboard") from None
+            self._writer = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+
+    def restart(self, last_step: int) -> list[Record]:
+        """Drop the records after a step, which are about to be written again, and return the others."""
+        if self.path is None:
+            return []
+        records = read_log(self.path, last_step)
+        write_atomic(self.path, "".join(json.dumps(record) + "\n" for record in records))
+        return records
+
+    def write(self, record: Record) -> None:
+        """Add a record; its numbers become curves."""
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(record) + "\n")
+        if self._writer is not None:
+            for name, value in record.items():
+                if name != "step" and isinstance(value, int | float):
+                    self._writer.add_scalar(name, value, record["step"])
+
+    def close(self) -> None:
+        """Write what TensorBoard still holds back."""
+        if self._writer is not None:
+            self._writer.flush()

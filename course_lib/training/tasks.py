@@ -1,0 +1,93 @@
+"""What a model is trained to do: from a batch to the sum of the losses and the number of tokens.
+
+A task is an object with `loss(model, batch)`; any function of that form will do in its place. It knows the model
+through `forward` only. Shapes: B batch, S source positions, T target positions, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.training.losses import cross_entropy, label_smoothed_cross_entropy
+
+__all__ = ["Classification", "LanguageModelling", "MaskedLanguageModelling", "Translation"]
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class LanguageModelling:
+    """Predict each token from those before it; a batch is {"tokens": (B, T + 1)}."""
+
+    pad_id: int | None = None
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the sum over real tokens of the cross-entropy in nats, and their number."""
+        tokens = batch["tokens"]
+        return cross_entropy(model(tokens[:, :-1]), tokens[:, 1:], ignore=self.pad_id)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Predict a target sequence from a source; a batch is {"source": (B, S), "target": (B, T)}.
+
+    Target rows run from the start token to the end token, then padding. `smoothing` applies in training mode only, so
+    that held-out losses are cross-entropies.
+    """
+
+    pad_id: int
+    smoothing: float = 0.1
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the sum over real target tokens of the loss in nats, and their number."""
+        target = batch["target"]
+        logits = model(batch["source"], target[:, :-1])
+        smoothing = self.smoothing if model.training else 0.0
+        return label_smoothed_cross_entropy(logits, target[:, 1:], smoothing, ignore=self.pad_id)
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Predict one label an example; a batch is {"tokens" or "images": (B, ...), "labels": (B,)}."""
+
+    smoothing: float = 0.0
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the sum over examples of the loss in nats, and their number."""
+        inputs = batch["images"] if "images" in batch else batch["tokens"]
+        smoothing = self.smoothing if model.training else 0.0
+        return label_smoothed_cross_entropy(model(inputs), batch["labels"], smoothing)
+
+
+@dataclass(frozen=True)
+class MaskedLanguageModelling:
+    """Predict tokens that were hidden; a batch is {"tokens": (B, T)}.
+
+    Of the real tokens a `share` is chosen; of those, 80 % become the mask token, 10 % a random token, 10 % stay.
+    In evaluation mode the choice is the same in every call. Source: Devlin et al. 2019 (BERT), section 3.1.
+    """
+
+    mask_id: int
+    vocab_size: int
+    pad_id: int | None = None
+    special_ids: tuple[int, ...] = ()  # never hidden
+    share: float = 0.15
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the sum over hidden tokens of the cross-entropy in nats, and their number."""
+        tokens = batch["tokens"]
+        hidden, chosen = self.hide(tokens, None if model.training else torch.Generator().manual_seed(0))
+        ignored = -1
+        return cross_entropy(model(hidden), tokens.where(chosen, ignored), ignore=ignored)
+
+    def hide(self, tokens: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Return the tokens with some hidden, and which were chosen, both (B, T)."""
+        kept = torch.tensor([*self.special_ids, *([] if self.pad_id is None else [self.pad_id])], dtype=tokens.dtype)
+        allowed = ~torch.isin(tokens, kept.to(tokens.device))
+        draws = torch.rand((2, *tokens.shape), generator=generator).to(tokens.device)
+        random = torch.randint(self.vocab_size, tokens.shape, generator=generator).to(tokens.device)
+        chosen = (draws[0] < self.share) & allowed
+        hidden = tokens.where(~(chosen & (draws[1] < 0.8)), self.mask_id)
+        hidden = hidden.where(~(chosen & (draws[1] >= 0.9)), random.to(tokens.dtype))
+        return hidden, chosen

@@ -1,0 +1,150 @@
+"""One update of the weights, exact however the batch is cut: over accumulation, over processes, ragged or not."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.training.config import Precision
+from course_lib.training.distributed import Batch, Ranks
+
+__all__ = ["Update", "clip_gradients", "evaluate", "update"]
+
+Loss = Callable[[nn.Module, Batch], tuple[Tensor, Tensor]]
+
+
+class Update(NamedTuple):
+    """What one update saw, over all its batches and processes."""
+
+    loss: float  # per token
+    tokens: int
+    gradient_norm: float  # before clipping
+    stop: bool  # some process was asked to stop
+
+
+def update(
+    model: nn.Module,
+    loss: Loss,
+    batches: Sequence[Batch],
+    optimizers: Sequence[torch.optim.Optimizer],
+    *,
+    clip: float | None = None,
+    precision: Precision = "float32",
+    ranks: Ranks | None = None,
+    whole: bool = True,
+    stop: Callable[[], bool] = bool,
+) -> Update:
+    """Update the weights by the gradient of the mean loss over all real tokens of all batches and processes.
+
+    Args:
+        model: called by `loss`, and holds the gradients; what `Ranks.wrap` returned if there are several processes.
+        loss: (model, batch) -> sum of the losses and number of tokens.
+        batches: for one update together; their gradients accumulate.
+        optimizers: stepped once.
+        clip: largest norm of the gradient, all parameters together.
+        precision: "bfloat16" runs the loss under autocast; weights and gradients stay as they are.
+        ranks: the processes, one unless given.
+        whole: every process got the same batches and takes its rows of them; False if each got its own.
+        stop: asked in each process; any True is reported by all.
+
+    Raises FloatingPointError if the loss or the gradient is not finite; the weights are then as before.
+    """
+    ranks = Ranks(device=next(model.parameters()).device) if ranks is None else ranks
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    totals = torch.zeros(3, dtype=torch.float64 if ranks.device.type != "mps" else torch.float32, device=ranks.device)
+    for number, batch in enumerate(batches):
+        rows, mine = ranks.share(batch, whole=whole)
+        with ranks.accumulating(model, last=number == len(batches) - 1):
+            with autocast(ranks.device, precision):
+                total, count = loss(model, rows)
+            # Sums, not means: they are divided once, when the number of all tokens is known.
+            (total if mine else total * 0.0).backward()
+        if mine:
+            totals[0] += total.detach()
+            totals[1] += count
+    totals[2] = float(stop())
+    total_loss, tokens, stopped = ranks.sum(totals).tolist()
+
+    parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    share = ranks.world / max(tokens, 1.0)  # wrapped models average over processes; undo that
+    norm = _norm(gradients) * share
+    if not math.isfinite(total_loss) or not math.isfinite(norm):
+        raise FloatingPointError(f"the loss is {total_loss / max(tokens, 1.0)}, the gradient's norm {norm}")
+    _scale(gradients, share * _clip_factor(norm, clip))
+    for optimizer in optimizers:
+        optimizer.step()
+    return Update(total_loss / max(tokens, 1.0), round(tokens), norm, stopped > 0)
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
+    """Scale all gradients together so that their norm is at most `max_norm`, and return what it was.
+
+    The direction of the gradient stays. Source: Pascanu et al. 2013, algorithm 1.
+    """
+    if not max_norm > 0:
+        raise ValueError(f"max_norm: expected a positive number, got {max_norm!r}")
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = _norm(gradients)
+    if not math.isfinite(norm):
+        raise ValueError(f"parameters: expected finite gradients, got a norm of {norm}")
+    _scale(gradients, _clip_factor(norm, max_norm))
+    return norm
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    loss: Loss,
+    batches: Iterable[Batch],
+    *,
+    precision: Precision = "float32",
+    ranks: Ranks | None = None,
+    stop: Callable[[], bool] = bool,
+) -> float:
+    """Return the mean loss per real token of held-out batches, without dropout; NaN if `stop` broke it off."""
+    ranks = Ranks(device=next(model.parameters()).device) if ranks is None else ranks
+    training = model.training
+    model.eval()
+    totals = torch.zeros(3, dtype=torch.float64 if ranks.device.type != "mps" else torch.float32, device=ranks.device)
+    try:
+        for batch in batches:
+            if ranks.world == 1 and stop():
+                return math.nan
+            rows, mine = ranks.share(batch)
+            with autocast(ranks.device, precision):
+                total, count = loss(model, rows)
+            if mine:
+                totals[0] += total
+                totals[1] += count
+    finally:
+        model.train(training)
+    total_loss, tokens, _ = ranks.sum(totals).tolist()
+    if tokens == 0:
+        raise ValueError("batches: expected held-out batches with at least one real token")
+    return total_loss / tokens
+
+
+def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractContextManager[None]:
+    """Return the context in which a forward pass of this precision runs."""
+    if precision == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def _norm(gradients: Sequence[Tensor]) -> float:
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+
+
+def _clip_factor(norm: float, max_norm: float | None) -> float:
+    return 1.0 if max_norm is None or norm <= max_norm else max_norm / norm
+
+
+def _scale(gradients: Sequence[Tensor], factor: float) -> None:
+    if factor != 1.0 and gradients:
+        torch._foreach_mul_(list(gradients), factor)
