@@ -10,21 +10,27 @@ if TYPE_CHECKING:
     from course_lib.viz.display import show
     from course_lib.viz.explorer import Explorer
     from course_lib.viz.explorers.attention import AttentionExplorer
+    from course_lib.viz.explorers.decoding import DecodingExplorer
     from course_lib.viz.explorers.heads import HeadExplorer
     from course_lib.viz.explorers.mask import MaskComposer
     from course_lib.viz.explorers.position import PositionExplorer
     from course_lib.viz.explorers.product import ProductExplorer
+    from course_lib.viz.explorers.sampling import SamplingExplorer
+    from course_lib.viz.explorers.stream import StreamExplorer
     from course_lib.viz.figures import attention_map, attention_steps, line_labels, shape_badge
     from course_lib.viz.style import palette
     from course_lib.viz.widgets import live
 
 _HOME = {
     "AttentionExplorer": "explorers.attention",
+    "DecodingExplorer": "explorers.decoding",
     "Explorer": "explorer",
     "HeadExplorer": "explorers.heads",
     "MaskComposer": "explorers.mask",
     "PositionExplorer": "explorers.position",
     "ProductExplorer": "explorers.product",
+    "SamplingExplorer": "explorers.sampling",
+    "StreamExplorer": "explorers.stream",
     "attention_map": "figures",
     "attention_steps": "figures",
     "line_labels": "figures",
@@ -36,11 +42,14 @@ _HOME = {
 
 __all__ = [
     "AttentionExplorer",
+    "DecodingExplorer",
     "Explorer",
     "HeadExplorer",
     "MaskComposer",
     "PositionExplorer",
     "ProductExplorer",
+    "SamplingExplorer",
+    "StreamExplorer",
     "attention_map",
     "attention_steps",
     "line_labels",

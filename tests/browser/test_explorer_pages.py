@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
-from explorer_samples import MAKERS, SENTENCE, head_weights, product, tensors
+from explorer_samples import (
+    MAKERS,
+    SENTENCE,
+    STACKS,
+    head_weights,
+    product,
+    stream_gradients,
+    stream_vectors,
+    tensors,
+)
 
 import course_lib.masks
 from course_lib.attention import scaled_dot_product_attention
@@ -371,6 +380,43 @@ def test_positions_show_torchs_numbers_under_every_control(open_page):
     check_position(page, 11, 2, 3)
     page.get_by_role("button", name="Reset").click()
     check_position(page, 5, 3, 1)
+
+
+# Streams ------------------------------------------------------------------------------------------------------------
+
+
+def check_stream(page, stack, layer):
+    vectors = stream_vectors(STACKS[stack])[layer].double()
+    cosines = torch.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
+    rows = table(page, "Cosine between tokens")[1:]
+    assert [row[0] for row in rows] == KEYS
+    shown = [[float(cell.replace("−", "-")) for cell in row[1:]] for row in rows]
+    assert torch.allclose(torch.tensor(shown).double(), cosines, atol=0.00551)
+    mean = cosines[~torch.eye(7, dtype=torch.bool)].mean().item()
+    place = "at the input" if layer == 0 else f"after layer {layer}"
+    assert f"{STACKS[stack]}, {place}: similarity {number(mean)}, length" in page.get_by_role("status").inner_text()
+    for name, row in zip(STACKS, table(page, "All stacks at this layer")[1:], strict=True):
+        assert row[0] == name
+        length = stream_vectors(name)[layer].double().square().mean(-1).sqrt().mean().item()
+        assert float(row[2]) == pytest.approx(length, abs=0.000501)
+        assert float(row[3].replace("−", "-")) == pytest.approx(stream_gradients(name)[layer], rel=0.05)
+
+
+def test_streams_show_torchs_numbers_under_every_control(open_page):
+    page = open_page(EXPLORERS["stream"])
+    check_stream(page, 0, 4)
+    for stack in (1, 2, 0):
+        page.get_by_label("Stack", exact=True).select_option(index=stack)
+        check_stream(page, stack, 4)
+    page.get_by_label("Layer", exact=True).focus()
+    page.keyboard.press("ArrowLeft")
+    check_stream(page, 0, 3)
+    page.keyboard.press("Home")
+    check_stream(page, 0, 0)
+    page.get_by_title("similarity after layer 2:").click()
+    check_stream(page, 0, 2)
+    page.get_by_role("button", name="Reset").click()
+    check_stream(page, 0, 4)
 
 
 # Heads --------------------------------------------------------------------------------------------------------------

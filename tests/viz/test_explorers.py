@@ -14,7 +14,21 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from explorer_samples import MAKERS, SENTENCE, attention, head_weights, heads, mask, position, product, tensors
+from explorer_samples import (
+    MAKERS,
+    SENTENCE,
+    STACKS,
+    attention,
+    head_weights,
+    heads,
+    mask,
+    position,
+    product,
+    stream,
+    stream_gradients,
+    stream_vectors,
+    tensors,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -22,7 +36,14 @@ from torch import nn
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.masks import causal_mask, combine_masks, length_mask, sliding_window_mask
 from course_lib.positions import SinusoidalPositionalEncoding
-from course_lib.viz import AttentionExplorer, HeadExplorer, MaskComposer, PositionExplorer, ProductExplorer
+from course_lib.viz import (
+    AttentionExplorer,
+    HeadExplorer,
+    MaskComposer,
+    PositionExplorer,
+    ProductExplorer,
+    StreamExplorer,
+)
 from course_lib.viz.arrays import number
 from course_lib.viz.explorer import Explorer, Table
 
@@ -313,6 +334,54 @@ def test_what_is_said_of_torchs_attention_on_empty_rows_is_true(training):
     assert output[0, 0].isnan().all()
     assert output[0, 1:].isfinite().all()
     assert (scaled_dot_product_attention(x, x, x, mask=~hidden)[0, 0] == 0).all()
+
+
+def test_stream_measures_are_torchs():
+    explorer = stream()
+    off = ~torch.eye(7, dtype=torch.bool)
+    for n, name in enumerate(STACKS):
+        for place, vectors in enumerate(stream_vectors(name)):
+            vectors = vectors.double()
+            cosines = torch.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
+            assert np.allclose(explorer.cosines[n, place], cosines.numpy(), atol=1e-9)
+            found = explorer.state()["measures"][n][place]
+            assert found[0] == number(cosines[off].mean().item())
+            length = vectors.square().mean(-1).sqrt().mean().item()
+            assert float(found[1]) == pytest.approx(length, abs=0.000501)
+            assert float(found[2].replace("−", "-")) == pytest.approx(stream_gradients(name)[place], rel=0.05)
+    assert (explorer.stack, explorer.layer) == (0, 4)  # the one whose tokens end alike
+    assert "In “alike” all tokens are nearly one vector from layer" in explorer.caption
+    steady = StreamExplorer({"steady": stream_vectors("steady")}, SENTENCE)
+    assert "Tokens stay apart" in steady.caption
+    assert document(steady).state["head"] == ["similarity", "length"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"streams": {}}, ValueError, "streams: expected 1 to 6 stacks"),
+        ({"streams": {"a": [torch.ones(3, 2)]}}, ValueError, "streams..a..: expected at least two tensors"),
+        ({"streams": {"a": [torch.ones(3, 2), torch.ones(4, 2)]}}, ValueError, "of one shape"),
+        ({"streams": {"a": [torch.ones(3, 2), torch.full((3, 2), torch.nan)]}}, ValueError, "finite numbers"),
+        ({"streams": {"a": [torch.ones(13, 2)] * 2}, "tokens": list("abcdefghijklm")}, ValueError, "2 to 12 tokens"),
+        ({"streams": {"a": [torch.ones(12, 2)] * 100}, "tokens": list("abcdefghijkl")}, ValueError, "12,000 cosines"),
+        ({"streams": {"a": [[["x"], ["y"]]] * 2}, "tokens": list("ab")}, TypeError, "expected numbers"),
+        (
+            {"streams": {"a": [torch.ones(3, 2)] * 2, "b": [torch.ones(3, 2)] * 3}},
+            ValueError,
+            "the same layers and tokens",
+        ),
+        ({"tokens": list("ab")}, ValueError, "tokens: expected 3 labels"),
+        ({"gradients": {"b": [1, 1]}}, ValueError, "gradients: expected one entry for each"),
+        ({"gradients": {"a": [1, 1, 1]}}, ValueError, "gradients: expected 2 finite sizes"),
+        ({"stack": 1}, ValueError, "stack: expected an index from 0 to 0, got 1"),
+        ({"layer": 2}, ValueError, "layer: expected an index from 0 to 1, got 2"),
+    ],
+)
+def test_wrong_streams_are_named(change, error, message):
+    right = {"streams": {"a": [torch.ones(3, 2)] * 2}, "tokens": list("abc")}
+    with pytest.raises(error, match=message):
+        StreamExplorer(**(right | change))
 
 
 def test_positions_are_those_of_the_package():
