@@ -184,8 +184,8 @@ def _fused(
         empty = ~mask.any(dim=-1, keepdim=True)  # (..., T, 1)
         visible = mask | empty
         attn_mask = visible if bias is None else bias.masked_fill(~visible, -math.inf)
-    if attn_mask is not None:
-        # The full shape, without a copy: not every kernel broadcasts by itself.
+    if attn_mask is not None and not query.is_cpu:
+        # The full shape: not every kernel broadcasts by itself. Those of a CPU do, and a mask stays as small as it is.
         attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))  # -> (..., T, S)
     output = F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p=dropout, scale=scale)
     return output if empty is None else output.masked_fill(empty, 0.0)
