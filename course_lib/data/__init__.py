@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .batches import Batches, TokenBatches, TokenWindows, encode_pairs, pad_batch
+    from .bpe import BPETokenizer
     from .download import DownloadError, data_folder, fetch, tiny_shakespeare
+    from .fast_bpe import FastBPETokenizer
     from .pairs import (
         Pair,
         date_locales,
@@ -25,16 +27,22 @@ if TYPE_CHECKING:
     from .synthetic import Recall, associative_recall, copy_task, noise_floor, noise_tokens
     from .text import reference_text
     from .token_files import open_tokens, write_tokens
+    from .tokenizer import SPECIAL_TOKENS, CharTokenizer, Tokenizer, load_tokenizer
 
 _HOME = {
     "FILES": "registry",
+    "SPECIAL_TOKENS": "tokenizer",
+    "BPETokenizer": "bpe",
     "Batches": "batches",
+    "CharTokenizer": "tokenizer",
     "DataFile": "registry",
     "DownloadError": "download",
+    "FastBPETokenizer": "fast_bpe",
     "Pair": "pairs",
     "Recall": "synthetic",
     "TokenBatches": "batches",
     "TokenWindows": "batches",
+    "Tokenizer": "tokenizer",
     "associative_recall": "synthetic",
     "copy_task": "synthetic",
     "data_folder": "download",
@@ -44,6 +52,7 @@ _HOME = {
     "encode_pairs": "batches",
     "fetch": "download",
     "load_pairs": "pairs",
+    "load_tokenizer": "tokenizer",
     "multi30k": "pairs",
     "noise_floor": "synthetic",
     "noise_tokens": "synthetic",
@@ -60,13 +69,18 @@ _HOME = {
 
 __all__ = [
     "FILES",
+    "SPECIAL_TOKENS",
+    "BPETokenizer",
     "Batches",
+    "CharTokenizer",
     "DataFile",
     "DownloadError",
+    "FastBPETokenizer",
     "Pair",
     "Recall",
     "TokenBatches",
     "TokenWindows",
+    "Tokenizer",
     "associative_recall",
     "copy_task",
     "data_folder",
@@ -76,6 +90,7 @@ __all__ = [
     "encode_pairs",
     "fetch",
     "load_pairs",
+    "load_tokenizer",
     "multi30k",
     "noise_floor",
     "noise_tokens",
