@@ -1,8 +1,8 @@
 """The published Transformers as configurations of the same blocks, and folders that hold models.
 
 - `BERT`, `GPT`, `T5`, `Llama`, `ViT`: each is a row of switches (`GPT.switches`) over the blocks of this package, a
-  head, and a map of names. `GPT(GPT.configure(d_model=64, n_heads=4, n_decoder_layers=2, vocab_size=100))` has new weights;
-  `GPT.from_pretrained(path_or_name)` and `.save_pretrained(path)` read and write what `transformers` does.
+  head, and a map of names. `GPT(GPT.configure(d_model=64, n_heads=4, n_decoder_layers=2, vocab_size=100))` has new
+  weights; `GPT.from_pretrained(path_or_name)` and `.save_pretrained(path)` read and write what `transformers` does.
 - GPT and Llama are called as `LanguageModel`, T5 as `Transformer`, BERT as `EncoderModel` (heads "none", "masked_lm",
   "classifier", and `embed_sentences`), ViT on images; `course_lib.generation` takes the first three.
 - `from_pretrained(path_or_name)` finds the class by the folder's model_type; `save_pretrained(model, path)` also takes

@@ -6,6 +6,8 @@ Source: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transforme
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from course_lib.variants.checkpoint import Weights
 from course_lib.variants.encoder_model import EncoderModel
 from course_lib.variants.names import NameMap
@@ -55,7 +57,7 @@ class BERT(PublishedModel, EncoderModel):
             "masked_lm.transform": "cls.predictions.transform.dense",
             "masked_lm.norm": "cls.predictions.transform.LayerNorm",
             "masked_lm.output.weight": "cls.predictions.decoder.weight",
-            "masked_lm.output.bias": "cls.predictions.bias",
+            "masked_lm.output.bias": "cls.predictions.decoder.bias",
         },
         layers={
             "encoder": (
@@ -77,8 +79,9 @@ class BERT(PublishedModel, EncoderModel):
         ignored=(r"embeddings\.position_ids$", r"^cls\.seq_relationship\."),
         ties={
             "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
+            "cls.predictions.bias": "cls.predictions.decoder.bias",
         },
+        spare=("cls.predictions.bias",),
     )
     heads = ("pooler.", "classifier.", "masked_lm.")
 
@@ -116,6 +119,15 @@ class BERT(PublishedModel, EncoderModel):
     def is_body(self) -> bool:
         """Whether there is no head, so that published names have no prefix."""
         return self.head == "none"
+
+    def published_tensors(self) -> dict[str, Tensor]:
+        """The parameters under their published names; the bias of masked tokens has two, one of them spare."""
+        found = super().published_tensors()
+        if self.head == "masked_lm":
+            found["cls.predictions.bias"] = found["cls.predictions.decoder.bias"]
+            if self.config.tie_embeddings:
+                del found["cls.predictions.decoder.bias"]
+        return found
 
     def write(self) -> dict[str, Any]:
         """The published config."""

@@ -28,6 +28,7 @@ class NameMap:
         renamed: (pattern, replacement) for other names of the same tensors in some checkpoints.
         ignored: patterns of tensors in some checkpoints that hold no weights, or those of a head that is not here.
         heads: beginnings of the names there that belong to heads.
+        spare: names in `ties` that may differ from their original, which is then the one that counts.
         ties: name there -> name there of the tensor that it repeats, if it is there at all.
     """
 
@@ -38,6 +39,7 @@ class NameMap:
     renamed: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()
     ties: Mapping[str, str] = field(default_factory=dict)
 
     def there(self, name: str) -> str:
@@ -134,7 +136,7 @@ def read_parameters(
     for name, stored in list(in_file.items()):
         original = names.ties.get(name)
         if original in of_ties and not (optional and name.startswith(names.heads)):
-            if not weights.same(stored, of_ties[original]):
+            if name not in names.spare and not weights.same(stored, of_ties[original]):
                 raise ValueError(
                     f"{weights.file_of[stored]}: the tensor {stored} differs from {of_ties[original]}, "
                     "to which the config ties it"

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from course_lib.config import Activation, TransformerConfig
 from course_lib.variants.checkpoint import CONFIG, Weights, locate, read_config, write_model
@@ -68,6 +68,10 @@ class PublishedModel(nn.Module):
     def published_shapes(self) -> dict[str, tuple[int, ...]]:
         """Parameter here -> its published shape, where that has other axes."""
         return {}
+
+    def published_tensors(self) -> dict[str, Tensor]:
+        """The parameters under their published names and in their published layouts."""
+        return published_tensors(self, self.names, self.published_shapes(), bare=self.is_body)
 
     @property
     def is_body(self) -> bool:
@@ -141,9 +145,10 @@ class PublishedModel(nn.Module):
                     f"{field.name}: {type(self).__name__} has {expected!r}, got {got!r}; "
                     "course_lib.variants.save_pretrained(EncoderModel, LanguageModel or Transformer) takes any config"
                 )
-        tensors = published_tensors(self, self.names, self.published_shapes(), bare=self.is_body)
         dtype = str(next(self.parameters()).dtype).removeprefix("torch.")
-        write_model(path, {**self.metadata, **self.write(), "dtype": dtype, "torch_dtype": dtype}, tensors)
+        write_model(
+            path, {**self.metadata, **self.write(), "dtype": dtype, "torch_dtype": dtype}, self.published_tensors()
+        )
 
 
 def activation_here(name: str) -> Activation:
