@@ -7,6 +7,8 @@
   "classifier", and `embed_sentences`), ViT on images; `course_lib.generation` takes the first three.
 - `from_pretrained(path_or_name)` finds the class by the folder's model_type; `save_pretrained(model, path)` also takes
   a `Transformer`, `LanguageModel` or `EncoderModel` of any config.
+- `PUBLISHED["gpt2"].config()` gives the sizes of published models, `.build("meta")` their shapes;
+  `print(switch_table())` shows in which switches the families differ.
 - `course_lib.variants.efficient`, `lora` and `experts` change what is inside the blocks.
 """
 
@@ -17,19 +19,25 @@ from course_lib.variants.llama import Llama
 from course_lib.variants.own import config_from_dict, config_to_dict
 from course_lib.variants.pretrained import from_pretrained, save_pretrained
 from course_lib.variants.t5 import T5
+from course_lib.variants.table import PUBLISHED, Published, SwitchTable, family_configs, switch_table
 from course_lib.variants.vit import ViT, patchify
 
 __all__ = [
     "BERT",
     "GPT",
+    "PUBLISHED",
     "T5",
     "EncoderModel",
     "Llama",
+    "Published",
+    "SwitchTable",
     "ViT",
     "config_from_dict",
     "config_to_dict",
+    "family_configs",
     "from_pretrained",
     "mean_pool",
     "patchify",
     "save_pretrained",
+    "switch_table",
 ]

@@ -10,7 +10,11 @@ Sources: Raffel et al. 2020, section 2.1 and its code; Shazeer 2020 for version 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
+from torch import nn
+
 from course_lib.config import TransformerConfig
+from course_lib.multi_head import MultiHeadAttention
 from course_lib.transformer import Transformer
 from course_lib.variants.checkpoint import Weights
 from course_lib.variants.names import NameMap
@@ -88,6 +92,14 @@ class T5(PublishedModel, Transformer):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
+        # As published: queries start smaller by sqrt(E), as nothing divides their scores; tables have unit variance.
+        with torch.no_grad():
+            for part in self.modules():
+                if isinstance(part, MultiHeadAttention):
+                    part.projection_weights()[0].mul_(config.head_width**-0.5)
+            for embedding in (self.embedding, self.source_embedding):
+                if embedding.tokens is not None:
+                    nn.init.normal_(embedding.tokens.weight)
         self.names = _names(config.gated)  # type: ignore[misc]  # the two versions name the feed-forward differently
 
     @classmethod

@@ -55,6 +55,8 @@ class ViT(PublishedModel):
         "activation": "gelu",
         "norm_place": "pre",
         "norm_eps": 1e-12,
+        "scale_embeddings": False,
+        "tie_embeddings": False,
         "dropout": 0.0,
         "activation_dropout": 0.0,
         "init": "normal",
