@@ -68,6 +68,7 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.opt
                 momentum=config.muon_momentum,
                 weight_decay=config.weight_decay,
                 n_steps=config.muon_steps,
+                dtype=torch.float32 if config.precision == "float32" else torch.bfloat16,
             )
         )
     for optimizer in optimizers:
@@ -114,6 +115,7 @@ class Muon(torch.optim.Optimizer):
         momentum: decay of the average of gradients; the update looks one step ahead (Nesterov).
         weight_decay: decoupled, as in AdamW.
         n_steps: Newton-Schulz iterations.
+        dtype: of the iterations. They need no more than bfloat16, but it makes roundings of the gradient visible.
 
     Source: Jordan et al. 2024. `torch.optim.Muon` computes the same, one matrix at a time.
     """
@@ -126,11 +128,13 @@ class Muon(torch.optim.Optimizer):
         momentum: float = 0.95,
         weight_decay: float = 0.0,
         n_steps: int = 5,
+        dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay), ("n_steps", n_steps)):
             if not value >= 0:
                 raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "n_steps": n_steps})
+        self.dtype = dtype
         for group in self.param_groups:
             for p in group["params"]:
                 if p.dim() != 2:
@@ -151,7 +155,7 @@ class Muon(torch.optim.Optimizer):
             for shape, parameters in alike.items():
                 looks = [self._look_ahead(p, group["momentum"]) for p in parameters]
                 whole = torch.stack([_whole(look) for look in looks])  # N times (R, C) -> (N, R, C)
-                updates = newton_schulz(whole, group["n_steps"])
+                updates = newton_schulz(whole, group["n_steps"], dtype=self.dtype)
                 rate = group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5
                 for p, update in zip(parameters, updates.unbind(), strict=True):
                     p.mul_(1.0 - group["lr"] * group["weight_decay"])

@@ -1,0 +1,61 @@
+"""Two and four processes compute what one computes, step by step; data may also come split already."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from several_processes import CASES, SETTINGS
+from training_samples import batches, losses, small_model, small_run
+
+from course_lib.training import Ranks
+
+ALONE = {"1 process", "1 process, Muon", "1 process, no accumulation"}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    program = Path(__file__).with_name("several_processes.py")
+    command = [sys.executable, str(program), str(tmp_path_factory.mktemp("processes"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name not in ALONE])
+def test_equal_to_one_process(found, case, note):
+    alone = "1 process" + (", Muon" * ("Muon" in case)) + (", no accumulation" * ("no accumulation" in case))
+    assert isinstance(found[case][0], list), f"exit codes {found[case]}"
+    (theirs, their_end), (ours, our_end) = found[alone], found[case]
+    assert len(ours) == len(theirs) == SETTINGS["steps"]
+    assert theirs[-1] < theirs[0] - 0.1  # it learns
+    worst = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
+    assert worst < 1e-6
+    assert abs(our_end - their_end) < 1e-6
+    note(f"training, {case}: largest difference from one process in {len(ours)} losses {worst:.1e}")
+
+
+def test_rows_are_shared_out_and_none_is_counted_twice():
+    batch = batches(1, rows=5)[0]
+    shares = [Ranks(rank, 3) for rank in range(3)]
+    rows = [ranks.share(batch) for ranks in shares]
+    assert all(mine for _, mine in rows)
+    together = torch.cat([part["source"] for part, _ in rows])
+    assert sorted(together.tolist()) == sorted(batch["source"].tolist())
+    few = batches(1, rows=2)[0]
+    assert [ranks.share(few)[1] for ranks in shares] == [True, True, False]
+    assert shares[2].share(few)[0]["source"].size(0) == 1  # keeps step, counted as nothing
+    assert shares[2].share(few, whole=False)[0]["source"].size(0) == 2
+
+
+def test_data_that_are_split_already_are_taken_whole():
+    class Split(list):
+        world_size = 2
+
+    run = small_run(data=Split(batches(3)), steps=3, warmup=1, model=small_model(dropout=0.0))
+    assert not run.feed.whole
+    assert losses(run.train()) == losses(
+        small_run(steps=3, warmup=1, data=batches(3), model=small_model(dropout=0.0)).train()
+    )
