@@ -63,7 +63,7 @@ class KVCache:
         if self.capacity is not None and self.length + T > self.capacity:
             raise ValueError(f"cache: {self.length} + {T} positions exceed its capacity of {self.capacity}")
         if self._keys.numel() == 0:
-            self._reserve(key, value, self.capacity or 2 * (self.window or T))
+            self._reserve(key, value, self.capacity or (T if self.window is None else 2 * self.window))
         self._check(key)
         self.length += T
         if self.window is not None and self.window < T:

@@ -61,7 +61,7 @@ def test_growth_doubles():
     for _ in range(100):
         cache.append(torch.zeros(B, G, 1, E), torch.zeros(B, G, 1, E))
         addresses.add(cache._keys.size(2))
-    assert sorted(addresses) == [2, 4, 8, 16, 32, 64, 128]
+    assert sorted(addresses) == [1, 2, 4, 8, 16, 32, 64, 128]
 
 
 @pytest.mark.parametrize("cache", [KVCache(9), KVCache(), KVCache(window=3)])
@@ -96,7 +96,7 @@ def test_decoder_cache_counts_bytes_and_positions():
         layer.cross_attention.append(key, key)
     assert cache.length == 4
     assert cache.keys_after(3) == 7
-    assert cache.n_bytes == 2 * 2 * B * G * (10 + 8) * E * 4
+    assert cache.n_bytes == 2 * 2 * B * G * (10 + 4) * E * 4
     cache.truncate(1)
     cache.reorder(torch.tensor([0]))
     assert cache.length == 1

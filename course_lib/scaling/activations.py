@@ -1,0 +1,130 @@
+"""How many bytes a training step keeps for its backward pass, by formula, operation by operation.
+
+Each operation keeps what its derivative needs, and a tensor that two of them keep counts once: a linear map its input;
+a norm its input and a number or two for each position; attention queries, keys, values, output and a number for each
+query and head; an activation its input, or its output if that is enough (ReLU); the loss its log-probabilities.
+
+Letters: B batch, T positions, S source positions, D model width, H heads, G key/value heads, E head width,
+F feed-forward width, V vocabulary.
+"""
+
+import torch
+
+from course_lib.config import TransformerConfig
+from course_lib.scaling.parameters import Architecture, check_countable
+
+
+def activation_bytes(
+    config: TransformerConfig,
+    batch: int,
+    length: int,
+    *,
+    architecture: Architecture = "decoder",
+    source_length: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    recompute: bool = False,
+) -> int:
+    """Bytes kept from the forward pass for the backward pass, with fused attention, without dropout and token ids.
+
+    Args:
+        config: sizes and switches. Its dropouts are taken to be off; a mask of bytes for each would come on top.
+        batch: B.
+        length: T; source_length: S, for "encoder-decoder".
+        architecture: as for `count_parameters`; "encoder" has no head and no loss.
+        dtype: of the activations; the numbers that norms and softmax keep for each position are float32.
+        recompute: keep only the input of each layer; the rest of one layer at a time is computed again.
+
+    Raises ValueError as `count_parameters`.
+    """
+    check_countable(config, architecture)
+    count = _Kept(config, batch, dtype.itemsize)
+    S = length if source_length is None else source_length
+    total = 0
+    if architecture != "decoder":
+        encoder = count.encoder_layer(S if architecture == "encoder-decoder" else length)
+        tokens = S if architecture == "encoder-decoder" else length
+        total += count.stack(config.n_encoder_layers, encoder, tokens, recompute)
+    if architecture != "encoder":
+        decoder = count.decoder_layer(length, S if architecture == "encoder-decoder" else None)
+        total += count.stack(config.n_decoder_layers, decoder, length, recompute)
+        total += batch * length * (config.target_vocab_size or config.vocab_size or 0) * dtype.itemsize
+    return total
+
+
+class _Kept:
+    """The bytes that each part keeps."""
+
+    def __init__(self, config: TransformerConfig, batch: int, width: int) -> None:
+        self.config, self.batch, self.width = config, batch, width  # width: bytes of a number
+
+    def stack(self, n_layers: int, layer: int, T: int, recompute: bool) -> int:
+        """Embedding, layers and final norm."""
+        c, stream = self.config, self.batch * T * self.config.d_model * self.width
+        layers = n_layers * stream + layer if recompute else n_layers * layer
+        total = layers + stream  # ... and what the head reads, or the layers after this stack
+        if c.has_final_norm and c.norm != "none":
+            total += self.norm(T)
+        if c.embedding_norm and c.norm != "none":
+            total += self.norm(T)
+        if c.positions == "rotary":
+            total += 2 * T * (c.head_width // 2) * 4  # cosines and sines, float32
+        if c.positions == "learned":
+            total += T * 8  # positions, int64
+        if c.positions == "relative":
+            total += T * T * 8  # the bucket of each pair, int64
+        return total
+
+    def norm(self, T: int) -> int:
+        """Input, statistics and, for RMSNorm, the vectors before their weights."""
+        D, n = self.config.d_model, self.batch * T
+        if self.config.norm == "none":
+            return 0
+        return n * D * self.width + n * 2 * 4 if self.config.norm == "layer" else n * 2 * D * self.width + n * 4
+
+    def sublayer(self, T: int) -> int:
+        """What is kept around attention or feed-forward: what it reads, and the norm's part."""
+        return self.batch * T * self.config.d_model * self.width + self.norm(T)
+
+    def encoder_layer(self, T: int) -> int:
+        """Self-attention to both sides, feed-forward."""
+        return 2 * self.sublayer(T) + self.self_attention(T, causal=False) + self.feed_forward(T)
+
+    def decoder_layer(self, T: int, S: int | None) -> int:
+        """Causal self-attention, cross-attention over S positions if given, feed-forward."""
+        total = 2 * self.sublayer(T) + self.self_attention(T, causal=True) + self.feed_forward(T)
+        return total if S is None else total + self.sublayer(T) + self.cross_attention(T, S)
+
+    def self_attention(self, T: int, *, causal: bool) -> int:
+        """Projections, one number a query and head, the output, and tables of scores where a kernel needs them."""
+        c, n = self.config, self.batch * T
+        E, H = c.head_width, c.n_heads
+        G = H if c.n_kv_heads is None else c.n_kv_heads
+        heads = n * H * E * self.width
+        projections = n * (H + 2 * G) * E * self.width
+        copies = 2 * heads if G < H else 0  # keys and values for each head of a group
+        if c.positions == "relative":  # its table is trained, which fused kernels cannot do: the weights are formed
+            return 4 * heads + n * H * T * self.width + (T * T + T if causal else 0)
+        if c.positions == "rotary":
+            kept = heads + copies if G < H else 2 * heads + projections  # turned; values stay where they were
+            kept += heads  # the output, in another order in memory than merging needs
+        else:
+            kept = projections + copies
+        masked = (c.window is not None and c.window < T) or (c.positions == "alibi" and causal)
+        table = 0
+        if masked:
+            table = (H if c.positions == "alibi" else 1) * T * T * self.width + T
+            table += heads if c.positions != "rotary" else 0  # the output before rows without a key are set to zero
+        return kept + n * H * 4 + heads + table
+
+    def cross_attention(self, T: int, S: int) -> int:
+        """Queries of T positions, keys and values of S."""
+        c = self.config
+        E, H = c.head_width, c.n_heads
+        G = H if c.n_kv_heads is None else c.n_kv_heads
+        kv = self.batch * S * (H if G < H else G) * E * self.width
+        return 2 * kv + self.batch * T * (2 * H * E * self.width + H * 4)
+
+    def feed_forward(self, T: int) -> int:
+        """The inner vectors: before and after the activation, and the gate's."""
+        n = {False: 2, True: 4}[self.config.gated] - (self.config.activation == "relu")
+        return n * self.batch * T * self.config.ff_width * self.width

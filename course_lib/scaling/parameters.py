@@ -1,0 +1,93 @@
+"""How many numbers a Transformer holds, by formula, piece by piece.
+
+Letters: D model width, H heads, G key/value heads, E head width, F feed-forward width, V vocabulary.
+"""
+
+from collections import Counter
+from typing import Literal, get_args
+
+from course_lib.config import TransformerConfig
+
+Architecture = Literal["decoder", "encoder", "encoder-decoder"]
+
+
+def count_parameters(config: TransformerConfig, architecture: Architecture = "decoder") -> Counter[str]:
+    """Parameters of a model by piece; `.total()` is their sum.
+
+    Args:
+        config: sizes and switches. With `vocab_size` None the model takes vectors: no table, no head.
+        architecture: "decoder" is a `LanguageModel`, "encoder-decoder" a `Transformer`, "encoder" an `Embedding` with a
+            `TransformerEncoder` and no head.
+
+    Returns:
+        A Counter with the keys "token tables", "positions", "attention", "feed-forward", "norms" and "head"; pieces
+        that do not exist are missing. Tied tables count once.
+
+    Raises ValueError for an unknown architecture, and for `inner_attention` and `feed_forward` made by functions.
+    """
+    check_countable(config, architecture)
+    D = config.d_model
+    count: Counter[str] = Counter()
+    if architecture != "decoder":
+        _count_stack(count, config, config.n_encoder_layers, n_attentions=1)
+        shared = architecture == "encoder-decoder" and config.share_vocabulary
+        _count_embedding(count, config, 0 if shared else (config.vocab_size or 0))
+    if architecture != "encoder":
+        _count_stack(count, config, config.n_decoder_layers, n_attentions=1 if architecture == "decoder" else 2)
+        V = config.target_vocab_size or config.vocab_size or 0
+        _count_embedding(count, config, V)
+        count["head"] += 0 if config.tie_embeddings else V * D
+        count["head"] += V if config.head_bias else 0
+    return +count  # without the pieces of size zero
+
+
+def check_countable(config: TransformerConfig, architecture: str) -> None:
+    """Refuse other words, and layers whose parts are given as functions, of which nothing is known."""
+    if architecture not in get_args(Architecture):
+        raise ValueError(f"architecture: expected one of {get_args(Architecture)}, got {architecture!r}")
+    for name in ("inner_attention", "feed_forward"):
+        if getattr(config, name) is not None:
+            raise ValueError(f"config: expected {name} None, no formula knows what a function makes")
+
+
+def attention_parameters(config: TransformerConfig) -> int:
+    """Parameters of one `MultiHeadAttention`: the maps to queries, keys and values, and back."""
+    D, E, H = config.d_model, config.head_width, config.n_heads
+    G = H if config.n_kv_heads is None else config.n_kv_heads
+    output_bias = config.bias if config.attention_bias is None else config.attention_bias
+    qkv_bias = output_bias if config.qkv_bias is None else config.qkv_bias
+    biases = (H * E + 2 * G * E if qkv_bias else 0) + (D if output_bias else 0)
+    return D * H * E + 2 * D * G * E + H * E * D + biases
+
+
+def feed_forward_parameters(config: TransformerConfig) -> int:
+    """Parameters of one `FeedForward`: two maps, three if gated."""
+    D, F = config.d_model, config.ff_width
+    inward = 2 if config.gated else 1
+    bias = config.bias if config.feed_forward_bias is None else config.feed_forward_bias
+    return (inward + 1) * D * F + (inward * F + D if bias else 0)
+
+
+def norm_parameters(config: TransformerConfig) -> int:
+    """Parameters of one norm of the width D."""
+    D = config.d_model
+    return {"layer": 2 * D if config.bias else D, "rms": D, "none": 0}[config.norm]
+
+
+def _count_stack(count: Counter[str], config: TransformerConfig, n_layers: int, n_attentions: int) -> None:
+    """Add the layers, the final norm and a table of relative positions."""
+    count["attention"] += n_layers * n_attentions * attention_parameters(config)
+    count["feed-forward"] += n_layers * feed_forward_parameters(config)
+    n_norms = n_layers * (n_attentions + 1) + config.has_final_norm
+    count["norms"] += n_norms * norm_parameters(config)
+    if config.positions == "relative":
+        count["positions"] += config.relative_buckets * config.n_heads
+
+
+def _count_embedding(count: Counter[str], config: TransformerConfig, V: int) -> None:
+    """Add a table of V token vectors, learned positions and the norm after them."""
+    count["token tables"] += (V + config.n_token_types) * config.d_model
+    if config.positions == "learned":
+        count["positions"] += config.max_length * config.d_model
+    if config.embedding_norm:
+        count["norms"] += norm_parameters(config)
