@@ -87,10 +87,10 @@ def table(result: dict) -> str:
         f"# Generation on {where['device']}",
         "",
         f"`{where['command']}`: torch {where['torch']}, transformers {where['transformers']}, "
-        f"Python {where['python']}, {where['threads']} thread(s), {where['dtype']}. {PROMPT} tokens of prompt, {result['new']} new ones, greedy, "
-        f"the same weights. Tokens per second are medians of interleaved rounds of {where['clock']}; a ratio is to "
-        "transformers with its cache in the same round, with the 95 % interval of its median; the ways without a cache "
-        f"ran once.{shared_machine(where)}",
+        f"Python {where['python']}, {where['threads']} thread(s), {where['dtype']}. {PROMPT} tokens of prompt, "
+        f"{result['new']} new ones, greedy, the same weights. Tokens per second are medians of interleaved rounds of "
+        f"{where['clock']}; a ratio is to transformers with its cache in the same round, with the 95 % interval of its "
+        f"median; the ways without a cache ran once.{shared_machine(where)}",
         "",
         "| model | batch | way | tokens/s | ratio | 95 % interval | same tokens |",
         "|---|--:|---|--:|--:|--:|--:|",
@@ -116,6 +116,8 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=["4x128", "6x384"])
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     new = 24 if arguments.quick else NEW
     where = environment(arguments.device, dtype="float32", transformers=transformers.__version__)
     result: dict = {"name": f"generation-{arguments.device}", "environment": where, "new": new, "rows": []}
