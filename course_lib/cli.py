@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from course_lib.commands import register
 from course_lib.desk.store import DeskError, locate_desk, reason, state_of
 from course_lib.desk.tables import plural
 
@@ -387,6 +388,8 @@ def doctor() -> None:
     if print_findings(examine(_desk() if _has_desk() else None)):
         raise typer.Exit(WRONG)
 
+
+register(app)
 
 if __name__ == "__main__":
     app()

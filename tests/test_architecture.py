@@ -19,6 +19,7 @@ FLOORS = [
     {"generation", "sampling", "decoding", "beam", "speculative", "variants"},
     {"training", "scaling"},
     {"desk", "exercises"},
+    {"commands"},
     {"cli"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

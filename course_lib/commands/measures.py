@@ -1,0 +1,88 @@
+"""How good a trained model is on examples that it never saw."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from course_lib.data import Pair, Tokenizer, pad_batch
+from course_lib.generation import beam_search, generate
+
+__all__ = ["accuracy", "examine", "translate_texts"]
+
+
+@torch.no_grad()
+def translate_texts(
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    beams: int = 1,
+    max_new_tokens: int = 100,
+    batch_size: int = 200,
+    length_penalty: float = 1.0,
+) -> list[str]:
+    """Return a translation of each text, by the most likely token at each step or by beam search."""
+    model.eval()
+    device = next(model.parameters()).device
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # like lengths together: less padding
+    found: dict[int, str] = {}
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        rows = [{"source": tokenizer.encode(texts[i], eos=True)} for i in chosen]
+        source = pad_batch(rows, tokenizer.pad_id)["source"].to(device)
+        prompt = source.new_full((len(chosen), 1), tokenizer.bos_id)  # (B, 1)
+        options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "stop": tokenizer.eos_id, "source": source}
+        if beams > 1:
+            options |= {"n_beams": beams, "length_penalty": length_penalty, "pad_id": tokenizer.pad_id}
+            tokens = beam_search(model, prompt, **options).tokens[:, 0]  # (B, 1, T) -> (B, T)
+        else:
+            tokens = generate(model, prompt, temperature=0, pad_id=tokenizer.pad_id, **options)
+        found |= {i: tokenizer.decode(row) for i, row in zip(chosen, tokens.tolist(), strict=True)}
+    return [found[i] for i in range(len(texts))]
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, tokenizer: Tokenizer, pairs: Sequence[Pair], labels: Sequence[str]) -> float:
+    """Return the share of texts whose label is the most likely one."""
+    model.eval()
+    device = next(model.parameters()).device
+    right = 0
+    for start in range(0, len(pairs), 200):
+        part = pairs[start : start + 200]
+        rows = [{"tokens": tokenizer.encode(pair.source, bos=True, eos=True)} for pair in part]
+        logits = model(pad_batch(rows, tokenizer.pad_id)["tokens"].to(device))  # (B, n_classes)
+        guesses = logits.argmax(dim=-1).tolist()
+        right += sum(labels[guess] == pair.target for guess, pair in zip(guesses, part, strict=True))
+    return right / len(pairs)
+
+
+def examine(
+    task: str, model: nn.Module, tokenizer: Tokenizer, test: Sequence[Pair], labels: Sequence[str], result: dict
+) -> dict[str, Any]:
+    """Return the scores of a model on the test examples of its task; none for language models."""
+    if not test:
+        return {}
+    if task == "classify":
+        commonest = max(labels, key=lambda label: sum(pair.target == label for pair in test))
+        baseline = sum(pair.target == commonest for pair in test) / len(test)
+        return {
+            "test_examples": len(test),
+            "accuracy": accuracy(model, tokenizer, test, labels),
+            "accuracy_of_the_commonest_label": baseline,
+        }
+    texts = [pair.source for pair in test]
+    found = translate_texts(model, tokenizer, texts, beams=result["beams"], max_new_tokens=result["max_new_tokens"])
+    wrong = [(pair.source, pair.target, guess) for pair, guess in zip(test, found, strict=True) if guess != pair.target]
+    import sacrebleu
+
+    targets = [pair.target for pair in test]
+    return {
+        "test_examples": len(test),
+        "exact_match": 1 - len(wrong) / len(test),
+        "exact_match_of_copying": sum(pair.source == pair.target for pair in test) / len(test),
+        "bleu": sacrebleu.corpus_bleu(found, [targets]).score,
+        "bleu_of_copying": sacrebleu.corpus_bleu(texts, [targets]).score,
+        "first_wrong": wrong[:5],
+    }

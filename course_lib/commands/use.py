@@ -1,0 +1,91 @@
+"""`course generate` and `course translate`: use a model that lies in a folder."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from course_lib.commands.train import Device, plainly
+
+__all__ = ["generate", "translate"]
+
+Model = Annotated[Path, typer.Argument(help="The folder of the model.", metavar="FOLDER")]
+Tokens = Annotated[int, typer.Option("--max-new-tokens", help="At most so many.", min=1)]
+
+
+@plainly
+def generate(
+    model: Model,
+    prompt: Annotated[str, typer.Argument(help="What to continue; otherwise read from the standard input.")] = "",
+    max_new_tokens: Tokens = 200,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.", min=0.0)] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Only among the k most likely.", show_default=False)] = None,
+    top_p: Annotated[float | None, typer.Option(help="Only among those of this mass.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="For the same text again.", show_default=False)] = None,
+    device: Device = None,
+) -> None:
+    """Continue a text with a language model, as it is written.
+
+    Example: course generate runs/lm "ROMEO:" --temperature 0.7
+    """
+    import torch
+
+    from course_lib.data import load_tokenizer
+    from course_lib.generation import stream
+    from course_lib.training.distributed import default_device
+    from course_lib.variants import from_pretrained
+
+    where = torch.device(device or default_device())
+    network = from_pretrained(model).to(where)
+    tokenizer = load_tokenizer(model)
+    prompt = prompt or sys.stdin.read().rstrip("\n")
+    ids = tokenizer.encode(prompt) or [tokenizer.bos_id]
+    generator = None if seed is None else torch.Generator(where).manual_seed(seed)
+    sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    tokens = stream(
+        network,
+        torch.tensor([ids], device=where),
+        max_new_tokens=max_new_tokens,
+        stop=tokenizer.eos_id,
+        generator=generator,
+        **{name: value for name, value in sampling.items() if value is not None},
+    )
+    typer.echo(prompt, nl=False)
+    written, new = "", []
+    for token in tokens:
+        new.append(int(token))
+        text = tokenizer.decode(new)
+        if not text.endswith("\ufffd"):  # a character whose last byte is still to come
+            typer.echo(text[len(written) :], nl=False)
+            written = text
+    typer.echo()
+
+
+@plainly
+def translate(
+    model: Model,
+    texts: Annotated[list[str] | None, typer.Argument(help="Otherwise lines of the standard input.")] = None,
+    beams: Annotated[int, typer.Option(help="More than 1: beam search.", min=1)] = 1,
+    max_new_tokens: Tokens = 100,
+    device: Device = None,
+) -> None:
+    """Translate texts with a trained encoder-decoder, a line for each.
+
+    Example: course translate runs/translate "dreiundzwanzig" "3. Mai 1987"
+    """
+    import torch
+
+    from course_lib.commands.measures import translate_texts
+    from course_lib.data import load_tokenizer
+    from course_lib.training.distributed import default_device
+    from course_lib.transformer import Transformer
+    from course_lib.variants import from_pretrained
+
+    network = from_pretrained(model)
+    if not isinstance(network, Transformer):
+        raise ValueError(f"{model}: expected an encoder-decoder, got a {type(network).__name__}")
+    lines = texts or [line.rstrip("\n") for line in sys.stdin]
+    network.to(torch.device(device or default_device()))
+    for line in translate_texts(network, load_tokenizer(model), lines, beams=beams, max_new_tokens=max_new_tokens):
+        typer.echo(line)

@@ -1,0 +1,250 @@
+"""The commands: train, interrupt, resume, use, measure; what they refuse."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from training_samples import weights_hash
+from typer.testing import CliRunner
+
+from course_lib import cli
+from course_lib.commands.recipes import TASKS, assemble
+from course_lib.data import load_tokenizer
+from course_lib.training import list_checkpoints
+from course_lib.transformer import LanguageModel, Transformer
+from course_lib.variants import EncoderModel, from_pretrained
+
+SMALL = [f"--set=model.{name}={value}" for name, value in {"d_model": 16, "n_heads": 2, "n_decoder_layers": 1}.items()]
+ONE_ENCODER_LAYER = "--set=model.n_encoder_layers=1"
+NO_DECODER = "--set=model.n_decoder_layers=0"
+TEXT = "the cat sat on the mat. " * 200
+
+
+def course(*arguments, code=0):
+    result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output + str(result.exception)
+    return result.output
+
+
+def lm(folder, *more, code=0):
+    text = folder.parent / "text.txt"
+    text.write_text(TEXT)
+    sizes = ["--set=batches.length=16", "--set=batches.batch_size=4", "--set=training.evaluate_every=4", *SMALL]
+    return course("train", "lm", "--data", text, "--out", folder, "--device", "cpu", *sizes, *more, code=code)
+
+
+def results(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_a_translator(tmp_path):
+    sizes = ["--set=data.train=60", "--set=data.validation=20", "--set=data.test=20", "--steps=4", "--device=cpu"]
+    output = course("train", "translate", "--out", tmp_path, *sizes, *SMALL, ONE_ENCODER_LAYER)
+    assert "exact match: " in output
+    assert f"The model is in {tmp_path}" in output
+    found = results(tmp_path)
+    assert found["test_examples"] == 20
+    assert found["steps"] == 4
+    assert 0 <= found["exact_match"] <= 1
+    assert found["tokens_per_second"] > 0
+    assert isinstance(from_pretrained(tmp_path), Transformer)
+    lines = course("translate", tmp_path, "drei", "zwölf", "--device", "cpu", "--max-new-tokens", 5).splitlines()
+    assert len(lines) == 2
+    with_beams = course("translate", tmp_path, "drei", "--beams", 3, "--device", "cpu", "--max-new-tokens", 5)
+    assert len(with_beams.splitlines()) == 1
+
+
+def test_pairs_of_ones_own(tmp_path):
+    for split in ("train", "validation", "test"):
+        (tmp_path / f"{split}.tsv").write_text("".join(f"{i}\t{i * 2}\n" for i in range(10)))
+    every = ["--set=data.train=0", "--set=data.validation=0", "--set=data.test=0", "--steps=2", "--device=cpu"]
+    kind = "--set=tokenizer.kind=characters"
+    course("train", "translate", "--data", tmp_path, "--out", tmp_path / "out", kind, *every, *SMALL, ONE_ENCODER_LAYER)
+    assert results(tmp_path / "out")["test_examples"] == 10
+
+
+def test_a_language_model(tmp_path):
+    folder = tmp_path / "lm"
+    output = lm(folder, "--steps=12", "--tensorboard")
+    assert re.search(r"step 12 of 12  loss \d\.\d+  held-out \d\.\d+", output)
+    assert isinstance(from_pretrained(folder), LanguageModel)
+    assert results(folder)["held_out_loss"] > 0
+    assert list((folder / "tensorboard").iterdir())
+    texts = [
+        course("generate", folder, "the ", "--max-new-tokens", 9, "--seed", 3, "--device", "cpu") for _ in range(2)
+    ]
+    assert texts[0] == texts[1]
+    assert texts[0].startswith("the ")
+    assert len(texts[0]) <= len("the ") + 9 + 1  # special tokens are not written
+    greedy = course("generate", folder, "the ", "--temperature", 0, "--max-new-tokens", 9, "--device", "cpu")
+    model, tokenizer = from_pretrained(folder), load_tokenizer(folder)
+    ids = tokenizer.encode("the ")
+    for _ in range(9):
+        ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
+    assert greedy == tokenizer.decode(ids) + "\n"
+
+
+def test_a_classifier(tmp_path):
+    sizes = ["--set=data.train=200", "--set=data.validation=40", "--set=data.test=60", "--steps=6", "--device=cpu"]
+    course("train", "classify", "--out", tmp_path, *sizes, *SMALL, ONE_ENCODER_LAYER, NO_DECODER)
+    found = results(tmp_path)
+    assert 0 <= found["accuracy"] <= 1
+    assert found["accuracy_of_the_commonest_label"] < 0.3
+    model = from_pretrained(tmp_path)
+    assert isinstance(model, EncoderModel)
+    assert model.n_classes == len(json.loads((tmp_path / "recipe.json").read_text())["labels"]) == 8
+
+
+def test_a_masked_language_model(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    sizes = ["--set=batches.length=16", "--set=batches.batch_size=4", "--set=tokenizer.vocab_size=270", "--steps=4"]
+    layers = [*SMALL, ONE_ENCODER_LAYER, NO_DECODER]
+    course("train", "mlm", "--data", text, "--out", tmp_path / "out", "--device=cpu", *sizes, *layers)
+    assert isinstance(from_pretrained(tmp_path / "out"), EncoderModel)
+
+
+def test_ids_on_the_disk(tmp_path):
+    from course_lib.data import CharTokenizer, write_tokens
+
+    tokenizer = CharTokenizer.train([TEXT])
+    tokenizer.save(tmp_path)
+    for split in ("train", "validation"):
+        write_tokens(tmp_path / f"{split}.npy", [tokenizer.encode(TEXT)], vocab_size=tokenizer.vocab_size)
+    sizes = ["--set=batches.length=16", "--set=batches.batch_size=4", "--steps=3", "--device=cpu", *SMALL]
+    course("train", "lm", "--data", tmp_path, "--out", tmp_path / "out", *sizes)
+    assert results(tmp_path / "out")["steps"] == 3
+
+
+def test_settings_come_from_a_file_and_flags_win(tmp_path):
+    file = tmp_path / "recipe.toml"
+    file.write_text("[training]\nsteps = 3\nlearning_rate = 0.1\n[model]\nd_model = 8\nn_heads = 2\n")
+    lm(tmp_path / "out", "--config", file, "--steps=2")
+    saved = json.loads((tmp_path / "out" / "recipe.json").read_text())
+    assert (saved["training"]["steps"], saved["training"]["learning_rate"]) == (2, 0.1)
+    assert saved["model"]["d_model"] == 16  # a flag, too
+
+
+def test_resumed_is_uninterrupted(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    lm(whole, "--steps=12", "--set=training.checkpoint_every=5")
+    lm(parts, "--steps=12", "--set=training.checkpoint_every=5")
+    for path in [*(parts / "checkpoints").glob("*12.*"), *(parts / "checkpoints").glob("*10.*")]:
+        path.unlink()  # back to step 5
+    assert "resumed at step 5" in lm(parts, "--steps=12", "--set=training.checkpoint_every=5", "--resume")
+    assert weights_hash(from_pretrained(parts)) == weights_hash(from_pretrained(whole))
+    output = lm(parts, "--steps=12", code=2)
+    assert "holds a run already; go on with it by --resume" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "lm", "--data", "nothing.txt"], "data: expected 'tinyshakespeare'"),
+        (["train", "lm", "--set", "steps"], "--set: expected TABLE.NAME=VALUE"),
+        (["train", "lm", "--set", "training.lr=1"], "lr: no setting of [training]; there are accumulation"),
+        (["train", "lm", "--set", "trainin.steps=1"], "trainin: no table of a recipe"),
+        (
+            ["train", "lm", "--data", "reference", "--set", "model.n_heads=3"],
+            "d_model: expected a multiple of n_heads=3",
+        ),
+        (["train", "translate", "--data", "multi31k"], "name: expected one of numbers"),
+        (["train", "lm", "--config", "no.toml"], "no.toml"),
+        (["generate", "nowhere", "x"], "nowhere"),
+    ],
+)
+def test_what_is_wrong_is_one_line(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    output = course(*arguments, code=2)
+    assert words in output
+    assert len(output.strip().splitlines()) == 1
+    assert "Traceback" not in output
+
+
+def test_every_default_is_a_setting_that_there_is():
+    from course_lib.config import TransformerConfig
+    from course_lib.training import TrainingConfig
+
+    for task in TASKS:
+        recipe = assemble(task, {"training": {"steps": 50}})
+        TransformerConfig(**recipe["model"], vocab_size=10)
+        assert TrainingConfig.from_dict(recipe["training"]).warmup <= 5
+
+
+def program(folder, *more):
+    """The command as a process of its own."""
+    text = folder.parent / "text.txt"
+    text.write_text(TEXT)
+    sizes = ["--set=batches.length=16", "--set=batches.batch_size=4", *SMALL]
+    return [
+        "-m",
+        "course_lib.cli",
+        "train",
+        "lm",
+        "--data",
+        str(text),
+        "--out",
+        str(folder),
+        "--device=cpu",
+        *sizes,
+        *more,
+    ]
+
+
+def wait_for(condition, seconds=120):
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "waited too long"
+        time.sleep(0.02)
+
+
+def test_an_interrupt_in_a_terminal(tmp_path):
+    folder = tmp_path / "out"
+    more = ["--steps=100000", "--set=training.checkpoint_every=5"]
+    process = subprocess.Popen(
+        [sys.executable, *program(folder, *more)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: list_checkpoints(folder / "checkpoints"))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert re.search(r"interrupted at step \d+, checkpoint saved\nGo on with: course train lm --out .* --resume", out)
+    assert err == ""
+    step = int(re.search(r"interrupted at step (\d+)", out)[1])
+    assert list_checkpoints(folder / "checkpoints")[-1].name == f"step-{step:08d}.json"
+
+
+def test_torchrun_goes_on_when_a_process_is_killed(tmp_path):
+    folder = tmp_path / "out"
+    more = ["--steps=60", "--set=training.checkpoint_every=10", "--resume"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=3"]
+    process = subprocess.Popen(
+        [*torchrun, *program(folder, *more)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    wait_for(lambda: list_checkpoints(folder / "checkpoints"))
+    worker = next(
+        child for child in psutil.Process(process.pid).children() if "course_lib.cli" in " ".join(child.cmdline())
+    )
+    worker.kill()
+    out, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, out
+    assert re.search(r"resumed at step \d+", out)
+    assert results(folder)["processes"] == 2
+    alone = tmp_path / "alone"
+    subprocess.run([sys.executable, *program(alone, *more)], check=True, capture_output=True, timeout=120)
+    theirs = [json.loads(line) for line in (alone / "log.jsonl").read_text().splitlines()]
+    ours = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in ours] == [r["step"] for r in theirs]
+    assert Path(folder / "model.safetensors").exists()
