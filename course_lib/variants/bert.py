@@ -4,14 +4,16 @@ Source: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transforme
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from course_lib.variants.checkpoint import Weights
 from course_lib.variants.encoder_model import EncoderModel
 from course_lib.variants.names import NameMap
-from course_lib.variants.published_model import PublishedModel, activation_here, activation_there, refuse
+from course_lib.variants.published_model import PublishedModel, activation_here, activation_there, pad_id_of, refuse
 
 _HEADS = {
     "BertModel": "none",
@@ -97,7 +99,7 @@ class BERT(PublishedModel, EncoderModel):
             "n_encoder_layers": found["num_hidden_layers"],
             "vocab_size": found["vocab_size"],
             "max_length": found.get("max_position_embeddings", 512),
-            "pad_id": found.get("pad_token_id", 0),
+            "pad_id": pad_id_of({"pad_token_id": 0, **found}),
             "activation": activation_here(found.get("hidden_act", "gelu")),
             "norm_eps": found.get("layer_norm_eps", 1e-12),
             "n_token_types": found.get("type_vocab_size", 2),
@@ -114,6 +116,13 @@ class BERT(PublishedModel, EncoderModel):
         if arguments["head"] == "classifier" and "classifier.weight" in weights.file_of:
             arguments["n_classes"] = weights.shape("classifier.weight")[0]
         return changes, arguments
+
+    @classmethod
+    def load(cls, folder: Path, found: Mapping[str, Any], dtype: torch.dtype | None, **options: Any) -> "BERT":
+        """Load a folder whose `config.json` holds `found`; see `from_pretrained`."""
+        if options.get("head", "classifier") != "classifier":
+            options.setdefault("n_classes", None)
+        return super().load(folder, found, dtype, **options)
 
     @property
     def is_body(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from course_lib.transformer import LanguageModel
 from course_lib.variants.checkpoint import Weights
 from course_lib.variants.names import NameMap
-from course_lib.variants.published_model import PublishedModel, activation_here, activation_there, refuse
+from course_lib.variants.published_model import PublishedModel, activation_here, activation_there, pad_id_of, refuse
 
 
 class GPT(PublishedModel, LanguageModel):
@@ -66,6 +66,7 @@ class GPT(PublishedModel, LanguageModel):
             "d_ff": found.get("n_inner"),
             "n_decoder_layers": found["n_layer"],
             "vocab_size": found["vocab_size"],
+            "pad_id": pad_id_of(found),
             "max_length": found["n_positions"],
             "activation": activation_here(found.get("activation_function", "gelu_new")),
             "norm_eps": found.get("layer_norm_epsilon", 1e-5),
@@ -92,6 +93,7 @@ class GPT(PublishedModel, LanguageModel):
             "n_inner": config.d_ff,
             "n_layer": config.n_decoder_layers,
             "vocab_size": config.vocab_size,
+            "pad_token_id": self.metadata.get("pad_token_id", config.pad_id),
             "n_positions": config.max_length,
             "activation_function": activation_there(config.activation),
             "layer_norm_epsilon": config.norm_eps,

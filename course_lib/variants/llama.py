@@ -12,7 +12,7 @@ from course_lib.positions import DynamicNTKScaling, LinearScaling, Llama3Scaling
 from course_lib.transformer import LanguageModel
 from course_lib.variants.checkpoint import Weights
 from course_lib.variants.names import NameMap
-from course_lib.variants.published_model import PublishedModel, activation_here, activation_there, refuse
+from course_lib.variants.published_model import PublishedModel, activation_here, activation_there, pad_id_of, refuse
 
 
 class Llama(PublishedModel, LanguageModel):
@@ -81,6 +81,7 @@ class Llama(PublishedModel, LanguageModel):
             "d_ff": found["intermediate_size"],
             "n_decoder_layers": found["num_hidden_layers"],
             "vocab_size": found["vocab_size"],
+            "pad_id": pad_id_of(found),
             "max_length": length,
             "rotary_base": base,
             "rotary_scaling": scaling,
@@ -112,6 +113,7 @@ class Llama(PublishedModel, LanguageModel):
             "intermediate_size": config.ff_width,
             "num_hidden_layers": config.n_decoder_layers,
             "vocab_size": config.vocab_size,
+            "pad_token_id": self.metadata.get("pad_token_id", config.pad_id),
             "max_position_embeddings": config.max_length,
             "rope_theta": base,
             "rope_scaling": scaling,

@@ -59,7 +59,7 @@ class NameMap:
 
     def canonical(self, names: list[str]) -> dict[str, str]:
         """The names of a checkpoint as `there` gives them -> as they stand in the files, without those ignored."""
-        found = {}
+        found: dict[str, str] = {}
         bare = self.prefix and not any(name.startswith(self.prefix) for name in names)
         tops = tuple(top for top in self.top.values() if not top.startswith(self.prefix))
         for name in names:
@@ -68,8 +68,11 @@ class NameMap:
                 whole = re.sub(pattern, replacement, whole)
             if bare and not whole.startswith(tops):
                 whole = self.prefix + whole
-            if not any(re.search(pattern, whole) for pattern in self.ignored):
-                found[whole] = name
+            if any(re.search(pattern, whole) for pattern in self.ignored):
+                continue
+            if whole in found:
+                raise ValueError(f"weights: {found[whole]} and {name} are two names of one tensor")
+            found[whole] = name
         return found
 
     def is_transposed(self, name: str) -> bool:
@@ -112,8 +115,8 @@ def read_parameters(
         ValueError: a tensor is missing, too many, or of another shape; names tensor and file.
     """
     in_file = names.canonical(list(weights.file_of))
+    all_in_file = dict(in_file)
     repeated = {original: repeated for repeated, original in names.ties.items() if repeated in in_file}
-    of_ties = {name: in_file[name] for pair in names.ties.items() for name in pair if name in in_file}
     found: dict[str, Tensor] = {}
     for name, parameter in parameters_of(model, names).items():
         there = names.there(name)
@@ -132,23 +135,32 @@ def read_parameters(
                 f"{weights.file_of[stored]}: expected the tensor {stored} of shape {shape}, got {weights.shape(stored)}"
             )
         tensor = weights.read(stored)
+        if not tensor.is_floating_point():
+            raise ValueError(
+                f"{weights.file_of[stored]}: expected floating-point numbers in the tensor {stored}, got {tensor.dtype}"
+            )
         found[name] = tensor.T.contiguous() if transposed else tensor.reshape(parameter.shape)
-    for name, stored in list(in_file.items()):
-        original = names.ties.get(name)
-        if original in of_ties and not (optional and name.startswith(names.heads)):
-            if name not in names.spare and not weights.same(stored, of_ties[original]):
-                raise ValueError(
-                    f"{weights.file_of[stored]}: the tensor {stored} differs from {of_ties[original]}, "
-                    "to which the config ties it"
-                )
-            del in_file[name]
-        elif optional and name.startswith(names.heads):
-            del in_file[name]  # another head than the one asked for
-    if in_file:
-        first, *others = sorted(in_file.values())
+    if optional:  # another head than the one in the files is asked for
+        in_file = {name: stored for name, stored in in_file.items() if not name.startswith(names.heads)}
+    _check_rest(in_file, all_in_file, weights, names)
+    return found
+
+
+def _check_rest(rest: dict[str, str], all_in_file: dict[str, str], weights: Weights, names: NameMap) -> None:
+    """Refuse tensors that were not asked for, unless they repeat one that was."""
+    unknown = []
+    for name, stored in rest.items():
+        original = all_in_file.get(names.ties.get(name, ""))
+        if original is None:
+            unknown.append(stored)
+        elif name not in names.spare and not weights.same(stored, original):
+            raise ValueError(
+                f"{weights.file_of[stored]}: the tensor {stored} differs from {original}, to which the config ties it"
+            )
+    if unknown:
+        first, *others = sorted(unknown)
         more = f" and {len(others)} more" if others else ""
         raise ValueError(f"{weights.file_of[first]}: holds the tensor {first}{more}, for which the config has no place")
-    return found
 
 
 def where(weights: Weights) -> str:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -105,7 +106,7 @@ class PublishedModel(nn.Module):
         return cls.load(folder, read_config(folder), dtype, **options)
 
     @classmethod
-    def load(cls: type[M], folder: Any, found: Mapping[str, Any], dtype: torch.dtype | None, **options: Any) -> M:
+    def load(cls: type[M], folder: Path, found: Mapping[str, Any], dtype: torch.dtype | None, **options: Any) -> M:
         """Load a folder whose `config.json` holds `found`; see `from_pretrained`."""
         path = folder / CONFIG
         if found["model_type"] not in cls.model_types:
@@ -161,6 +162,12 @@ def activation_here(name: str) -> Activation:
 def activation_there(name: Activation) -> str:
     """The published name of an activation here."""
     return _THEIRS[name]
+
+
+def pad_id_of(found: Mapping[str, Any]) -> int | None:
+    """The padding id of a published config if it is in the vocabulary; some say -1 for none."""
+    pad_id = found.get("pad_token_id")
+    return pad_id if pad_id is not None and 0 <= pad_id < found["vocab_size"] else None
 
 
 def refuse(found: Mapping[str, Any], **expected: Any) -> None:

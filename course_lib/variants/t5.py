@@ -18,7 +18,7 @@ from course_lib.multi_head import MultiHeadAttention
 from course_lib.transformer import Transformer
 from course_lib.variants.checkpoint import Weights
 from course_lib.variants.names import NameMap
-from course_lib.variants.published_model import PublishedModel, activation_here, activation_there, refuse
+from course_lib.variants.published_model import PublishedModel, activation_here, activation_there, pad_id_of, refuse
 
 _ATTENTION = {"query": "q", "key": "k", "value": "v", "output": "o"}
 _SELF = {f"self_attention.{here}": f"layer.0.SelfAttention.{there}" for here, there in _ATTENTION.items()}
@@ -125,7 +125,7 @@ class T5(PublishedModel, Transformer):
             "n_encoder_layers": found["num_layers"],
             "n_decoder_layers": found.get("num_decoder_layers") or found["num_layers"],
             "vocab_size": found["vocab_size"],
-            "pad_id": found.get("pad_token_id", 0),
+            "pad_id": pad_id_of({"pad_token_id": 0, **found}),
             "relative_buckets": found.get("relative_attention_num_buckets", 32),
             "relative_max_distance": found.get("relative_attention_max_distance", 128),
             "activation": "gelu_tanh" if kind == "gated-gelu" else activation_here(kind.removeprefix("gated-")),

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForPreTraining, BertModel, LlamaConfig, LlamaForCausalLM, T5Config
 from transformers import T5ForConditionalGeneration as TheirT5
 
-from course_lib.variants import BERT, GPT, T5, EncoderModel, Llama, from_pretrained, save_pretrained
+from course_lib.variants import BERT, GPT, T5, EncoderModel, Llama, ViT, from_pretrained, save_pretrained
 from course_lib.variants.checkpoint import INDEX, WEIGHTS, locate, write_model
 
 NAME = "model.layers.0.mlp.up_proj.weight"
@@ -84,6 +84,27 @@ def test_wrong_shape(folder):
     message = rf"model\.safetensors: expected the tensor {NAME} of shape \(20, 8\), got \(8, 20\)"
     with pytest.raises(ValueError, match=message):
         from_pretrained(folder)
+
+
+def test_numbers_that_are_no_weights(folder):
+    change_tensors(folder, lambda tensors: tensors.update({NAME: torch.ones(20, 8, dtype=torch.int8)}))
+    message = rf"model\.safetensors: expected floating-point numbers in the tensor {NAME}, got torch\.int8"
+    with pytest.raises(ValueError, match=message):
+        from_pretrained(folder)
+
+
+def test_own_models_too(tmp_path):
+    save_pretrained(EncoderModel(BERT.configure(**{**LLAMA, "n_encoder_layers": 1})), tmp_path)
+    name = "encoder.layers.0.feed_forward.up.weight"
+    change_tensors(tmp_path, lambda tensors: tensors.update({name: torch.ones(2, 2)}))
+    with pytest.raises(ValueError, match=rf"model\.safetensors: expected {name} of shape \(32, 8\), got \(2, 2\)"):
+        from_pretrained(tmp_path)
+    change_tensors(tmp_path, lambda tensors: tensors.pop(name))
+    with pytest.raises(ValueError, match=rf"model\.safetensors: missing the tensor {name} of shape \(32, 8\)"):
+        from_pretrained(tmp_path)
+    change_tensors(tmp_path, lambda tensors: tensors.update({name: torch.ones(32, 8), "more": torch.ones(1)}))
+    with pytest.raises(ValueError, match=r"model\.safetensors: holds the tensor more, for which the config has no"):
+        from_pretrained(tmp_path)
 
 
 def test_a_config_of_other_sizes(folder):
@@ -278,11 +299,21 @@ def test_a_new_head_on_an_old_body(tmp_path):
     assert torch.equal(classifier.pooler.weight, theirs.pooler.dense.weight)
     classifier.save_pretrained(tmp_path / "classifier")
     assert BERT.from_pretrained(tmp_path / "classifier").n_classes == 5
-    body = BERT.from_pretrained(tmp_path / "classifier", head="none", n_classes=None)
+    body = BERT.from_pretrained(tmp_path / "classifier", head="none")
     assert torch.equal(body(ids), BERT.from_pretrained(tmp_path / "body")(ids))
     change_tensors(tmp_path / "body", lambda tensors: tensors.pop("embeddings.LayerNorm.bias"))
     with pytest.raises(ValueError, match=r"the tensor bert\.embeddings\.LayerNorm\.bias is missing"):
         BERT.from_pretrained(tmp_path / "body", head="classifier", n_classes=5)
+
+
+def test_a_new_head_on_a_body_for_images(tmp_path):
+    sizes = {"image_size": 8, "patch_size": 4}
+    body = ViT(ViT.configure(d_model=8, n_heads=2, n_encoder_layers=1, **sizes), **sizes, pooler=True)
+    body.save_pretrained(tmp_path)
+    assert ViT.from_pretrained(tmp_path).pooler is not None
+    classifier = from_pretrained(tmp_path, n_classes=7)
+    assert classifier(torch.ones(2, 3, 8, 8)).shape == (2, 7)
+    assert torch.equal(classifier.patches.weight, body.patches.weight)
 
 
 def test_t5_with_repeated_tables(tmp_path):
