@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from course_lib.positions import RotaryLayout
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"]
 NormKind = Literal["layer", "rms", "none"]
 NormPlace = Literal["pre", "post"]
 Positions = Literal["none", "sinusoidal", "learned", "rotary", "alibi", "relative"]
@@ -67,6 +67,7 @@ class TransformerConfig:
     qkv_bias: bool | None = None  # in those of queries, keys and values; `attention_bias` unless given
     feed_forward_bias: bool | None = None  # in the maps of the feed-forward; `bias` unless given
     attention_scale: float | None = None  # 1 / sqrt(E) unless given
+    qk_norm: bool = False  # queries and keys of each head to root mean square 1
     residual: bool = True  # False only to see what breaks
     inner_attention: Callable[[], nn.Module] | None = None  # makes what attends in the heads of self-attention
     feed_forward: Callable[["TransformerConfig"], Any] | None = None  # makes what stands in for `FeedForward`
@@ -74,6 +75,7 @@ class TransformerConfig:
     # Embeddings and head
     scale_embeddings: bool = True  # token vectors times sqrt(D)
     embedding_norm: bool = False
+    bigram_rows: int = 0  # of a table added to the token vectors, a row for the pair of a token and the one before
     n_token_types: int = 0  # rows of a table added to the token vectors, such as first and second sentence
     share_vocabulary: bool = False  # source and target have one table
     tie_embeddings: bool = True  # the head's weights are the target table
@@ -90,6 +92,7 @@ class TransformerConfig:
     init: Init = "xavier"  # "normal" draws from N(0, init_std)
     init_std: float = 0.02
     scale_residual_init: bool = False  # maps that write to the residual stream start smaller, by sqrt of their number
+    zero_residual_init: bool = False  # ... or at zero, so that each layer starts as the identity
 
     def __post_init__(self) -> None:
         """Refuse fields that make no sense."""
@@ -99,7 +102,7 @@ class TransformerConfig:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
-        for name in ("n_encoder_layers", "n_decoder_layers", "n_token_types"):
+        for name in ("n_encoder_layers", "n_decoder_layers", "n_token_types", "bigram_rows"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name}: expected an integer of at least 0, got {value!r}")

@@ -19,6 +19,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
+    "relu2": lambda x: F.relu(x).square(),  # So et al. 2021 (Primer)
 }
 
 
@@ -193,6 +194,31 @@ class TokenEmbedding(nn.Module):
         return vectors if self.factor == 1.0 else vectors * self.factor
 
 
+class BigramEmbedding(nn.Module):
+    """A table with one trained vector for a token and the one before it, zero at the start.
+
+    Pairs share rows by a hash where there are more than rows. The first token has no pair. With padding on the left,
+    the first real token would see it: pad on the right.
+
+    Args:
+        n_rows: of the table; V * V gives each pair a row of its own.
+        d_model: width D.
+        vocab_size: V.
+    """
+
+    def __init__(self, n_rows: int, d_model: int, vocab_size: int) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.weight = nn.Parameter(torch.zeros(n_rows, d_model))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Look up the pairs of token ids: (B, T) -> (B, T, D)."""
+        pair = tokens[:, :-1] * self.vocab_size + tokens[:, 1:]  # (B, T - 1)
+        if self.weight.size(0) < self.vocab_size**2:
+            pair = pair * 2_654_435_761 % 2**32  # Knuth's multiplicative hash spreads neighbours
+        return F.pad(F.embedding(pair % self.weight.size(0), self.weight), (0, 0, 1, 0))
+
+
 def build_attention(config: TransformerConfig, *, cross: bool = False) -> MultiHeadAttention:
     """Return the self-attention or the cross-attention that the config describes."""
     bias = config.bias if config.attention_bias is None else config.attention_bias
@@ -205,6 +231,7 @@ def build_attention(config: TransformerConfig, *, cross: bool = False) -> MultiH
         output_bias=bias,
         dropout=config.dropout if config.attention_dropout is None else config.attention_dropout,
         scale=config.attention_scale,
+        qk_norm=config.qk_norm,
         window=None if cross else config.window,
         fused=not cross,
         inner=None if cross or config.inner_attention is None else config.inner_attention(),
@@ -249,6 +276,8 @@ def init_weights(module: nn.Module, config: TransformerConfig, *, n_residuals: i
             written = part.output if isinstance(part, MultiHeadAttention) else part.down
             with torch.no_grad():
                 written.weight.mul_(n_residuals**-0.5)
+        if isinstance(part, MultiHeadAttention | FeedForward) and config.zero_residual_init:
+            nn.init.zeros_((part.output if isinstance(part, MultiHeadAttention) else part.down).weight)
     for part in module.modules():  # last: a tied head must start as its table does
         if isinstance(part, TokenEmbedding | LearnedPositionalEmbedding):
             nn.init.normal_(part.weight, std=config.d_model**-0.5 if config.init == "xavier" else config.init_std)

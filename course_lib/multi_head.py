@@ -49,6 +49,7 @@ class MultiHeadAttention(nn.Module):
         output_bias: whether the last of them does, `bias` unless given.
         dropout: probability of dropping an attention weight in training.
         scale: factor on the scores, 1 / sqrt(E) unless given (T5 uses 1).
+        qk_norm: bring each query and key to root mean square 1 first, which bounds the scores (Henry et al. 2020).
         window: attend only to the `window` latest positions, the own one included; to window - 1 on either side in
             calls without `causal`. Self-attention only.
         fused: compute queries, keys and values of self-attention by one matrix product. A state dict of either form
@@ -70,6 +71,7 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
         scale: float | None = None,
+        qk_norm: bool = False,
         window: int | None = None,
         fused: bool = False,
         inner: nn.Module | None = None,
@@ -94,7 +96,7 @@ class MultiHeadAttention(nn.Module):
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.d_head = d_model // n_heads if d_head is None else d_head
         self.dropout, self.scale, self.window, self.fused = dropout, scale, window, fused
-        self.inner = inner
+        self.inner, self.qk_norm = inner, qk_norm
 
         d_query, d_key = n_heads * self.d_head, n_kv_heads * self.d_head
         self._widths = [d_query, d_key, d_key]
@@ -181,15 +183,19 @@ class MultiHeadAttention(nn.Module):
         if context is None and self.fused:
             query, key, value = self.qkv(x).split(self._widths, dim=-1)
         elif context is not None and cache is not None and cache.length > 0:
-            return split_heads(self._linear(x, 0), self.n_heads), cache.keys, cache.values
+            return self._normed(split_heads(self._linear(x, 0), self.n_heads)), cache.keys, cache.values
         else:
             context = x if context is None else context
             query, key, value = self._linear(x, 0), self._linear(context, 1), self._linear(context, 2)
         return (
-            split_heads(query, self.n_heads),
-            split_heads(key, self.n_kv_heads),
+            self._normed(split_heads(query, self.n_heads)),
+            self._normed(split_heads(key, self.n_kv_heads)),
             split_heads(value, self.n_kv_heads),
         )
+
+    def _normed(self, heads: Tensor) -> Tensor:
+        """Queries or keys (B, H, T, E) with root mean square 1, if `qk_norm`; without weights to train."""
+        return F.rms_norm(heads, (self.d_head,)) if self.qk_norm else heads
 
     def _linear(self, x: Tensor, which: int) -> Tensor:
         """One of the projections by itself: 0 query, 1 key, 2 value."""

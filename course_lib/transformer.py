@@ -13,7 +13,7 @@ from course_lib.cache import DecoderCache
 from course_lib.config import TransformerConfig
 from course_lib.decoder import LayerWeights, TransformerDecoder
 from course_lib.encoder import TransformerEncoder
-from course_lib.layers import TokenEmbedding, build_norm, config_from_torch, init_weights
+from course_lib.layers import BigramEmbedding, TokenEmbedding, build_norm, config_from_torch, init_weights
 from course_lib.masks import padding_mask
 from course_lib.positions import LearnedPositionalEmbedding, SinusoidalPositionalEncoding
 
@@ -37,6 +37,9 @@ class Embedding(nn.Module):
             self.positions = SinusoidalPositionalEncoding(config.d_model)
         elif config.positions == "learned":
             self.positions = LearnedPositionalEmbedding(config.max_length, config.d_model)
+        self.pairs: BigramEmbedding | None = None
+        if config.bigram_rows and vocab_size is not None:
+            self.pairs = BigramEmbedding(config.bigram_rows, config.d_model, vocab_size)
         self.token_types: TokenEmbedding | None = None
         if config.n_token_types:
             self.token_types = TokenEmbedding(config.n_token_types, config.d_model, scale=False)
@@ -62,6 +65,10 @@ class Embedding(nn.Module):
             what = "vectors (B, T, D)" if self.tokens is None else "ids (B, T)"
             raise ValueError(f"tokens: expected {what} with T of at least 1, got {tuple(tokens.shape)}")
         x = tokens if self.tokens is None else self.tokens(tokens)
+        if self.pairs is not None:
+            if offset:
+                raise ValueError("tokens: pairs need the token before, which a cache does not keep; go on without one")
+            x = x + self.pairs(tokens)  # (B, T, D)
         if self.positions is not None:
             if positions is None:
                 end = offset + tokens.size(1)

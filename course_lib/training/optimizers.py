@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.layers import TokenEmbedding
+from course_lib.layers import BigramEmbedding, TokenEmbedding
 from course_lib.positions import LearnedPositionalEmbedding, RelativePositionBias
 from course_lib.training.config import TrainingConfig
 
 __all__ = ["Muon", "build_optimizers", "newton_schulz", "parameter_groups"]
 
-_TABLES = (nn.Embedding, TokenEmbedding, LearnedPositionalEmbedding, RelativePositionBias)
+_TABLES = (nn.Embedding, TokenEmbedding, BigramEmbedding, LearnedPositionalEmbedding, RelativePositionBias)
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
