@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from course_lib.viz.explorers.position import PositionExplorer
     from course_lib.viz.explorers.product import ProductExplorer
     from course_lib.viz.explorers.sampling import SamplingExplorer
+    from course_lib.viz.explorers.schedule import ScheduleExplorer
     from course_lib.viz.explorers.stream import StreamExplorer
     from course_lib.viz.figures import attention_map, attention_steps, line_labels, shape_badge
     from course_lib.viz.style import palette
@@ -30,6 +31,7 @@ _HOME = {
     "PositionExplorer": "explorers.position",
     "ProductExplorer": "explorers.product",
     "SamplingExplorer": "explorers.sampling",
+    "ScheduleExplorer": "explorers.schedule",
     "StreamExplorer": "explorers.stream",
     "attention_map": "figures",
     "attention_steps": "figures",
@@ -49,6 +51,7 @@ __all__ = [
     "PositionExplorer",
     "ProductExplorer",
     "SamplingExplorer",
+    "ScheduleExplorer",
     "StreamExplorer",
     "attention_map",
     "attention_steps",

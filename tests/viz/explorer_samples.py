@@ -12,6 +12,7 @@ from course_lib.viz import (
     PositionExplorer,
     ProductExplorer,
     SamplingExplorer,
+    ScheduleExplorer,
     StreamExplorer,
 )
 
@@ -106,6 +107,10 @@ def stream(**options):
     )
 
 
+def schedule(**options):
+    return ScheduleExplorer(steps=97, peak=0.003, warmup=11, decay=23, step=7, **options)
+
+
 MAKERS = {
     "attention": attention,
     "product": product,
@@ -114,5 +119,6 @@ MAKERS = {
     "position": position,
     "decoding": decoding,
     "sampling": sampling,
+    "schedule": schedule,
     "stream": stream,
 }
