@@ -160,7 +160,9 @@ def activation_here(name: str) -> Activation:
 
 
 def activation_there(name: Activation) -> str:
-    """The published name of an activation here."""
+    """The published name of an activation here. Raises ValueError for one that is published under none."""
+    if name not in _THEIRS:
+        raise ValueError(f"activation: expected one of {tuple(_THEIRS)}, got {name!r}")
     return _THEIRS[name]
 
 

@@ -8,6 +8,7 @@ import torch
 from families import FAMILIES, shake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
@@ -98,6 +99,30 @@ def test_equals_transformers(name, parity):
 
     each()
     assert len(configs) >= 20
+
+
+LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+
+
+@pytest.mark.parametrize("T", [5, 6, 7, 40])
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 4.0},
+        {"rope_type": "dynamic", "factor": 4.0},
+        {"rope_type": "llama3", "factor": 8.0, **LLAMA_3},
+    ],
+    ids=lambda scaling: scaling["rope_type"],
+)
+def test_every_rotary_scaling(scaling, T):
+    """Lengths below, at and beyond the six positions that the model was trained on."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 29, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 6}
+    theirs = shake(LlamaForCausalLM(LlamaConfig(**sizes, **heads, rope_parameters={**scaling, "rope_theta": 100.0})))
+    ours, ids = through_folder(theirs), torch.randint(0, 29, (2, T))
+    torch.testing.assert_close(ours(ids), theirs(ids).logits, rtol=1e-4, atol=1e-5)
 
 
 def assert_same(found, expected, spare=()):
