@@ -7,8 +7,8 @@ EXERCISE = Question(
     chapter=4,
     title="Twelve layers without residuals",
     kind="predict",
-    what="""Take twelve encoder layers with LayerNorm, freshly initialised as in the paper, and remove the residual
-connections: each sublayer's output is normed and passed on, nothing is added. Eleven random tokens go through. What
+    what="""Take twelve encoder layers with LayerNorm and fresh Xavier weights, and remove the residual connections:
+each sublayer's output is normed and passed on, nothing is added. Eleven random tokens go through. What
 will the next cells show?""",
     why="What goes wrong without residuals decides what you look for when a deep model does not train.",
     difficulty=3,
