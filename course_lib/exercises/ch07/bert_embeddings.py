@@ -243,12 +243,15 @@ norm at this place is a switch of the course's config, `embedding_norm`.""",
     ],
     hints=(
         "Three questions about a token: which word, which place, which sentence. Which table answers each?",
-        "Indexing a table (V, D) with ids (B, T) gives (B, T, D). Positions are the same in all examples: they broadcast.",
+        "Indexing a table (V, D) with ids (B, T) gives (B, T, D). Positions are the same in every example.",
         """T, D = tokens.size(1), token_table.size(1)
 summed = token_table[tokens] + ____ + type_table[types]
 return F.layer_norm(summed, (D,), weight, bias, eps=1e-12)""",
     ),
     sample=_sample,
+    equivalent_mutants={
+        "tokens -> types": "both have the shape (B, T)",
+        "token_table -> position_table": "both tables are D wide",
+    },
     tolerance=(2e-4, 2e-4),
-    equivalent_mutants={},
 )

@@ -108,6 +108,12 @@ def _case(*arguments, **more):
     return lambda: _tiles(*arguments, **more)
 
 
+def _queries_far_apart():
+    scores, values = _tiles(3, [2, 4], 5, 111)
+    lift = torch.tensor([[0.0], [-300.0], [300.0]])
+    return [(tile.detach() + lift).requires_grad_() for tile in scores], values
+
+
 def _sample(draw: Draw):
     T, width = draw.integer(1, 4), draw.integer(1, 5)
     sizes = [draw.integer(1, 5) for _ in range(draw.integer(1, 4))]
@@ -219,7 +225,9 @@ n by n table that everyone draws.""",
         Probe("a second tile with lower scores", _case(2, [3, 2], 4, seed=31, shifts=[6.0, 0.0])),
         Probe("a single tile", _case(3, [4], 2, seed=41)),
         Probe("scores up to 1000, rising", _case(3, [2, 4, 3], 5, seed=61, shifts=[0.0, 500.0, 1000.0])),
+        Probe("scores up to 1000, falling", _case(2, [3, 2, 4], 5, seed=101, shifts=[1000.0, 500.0, 0.0])),
         Probe("scores as large as 200, of either sign", _case(3, [2, 4], 5, seed=71, scale=80.0)),
+        Probe("one query with scores near -300, one near 300", _queries_far_apart),
         Probe("float64", _case(2, [1, 5, 2], 3, seed=91, dtype=torch.float64)),
     ],
     properties=[
@@ -240,4 +248,12 @@ rescale = ____  # what the old sum and the old mixture are worth now
 total = total * rescale + part.sum(dim=-1, keepdim=True)""",
     ),
     sample=_sample,
+    equivalent_mutants={
+        "zip(score_tiles, value_tiles, strict=True) -> zip(score_tiles, value_tiles)": "the lists are equally long",
+        "True -> False": "the lists are equally long",
+        "0.0 -> 1.0": "the first factor is exp(-infinity), zero, whatever it multiplies",
+        "0.0 -> -1.0": "the first factor is exp(-infinity), zero, whatever it multiplies",
+        "torch.zeros_like -> torch.ones_like": "the first factor is exp(-infinity), zero, whatever it multiplies",
+        "0 -> -1": "any tile has the shape and dtype",
+    },
 )

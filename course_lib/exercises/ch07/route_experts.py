@@ -189,4 +189,7 @@ weights = ____
 return torch.zeros_like(scores).scatter(-1, chosen, weights)""",
     ),
     sample=_sample,
+    equivalent_mutants={
+        "scores.topk(top_k, dim=-1) -> scores.topk(top_k)": "the last axis is the default",
+    },
 )

@@ -220,6 +220,7 @@ its weights with one bucket wrong gives a model that works a little worse, witho
         Probe("a decoder, near keys", _case([-3, -1, 0, 1, 5], False)),
         Probe("an encoder, keys up to 100 away", _case([[-100, -40, -20, -9], [9, 20, 40, 100]], True)),
         Probe("a decoder, keys up to 100 away", _case([-100, -70, -50, -40, -20, -17], False)),
+        Probe("an encoder, beside the limit of the last bucket", _case([-91, -90, 90, 91], True)),
         Probe("an encoder, beyond the largest distance", _case([-1000, -140, 140, 1000], True)),
         Probe("a decoder, beyond the largest distance", _case([-1000, -140, 140], False)),
         Probe("all offsets of 11 queries and 13 keys, encoder", _table(11, 13, True)),
@@ -244,4 +245,10 @@ far = exact + ((count - exact) * ratio).long()
 return start + torch.where(distance < exact, distance, far.clamp(max=count - 1))""",
     ),
     sample=_sample,
+    equivalent_mutants={
+        "distance < exact -> distance <= exact": "at m itself both rules give m",
+        "distance.clamp(min=1) -> distance": "the logarithm of 0 is computed but not taken",
+        "1 -> 2": "at distance 1 the logarithm is computed but not taken",
+        "1 -> 0": "the logarithm of 0 is computed but not taken",
+    },
 )

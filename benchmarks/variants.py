@@ -1,0 +1,444 @@
+"""The families on each other's tasks at equal parameters; LoRA against full fine-tuning; experts against dense.
+
+    python benchmarks/variants.py [--quick]
+
+Every number is the mean over seeds of a held-out measure, with a 95 % interval (Student's t). A seed draws the initial
+weights, the order of the data and the examples. All runs are small: what they show is the direction, not the size.
+Chapter 7 of the course loads the result.
+"""
+
+import argparse
+import copy
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from harness import environment, save, shared_machine
+from scipy.stats import t as student
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib.config import TransformerConfig
+from course_lib.data import reference_text
+from course_lib.data.pairs import number_languages, number_pairs, number_words
+from course_lib.decoder import shift_right
+from course_lib.transformer import LanguageModel, Transformer
+from course_lib.variants import BERT, GPT, T5, Llama
+from course_lib.variants.experts import MixtureOfExperts, balance_loss
+from course_lib.variants.lora import add_lora, save_lora
+
+PAD, START, END, MASK = 0, 1, 2, 3
+LETTERS = [chr(code) for code in range(32, 127)] + list("äöüßéèêëîïôûùñáíóúçåøæãõâàìò\n")
+ID = {letter: number + 4 for number, letter in enumerate(LETTERS)}
+V = len(LETTERS) + 4
+LANGUAGES = ("en", "de", "fr", "es", "it", "nl", "sv", "da")
+WIDTH, HEADS, PARAMETERS = 64, 4, 110_000
+Batch = tuple[Tensor, Tensor]  # source (B, S), target (B, T), ends with END, then PAD
+
+
+def encode(text: str, length: int, end: bool = False) -> list[int]:
+    """Letters to ids, padded or cut to the length."""
+    ids = [ID.get(letter, ID["?"]) for letter in text] + ([END] if end else [])
+    return (ids + [PAD] * length)[:length]
+
+
+class Classify:
+    """Which of eight languages is this number written in? One token to answer."""
+
+    S, T, measure = 40, 1, "accuracy"
+
+    def __init__(self, seed: int) -> None:
+        self.data = {}
+        for split, n in (("train", 600), ("test", 40)):
+            rows = [
+                (pair.source, number)
+                for number, language in enumerate(LANGUAGES)
+                for pair in number_pairs(n, split, source=language, target="en", largest=99_999, seed=seed)
+            ]
+            source = torch.tensor([encode(text, self.S) for text, _ in rows])
+            self.data[split] = source, torch.tensor([[ID[str(number)]] for _, number in rows])
+
+    def batch(self, size: int, generator: torch.Generator) -> Batch:
+        """Examples to train on."""
+        return draw(self.data["train"], size, generator)
+
+    def test(self) -> Batch:
+        """Held-out numbers."""
+        return self.data["test"]
+
+
+class Translate(Classify):
+    """German number words to digits: units stand before tens in one and after them in the other."""
+
+    S, T, measure = 28, 4, "exact match"
+
+    def __init__(self, seed: int) -> None:
+        self.data = {}
+        for split, n in (("train", 720), ("test", 80)):
+            digits = {number_words(value, "de"): value for value in range(1000)}
+            words = [pair.source for pair in number_pairs(n, split, source="de", target="en", largest=999, seed=seed)]
+            values = [digits[word] for word in words]
+            source = torch.tensor([encode(word, self.S) for word in words])
+            self.data[split] = source, torch.tensor([encode(str(value), self.T, end=True) for value in values])
+
+
+class Continue(Classify):
+    """24 letters of English technical prose given, the next 24 to be predicted: nats a letter, lower is better."""
+
+    S, T, measure = 24, 24, "nats a letter"
+
+    def __init__(self, seed: int) -> None:
+        ids = torch.tensor(encode(reference_text()[:400_000], 400_000))
+        self.text, self.held_out = ids[:360_000], ids[360_000:]
+
+    def batch(self, size: int, generator: torch.Generator) -> Batch:
+        """Windows from anywhere in the training part."""
+        starts = torch.randint(len(self.text) - 48, (size,), generator=generator)
+        windows = self.text[starts[:, None] + torch.arange(48)]
+        return windows[:, :24], windows[:, 24:]
+
+    def test(self) -> Batch:
+        """Windows of the held-out part, side by side."""
+        windows = self.held_out[: 400 * 48].view(-1, 48)
+        return windows[:, :24], windows[:, 24:]
+
+
+TASKS = {"classify": Classify, "translate": Translate, "continue": Continue}
+
+
+def draw(data: Batch, size: int, generator: torch.Generator) -> Batch:
+    """Some examples, with repetition."""
+    rows = torch.randint(len(data[0]), (size,), generator=generator)
+    return data[0][rows], data[1][rows]
+
+
+class Encoder(nn.Module):
+    """Encoder alone: the source and a mask for each target place; all targets are predicted at once."""
+
+    def __init__(self, d_ff: int) -> None:
+        super().__init__()
+        sizes = {"d_model": WIDTH, "n_heads": HEADS, "d_ff": d_ff, "vocab_size": V, "max_length": 80}
+        config = BERT.configure(**sizes, n_encoder_layers=2, pad_id=None, dropout=0.0)
+        self.model = BERT(config, head="masked_lm")
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits of the targets, (B, T, V)."""
+        masks = torch.full_like(target, MASK)
+        return self.model(torch.cat([source, masks], dim=1))[:, source.size(1) :]
+
+    def generate(self, source: Tensor, T: int) -> Tensor:
+        """The likeliest token of each place by itself."""
+        return self(source, source.new_zeros(len(source), T)).argmax(-1)
+
+
+class Decoder(nn.Module):
+    """Decoder alone: the source, a start token, the target; each target from all before it."""
+
+    def __init__(self, family: type[GPT] | type[Llama], d_ff: int) -> None:
+        super().__init__()
+        sizes = {"d_model": WIDTH, "n_heads": HEADS, "d_ff": d_ff, "vocab_size": V, "max_length": 80}
+        self.model = family(family.configure(**sizes, n_decoder_layers=2, dropout=0.0, tie_embeddings=True))
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits of the targets under teacher forcing, (B, T, V)."""
+        tokens = torch.cat([source, shift_right(target, START)], dim=1)
+        return self.model(tokens, last=target.size(1))
+
+    def generate(self, source: Tensor, T: int) -> Tensor:
+        """Greedy."""
+        tokens = torch.cat([source, source.new_full((len(source), 1), START)], dim=1)
+        for _ in range(T):
+            tokens = torch.cat([tokens, self.model(tokens, last=1).argmax(-1)], dim=1)
+        return tokens[:, -T:]
+
+
+class Both(nn.Module):
+    """Encoder and decoder, one layer each."""
+
+    def __init__(self, name: str, d_ff: int) -> None:
+        super().__init__()
+        sizes = {"d_model": WIDTH, "n_heads": HEADS, "d_ff": d_ff, "vocab_size": V, "dropout": 0.0}
+        layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+        if name == "T5":
+            self.model: Transformer = T5(T5.configure(**sizes, **layers, d_head=WIDTH // HEADS, pad_id=None))
+        else:
+            self.model = Transformer(TransformerConfig(**sizes, **layers, share_vocabulary=True))
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits of the targets under teacher forcing, (B, T, V)."""
+        return self.model(source, shift_right(target, START))
+
+    def generate(self, source: Tensor, T: int) -> Tensor:
+        """Greedy."""
+        context, tokens = self.model.encode(source), source.new_full((len(source), 1), START)
+        for _ in range(T):
+            tokens = torch.cat([tokens, self.model.decode(tokens, context, last=1).argmax(-1)], dim=1)
+        return tokens[:, 1:]
+
+
+FAMILIES: dict[str, Callable[[int], nn.Module]] = {
+    "Transformer": partial(Both, "Transformer"),
+    "BERT": Encoder,
+    "GPT-2": partial(Decoder, GPT),
+    "T5": partial(Both, "T5"),
+    "Llama": partial(Decoder, Llama),
+}
+KIND = {"Transformer": "both", "BERT": "encoder", "GPT-2": "decoder", "T5": "both", "Llama": "decoder"}
+
+
+def count(model: nn.Module) -> int:
+    """Parameters, shared ones once."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def equal_width(make: Callable[[int], nn.Module]) -> int:
+    """The inner width that brings the model closest to PARAMETERS."""
+    with torch.device("meta"):
+        low, high = count(make(8)), count(make(16))
+    return max(8, 8 + round((PARAMETERS - low) * 8 / (high - low)))
+
+
+def train(loss_of: Callable[[torch.Generator], Tensor], model: nn.Module, steps: int, rate: float, seed: int) -> None:
+    """AdamW with warm-up and a cosine."""
+    generator = torch.Generator().manual_seed(seed)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.01)
+    model.train()
+    for step in range(steps):
+        part = min(1.0, (step + 1) / (0.1 * steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))
+        for group in optimizer.param_groups:
+            group["lr"] = rate * part
+        optimizer.zero_grad()
+        loss_of(generator).backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+    model.eval()
+
+
+def loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Mean over the real target tokens."""
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, task: Classify) -> float:
+    """The measure of the task on held-out examples."""
+    source, target = task.test()
+    if task.measure == "nats a letter":
+        return loss(model(source, target), target).item()
+    written = model.generate(source, task.T)  # type: ignore[operator]
+    real = (target != PAD).int().cummax(-1).values.bool() & (target != PAD)
+    return ((written == target) | ~real).all(-1).float().mean().item()
+
+
+def architectures(seeds: int, steps: int) -> list[dict]:
+    """Every family on every task."""
+    rows = []
+    for family, make in FAMILIES.items():
+        d_ff = equal_width(make)
+        for name, kind in TASKS.items():
+            scores, began = [], time.process_time()
+            for seed in range(seeds):
+                task = kind(seed)
+                torch.manual_seed(seed)
+                model = make(d_ff)
+
+                def loss_of(generator: torch.Generator, task=task, model=model) -> Tensor:
+                    source, target = task.batch(32, generator)
+                    return loss(model(source, target), target)
+
+                train(loss_of, model, steps, 2e-3, seed)
+                scores.append(evaluate(model, task))
+            seconds = (time.process_time() - began) / seeds
+            with FlopCounterMode(display=False) as counter:
+                loss_of(torch.Generator().manual_seed(0)).backward()
+            row = {"family": family, "stacks": KIND[family], "task": name, "measure": task.measure, "scores": scores}
+            row |= interval(scores) | {"parameters": count(model), "d_ff": d_ff, "cpu_seconds": seconds}
+            rows.append(row | {"flops_a_step": counter.get_total_flops()})
+            print(family, name, [round(score, 3) for score in scores], f"{seconds:.0f} s", file=sys.stderr, flush=True)
+    return rows
+
+
+def interval(values: list[float]) -> dict:
+    """Mean and half of the 95 % interval."""
+    spread = statistics.stdev(values) if len(values) > 1 else math.nan
+    half = float(student.ppf(0.975, len(values) - 1)) * spread / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return {"mean": statistics.mean(values), "half_interval": half}
+
+
+def gpt(**changes: object) -> LanguageModel:
+    """A small GPT over letters."""
+    sizes = {"d_model": WIDTH, "n_heads": HEADS, "n_decoder_layers": 2, "vocab_size": V, "max_length": 80}
+    return LanguageModel(GPT.configure(**{**sizes, "dropout": 0.0, **changes}))
+
+
+def text_loss(model: nn.Module, text: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """Next-letter loss on windows of 64."""
+    windows = text[torch.randint(len(text) - 65, (size,), generator=generator)[:, None] + torch.arange(65)]
+    return F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+
+
+@torch.no_grad()
+def held_out(model: nn.Module, text: Tensor, windows: int = 150) -> float:
+    """Next-letter loss on windows side by side."""
+    rows = text[: windows * 65].view(-1, 65)
+    return F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()).item()
+
+
+def fine_tuning(seeds: int, steps: int) -> list[dict]:
+    """A letter model of English prose, taken to Italian number words with few examples, in several ways."""
+    prose = torch.tensor(encode(reference_text()[:300_000], 300_000))
+    ways: dict[str, Callable[[nn.Module], object]] = {
+        "as it is": lambda model: model.requires_grad_(False),
+        "from nothing": lambda model: None,
+        "all parameters": lambda model: None,
+        "LoRA, rank 1": lambda model: add_lora(model, 1, alpha=2.0, targets=("qkv", "output", "up", "down")),
+        "LoRA, rank 4": lambda model: add_lora(model, 4, alpha=8.0, targets=("qkv", "output", "up", "down")),
+        "LoRA, rank 16": lambda model: add_lora(model, 16, alpha=32.0, targets=("qkv", "output", "up", "down")),
+        "LoRA, rank 4, attention only": lambda model: add_lora(model, 4, alpha=8.0),
+    }
+    rates = {"from nothing": 2e-3, "all parameters": 1e-3}
+    found: dict[str, dict] = {name: {"way": name, "scores": []} for name in ways}
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        base = gpt()
+        train(lambda generator, base=base: text_loss(base, prose, 32, generator), base, 2 * steps, 2e-3, seed)
+        texts = {}
+        for split, n in (("train", 300), ("test", 400)):
+            pairs = number_pairs(n, split, source="it", target="en", largest=99_999, seed=seed)
+            words = "\n".join(pair.source for pair in pairs)
+            texts[split] = torch.tensor(encode(words, len(words)))
+        for name, change in ways.items():
+            model = gpt() if name == "from nothing" else copy.deepcopy(base)
+            change(model)
+            trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
+            if trainable:
+                train(
+                    lambda generator, model=model, text=texts["train"]: text_loss(model, text, 16, generator),
+                    model,
+                    steps,
+                    rates.get(name, 5e-3),
+                    seed,
+                )
+            found[name]["trainable"] = trainable
+            found[name]["file_bytes"] = saved_bytes(model) if name.startswith("LoRA") else 4 * trainable
+            found[name]["scores"].append(held_out(model, texts["test"]))
+    for row in found.values():
+        row |= interval(row["scores"])
+        print(row["way"], row["trainable"], row["scores"], file=sys.stderr, flush=True)
+    return list(found.values())
+
+
+def saved_bytes(model: nn.Module) -> int:
+    """Size of the file of updates."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_lora(model, Path(folder) / "updates.safetensors")
+        return (Path(folder) / "updates.safetensors").stat().st_size
+
+
+def experts(seeds: int, steps: int) -> list[dict]:
+    """Letter models whose tokens each use as many parameters: dense, and mixtures of experts."""
+    ids = torch.tensor(encode(reference_text()[:400_000], 400_000))
+    ways = {
+        "dense, F = 256": (None, 0.0),
+        "8 experts of 128, top 2, balanced": (partial(MixtureOfExperts.from_config, n_experts=8, top_k=2), 0.01),
+        "8 experts of 128, top 2, not balanced": (partial(MixtureOfExperts.from_config, n_experts=8, top_k=2), 0.0),
+        "8 experts of 256, top 1, balanced": (partial(MixtureOfExperts.from_config, n_experts=8, top_k=1), 0.01),
+        "dense, F = 1024": (None, 0.0),
+    }
+    rows = []
+    for name, (feed_forward, weight) in ways.items():
+        d_ff = {"top 2": 128, "top 1": 256}.get(name.split(", ")[1], 1024 if "1024" in name else 256)
+        scores, loads, began = [], [], time.process_time()
+        for seed in range(seeds):
+            torch.manual_seed(seed)
+            model = gpt(d_ff=d_ff, feed_forward=feed_forward)
+
+            def loss_of(generator: torch.Generator, model=model, weight=weight) -> Tensor:
+                plain = text_loss(model, ids[:360_000], 32, generator)
+                return plain + weight * balance_loss(model) if weight else plain
+
+            train(loss_of, model, steps, 2e-3, seed)
+            scores.append(held_out(model, ids[360_000:]))
+            mixtures = [part for part in model.modules() if isinstance(part, MixtureOfExperts)]
+            loads += [part.load.max().item() for part in mixtures]
+        idle = sum(p.numel() for part in mixtures for e in part.experts[part.top_k :] for p in e.parameters())
+        row = {"way": name, "scores": scores, "parameters": count(model), "active": count(model) - idle}
+        row |= {"largest_load": statistics.mean(loads) if loads else None}
+        row |= interval(scores) | {"cpu_seconds": (time.process_time() - began) / seeds}
+        rows.append(row)
+        print(name, scores, row["largest_load"], file=sys.stderr, flush=True)
+    return rows
+
+
+def table(result: dict) -> str:
+    """The result as a page of Markdown."""
+    where = result["environment"]
+    lines = [
+        "# Variants: the families on each other's tasks, LoRA, experts",
+        "",
+        f"`{where['command']}` on {where['device']}: torch {where['torch']}, Python {where['python']}, "
+        f"{where['threads']} thread(s), {result['seeds']} seeds, {result['steps']} steps, width {WIDTH}; "
+        f"mean ± half of the 95 % interval over seeds.{shared_machine(where)}",
+        "",
+        "## Architectures at equal parameters",
+        "",
+        "| family | stacks | parameters | " + " | ".join(f"{n} ({t.measure})" for n, t in TASKS.items()) + " | MFLOP |",
+        "|---|---|--:|" + "--:|" * (len(TASKS) + 1),
+    ]
+    for family in FAMILIES:
+        rows = [row for row in result["architectures"] if row["family"] == family]
+        cells = [f"{row['mean']:.3f} ± {row['half_interval']:.3f}" for row in rows]
+        flops = " / ".join(f"{row['flops_a_step'] / 1e6:.0f}" for row in rows)
+        lines.append(
+            f"| {family} | {rows[0]['stacks']} | {rows[0]['parameters']:,} | " + " | ".join(cells) + f" | {flops} |"
+        )
+    lines += ["", "MFLOP: of one training step, task by task.", "", "## LoRA against full fine-tuning", ""]
+    lines += ["| way | trained parameters | file, kB | held-out nats a letter |", "|---|--:|--:|--:|"]
+    for row in result["fine_tuning"]:
+        score = f"{row['mean']:.3f} ± {row['half_interval']:.3f}"
+        lines.append(f"| {row['way']} | {row['trainable']:,} | {row['file_bytes'] / 1e3:.0f} | {score} |")
+    lines += ["", "## Experts against dense", ""]
+    lines += [
+        "| feed-forward | parameters | active | largest load | nats a letter | CPU seconds |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for row in result["experts"]:
+        load = "-" if row["largest_load"] is None else f"{row['largest_load']:.2f}"
+        lines.append(
+            f"| {row['way']} | {row['parameters']:,} | {row['active']:,} | {load} | "
+            f"{row['mean']:.3f} ± {row['half_interval']:.3f} | {row['cpu_seconds']:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Train, write the results, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one seed, few steps; writes nothing")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=300)
+    arguments = parser.parse_args()
+    seeds, steps = (2, 20) if arguments.quick else (arguments.seeds, arguments.steps)
+    unknown = set(LANGUAGES) - set(number_languages())
+    if unknown:
+        raise SystemExit(f"no number words for {sorted(unknown)}")
+    result: dict = {"name": "variants-cpu", "environment": environment(), "seeds": seeds, "steps": steps}
+    result["architectures"] = architectures(seeds, steps)
+    result["fine_tuning"] = fine_tuning(seeds, steps)
+    result["experts"] = experts(seeds, steps)
+    page = table(result)
+    if not arguments.quick:
+        save(result, page)
+    print(page)
+
+
+if __name__ == "__main__":
+    main()
