@@ -43,14 +43,16 @@ class NameMap:
     ties: Mapping[str, str] = field(default_factory=dict)
 
     def there(self, name: str) -> str:
-        """The published name of a parameter here."""
+        """The published name of a parameter here. Raises ValueError for one that the family does not have."""
         if name in self.top:
             return self.top[name]
         module, _, kind = name.rpartition(".")
         if module in self.top:
             return f"{self.top[module]}.{kind}"
-        stack, number, part = _LAYER.fullmatch(module).groups()  # type: ignore[union-attr]  # all others are in a layer
-        place, parts = self.layers[stack]
+        stack, number, part = found.groups() if (found := _LAYER.fullmatch(module)) else ("", "", "")
+        place, parts = self.layers.get(stack, ("", {}))
+        if part not in parts:
+            raise ValueError(f"{name}: the family has no such parameter; merge and remove what was added to the layers")
         return f"{place.format(number)}.{parts[part]}.{kind}"
 
     def fused(self, stack: str) -> bool:

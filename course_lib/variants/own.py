@@ -61,13 +61,20 @@ def save_own(model: nn.Module, path: str | os.PathLike[str]) -> None:
     kinds = {kind: name for name, kind in MODELS.items()}
     if type(model) not in kinds:
         raise TypeError(f"model: expected one of {tuple(kind.__name__ for kind in kinds)}, got {type(model).__name__}")
+    switches = config_to_dict(model.config)  # type: ignore[arg-type]
+    with torch.device("meta"):
+        options = model.options() if isinstance(model, EncoderModel) else {}
+        plain = type(model)(model.config, **options)  # type: ignore[arg-type]
+    added = sorted(set(tensors_of(model)) ^ set(tensors_of(plain)))
+    if added:
+        raise ValueError(f"{added[0]}: not as the config says; merge and remove what was added to the layers")
     content = {
         "model_type": kinds[type(model)],
         "architectures": [type(model).__name__],
-        "transformer": config_to_dict(model.config),  # type: ignore[arg-type]
+        "transformer": switches,
     }
-    if isinstance(model, EncoderModel):
-        content["head"] = model.options()
+    if options:
+        content["head"] = options
     write_model(path, content, tensors_of(model))
 
 

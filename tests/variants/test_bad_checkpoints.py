@@ -11,8 +11,10 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForPreTraining, BertModel, LlamaConfig, LlamaForCausalLM, T5Config
 from transformers import T5ForConditionalGeneration as TheirT5
 
+from course_lib.transformer import LanguageModel
 from course_lib.variants import BERT, GPT, T5, EncoderModel, Llama, ViT, from_pretrained, save_pretrained
 from course_lib.variants.checkpoint import INDEX, WEIGHTS, locate, write_model
+from course_lib.variants.lora import add_lora, remove_lora
 
 NAME = "model.layers.0.mlp.up_proj.weight"
 
@@ -350,6 +352,18 @@ def test_what_the_published_config_cannot_say(call, message, tmp_path):
 
 
 LLAMA = {"d_model": 8, "n_heads": 2, "n_encoder_layers": 0, "n_decoder_layers": 1, "vocab_size": 29}
+
+
+def test_what_was_added_to_the_layers_is_not_saved_unseen(tmp_path):
+    for model in (GPT(GPT.configure(**LLAMA)), LanguageModel(GPT.configure(**LLAMA))):
+        add_lora(model, rank=2)
+        with pytest.raises(ValueError, match=r"self_attention.*merge and remove what was added to the layers"):
+            save_pretrained(model, tmp_path / "m")
+        assert not (tmp_path / "m").exists()
+        remove_lora(model)
+        save_pretrained(model, tmp_path / "m")
+        assert type(from_pretrained(tmp_path / "m")) is type(model)
+        shutil.rmtree(tmp_path / "m")
 
 
 def test_no_option_of_an_own_model(tmp_path):
