@@ -70,6 +70,8 @@ class _Kept:
             total += 2 * T * (c.head_width // 2) * 4  # cosines and sines, float32
         if c.positions == "learned":
             total += T * 8  # positions, int64
+        if c.bigram_rows:
+            total += self.batch * (T - 1) * 8  # pairs, int64
         if c.positions == "relative":
             total += T * T * 8  # the bucket of each pair, int64
         return total
@@ -102,10 +104,13 @@ class _Kept:
         heads = n * H * E * self.width
         projections = n * (H + 2 * G) * E * self.width
         copies = 2 * heads if G < H else 0  # keys and values for each head of a group
+        norms = n * (H + G) * 4 if c.qk_norm else 0  # one number for each normed query and key
         if c.positions == "relative":  # its table is trained, which fused kernels cannot do: the weights are formed
-            return 4 * heads + n * H * T * self.width + (T * T + T if causal else 0)
-        if c.positions == "rotary":
-            kept = heads + copies if G < H else 2 * heads + projections  # turned; values stay where they were
+            kept = 4 * heads + n * H * T * self.width + (T * T + T if causal else 0)
+            return kept + (projections + norms if c.qk_norm else 0)
+        changed = c.positions == "rotary" or c.qk_norm  # queries and keys are not what the projections gave
+        if changed:
+            kept = heads + (copies or heads) + (projections if c.qk_norm or G == H else 0) + norms
             kept += heads  # the output, in another order in memory than merging needs
         else:
             kept = projections + copies
@@ -113,7 +118,7 @@ class _Kept:
         table = 0
         if masked:
             table = (H if c.positions == "alibi" else 1) * T * T * self.width + T
-            table += heads if c.positions != "rotary" else 0  # the output before rows without a key are set to zero
+            table += 0 if changed else heads  # the output before rows without a key are set to zero
         return kept + n * H * 4 + heads + table
 
     def cross_attention(self, T: int, S: int) -> int:
@@ -122,7 +127,10 @@ class _Kept:
         E, H = c.head_width, c.n_heads
         G = H if c.n_kv_heads is None else c.n_kv_heads
         kv = self.batch * S * (H if G < H else G) * E * self.width
-        return 2 * kv + self.batch * T * (2 * H * E * self.width + H * 4)
+        kept = 2 * kv + self.batch * T * (2 * H * E * self.width + H * 4)
+        if c.qk_norm:  # its inputs, one number each, and the output in another order
+            kept += self.batch * (T * 2 * H + S * G) * E * self.width + self.batch * (T * H + S * G) * 4
+        return kept
 
     def feed_forward(self, T: int) -> int:
         """The inner vectors: before and after the activation, and the gate's."""

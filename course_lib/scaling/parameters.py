@@ -86,7 +86,8 @@ def _count_stack(count: Counter[str], config: TransformerConfig, n_layers: int, 
 
 def _count_embedding(count: Counter[str], config: TransformerConfig, V: int) -> None:
     """Add a table of V token vectors, learned positions and the norm after them."""
-    count["token tables"] += (V + config.n_token_types) * config.d_model
+    pairs = config.bigram_rows if config.vocab_size else 0
+    count["token tables"] += (V + pairs + config.n_token_types) * config.d_model
     if config.positions == "learned":
         count["positions"] += config.max_length * config.d_model
     if config.embedding_norm:
