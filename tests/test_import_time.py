@@ -39,6 +39,7 @@ def test_the_measure_sees_what_is_loaded():
         ("import course_lib.masks, course_lib.attention", {"torch", "numpy"}),
         ("import course_lib.testing", {"torch", "numpy"}),
         ("import course_lib.data", {"torch", "numpy"}),
+        ("import course_lib.variants", {"torch", "numpy"}),
         ("import course_lib.exercises", set()),
     ],
 )

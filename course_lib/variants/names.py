@@ -73,7 +73,7 @@ class NameMap:
             if any(re.search(pattern, whole) for pattern in self.ignored):
                 continue
             if whole in found:
-                raise ValueError(f"weights: {found[whole]} and {name} are two names of one tensor")
+                raise ValueError(f"{found[whole]} and {name} are two names of one tensor")
             found[whole] = name
         return found
 
@@ -116,7 +116,10 @@ def read_parameters(
     Raises:
         ValueError: a tensor is missing, too many, or of another shape; names tensor and file.
     """
-    in_file = names.canonical(list(weights.file_of))
+    try:
+        in_file = names.canonical(list(weights.file_of))
+    except ValueError as error:
+        raise ValueError(f"{where(weights)}: {error}") from error
     all_in_file = dict(in_file)
     repeated = {original: repeated for repeated, original in names.ties.items() if repeated in in_file}
     found: dict[str, Tensor] = {}
