@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from course_lib.viz.explorers.decoding import DecodingExplorer
     from course_lib.viz.explorers.heads import HeadExplorer
     from course_lib.viz.explorers.mask import MaskComposer
+    from course_lib.viz.explorers.pattern import PatternExplorer
     from course_lib.viz.explorers.position import PositionExplorer
     from course_lib.viz.explorers.product import ProductExplorer
     from course_lib.viz.explorers.sampling import SamplingExplorer
@@ -28,6 +29,7 @@ _HOME = {
     "Explorer": "explorer",
     "HeadExplorer": "explorers.heads",
     "MaskComposer": "explorers.mask",
+    "PatternExplorer": "explorers.pattern",
     "PositionExplorer": "explorers.position",
     "ProductExplorer": "explorers.product",
     "SamplingExplorer": "explorers.sampling",
@@ -48,6 +50,7 @@ __all__ = [
     "Explorer",
     "HeadExplorer",
     "MaskComposer",
+    "PatternExplorer",
     "PositionExplorer",
     "ProductExplorer",
     "SamplingExplorer",

@@ -9,6 +9,7 @@ from course_lib.viz import (
     DecodingExplorer,
     HeadExplorer,
     MaskComposer,
+    PatternExplorer,
     PositionExplorer,
     ProductExplorer,
     SamplingExplorer,
@@ -111,6 +112,10 @@ def schedule(**options):
     return ScheduleExplorer(steps=97, peak=0.003, warmup=11, decay=23, step=7, **options)
 
 
+def pattern(**options):
+    return PatternExplorer(**{"window": 3, "n_global": 1, "n_random": 2, "tokens": 64} | options)
+
+
 MAKERS = {
     "attention": attention,
     "product": product,
@@ -121,4 +126,5 @@ MAKERS = {
     "sampling": sampling,
     "schedule": schedule,
     "stream": stream,
+    "pattern": pattern,
 }
