@@ -54,8 +54,14 @@ MAKERS: dict[str, tuple[Callable[[int, int], Callable[..., Tensor]], str]] = {
     "plain": (lambda E, n: partial(scaled_dot_product_attention, backend="explicit"), "scores as a tensor"),
     "tiled": (lambda E, n: TiledAttention(tile=256), "online softmax in tiles of 256, written in Python"),
     "window": (lambda E, n: SlidingWindowAttention(128, n_global=16), "127 on either side, 16 global"),
-    "window (flex)": (lambda E, n: SlidingWindowAttention(128, n_global=16, backend="flex"), "the same by flex, its block map built in each call"),
-    "random blocks": (lambda E, n: BigBirdAttention(64, n_random=2, n_global=64), "blocks of 64: 3 near, 2 random, 1 global"),
+    "window (flex)": (
+        lambda E, n: SlidingWindowAttention(128, n_global=16, backend="flex"),
+        "the same by flex, its block map built in each call",
+    ),
+    "random blocks": (
+        lambda E, n: BigBirdAttention(64, n_random=2, n_global=64),
+        "blocks of 64: 3 near, 2 random, 1 global",
+    ),
     "hierarchical": (lambda E, n: HierarchicalAttention(64, 8), "blocks of 64, far groups as 8 cells"),
     "Linformer": (lambda E, n: LinformerAttention(n, 128), "128 mixtures, untrained"),
     "Performer": (lambda E, n: PerformerAttention(E, 256), "256 orthogonal positive features"),
@@ -271,7 +277,6 @@ def main() -> None:
             row |= measure_memory(n, bool(backward), arguments)
             result["rows"].append(row)
             print(f"n={n} {name}", file=sys.stderr, flush=True)
-    fitted = [n for n in lengths if n >= 1024] or lengths
     result["exponents"] = exponents(result["rows"], [n for n in lengths if n >= 1024] or lengths, arguments.device)
     page = table(result)
     if not arguments.quick:

@@ -9,6 +9,7 @@ Chapter 7 of the course loads the result.
 
 import argparse
 import copy
+import json
 import math
 import statistics
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from harness import environment, save, shared_machine
+from harness import RESULTS, environment, save, shared_machine
 from scipy.stats import t as student
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -384,39 +385,48 @@ def table(result: dict) -> str:
     lines = [
         "# Variants: the families on each other's tasks, LoRA, experts",
         "",
-        f"`{where['command']}` on {where['device']}: torch {where['torch']}, Python {where['python']}, "
-        f"{where['threads']} thread(s), {result['seeds']} seeds, {result['steps']} steps, width {WIDTH}; "
-        f"mean ± half of the 95 % interval over seeds.{shared_machine(where)}",
-        "",
-        "## Architectures at equal parameters",
-        "",
-        "| family | stacks | parameters | " + " | ".join(f"{n} ({t.measure})" for n, t in TASKS.items()) + " | MFLOP |",
-        "|---|---|--:|" + "--:|" * (len(TASKS) + 1),
+        f"`python benchmarks/variants.py` on {where['device']}: torch {where['torch']}, Python {where['python']}, "
+        f"{where['threads']} thread(s), width {WIDTH}; mean ± half of the 95 % interval over "
+        f"seeds.{shared_machine(where)}",
     ]
+    lines += _architectures_table(result) if "architectures" in result else []
+    if "fine_tuning" in result:
+        lines += ["", "## LoRA against full fine-tuning", "", _setting(result, "fine_tuning"), ""]
+        lines += ["| way | trained parameters | file, kB | held-out nats a letter |", "|---|--:|--:|--:|"]
+        for row in result["fine_tuning"]:
+            score = f"{row['mean']:.3f} ± {row['half_interval']:.3f}"
+            lines.append(f"| {row['way']} | {row['trainable']:,} | {row['file_bytes'] / 1e3:.0f} | {score} |")
+    if "experts" in result:
+        lines += ["", "## Experts against dense", "", _setting(result, "experts"), ""]
+        lines.append("| feed-forward | parameters | active | largest load | nats a letter | CPU seconds |")
+        lines.append("|---|--:|--:|--:|--:|--:|")
+        for row in result["experts"]:
+            load = "-" if row["largest_load"] is None else f"{row['largest_load']:.2f}"
+            lines.append(
+                f"| {row['way']} | {row['parameters']:,} | {row['active']:,} | {load} | "
+                f"{row['mean']:.3f} ± {row['half_interval']:.3f} | {row['cpu_seconds']:.0f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _setting(result: dict, part: str) -> str:
+    return "{seeds} seeds, {steps} steps.".format(**result["settings"][part])
+
+
+def _architectures_table(result: dict) -> list[str]:
+    lines = ["", "## Architectures at equal parameters", "", _setting(result, "architectures"), ""]
+    names = " | ".join(f"{name} ({task.measure})" for name, task in TASKS.items())
+    lines.append(f"| family | stacks | parameters | {names} | MFLOP of a step, task by task |")
+    lines.append("|---|---|--:|" + "--:|" * (len(TASKS) + 1))
     for family in FAMILIES:
         rows = [row for row in result["architectures"] if row["family"] == family]
-        cells = [f"{row['mean']:.3f} ± {row['half_interval']:.3f}" for row in rows]
+        cells = " | ".join(f"{row['mean']:.3f} ± {row['half_interval']:.3f}" for row in rows)
         flops = " / ".join(f"{row['flops_a_step'] / 1e6:.0f}" for row in rows)
-        lines.append(
-            f"| {family} | {rows[0]['stacks']} | {rows[0]['parameters']:,} | " + " | ".join(cells) + f" | {flops} |"
-        )
-    lines += ["", "MFLOP: of one training step, task by task.", "", "## LoRA against full fine-tuning", ""]
-    lines += ["| way | trained parameters | file, kB | held-out nats a letter |", "|---|--:|--:|--:|"]
-    for row in result["fine_tuning"]:
-        score = f"{row['mean']:.3f} ± {row['half_interval']:.3f}"
-        lines.append(f"| {row['way']} | {row['trainable']:,} | {row['file_bytes'] / 1e3:.0f} | {score} |")
-    lines += ["", "## Experts against dense", ""]
-    lines += [
-        "| feed-forward | parameters | active | largest load | nats a letter | CPU seconds |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
-    for row in result["experts"]:
-        load = "-" if row["largest_load"] is None else f"{row['largest_load']:.2f}"
-        lines.append(
-            f"| {row['way']} | {row['parameters']:,} | {row['active']:,} | {load} | "
-            f"{row['mean']:.3f} ± {row['half_interval']:.3f} | {row['cpu_seconds']:.0f} |"
-        )
-    return "\n".join(lines) + "\n"
+        lines.append(f"| {family} | {rows[0]['stacks']} | {rows[0]['parameters']:,} | {cells} | {flops} |")
+    return lines
+
+
+PARTS = {"architectures": architectures, "fine_tuning": fine_tuning, "experts": experts}
 
 
 def main() -> None:
@@ -425,19 +435,23 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed, few steps; writes nothing")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="the others stay as recorded")
     arguments = parser.parse_args()
     seeds, steps = (2, 20) if arguments.quick else (arguments.seeds, arguments.steps)
     unknown = set(LANGUAGES) - set(number_languages())
     if unknown:
         raise SystemExit(f"no number words for {sorted(unknown)}")
-    result: dict = {"name": "variants-cpu", "environment": environment(), "seeds": seeds, "steps": steps}
-    result["architectures"] = architectures(seeds, steps)
-    result["fine_tuning"] = fine_tuning(seeds, steps)
-    result["experts"] = experts(seeds, steps)
-    page = table(result)
-    if not arguments.quick:
-        save(result, page)
-    print(page)
+    result: dict = {"name": "variants-cpu", "settings": {}}
+    recorded = RESULTS / "variants-cpu.json"
+    if set(arguments.parts) < set(PARTS) and recorded.exists():
+        result = json.loads(recorded.read_text())
+    result["environment"] = environment()
+    for part in arguments.parts:
+        result[part] = PARTS[part](seeds, steps)
+        result["settings"][part] = {"seeds": seeds, "steps": steps}
+        if not arguments.quick:
+            save(result, table(result))
+    print(table(result))
 
 
 if __name__ == "__main__":
