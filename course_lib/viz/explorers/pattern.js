@@ -52,7 +52,6 @@ function render({ model, el }) {
   for (const name in first) model.on("change:" + name, draw);
   draw();
   const group = (label, ...nodes) => h("div", { class: "cx-controls", role: "group", "aria-label": label }, ...nodes);
-  el.append(group("Pattern", causal.node, windowed.node, window_.node, global_.node, random.node),
-    group("Sizes", unit.node, shared.node, reset), sentence,
+  el.append(group("Sizes", unit.node, shared.node), group("Pattern", causal.node, windowed.node, window_.node, global_.node, random.node, reset), sentence,
     h("div", { class: "cx-columns" }, scroller("Blocks", map), scroller("What it costs", all)));
 }

@@ -124,7 +124,7 @@ class PatternExplorer(Explorer):
 
     def table(self) -> Table:
         """Return the costs."""
-        return Table("what it costs", ["", "visible pairs", "operations", "cache"], self.rows())
+        return Table("the costs in numbers", ["which", "visible pairs", "operations", "cache"], self.rows())
 
     def default_alt(self) -> str:
         """Say what is visible."""
