@@ -32,7 +32,7 @@ from course_lib.training import tasks
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants import EncoderModel
 
-__all__ = ["Corpus", "build_corpus", "build_model", "build_task"]
+__all__ = ["Corpus", "build_corpus", "build_model", "build_task", "read_text"]
 
 
 @dataclass
@@ -140,7 +140,7 @@ def _text(recipe: Recipe, seed: int, folder: Path) -> Corpus:
         tokenizer = load_tokenizer(place)
         sources: list[Any] = [place / "train.npy", place / "validation.npy"]
     else:
-        text = _read_text(data["name"])
+        text = read_text(data["name"])
         cut = len(text) - int(len(text) * data["validation_share"])
         tokenizer = _tokenizer(recipe, [text[:cut]], folder)
         sources = [torch.tensor(tokenizer.encode(part)) for part in (text[:cut], text[cut:])]
@@ -148,7 +148,8 @@ def _text(recipe: Recipe, seed: int, folder: Path) -> Corpus:
     return Corpus(tokenizer, train, TokenWindows(sources[1], **sizes, shuffle=False), [], [])
 
 
-def _read_text(name: str) -> str:
+def read_text(name: str) -> str:
+    """Return the text of that name, or in that file."""
     if name == "reference":
         return reference_text()
     path = fetch("tinyshakespeare.txt") if name == "tinyshakespeare" else Path(name)
