@@ -195,7 +195,10 @@ class MultiHeadAttention(nn.Module):
 
     def _normed(self, heads: Tensor) -> Tensor:
         """Queries or keys (B, H, T, E) with root mean square 1, if `qk_norm`; without weights to train."""
-        return F.rms_norm(heads, (self.d_head,)) if self.qk_norm else heads
+        if not self.qk_norm:
+            return heads
+        wide = heads.float() if heads.dtype == torch.float16 else heads  # squares must not overflow
+        return (wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + 1e-6)).to(heads.dtype)
 
     def _linear(self, x: Tensor, which: int) -> Tensor:
         """One of the projections by itself: 0 query, 1 key, 2 value."""
