@@ -1,6 +1,6 @@
 """How much CPU time a small language model needs to the quality of a well-known recipe, and which change gives what.
 
-    python benchmarks/time_to_quality.py [--seeds 3] [--ladder] [--only recipe]
+    python benchmarks/time_to_quality.py [--seeds 3] [--ladder] [--quick]
 
 The task is nanoGPT's CPU recipe on tiny Shakespeare: 4 layers, 4 heads, 128 wide, context 64, batches of 12 random
 windows, the first 90 % of the characters to train on. The recipe takes 2000 steps; every other one here has the same
@@ -197,9 +197,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ladder", action="store_true", help="also each change alone, and one after the other")
+    parser.add_argument("--quick", action="store_true", help="one seed of ours, and write nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
     text = Text()
+    if options.quick:
+        model, seconds = trained(text, BEST, 0)
+        print(f"loss {text.quality(model):.4f} after {seconds:.1f} s of CPU time")
+        return
     result: dict[str, Any] = {"name": "time-to-quality", "environment": environment(), "pairs": [], "ladder": []}
     for seed in range(options.seeds):
         row = {}

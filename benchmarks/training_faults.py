@@ -1,6 +1,6 @@
 """Faults thrown at training runs: how many were tried, how many survived.
 
-    python benchmarks/training_faults.py [--kills 200] [--seed 0]
+    python benchmarks/training_faults.py [--kills 200] [--seed 0] [--quick]
 
 A fault is survived if no checkpoint that was confirmed is lost, the newest one has bit for bit the weights of an
 undisturbed run at its step, and the run that goes on from there ends with the same weights. The runs write a checkpoint
@@ -26,8 +26,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="few of each, and write nothing")
     options = parser.parse_args()
-    n, seed = options.kills, options.seed
+    n, seed = 8 if options.quick else options.kills, options.seed
     trials = {
         "kill -9 at a random moment": lambda: faults.signals(n, signal.SIGKILL, seed),
         "kill -9 at each call of saving": faults.kills_while_saving,
@@ -48,7 +49,7 @@ def main() -> None:
     lines += [__doc__.strip().split("\n\n")[2].replace("\n", " "), "", "| fault | tried | survived |", "|---|---|---|"]
     lines += [f"| {name} | {found['tried']} | {found['survived']} |" for name, found in result["faults"].items()]
     lines += ["", "A rank killed under torchrun is part of the tests: `tests/training/test_commands.py`.", ""]
-    save(result, "\n".join(lines))
+    print("\n".join(lines)) if options.quick else save(result, "\n".join(lines))
 
 
 if __name__ == "__main__":
