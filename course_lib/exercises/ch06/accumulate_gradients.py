@@ -144,8 +144,8 @@ be the gradient of the mean loss over all real tokens of the large batch, howeve
 different numbers of real tokens, also none. This function averages the means of the micro-batches. Repair it.
 `summed_loss` is given; it returns the sum of the losses of the real tokens and their number. There is at least one real
 token in all.""",
-    why="""With ragged micro-batches the mean of means is another loss: tokens of short micro-batches weigh more. This
-error stood for years in widely used training libraries.""",
+    why="""With ragged micro-batches the mean of means is another loss: tokens of short micro-batches weigh more. It
+does not raise, and the curve looks as usual.""",
     difficulty=3,
     minutes=10,
     reference=accumulate_gradients,

@@ -25,7 +25,7 @@ EXERCISE = Question(
 `LambdaLR(optimizer, lambda step: min(1.0, step / 4))`: a warm-up over four updates. As torch's documentation shows it,
 each round calls `optimizer.step()` and then `schedule.step()`. The gradient is 1 in every round. How far has the weight
 moved after three rounds?""",
-    why="Most training loops waste their first update, and print for each update the rate of the next one.",
+    why="Many training loops waste their first update, and print for each update the rate of the next one.",
     difficulty=2,
     minutes=4,
     right=1.5,

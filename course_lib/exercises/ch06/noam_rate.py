@@ -77,8 +77,8 @@ EXERCISE = Exercise(
     title="The learning rate of the paper",
     what="""Write `noam_rate(step, d_model, warmup)`: the rate of update number `step`, counted from 1. It rises in a
 straight line up to step `warmup` and then falls with the inverse square root of the step; the formula is equation 3 of
-the paper: $d_{model}^{-0.5} \\cdot \\min(step^{-0.5},\\; step \\cdot warmup^{-1.5})$.""",
-    why="Half of the failed reproductions of the paper have a wrong rate at step 1 or a peak at the wrong place.",
+the paper: d_model^-0.5 · min(step^-0.5, step · warmup^-1.5).""",
+    why="A wrong rate at step 1 or a peak at the wrong place raises no error; the model is only worse.",
     difficulty=1,
     minutes=5,
     reference=noam_rate,
