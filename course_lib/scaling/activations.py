@@ -108,17 +108,17 @@ class _Kept:
         if c.positions == "relative":  # its table is trained, which fused kernels cannot do: the weights are formed
             kept = 4 * heads + n * H * T * self.width + (T * T + T if causal else 0)
             return kept + (projections + norms if c.qk_norm else 0)
-        changed = c.positions == "rotary" or c.qk_norm  # queries and keys are not what the projections gave
-        if changed:
+        rotary = c.positions == "rotary"
+        if rotary or c.qk_norm:  # queries and keys are not what the projections gave
             kept = heads + (copies or heads) + (projections if c.qk_norm or G == H else 0) + norms
-            kept += heads  # the output, in another order in memory than merging needs
+            kept += heads if rotary else 0  # the output, in another order in memory than merging needs
         else:
             kept = projections + copies
         masked = (c.window is not None and c.window < T) or (c.positions == "alibi" and causal)
         table = 0
         if masked:
             table = (H if c.positions == "alibi" else 1) * T * T * self.width + T
-            table += 0 if changed else heads  # the output before rows without a key are set to zero
+            table += 0 if rotary else heads  # the output before rows without a key are set to zero
         return kept + n * H * 4 + heads + table
 
     def cross_attention(self, T: int, S: int) -> int:
@@ -128,8 +128,8 @@ class _Kept:
         G = H if c.n_kv_heads is None else c.n_kv_heads
         kv = self.batch * S * (H if G < H else G) * E * self.width
         kept = 2 * kv + self.batch * T * (2 * H * E * self.width + H * 4)
-        if c.qk_norm:  # its inputs, one number each, and the output in another order
-            kept += self.batch * (T * 2 * H + S * G) * E * self.width + self.batch * (T * H + S * G) * 4
+        if c.qk_norm:  # its inputs, and one number for each
+            kept += self.batch * (T * H + S * G) * E * self.width + self.batch * (T * H + S * G) * 4
         return kept
 
     def feed_forward(self, T: int) -> int:
