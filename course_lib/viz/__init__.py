@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from course_lib.viz.display import show
     from course_lib.viz.explorer import Explorer
     from course_lib.viz.explorers.attention import AttentionExplorer
+    from course_lib.viz.explorers.cost import CostExplorer
     from course_lib.viz.explorers.decoding import DecodingExplorer
     from course_lib.viz.explorers.heads import HeadExplorer
     from course_lib.viz.explorers.mask import MaskComposer
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AttentionExplorer": "explorers.attention",
+    "CostExplorer": "explorers.cost",
     "DecodingExplorer": "explorers.decoding",
     "Explorer": "explorer",
     "HeadExplorer": "explorers.heads",
@@ -46,6 +48,7 @@ _HOME = {
 
 __all__ = [
     "AttentionExplorer",
+    "CostExplorer",
     "DecodingExplorer",
     "Explorer",
     "HeadExplorer",

@@ -6,6 +6,7 @@ from course_lib.masks import causal_mask
 from course_lib.positions import frequencies
 from course_lib.viz import (
     AttentionExplorer,
+    CostExplorer,
     DecodingExplorer,
     HeadExplorer,
     MaskComposer,
@@ -116,6 +117,10 @@ def pattern(**options):
     return PatternExplorer(**{"window": 3, "n_global": 1, "n_random": 2, "tokens": 64} | options)
 
 
+def cost(**options):
+    return CostExplorer(**{"model": "Llama 3 8B", "length": 2048, "batch": 2} | options)
+
+
 MAKERS = {
     "attention": attention,
     "product": product,
@@ -127,4 +132,5 @@ MAKERS = {
     "schedule": schedule,
     "stream": stream,
     "pattern": pattern,
+    "cost": cost,
 }
