@@ -104,9 +104,6 @@ def is_well(folder, confirmed, expected):
 def signals(n, number, seed=0):
     """Send a signal at n random moments of runs, and go on after each; returns tried, survived, runs that ended."""
     draw, expected = random.Random(seed), undisturbed()
-    began = time.monotonic()
-    new_run(None).train()
-    length = max(0.05, 1.5 * (time.monotonic() - began))
     survived = ended = tried = 0
     while tried < n:
         with tempfile.TemporaryDirectory() as folder:
@@ -115,11 +112,15 @@ def signals(n, number, seed=0):
                 reader, writer = os.pipe()
                 with child(confirming(folder, writer)) as process:
                     os.close(writer)
-                    if tried < n:
-                        time.sleep(draw.uniform(0, length))
+                    told, gap = b"", 0.05
+                    if tried < n:  # after a random number of checkpoints, and a random part of a step
+                        began = time.monotonic()
+                        for _ in range(draw.randrange(12)):
+                            told += os.read(reader, 1)
+                            gap, began = time.monotonic() - began, time.monotonic()
+                        time.sleep(draw.uniform(0, min(gap, 0.5)))
                         os.kill(process, number)
                     code = wait(process)
-                told = b""
                 while part := os.read(reader, 4096):
                     told += part
                 os.close(reader)
