@@ -11,7 +11,7 @@ import time
 import pytest
 
 from course_lib import files
-from course_lib.files import write_atomic
+from course_lib.files import open_atomic, write_atomic
 
 
 def test_bytes_and_text(tmp_path):
@@ -147,3 +147,30 @@ def test_nothing_here_opens_the_file_itself(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert path.stat().st_ino != inode
     assert path.read_text() == "new"
+
+
+def test_content_in_pieces_appears_whole(tmp_path):
+    path = tmp_path / "folder" / "file.bin"
+    with open_atomic(path) as stream:
+        stream.write(b"one ")
+        assert not path.exists()
+        stream.write(b"two")
+        stream.seek(0)
+        stream.write(b"ONE")
+    assert path.read_bytes() == b"ONE two"
+    assert os.listdir(path.parent) == ["file.bin"]
+
+
+def test_pieces_that_end_in_an_interrupt_leave_the_old_content(tmp_path):
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+
+    def interrupted():
+        with open_atomic(path) as stream:
+            stream.write(b"half of the n")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file.bin"]
