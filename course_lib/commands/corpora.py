@@ -44,6 +44,7 @@ class Corpus:
     validation: Any
     test: list[Pair]  # of texts, or of a text and its label; empty for language models
     labels: list[str]
+    examples: list[Pair]  # the texts of the training part, where they are pairs
 
 
 def build_corpus(task: str, recipe: Recipe, *, seed: int, folder: Path) -> Corpus:
@@ -95,7 +96,7 @@ def _pairs(recipe: Recipe, seed: int, folder: Path) -> Corpus:
     parts = {split: load_pairs(data["name"], split, n, **languages) for split, n in sizes.items()}  # type: ignore[arg-type]
     tokenizer = _tokenizer(recipe, [text for pair in parts["train"] for text in pair], folder)
     encoded = {split: encode_pairs(parts[split], tokenizer) for split in ("train", "validation")}
-    return Corpus(tokenizer, *_batches(recipe, encoded, tokenizer, seed), parts["test"], [])
+    return Corpus(tokenizer, *_batches(recipe, encoded, tokenizer, seed), parts["test"], [], parts["train"])
 
 
 def _labelled(recipe: Recipe, seed: int, folder: Path) -> Corpus:
@@ -112,7 +113,7 @@ def _labelled(recipe: Recipe, seed: int, folder: Path) -> Corpus:
         encoded[split] = [
             {"tokens": row, "labels": number[pair.target]} for row, pair in zip(ids, parts[split], strict=True)
         ]
-    return Corpus(tokenizer, *_batches(recipe, encoded, tokenizer, seed), parts["test"], labels)
+    return Corpus(tokenizer, *_batches(recipe, encoded, tokenizer, seed), parts["test"], labels, parts["train"])
 
 
 def _labelled_texts(data: dict[str, Any], split: str, n: int | None, seed: int) -> list[Pair]:
@@ -145,7 +146,7 @@ def _text(recipe: Recipe, seed: int, folder: Path) -> Corpus:
         tokenizer = _tokenizer(recipe, [text[:cut]], folder)
         sources = [torch.tensor(tokenizer.encode(part)) for part in (text[:cut], text[cut:])]
     train = TokenWindows(sources[0], **sizes, seed=seed)
-    return Corpus(tokenizer, train, TokenWindows(sources[1], **sizes, shuffle=False), [], [])
+    return Corpus(tokenizer, train, TokenWindows(sources[1], **sizes, shuffle=False), [], [], [])
 
 
 def read_text(name: str) -> str:

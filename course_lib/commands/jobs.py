@@ -66,7 +66,8 @@ def train_job(task: str, recipe: Recipe, folder: Path, *, device: str | None, re
         load_model(final, tensors, "the trained weights")
         save_pretrained(final, folder)
         trained = time.perf_counter() - began[0]
-        scores = examine(task, final.to(ranks.device), corpus.tokenizer, corpus.test, corpus.labels, recipe["result"])
+        known = (corpus.tokenizer, corpus.test, corpus.labels, corpus.examples, recipe["result"])
+        scores = examine(task, final.to(ranks.device), *known)
     results = {
         "task": task,
         "command": " ".join(["course", *sys.argv[1:]]),

@@ -54,6 +54,8 @@ def child(job):
             signal.signal(signal.SIGINT, signal.default_int_handler)
             job()
             os._exit(0)
+        except KeyboardInterrupt:  # before the run had begun
+            os._exit(1)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
