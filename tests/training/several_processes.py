@@ -21,7 +21,6 @@ CASES = {
     "DDP, 4 processes": {"world": 4},
     "DDP, 2 processes, then 4": {"world": 4, "first": 2},
     "1 process, Muon": {"world": 1, "optimizer": "muon"},
-    "DDP, 2 processes, Muon": {"world": 2, "optimizer": "muon"},
     "FSDP2, 2 processes, Muon": {"world": 2, "optimizer": "muon", "parallel": "fsdp"},
     "1 process, no accumulation": {"world": 1, "accumulation": 1, "layers": 0},
     "FSDP2, 4 processes, no accumulation": {"world": 4, "accumulation": 1, "layers": 0, "parallel": "fsdp"},
