@@ -20,7 +20,45 @@ WRONG = {
         "def causal_mask(T, S):\n    return torch.ones(T, S, dtype=torch.bool).tril()\n\n"
         "causal_mask = ex.causal_mask.check(causal_mask)",
         {"align": "left"},
-    )
+    ),
+    "split_heads": (
+        "def split_heads(x, n_heads):\n    B, T, width = x.shape\n"
+        "    return x.reshape(B, n_heads, T, width // n_heads)\n\n"
+        "split_heads = ex.split_heads.check(split_heads)",
+        {"order": "view-only"},
+    ),
+    "sinusoidal_encoding": (
+        "def sinusoidal_encoding(positions, d_model):\n"
+        "    angle = positions[:, None] * 10000.0 ** (-torch.arange(0, d_model, 2) / d_model)\n"
+        "    return torch.cat([angle.sin(), angle.cos()], dim=-1)\n\n"
+        "sinusoidal_encoding = ex.sinusoidal_encoding.check(sinusoidal_encoding)",
+        {"order": "halves"},
+    ),
+    "layer_norm": (
+        "def layer_norm(x, weight, bias, eps=1e-5):\n"
+        "    return (x - x.mean(-1, keepdim=True)) / (x.std(-1, correction=0, keepdim=True) + eps) * weight + bias\n\n"
+        "layer_norm = ex.layer_norm.check(layer_norm)",
+        {"root": "outside"},
+    ),
+    "shift_right": (
+        "def shift_right(targets, start_id):\n"
+        "    return torch.cat([torch.full_like(targets[:, :1], start_id), targets], dim=1)\n\n"
+        "shift_right = ex.shift_right.check(shift_right)",
+        {"length": "longer"},
+    ),
+    "clip_gradients": (
+        "def clip_gradients(gradients, max_norm):\n"
+        "    norm = torch.cat([g.flatten() for g in gradients]).norm()\n"
+        "    return [g.clamp(-max_norm, max_norm) for g in gradients], norm\n\n"
+        "clip_gradients = ex.clip_gradients.check(clip_gradients)",
+        {"by": "clamp"},
+    ),
+    "swiglu": (
+        "def swiglu(x, gate, up, down):\n"
+        "    return ((x @ gate.T) * F.silu(x @ up.T)) @ down.T\n\n"
+        "swiglu = ex.swiglu.check(swiglu)",
+        {"roles": "exchanged"},
+    ),
 }
 
 

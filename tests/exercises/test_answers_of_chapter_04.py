@@ -31,6 +31,10 @@ def norm_with_eps_on_the_std(x, weight, bias, eps=1e-5):
     return weight * (x - x.mean(-1, keepdim=True)) / (std + eps) + bias
 
 
+def norm_by_std(x, weight, bias, eps=1e-5):
+    return weight * (x - x.mean(-1, keepdim=True)) / (x.std(-1, correction=0, keepdim=True) + eps) + bias
+
+
 def norm_by_moments(x, weight, bias, eps=1e-5):
     first = x.double().mean(-1, keepdim=True)
     second = x.double().square().mean(-1, keepdim=True)
@@ -106,6 +110,7 @@ def counted_with_linear_layers(d_model, d_ff, n_layers):
         ("feed_forward", network_of_bert, "gelu"),
         ("layer_norm", annotated_norm, "unbiased-variance"),
         ("layer_norm", norm_with_eps_on_the_std, "eps-outside-the-root"),
+        ("layer_norm", norm_by_std, "eps-outside-the-root"),
         ("encoder_layer", norm_of_the_branch, "post-norm-of-the-branch"),
         ("encoder_layer", one_norm_for_both, "shared-norm"),
         ("token_similarity", similarity_with_the_diagonal, "each-with-itself"),
