@@ -745,6 +745,8 @@ for axis, (unit, title) in zip(axes, (("ms", "milliseconds"), ("mib", "MiB beyon
     for name in ("SDPA", "plain", "tiled", "window", "hierarchical", "Performer", "linear"):
         axis.loglog([row["n"] for row in forward], [row[unit][name] for row in forward], label=name)
     axis.set(xlabel="n", title=title)
+    axis.set_xticks([512, 1024, 2048, 4096, 8192], ["512", "1024", "2048", "4096", "8192"])
+    axis.minorticks_off()
 axes[0].legend(fontsize=8.5)
 show(
     fig,

@@ -89,7 +89,7 @@ class ScheduleExplorer(Explorer):
     def figure(self) -> Figure:
         """Draw all four curves, the chosen one strong, and the marked step."""
         with styled():
-            fig = Figure(figsize=(7.2, 2.9))
+            fig = Figure(figsize=(7.2, 3.2), layout="constrained")
             ax = fig.subplots()
             numbers = range(1, self.steps + 1)
             colors = [palette.query, palette.key, palette.value, palette.output]
@@ -100,7 +100,7 @@ class ScheduleExplorer(Explorer):
             ax.plot([self.step], [self.rate(self.step)], "o", color="#111111")
             ax.axvline(self.warmup, color=palette.residual, linewidth=0.8, linestyle=":")
             ax.set(title="Learning rate by step", xlabel="step", ylabel="rate", ylim=(0, None))
-            ax.legend(loc="upper right", frameon=False)
+            fig.legend(loc="outside lower center", ncols=4, frameon=False)
         return fig
 
     def table(self) -> Table:
