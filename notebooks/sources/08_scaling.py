@@ -1,0 +1,819 @@
+# %% [markdown] id="title"
+# # 8 Scaling
+#
+# In this notebook you work out what a Transformer costs before it exists, compare that with what is measured, and read
+# a scaling law from models that you train yourself. Afterwards you can say which size fits a machine, a budget and a
+# text. It builds on chapters 1 to 7. Run the first cell:
+
+# %% id="first-look"
+import torch
+
+from course_lib import scaling
+from course_lib.variants import PUBLISHED
+
+torch.set_num_threads(1)  # the same rounding everywhere
+
+gpt2 = PUBLISHED["gpt2"].config()
+print(f"{scaling.count_parameters(gpt2).total():15,} parameters")
+print(f"{scaling.count_flops(gpt2, 1, 1024, backward=True).total():15,} operations to train on 1024 tokens")
+print(f"{scaling.kv_cache_bytes(gpt2, 1, 1024):15,} bytes of cache to write 1024 tokens")
+
+# %% [markdown] id="what-just-happened"
+# Three numbers from the sizes alone. The sections count **parameters** (1), **operations** (2) and **bytes** (3), ask
+# how much of this **machine** a program uses (4) and what makes it **faster** (5), then measure what size is good for:
+# a **scaling law** (6). Section 7 spreads the work over processes, section 8 shows famous bugs.
+
+# %% id="imports"
+import math
+import statistics
+import time
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib import exercises as ex
+from course_lib import testing
+from course_lib.attention import scaled_dot_product_attention
+from course_lib.data import CharTokenizer, reference_text
+from course_lib.encoder import EncoderLayer
+from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
+from course_lib.viz import CostExplorer, palette, show
+
+# %% id="prove"
+proved = []
+
+
+def prove(claim, evidence):
+    """Stop here if the evidence is false (or an empty text); otherwise remember the claim."""
+    assert evidence, claim
+    proved.append(claim)
+
+
+def built(model_class, config):
+    """Parameters of a model on the meta device, which has shapes but no numbers."""
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in model_class(config).parameters())
+
+
+total = scaling.count_parameters(gpt2).total()
+print(f"GPT-2: {total:,} by formula, {built(LanguageModel, gpt2):,} built")
+prove("GPT-2's parameters by formula are those of the built model", total == built(LanguageModel, gpt2))
+
+# %% [markdown] id="parameters"
+# ## 1 Parameters
+#
+# A parameter is a number in a matrix, a bias, a norm or a table, so counting them is a matter of shapes.
+
+# %% exercise="count_parameters"
+
+# %% id="published-counts"
+names = ["bert-base-uncased", "gpt2", "gpt2-xl", "llama-2-7b", "llama-2-13b", "llama-2-70b", "llama-3-8b"]
+counted = {}
+print(f"{'model':>18} {'counted':>15} {'stated':>8}")
+for name in names:
+    counted[name] = sum(weight.numel() for weight in PUBLISHED[name].build().parameters())
+    print(f"{name:>18} {counted[name]:15,} {PUBLISHED[name].stated:8.3g}")
+    within = abs(counted[name] / PUBLISHED[name].stated - 1) < 0.05
+    prove(f"{name}, built without numbers, has its stated size within 5 %", within)
+prove("your function gives GPT-2's count", count_parameters(50257, 768, 3072, 12, 1024, True) == counted["gpt2"])
+
+# %% [markdown] id="pieces"
+# Where are they? BERT-base is the encoder of chapter 4 with twelve layers:
+
+# %% id="pieces-counted"
+bert = PUBLISHED["bert-base-uncased"].config()
+pieces = scaling.count_parameters(bert, "encoder")
+for piece, count in pieces.items():
+    print(f"{piece:>14} {count:12,} {count / pieces.total():6.1%}")
+pooler = 768 * 768 + 768
+prove("BERT-base is its encoder, its tables and a pooler", pieces.total() + pooler == counted["bert-base-uncased"])
+
+# %% [markdown] id="gpt3"
+# GPT-3 has the blocks of GPT-2 in 96 layers of width 12,288 with 96 heads. PaLM, with 540 billion parameters, is
+# larger still; its width is 18,432 and its layers are 118.
+#
+# > **Predict.** GPT-3's parameters: in which piece are they, if the token table is hardly larger than GPT-2's?
+
+# %% id="gpt3-counted"
+sizes = {"d_model": 12288, "n_heads": 96, "n_decoder_layers": 96, "max_length": 2048}
+gpt3 = replace(gpt2, **sizes)
+pieces = scaling.count_parameters(gpt3)
+print({piece: f"{count / pieces.total():.1%}" for piece, count in pieces.items()}, f"{pieces.total():,}")
+prove("GPT-3, with 96 layers, has 175 billion parameters", round(pieces.total() / 1e9) == 175)
+prove("two thirds of them are in the feed-forward", abs(pieces["feed-forward"] / pieces.total() - 2 / 3) < 0.01)
+
+# %% [markdown] id="paper"
+# ### 1.1 The paper's two models
+#
+# | | layers in each stack | width | inner width | heads | width of keys and values | stated |
+# |---|---|---|---|---|---|---|
+# | base | 6 | 512 | 2048 | 8 | 64 | 65 million |
+# | big | 6 | 1024 | 4096 | 16 | 64 | 213 million |
+#
+# > **You will read that** the base model has 65 million parameters, next to code with a table for the source, one for
+# > the target and a head.
+#
+# The paper shares all three (section 3.4), over about 37,000 pieces:
+
+# %% id="paper-counted"
+rows = {}
+for name, width, heads in (("base", 512, 8), ("big", 1024, 16)):
+    config = TransformerConfig(d_model=width, n_heads=heads, vocab_size=37_000)
+    for tying, switches in {
+        "three tables shared": {"share_vocabulary": True},
+        "head and target shared": {},
+        "nothing shared": {"tie_embeddings": False},
+    }.items():
+        rows[name, tying] = scaling.count_parameters(replace(config, **switches), "encoder-decoder").total()
+        print(f"{name:>5}, {tying:<22} {rows[name, tying]:12,}")
+shared = TransformerConfig(vocab_size=37_000, share_vocabulary=True)
+prove("the formula is the built model", built(Transformer, shared) == rows["base", "three tables shared"])
+
+# %% id="paper-proof"
+print({name: f"{count / 1e6:.1f} M" for name, count in rows.items() if "three" in name[1]})
+prove("shared, base is within 3 % of 65 million", abs(rows["base", "three tables shared"] / 65e6 - 1) < 0.03)
+prove("shared, big is within 1 % of 213 million", abs(rows["big", "three tables shared"] / 213e6 - 1) < 0.01)
+prove("with nothing shared, base is half as large again", rows["base", "nothing shared"] > 1.5 * 65e6)
+untied = TransformerConfig(vocab_size=32_000, tie_embeddings=False)
+unshared = scaling.count_parameters(untied, "encoder-decoder").total()
+prove("untied over 32,000 pieces it has 93 million", round(unshared / 1e6) == 93)
+
+# %% [markdown] id="paper-says"
+# *True with sharing, false without.* The widths of keys and values are D / H = 64 in both models.
+#
+# > **You will read that** an encoder-decoder of two layers, width 128 and inner width 512 over 1,000 tokens, nothing
+# > shared, has 3,416,232 parameters.
+
+# %% id="two-layers"
+sizes = {"d_model": 128, "d_ff": 512, "n_encoder_layers": 2, "n_decoder_layers": 2, "vocab_size": 1000}
+two_layers = TransformerConfig(**sizes, tie_embeddings=False, head_bias=True)
+count = scaling.count_parameters(two_layers, "encoder-decoder")
+print(dict(count), f"{count.total():,}")
+prove("it has 1,310,696 parameters, by formula and built", count.total() == built(Transformer, two_layers) == 1_310_696)
+
+# %% [markdown] id="two-layers-says"
+# *False*, by a factor of 2.6. A count takes one line; print it before you quote a number.
+
+# %% [markdown] id="operations"
+# ## 2 Operations
+#
+# A **FLOP** is one addition or multiplication of floating-point numbers. Almost all of a Transformer's are in products
+# of matrices, 2 m k n for shapes (m, k) and (k, n). The backward pass has two products for each of the forward pass:
+# one for the gradient of the input, one for that of the weights.
+
+# %% exercise="count_flops"
+
+# %% id="flops-measured"
+model = LanguageModel(
+    TransformerConfig(d_model=48, n_heads=3, d_ff=192, n_decoder_layers=2, vocab_size=101, dropout=0.0)
+)
+tokens = torch.zeros(2, 37, dtype=torch.long)  # (B, T)
+with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    logits = model(tokens)
+    forward = counter.get_total_flops()
+    logits.sum().backward()
+print(f"torch counts {forward:,} forward and {counter.get_total_flops():,} with backward")
+prove("your formula is what torch counts, forward", count_flops(2, 37, 48, 192, 2, 101, False) == forward)
+both = count_flops(2, 37, 48, 192, 2, 101, True)
+prove(
+    "a training step costs three forward passes, in torch's count too", both == counter.get_total_flops() == 3 * forward
+)
+
+# %% [markdown] id="six-nd"
+# ### 2.1 Six operations for each parameter and token
+#
+# The shortcut of Kaplan et al. 2020 is C ≈ 6 N D for N parameters and D tokens: two operations forward and four
+# backward. N leaves out the tables that are only looked up, and keeps the head.
+#
+# > **Predict.** What does 6 N D leave out, and from which length on is that more than the rest of a layer?
+
+# %% id="six-nd-left-out"
+count = scaling.count_parameters(gpt2)
+N = count["attention"] + count["feed-forward"] + gpt2.vocab_size * gpt2.d_model
+print("length   exact / 6ND   scores and mixing")
+for length in (64, 1024, 4608, 32_768):
+    flops = scaling.count_flops(gpt2, 1, length, backward=True)
+    products, layers = flops["scores and mixing"], flops["projections"] + flops["feed-forward"]
+    ratio = flops.total() / scaling.six_n_d(N, length)
+    print(f"{length:6}   {ratio:11.3f}   {products / flops.total():17.1%}")
+    prove(
+        f"at {length} the products reach the rest of the layer iff T >= 6 D",
+        (products >= layers) == (length >= 6 * 768),
+    )
+
+# %% [markdown] id="six-nd-says"
+# It leaves out the products of attention, which no parameter takes part in: 2 n² d multiply-adds in a layer against
+# 12 n d² in its weights, equal at n = 6 d. So "attention is quadratic" decides the cost only of long texts in narrow
+# models. (Biases and norms, which hardly count, are left out on both sides here.)
+#
+# With it the known budgets are one line each:
+
+# %% id="budgets"
+budgets = {"GPT-3 1.3B": (1.3e9, 300e9), "GPT-3": (174.6e9, 300e9)}
+budgets |= {f"Llama 2 {size}B": (size * 1e9, 2e12) for size in (7, 13, 70)}
+for name, (parameters, tokens_seen) in budgets.items():
+    flops = scaling.six_n_d(int(parameters), int(tokens_seen))
+    print(f"{name:>12}: {flops:.1e} FLOP, {tokens_seen / parameters:6.1f} tokens a parameter")
+prove("Llama 2 70B took 8.4e23 operations", round(6 * 70e9 * 2e12 / 1e23, 1) == 8.4)
+prove("GPT-3 saw fewer than two tokens a parameter", 300e9 / 174.6e9 < 2)
+
+# %% [markdown] id="budgets-says"
+# > **You will read that** GPT-2 has 125 million parameters and saw 40 billion tokens; and that a 13 B model on 2 T
+# > tokens is near a named commercial one.
+#
+# *GPT-2: false.* It has 124.4 million; its publishers state 40 **giga-bytes of text**, about 10 billion tokens at four
+# bytes each, and never said how often it was read. *The comparison of abilities cannot be checked* from sizes and
+# tokens, for 13 B as for 70 B; those two numbers match the published models.
+
+# %% [markdown] id="attention-memory"
+# ### 2.2 Quadratic, in what?
+#
+# > **You will read that** beyond 4096 tokens Flash or sparse attention is needed, and that Flash is an approximation.
+#
+# Count what the backward pass needs of one head, and compare outputs:
+
+
+# %% id="attention-memory-measured"
+def kept_bytes(backend, n):
+    """Bytes that attention over n positions keeps for its backward pass, without its inputs and output."""
+    found = []
+    query, key, value = (torch.randn(1, 1, n, 16, requires_grad=True) for _ in range(3))
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: (found.append(x), x)[1], lambda x: x):
+        output = scaled_dot_product_attention(query, key, value, backend=backend)
+    known = {x.data_ptr() for x in (query, key, value, output)}
+    kept = {x.data_ptr(): x.untyped_storage().nbytes() for x in found if x.data_ptr() not in known}
+    return sum(kept.values()), output
+
+
+kept = {backend: [kept_bytes(backend, n)[0] for n in (256, 512, 1024)] for backend in ("explicit", "fused")}
+print(kept)
+prove("the explicit form keeps four times as much at twice the length", kept["explicit"][2] > 3.9 * kept["explicit"][1])
+prove("the fused kernel keeps twice as much", kept["fused"][2] < 2.1 * kept["fused"][1])
+
+# %% id="attention-exact"
+torch.manual_seed(0)
+query, key, value = torch.randn(3, 1, 1, 512, 16).double()
+outputs = [scaled_dot_product_attention(query, key, value, backend=backend) for backend in ("explicit", "fused")]
+print(f"largest difference of the two outputs below 1e-12: {(outputs[0] - outputs[1]).abs().max() < 1e-12}")
+prove("the fused kernel is exact attention, to rounding", torch.allclose(*outputs, atol=1e-12))
+times = [scaling.count_flops(gpt2, 1, n)["scores and mixing"] for n in (4096, 8192)]
+prove("its operations still grow with the square of the length", times[1] == 4 * times[0])
+
+# %% [markdown] id="attention-memory-says"
+# *False.* Flash kernels (Dao et al. 2022) compute exact attention: linear in memory, quadratic in time. No length
+# forces an approximation; time may.
+
+# %% [markdown] id="bytes"
+# ## 3 Bytes
+#
+# Training holds four things: weights, gradients, the optimizer's two averages, and what the backward pass needs of the
+# forward pass (**activations**). The first three follow from the parameters. The fourth grows with batch and length:
+
+# %% id="activations-measured"
+config = TransformerConfig(d_model=64, n_heads=4, n_decoder_layers=3, vocab_size=211, positions="learned", dropout=0.0)
+model = LanguageModel(config)
+
+
+class Loss(nn.Module):
+    """A model and its loss, as one module."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens):
+        """(B, T) -> the mean loss of some prediction"""
+        return F.cross_entropy(self.model(tokens).flatten(0, 1), tokens.flatten())
+
+
+for batch, length in ((2, 32), (4, 32), (2, 64)):
+    tokens = torch.zeros(batch, length, dtype=torch.long)
+    formula = scaling.activation_bytes(config, batch, length)
+    found = testing.assert_counts(Loss(model), tokens, saved_bytes=formula, tolerance=0.02)
+    print(f"{batch} x {length} tokens: {formula:,} bytes by formula, {found.saved_bytes:,} kept by autograd")
+prove("activations by formula are what autograd keeps, within 2 %", abs(found.saved_bytes / formula - 1) < 0.02)
+
+# %% [markdown] id="training-memory"
+# For GPT-2 in float32, with AdamW, one text of 1024 tokens:
+
+# %% id="training-memory-counted"
+for recompute in (False, True):
+    memory = scaling.training_memory(gpt2, 1, 1024, recompute=recompute)
+    print({part: f"{n_bytes / 2**30:.2f} GiB" for part, n_bytes in memory.items()}, "recomputed" if recompute else "")
+prove(
+    "optimizer and gradients take three times the weights",
+    memory["optimizer"] + memory["gradients"] == 3 * memory["weights"],
+)
+saved = scaling.activation_bytes(gpt2, 1, 1024) / scaling.activation_bytes(gpt2, 1, 1024, recompute=True)
+more = scaling.count_flops(gpt2, 1, 1024, backward=True, recompute=True).total()
+more /= scaling.count_flops(gpt2, 1, 1024, backward=True).total()
+print(f"recomputing: activations divided by {saved:.1f}, operations times {more:.2f}")
+prove("recomputation trades up to a third more operations for less memory", saved > 2 and 1.2 < more < 1.34)
+
+# %% [markdown] id="cache"
+# A generator needs no gradients, but keeps its keys and values:
+
+# %% exercise="kv_cache_bytes"
+
+# %% id="cache-measured"
+config = TransformerConfig(d_model=48, n_heads=6, n_kv_heads=2, n_decoder_layers=3, vocab_size=31, dropout=0.0)
+model = LanguageModel(config).eval()
+cache = model.new_cache(20)
+with torch.no_grad():
+    model(torch.zeros(2, 20, dtype=torch.long), cache=cache)
+print(f"{cache.n_bytes:,} bytes in the cache")
+prove("your formula gives the bytes of a real cache", kv_cache_bytes(3, 2, 20, 6, 2, 8, 4) == cache.n_bytes)
+llama = PUBLISHED["llama-3-8b"].config()
+gib = scaling.kv_cache_bytes(llama, 1, 8192, dtype=torch.bfloat16) / 2**30
+prove("8192 tokens of Llama 3 8B take one GiB in bfloat16", gib == 1.0)
+
+# %% exercise="sharded_bytes"
+
+# %% [markdown] id="explorer-question"
+# > **Predict.** GPT-2 is trained by 8 processes with one text of 1024 tokens each. What is left in a process if all
+# > that can be split is split, and what takes most of it?
+
+# %% id="explorer"
+CostExplorer(model="GPT-2", length=1024, processes=8)
+
+# %% id="explorer-checked"
+stages = [scaling.training_memory(gpt2, 1, 1024, ranks=8, sharding=stage) for stage in range(4)]
+print([f"{stage.total() / 2**30:.2f} GiB" for stage in stages])
+prove("with everything split, activations are most of it", stages[3]["activations"] > stages[3].total() / 2)
+
+# %% [markdown] id="roofline"
+# ## 4 How much of the machine
+#
+# A machine multiplies at one speed and moves bytes at another. A kernel takes at least the longer of the two times
+# (Williams et al. 2009). Below we
+# measure both where you are; a table of peaks is right only for the machine in the table.
+
+# %% [markdown] id="intensity"
+# Work with fewer operations a byte than the ridge waits for memory. A step of decoding at batch 1 reads every weight
+# for two operations; training reads it for many tokens:
+
+# %% id="intensity-counted"
+weight_bytes = 4 * scaling.count_parameters(gpt2).total()
+for name, tokens_at_once in (("decode, batch 1", 1), ("decode, batch 64", 64), ("train, 8 x 1024", 8192)):
+    flops = 2 * N * tokens_at_once
+    print(f"{name:>17}: {flops / weight_bytes:8.1f} FLOP a byte of weights")
+prove("decoding one text has about half an operation a byte", 0.4 < 2 * N / weight_bytes < 0.6)
+
+# %% exercise="mfu"
+
+# %% [markdown] id="clock-question"
+# Now the clock, for a training step of a small model, and for an old question:
+#
+# > **You will read that** a transformer is faster than an RNN. *Predict:* on one thread, at 64 and at 512 tokens?
+
+# %% id="step"
+config = TransformerConfig(d_model=128, n_heads=4, n_decoder_layers=4, vocab_size=108, norm_place="pre", dropout=0.0)
+model = LanguageModel(config)
+tokens = torch.randint(108, (12, 65))  # (B, T + 1)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+
+def step():
+    """One update of the model."""
+    loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def milliseconds(work, rounds=5):
+    """Median time of a call, after one that does not count."""
+    taken = []
+    for _ in range(rounds + 1):
+        began = time.perf_counter()
+        work()
+        taken.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(taken[1:])
+
+
+# %% id="machine-clock" tags=["not-compared:clock"]
+roofline = scaling.measure_roofline(rounds=3)
+print(f"products: {roofline.flops_per_second / 1e9:.0f} GFLOP/s, copies: {roofline.bytes_per_second / 1e9:.1f} GB/s")
+print(f"ridge: {roofline.ridge:.1f} FLOP a byte")
+seconds = milliseconds(step) / 1e3
+flops = scaling.count_flops(config, 12, 64, backward=True).total()
+share = scaling.mfu(flops, seconds, roofline.flops_per_second)
+print(f"a step: {1e3 * seconds:.0f} ms, {share:.0%} of this thread's measured peak")
+lstm, layer = nn.LSTM(256, 256, batch_first=True), EncoderLayer(TransformerConfig(d_model=256, n_heads=4, dropout=0.0))
+with torch.no_grad():
+    for n in (64, 512):
+        x = torch.randn(1, n, 256)
+        times = [milliseconds(lambda net=net, x=x: net(x)) for net in (lstm, layer)]
+        print(f"{n:4} tokens: LSTM {times[0]:6.1f} ms, encoder layer {times[1]:6.1f} ms")
+
+# %% id="rnn-steps"
+macs = {"LSTM": 4 * (256 * 256 + 256 * 256), "encoder layer": 12 * 256 * 256 + 2 * 512 * 256}
+print("multiply-adds a token at length 512:", macs)
+prove("at length 512 the layer has twice the work of the LSTM", macs["encoder layer"] == 2 * macs["LSTM"])
+
+# %% [markdown] id="rnn-says"
+# *Depends on the hardware.* An LSTM takes n steps one after the other, a layer takes all positions at once. On one
+# processor thread nothing runs at once and the layer, with twice the work, is often the slower one. The gain comes with
+# parallel hardware and in training. Recurrent and state-space models of several billion parameters exist; attention has
+# been scaled further, to hundreds of billions.
+
+# %% [markdown] id="denominators"
+# The denominator decides. The same run on an H100 is half as good against the peak of the data sheet that assumes
+# sparse matrices, and 15 times better against that of float32:
+
+# %% id="denominators-counted"
+peaks = scaling.PEAKS["H100"]
+shares = {"dense bfloat16": 1, "sparse": 0.5, "float32": peaks["bfloat16"] / peaks["float32"]}
+print({name: f"{0.4 * share:.0%}" for name, share in shares.items()})
+prove("against the wrong peak a utilisation can exceed one", 0.4 * shares["float32"] > 1)
+same = mfu(1000, 2, 5, 7, 11.0, 1, 1e5)
+prove("your utilisation is the course's", math.isclose(same, scaling.mfu(6 * 1000 + 12 * 2 * 5 * 7, 1 / 11.0, 1e5)))
+
+# %% [markdown] id="ladder"
+# ## 5 A ladder of speed
+#
+# Each rung changes one thing and keeps the model. What a rung gains is a matter of the machine: read your own numbers.
+
+
+# %% id="ladder-clock" tags=["not-compared:clock"]
+def rung(name, batch=8, length=128, autocast=False, fused=True, backend=None):
+    """Print tokens per second of training with these switches."""
+    torch.manual_seed(0)
+    model = LanguageModel(replace(config, d_model=192, n_heads=6))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=fused, foreach=False)
+    tokens = torch.randint(108, (batch, length + 1))
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    with sdpa_kernel(backend or [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+        print(f"{name:>28}: {1e3 * batch * length / milliseconds(step, rounds=3):8,.0f} tokens a second")
+
+
+rung("explicit attention, plain Adam", fused=False, backend=SDPBackend.MATH)
+rung("+ fused attention", fused=False)
+rung("+ fused optimizer")
+rung("+ one text at a time instead", batch=1)
+rung("+ bfloat16 autocast", autocast=True)
+
+# %% [markdown] id="ladder-says"
+# Batch and fused kernels help everywhere. bfloat16 helps where the processor multiplies it in hardware and hurts where
+# it does not. `torch.compile` needs a C++ compiler on a CPU, compiles for a minute, and then joins elementwise steps;
+# try `model = torch.compile(model)` where g++ exists and the run is long.
+
+# %% [markdown] id="law"
+# ## 6 A law that you measure
+#
+# Kaplan et al. 2020 trained models of many sizes and found that the loss follows a power law. With the part that no
+# size removes, the entropy of the text itself:
+#
+# $$L(N) = E + a / N^{\alpha}$$
+
+# %% exercise="fit_power_law"
+
+# %% [markdown] id="sweep"
+# Now the experiment: models of one layer and growing width predict the next character of Python's language reference.
+# All see the same tokens in the same order. The law is fitted to the small ones; the largest, with four times the
+# parameters of any other in its layers, is held out.
+#
+# > **Predict.** By how many per cent will the prediction miss the loss of the held-out model?
+
+# %% id="text"
+text = reference_text()
+cut = len(text) - len(text) // 10
+tokenizer = CharTokenizer.train([text[:cut]])
+print(tokenizer.vocab_size, "tokens in the vocabulary")
+train = torch.tensor(tokenizer.encode(text[:cut]))
+held_out = torch.tensor(tokenizer.encode(text[cut : cut + 32_500])).view(-1, 65)  # (500, T + 1)
+
+
+# %% id="model-of"
+def model_of(width, layers=1, heads=2, seed=0):
+    """A small language model of this size with new weights, and its count of parameters."""
+    sizes = {"d_model": width, "n_heads": heads, "n_decoder_layers": layers, "vocab_size": tokenizer.vocab_size}
+    switches = {"positions": "rotary", "norm": "rms", "norm_place": "pre", "activation": "gelu", "bias": False}
+    config = TransformerConfig(**sizes, **switches, scale_embeddings=False, tie_embeddings=False, dropout=0.0)
+    torch.manual_seed(seed)
+    return LanguageModel(config), scaling.count_parameters(config)
+
+
+# %% id="train-one"
+def train_one(model, peak, steps, seed=0):
+    """Train a model; return its held-out loss, and its loss in training by step."""
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    generator, curve = torch.Generator().manual_seed(seed), []
+    for step in range(1, steps + 1):
+        for group in optimizer.param_groups:  # up in a line, down in a line
+            group["lr"] = peak * min(10 * step / steps, (steps + 1 - step) / (0.9 * steps + 1))
+        start = torch.randint(len(train) - 65, (8, 1), generator=generator)
+        batch = train[start + torch.arange(65)]  # (B, T + 1)
+        loss = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        curve.append(loss.item())
+    with torch.no_grad():
+        return F.cross_entropy(model(held_out[:, :-1]).flatten(0, 1), held_out[:, 1:].flatten()).item(), curve
+
+
+# %% id="sweep-run" tags=["tol:0.02"]
+WIDTHS, STEPS = (8, 12, 16, 24, 32, 48, 96), 400
+runs, curves = {}, {}
+print("width  parameters  in layers   loss")
+for width in WIDTHS:
+    model, count = model_of(width)
+    loss, curves[width] = train_one(model, min(0.02, 0.64 / width), STEPS)
+    everything, in_layers = count.total(), count["attention"] + count["feed-forward"] + count["norms"]
+    runs[width] = everything, in_layers, loss
+    print(f"{width:5} {everything:11,} {in_layers:10,} {loss:6.3f}")
+losses = [loss for _, _, loss in runs.values()]
+prove("the largest model has a lower loss than the smallest four", losses[-1] < min(losses[:4]))
+
+# %% id="law-fitted" tags=["tol:0.05"]
+readings = {}
+for column, name in enumerate(("all parameters", "parameters in layers")):
+    x = [run[column] for run in runs.values()]
+    found = scaling.fit_power_law(x[:-1], losses[:-1], n_resamples=100)
+    predicted = found.law.predict(x[-1]).item()
+    readings[name] = x, found, predicted
+    floor, scale, exponent = found.law
+    print(f"{name:>20}: L = {floor:.2f} + {scale:.3g} N^-{exponent:.3f}, residuals to {abs(found.residuals).max():.1%}")
+    print(f"{'':>20}  predicted {predicted:.3f}, measured {losses[-1]:.3f}: {predicted / losses[-1] - 1:+.1%}")
+    prove(
+        f"from {name}, the loss of a four times larger model is predicted within 5 %",
+        abs(predicted / losses[-1] - 1) < 0.05,
+    )
+
+# %% id="law-figure" tags=["picture:8"]
+fig, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.0))
+x, found, predicted = readings["all parameters"]
+grid = torch.logspace(math.log10(x[0] / 1.2), math.log10(x[-1] * 1.2), 60)
+left.plot(grid, found.law.predict(grid), color=palette.residual, label="fit to six")
+left.plot(x[:-1], losses[:-1], "o", color=palette.query, label="measured")
+left.plot(x[-1:], losses[-1:], "s", color=palette.key, label="held out")
+left.set(xscale="log", xlabel="parameters", ylabel="loss (nats a character)")
+left.legend(frameon=False)
+right.axhline(0, color=palette.residual, linewidth=0.8)
+right.plot(x[:-1], 100 * found.residuals, "o", color=palette.query)
+right.plot(x[-1:], [100 * (math.log(losses[-1] / predicted))], "s", color=palette.key)
+right.set(xscale="log", xlabel="parameters", ylabel="residual (%)")
+show(
+    fig,
+    alt="Left: loss against parameters on a logarithmic axis, six small models about a falling curve and a larger one "
+    "near its continuation. Right: what is left over, a few per cent for each of them.",
+    caption="A law fitted to six small models predicts a model four times larger to within a few per cent.",
+)
+
+# %% [markdown] id="law-says"
+# > **You will read that** performance improves predictably with size.
+#
+# *Under conditions:* one text, one recipe, rates that suit each size, and enough data. Single runs this short scatter
+# by a few per cent about the curve, so it says little about its floor and its exponent. And an exponent belongs to
+# its experiment. Yours differs from Kaplan's 0.076, which is of models a thousand times larger over another text, with
+# another count of parameters and no floor. What comes out depends even on which parameters you count, as the two lines
+# above show.
+#
+# > **You will read that** a bigger model reaches a given loss with less data.
+
+# %% id="steps-to-loss" tags=["tol:0.1"]
+print("width   steps to a training loss of 2.6   operations")
+steps_needed, spent = [], []
+for width in WIDTHS:
+    smooth = torch.tensor(curves[width]).unfold(0, 20, 1).mean(-1)  # over 20 steps
+    steps_needed.append((smooth < 2.6).nonzero()[0].item() + 20)
+    spent.append(scaling.six_n_d(runs[width][1] + width * tokenizer.vocab_size, 512 * steps_needed[-1]))
+    print(f"{width:5} {steps_needed[-1]:33} {spent[-1]:12.1e}")
+prove("the largest model needs fewer steps than the smallest", steps_needed[-1] < steps_needed[0])
+prove("but more operations", spent[-1] > spent[0])
+
+# %% [markdown] id="kaplan"
+# *Imprecise.* With fewer steps, so with less data, but not with less compute: each step costs more.
+#
+# ### 6.1 Kaplan and Chinchilla
+#
+# How should a budget C = 6 N D be split between size and text? Kaplan et al. 2020 said: mostly into size, N growing
+# with C^0.73. GPT-3 followed, with fewer than two tokens a parameter. Hoffmann et al. 2022 (Chinchilla) found N and D
+# growing alike, about twenty tokens a parameter. They let the rate fall to zero over exactly each run's tokens; Kaplan
+# et al. read shorter runs off one long schedule and left the tables out of N, which matters most for small models. So
+# the hypothesis that scale alone decides was not refuted but revised: of what, and how much of each.
+
+# %% exercise="compute_optimal"
+
+# %% id="optimal-counted"
+gopher = 5.76e23  # operations
+for name, surface in (("Hoffmann et al. 2022", scaling.HOFFMANN), ("Besiroglu et al. 2024", scaling.BESIROGLU)):
+    size, seen = compute_optimal(*surface[1:], gopher)
+    print(f"{name}: {size / 1e9:5.1f} B parameters, {seen / 1e12:.1f} T tokens, {seen / size:.0f} a parameter")
+    best = scaling.compute_optimal(surface, gopher)
+    prove(f"{name}: your split is the course's", math.isclose(size, best.parameters, rel_tol=1e-6))
+prove("the corrected fit gives about twenty tokens a parameter", 15 < seen / size < 30)
+at_gpt3 = scaling.BESIROGLU.predict(174.6e9, 300e9).item()
+same_budget = scaling.compute_optimal(scaling.BESIROGLU, 6 * 174.6e9 * 300e9)
+print(
+    f"GPT-3 as it was: {at_gpt3:.3f} nats; its budget on {same_budget.parameters / 1e9:.0f} B: {same_budget.loss:.3f}"
+)
+smaller = same_budget.parameters < 174.6e9 / 2
+prove("by that fit, GPT-3's budget is better spent on a smaller model", smaller and same_budget.loss < at_gpt3)
+
+# %% [markdown] id="optimal-says"
+# The published numbers of Hoffmann's own fit give a different answer than their text; the corrected fit of the same
+# runs agrees with twenty. A model that will be used much is trained longer than that: Llama 3 8B saw 15 T tokens.
+#
+# ### 6.2 Depth, width, heads
+#
+# > **You will read that** more layers, more heads, more width and more data each improve results.
+
+# %% id="shape-run" tags=["tol:0.02"]
+shapes = {"width 24": (24, {}), "6 heads": (24, {"heads": 6}), "2 layers": (24, {"layers": 2}), "width 32": (32, {})}
+sizes, gains = {}, {}
+print("change     in layers   loss")
+for name, (width, change) in shapes.items():
+    model, count = model_of(width, **change)
+    gains[name], _ = train_one(model, 0.02, STEPS)
+    sizes[name] = count["attention"] + count["feed-forward"] + count["norms"]
+    print(f"{name:<10} {sizes[name]:9,}   {gains[name]:.3f}")
+prove("more heads at one width are no more parameters", sizes["6 heads"] == sizes["width 24"])
+prove("six heads gain less than a second layer", gains["6 heads"] > gains["2 layers"])
+prove("a second layer costs as much as the first", sizes["2 layers"] - 24 == 2 * (sizes["width 24"] - 24))
+
+# %% [markdown] id="shape-says"
+# *Not heads.* At one width more heads are narrower heads: they add no parameter, and here nothing else. A second layer
+# and a greater width add parameters, cost time in proportion, and gain. All differences are those of single runs, which
+# scatter as the residuals above: to rank depth against width, average seeds and train longer, as `course sweep` does.
+# More layers can also remember more of a small text: watch the held-out loss, not that of training.
+
+# %% [markdown] id="processes"
+# ## 7 Several processes
+#
+# Data parallelism (DDP) gives each process its share of a batch and averages the gradients, so that all make the same
+# step. On paper that is the step of one process. Check it, with two "processes" that are two passes:
+
+# %% id="processes-equal"
+torch.manual_seed(0)
+model = LanguageModel(TransformerConfig(d_model=32, n_heads=4, n_decoder_layers=2, vocab_size=31, dropout=0.0))
+tokens = torch.randint(31, (8, 17))
+
+
+def gradients(rows):
+    """The gradients of the mean loss over some rows, as one vector."""
+    loss = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+
+
+whole = gradients(tokens)
+ranks = [gradients(tokens[rank::4]) for rank in range(4)]
+print(len(ranks), "vectors of", whole.numel(), "gradients")
+prove(
+    "four processes with a quarter of the batch each have the gradient of one",
+    torch.allclose(sum(ranks) / 4, whole, atol=1e-6),
+)
+
+# %% [markdown] id="ring"
+# The average must reach everyone. In a **ring** each process talks to one neighbour only:
+
+# %% exercise="ring_all_reduce_bytes"
+
+# %% id="ring-run"
+parts = [list(gradient.tensor_split(4)) for gradient in ranks]  # of each process
+sent = [0] * 4
+for step in range(6):
+    summing = step < 3
+    moves = [(rank, (rank - step + (0 if summing else 4)) % 4) for rank in range(4)]
+    moves = [(rank, part if summing else (rank + 1 - (step - 3)) % 4) for rank, part in moves]
+    messages = [(rank, part, parts[rank][part].clone()) for rank, part in moves]
+    for rank, part, message in messages:
+        target = parts[(rank + 1) % 4]
+        target[part] = target[part] + message if summing else message
+        sent[rank] += message.nbytes
+everyone = [torch.cat(row) / 4 for row in parts]
+prove("after six steps every process has the mean gradient", all(torch.allclose(g, whole, atol=1e-6) for g in everyone))
+formula = scaling.ring_all_reduce_bytes(whole.nbytes, 4)
+print("sent by each:", sent, " formula:", formula)
+prove("each sent 3/2 of its gradients, to rounding of the parts", all(abs(n - formula) <= 24 for n in sent))
+
+# %% [markdown] id="stages"
+# Splitting goes further than the batch. FSDP also splits the optimizer, the gradients and the weights (stages 1 to 3 of
+# ZeRO, Rajbhandari et al. 2020), and gathers the weights of one layer at a time. The training command does both:
+#
+# ```
+# torchrun --standalone --nproc-per-node 2 -m course_lib.cli train --help
+# ```
+#
+# The tests of this course run it with two and four processes and compare every loss with that of one process.
+
+# %% id="stages-counted"
+whole_bytes = scaling.training_memory(gpt2, 1, 1024)
+for stage in range(4):
+    memory = scaling.training_memory(gpt2, 1, 1024, ranks=4, sharding=stage)
+    print(f"stage {stage}:", {part: f"{n_bytes / 2**20:,.0f} MiB" for part, n_bytes in memory.items()})
+prove("stage 3 leaves a quarter of weights, gradients and optimizer", 4 * memory["weights"] == whole_bytes["weights"])
+prove("activations are not split", memory["activations"] == whole_bytes["activations"])
+
+# %% [markdown] id="bugs"
+# ## 8 Bug museum
+#
+# Each of these numbers was published somewhere. A count against something built catches all of them.
+
+# %% id="bugs-caught"
+sizes = {"vocab": 50257, "width": 768, "inner": 3072, "layers": 12, "positions": 1024, "tied": True}
+twice = count_parameters(**sizes) + 50257 * 768
+prove("a tied table counted twice is 163 million, not GPT-2", round(twice / 1e6) == 163)
+complaint = ""
+try:
+    testing.assert_counts(PUBLISHED["gpt2"].build(), parameters=twice)
+except AssertionError as broken:
+    complaint = str(broken)
+print(complaint[:80])
+prove("tied weights counted twice are caught by counting the built model", complaint)
+with_products = scaling.count_flops(gpt2, 1, 32_768).total()
+without = with_products - scaling.count_flops(gpt2, 1, 32_768)["scores and mixing"]
+prove("without the attention products a long text seems to cost a quarter", 0.15 < without / with_products < 0.3)
+one_head, real = kv_cache_bytes(12, 1, 1024, 1, 1, 64, 4), scaling.kv_cache_bytes(gpt2, 1, 1024)
+prove("a cache without the heads is twelve times too small", 12 * one_head == real)
+prove(
+    "over the peak with sparsity a run seems half as good",
+    mfu(1000, 2, 5, 7, 11.0, 1, 2e5) == mfu(1000, 2, 5, 7, 11.0, 1, 1e5) / 2,
+)
+
+# %% [markdown] id="proved"
+# ## What you have proved
+
+# %% id="proved-table"
+for count, claim in enumerate(proved, start=1):
+    print(f"{count:3}  {claim}")
+
+# %% [markdown] id="card"
+# ### The formulas on one card
+#
+# | what | formula | section |
+# |---|---|---|
+# | parameters of a layer | 4 (D² + D) + 2 D F + F + D + 4 D | 1 |
+# | **operations of a pass** | **2 N + 4 L n D a token; three times that in training** | 2 |
+# | scores reach the rest of a layer | n = 6 D, if F = 4 D | 2.1 |
+# | training | weights, gradients, two averages: 16 bytes a parameter in float32; and activations | 3 |
+# | cache | 2 · layers · batch · length · key/value heads · width of a head · bytes | 3 |
+# | utilisation | model operations a second / (devices · dense peak of that format) | 4 |
+# | law of size | L = E + a / N^α, fitted to logarithms, floor included | 6 |
+# | split of a budget | α a / N^α = β b / D^β with 6 N D = C | 6.1 |
+# | ring all-reduce | 2 (R − 1) / R of the bytes, sent by each of R processes | 7 |
+
+# %% [markdown] id="self-check"
+# ### Check yourself
+#
+# Answer in a sentence, then open.
+#
+# <details><summary>1. A model card says 163 M for a GPT-2. What happened?</summary>
+#
+# The tied table was counted as table and as head (8).
+#
+# </details>
+#
+# <details><summary>2. When does 6 N D mislead?</summary>
+#
+# On texts that are long for the width: at n = 6 D the products of attention cost as much as all else in a layer (2.1).
+#
+# </details>
+#
+# <details><summary>3. A run reports 80 % utilisation. What do you ask?</summary>
+#
+# Which operations were counted, recomputed ones too, and over which peak (4).
+#
+# </details>
+#
+# <details><summary>4. What does FSDP not split?</summary>
+#
+# Activations: each process keeps those of its own texts (3, 7).
+#
+# </details>
+#
+# <details><summary>5. A straight line through the logarithms fits your losses. What does it promise?</summary>
+#
+# That a large enough model has loss zero. Fit the floor, and check on a model that the fit has not seen (6).
+#
+# </details>
+
+# %% [markdown] id="next"
+# ### What you have
+#
+# Attention, heads, positions; norms, residuals and feed-forward; encoder and decoder; tokenizers and training; the
+# families that grew from it; and what each of them costs. There is no further chapter: train something of your own.
+
+# %% [markdown] id="sources"
+# ### Sources
+#
+# - Vaswani et al. 2017, arXiv:1706.03762, table 3; Devlin et al. 2019, arXiv:1810.04805; Brown et al. 2020 (GPT-3),
+#   arXiv:2005.14165, table 2.1; Chowdhery et al. 2022 (PaLM), arXiv:2204.02311, table 1 and section 4.1; Touvron et al.
+#   2023 (Llama 2), arXiv:2307.09288, table 1.
+# - Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, arXiv:2001.08361; Hoffmann et al. 2022, *Training
+#   Compute-Optimal Large Language Models*, arXiv:2203.15556; Besiroglu et al. 2024, *Chinchilla Scaling: A Replication
+#   Attempt*, arXiv:2404.10102.
+# - Dao et al. 2022, *FlashAttention*, arXiv:2205.14135; Williams, Waterman and Patterson 2009, *Roofline*.
+# - Rajbhandari et al. 2020, *ZeRO*, arXiv:1910.02054; Patarasu and Yuan 2009, *Bandwidth Optimal All-reduce*.
