@@ -115,7 +115,11 @@ def processes(device: str | None = None) -> Iterator[Ranks]:
         kind = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(torch.device(kind))
     backend = "nccl" if kind.startswith("cuda") else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(minutes=10))
+    wait = timedelta(minutes=10)
+    store, rank, world = next(iter(dist.rendezvous("env://", timeout=wait)))
+    # After a restart, torchrun's store still holds the addresses of the processes that died: each attempt has its own.
+    store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=wait)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), kind)
     finally:
