@@ -21,6 +21,14 @@ def pytest_configure(config):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Files whose tests take minutes, one after the other in one process: they begin first, so that none is waited for.
+LONG = ("test_notebooks_with_answers.py", "test_lab.py")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 DEVICES = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
 
 
