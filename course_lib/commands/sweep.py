@@ -24,6 +24,8 @@ def sweep(
 
     Stop it at any time: the same command goes on where it stopped, inside a model too. Two processes:
     torchrun --standalone --nproc-per-node 2 -m course_lib.cli sweep.
+
+    Example: course sweep --data reference --seeds 3
     """
     import os
 
