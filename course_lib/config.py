@@ -143,6 +143,11 @@ class TransformerConfig:
         return self.d_model // self.n_heads if self.d_head is None else self.d_head
 
     @property
+    def kv_heads(self) -> int:
+        """G, the number of heads of keys and values."""
+        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    @property
     def ff_width(self) -> int:
         """F, the width inside the feed-forward."""
         return 4 * self.d_model if self.d_ff is None else self.d_ff

@@ -99,8 +99,7 @@ class _Kept:
     def self_attention(self, T: int, *, causal: bool) -> int:
         """Projections, one number a query and head, the output, and tables of scores where a kernel needs them."""
         c, n = self.config, self.batch * T
-        E, H = c.head_width, c.n_heads
-        G = H if c.n_kv_heads is None else c.n_kv_heads
+        E, H, G = c.head_width, c.n_heads, c.kv_heads
         heads = n * H * E * self.width
         projections = n * (H + 2 * G) * E * self.width
         copies = 2 * heads if G < H else 0  # keys and values for each head of a group
@@ -124,8 +123,7 @@ class _Kept:
     def cross_attention(self, T: int, S: int) -> int:
         """Queries of T positions, keys and values of S."""
         c = self.config
-        E, H = c.head_width, c.n_heads
-        G = H if c.n_kv_heads is None else c.n_kv_heads
+        E, H, G = c.head_width, c.n_heads, c.kv_heads
         kv = self.batch * S * (H if G < H else G) * E * self.width
         kept = 2 * kv + self.batch * T * (2 * H * E * self.width + H * 4)
         if c.qk_norm:  # its inputs, and one number for each

@@ -65,13 +65,9 @@ def count_flops(
     return +count
 
 
-def _kv_heads(config: TransformerConfig) -> int:
-    return config.n_heads if config.n_kv_heads is None else config.n_kv_heads
-
-
 def _count_layers(count: Counter[str], config: TransformerConfig, n_layers: int, B: int, T: int, pairs: int) -> None:
     """Self-attention with `pairs` of query and key, and feed-forward."""
-    D, E, H, G, F = config.d_model, config.head_width, config.n_heads, _kv_heads(config), config.ff_width
+    D, E, H, G, F = config.d_model, config.head_width, config.n_heads, config.kv_heads, config.ff_width
     weights = 2 * D * H * E + 2 * D * G * E  # to queries and back, to keys and values
     count["projections"] += n_layers * 2 * B * T * weights
     count["scores and mixing"] += n_layers * 2 * 2 * B * H * pairs * E
@@ -80,7 +76,7 @@ def _count_layers(count: Counter[str], config: TransformerConfig, n_layers: int,
 
 def _count_cross_attention(count: Counter[str], config: TransformerConfig, B: int, T: int, S: int) -> None:
     """T target queries over S source keys, in each decoder layer."""
-    D, E, H, G = config.d_model, config.head_width, config.n_heads, _kv_heads(config)
+    D, E, H, G = config.d_model, config.head_width, config.n_heads, config.kv_heads
     n_layers = config.n_decoder_layers
     count["projections"] += n_layers * 2 * B * (T * 2 * D * H * E + S * 2 * D * G * E)
     count["scores and mixing"] += n_layers * 2 * 2 * B * H * T * S * E

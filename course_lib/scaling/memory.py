@@ -38,10 +38,9 @@ def kv_cache_bytes(
     for name, size in (("batch", batch), ("length", length), ("source_length", source_length)):
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
-    G = config.n_heads if config.n_kv_heads is None else config.n_kv_heads
     positions = length if config.window is None else 2 * config.window
     positions += source_length or 0
-    return 2 * config.n_decoder_layers * batch * G * positions * config.head_width * dtype.itemsize
+    return 2 * config.n_decoder_layers * batch * config.kv_heads * positions * config.head_width * dtype.itemsize
 
 
 def training_memory(

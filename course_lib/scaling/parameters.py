@@ -52,8 +52,7 @@ def check_countable(config: TransformerConfig, architecture: str) -> None:
 
 def attention_parameters(config: TransformerConfig) -> int:
     """Parameters of one `MultiHeadAttention`: the maps to queries, keys and values, and back."""
-    D, E, H = config.d_model, config.head_width, config.n_heads
-    G = H if config.n_kv_heads is None else config.n_kv_heads
+    D, E, H, G = config.d_model, config.head_width, config.n_heads, config.kv_heads
     output_bias = config.bias if config.attention_bias is None else config.attention_bias
     qkv_bias = output_bias if config.qkv_bias is None else config.qkv_bias
     biases = (H * E + 2 * G * E if qkv_bias else 0) + (D if output_bias else 0)

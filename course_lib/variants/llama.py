@@ -108,7 +108,7 @@ class Llama(PublishedModel, LanguageModel):
             "architectures": ["MistralForCausalLM" if mistral else "LlamaForCausalLM"],
             "hidden_size": config.d_model,
             "num_attention_heads": config.n_heads,
-            "num_key_value_heads": config.n_heads if config.n_kv_heads is None else config.n_kv_heads,
+            "num_key_value_heads": config.kv_heads,
             "head_dim": config.head_width,
             "intermediate_size": config.ff_width,
             "num_hidden_layers": config.n_decoder_layers,
