@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from published import LANGUAGE_MODELS, t5
+from tiny_models import insist_on_the_laws_of_an_encoder_decoder
 from torch import nn
 from torch_masks import KINDS, for_torch, make_mask
 
@@ -176,29 +177,7 @@ def test_language_model_cache_law(positions, obeys):
 def test_encoder_decoder_laws(positions, obeys):
     model, name = Transformer(config(positions=positions, pad_id=PAD)), f"Transformer, {positions}"
     source, target = tokens(B, S), tokens(B, T)
-
-    laws.assert_causal(lambda ids: model(source, ids), target, module=model, vocab_size=V)
-    obeys(name, "causal")
-    fixed = tokens(1, T)
-    laws.assert_padding_invariant(
-        lambda ids, real: model(ids, fixed.expand(len(ids), T), source_mask=real[:, None, None]),
-        source,
-        per_token=False,
-        module=model,
-        vocab_size=V,
-    )
-    obeys(name, "padding")
-
-    def step(new, state):
-        context, cache = state or (model.encode(source), model.new_cache())
-        return model.decode(new, context, cache=cache), (context, cache)
-
-    laws.assert_cache_consistent(lambda ids: model(source, ids), step, target, prefills=[0, 1, 5, 6], module=model)
-    obeys(name, "cache")
-    laws.assert_finite(model, source, target)
-    obeys(name, "finite")
-    laws.assert_gradients_flow(model, source, target)
-    obeys(name, "gradients")
+    insist_on_the_laws_of_an_encoder_decoder(model, source, target, name, obeys, vocab_size=V, prefills=[0, 1, 5, 6])
 
 
 def test_padding_is_hidden_by_its_id():

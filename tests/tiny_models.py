@@ -6,6 +6,7 @@ import torch
 from published import PAD
 from torch import nn
 
+from course_lib import testing as laws
 from course_lib.generation import pad_left
 from course_lib.transformer import LanguageModel, TransformerConfig
 
@@ -62,3 +63,29 @@ def chi_squared(counts, probabilities):
     statistic = ((counts[possible] - expected) ** 2 / expected).sum()
     freedom = int(possible.sum()) - 1
     return ((statistic - freedom) / math.sqrt(2 * freedom)).item()
+
+
+def insist_on_the_laws_of_an_encoder_decoder(model, source, target, name, obeys, *, vocab_size, prefills):
+    """Source (B, S) and target (B, T) ids; each law that passed is noted under `name`."""
+    T, fixed = target.size(1), target[:1]
+    laws.assert_causal(lambda ids: model(source, ids), target, module=model, vocab_size=vocab_size)
+    obeys(name, "causal")
+    laws.assert_padding_invariant(
+        lambda ids, real: model(ids, fixed.expand(len(ids), T), source_mask=real[:, None, None]),
+        source,
+        per_token=False,
+        module=model,
+        vocab_size=vocab_size,
+    )
+    obeys(name, "padding")
+
+    def step(new, state):
+        context, cache = state or (model.encode(source), model.new_cache())
+        return model.decode(new, context, cache=cache), (context, cache)
+
+    laws.assert_cache_consistent(lambda ids: model(source, ids), step, target, prefills=prefills, module=model)
+    obeys(name, "cache")
+    laws.assert_finite(model, source, target)
+    obeys(name, "finite")
+    laws.assert_gradients_flow(model, source, target)
+    obeys(name, "gradients")

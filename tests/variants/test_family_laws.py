@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tiny_models import insist_on_the_laws_of_an_encoder_decoder
 from torch import nn
 
 from course_lib import testing as laws
@@ -106,28 +107,7 @@ def test_decoders(name, obeys):
 def test_t5(name, obeys):
     model = t5(**(T5.version_1_1 if name == "T5 1.1" else {}))
     source, target = tokens(B, S), tokens(B, T)
-    laws.assert_causal(lambda ids: model(source, ids), target, module=model, vocab_size=V)
-    obeys(name, "causal")
-    fixed = tokens(1, T)
-    laws.assert_padding_invariant(
-        lambda ids, real: model(ids, fixed.expand(len(ids), T), source_mask=real[:, None, None]),
-        source,
-        per_token=False,
-        module=model,
-        vocab_size=V,
-    )
-    obeys(name, "padding")
-
-    def step(new, state):
-        context, cache = state or (model.encode(source), model.new_cache())
-        return model.decode(new, context, cache=cache), (context, cache)
-
-    laws.assert_cache_consistent(lambda ids: model(source, ids), step, target, prefills=[0, 1, 5, 8], module=model)
-    obeys(name, "cache")
-    laws.assert_finite(model, source, target)
-    obeys(name, "finite")
-    laws.assert_gradients_flow(model, source, target)
-    obeys(name, "gradients")
+    insist_on_the_laws_of_an_encoder_decoder(model, source, target, name, obeys, vocab_size=V, prefills=[0, 1, 5, 8])
 
 
 @pytest.mark.parametrize("head", ["none", "masked_lm", "classifier", "sentences"])
