@@ -11,7 +11,7 @@ from course_lib.data import load_pairs
 
 torch.set_num_threads(1)  # the same rounding everywhere
 for source, target in load_pairs("numbers+dates", "train", 6):
-    print(f"{source:58} {target}")
+    print(source, "\n   ", target)
 
 # %% [markdown] id="task"
 # That is the task of this chapter. There is one right answer to each line, so a result is right or wrong and not
@@ -606,20 +606,12 @@ small.zero_grad()
 
 # %% id="debug-laws-run"
 source, target = parts[0]["source"], parts[0]["target"][:, :-1]
-law = complaint(
-    testing.assert_causal,
-    lambda tokens: small.eval()(source, tokens),
-    target,
-    vocab_size=V,
-    module=small,
-)
+small.eval()
+law = complaint(testing.assert_causal, lambda tokens: small(source, tokens), target, vocab_size=V, module=small)
 prove("the translator obeys assert_causal", not law)
 wider = F.pad(source, (0, 3))  # three more ids of padding
-prove(
-    "more padding on the source changes no logit",
-    torch.allclose(small(wider, target), small(source, target), atol=1e-5),
-)
-small.train()
+same = torch.allclose(small(wider, target), small(source, target), atol=1e-5)
+prove("more padding on the source changes no logit", same)
 
 # %% [markdown] id="run"
 # ## 8 The run

@@ -326,7 +326,7 @@ print(f"a uniform guess: ln 500 = {math.log(500):.2f}")
 # table ends: beyond it there is no position to add. Llama's rotary positions have no such end.
 
 # %% id="gpt-trained-on"
-train(letter_gpt, next_loss, 200, seed=1)  # some more, for something to read
+letter_gpt = train(letter_gpt, next_loss, 200, seed=1)  # some more, for something to read
 
 # %% id="gpt-samples"
 prompt = torch.tensor([[letters.index(letter) for letter in "The value "]])  # (1, 10)

@@ -37,6 +37,15 @@ def test_every_picture_is_shown_with_alternative_text(source):
     assert bare == set()
 
 
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_no_cell_ends_by_chance_in_the_text_of_an_object(source):
+    """The last expression of a cell is an explorer or nothing: `model.train()` there prints all its layers."""
+    notebook = nbformat.read(NOTEBOOKS / f"{source.stem}.ipynb", 4)
+    outputs = [(cell.id, output) for cell in notebook.cells for output in cell.get("outputs", [])]
+    results = [(cell_id, output.data) for cell_id, output in outputs if output.output_type == "execute_result"]
+    assert [cell_id for cell_id, data in results if "text/html" not in data] == []
+
+
 @pytest.mark.parametrize(
     ("cell", "complaint"),
     [
