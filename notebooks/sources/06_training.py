@@ -762,7 +762,7 @@ prove("its BLEU is far above that of the baseline", bleu["the Transformer"] > bl
 
 # %% id="try-run"
 for text in ("siebenundachtzig", "dreihundertfünfundzwanzigtausendvierhundertzwölf", "Sonntag, 3. Mai 1987"):
-    print(f"{text:50} {translate([text])[0]}")
+    print(text, "\n   ", translate([text])[0])
 
 # %% [markdown] id="crossing"
 # ### 8.4 The crossing
