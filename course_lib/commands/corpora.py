@@ -23,6 +23,7 @@ from course_lib.data import (
     TokenWindows,
     encode_pairs,
     fetch,
+    library_text,
     load_pairs,
     load_tokenizer,
     number_words,
@@ -31,6 +32,8 @@ from course_lib.data import (
 from course_lib.training import tasks
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants import EncoderModel
+
+_TEXTS = "'tinyshakespeare', 'reference', 'library'"
 
 __all__ = ["Corpus", "build_corpus", "build_model", "build_task", "read_text"]
 
@@ -153,9 +156,11 @@ def read_text(name: str) -> str:
     """Return the text of that name, or in that file."""
     if name == "reference":
         return reference_text()
+    if name == "library":
+        return library_text()
     path = fetch("tinyshakespeare.txt") if name == "tinyshakespeare" else Path(name)
     if not path.is_file():
-        raise ValueError(f"data: expected 'tinyshakespeare', 'reference', a text file or a folder of ids, got {name!r}")
+        raise ValueError(f"data: expected {_TEXTS}, a text file or a folder of ids, got {name!r}")
     return path.read_text(encoding="utf-8")
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from .registry import FILES, DataFile
     from .synthetic import Recall, associative_recall, copy_task, noise_floor, noise_tokens
-    from .text import reference_text
+    from .text import library_text, reference_text
     from .token_files import open_tokens, write_tokens
     from .tokenizer import SPECIAL_TOKENS, CharTokenizer, Tokenizer, load_tokenizer
 
@@ -51,6 +51,7 @@ _HOME = {
     "date_words": "pairs",
     "encode_pairs": "batches",
     "fetch": "download",
+    "library_text": "text",
     "load_pairs": "pairs",
     "load_tokenizer": "tokenizer",
     "multi30k": "pairs",
@@ -89,6 +90,7 @@ __all__ = [
     "date_words",
     "encode_pairs",
     "fetch",
+    "library_text",
     "load_pairs",
     "load_tokenizer",
     "multi30k",

@@ -1,6 +1,13 @@
-"""Real English text that is on every machine that runs Python."""
+"""Real text that is on every machine that runs Python: its reference, and the source of its standard library."""
 
 import functools
+import random
+import sysconfig
+from pathlib import Path
+
+# Left out of the library's source: tests, tables of numbers, what systems leave out or generate.
+_LEFT_OUT = {"test", "tests", "encodings", "pydoc_data", "idlelib", "lib2to3", "ensurepip"}
+_GENERATED = ("config-", "_sysconfigdata")
 
 
 @functools.cache
@@ -20,3 +27,29 @@ def reference_text() -> str:
             "pydoc_data: this Python was installed without the texts of help(); install its full standard library"
         ) from None
     return "\n\n".join(topics[name].strip() for name in sorted(topics))
+
+
+@functools.cache
+def library_text() -> str:
+    """Return the source of Python's standard library as one string: about eight million characters of code and prose.
+
+    Its modules in a shuffled order, which is the same in every run on one machine, joined by blank lines; without tests
+    and tables, and without files that hold other characters than ASCII. As `reference_text`, it differs between
+    versions of Python. Raises ImportError where Python was installed without its source.
+
+    Source: the CPython standard library, Python Software Foundation License 2.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    found: list[tuple[str, str]] = []
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root).parts
+        if any(part in _LEFT_OUT or part.endswith("-packages") or part.startswith(_GENERATED) for part in parts):
+            continue
+        source = path.read_bytes()
+        if source.isascii() and source.strip():
+            found.append(("/".join(parts), source.decode("ascii").replace("\r\n", "\n").strip()))
+    if sum(len(text) for _, text in found) < 1_000_000:
+        raise ImportError(f"{root}: this Python was installed without the source of its standard library")
+    found.sort()
+    random.Random(0).shuffle(found)
+    return "\n\n".join(text for _, text in found)

@@ -1,11 +1,11 @@
-"""The reference text is real, the same in each run, and large enough to train on."""
+"""The texts that come with Python are real, the same in each run, and large enough to train on."""
 
 import subprocess
 import sys
 
 import pytest
 
-from course_lib.data import reference_text
+from course_lib.data import library_text, reference_text
 
 
 def test_reference_text():
@@ -17,8 +17,19 @@ def test_reference_text():
     assert letters > 0.8 * len(text)
 
 
-def test_reference_text_is_the_same_in_another_process():
-    code = "import zlib; from course_lib.data.text import reference_text; print(zlib.crc32(reference_text().encode()))"
+def test_library_text():
+    text = library_text()
+    assert len(text) > 3_000_000
+    assert text.isascii()
+    assert "class OrderedDict(dict):" in text
+    tenth = len(text) // 10  # shuffled, so that the last part is like the first
+    words = [part.count("return ") / tenth for part in (text[:tenth], text[-tenth:])]
+    assert 0.4 < words[0] / words[1] < 2.5
+
+
+@pytest.mark.parametrize("name", ["reference_text", "library_text"])
+def test_a_text_is_the_same_in_another_process(name):
+    code = f"import zlib; from course_lib.data.text import {name}; print(zlib.crc32({name}().encode()))"
     first, second = (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env).stdout
         for env in ({"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2"})
@@ -30,3 +41,9 @@ def test_a_python_without_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(ImportError, match="installed without the texts of help"):
         reference_text.__wrapped__()
+
+
+def test_a_python_without_its_source_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    with pytest.raises(ImportError, match="installed without the source"):
+        library_text.__wrapped__()
