@@ -1,14 +1,16 @@
-"""The families on each other's tasks at equal parameters; LoRA against full fine-tuning; experts against dense.
+"""The families on each other's tasks at equal parameters, for equal steps and for equal compute; LoRA; experts.
 
-    python benchmarks/variants.py [--quick]
+    python benchmarks/variants.py [--quick] [--part equal_steps | equal_compute | fine_tuning | experts]
 
 Every number is the mean over seeds of a held-out measure, with a 95 % interval (Student's t). A seed draws the initial
 weights, the order of the data and the examples. All runs are small: what they show is the direction, not the size.
-Chapter 7 of the course loads the result.
+A part takes some minutes on one thread; alone, it replaces only its own part of the record. Chapter 7 of the course
+loads the record.
 """
 
 import argparse
 import copy
+import json
 import math
 import statistics
 import sys
@@ -20,9 +22,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from harness import environment, save, shared_machine
+from harness import RESULTS, environment, save, shared_machine
 from scipy.stats import t as student
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.config import TransformerConfig
@@ -39,7 +42,7 @@ LETTERS = [chr(code) for code in range(32, 127)] + list("äöüßéèêëîïô�
 ID = {letter: number + 4 for number, letter in enumerate(LETTERS)}
 V = len(LETTERS) + 4
 LANGUAGES = ("en", "de", "fr", "es", "it", "nl", "sv", "da")
-WIDTH, HEADS, PARAMETERS = 64, 4, 110_000
+WIDTH, HEADS, PARAMETERS, BATCH = 64, 4, 110_000, 32
 Batch = tuple[Tensor, Tensor]  # source (B, S), target (B, T), ends with END, then PAD
 
 
@@ -238,31 +241,45 @@ def evaluate(model: nn.Module, task: Classify) -> float:
     return ((written == target) | ~real).all(-1).float().mean().item()
 
 
-def architectures(seeds: int, steps: int) -> list[dict]:
-    """Every family on every task."""
+def flops_of(family: str, task: Classify) -> int:
+    """Operations of one training step, forward and backward, those of attention's products included."""
+    model = FAMILIES[family](equal_width(FAMILIES[family]))
+    source, target = task.batch(BATCH, torch.Generator().manual_seed(0))
+    # The counter does not know the CPU's fused attention, so count the matrix products it stands for.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        loss(model(source, target), target).backward()
+    return int(counter.get_total_flops())
+
+
+def train_on(family: str, task: Classify, steps: int, seed: int) -> nn.Module:
+    """A family's model of PARAMETERS parameters, trained on a task."""
+    torch.manual_seed(seed)
+    model = FAMILIES[family](equal_width(FAMILIES[family]))
+
+    def loss_of(generator: torch.Generator) -> Tensor:
+        source, target = task.batch(BATCH, generator)
+        return loss(model(source, target), target)
+
+    train(loss_of, model, steps, 2e-3, seed)
+    return model
+
+
+def architectures(seeds: int, steps: int, *, equal_compute: bool) -> list[dict]:
+    """Every family on every task, for as many steps, or for the operations of the dearest family's `steps`."""
     rows = []
-    for family, make in FAMILIES.items():
-        d_ff = equal_width(make)
-        for name, kind in TASKS.items():
-            scores, began = [], time.process_time()
-            for seed in range(seeds):
-                task = kind(seed)
-                torch.manual_seed(seed)
-                model = make(d_ff)
-
-                def loss_of(generator: torch.Generator, task=task, model=model) -> Tensor:
-                    source, target = task.batch(32, generator)
-                    return loss(model(source, target), target)
-
-                train(loss_of, model, steps, 2e-3, seed)
-                scores.append(evaluate(model, task))
-            seconds = (time.process_time() - began) / seeds
-            with FlopCounterMode(display=False) as counter:
-                loss_of(torch.Generator().manual_seed(0)).backward()
-            row = {"family": family, "stacks": KIND[family], "task": name, "measure": task.measure, "scores": scores}
-            row |= interval(scores) | {"parameters": count(model), "d_ff": d_ff, "cpu_seconds": seconds}
-            rows.append(row | {"flops_a_step": counter.get_total_flops()})
-            print(family, name, [round(score, 3) for score in scores], f"{seconds:.0f} s", file=sys.stderr, flush=True)
+    for name, kind in TASKS.items():
+        tasks = [kind(seed) for seed in range(seeds)]
+        flops = {family: flops_of(family, tasks[0]) for family in FAMILIES}
+        for family in FAMILIES:
+            taken = round(steps * max(flops.values()) / flops[family]) if equal_compute else steps
+            began = time.process_time()
+            models = [train_on(family, task, taken, seed) for seed, task in enumerate(tasks)]
+            scores = [evaluate(model, task) for model, task in zip(models, tasks, strict=True)]
+            row = {"family": family, "stacks": KIND[family], "task": name, "measure": kind.measure, "scores": scores}
+            row |= interval(scores) | {"parameters": count(models[0]), "steps": taken, "flops_a_step": flops[family]}
+            row |= {"d_ff": equal_width(FAMILIES[family]), "cpu_seconds": (time.process_time() - began) / seeds}
+            rows.append(row)
+            print(family, name, taken, [round(score, 3) for score in scores], file=sys.stderr, flush=True)
     return rows
 
 
@@ -388,7 +405,10 @@ def table(result: dict) -> str:
         f"{where['threads']} thread(s), width {WIDTH}; mean ± half of the 95 % interval over "
         f"seeds.{shared_machine(where)}",
     ]
-    lines += _architectures_table(result) if "architectures" in result else []
+    for part, title in (("equal_steps", "for equal steps"), ("equal_compute", "for equal compute")):
+        if part in result:
+            lines += ["", f"## Architectures of equal parameters, {title}", "", _setting(result, part), ""]
+            lines += _architectures_table(result[part])
     if "fine_tuning" in result:
         lines += ["", "## LoRA against full fine-tuning", "", _setting(result, "fine_tuning"), ""]
         lines += ["| way | trained parameters | file, kB | held-out nats a letter |", "|---|--:|--:|--:|"]
@@ -409,40 +429,55 @@ def table(result: dict) -> str:
 
 
 def _setting(result: dict, part: str) -> str:
-    return "{seeds} seeds, {steps} steps.".format(**result["settings"][part])
+    words = "{seeds} seeds, {steps} steps".format(**result["settings"][part])
+    if part == "equal_compute":
+        words += " of the dearest family on each task, and as many operations of every other"
+    return words + "."
 
 
-def _architectures_table(result: dict) -> list[str]:
-    lines = ["", "## Architectures at equal parameters", "", _setting(result, "architectures"), ""]
+def _architectures_table(rows: list[dict]) -> list[str]:
     names = " | ".join(f"{name} ({task.measure})" for name, task in TASKS.items())
-    lines.append(f"| family | stacks | parameters | {names} | MFLOP of a step, task by task |")
-    lines.append("|---|---|--:|" + "--:|" * (len(TASKS) + 1))
+    lines = [f"| family | stacks | parameters | {names} | MFLOP of a step, task by task | steps |"]
+    lines.append("|---|---|--:|" + "--:|" * (len(TASKS) + 2))
     for family in FAMILIES:
-        rows = [row for row in result["architectures"] if row["family"] == family]
-        cells = " | ".join(f"{row['mean']:.3f} ± {row['half_interval']:.3f}" for row in rows)
-        flops = " / ".join(f"{row['flops_a_step'] / 1e6:.0f}" for row in rows)
-        lines.append(f"| {family} | {rows[0]['stacks']} | {rows[0]['parameters']:,} | {cells} | {flops} |")
+        own = {row["task"]: row for row in rows if row["family"] == family}
+        cells = " | ".join(f"{own[task]['mean']:.3f} ± {own[task]['half_interval']:.3f}" for task in TASKS)
+        flops = " / ".join(f"{own[task]['flops_a_step'] / 1e6:.0f}" for task in TASKS)
+        steps = " / ".join(str(own[task]["steps"]) for task in TASKS)
+        first = own[next(iter(TASKS))]
+        lines.append(f"| {family} | {first['stacks']} | {first['parameters']:,} | {cells} | {flops} | {steps} |")
     return lines
 
 
-PARTS = {"architectures": (architectures, 300), "fine_tuning": (fine_tuning, 150), "experts": (experts, 150)}  # steps
+PARTS: dict[str, tuple[Callable[[int, int], list[dict]], int]] = {  # what measures it, and its steps
+    "equal_steps": (partial(architectures, equal_compute=False), 300),
+    "equal_compute": (partial(architectures, equal_compute=True), 300),
+    "fine_tuning": (fine_tuning, 150),
+    "experts": (experts, 150),
+}
 
 
 def main() -> None:
     """Train, write the results, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one seed, few steps; writes nothing")
+    parser.add_argument("--quick", action="store_true", help="two seeds, few steps; writes nothing")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--part", choices=PARTS, help="measure this one and keep the others of the record")
     arguments = parser.parse_args()
     seeds = 2 if arguments.quick else arguments.seeds
     unknown = set(LANGUAGES) - set(number_languages())
     if unknown:
         raise SystemExit(f"no number words for {sorted(unknown)}")
     result: dict = {"name": "variants-cpu", "environment": environment(), "settings": {}}
-    for part, (run, steps) in PARTS.items():
+    if arguments.part and not arguments.quick:
+        recorded = json.loads((RESULTS / "variants-cpu.json").read_text(encoding="utf-8"))
+        result |= {part: recorded[part] for part in PARTS if part in recorded}
+        result["settings"] = {part: recorded["settings"][part] for part in PARTS if part in recorded}
+    for part in [arguments.part] if arguments.part else PARTS:
+        run, steps = PARTS[part]
         steps = 20 if arguments.quick else steps
         result[part] = run(seeds, steps)
-        result["settings"][part] = {"seeds": seeds, "steps": steps}
+        result["settings"][part] = {"seeds": seeds, "steps": steps, "environment": environment()}
         print(part, file=sys.stderr, flush=True)
     if not arguments.quick:
         save(result, table(result))

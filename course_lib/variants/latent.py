@@ -1,0 +1,195 @@
+"""Multi-head latent attention: one small vector a position, from which every head makes its key and its value.
+
+Shapes: B batch, T query positions, S key positions, H heads, D model width, E width of a head, C width of the latent
+vector, R width of the rotary part.
+Source: DeepSeek-AI 2024, "DeepSeek-V2", arXiv:2405.04434, section 2.1; the norms of the latent vectors, section 3.1.2.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.attention import scaled_dot_product_attention
+from course_lib.cache import KVCache
+from course_lib.encoder import Stack
+from course_lib.layers import RMSNorm, init_weights
+from course_lib.multi_head import merge_heads, split_heads
+from course_lib.positions import RotaryEmbedding, Rotation, apply_rotary
+
+
+class LatentAttention(nn.Module):
+    """Causal or bidirectional self-attention with keys and values compressed into one latent vector a position.
+
+    A position's latent vector c is (C,), norm(x W_down); each head's key and value are linear maps of it. Such a key
+    cannot be turned by its position before it is cached, so the position stands in a part of its own: R more numbers
+    of each query, and one rotary key (R,) that all heads share. A cache holds c and the rotary key, C + R numbers,
+    where `MultiHeadAttention` holds 2 G E.
+
+    While decoding, the keys and values need not be made at all. q · (W_k c) = (W_k^T q) · c, so the map of the keys is
+    absorbed into the query, that of the values is applied to the weighted sum of the latents, and what is left is
+    attention of H queries to the one "key" that is cached.
+
+    Args:
+        d_model: D.
+        n_heads: H.
+        d_latent: C, the width that keys and values are compressed to.
+        d_rotary: R, even.
+        d_head: E, of keys without their rotary part and of values; D / H unless given.
+        d_query_latent: width that queries are compressed to, which saves activations in training; they are not
+            compressed unless given.
+        dropout: probability of dropping an attention weight in training.
+        norm_eps: of the norms of the latent vectors.
+
+    `absorbed` says which form runs: None (the absorbed one where a cache holds earlier positions), True or False.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        d_latent: int,
+        d_rotary: int,
+        d_head: int | None = None,
+        d_query_latent: int | None = None,
+        dropout: float = 0.0,
+        norm_eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        sizes = {"d_model": d_model, "n_heads": n_heads, "d_latent": d_latent, "d_rotary": d_rotary}
+        for name, size in {**sizes, "d_head": d_head, "d_query_latent": d_query_latent}.items():
+            if size is None and name not in sizes:
+                continue
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+        if d_rotary % 2:
+            raise ValueError(f"d_rotary: expected an even width, got {d_rotary}")
+        if d_head is None and d_model % n_heads:
+            raise ValueError(f"d_model: expected a multiple of n_heads={n_heads}, got {d_model}")
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout!r}")
+        self.d_model, self.n_heads, self.d_latent, self.d_rotary = d_model, n_heads, d_latent, d_rotary
+        self.d_head = d_model // n_heads if d_head is None else d_head
+        self.dropout = dropout
+        self.absorbed: bool | None = None
+
+        d_query = n_heads * (self.d_head + d_rotary)
+        if d_query_latent is None:
+            self.query_down = self.query_norm = None
+        else:
+            self.query_down = nn.Linear(d_model, d_query_latent, bias=False)
+            self.query_norm = RMSNorm(d_query_latent, eps=norm_eps)
+        self.query = nn.Linear(d_query_latent or d_model, d_query, bias=False)
+        self.down = nn.Linear(d_model, d_latent + d_rotary, bias=False)  # the latent vector and the rotary key
+        self.norm = RMSNorm(d_latent, eps=norm_eps)
+        self.up = nn.Linear(d_latent, n_heads * 2 * self.d_head, bias=False)  # a key and a value for each head
+        self.output = nn.Linear(n_heads * self.d_head, d_model, bias=False)
+        for part in self.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.xavier_uniform_(part.weight)
+
+    @property
+    def cached_width(self) -> int:
+        """Numbers that a cache holds for a position: C + R."""
+        return self.d_latent + self.d_rotary
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        bias: Tensor | None = None,
+        rotation: Rotation | None = None,
+        cache: KVCache | None = None,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Attend: x (B, T, D) -> (B, T, D), or also the weights (B, H, T, S); arguments as `MultiHeadAttention`.
+
+        `rotation`, of width R, is needed. In the cache, the latent vectors and the rotary keys stand side by side as
+        the keys (B, 1, S, C + R) of one head; its values are empty.
+        """
+        self._check(x, cache)
+        if rotation is None:
+            raise ValueError(f"rotation: needed, what `RotaryEmbedding({self.d_rotary})` gives for the positions of x")
+        compressed = x
+        if self.query_down is not None and self.query_norm is not None:
+            compressed = self.query_norm(self.query_down(x))
+        query = split_heads(self.query(compressed), self.n_heads)  # (B, T, H * (E + R)) -> (B, H, T, E + R)
+        query, turned_query = query.split([self.d_head, self.d_rotary], dim=-1)
+        turned_query = apply_rotary(turned_query, rotation)
+        latent, shared_key = self.down(x).split([self.d_latent, self.d_rotary], dim=-1)
+        turned_key = apply_rotary(shared_key[:, None], rotation)  # (B, T, R) -> (B, 1, T, R), alike in every head
+        stored = torch.cat([self.norm(latent)[:, None], turned_key], dim=-1)  # (B, 1, T, C + R)
+        if cache is not None:
+            stored, _ = cache.append(stored, stored[..., :0])
+
+        absorbed = stored.size(2) > x.size(1) if self.absorbed is None else self.absorbed
+        if absorbed:
+            # The rows of `up` are those of head 0's key, head 0's value, head 1's key, ...
+            to_key, to_value = self.up.weight.view(self.n_heads, 2 * self.d_head, -1).chunk(2, dim=1)  # (H, E, C) each
+            query = query @ to_key  # (B, H, T, E) @ (H, E, C) -> (B, H, T, C)
+            key = stored.expand(-1, self.n_heads, -1, -1)  # one key for all heads, not copied
+            value = key[..., : self.d_latent]
+        else:
+            made = split_heads(self.up(stored[:, 0, :, : self.d_latent]), self.n_heads)  # (B, H, S, 2 E)
+            key, value = made.chunk(2, dim=-1)
+            turned_key = stored[..., self.d_latent :].expand(-1, self.n_heads, -1, -1)
+            key = torch.cat([key, turned_key], dim=-1)  # (B, H, S, E + R)
+        result = scaled_dot_product_attention(
+            torch.cat([query, turned_query], dim=-1),
+            key,
+            value,
+            mask=mask,
+            causal=causal,
+            scale=(self.d_head + self.d_rotary) ** -0.5,  # that of the plain form in both
+            dropout=self.dropout if self.training else 0.0,
+            bias=bias,
+            return_weights=return_weights,
+        )
+        heads, weights = result if isinstance(result, tuple) else (result, None)
+        if absorbed:
+            heads = heads @ to_value.mT  # (B, H, T, C) @ (H, C, E) -> (B, H, T, E)
+        output = self.output(merge_heads(heads))
+        return output if weights is None else (output, weights)
+
+    def _check(self, x: Tensor, cache: KVCache | None) -> None:
+        if x.dim() != 3 or x.size(-1) != self.d_model or x.size(1) == 0:
+            raise ValueError(f"x: expected (B, T, D={self.d_model}) with T of at least 1, got {tuple(x.shape)}")
+        if cache is not None and cache.window is not None:
+            raise ValueError(f"cache: forgets after {cache.window} positions, this attention has no window")
+
+
+def use_latent_attention(
+    stack: Stack,
+    *,
+    d_latent: int,
+    d_rotary: int,
+    d_head: int | None = None,
+    d_query_latent: int | None = None,
+) -> None:
+    """Give every layer of an encoder or decoder with rotary positions a `LatentAttention` with new weights.
+
+    Such as `use_latent_attention(model.decoder, d_latent=64, d_rotary=16)` of a `Llama`; all else stays as its config
+    says. The widths are those of `LatentAttention`. Raises ValueError if the stack has other positions, or a window.
+    """
+    config = stack.config
+    if not isinstance(stack.positions, RotaryEmbedding):
+        raise ValueError(f"stack: expected one with rotary positions, got {config.positions!r}")
+    if config.window is not None:
+        raise ValueError(f"stack: latent attention has no window, this one has window={config.window}")
+    for layer in stack.layers:
+        attention = LatentAttention(
+            config.d_model,
+            config.n_heads,
+            d_latent=d_latent,
+            d_rotary=d_rotary,
+            d_head=config.head_width if d_head is None else d_head,
+            d_query_latent=d_query_latent,
+            dropout=config.dropout if config.attention_dropout is None else config.attention_dropout,
+            norm_eps=config.norm_eps,
+        )
+        init_weights(attention, config, n_residuals=1)
+        layer.self_attention = attention.to(next(layer.parameters()))
+    stack.positions = RotaryEmbedding(
+        d_rotary, base=config.rotary_base, layout=config.rotary_layout, scaling=config.rotary_scaling
+    ).to(next(stack.parameters()).device)
