@@ -1,12 +1,12 @@
 """One training command from beginning to end: build, train, keep the result as a folder, measure it."""
 
 import json
-import resource
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from course_lib.commands.corpora import build_corpus, build_model, build_task
@@ -80,9 +80,21 @@ def train_job(task: str, recipe: Recipe, folder: Path, *, device: str | None, re
         "seconds": round(time.perf_counter() - began[0], 1),
         "cpu_seconds": round(time.process_time() - began[1], 1),
         "tokens_per_second": round(run.tokens / trained),
-        "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "peak_memory_mb": round(peak_resident_bytes() / 2**20),
         "processes": ranks.world,
         "threads": torch.get_num_threads(),
     }
     write_atomic(folder / "results.json", json.dumps(results, indent=1, ensure_ascii=False))
     return results
+
+
+def peak_resident_bytes() -> int:
+    """Return the most memory that this process had in use at any time so far."""
+    now = psutil.Process().memory_info()
+    if hasattr(now, "peak_wset"):  # Windows
+        return now.peak_wset
+    try:
+        import resource
+    except ImportError:  # a system that keeps no record
+        return now.rss
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

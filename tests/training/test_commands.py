@@ -4,11 +4,10 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
+import bounded
 import psutil
 import pytest
 import torch
@@ -16,6 +15,7 @@ from training_samples import weights_hash
 from typer.testing import CliRunner
 
 from course_lib import cli
+from course_lib.commands.jobs import peak_resident_bytes
 from course_lib.commands.recipes import TASKS, assemble
 from course_lib.data import load_tokenizer
 from course_lib.training import list_checkpoints
@@ -43,6 +43,11 @@ def lm(folder, *more, code=0):
 
 def results(folder):
     return json.loads((folder / "results.json").read_text())
+
+
+def test_the_peak_of_memory_is_in_bytes():
+    now = psutil.Process().memory_info().rss
+    assert 0.9 * now < peak_resident_bytes() < 100 * now  # systems count in units that differ by 1024
 
 
 def test_a_translator(tmp_path):
@@ -179,7 +184,7 @@ def test_every_default_is_a_setting_that_there_is():
         assert TrainingConfig.from_dict(recipe["training"]).warmup <= 5
 
 
-def program(folder, *more):
+def command(folder, *more):
     """The command as a process of its own."""
     text = folder.parent / "text.txt"
     text.write_text(TEXT)
@@ -199,51 +204,36 @@ def program(folder, *more):
     ]
 
 
-def wait_for(condition, seconds=120):
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "waited too long"
-        time.sleep(0.02)
-
-
 def test_an_interrupt_in_a_terminal(tmp_path):
     folder = tmp_path / "out"
     more = ["--steps=100000", "--set=training.checkpoint_every=5"]
-    process = subprocess.Popen(
-        [sys.executable, *program(folder, *more)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    wait_for(lambda: list_checkpoints(folder / "checkpoints"))
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert re.search(r"interrupted at step \d+, checkpoint saved\nGo on with: course train lm --out .* --resume", out)
-    assert err == ""
+    with bounded.program([sys.executable, *command(folder, *more)]) as process:
+        bounded.wait_for(lambda: process.poll() is not None or list_checkpoints(folder / "checkpoints"))
+        process.send_signal(signal.SIGINT)
+        out = bounded.output_of(process, 120)
+    assert process.returncode == 130, out
+    assert re.search(r"interrupted at step \d+, checkpoint saved\nGo on with: course train lm --out .* --resume$", out)
     step = int(re.search(r"interrupted at step (\d+)", out)[1])
     assert list_checkpoints(folder / "checkpoints")[-1].name == f"step-{step:08d}.json"
 
 
 def test_torchrun_goes_on_when_a_process_is_killed(tmp_path):
     folder = tmp_path / "out"
-    more = ["--steps=60", "--set=training.checkpoint_every=10", "--resume"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=3"]
-    process = subprocess.Popen(
-        [*torchrun, *program(folder, *more)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    wait_for(lambda: list_checkpoints(folder / "checkpoints"))
-    worker = next(
-        child for child in psutil.Process(process.pid).children() if "course_lib.cli" in " ".join(child.cmdline())
-    )
-    worker.kill()
-    out, _ = process.communicate(timeout=180)
+    more = ["--steps=200", "--set=training.checkpoint_every=10", "--resume"]
+    torchrun = [*bounded.TORCHRUN, "--nproc-per-node=2", "--max-restarts=3"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with bounded.program([*torchrun, *command(folder, *more)], env=environment) as process:
+        bounded.wait_for(lambda: process.poll() is not None or list_checkpoints(folder / "checkpoints"))
+        workers = [w for w in psutil.Process(process.pid).children() if "course_lib.cli" in " ".join(w.cmdline())]
+        assert workers, bounded.output_of(process, 60)
+        workers[0].kill()
+        out = bounded.output_of(process, 240)
     assert process.returncode == 0, out
     assert re.search(r"resumed at step \d+", out)
     assert results(folder)["processes"] == 2
     alone = tmp_path / "alone"
-    subprocess.run([sys.executable, *program(alone, *more)], check=True, capture_output=True, timeout=120)
+    with bounded.program([sys.executable, *command(alone, *more)]) as process:
+        bounded.output_of(process, 120)
     theirs = [json.loads(line) for line in (alone / "log.jsonl").read_text().splitlines()]
     ours = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert [r["step"] for r in ours] == [r["step"] for r in theirs]
