@@ -23,6 +23,7 @@ from course_lib.variants.efficient import (
     TiledAttention,
     tiled_attention,
 )
+from course_lib.variants.efficient.flex import _block_mask
 
 B, H, n, E = 2, 3, 53, 8
 
@@ -288,6 +289,10 @@ def test_flex_is_the_same_pattern_forward():
         with torch.no_grad():
             expected = SlidingWindowAttention(5, n_global=2, backend="dense")(*tensors, causal=True)
             torch.testing.assert_close(inner(*tensors, causal=True), expected)
+            known = _block_mask.cache_info()
+            torch.testing.assert_close(inner(*tensors, causal=True), expected)  # from the same map of blocks
+            assert _block_mask.cache_info().hits == known.hits + 1
+            assert _block_mask.cache_info().misses == known.misses
     with pytest.raises(ValueError, match="no backward pass on a CPU"):
         inner(*(t.requires_grad_() for t in tensors))
     with pytest.raises(ValueError, match="without mask"):

@@ -2,20 +2,23 @@
 
 import functools
 import shutil
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+if TYPE_CHECKING:
+    from course_lib.variants.efficient.sparse import SparseAttention
 
 
 def flex_attend(
-    query: Tensor, key: Tensor, value: Tensor, visible: Callable[[Tensor, Tensor], Tensor], scale: float
+    query: Tensor, key: Tensor, value: Tensor, pattern: "SparseAttention", *, causal: bool, scale: float
 ) -> Tensor:
-    """Attend (B, H, n, E) -> (B, H, n, E) where `visible` says so of positions of queries and keys.
+    """Attend (B, H, n, E) -> (B, H, n, E) under a pattern.
 
-    The first call for a shape compiles, which takes seconds.
+    The first call for a shape compiles, which takes seconds, and finds the blocks that hold a visible pair, for which
+    it looks at all n * n pairs once; later calls of the same pattern use both again.
 
     Raises ValueError on a CPU where gradients are asked for: torch has no backward pass for it there; RuntimeError
     where there is no C++ compiler.
@@ -25,13 +28,16 @@ def flex_attend(
             raise ValueError("backend: 'flex' has no backward pass on a CPU; use 'auto' or torch.no_grad()")
         if not any(shutil.which(name) for name in ("g++", "clang++", "c++", "cl")):
             raise RuntimeError("backend: 'flex' compiles a kernel and found no C++ compiler; use 'auto'")
-    n = query.size(-2)
-
-    def mask_mod(b: Tensor, h: Tensor, position: Tensor, other: Tensor) -> Tensor:
-        return visible(position, other)
-
-    block_mask = create_block_mask(mask_mod, None, None, n, n, device=query.device.type)
+    block_mask = _block_mask(pattern, query.size(-2), causal, query.device)
     return _compiled()(query, key, value, block_mask=block_mask, scale=scale)
+
+
+@functools.lru_cache(maxsize=256)  # small: a number for each pair of blocks of 128 positions
+def _block_mask(pattern: "SparseAttention", n: int, causal: bool, device: torch.device) -> BlockMask:
+    def mask_mod(b: Tensor, h: Tensor, position: Tensor, other: Tensor) -> Tensor:
+        return pattern.visible(position, other, n, causal)
+
+    return create_block_mask(mask_mod, None, None, n, n, device=device)
 
 
 @functools.cache

@@ -5,7 +5,6 @@ A pattern is a mask. What makes it cheap is that only blocks that hold a visible
 Shapes: B batch, H heads, T query positions, S key positions, n of both, E width of a head, N blocks, b in a block.
 """
 
-import functools
 from abc import abstractmethod
 from typing import Literal, get_args
 
@@ -89,7 +88,7 @@ class SparseAttention(EfficientAttention):
         if self.backend == "flex":
             if mask is not None or bias is not None or dropout > 0 or T != S:
                 raise ValueError("backend: 'flex' is for T = S without mask, bias or dropout; use 'auto'")
-            return flex_attend(query, key, value, functools.partial(self.visible, n=S, causal=causal), scale)
+            return flex_attend(query, key, value, self, causal=causal, scale=scale)
         index, used = self._lists(-(-S // self.block), causal)
         work = index.size(1) * self.block + self.n_global  # keys that a query is compared with
         if T != S and self.backend == "blocks":
