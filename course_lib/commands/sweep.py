@@ -1,5 +1,9 @@
 """`course sweep`: train a grid of small models, fit the law of size, and check its prediction on a larger one."""
 
+import json
+import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,19 +17,20 @@ __all__ = ["sweep"]
 @plainly
 def sweep(
     out: Annotated[Path, typer.Option("--out", help="Folder of the points and of the table.")] = Path("runs/sweep"),
-    data: Annotated[str, typer.Option("--data", help="reference, tinyshakespeare, or a text file.")] = "reference",
+    data: Annotated[str, typer.Option("--data", help="library, reference, tinyshakespeare, or a file.")] = "library",
     tokens: Annotated[str, typer.Option("--tokens", help="Budgets, with commas.")] = "200000,400000,800000,1600000",
     shapes: Annotated[
         str, typer.Option("--shapes", help="Layers x width; the last is four times larger, and predicted.")
-    ] = "1x32,2x32,2x48,3x64,3x96,4x128,4x256",
+    ] = "1x32,2x32,2x48,3x64,3x96,4x120,4x256",
     seeds: Annotated[int, typer.Option("--seeds", help="Runs of each point.")] = 2,
+    rate: Annotated[float, typer.Option("--learning-rate", help="The highest, times the width of the model.")] = 0.32,
 ) -> None:
     """Train small language models of many sizes on one text and read the scaling law from them.
 
     Stop it at any time: the same command goes on where it stopped, inside a model too. Two processes:
     torchrun --standalone --nproc-per-node 2 -m course_lib.cli sweep.
 
-    Example: course sweep --data reference --seeds 3
+    Example: course sweep --data mytext.txt --seeds 3
     """
     import os
 
@@ -43,50 +48,91 @@ def sweep(
     points = grid(_shapes(shapes), _numbers("--tokens", tokens), range(seeds))
     if "RANK" in os.environ or not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(1)  # small models gain nothing from more
-    rows = run_sweep(points, train, validation, tokenizer.vocab_size, out, say=typer.echo)
+    rows = run_sweep(points, train, validation, tokenizer.vocab_size, out, rate=rate, say=typer.echo)
     if rows is None:
         raise typer.Exit(130)
     if len(rows) < len(points):
         typer.echo(f"{len(rows)} of {len(points)} points are there; the process that ends last writes the table")
         return
-    page = table(rows, data)
+    result = {"command": " ".join(["course", *sys.argv[1:]]), **_origin(), "characters": len(text), "rows": rows}
+    page = table(result)
+    write_atomic(out / "sweep.json", json.dumps(result, indent=1) + "\n")
     write_atomic(out / "sweep.md", page)
     typer.echo(page)
 
 
-def table(rows: list[dict[str, Any]], data: str) -> str:
+def table(result: dict[str, Any]) -> str:
     """The result as a page of Markdown."""
-    from course_lib.scaling.sweep import read_sweep
-
+    rows = result["rows"]
+    most, minutes = max(row["epochs"] for row in rows), sum(row["cpu_seconds"] for row in rows) / 60
     lines = [
         "# Loss against size",
         "",
-        f"`course sweep --data {data}`: {len(rows)} runs; held-out loss in nats a character.",
+        f"`{result['command']}`, commit {result['commit']}, on {result['machine']}, torch {result['torch']}, one "
+        f"thread: {len(rows)} runs, {minutes:.0f} CPU minutes. Losses are in nats a "
+        f"character of held-out text. The text has {result['characters']:,} characters, nine tenths of them to train "
+        f"on; the longest run reads {most:.2f} of those, "
+        + ("so that none is read twice." if most <= 1 else "so that some are read more than once."),
         "",
-        "| parameters | in layers | tokens | seed | FLOP | loss | CPU seconds |",
-        "|--:|--:|--:|--:|--:|--:|--:|",
+        "| parameters | in layers | tokens | seed | FLOP | training loss | loss | CPU seconds |",
+        "|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     lines += [
         f"| {row['parameters']:,} | {row['layer_parameters']:,} | {row['tokens']:,} | {row['seed']} "
-        f"| {row['flops']:.2e} | {row['loss']:.4f} | {row['cpu_seconds']:,.0f} |"
+        f"| {row['flops']:.2e} | {row['training_loss']:.4f} | {row['loss']:.4f} | {row['cpu_seconds']:,.0f} |"
         for row in rows
     ]
-    for name, words in (("parameters", "all parameters"), ("layer_parameters", "parameters of the layers alone")):
+    for name, words in (("parameters", "all parameters"), ("layer_parameters", "the parameters in layers alone")):
         try:
-            reading = read_sweep(rows, parameters=name)
+            lines += ["", f"## Counting {words}", "", *_read(rows, name)]
         except ValueError as too_few:
-            return "\n".join([*lines, "", f"No law: {too_few}."]) + "\n"
-        law, (low, high) = reading.fit.law, reading.fit.interval("exponent")
-        worst = max(abs(residual) for residual in reading.fit.residuals)
-        lines += [
-            "",
-            f"Counting {words}, at the largest budget: loss = {law.floor:.3f} + {law.scale:.3g} N^-{law.exponent:.3f} "
-            f"(exponent {low:.3f} to {high:.3f}), largest residual {worst:.2%}. For the model of "
-            f"{reading.held_out_size:,}, four times larger than any in the fit, it predicts {reading.predicted:.4f} "
-            f"({reading.interval[0]:.4f} to {reading.interval[1]:.4f}); measured {reading.held_out_loss:.4f}, "
-            f"{reading.error:+.2%}.",
-        ]
+            return "\n".join([*lines, f"No law: {too_few}."]) + "\n"
     return "\n".join(lines) + "\n"
+
+
+def _read(rows: list[dict[str, Any]], parameters: str) -> list[str]:
+    """Law, residuals, prediction and surface, in sentences."""
+    from course_lib.scaling.sweep import read_sweep
+
+    reading = read_sweep(rows, parameters=parameters)
+    law, (low, high) = reading.fit.law, reading.fit.interval("exponent")
+    residuals = ", ".join(
+        f"{size:,}: {residual:+.2%}" for size, residual in zip(reading.sizes, reading.fit.residuals, strict=True)
+    )
+    surface, sides = reading.surface, [reading.interval_of(name) for name in ("n_exponent", "d_exponent", "size_power")]
+    return [
+        f"At the largest budget: loss = {law.floor:.3f} + {law.scale:.3g} N^-{law.exponent:.3f}, exponent "
+        f"{low:.3f} to {high:.3f}, floor {_range(reading.fit.interval('floor'))} (95 %, bootstrap over runs).",
+        "",
+        f"Residuals of the logarithm: {residuals}.",
+        "",
+        f"For the model of {reading.held_out_size:,}, more than four times larger than any in the fit, it predicts "
+        f"{reading.predicted:.4f} ({_range(reading.interval, 4)}); measured {reading.held_out_loss:.4f}: "
+        f"{reading.error:+.2%}.",
+        "",
+        f"At all budgets, for N parameters and D tokens: loss = {surface.floor:.3f} + {surface.n_scale:.3g} "
+        f"N^-{surface.n_exponent:.3f} + {surface.d_scale:.3g} D^-{surface.d_exponent:.3f}; exponents "
+        f"{_range(sides[0])} and {_range(sides[1])}. It predicts {reading.surface_predicted:.4f} for the same model: "
+        f"{reading.surface_error:+.2%}. The best size for a compute budget C would grow as "
+        f"C^{surface.size_power:.2f} ({_range(sides[2], 2)}).",
+    ]
+
+
+def _range(interval: tuple[float, float], digits: int = 3) -> str:
+    return f"{interval[0]:.{digits}f} to {interval[1]:.{digits}f}"
+
+
+def _origin() -> dict[str, str]:
+    """What the numbers depend on: the commit where there is one, the machine, torch."""
+    import torch
+
+    place = Path(__file__).parent
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=place, capture_output=True, text=True)
+    cpu = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        cpu = names[0].split(":", 1)[1].strip() if names else cpu
+    return {"commit": found.stdout.strip() or "unknown", "machine": cpu, "torch": torch.__version__}
 
 
 def _numbers(name: str, text: str) -> list[int]:

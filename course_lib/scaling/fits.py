@@ -5,6 +5,7 @@ Source of the method: Hoffmann et al. 2022, "Training Compute-Optimal Large Lang
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -61,6 +62,11 @@ class LossSurface(NamedTuple):
         """Return the loss for N parameters and D tokens, broadcast."""
         N, D = np.asarray(parameters, dtype=float), np.asarray(tokens, dtype=float)
         return self.floor + self.n_scale * N**-self.n_exponent + self.d_scale * D**-self.d_exponent
+
+    @property
+    def size_power(self) -> float:
+        """The b of N ~ C^b: with which power of the compute the best size grows. Source: the same, equation 4."""
+        return self.d_exponent / (self.n_exponent + self.d_exponent)
 
 
 # Hoffmann et al. 2022, section 3.3, and the corrected fit of the same runs by Besiroglu et al. 2024, table 1.
@@ -127,8 +133,10 @@ def _fit_line(x: Array, y: Array, floor: bool, start: PowerLaw | None) -> PowerL
     return PowerLaw(float(np.exp(found[2])) if floor else 0.0, float(np.exp(found[0])), float(found[1]))
 
 
-def fit_loss_surface(parameters: ArrayLike, tokens: ArrayLike, loss: ArrayLike) -> LossSurface:
-    """Fit `LossSurface` to runs: parameters, tokens and losses, (n,) each.
+def fit_loss_surface(
+    parameters: ArrayLike, tokens: ArrayLike, loss: ArrayLike, *, start: LossSurface | None = None
+) -> LossSurface:
+    """Fit `LossSurface` to runs: parameters, tokens and losses, (n,) each; from a grid of starts, or from one.
 
     Raises ValueError for fewer than five runs, fewer than three sizes or token counts, or numbers not positive.
     """
@@ -145,13 +153,17 @@ def fit_loss_surface(parameters: ArrayLike, tokens: ArrayLike, loss: ArrayLike) 
     design = np.stack([np.stack(row, axis=-1) for row in rows])  # (3 terms, n, 5 unknowns)
 
     starts = []
-    for alpha, beta, share in itertools.product((0.1, 0.3, 0.7), (0.1, 0.3, 0.7), (0.3, 0.8)):
+    if start is not None:
+        e, a, alpha, b, beta = start
+        starts.append([math.log(a), alpha, math.log(b), beta, math.log(max(e, 1e-6))])
+    for alpha, beta, share in () if starts else itertools.product((0.1, 0.3, 0.7), (0.1, 0.3, 0.7), (0.3, 0.8)):
         rest = np.log((L - share * L.min()) / 2)
         starts.append(
             [np.mean(rest + alpha * log_n), alpha, np.mean(rest + beta * log_d), beta, np.log(share * L.min())]
         )
     a, alpha, b, beta, e = _minimise(design, log_l, starts)
-    return LossSurface(float(np.exp(e)), float(np.exp(a)), float(alpha), float(np.exp(b)), float(beta))
+    floor, n_scale, d_scale = np.exp(np.minimum([e, a, b], 700))  # finite, whatever the runs are
+    return LossSurface(float(floor), float(n_scale), float(alpha), float(d_scale), float(beta))
 
 
 def compute_optimal(surface: LossSurface, flops: float) -> Optimum:
@@ -163,7 +175,7 @@ def compute_optimal(surface: LossSurface, flops: float) -> Optimum:
         raise ValueError(f"flops: expected a positive number, got {flops!r}")
     alpha, beta = surface.n_exponent, surface.d_exponent
     balance = (alpha * surface.n_scale / (beta * surface.d_scale)) ** (1 / (alpha + beta))
-    N = balance * (flops / 6) ** (beta / (alpha + beta))
+    N = balance * (flops / 6) ** surface.size_power
     D = flops / (6 * N)
     return Optimum(N, D, surface.predict(N, D).item())
 
@@ -178,10 +190,10 @@ def _minimise(design: Array, log_y: Array, starts: Sequence[Sequence[float]]) ->
         shares = softmax(design @ unknowns, axis=0)  # (K, n), of each term in the sum
         return np.einsum("kn,knu->nu", shares, design)
 
-    found = [
-        least_squares(differences, start, slopes, loss="soft_l1", f_scale=HUBER, x_scale="jac", xtol=1e-10, ftol=1e-10)
-        for start in starts
-    ]
+    settings = {"loss": "soft_l1", "f_scale": HUBER, "x_scale": "jac", "xtol": 1e-10, "ftol": 1e-10}
+    if len(starts) == 1:  # near the answer: what takes longer has none
+        settings["max_nfev"] = 100
+    found = [least_squares(differences, start, slopes, **settings) for start in starts]
     return min(found, key=lambda result: result.cost).x
 
 

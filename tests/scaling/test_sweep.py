@@ -103,7 +103,8 @@ def test_rows_without_a_larger_model_are_refused():
 def test_sizes_of_the_default_grid():
     sizes = [12 * point.layers * point.width**2 for point in grid(tokens=(1,))]
     assert sizes[0] > 1e4
-    assert sizes[-1] == 4 * sizes[-2] > 3e6
+    assert sizes[-1] > 4 * sizes[-2]
+    assert sizes[-1] > 3e6
     assert model_config(Point(4, 256, 1, 0), 100).head_width == 32
 
 
@@ -115,7 +116,7 @@ def test_the_command(tmp_path):
     assert result.exit_code == 0, result.output
     assert "four times larger than any in the fit" in (tmp_path / "out" / "sweep.md").read_text()
     rows = [json.loads(path.read_text()) for path in (tmp_path / "out" / "points").glob("*.json")]
-    assert len(rows) == 15
+    assert len(rows) == 13  # the last shape has the largest budget only
     for wrong, word in ((["--tokens", "many"], "--tokens"), (["--shapes", "3"], "--shapes"), (["--data", "x"], "data")):
         result = CliRunner().invoke(cli.app, [*arguments, *wrong])
         assert result.exit_code == 2
