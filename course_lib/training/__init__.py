@@ -17,6 +17,7 @@ from course_lib.training.distributed import Ranks, processes
 from course_lib.training.losses import cross_entropy, label_smoothed_cross_entropy
 from course_lib.training.optimizers import Muon, build_optimizers, newton_schulz, parameter_groups
 from course_lib.training.progress import Lines, Silent
+from course_lib.training.recompute import checkpoint_activations
 from course_lib.training.run import Run
 from course_lib.training.schedules import (
     cosine_schedule,
@@ -37,6 +38,7 @@ __all__ = [
     "TrainingConfig",
     "average_checkpoints",
     "build_optimizers",
+    "checkpoint_activations",
     "clip_gradients",
     "cosine_schedule",
     "cross_entropy",

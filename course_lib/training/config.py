@@ -54,6 +54,7 @@ class TrainingConfig:
     accumulation: int = 1  # batches an update
     precision: Precision = "float32"  # "bfloat16" runs matrix products under autocast
     compile: bool = False  # torch.compile
+    checkpoint_activations: bool = False  # keep only each layer's input and compute the rest again: less memory
 
     # Looking, saving, stopping
     log_every: int = 10

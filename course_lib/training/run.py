@@ -17,6 +17,7 @@ from course_lib.training.interrupts import Interrupts
 from course_lib.training.logs import Record, RunLog
 from course_lib.training.optimizers import build_optimizers, set_rate
 from course_lib.training.progress import Progress, Shown, Silent, for_this_place
+from course_lib.training.recompute import checkpoint_activations
 from course_lib.training.state import (
     load_model,
     load_optimizers,
@@ -75,6 +76,8 @@ class Run:
             raise ValueError("model: it has no parameters")
         self.ranks = Ranks(device=first.device) if ranks is None else ranks
         self.model = model.to(self.ranks.device)
+        if self.config.checkpoint_activations:
+            checkpoint_activations(self.model)
         if self.config.compile:
             model.compile()
         self.wrapped = self.ranks.wrap(self.model, self.config.parallel)
