@@ -35,7 +35,7 @@ from PIL import Image, ImageFilter
 
 collect_ignore = ["build.py", "sources"]
 
-CELL_TIMEOUT = 300  # seconds; nbval's own 2000 is longer than anyone waits
+CELL_TIMEOUT = 600  # seconds; nbval's own 2000 is longer than anyone waits
 MAX_OUTPUT = 200_000  # bytes
 MAX_NOTEBOOK = 2_000_000  # bytes
 MIN_ALT = 40  # characters: fewer cannot say what a figure shows

@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from course_lib.exercises import registry
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-RUN_SECONDS = 300  # a limit against hanging, not the time a chapter may take
+RUN_SECONDS = 900  # a limit against hanging, not the time a chapter may take
 KEYS = ("ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "b", "a", "d", "d", "x", "m", "y", "z", "Home", "End")
 
 # By exercise: a wrong answer, and the setting of the misconception that it is.

@@ -71,7 +71,6 @@ def run_again(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1000)
 @pytest.mark.parametrize("answer", [solved, mistaken])
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_answers_change_nothing_else(path, answer, tmp_path):
