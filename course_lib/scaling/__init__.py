@@ -15,12 +15,14 @@ from course_lib.scaling.fits import (
 from course_lib.scaling.flops import count_flops, six_n_d
 from course_lib.scaling.memory import kv_cache_bytes, ring_all_reduce_bytes, training_memory
 from course_lib.scaling.parameters import Architecture, count_parameters
+from course_lib.scaling.records import RECORDS, record
 from course_lib.scaling.roofline import PEAKS, Roofline, measure_roofline, mfu, published_peak
 
 __all__ = [
     "BESIROGLU",
     "HOFFMANN",
     "PEAKS",
+    "RECORDS",
     "Architecture",
     "LossSurface",
     "Optimum",
@@ -37,6 +39,7 @@ __all__ = [
     "measure_roofline",
     "mfu",
     "published_peak",
+    "record",
     "ring_all_reduce_bytes",
     "six_n_d",
     "training_memory",

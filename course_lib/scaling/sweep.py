@@ -255,8 +255,3 @@ def _resampled(columns: np.ndarray, surface: LossSurface, n_resamples: int) -> l
         if min(len(np.unique(column)) for column in drawn[:2]) >= 3:
             found.append(fit_loss_surface(*drawn, start=surface))
     return found
-
-
-def recorded_sweep() -> dict[str, Any]:
-    """Return the recorded result of `course sweep`: "rows", "command", "commit", "machine" and more."""
-    return json.loads((Path(__file__).parent / "sweep.json").read_text(encoding="utf-8"))
