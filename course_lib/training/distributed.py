@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TypeVar
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -18,6 +19,9 @@ from torch import Tensor, nn
 from course_lib.training.config import Parallel
 
 __all__ = ["Ranks", "processes"]
+
+JOIN = timedelta(minutes=5)  # for all processes to be there
+EXCHANGE = timedelta(minutes=10)  # for the slowest process to reach an exchange, a checkpoint being written included
 
 Batch = dict[str, Tensor]
 T = TypeVar("T")
@@ -105,7 +109,7 @@ def processes(device: str | None = None) -> Iterator[Ranks]:
     Args:
         device: "cpu", "cuda" or "mps"; the best there is unless given. Each process takes the GPU of its local rank.
 
-    The exchange is by NCCL on GPUs and by gloo on CPUs.
+    The exchange is by NCCL on GPUs and by gloo on CPUs. Raises ConnectionError if the others do not come.
     """
     kind = device or default_device()
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
@@ -115,15 +119,31 @@ def processes(device: str | None = None) -> Iterator[Ranks]:
         kind = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(torch.device(kind))
     backend = "nccl" if kind.startswith("cuda") else "gloo"
-    wait = timedelta(minutes=10)
-    store, rank, world = next(iter(dist.rendezvous("env://", timeout=wait)))
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"] and (name := _loopback()):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)  # all on this machine, whose name may not be known to it
+    try:
+        store, rank, world = next(iter(dist.rendezvous("env://", timeout=JOIN)))
+    except RuntimeError as error:
+        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise ConnectionError(
+            f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} did not meet the others at {where} "
+            f"({str(error).splitlines()[0]})"
+        ) from error
     # After a restart, torchrun's store still holds the addresses of the processes that died: each attempt has its own.
     store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=wait)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=EXCHANGE)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), kind)
     finally:
         dist.destroy_process_group()
+
+
+def _loopback() -> str | None:
+    """Return the name of the network interface of 127.0.0.1."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == "127.0.0.1" for address in addresses):
+            return name
+    return None
 
 
 def default_device() -> str:

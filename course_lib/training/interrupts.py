@@ -34,7 +34,7 @@ class Interrupts:
     ) -> None:
         """Leave the signals to whoever had them before."""
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set by no Python code
         self._before.clear()
 
     def _note(self, number: int, frame: FrameType | None) -> None:

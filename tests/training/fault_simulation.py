@@ -16,17 +16,18 @@ import resource
 import signal
 import tempfile
 import time
-import traceback
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from bounded import FAILED, fork, limit
 from training_samples import small_model, small_run, weights_hash
 
 from course_lib.training import CheckpointError, load_checkpoint, save_checkpoint
 from course_lib.training.checkpoints import read_checkpoint
 
 STEPS = 40
+LIMIT = 120  # seconds for a forked process
 
 
 def new_run(folder, **changes):
@@ -51,34 +52,21 @@ def undisturbed():
 
 @contextmanager
 def child(job):
-    """Run a job in a forked process, and give its id."""
-    number = os.fork()
-    if number == 0:
-        try:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            job()
-            os._exit(0)
-        except KeyboardInterrupt:  # before the run had begun
-            os._exit(1)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
+    """Run a job in a forked process, and give a function that waits for it and returns its exit code, and its id."""
+    began, number, codes = time.monotonic(), fork(job, LIMIT), []
+
+    def wait():
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]))
+        if time.monotonic() - began > LIMIT or codes[0] == FAILED:
+            raise RuntimeError(f"a forked process hung or failed, exit code {codes[0]}; it said where above")
+        return codes[0]
+
     try:
-        yield number
+        yield wait, number
     finally:
-        os.kill(number, signal.SIGKILL) if not reaped(number) else None
-
-
-def reaped(number):
-    return number in _codes
-
-
-_codes: dict[int, int] = {}
-
-
-def wait(number):
-    _codes[number] = os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
-    return _codes[number]
+        if not codes:
+            os.kill(number, signal.SIGKILL)
+            wait()
 
 
 def confirming(folder, pipe):
@@ -107,7 +95,7 @@ def is_well(folder, confirmed, expected):
     return found.step >= confirmed and hash_of(found.part("model")) == expected[found.step] and not found.passed_over
 
 
-def signals(n, number, seed=0):
+def signals(n, sent, seed=0):
     """Send a signal at n random moments of runs, and go on after each; returns tried, survived, runs that ended."""
     draw, expected = random.Random(seed), undisturbed()
     survived = ended = tried = 0
@@ -119,7 +107,7 @@ def signals(n, number, seed=0):
                 if lives > 10 * STEPS:
                     raise RuntimeError(f"a run is still at step {confirmed} of {STEPS} after {lives} lives")
                 reader, writer = os.pipe()
-                with child(confirming(folder, writer)) as process:
+                with child(confirming(folder, writer)) as (wait, number):
                     os.close(writer)
                     told, gap = b"", 0.05
                     if tried < n:  # after a random number of checkpoints, and a random part of a step
@@ -128,8 +116,8 @@ def signals(n, number, seed=0):
                             told += os.read(reader, 1)
                             gap, began = time.monotonic() - began, time.monotonic()
                         time.sleep(draw.uniform(0, min(gap, 0.5)))
-                        os.kill(process, number)
-                    code = wait(process)
+                        os.kill(number, sent)
+                    code = wait()
                 while part := os.read(reader, 4096):
                     told += part
                 os.close(reader)
@@ -137,7 +125,7 @@ def signals(n, number, seed=0):
                 over = confirmed == STEPS
                 if code != 0 or not over:
                     tried += 1
-                    survived += is_well(folder, confirmed, expected) and (number != signal.SIGINT or code in (0, 1))
+                    survived += is_well(folder, confirmed, expected) and (sent != signal.SIGINT or code in (0, 1))
             ended += hash_of(read_checkpoint(Path(folder, "checkpoints")).part("model")) == expected[STEPS]
             if not is_well(folder, STEPS, expected):
                 raise RuntimeError("a run that ended has other weights than an undisturbed one")
@@ -186,8 +174,8 @@ def full_disks(n, seed=0):
                     os._exit(0 if error.errno in (errno.EFBIG, errno.ENOSPC) else 3)
                 os._exit(4)
 
-            with child(job) as process:
-                code = wait(process)
+            with child(job) as (wait, _):
+                code = wait()
             files = sorted(path.name for path in Path(folder).iterdir())
             survived += code == 0 and files == ["step-00000001.json", "step-00000001.safetensors"]
             survived -= load_checkpoint(folder, small_model(seed=1)).step != 1
@@ -219,8 +207,8 @@ def kills_while_saving(expected_calls=8):
                     setattr(os, name, deadly(getattr(os, name)))
                 save_checkpoint(folder, 2, model)
 
-            with child(job) as process:
-                code = wait(process)
+            with child(job) as (wait, _):
+                code = wait()
             survived += code == -signal.SIGKILL and load_checkpoint(folder, small_model(seed=1)).step == 1
     return {"tried": expected_calls, "survived": survived}
 
@@ -259,5 +247,6 @@ TRIALS = {
 }
 
 if __name__ == "__main__":
+    limit(480)
     for fault, trial in TRIALS.items():
         print(json.dumps([fault, trial()]), flush=True)

@@ -3,13 +3,14 @@
 A program of its own, because it forks, which is cheap once torch is imported. Usage: several_processes.py FOLDER
 """
 
+import functools
 import json
 import os
 import socket
 import sys
-import traceback
 from pathlib import Path
 
+from bounded import fork, limit
 from training_samples import batches, losses, small_model, small_run
 
 from course_lib.training import processes
@@ -24,6 +25,13 @@ CASES = {
     "FSDP2, 2 processes, Muon": {"world": 2, "optimizer": "muon", "parallel": "fsdp"},
     "1 process, no accumulation": {"world": 1, "accumulation": 1, "layers": 0},
     "FSDP2, 4 processes, no accumulation": {"world": 4, "accumulation": 1, "layers": 0, "parallel": "fsdp"},
+    "FSDP2, 2 processes, computing again, no accumulation": {
+        "world": 2,
+        "accumulation": 1,
+        "layers": 0,
+        "parallel": "fsdp",
+        "checkpoint_activations": True,
+    },
     "FSDP2, 2 processes, then 1, no accumulation": {
         "world": 1,
         "first": 2,
@@ -59,20 +67,15 @@ def train(folder, layers=1, **changes):
 
 def together(world, job):
     """Fork so many processes with the environment that torchrun gives them; returns their exit codes."""
-    port, children = free_port(), []
-    for rank in range(world):
-        child = os.fork()
-        if child == 0:
-            names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
-            if world > 1:
-                os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
-            try:
-                job()
-                os._exit(0)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-        children.append(child)
+    port = free_port()
+
+    def as_rank(rank):
+        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+        if world > 1:
+            os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
+        job()
+
+    children = [fork(functools.partial(as_rank, rank)) for rank in range(world)]
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
@@ -87,6 +90,7 @@ def run_case(folder, world, first=0, **changes):
 
 
 if __name__ == "__main__":
+    limit(280)
     print(
         json.dumps({name: run_case(Path(sys.argv[1], str(i)), **case) for i, (name, case) in enumerate(CASES.items())})
     )

@@ -212,7 +212,7 @@ def test_an_interrupt_in_a_terminal(tmp_path):
         process.send_signal(signal.SIGINT)
         out = bounded.output_of(process, 120)
     assert process.returncode == 130, out
-    assert re.search(r"interrupted at step \d+, checkpoint saved\nGo on with: course train lm --out .* --resume$", out)
+    assert re.search(r"interrupted at step \d+, checkpoint saved\nGo on with: course train lm --out .* --resume", out)
     step = int(re.search(r"interrupted at step (\d+)", out)[1])
     assert list_checkpoints(folder / "checkpoints")[-1].name == f"step-{step:08d}.json"
 

@@ -2,10 +2,10 @@
 
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
+import bounded
 import pytest
 
 if not hasattr(signal, "SIGKILL"):
@@ -17,9 +17,10 @@ from fault_simulation import TRIALS
 @pytest.fixture(scope="module")
 def found():
     program = Path(__file__).with_name("fault_simulation.py")
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return dict(map(json.loads, done.stdout.splitlines()))
+    with bounded.program([sys.executable, str(program)]) as process:
+        printed = bounded.output_of(process, 500)
+    assert process.returncode == 0, printed
+    return dict(json.loads(line) for line in printed.splitlines() if line.startswith("["))
 
 
 @pytest.mark.parametrize("fault", TRIALS)

@@ -1,16 +1,18 @@
 """Two and four processes compute what one computes, step by step; data may also come split already."""
 
 import json
-import subprocess
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 
+import bounded
 import pytest
 import torch
-from several_processes import CASES, SETTINGS
+from several_processes import CASES, SETTINGS, free_port
 from training_samples import batches, losses, small_model, small_run
 
-from course_lib.training import Ranks
+from course_lib.training import Ranks, distributed
 
 ALONE = {"1 process", "1 process, Muon", "1 process, no accumulation"}
 
@@ -18,10 +20,10 @@ ALONE = {"1 process", "1 process, Muon", "1 process, no accumulation"}
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     program = Path(__file__).with_name("several_processes.py")
-    command = [sys.executable, str(program), str(tmp_path_factory.mktemp("processes"))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    with bounded.program([sys.executable, str(program), str(tmp_path_factory.mktemp("processes"))]) as process:
+        printed = bounded.output_of(process, 300)
+    assert process.returncode == 0, printed
+    return json.loads(printed.splitlines()[-1])
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if name not in ALONE])
@@ -59,3 +61,16 @@ def test_data_that_are_split_already_are_taken_whole():
     assert losses(run.train()) == losses(
         small_run(steps=3, warmup=1, data=batches(3), model=small_model(dropout=0.0)).train()
     )
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "no-such-machine.invalid"])
+def test_processes_that_do_not_come_are_not_waited_for_without_end(monkeypatch, address):
+    monkeypatch.setattr(distributed, "JOIN", timedelta(seconds=2))
+    place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    began = time.monotonic()
+    words = rf"process 1 of 2 did not meet the others at {address}:\d+"
+    with pytest.raises(ConnectionError, match=words), distributed.processes("cpu"):
+        pass
+    assert time.monotonic() - began < 60
