@@ -25,7 +25,7 @@ def curve_figure(history: list[Record]) -> Figure:
         axes.plot(*zip(*held_out, strict=True), color=palette.query, marker="o", markersize=3)
         axes.annotate("held out", held_out[-1], xytext=(4, -10), textcoords="offset points", color=palette.query)
     axes.set(xlabel="step", ylabel="loss in nats a token")
-    axes.margins(x=0.12)
+    axes.margins(x=0.12, y=0.15)  # room for the words
     return figure
 
 

@@ -110,6 +110,7 @@ class Panel:
         self._sentences: list[str] = []
         self._progress: Progress | None = None
         self._evaluation: float | None = None
+        self._frozen = False
         self._handle: Any = display(HTML(self._draw()), display_id=True)
 
     def update(self, progress: Progress) -> None:
@@ -133,7 +134,7 @@ class Panel:
         from course_lib.viz.display import caption_tag, image_tag
 
         picture = curve_picture(history)
-        self._text = ""
+        self._text, self._frozen = "", True
         curve = "" if picture is None else f"{image_tag(picture)}{caption_tag(picture.caption)}"
         self._handle.update(self._html(self._draw() + curve))
 
@@ -160,13 +161,16 @@ class Panel:
             "memory": f"{p.memory:.2f} GB",
             "last checkpoint": age,
         }
+        passing = ("remaining", "last checkpoint") if self._frozen else ()  # no longer true when it is read
         items = "".join(
-            f"<div style='margin-right:20px'><div style='opacity:.7;font-size:85%'>{name}</div>{value}</div>"
+            f"<div><div style='opacity:.7;font-size:85%'>{name}</div>{value}</div>"
             for name, value in cells.items()
+            if name not in passing
         )
+        grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(10em,1fr));gap:4px 12px;margin:4px 0"
         return (
             f"<div><progress style='width:100%' max='{p.steps}' value='{p.step}' aria-label='steps done'></progress>"
-            f"<div style='display:flex;flex-wrap:wrap'>{items}</div>{text}</div>"
+            f"<div style='{grid}'>{items}</div>{text}</div>"
         )
 
 
