@@ -1,6 +1,6 @@
 """Several processes on one machine: equal losses, tokens a second, and memory by stage of sharding beside the formula.
 
-    python benchmarks/distributed.py [--quick] [--part losses] [--part memory]
+    python benchmarks/distributed.py [--quick] [--part losses | memory]
 
 Each case runs in processes of its own under torchrun, one thread each. "losses": 20 steps of a small model on the same
 batches, in 1, 2 and 4 processes, DDP and FSDP2; the clock is the wall's.
@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import psutil
 import torch
-from harness import environment, save, shared_machine
+from harness import RESULTS, environment, save, shared_machine
 from torch import Tensor, nn
 
 from course_lib.scaling import count_parameters, ring_all_reduce_bytes, training_memory
@@ -184,19 +184,21 @@ def compare_losses(steps: int) -> list[dict[str, Any]]:
     return rows
 
 
-def compare_memory(model: str, length: int) -> list[dict[str, Any]]:
-    """Bytes in each process by stage of sharding, beside the formula."""
-    rows = []
-    cases = [(1, 0, False), (1, 0, True), *((2, stage, False) for stage in STAGES), (2, 3, True)]
-    for world, stage, recompute in cases:
-        case = Case(model, world, stage, recompute, batch=2 * world, length=length, steps=2)
+def compare_memory(model: str) -> list[dict[str, Any]]:
+    """Bytes in each process by stage of sharding, beside the formula; long texts to see what recomputing saves."""
+    config, rows = MODELS[model], []
+    short, long = config.max_length // 4, config.max_length // 2
+    cases = [(1, 0, False, long), (1, 0, True, long), *((2, stage, False, short) for stage in STAGES)]
+    for world, stage, recompute, length in cases:
+        case = Case(model, world, stage, recompute, batch=world, length=length, steps=2)
         found = run(case)
-        formula = training_memory(MODELS[model], 2, length, ranks=world, sharding=stage, recompute=recompute)  # type: ignore[arg-type]
+        formula = training_memory(config, 1, length, ranks=world, sharding=stage, recompute=recompute)  # type: ignore[arg-type]
         rows.append(
             {
                 "processes": world,
                 "stage": stage,
                 "recompute": recompute,
+                "length": length,
                 "formula": dict(formula),
                 "formula_total": formula.total(),
                 **{name: [each[name] for each in found] for name in ("weights", "gradients", "optimizer", "peak")},
@@ -208,16 +210,11 @@ def compare_memory(model: str, length: int) -> list[dict[str, Any]]:
 
 def page(result: dict[str, Any]) -> str:
     """The result as Markdown."""
-    lines = [
-        "# Several processes",
-        "",
-        f"`{result['command']}`: {result['device']}, {result['cpus']} CPUs, torch {result['torch']}, gloo, one "
-        f"thread a process, wall clock.{shared_machine(result)}",
-    ]
-    if "losses" in result:
+    lines = ["# Several processes"]
+    if part := result.get("losses"):
         lines += [
-            "",
-            f"{result['steps']} steps of a model of 4 layers, 128 wide, on the same batches of 32 x 64 random tokens. "
+            *heading(part, "Losses and tokens a second"),
+            f"{part['steps']} steps of a model of 4 layers, 128 wide, on the same batches of 32 x 64 random tokens. "
             "Bytes are those that each process sends in a step, by formula.",
             "",
             "| processes | | last loss | largest difference from one process | tokens a second | sent, MB |",
@@ -226,53 +223,69 @@ def page(result: dict[str, Any]) -> str:
         lines += [
             f"| {row['processes']} | {row['how']} | {row['last_loss']:.6f} | {row['largest_difference']:.1e} "
             f"| {row['tokens_per_second']:,.0f} | {row['sent_per_step'] / 1e6:.1f} |"
-            for row in result["losses"]
+            for row in part["rows"]
         ]
-    if "memory" in result:
+    if part := result.get("memory"):
         lines += [
+            *heading(part, "Memory by stage of sharding"),
+            f"GPT-2 ({part['model']}), float32, AdamW, one text a process. MiB in each process: counted between two "
+            "steps, and at the peak of resident memory, the largest process of each run. The formula leaves out "
+            "buffers: DDP's, the part that FSDP has gathered, what kernels need. Between two steps FSDP2 has given back what it "
+            "gathered, at stage 2 too.",
             "",
-            f"GPT-2 of 124 million parameters, float32, AdamW, two texts of {result['length']} tokens a process. MiB "
-            "in each process: counted between two steps, and at the peak of resident memory, the largest process of "
-            "each run. The formula leaves out buffers: DDP's, the part that FSDP has gathered, what kernels need.",
-            "",
-            "| processes | split | recomputed | weights | gradients | optimizer | these by formula | activations, formula "
-            "| sum, formula | peak | peak / formula |",
-            "|--:|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+            "| processes | tokens | split | recomputed | weights | gradients | optimizer | by formula | activations "
+            "by formula | all by formula | peak | peak / formula | s a step |",
+            "|--:|--:|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
         ]
-        for row in result["memory"]:
+        for row in part["rows"]:
             formula, peak = row["formula"], max(row["peak"])
             at_rest = sum(formula[name] for name in ("weights", "gradients", "optimizer"))
             counted = [f"{max(row[name]) / 2**20:,.0f}" for name in ("weights", "gradients", "optimizer")]
             lines.append(
-                f"| {row['processes']} | {STAGES[row['stage']]} | {'yes' if row['recompute'] else 'no'} "
+                f"| {row['processes']} | {row['length']} | {STAGES[row['stage']]} "
+                f"| {'yes' if row['recompute'] else 'no'} "
                 f"| {' | '.join(counted)} | {at_rest / 2**20:,.0f} | {formula['activations'] / 2**20:,.0f} "
-                f"| {row['formula_total'] / 2**20:,.0f} | {peak / 2**20:,.0f} | {peak / row['formula_total']:.2f} |"
+                f"| {row['formula_total'] / 2**20:,.0f} | {peak / 2**20:,.0f} | {peak / row['formula_total']:.2f} "
+                f"| {row['seconds_per_step']:.1f} |"
             )
     return "\n".join(lines) + "\n"
+
+
+def heading(part: dict[str, Any], title: str) -> list[str]:
+    """Title, command and machine of a part."""
+    return [
+        "",
+        f"## {title}",
+        "",
+        f"`{part['command']}`: {part['device']}, {part['cpus']} CPUs, torch {part['torch']}, gloo, one thread a "
+        f"process, wall clock.{shared_machine(part)}",
+        "",
+    ]
 
 
 def main() -> None:
     """Run the parts and write them down."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few steps, a small model, without writing")
-    parser.add_argument("--part", action="append", choices=("losses", "memory"), help="both unless given")
+    parser.add_argument("--part", choices=("losses", "memory"), help="leave the other part of the result as it is")
     parser.add_argument("--work", nargs=2, metavar=("CASE", "FILE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
         work(Case(**json.loads(arguments.work[0])), Path(arguments.work[1]))
         return
     torch.set_num_threads(1)
-    steps, length = (4, 64) if arguments.quick else (20, 512)
-    result: dict[str, Any] = {"name": "distributed-cpu", **environment(), "steps": steps, "length": length}
-    result["clock"] = "wall time"
-    parts = arguments.part or ["losses", "memory"]
-    if "losses" in parts:
-        result["losses"] = compare_losses(steps)
-    if "memory" in parts:
-        result["memory"] = compare_memory("4x128" if arguments.quick else "124M", length)
+    place = RESULTS / "distributed-cpu.json"
+    result = json.loads(place.read_text()) if place.exists() and not arguments.quick else {"name": "distributed-cpu"}
+    where = {**environment(), "clock": "wall time"}
+    if arguments.part != "memory":
+        steps = 4 if arguments.quick else 20
+        result["losses"] = {**where, "steps": steps, "rows": compare_losses(steps)}
+    if arguments.part != "losses":
+        model = "4x128" if arguments.quick else "124M"
+        result["memory"] = {**where, "model": model, "rows": compare_memory(model)}
     text = page(result)
     print(text)
-    if not arguments.quick and len(parts) == 2:
+    if not arguments.quick:
         save(result, text)
 
 
