@@ -1,0 +1,191 @@
+"""Linear maps with 8-bit weights, for decoding: what limits it is how many bytes of weights are read for a token.
+
+Each output has a step of its own, and its weights are whole multiples of it (symmetric, per output channel). The inputs
+stay exact, or are rounded to 8 bits too, which is faster and less exact.
+
+Source: Dettmers et al. 2022, "LLM.int8()", section 2.1, for both roundings.
+"""
+
+import functools
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.variants.lora import LoRALinear
+
+_HIGHEST = 127  # levels are -127 to 127: as many on either side of zero
+_LARGER = 2.0**10  # the quantized kernel knows no step of inputs below 6e-5, so it gets them larger
+_FEW_ROWS = 4  # up to here torch's kernel for bfloat16 inputs, which has no tiles, is the fastest
+
+
+class Int8Linear(nn.Module):
+    """A frozen linear map whose weights are levels times a step for each output: (..., D_in) -> (..., D_out).
+
+    A weight is off by at most half a step, so output o by at most step[o] / 2 times the sum of the inputs' sizes.
+    A state dict holds `levels` int8 (D_out, D_in), `step` (D_out,) and `bias`.
+
+    On a CPU float32 inputs are multiplied as integers by torch's quantized kernel: rounded to 8 bits by one step for
+    the whole call, and, unless `round_inputs`, what that leaves over once more, together as good as 16 bits. For a few
+    bfloat16 inputs torch has a kernel of its own. Everywhere else the weights are made float again in each call, which
+    saves memory and no time. The kernel's own copy takes one more byte a weight.
+
+    Args:
+        base: the map to take the weights of; its own stay as they are.
+        round_inputs: leave the inputs at 8 bits.
+
+    Calls that ask for gradients raise RuntimeError.
+    """
+
+    levels: Tensor
+    step: Tensor
+    bias: Tensor | None
+
+    def __init__(self, base: nn.Linear, *, round_inputs: bool = False) -> None:
+        super().__init__()
+        if not isinstance(base, nn.Linear):
+            raise TypeError(f"base: expected an nn.Linear, got {type(base).__name__}")
+        weight = base.weight.detach().float()
+        if not weight.isfinite().all():
+            raise ValueError("base: expected finite weights, got NaN or infinity")
+        largest = weight.abs().amax(dim=1)  # (D_out,)
+        # A step that bfloat16 holds exactly is still right after `.to(torch.bfloat16)`. A row of zeros has any step.
+        step = (largest / _HIGHEST).bfloat16().float().masked_fill(largest == 0, 1.0)
+        levels = (weight / step[:, None]).round().clamp(-_HIGHEST, _HIGHEST)
+        self.round_inputs = round_inputs
+        self.register_buffer("levels", levels.to(torch.int8))
+        self.register_buffer("step", step.to(base.weight.dtype))
+        self.register_buffer("bias", None if base.bias is None else base.bias.detach().clone())
+        self._packed: Any = None
+        self.eval()
+
+    @property
+    def in_features(self) -> int:
+        """D_in."""
+        return self.levels.size(1)
+
+    @property
+    def out_features(self) -> int:
+        """D_out."""
+        return self.levels.size(0)
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights in force as floats, (D_out, D_in); made anew at each look."""
+        return self.levels.to(self.step.dtype) * self.step[:, None]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., D_in) -> (..., D_out)."""
+        if torch.is_grad_enabled() and (self.training or x.requires_grad):
+            raise RuntimeError(
+                "Int8Linear: gradients do not pass through integers; call model.eval(), use torch.no_grad(), "
+                "and train with float weights"
+            )
+        rows = x.reshape(-1, x.size(-1))  # (..., D_in) -> (N, D_in)
+        if x.device.type == "cpu" and x.size(-1) == self.in_features:
+            if x.dtype == self.step.dtype == torch.bfloat16 and len(rows) <= _FEW_ROWS and not self.round_inputs:
+                found = torch._weight_int8pack_mm(rows, self.levels, self.step)
+                found = found if self.bias is None else found + self.bias
+                return found.view(*x.shape[:-1], self.out_features)  # (N, D_out) -> (..., D_out)
+            if x.dtype in (torch.float32, torch.bfloat16):
+                integers = self._by_integers(rows.float())
+                if integers is not None:
+                    return integers.to(x.dtype).view(*x.shape[:-1], self.out_features)  # (N, D_out) -> (..., D_out)
+        return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        inputs = ", round_inputs=True" if self.round_inputs else ""
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}{inputs}"
+
+    def _by_integers(self, rows: Tensor) -> Tensor | None:
+        """float32 (N, D_in) -> (N, D_out), or None where torch has no kernel for it or the inputs hold NaN."""
+        if self._packed is None:
+            self._packed = _pack(self.levels, self.step, self.bias if self.round_inputs else None)
+        if self._packed is _NO_KERNEL:
+            return None
+        multiply, seven_bits = torch.ops.quantized.linear_dynamic, _needs_seven_bits()
+        rows = rows * _LARGER
+        try:
+            found = multiply(rows, self._packed, seven_bits)
+            if self.round_inputs:
+                return found
+            scale, zero = torch._choose_qparams_per_tensor(rows, seven_bits)
+            kept = torch.fake_quantize_per_tensor_affine(rows, scale, zero, 0, 127 if seven_bits else 255)
+            found.add_(multiply((rows - kept).mul_(_LARGER), self._packed, seven_bits), alpha=1 / _LARGER)
+            return found if self.bias is None else found.add_(self.bias)
+        except RuntimeError:
+            return None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Int8Linear":
+        """Moved to another device or dtype: pack anew."""
+        self._packed = None
+        return super()._apply(fn, recurse)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        """Other weights: pack anew."""
+        self._packed = None
+        super()._load_from_state_dict(*arguments)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles pack anew."""
+        return {**self.__dict__, "_packed": None}
+
+
+def quantize_(model: nn.Module, *, round_inputs: bool = False, keep: Sequence[str] = ("router",)) -> list[str]:
+    """Replace the linear maps of a model by `Int8Linear`, in place; return their full names.
+
+    The model is frozen and put in evaluation mode. Token tables stay as they are, also where a head shares their
+    weight. A state dict loads into a model of the same sizes to which the same was done.
+
+    Args:
+        model: any; `model.to(torch.bfloat16)` may come before or after.
+        round_inputs: also round what the maps read to 8 bits, see `Int8Linear`.
+        keep: last names of maps to leave alone; the router of a mixture of experts decides by small differences.
+
+    Raises ValueError if there is nothing to replace, or updates of LoRA are not merged.
+    """
+    if any(isinstance(part, LoRALinear) for part in model.modules()):
+        raise ValueError("model: merge its updates first, with course_lib.variants.lora.remove_lora")
+    made: dict[int, Int8Linear] = {}  # a map that serves in two places stays one
+    names = []
+    for name, part in list(model.named_modules(remove_duplicate=False)):
+        if not isinstance(part, nn.Linear) or name.rpartition(".")[2] in keep:
+            continue
+        if not name:
+            raise ValueError("model: a bare nn.Linear cannot be replaced in place; use Int8Linear(model)")
+        if id(part) not in made:
+            made[id(part)] = Int8Linear(part, round_inputs=round_inputs)
+        model.set_submodule(name, made[id(part)])
+        names.append(name)
+    if not names:
+        raise ValueError("model: expected one with nn.Linear maps, found none")
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    model.eval()
+    return names
+
+
+_NO_KERNEL = object()
+
+
+def _pack(levels: Tensor, step: Tensor, bias: Tensor | None) -> Any:
+    """The weights as torch's quantized kernel wants them, or `_NO_KERNEL` where it has none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that it will remove these one day; then there is none
+            zeros = torch.zeros(len(step), dtype=torch.int64)
+            whole = torch._make_per_channel_quantized_tensor(levels, step.double() / _LARGER, zeros, 0)
+            return torch.ops.quantized.linear_prepack(whole, None if bias is None else bias.float())
+    except (RuntimeError, AttributeError):
+        return _NO_KERNEL
+
+
+@functools.cache
+def _needs_seven_bits() -> bool:
+    """Whether sums of two 8-bit products may overflow: on x86 without VNNI instructions."""
+    supported = getattr(torch.cpu, "_is_vnni_supported", None)
+    return supported is None or not supported()

@@ -1,0 +1,271 @@
+"""Linear maps with 8-bit weights: errors within their bounds, the same tokens, states that come back."""
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from course_lib import testing as laws
+from course_lib.generation import generate
+from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
+from course_lib.variants import int8
+from course_lib.variants.experts import MixtureOfExperts
+from course_lib.variants.int8 import Int8Linear, quantize_
+from course_lib.variants.lora import add_lora, remove_lora
+
+LENGTH, V = 24, 11
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def linear(d_in=48, d_out=20, bias=True, dtype=torch.float32):
+    base = nn.Linear(d_in, d_out, bias=bias)
+    nn.init.normal_(base.weight)
+    return base.to(dtype)
+
+
+def config(**changes):
+    sizes = {"d_model": 32, "n_heads": 4, "n_encoder_layers": 1, "n_decoder_layers": 2, "vocab_size": V}
+    return TransformerConfig(**{**sizes, "positions": "rotary", "dropout": 0.1, **changes})
+
+
+def counting():
+    """Sequences that count up modulo V from any start: what a small model learns at once."""
+    return (torch.randint(V, (16, 1)) + torch.arange(LENGTH + 1)) % V
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A language model that has learned to count."""
+    torch.manual_seed(0)
+    model = LanguageModel(config(dropout=0.0))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(60):
+        tokens = counting()
+        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.3
+    return model.eval()
+
+
+def bound(layer, base, x):
+    """The largest error that each output (N, D_out) may have: half a step for each unit of the inputs' sizes."""
+    half_steps = layer.step.double() / 2 * x.double().abs().sum(-1, keepdim=True)  # (N, 1) * (D_out,)
+    sizes = x.double().abs() @ base.weight.double().abs().T + (0 if base.bias is None else base.bias.double().abs())
+    return half_steps + 1e-6 * sizes + 1e-12  # and what float32 rounds
+
+
+@given(
+    n=st.sampled_from([1, 3, 17]),
+    d_in=st.sampled_from([1, 7, 64, 130]),
+    d_out=st.sampled_from([1, 5, 33]),
+    bias=st.booleans(),
+    size=st.sampled_from([1e-3, 1.0, 300.0]),
+    shift=st.sampled_from([0.0, 2.0]),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=100, deadline=None)
+@torch.no_grad()
+def test_each_output_is_off_by_at_most_half_a_step_of_each_weight(n, d_in, d_out, bias, size, shift, seed):
+    torch.manual_seed(seed)
+    base = linear(d_in, d_out, bias)
+    base.weight.mul_(torch.logspace(-3, 1, d_out)[:, None])  # rows of very different sizes
+    layer, x = Int8Linear(base), (torch.randn(n, d_in) + shift) * size
+    assert (layer.weight.double() - base.weight.double()).abs().le(layer.step.double()[:, None] * 0.5001).all()
+    expected = F.linear(x.double(), base.weight.double(), None if base.bias is None else base.bias.double())
+    rounding_of_inputs = 2**-12 * (x.max().clamp(min=0) - x.min().clamp(max=0)) * base.weight.double().abs().sum(-1)
+    assert ((layer(x) - expected).abs() <= bound(layer, base, x) + rounding_of_inputs).all()
+
+    # Rounded inputs: at most a step of theirs on top, which is their range over 127 where there are only seven bits.
+    rough = Int8Linear(base, round_inputs=True)
+    step = (x.max().clamp(min=0) - x.min().clamp(max=0)).double() / 127
+    slack = step * layer.weight.double().abs().sum(-1)
+    assert ((rough(x) - expected).abs() <= bound(layer, base, x) + slack).all()
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@torch.no_grad()
+def test_every_kernel_multiplies_by_the_weights_in_force(dtype, rows, parity):
+    base = linear(dtype=dtype)
+    layer, x = Int8Linear(base), torch.randn(rows, 48, dtype=dtype)
+    expected = F.linear(x.double(), layer.weight.double(), base.bias.double())
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float64: 1e-12}[dtype]
+    found = layer(x)
+    assert found.dtype == dtype
+    error = (found - expected).abs().max() / expected.abs().max()
+    assert error < tolerance
+    parity("Int8Linear", "nn.Linear of the weights in force", (error.item(), math.nan), dtype)
+
+
+@torch.no_grad()
+def test_without_torchs_integer_kernel_it_is_the_same(monkeypatch):
+    layer, x = Int8Linear(linear()), torch.randn(2, 5, 48)
+    expected = layer(x)
+    monkeypatch.setattr(int8, "_pack", lambda *_: int8._NO_KERNEL)
+    torch.testing.assert_close(copy.deepcopy(layer)(x), expected, rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_shapes_and_what_it_says():
+    layer = Int8Linear(linear(8, 5, bias=False), round_inputs=True)
+    for shape in ((), (3,), (2, 3), (0,)):
+        assert layer(torch.randn(*shape, 8)).shape == (*shape, 5)
+    assert (layer.in_features, layer.out_features, layer.levels.dtype) == (8, 5, torch.int8)
+    assert layer.bias is None
+    assert repr(layer) == "Int8Linear(in_features=8, out_features=5, bias=False, round_inputs=True)"
+
+
+@torch.no_grad()
+def test_rows_of_zeros_and_unusable_numbers():
+    base = linear()
+    base.weight[3] = 0
+    layer = Int8Linear(base)
+    x = torch.randn(2, 48)
+    torch.testing.assert_close(layer(x)[:, 3], base.bias[3].expand(2))
+    torch.testing.assert_close(layer(torch.zeros(1, 48))[0], base.bias)
+    assert layer(x * torch.nan).isnan().all()  # as nn.Linear
+    with pytest.raises(RuntimeError, match="shape"):
+        layer(torch.randn(2, 47))
+
+
+def test_gradients_are_refused():
+    layer = Int8Linear(linear())
+    with pytest.raises(RuntimeError, match="gradients do not pass through integers"):
+        layer(torch.randn(2, 48, requires_grad=True))
+    with pytest.raises(RuntimeError, match="gradients do not pass through integers"):
+        layer.train()(torch.randn(2, 48))
+    layer.eval()(torch.randn(2, 48))
+    with torch.no_grad():
+        layer.train()(torch.randn(2, 48))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Int8Linear(nn.Conv1d(2, 2, 1)), "base: expected an nn.Linear, got Conv1d"),
+        (lambda: quantize_(nn.Linear(2, 2)), "model: a bare nn.Linear"),
+        (lambda: quantize_(nn.Sequential(nn.ReLU())), "model: expected one with nn.Linear maps"),
+        (lambda: Int8Linear(_with_nan()), "base: expected finite weights"),
+        (lambda: _quantized_with_lora(), "model: merge its updates first"),
+    ],
+)
+def test_bad_input_names_the_argument(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+def _with_nan():
+    base = linear()
+    base.weight.data[0, 0] = torch.nan
+    return base
+
+
+def _quantized_with_lora():
+    model = LanguageModel(config())
+    add_lora(model, 2)
+    quantize_(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("round_inputs", [False, True])
+def test_a_trained_model_writes_the_same_tokens(trained, dtype, round_inputs):
+    small = copy.deepcopy(trained).to(dtype)
+    names = quantize_(small, round_inputs=round_inputs)
+    assert len(names) == 2 * 4 + 1  # qkv, output, up, down of each layer, and the head
+    prompt = counting()[:, :5]
+    expected = generate(trained, prompt, max_new_tokens=15, temperature=0)
+    assert torch.equal(generate(small, prompt, max_new_tokens=15, temperature=0), expected)
+    with torch.no_grad():
+        logits, reference = small(expected).float(), trained(expected)
+    assert (logits - reference).abs().max() < 0.05 * reference.abs().max()
+
+
+def test_cached_decoding_equals_the_full_pass(trained):
+    small = copy.deepcopy(trained)
+    quantize_(small)
+    tokens = counting()[:3, :12]
+    for prefill in (1, 5, 11):
+        with torch.no_grad():
+            full, cache = small(tokens), small.new_cache(12)
+            steps = [small(tokens[:, :prefill], cache=cache)]
+            steps += [small(tokens[:, t : t + 1], cache=cache) for t in range(prefill, 12)]
+        torch.testing.assert_close(torch.cat(steps, dim=1), full, rtol=1e-3, atol=5e-3)
+
+
+def test_an_encoder_decoder_and_its_laws():
+    model = Transformer(config(positions="sinusoidal", pad_id=0)).eval()
+    reference = copy.deepcopy(model)
+    names = quantize_(model)
+    assert "encoder.layers.0.self_attention.qkv" in names
+    source, target = torch.randint(1, V, (2, 7)), torch.randint(1, V, (2, 6))
+    with torch.no_grad():
+        expected, found = reference(source, target), model(source, target)
+        assert (found - expected).abs().max() < 0.05 * expected.abs().max()
+        laws.assert_causal(lambda x: model.decoder(x, torch.zeros(2, 7, 32)), torch.randn(2, 6, 32), tolerance=2e-3)
+    assert generate(model, target[:, :1], source=source, max_new_tokens=3, temperature=0).shape == (2, 4)
+
+
+def test_state_dicts_copies_and_pickles_come_back(trained):
+    first = copy.deepcopy(trained)
+    quantize_(first)
+    tokens = counting()[:2, :9]
+    with torch.no_grad():
+        expected = first(tokens)
+        second = LanguageModel(config())
+        quantize_(second)
+        second(tokens)  # packed already: loading must pack anew
+        second.load_state_dict(first.state_dict())
+        assert torch.equal(second(tokens), expected)
+        assert torch.equal(copy.deepcopy(first)(tokens), expected)
+        file = io.BytesIO()
+        torch.save(first, file)
+        file.seek(0)
+        assert torch.equal(torch.load(file, weights_only=False)(tokens), expected)
+    with pytest.raises(RuntimeError, match="levels"):
+        LanguageModel(config()).load_state_dict(first.state_dict())
+
+
+def test_what_is_replaced_and_what_is_not():
+    model = LanguageModel(config(tie_embeddings=True))
+    quantize_(model, keep=("head",))
+    assert isinstance(model.head, nn.Linear)
+    assert not any(p.requires_grad for p in model.parameters())
+    assert not model.training
+    model = LanguageModel(config(tie_embeddings=True))
+    table = model.embedding.tokens.weight
+    quantize_(model)
+    assert isinstance(model.head, Int8Linear)
+    assert model.embedding.tokens.weight is table
+    experts = LanguageModel(config(feed_forward=lambda c: MixtureOfExperts(c.d_model, c.ff_width, n_experts=4)))
+    assert not any(name.endswith("router") for name in quantize_(experts))
+    merged = LanguageModel(config())
+    add_lora(merged, 2)
+    remove_lora(merged)
+    assert quantize_(merged)
+
+
+def test_a_map_in_two_places_stays_one():
+    shared = linear(8, 8)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    assert quantize_(model) == ["0", "2"]
+    assert model[0] is model[2]
+
+
+def test_four_times_less_memory():
+    base = linear(256, 256)
+    layer = Int8Linear(base)
+    n_bytes = sum(t.nbytes for t in layer.state_dict().values())
+    assert n_bytes == 256 * 256 + 2 * 4 * 256
+    assert n_bytes < sum(t.nbytes for t in base.state_dict().values()) / 3.8
