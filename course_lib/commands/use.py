@@ -12,6 +12,8 @@ __all__ = ["generate", "translate"]
 
 Model = Annotated[Path, typer.Argument(help="The folder of the model.", metavar="FOLDER")]
 Tokens = Annotated[int, typer.Option("--max-new-tokens", help="At most so many.", min=1)]
+Int8 = Annotated[bool, typer.Option("--int8", help="Round the weights to 8 bits: faster and nearly the same.")]
+Bf16 = Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16: faster and less exact.")]
 
 
 @plainly
@@ -23,6 +25,8 @@ def generate(
     top_k: Annotated[int | None, typer.Option(help="Only among the k most likely.", show_default=False)] = None,
     top_p: Annotated[float | None, typer.Option(help="Only among those of this mass.", show_default=False)] = None,
     seed: Annotated[int | None, typer.Option(help="For the same text again.", show_default=False)] = None,
+    int8: Int8 = False,
+    bf16: Bf16 = False,
     device: Device = None,
 ) -> None:
     """Continue a text with a language model, as it is written.
@@ -33,11 +37,9 @@ def generate(
 
     from course_lib.data import load_tokenizer
     from course_lib.generation import stream
-    from course_lib.training.distributed import default_device
-    from course_lib.variants import from_pretrained
 
-    where = torch.device(device or default_device())
-    network = from_pretrained(model).to(where)
+    network = _load(model, device, int8=int8, bf16=bf16)
+    where = next(network.parameters()).device
     tokenizer = load_tokenizer(model)
     prompt = prompt or sys.stdin.read().rstrip("\n")
     ids = tokenizer.encode(prompt) or [tokenizer.bos_id]
@@ -68,24 +70,36 @@ def translate(
     texts: Annotated[list[str] | None, typer.Argument(help="Otherwise lines of the standard input.")] = None,
     beams: Annotated[int, typer.Option(help="More than 1: beam search.", min=1)] = 1,
     max_new_tokens: Tokens = 100,
+    int8: Int8 = False,
+    bf16: Bf16 = False,
     device: Device = None,
 ) -> None:
     """Translate texts with a trained encoder-decoder, a line for each.
 
     Example: course translate runs/translate "dreiundzwanzig" "3. Mai 1987"
     """
-    import torch
-
     from course_lib.commands.measures import translate_texts
     from course_lib.data import load_tokenizer
-    from course_lib.training.distributed import default_device
     from course_lib.transformer import Transformer
-    from course_lib.variants import from_pretrained
 
-    network = from_pretrained(model)
+    network = _load(model, device, int8=int8, bf16=bf16)
     if not isinstance(network, Transformer):
         raise ValueError(f"{model}: expected an encoder-decoder, got a {type(network).__name__}")
     lines = texts or [line.rstrip("\n") for line in sys.stdin]
-    network.to(torch.device(device or default_device()))
     for line in translate_texts(network, load_tokenizer(model), lines, beams=beams, max_new_tokens=max_new_tokens):
         typer.echo(line)
+
+
+def _load(folder: Path, device: str | None, *, int8: bool, bf16: bool) -> Any:
+    """Open a model for use on a device."""
+    import torch
+
+    from course_lib.training.distributed import default_device
+    from course_lib.variants import from_pretrained
+    from course_lib.variants.int8 import quantize_
+
+    network = from_pretrained(folder).eval()
+    network.to(torch.device(device or default_device()), torch.bfloat16 if bf16 else None)
+    if int8:
+        quantize_(network)
+    return network

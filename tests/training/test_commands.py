@@ -54,15 +54,18 @@ def test_a_translator(tmp_path):
     sizes = ["--set=data.train=60", "--set=data.validation=20", "--set=data.test=20", "--steps=4", "--device=cpu"]
     output = course("train", "translate", "--out", tmp_path, *sizes, *SMALL, ONE_ENCODER_LAYER)
     assert "exact match: " in output
+    assert re.search(r"parameters, vocabulary [\d,]+, cpu, \d+\.\d% of the batches is padding", output)
     assert f"The model is in {tmp_path}" in output
     found = results(tmp_path)
     assert found["test_examples"] == 20
     assert found["steps"] == 4
     assert 0 <= found["exact_match"] <= 1
     assert found["tokens_per_second"] > 0
+    assert 0 < found["padding_waste"] < 0.5
     assert isinstance(from_pretrained(tmp_path), Transformer)
     lines = course("translate", tmp_path, "drei", "zwölf", "--device", "cpu", "--max-new-tokens", 5).splitlines()
     assert len(lines) == 2
+    course("translate", tmp_path, "drei", "--int8", "--device", "cpu", "--max-new-tokens", 5)
     with_beams = course("translate", tmp_path, "drei", "--beams", 3, "--device", "cpu", "--max-new-tokens", 5)
     assert len(with_beams.splitlines()) == 1
 
@@ -90,6 +93,11 @@ def test_a_language_model(tmp_path):
     assert texts[0].startswith("the ")
     assert len(texts[0]) <= len("the ") + 9 + 1  # special tokens are not written
     greedy = course("generate", folder, "the ", "--temperature", 0, "--max-new-tokens", 9, "--device", "cpu")
+    for smaller in (["--int8"], ["--bf16"], ["--int8", "--bf16"]):
+        text = course(
+            "generate", folder, "the ", "--temperature", 0, "--max-new-tokens", 9, "--device", "cpu", *smaller
+        )
+        assert text.startswith("the ")
     model, tokenizer = from_pretrained(folder), load_tokenizer(folder)
     ids = tokenizer.encode("the ")
     for _ in range(9):
