@@ -87,6 +87,18 @@ def length_mask(lengths: Tensor | Sequence[int], S: int, *, device: torch.device
     return mask[:, None, None, :]  # (B, S) -> (B, 1, 1, S)
 
 
+def document_mask(documents: Tensor) -> Tensor:
+    """Keep the documents of a packed row apart: integer numbers (B, T) -> bool (B, 1, T, T), True within a document.
+
+    It hides nothing later: combine it with `causal`. Documents lie in one piece each; see `course_lib.data.pack`.
+    """
+    if not isinstance(documents, Tensor) or documents.is_floating_point() or documents.dtype == torch.bool:
+        raise TypeError(f"documents: expected a tensor of integers, got {_kind(documents)}")
+    if documents.dim() != 2:
+        raise ValueError(f"documents: expected shape (B, T), got {tuple(documents.shape)}")
+    return (documents[:, :, None] == documents[:, None, :])[:, None]  # (B, T, T) -> (B, 1, T, T)
+
+
 def combine_masks(*masks: Tensor | None) -> Tensor | None:
     """Allow what every mask allows: the logical and of the masks, broadcast; None stands for "all allowed".
 

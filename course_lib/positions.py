@@ -80,6 +80,15 @@ def position_shift_matrix(shift: int, d_model: int, *, base: float = 10000.0) ->
     return torch.block_diag(*blocks).float()
 
 
+def document_positions(documents: Tensor) -> Tensor:
+    """Count from 0 again in each document of a packed row: integer numbers (B, T) -> int64 (B, T)."""
+    _integers(documents)
+    places = torch.arange(documents.size(1), device=documents.device)  # (T,)
+    begins = documents[:, 1:] != documents[:, :-1]
+    starts = nn.functional.pad(begins, (1, 0)) * places  # (B, T), 0 inside a document
+    return places - starts.cummax(dim=1).values
+
+
 class LearnedPositionalEmbedding(nn.Module):
     """A table with one trained vector a position, to be added to the token vectors.
 

@@ -4,6 +4,7 @@ Shapes: B batch, T target positions, S source positions, D model width, V vocabu
 Source: Vaswani et al. 2017, "Attention Is All You Need", figure 1.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,9 @@ from course_lib.layers import BigramEmbedding, TokenEmbedding, build_norm, confi
 from course_lib.masks import padding_mask
 from course_lib.positions import LearnedPositionalEmbedding, SinusoidalPositionalEncoding
 
-__all__ = ["Embedding", "LanguageModel", "Transformer", "TransformerConfig", "TransformerWeights"]
+__all__ = ["Embedding", "LanguageModel", "Readout", "Transformer", "TransformerConfig", "TransformerWeights"]
+
+Readout = Callable[[nn.Module, Tensor], Tensor]
 
 
 class Embedding(nn.Module):
@@ -68,7 +71,8 @@ class Embedding(nn.Module):
         if self.pairs is not None:
             if offset:
                 raise ValueError("tokens: pairs need the token before, which a cache does not keep; go on without one")
-            x = x + self.pairs(tokens)  # (B, T, D)
+            pairs = self.pairs(tokens)  # (B, T, D)
+            x = x + (pairs if positions is None else pairs.masked_fill((positions == 0)[..., None], 0.0))
         if self.positions is not None:
             if positions is None:
                 end = offset + tokens.size(1)
@@ -115,12 +119,15 @@ class _TokenDecoder(nn.Module):
         cache: DecoderCache | None = None,
         last: int | None = None,
         return_weights: bool = False,
+        readout: Readout | None = None,
     ) -> Tensor | tuple[Tensor, list[LayerWeights]]:
         """Target tokens to logits; arguments as `TransformerDecoder`, and:
 
         Args:
             tokens: ids (B, T), the ones after those in the cache.
             last: compute logits for this many last positions only, all unless given.
+            readout: called with the head and the vectors (B, T, D) it would read; what it returns stands in for the
+                logits. A loss may so go through the head piece by piece.
 
         Returns:
             Logits (B, T or last, V), or also the list of `LayerWeights`. Those at position t predict token t + 1.
@@ -137,7 +144,8 @@ class _TokenDecoder(nn.Module):
         )
         x, weights = x if return_weights else (x, None)
         x = x if last is None else x[:, -last:]  # (B, T, D) -> (B, last, D)
-        logits = self.head(x if self.config.logit_scale == 1.0 else x * self.config.logit_scale)
+        x = x if self.config.logit_scale == 1.0 else x * self.config.logit_scale
+        logits = self.head(x) if readout is None else readout(self.head, x)
         return logits if weights is None else (logits, weights)
 
     def new_cache(self, capacity: int | None = None, *, sliding: bool = True) -> DecoderCache:
@@ -163,13 +171,20 @@ class LanguageModel(_TokenDecoder):
         cache: DecoderCache | None = None,
         last: int | None = None,
         return_weights: bool = False,
+        readout: Readout | None = None,
     ) -> Tensor | tuple[Tensor, list[LayerWeights]]:
         """Tokens (B, T) to logits (B, T, V); those at position t predict token t + 1. Arguments as `decode`.
 
         Padding on the right needs no mask, real tokens never see it; on the left it needs a mask and positions.
         """
         return self.decode(
-            tokens, mask=mask, positions=positions, cache=cache, last=last, return_weights=return_weights
+            tokens,
+            mask=mask,
+            positions=positions,
+            cache=cache,
+            last=last,
+            return_weights=return_weights,
+            readout=readout,
         )
 
 
@@ -212,6 +227,7 @@ class Transformer(_TokenDecoder):
         source_mask: Tensor | None = None,
         target_mask: Tensor | None = None,
         return_weights: bool = False,
+        readout: Readout | None = None,
     ) -> Tensor | tuple[Tensor, TransformerWeights]:
         """Predict all target tokens at once, each from those before it (teacher forcing).
 
@@ -222,6 +238,7 @@ class Transformer(_TokenDecoder):
                 hides `config.pad_id` unless given.
             target_mask: hides target positions beside the later ones; padding on the right needs none.
             return_weights: also return the attention weights of this pass.
+            readout: see `decode`.
 
         Returns:
             Logits (B, T, V), or also `TransformerWeights`.
@@ -231,7 +248,8 @@ class Transformer(_TokenDecoder):
         mask = self.mask_of(source, source_mask)
         context = self.encode(source, source_mask=mask, return_weights=return_weights)
         context, encoder_weights = context if isinstance(context, tuple) else (context, [])
-        result = self.decode(target, context, mask=target_mask, context_mask=mask, return_weights=return_weights)
+        options = {"return_weights": return_weights, "readout": readout}
+        result = self.decode(target, context, mask=target_mask, context_mask=mask, **options)
         return (result[0], TransformerWeights(encoder_weights, result[1])) if isinstance(result, tuple) else result
 
     @classmethod

@@ -78,11 +78,11 @@ def build_task(task: str, recipe: Recipe, tokenizer: Tokenizer) -> Any:
     """Return what is minimised."""
     result = recipe["result"]
     if task == "translate":
-        return tasks.Translation(pad_id=tokenizer.pad_id, smoothing=result["smoothing"])
+        return tasks.Translation(pad_id=tokenizer.pad_id, smoothing=result["smoothing"], rows=result["loss_rows"])
     if task == "classify":
         return tasks.Classification(smoothing=result["smoothing"])
     if task == "lm":
-        return tasks.LanguageModelling()
+        return tasks.LanguageModelling(rows=result["loss_rows"])
     return tasks.MaskedLanguageModelling(
         mask_id=tokenizer.mask_id,
         vocab_size=tokenizer.vocab_size,

@@ -50,7 +50,7 @@ TASKS: dict[str, Recipe] = {
             "optimizer": "muon",
             "evaluate_every": 100,
         },
-        "result": {"smoothing": 0.1, "average": 0, "beams": 1, "max_new_tokens": 100},
+        "result": {"smoothing": 0.1, "average": 0, "beams": 1, "max_new_tokens": 100, "loss_rows": 0},
     },
     "lm": {
         "data": {"name": "tinyshakespeare", "validation_share": 0.1},
@@ -66,7 +66,7 @@ TASKS: dict[str, Recipe] = {
             "eps": 1e-8,
             "evaluate_every": 250,
         },
-        "result": {"average": 0},
+        "result": {"average": 0, "loss_rows": 0},
     },
     "classify": {
         "data": {

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .bpe import BPETokenizer
     from .download import DownloadError, data_folder, fetch, tiny_shakespeare
     from .fast_bpe import FastBPETokenizer
+    from .packing import pack
     from .pairs import (
         Pair,
         date_locales,
@@ -61,6 +62,7 @@ _HOME = {
     "number_pairs": "pairs",
     "number_words": "pairs",
     "open_tokens": "token_files",
+    "pack": "packing",
     "pad_batch": "batches",
     "read_pairs": "pairs",
     "reference_text": "text",
@@ -100,6 +102,7 @@ __all__ = [
     "number_pairs",
     "number_words",
     "open_tokens",
+    "pack",
     "pad_batch",
     "read_pairs",
     "reference_text",

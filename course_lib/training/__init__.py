@@ -12,6 +12,7 @@ from course_lib.training.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
+from course_lib.training.chunked import chunked_cross_entropy
 from course_lib.training.config import TrainingConfig
 from course_lib.training.distributed import Ranks, processes
 from course_lib.training.losses import cross_entropy, label_smoothed_cross_entropy
@@ -39,6 +40,7 @@ __all__ = [
     "average_checkpoints",
     "build_optimizers",
     "checkpoint_activations",
+    "chunked_cross_entropy",
     "clip_gradients",
     "cosine_schedule",
     "cross_entropy",

@@ -4,11 +4,16 @@ A task is an object with `loss(model, batch)`; any function of that form will do
 through `forward` only. Shapes: B batch, S source positions, T target positions, V vocabulary.
 """
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from course_lib.masks import document_mask
+from course_lib.positions import document_positions
+from course_lib.training.chunked import chunked_cross_entropy
 from course_lib.training.losses import cross_entropy, label_smoothed_cross_entropy
 
 __all__ = ["Classification", "LanguageModelling", "MaskedLanguageModelling", "Translation"]
@@ -16,16 +21,46 @@ __all__ = ["Classification", "LanguageModelling", "MaskedLanguageModelling", "Tr
 Batch = dict[str, Tensor]
 
 
+def _loss(
+    forward: Callable[..., Tensor], targets: Tensor, *, rows: int = 0, smoothing: float = 0.0, ignore: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """The loss of a model's logits; with `rows`, so many rows of them at a time."""
+    if not rows:
+        return label_smoothed_cross_entropy(forward(), targets, smoothing, ignore=ignore)
+    counts: list[Tensor] = []
+
+    def readout(head: nn.Module, vectors: Tensor) -> Tensor:
+        total, count = chunked_cross_entropy(vectors, head, targets, rows=rows, smoothing=smoothing, ignore=ignore)
+        counts.append(count)
+        return total
+
+    return forward(readout=readout), counts[0]
+
+
 @dataclass(frozen=True)
 class LanguageModelling:
-    """Predict each token from those before it; a batch is {"tokens": (B, T + 1)}."""
+    """Predict each token from those before it; a batch is {"tokens": (B, T + 1)}.
+
+    With "documents" (B, T + 1) beside them, rows hold several documents, which do not see each other and whose
+    positions start at 0; see `course_lib.data.pack`.
+    `rows` is how many rows of logits are held at a time, all unless given; see `chunked_cross_entropy`.
+    """
 
     pad_id: int | None = None
+    rows: int = 0
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum over real tokens of the cross-entropy in nats, and their number."""
         tokens = batch["tokens"]
-        return cross_entropy(model(tokens[:, :-1]), tokens[:, 1:], ignore=self.pad_id)
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        if "documents" not in batch:
+            return _loss(functools.partial(model, inputs), targets, rows=self.rows, ignore=self.pad_id)
+        here, following = batch["documents"][:, :-1], batch["documents"][:, 1:]
+        inside = (here == following) & (following != 0)
+        if self.pad_id is not None:
+            inside &= targets != self.pad_id
+        forward = functools.partial(model, inputs, mask=document_mask(here), positions=document_positions(here))
+        return _loss(forward, targets.where(inside, -1), rows=self.rows, ignore=-1)
 
 
 @dataclass(frozen=True)
@@ -33,18 +68,19 @@ class Translation:
     """Predict a target sequence from a source; a batch is {"source": (B, S), "target": (B, T)}.
 
     Target rows run from the start token to the end token, then padding. `smoothing` applies in training mode only, so
-    that held-out losses are cross-entropies.
+    that held-out losses are cross-entropies. `rows` as for `LanguageModelling`.
     """
 
     pad_id: int
     smoothing: float = 0.1
+    rows: int = 0
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum over real target tokens of the loss in nats, and their number."""
         target = batch["target"]
-        logits = model(batch["source"], target[:, :-1])
+        forward = functools.partial(model, batch["source"], target[:, :-1])
         smoothing = self.smoothing if model.training else 0.0
-        return label_smoothed_cross_entropy(logits, target[:, 1:], smoothing, ignore=self.pad_id)
+        return _loss(forward, target[:, 1:], rows=self.rows, smoothing=smoothing, ignore=self.pad_id)
 
 
 @dataclass(frozen=True)
