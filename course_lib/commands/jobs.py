@@ -34,6 +34,7 @@ def train_job(task: str, recipe: Recipe, folder: Path, *, device: str | None, re
     with processes(device) as ranks:
         shown = for_the_terminal()
         corpus = build_corpus(task, recipe, seed=config.seed, folder=folder)
+        waste = {"padding_waste": corpus.train.padding_waste()} if hasattr(corpus.train, "padding_waste") else {}
         torch.manual_seed(config.seed)
         model = build_model(task, recipe, corpus.tokenizer, corpus.labels)
         if ranks.main:
@@ -42,7 +43,9 @@ def train_job(task: str, recipe: Recipe, folder: Path, *, device: str | None, re
                 folder / "recipe.json", json.dumps({"task": task, "labels": corpus.labels, **recipe}, indent=1)
             )
             parameters = sum(p.numel() for p in model.parameters())
-            shown.say(f"{parameters:,} parameters, vocabulary {corpus.tokenizer.vocab_size:,}, {ranks.device}")
+            said = [f"{parameters:,} parameters", f"vocabulary {corpus.tokenizer.vocab_size:,}", str(ranks.device)]
+            said += [f"{share:.1%} of the batches is padding" for share in waste.values()]
+            shown.say(", ".join(said))
         run = Run(
             model,
             build_task(task, recipe, corpus.tokenizer),
@@ -76,6 +79,7 @@ def train_job(task: str, recipe: Recipe, folder: Path, *, device: str | None, re
         **scores,
         "parameters": sum(p.numel() for p in final.parameters()),
         "tokens": run.tokens,
+        **waste,
         "seconds_until_trained": round(trained, 1),
         "seconds": round(time.perf_counter() - began[0], 1),
         "cpu_seconds": round(time.process_time() - began[1], 1),

@@ -62,4 +62,4 @@ class RunLog:
     def close(self) -> None:
         """Write what TensorBoard still holds back."""
         if self._writer is not None:
-            self._writer.flush()
+            self._writer.close()
