@@ -36,7 +36,7 @@ lint: $(VENV)/.test ## check style and types
 	$(BIN)/mypy
 
 bench: $(VENV)/.test ## run every benchmark and write its results
-	@set -e; for program in $(filter-out %/harness.py,$(wildcard benchmarks/*.py)); do echo "$$program"; $(BIN)/python $$program $(ARGS); done
+	@set -e; for program in $(shell grep -l __main__ benchmarks/*.py); do echo "$$program"; $(BIN)/python $$program $(ARGS); done
 
 lock: ## resolve the newest versions that pyproject.toml allows and pin them in constraints.txt
 	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock

@@ -345,11 +345,32 @@ def test_the_doctor_survives_a_broken_installation(monkeypatch: pytest.MonkeyPat
 
 def test_help_has_an_example_for_every_command(chapter: Path) -> None:
     commands = cli.app.registered_commands
-    assert len(commands) == 14
+    assert len(commands) == 15
     for command in commands:
         name = command.name or command.callback.__name__  # type: ignore[union-attr]
         assert "Example" in course(name, "--help"), name
     assert "no such command" in course("nonsense", code=2).lower()
+
+
+def test_bench_lists_runs_and_passes_on(chapter: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    listed = course("bench")
+    assert re.search(r"^training_step +One step of training", listed, re.MULTILINE)
+    assert "harness" not in listed
+    assert "expected one of attention" in course("bench", "nonsense", code=2)
+    folder = tmp_path / "checkout" / "benchmarks"
+    folder.mkdir(parents=True)
+    program = '"""Says what it got."""\nimport pathlib, sys\nif __name__ == "__main__":\n'
+    program += '    pathlib.Path("got").write_text(" ".join(sys.argv[1:]))\n    sys.exit(3)\n'
+    (folder / "some_thing.py").write_text(program)
+    module = sys.modules["course_lib.commands.bench"]  # `course_lib.commands.bench` is the function
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "checkout" / "course_lib" / "commands" / "bench.py"))
+    assert course("bench").split(maxsplit=1) == ["some_thing", "Says what it got.\n"]
+    course("bench", "some-thing", "--quick", "--help", code=3)
+    assert (tmp_path / "checkout" / "got").read_text() == "--quick --help"
+    (folder / "some_thing.py").unlink()
+    output = course("bench", code=2)
+    assert "come with a checkout" in output
+    assert len(output.strip().splitlines()) == 1
 
 
 # -- as processes ------------------------------------------------------------------------------------------------------
