@@ -153,6 +153,21 @@ class TransformerConfig:
         return 4 * self.d_model if self.d_ff is None else self.d_ff
 
     @property
+    def output_bias(self) -> bool:
+        """Whether attention's map back to the stream has biases."""
+        return self.bias if self.attention_bias is None else self.attention_bias
+
+    @property
+    def input_bias(self) -> bool:
+        """Whether attention's maps to queries, keys and values have biases."""
+        return self.output_bias if self.qkv_bias is None else self.qkv_bias
+
+    @property
+    def ff_bias(self) -> bool:
+        """Whether the maps of the feed-forward have biases."""
+        return self.bias if self.feed_forward_bias is None else self.feed_forward_bias
+
+    @property
     def has_final_norm(self) -> bool:
         """Whether a norm follows the last layer."""
         return self.norm_place == "pre" if self.final_norm is None else self.final_norm

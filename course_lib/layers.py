@@ -221,14 +221,13 @@ class BigramEmbedding(nn.Module):
 
 def build_attention(config: TransformerConfig, *, cross: bool = False) -> MultiHeadAttention:
     """Return the self-attention or the cross-attention that the config describes."""
-    bias = config.bias if config.attention_bias is None else config.attention_bias
     return MultiHeadAttention(
         config.d_model,
         config.n_heads,
         n_kv_heads=config.n_kv_heads,
         d_head=config.d_head,
-        bias=bias if config.qkv_bias is None else config.qkv_bias,
-        output_bias=bias,
+        bias=config.input_bias,
+        output_bias=config.output_bias,
         dropout=config.dropout if config.attention_dropout is None else config.attention_dropout,
         scale=config.attention_scale,
         qk_norm=config.qk_norm,
@@ -247,7 +246,7 @@ def build_feed_forward(config: TransformerConfig) -> FeedForward:
         config.ff_width,
         activation=config.activation,
         gated=config.gated,
-        bias=config.bias if config.feed_forward_bias is None else config.feed_forward_bias,
+        bias=config.ff_bias,
         dropout=config.dropout if config.activation_dropout is None else config.activation_dropout,
     )
 

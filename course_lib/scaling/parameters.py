@@ -53,9 +53,7 @@ def check_countable(config: TransformerConfig, architecture: str) -> None:
 def attention_parameters(config: TransformerConfig) -> int:
     """Parameters of one `MultiHeadAttention`: the maps to queries, keys and values, and back."""
     D, E, H, G = config.d_model, config.head_width, config.n_heads, config.kv_heads
-    output_bias = config.bias if config.attention_bias is None else config.attention_bias
-    qkv_bias = output_bias if config.qkv_bias is None else config.qkv_bias
-    biases = (H * E + 2 * G * E if qkv_bias else 0) + (D if output_bias else 0)
+    biases = (H * E + 2 * G * E if config.input_bias else 0) + (D if config.output_bias else 0)
     return D * H * E + 2 * D * G * E + H * E * D + biases
 
 
@@ -63,8 +61,7 @@ def feed_forward_parameters(config: TransformerConfig) -> int:
     """Parameters of one `FeedForward`: two maps, three if gated."""
     D, F = config.d_model, config.ff_width
     inward = 2 if config.gated else 1
-    bias = config.bias if config.feed_forward_bias is None else config.feed_forward_bias
-    return (inward + 1) * D * F + (inward * F + D if bias else 0)
+    return (inward + 1) * D * F + (inward * F + D if config.ff_bias else 0)
 
 
 def norm_parameters(config: TransformerConfig) -> int:
