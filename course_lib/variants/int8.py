@@ -1,12 +1,11 @@
 """Linear maps with 8-bit weights, for decoding: what limits it is how many bytes of weights are read for a token.
 
 Each output has a step of its own, and its weights are whole multiples of it (symmetric, per output channel). The inputs
-stay exact, or are rounded to 8 bits too, which is faster and less exact.
+may be rounded to 8 bits too, which is faster where there are many, and less exact.
 
 Source: Dettmers et al. 2022, "LLM.int8()", section 2.1, for both roundings.
 """
 
-import functools
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +17,9 @@ from torch import Tensor, nn
 from course_lib.variants.lora import LoRALinear
 
 _HIGHEST = 127  # levels are -127 to 127: as many on either side of zero
-_LARGER = 2.0**10  # the quantized kernel knows no step of inputs below 6e-5, so it gets them larger
-_FEW_ROWS = 4  # up to here torch's kernel for bfloat16 inputs, which has no tiles, is the fastest
+_FEW_ROWS = 16  # with more, torch's kernel for 8-bit weights loses against making floats of them first
+_ALIGNED = 32  # that kernel reads whole vectors, past the end of a row of another width
+_LARGER = 2.0**10  # the kernel for 8-bit inputs knows no step of theirs below 6e-5, so it gets them larger
 
 
 class Int8Linear(nn.Module):
@@ -28,14 +28,13 @@ class Int8Linear(nn.Module):
     A weight is off by at most half a step, so output o by at most step[o] / 2 times the sum of the inputs' sizes.
     A state dict holds `levels` int8 (D_out, D_in), `step` (D_out,) and `bias`.
 
-    On a CPU float32 inputs are multiplied as integers by torch's quantized kernel: rounded to 8 bits by one step for
-    the whole call, and, unless `round_inputs`, what that leaves over once more, together as good as 16 bits. For a few
-    bfloat16 inputs torch has a kernel of its own. Everywhere else the weights are made float again in each call, which
-    saves memory and no time. The kernel's own copy takes one more byte a weight.
+    On a CPU a few inputs, as in decoding, go through torch's kernel for 8-bit weights, which takes and gives bfloat16.
+    With `round_inputs`, inputs become integers too, of one step for the whole call; the kernel keeps its own copy of
+    the weights. Everywhere else the weights are made float in each call, which saves memory and no time.
 
     Args:
         base: the map to take the weights of; its own stay as they are.
-        round_inputs: leave the inputs at 8 bits.
+        round_inputs: round the inputs to 8 bits as well.
 
     Calls that ask for gradients raise RuntimeError.
     """
@@ -55,22 +54,13 @@ class Int8Linear(nn.Module):
         # A step that bfloat16 holds exactly is still right after `.to(torch.bfloat16)`. A row of zeros has any step.
         step = (largest / _HIGHEST).bfloat16().float().masked_fill(largest == 0, 1.0)
         levels = (weight / step[:, None]).round().clamp(-_HIGHEST, _HIGHEST)
+        self.out_features, self.in_features = weight.shape
         self.round_inputs = round_inputs
         self.register_buffer("levels", levels.to(torch.int8))
         self.register_buffer("step", step.to(base.weight.dtype))
         self.register_buffer("bias", None if base.bias is None else base.bias.detach().clone())
         self._packed: Any = None
         self.eval()
-
-    @property
-    def in_features(self) -> int:
-        """D_in."""
-        return self.levels.size(1)
-
-    @property
-    def out_features(self) -> int:
-        """D_out."""
-        return self.levels.size(0)
 
     @property
     def weight(self) -> Tensor:
@@ -84,16 +74,11 @@ class Int8Linear(nn.Module):
                 "Int8Linear: gradients do not pass through integers; call model.eval(), use torch.no_grad(), "
                 "and train with float weights"
             )
-        rows = x.reshape(-1, x.size(-1))  # (..., D_in) -> (N, D_in)
-        if x.device.type == "cpu" and x.size(-1) == self.in_features:
-            if x.dtype == self.step.dtype == torch.bfloat16 and len(rows) <= _FEW_ROWS and not self.round_inputs:
-                found = torch._weight_int8pack_mm(rows, self.levels, self.step)
-                found = found if self.bias is None else found + self.bias
+        if x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16) and x.size(-1) == self.in_features:
+            rows = x.reshape(-1, self.in_features)  # (..., D_in) -> (N, D_in)
+            found = self._with_integers(rows) if self.round_inputs else self._with_bfloat16(rows)
+            if found is not None:
                 return found.view(*x.shape[:-1], self.out_features)  # (N, D_out) -> (..., D_out)
-            if x.dtype in (torch.float32, torch.bfloat16):
-                integers = self._by_integers(rows.float())
-                if integers is not None:
-                    return integers.to(x.dtype).view(*x.shape[:-1], self.out_features)  # (N, D_out) -> (..., D_out)
         return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
     def extra_repr(self) -> str:
@@ -101,22 +86,23 @@ class Int8Linear(nn.Module):
         inputs = ", round_inputs=True" if self.round_inputs else ""
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}{inputs}"
 
-    def _by_integers(self, rows: Tensor) -> Tensor | None:
-        """float32 (N, D_in) -> (N, D_out), or None where torch has no kernel for it or the inputs hold NaN."""
+    def _with_bfloat16(self, rows: Tensor) -> Tensor | None:
+        """(N, D_in) -> (N, D_out), or None for what the kernel is not good for."""
+        if len(rows) > _FEW_ROWS or self.in_features % _ALIGNED:
+            return None
         if self._packed is None:
-            self._packed = _pack(self.levels, self.step, self.bias if self.round_inputs else None)
+            self._packed = self.step.bfloat16()
+        found = torch._weight_int8pack_mm(rows.bfloat16(), self.levels, self._packed).to(rows.dtype)
+        return found if self.bias is None else found.add_(self.bias)
+
+    def _with_integers(self, rows: Tensor) -> Tensor | None:
+        """(N, D_in) -> (N, D_out), or None where torch has no kernel for it or the inputs hold NaN."""
+        if self._packed is None:
+            self._packed = _pack(self.levels, self.step, self.bias)
         if self._packed is _NO_KERNEL:
             return None
-        multiply, seven_bits = torch.ops.quantized.linear_dynamic, _needs_seven_bits()
-        rows = rows * _LARGER
         try:
-            found = multiply(rows, self._packed, seven_bits)
-            if self.round_inputs:
-                return found
-            scale, zero = torch._choose_qparams_per_tensor(rows, seven_bits)
-            kept = torch.fake_quantize_per_tensor_affine(rows, scale, zero, 0, 127 if seven_bits else 255)
-            found.add_(multiply((rows - kept).mul_(_LARGER), self._packed, seven_bits), alpha=1 / _LARGER)
-            return found if self.bias is None else found.add_(self.bias)
+            return self._packed(rows.float() * _LARGER).to(rows.dtype)
         except RuntimeError:
             return None
 
@@ -173,19 +159,16 @@ _NO_KERNEL = object()
 
 
 def _pack(levels: Tensor, step: Tensor, bias: Tensor | None) -> Any:
-    """The weights as torch's quantized kernel wants them, or `_NO_KERNEL` where it has none."""
+    """A function from float32 (N, D_in), times `_LARGER`, to (N, D_out) by integers; `_NO_KERNEL` if torch has none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch says that it will remove these one day; then there is none
             zeros = torch.zeros(len(step), dtype=torch.int64)
             whole = torch._make_per_channel_quantized_tensor(levels, step.double() / _LARGER, zeros, 0)
-            return torch.ops.quantized.linear_prepack(whole, None if bias is None else bias.float())
+            packed = torch.ops.quantized.linear_prepack(whole, None if bias is None else bias.float())
+            multiply = torch.ops.quantized.linear_dynamic.default
+        # Without VNNI instructions, sums of two products of 8 bits overflow on x86: seven for the inputs then.
+        seven_bits = not getattr(torch.cpu, "_is_vnni_supported", bool)()
+        return lambda rows: multiply(rows, packed, seven_bits)
     except (RuntimeError, AttributeError):
         return _NO_KERNEL
-
-
-@functools.cache
-def _needs_seven_bits() -> bool:
-    """Whether sums of two 8-bit products may overflow: on x86 without VNNI instructions."""
-    supported = getattr(torch.cpu, "_is_vnni_supported", None)
-    return supported is None or not supported()

@@ -27,7 +27,7 @@ def _seed():
     torch.manual_seed(0)
 
 
-def linear(d_in=48, d_out=20, bias=True, dtype=torch.float32):
+def linear(d_in=64, d_out=20, bias=True, dtype=torch.float32):
     base = nn.Linear(d_in, d_out, bias=bias)
     nn.init.normal_(base.weight)
     return base.to(dtype)
@@ -59,62 +59,69 @@ def trained():
     return model.eval()
 
 
-def bound(layer, base, x):
-    """The largest error that each output (N, D_out) may have: half a step for each unit of the inputs' sizes."""
-    half_steps = layer.step.double() / 2 * x.double().abs().sum(-1, keepdim=True)  # (N, 1) * (D_out,)
-    sizes = x.double().abs() @ base.weight.double().abs().T + (0 if base.bias is None else base.bias.double().abs())
-    return half_steps + 1e-6 * sizes + 1e-12  # and what float32 rounds
+def sizes(base, x):
+    """What each output is a sum of, by size: (N, D_out)."""
+    products = x.double().abs() @ base.weight.double().abs().T
+    return products if base.bias is None else products + base.bias.double().abs()
 
 
 @given(
-    n=st.sampled_from([1, 3, 17]),
-    d_in=st.sampled_from([1, 7, 64, 130]),
+    n=st.sampled_from([1, 3, 16, 17]),
+    d_in=st.sampled_from([1, 7, 64, 130, 160]),
     d_out=st.sampled_from([1, 5, 33]),
     bias=st.booleans(),
     size=st.sampled_from([1e-3, 1.0, 300.0]),
     shift=st.sampled_from([0.0, 2.0]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=150, deadline=None)
 @torch.no_grad()
-def test_each_output_is_off_by_at_most_half_a_step_of_each_weight(n, d_in, d_out, bias, size, shift, seed):
+def test_each_output_is_off_by_at_most_half_a_step_of_each_weight(n, d_in, d_out, bias, size, shift, dtype, seed):
     torch.manual_seed(seed)
     base = linear(d_in, d_out, bias)
     base.weight.mul_(torch.logspace(-3, 1, d_out)[:, None])  # rows of very different sizes
-    layer, x = Int8Linear(base), (torch.randn(n, d_in) + shift) * size
-    assert (layer.weight.double() - base.weight.double()).abs().le(layer.step.double()[:, None] * 0.5001).all()
+    base, x = base.to(dtype), ((torch.randn(n, d_in) + shift) * size).to(dtype)
+    layer, rough = Int8Linear(base), Int8Linear(base, round_inputs=True)
+    step = layer.step.double()[:, None]
+    assert (layer.levels * step - base.weight.double()).abs().le(step * 0.5001).all()
+
     expected = F.linear(x.double(), base.weight.double(), None if base.bias is None else base.bias.double())
-    rounding_of_inputs = 2**-12 * (x.max().clamp(min=0) - x.min().clamp(max=0)) * base.weight.double().abs().sum(-1)
-    assert ((layer(x) - expected).abs() <= bound(layer, base, x) + rounding_of_inputs).all()
+    half_steps = layer.step.double() / 2 * x.double().abs().sum(-1, keepdim=True)  # (N, 1) * (D_out,)
+    exact = dtype == torch.float64 or (dtype == torch.float32 and (n > 16 or d_in % 32 > 0))
+    bound = half_steps * 1.001 + (1e-6 if exact else 2**-7) * sizes(base, x) + 1e-12  # what the dtypes round
+    assert ((layer(x) - expected).abs() <= bound).all()
 
-    # Rounded inputs: at most a step of theirs on top, which is their range over 127 where there are only seven bits.
-    rough = Int8Linear(base, round_inputs=True)
-    step = (x.max().clamp(min=0) - x.min().clamp(max=0)).double() / 127
-    slack = step * layer.weight.double().abs().sum(-1)
-    assert ((rough(x) - expected).abs() <= bound(layer, base, x) + slack).all()
+    # Rounded inputs: a step of theirs on top, their range over 127 where there are only seven bits, or over 255.
+    input_step = (x.max().clamp(min=0) - x.min().clamp(max=0)).double() / 127
+    slack = input_step * (layer.levels * step).abs().sum(-1)
+    assert ((rough(x) - expected).abs() <= bound + slack).all()
 
 
-@pytest.mark.parametrize("rows", [1, 4, 5, 64])
+@pytest.mark.parametrize("rows", [1, 16, 17])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @torch.no_grad()
 def test_every_kernel_multiplies_by_the_weights_in_force(dtype, rows, parity):
     base = linear(dtype=dtype)
-    layer, x = Int8Linear(base), torch.randn(rows, 48, dtype=dtype)
+    layer, x = Int8Linear(base), torch.randn(rows, 64, dtype=dtype)
     expected = F.linear(x.double(), layer.weight.double(), base.bias.double())
-    tolerance = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float64: 1e-12}[dtype]
     found = layer(x)
     assert found.dtype == dtype
-    error = (found - expected).abs().max() / expected.abs().max()
-    assert error < tolerance
-    parity("Int8Linear", "nn.Linear of the weights in force", (error.item(), math.nan), dtype)
+    error = ((found - expected).abs().max() / expected.abs().max()).item()
+    few = rows <= 16 and dtype == torch.float32  # through bfloat16
+    assert error < (2e-2 if few else {torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float64: 1e-12}[dtype])
+    parity("Int8Linear", "nn.Linear of the weights in force", (error, math.nan), dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @torch.no_grad()
-def test_without_torchs_integer_kernel_it_is_the_same(monkeypatch):
-    layer, x = Int8Linear(linear()), torch.randn(2, 5, 48)
-    expected = layer(x)
+def test_without_torchs_kernel_for_8_bit_inputs(monkeypatch, dtype):
+    layer, x = Int8Linear(linear(dtype=dtype), round_inputs=True), torch.randn(2, 5, 64, dtype=dtype)
+    assert layer._packed is None
+    rounded = layer(x)
+    assert callable(layer._packed), "this machine has the kernel"
     monkeypatch.setattr(int8, "_pack", lambda *_: int8._NO_KERNEL)
-    torch.testing.assert_close(copy.deepcopy(layer)(x), expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(copy.deepcopy(layer)(x), rounded, rtol=0.05, atol=0.4)
 
 
 @torch.no_grad()
@@ -132,23 +139,23 @@ def test_rows_of_zeros_and_unusable_numbers():
     base = linear()
     base.weight[3] = 0
     layer = Int8Linear(base)
-    x = torch.randn(2, 48)
+    x = torch.randn(2, 64)
     torch.testing.assert_close(layer(x)[:, 3], base.bias[3].expand(2))
-    torch.testing.assert_close(layer(torch.zeros(1, 48))[0], base.bias)
+    torch.testing.assert_close(layer(torch.zeros(1, 64))[0], base.bias)
     assert layer(x * torch.nan).isnan().all()  # as nn.Linear
     with pytest.raises(RuntimeError, match="shape"):
-        layer(torch.randn(2, 47))
+        layer(torch.randn(2, 63))
 
 
 def test_gradients_are_refused():
     layer = Int8Linear(linear())
     with pytest.raises(RuntimeError, match="gradients do not pass through integers"):
-        layer(torch.randn(2, 48, requires_grad=True))
+        layer(torch.randn(2, 64, requires_grad=True))
     with pytest.raises(RuntimeError, match="gradients do not pass through integers"):
-        layer.train()(torch.randn(2, 48))
-    layer.eval()(torch.randn(2, 48))
+        layer.train()(torch.randn(2, 64))
+    layer.eval()(torch.randn(2, 64))
     with torch.no_grad():
-        layer.train()(torch.randn(2, 48))
+        layer.train()(torch.randn(2, 64))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +208,9 @@ def test_cached_decoding_equals_the_full_pass(trained):
             full, cache = small(tokens), small.new_cache(12)
             steps = [small(tokens[:, :prefill], cache=cache)]
             steps += [small(tokens[:, t : t + 1], cache=cache) for t in range(prefill, 12)]
-        torch.testing.assert_close(torch.cat(steps, dim=1), full, rtol=1e-3, atol=5e-3)
+        torch.testing.assert_close(
+            torch.cat(steps, dim=1), full, rtol=0.02, atol=0.05
+        )  # few rows and many take different kernels
 
 
 def test_an_encoder_decoder_and_its_laws():
@@ -213,7 +222,7 @@ def test_an_encoder_decoder_and_its_laws():
     with torch.no_grad():
         expected, found = reference(source, target), model(source, target)
         assert (found - expected).abs().max() < 0.05 * expected.abs().max()
-        laws.assert_causal(lambda x: model.decoder(x, torch.zeros(2, 7, 32)), torch.randn(2, 6, 32), tolerance=2e-3)
+        laws.assert_causal(lambda x: model.decoder(x, torch.zeros(2, 7, 32)), torch.randn(2, 6, 32), tolerance=1e-6)
     assert generate(model, target[:, :1], source=source, max_new_tokens=3, temperature=0).shape == (2, 4)
 
 
