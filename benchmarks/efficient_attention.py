@@ -56,7 +56,7 @@ MAKERS: dict[str, tuple[Callable[[int, int], Callable[..., Tensor]], str]] = {
     "window": (lambda E, n: SlidingWindowAttention(128, n_global=16), "127 on either side, 16 global"),
     "window (flex)": (
         lambda E, n: SlidingWindowAttention(128, n_global=16, backend="flex"),
-        "the same by flex, its block map built in each call",
+        "the same by flex, its map of blocks known",
     ),
     "random blocks": (
         lambda E, n: BigBirdAttention(64, n_random=2, n_global=64),
@@ -114,7 +114,7 @@ def peak(name: str, n: int, backward: bool, heads: int, device: str) -> int:
     """Bytes that one pass needs beyond its inputs."""
     inputs = make_inputs(n, heads, device, backward)
     fn = make(name, WIDTH, n, device)
-    # The first call loads kernels and starts threads; a compiled one is compiled for the full length.
+    # The first call loads kernels and starts threads; flex compiles for the full length and finds its map of blocks.
     first = inputs if "flex" in name else [x[:, :1, :320].detach().requires_grad_(backward) for x in inputs]
     run_once(fn, first)
     return peak_bytes(partial(run_once, fn, inputs), device)
