@@ -59,6 +59,13 @@ WRONG = {
         "swiglu = ex.swiglu.check(swiglu)",
         {"roles": "exchanged"},
     ),
+    "mfu": (
+        "def mfu(parameters, layers, width, length, tokens_per_second, devices, peak):\n"
+        "    a_token = 6 * parameters + 12 * layers * width * length\n"
+        "    return a_token * tokens_per_second / peak\n\n"
+        "mfu = ex.mfu.check(mfu)",
+        {"per": "one"},
+    ),
 }
 
 
