@@ -230,8 +230,8 @@ def page(result: dict[str, Any]) -> str:
             *heading(part, "Memory by stage of sharding"),
             f"GPT-2 ({part['model']}), float32, AdamW, one text a process. MiB in each process: counted between two "
             "steps, and at the peak of resident memory, the largest process of each run. The formula leaves out "
-            "buffers: DDP's, the part that FSDP has gathered, what kernels need. Between two steps FSDP2 has given back what it "
-            "gathered, at stage 2 too.",
+            "buffers: DDP's, the part that FSDP has gathered, what kernels need. Between two steps FSDP2 has "
+            "given back what it gathered, at stage 2 too.",
             "",
             "| processes | tokens | split | recomputed | weights | gradients | optimizer | by formula | activations "
             "by formula | all by formula | peak | peak / formula | s a step |",
