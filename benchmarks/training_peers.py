@@ -49,8 +49,9 @@ def published(shape: Shape) -> GPT2LMHeadModel:
     """A GPT-2 of transformers with new weights, drawn from seed 0."""
     torch.manual_seed(0)
     sizes = {"n_layer": shape.layers, "n_embd": shape.width, "n_head": shape.heads, "n_positions": shape.context}
+    ends = {"bos_token_id": None, "eos_token_id": None}
     config = GPT2Config(
-        **sizes, vocab_size=shape.vocabulary, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False
+        **sizes, **ends, vocab_size=shape.vocabulary, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False
     )
     return GPT2LMHeadModel(config)
 

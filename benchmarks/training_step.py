@@ -4,8 +4,9 @@
 
 A step is the loss, its gradient, a clip to norm 1 and AdamW, on the same batches of random tokens. All start from the
 same weights, except for x-transformers, whose layers have no biases, and must reach the same loss. The libraries use
-torch's fused AdamW; the naive tutorial and nanoGPT's way on a CPU do not. Each shape replaces its own part of
-the record, so that they can be measured one by one.
+torch's fused AdamW; the naive tutorial and nanoGPT's way on a CPU do not. GPT-2 124M gets small batches, 2 × 256, so
+that a round is affordable, and there the naive tutorial is not compiled: its 144 heads take minutes. Each shape
+replaces its own part of the record, so that they can be measured one by one.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import gc
 import json
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable
@@ -32,6 +34,7 @@ from harness import (
     peak_bytes,
     ratios,
     save,
+    seconds,
     shared_machine,
 )
 from torch import Tensor, nn
@@ -47,21 +50,22 @@ from training_peers import (
     published,
 )
 
-from course_lib.scaling import count_flops, measure_roofline, mfu, published_peak
+from course_lib.scaling import count_flops, mfu, published_peak
 from course_lib.training import TrainingConfig, build_optimizers, tasks, update
 from course_lib.training.updates import autocast
 from course_lib.variants import GPT
 
+NAIVE, NANO = "naive tutorial", "nanoGPT's way"
+ROWS = 128
+CHUNKED = f"{ROWS} rows of logits at a time"
 PEERS: dict[str, Callable[..., nn.Module]] = {
     "transformers": Transformers,
     "x-transformers": XTransformers,
     "torch.nn": TorchEncoder,
-    "naive tutorial": NaiveTutorial,
+    NAIVE: NaiveTutorial,
 }
-NANO = "nanoGPT's way"
 OPTIONS = {"learning_rate": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}
-ROUNDS = {"4x128": 11, "6x384": 7, "gpt2": 3}
-Step = Callable[[], float]
+ROUNDS = {"4x128": 7, "6x384": 5, "gpt2": 3}
 
 
 class Steps:
@@ -86,21 +90,19 @@ def ours(shape: Shape, weights: dict[str, Tensor], device: str) -> GPT:
         return GPT.from_pretrained(folder).to(device).train()
 
 
-def our_step(model: GPT, *, precision: str, compiled: bool = False, rows: int = 0) -> Callable[[Tensor], float]:
-    """The package's update, as `Run` makes it."""
-    optimizers = build_optimizers(model, TrainingConfig(**OPTIONS, precision=precision))
-    loss = tasks.LanguageModelling(rows=rows).loss
-    loss = torch.compile(loss) if compiled else loss
+def our_steps(model: GPT, rows: int = 0) -> Callable[..., Callable[[Tensor], float]]:
+    """The package's update, as `Run` makes it, by precision and with or without compilation."""
+    optimizers = build_optimizers(model, TrainingConfig(**OPTIONS))
 
-    def step(tokens: Tensor) -> float:
-        return update(model, loss, [{"tokens": tokens}], optimizers, clip=1.0, precision=precision).loss
+    def way(precision: str, compiled: bool = False) -> Callable[[Tensor], float]:
+        loss = tasks.LanguageModelling(rows=rows).loss
+        loss = torch.compile(loss) if compiled else loss
+        return lambda tokens: update(model, loss, [{"tokens": tokens}], optimizers, clip=1.0, precision=precision).loss
 
-    return step
+    return way
 
 
-def their_step(
-    model: nn.Module, *, precision: str, compiled: bool = False, fused: bool = True
-) -> Callable[[Tensor], float]:
+def their_steps(model: nn.Module, *, fused: bool = True) -> Callable[..., Callable[[Tensor], float]]:
     """The same step as most programs write it."""
     adamw = {"lr": OPTIONS["learning_rate"], "betas": OPTIONS["betas"], "weight_decay": 0.0}
     optimizer = torch.optim.AdamW(model.parameters(), fused=fused, **adamw)
@@ -109,46 +111,46 @@ def their_step(
     def loss_of(tokens: Tensor) -> Tensor:
         return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())  # (B, T, V) -> (B T, V)
 
-    loss_of = torch.compile(loss_of) if compiled else loss_of
+    def way(precision: str, compiled: bool = False) -> Callable[[Tensor], float]:
+        compute = torch.compile(loss_of) if compiled else loss_of
 
-    def step(tokens: Tensor) -> float:
-        optimizer.zero_grad()
-        with autocast(device, precision):
-            loss = loss_of(tokens)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        return loss.item()
+        def step(tokens: Tensor) -> float:
+            with autocast(device, precision):
+                loss = compute(tokens)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.item()
 
-    return step
+        return step
+
+    return way
 
 
-def make(name: str, shape: Shape, weights: dict[str, Tensor], device: str) -> list[tuple[str, Steps]]:
-    """The ways of one library, which share one set of weights: eager, compiled and, for ours, more."""
-    batches = random_batches(shape, device)
-    precision = "bfloat16" if device == "cuda" else "float32"
-    can_compile = shutil.which("g++") is not None
-    steps: dict[str, Callable[[Tensor], float]] = {}
-    model: nn.Module
+def library(name: str, shape: Shape, weights: dict[str, Tensor], device: str, rows: int = 0) -> Any:
+    """The model of a library, and what makes its steps."""
     if name == "ours":
-        model = ours(shape, weights, device)
-        steps[name] = our_step(model, precision=precision)
-        if device == "cpu":
-            steps["ours, bfloat16"] = our_step(model, precision="bfloat16")
-        if can_compile:
-            steps["ours, compiled"] = our_step(model, precision=precision, compiled=True)
-        if can_compile and device == "cpu":
-            steps["ours, bfloat16, compiled"] = our_step(model, precision="bfloat16", compiled=True)
-    elif name == NANO:
-        model = NanoStyle(shape, weights).to(device)
-        steps[name] = their_step(model, precision=precision, fused=device == "cuda")
-    else:
-        model = PEERS[name](shape, weights).to(device)
-        fused = name != "naive tutorial"
-        steps[name] = their_step(model, precision=precision, fused=fused)
-        if can_compile:
-            steps[f"{name}, compiled"] = their_step(model, precision=precision, fused=fused, compiled=True)
-    return [(way, Steps(step, batches, model)) for way, step in steps.items()]
+        model: nn.Module = ours(shape, weights, device)
+        return model, our_steps(model, rows)
+    model = (NanoStyle if name == NANO else PEERS[name])(shape, weights).to(device)
+    return model, their_steps(model, fused=device == "cuda" or name not in (NANO, NAIVE))
+
+
+def make(name: str, shape: Shape, weights: dict[str, Tensor], device: str) -> dict[str, Steps]:
+    """The ways of one library, which share one set of weights: eager, compiled and, for ours, in bfloat16."""
+    model, steps = library(name, shape, weights, device)
+    usual = "bfloat16" if device == "cuda" else "float32"
+    found = {name: steps(usual)}
+    if name == "ours" and device == "cpu":
+        found["ours, bfloat16"] = steps("bfloat16")
+    many = name == NAIVE and shape.layers * shape.heads > 100  # heads one by one, which take minutes to compile
+    if name != NANO and not many and shutil.which("g++") is not None:
+        found |= {
+            f"{way}, compiled": steps("bfloat16" if "bfloat16" in way else usual, compiled=True) for way in list(found)
+        }
+    batches = random_batches(shape, device)
+    return {way: Steps(step, batches, model) for way, step in found.items()}
 
 
 def random_batches(shape: Shape, device: str) -> list[Tensor]:
@@ -158,18 +160,14 @@ def random_batches(shape: Shape, device: str) -> list[Tensor]:
     return [torch.randint(shape.vocabulary, sizes, generator=draw).to(device) for _ in range(4)]
 
 
-def memory(name: str, shape_name: str, device: str) -> int:
+def memory(way: str, shape_name: str, device: str) -> int:
     """Peak bytes of two steps beyond the weights; to be called in a fresh process."""
     torch.set_num_threads(1)
     shape = SHAPES[shape_name]
     weights = dict(published(shape).state_dict())
-    precision = "bfloat16" if device == "cuda" or "bfloat16" in name else "float32"
-    if name.startswith("ours"):
-        step = our_step(ours(shape, weights, device), precision=precision, rows=128 if "rows" in name else 0)
-    else:
-        kind = NanoStyle if name == NANO else PEERS[name]
-        fused = device == "cuda" or name not in (NANO, "naive tutorial")
-        step = their_step(kind(shape, weights).to(device), precision=precision, fused=fused)
+    name, _, kind = way.partition(", ")
+    steps = library(name, shape, weights, device, rows=ROWS if kind == CHUNKED else 0)[1]
+    step = steps("bfloat16" if device == "cuda" or kind == "bfloat16" else "float32")
     batches = random_batches(shape, device)
     weights.clear()
     gc.collect()
@@ -183,8 +181,8 @@ def measure(shape_name: str, rounds: int, device: str) -> dict[str, Any]:
     weights = dict(published(shape).state_dict())
     ways: dict[str, Steps] = {}
     for name in ("ours", *PEERS, NANO):
-        for way, steps in make(name, shape, weights, device):
-            steps()  # alone, so that the first losses can be compared
+        for way, steps in make(name, shape, weights, device).items():
+            steps()
             ways[way] = steps
             print(f"{shape_name}: {way}, loss {steps.losses[0]:.6f}", file=sys.stderr, flush=True)
     peaks = {name: peak(device, name) for name in ("float32", "bfloat16")}
@@ -211,14 +209,14 @@ def measure(shape_name: str, rounds: int, device: str) -> dict[str, Any]:
                 "tokens_per_second": shape.tokens * shape.steps / total,
                 "dtype": dtype,
                 "utilisation": mfu(flops * shape.steps, total, peaks[dtype]),
-                "first_loss": ways[way].losses[0],
+                "first_loss": None if "," in way else ways[way].losses[0],  # the others go on from those weights
             }
         )
     ways.clear()
     gc.collect()
     with_memory = ["ours", "ours, bfloat16", *PEERS, NANO]
     if shape.vocabulary > 10_000:
-        with_memory.append("ours, 128 rows of logits")
+        with_memory.append(f"ours, {CHUNKED}")
     return {
         "environment": where,
         "rounds": rounds,
@@ -241,7 +239,12 @@ def peak(device: str, dtype: str) -> float:
     """FLOP/s of matrix products: published for a GPU, measured on a CPU."""
     if device == "cuda":
         return published_peak(torch.cuda.get_device_name(), dtype)
-    return measure_roofline(device, getattr(torch, dtype), rounds=5).flops_per_second
+    found = []
+    for n in (512, 1024, 1536):
+        a, b = (torch.randn(n, n, dtype=getattr(torch, dtype)) for _ in range(2))
+        times = [seconds(lambda a=a, b=b: a @ b) for _ in range(6)]  # by the clock of the steps
+        found.append(2 * n**3 / statistics.median(times[1:]))
+    return max(found)
 
 
 def comparisons(taken: dict[str, list[float]]) -> list[dict[str, Any]]:
@@ -297,8 +300,9 @@ def page(result: dict[str, Any]) -> str:
         bytes_of = run["memory_bytes"]
         for row in run["rows"]:
             held = f"{bytes_of[row['way']] / 1e6:,.0f}" if row["way"] in bytes_of else ""
+            loss = "" if row["first_loss"] is None else f"{row['first_loss']:.5f}"
             lines.append(
-                f"| {row['way']} | {row['parameters']:,} | {row['first_loss']:.5f} | {1e3 * row['seconds']:,.1f} "
+                f"| {row['way']} | {row['parameters']:,} | {loss} | {1e3 * row['seconds']:,.1f} "
                 f"| {row['tokens_per_second']:,.0f} | {row['utilisation']:.0%} | {held} |"
             )
         for name in bytes_of.keys() - {row["way"] for row in run["rows"]}:
