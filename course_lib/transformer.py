@@ -148,9 +148,11 @@ class _TokenDecoder(nn.Module):
         logits = self.head(x) if readout is None else readout(self.head, x)
         return logits if weights is None else (logits, weights)
 
-    def new_cache(self, capacity: int | None = None, *, sliding: bool = True) -> DecoderCache:
+    def new_cache(
+        self, capacity: int | None = None, *, sliding: bool = True, dtype: torch.dtype | None = None
+    ) -> DecoderCache:
         """Return an empty cache for `decode`; see `TransformerDecoder.new_cache`."""
-        return self.decoder.new_cache(capacity, sliding=sliding)
+        return self.decoder.new_cache(capacity, sliding=sliding, dtype=dtype)
 
 
 class LanguageModel(_TokenDecoder):
@@ -248,8 +250,14 @@ class Transformer(_TokenDecoder):
         mask = self.mask_of(source, source_mask)
         context = self.encode(source, source_mask=mask, return_weights=return_weights)
         context, encoder_weights = context if isinstance(context, tuple) else (context, [])
-        options = {"return_weights": return_weights, "readout": readout}
-        result = self.decode(target, context, mask=target_mask, context_mask=mask, **options)
+        result = self.decode(
+            target,
+            context,
+            mask=target_mask,
+            context_mask=mask,
+            return_weights=return_weights,
+            readout=readout,
+        )
         return (result[0], TransformerWeights(encoder_weights, result[1])) if isinstance(result, tuple) else result
 
     @classmethod
