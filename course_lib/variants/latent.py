@@ -119,7 +119,8 @@ class LatentAttention(nn.Module):
         turned_query = apply_rotary(turned_query, rotation)
         latent, shared_key = self.down(x).split([self.d_latent, self.d_rotary], dim=-1)
         turned_key = apply_rotary(shared_key[:, None], rotation)  # (B, T, R) -> (B, 1, T, R), alike in every head
-        stored = torch.cat([self.norm(latent)[:, None], turned_key], dim=-1)  # (B, 1, T, C + R)
+        # Under autocast a norm gives float32; what is stored has the dtype of the queries, unless the cache has its own.
+        stored = torch.cat([self.norm(latent)[:, None], turned_key], dim=-1).to(query.dtype)  # (B, 1, T, C + R)
         if cache is not None:
             stored, _ = cache.append(stored, stored[..., :0])
 
@@ -131,12 +132,11 @@ class LatentAttention(nn.Module):
             key = stored.expand(-1, self.n_heads, -1, -1)  # one key for all heads, not copied
             value = key[..., : self.d_latent]
         else:
-            made = split_heads(self.up(stored[:, 0, :, : self.d_latent]), self.n_heads)  # (B, H, S, 2 E)
-            key, value = made.chunk(2, dim=-1)
-            turned_key = stored[..., self.d_latent :].expand(-1, self.n_heads, -1, -1)
-            key = torch.cat([key, turned_key], dim=-1)  # (B, H, S, E + R)
+            latent, turned_key = stored.to(query.dtype).split([self.d_latent, self.d_rotary], dim=-1)
+            key, value = split_heads(self.up(latent[:, 0]), self.n_heads).chunk(2, dim=-1)  # (B, H, S, E) each
+            key = torch.cat([key, turned_key.expand(-1, self.n_heads, -1, -1)], dim=-1)  # (B, H, S, E + R)
         result = scaled_dot_product_attention(
-            torch.cat([query, turned_query], dim=-1),
+            torch.cat([query, turned_query], dim=-1).to(key.dtype),
             key,
             value,
             mask=mask,
@@ -148,7 +148,7 @@ class LatentAttention(nn.Module):
         )
         heads, weights = result if isinstance(result, tuple) else (result, None)
         if absorbed:
-            heads = heads @ to_value.mT  # (B, H, T, C) @ (H, C, E) -> (B, H, T, E)
+            heads = heads.to(query.dtype) @ to_value.mT  # (B, H, T, C) @ (H, C, E) -> (B, H, T, E)
         output = self.output(merge_heads(heads))
         return output if weights is None else (output, weights)
 

@@ -189,6 +189,21 @@ def test_rows_without_anything_to_see(absorbed):
     )
 
 
+@pytest.mark.parametrize("absorbed", [False, True], ids=["plain", "absorbed"])
+def test_under_autocast(absorbed):
+    block, x = attention(d_query_latent=11), torch.randn(B, T, D)
+    block.absorbed = absorbed
+    exact = block(x, causal=True, rotation=turn())
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = block(x, causal=True, rotation=turn())
+    assert rough.dtype == torch.bfloat16
+    assert (rough - exact).abs().max() < 0.05 * exact.abs().max()
+    rough.float().sum().backward()
+    laws.assert_gradients_flow(
+        lambda x: block(x, causal=True, rotation=turn()), x, parameters=dict(block.named_parameters())
+    )
+
+
 def test_a_cache_holds_the_latents_and_nothing_else():
     made, ids = model(), torch.randint(V, (B, 5))
 
