@@ -119,7 +119,7 @@ class LatentAttention(nn.Module):
         turned_query = apply_rotary(turned_query, rotation)
         latent, shared_key = self.down(x).split([self.d_latent, self.d_rotary], dim=-1)
         turned_key = apply_rotary(shared_key[:, None], rotation)  # (B, T, R) -> (B, 1, T, R), alike in every head
-        # Under autocast a norm gives float32; what is stored has the dtype of the queries, unless the cache has its own.
+        # Under autocast a norm gives float32; what is stored has the dtype of the queries, or the cache's own.
         stored = torch.cat([self.norm(latent)[:, None], turned_key], dim=-1).to(query.dtype)  # (B, 1, T, C + R)
         if cache is not None:
             stored, _ = cache.append(stored, stored[..., :0])
