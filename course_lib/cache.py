@@ -18,10 +18,13 @@ class KVCache:
     others, so that its memory does not depend on the length. Keys stay in the order of their positions and the last
     one belongs to the last new position, so bottom-right causal masks are right for all three.
 
-    It is meant for decoding without gradients: the buffers are written in place.
+    It is meant for decoding without gradients: the buffers are written in place. What it keeps has the dtype of the
+    first keys, or `dtype`, and attention to it is computed in that one.
     """
 
-    def __init__(self, capacity: int | None = None, *, window: int | None = None) -> None:
+    def __init__(
+        self, capacity: int | None = None, *, window: int | None = None, dtype: torch.dtype | None = None
+    ) -> None:
         for name, value in (("capacity", capacity), ("window", window)):
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
@@ -29,6 +32,7 @@ class KVCache:
             raise ValueError("capacity: a sliding cache forgets instead of filling up; give capacity or window")
         self.capacity = capacity
         self.window = window
+        self.dtype = dtype
         self.length = 0  # positions seen, forgotten ones included: the position of the next token
         self._start = self._end = 0  # the slots in use
         self._keys = self._values = torch.empty(0)
@@ -57,7 +61,7 @@ class KVCache:
         """Add T positions, key and value (B, G, T, E); return all that they may see, (B, G, S, E) each.
 
         Raises ValueError if the cache is full or holds another batch, number of heads or width, TypeError if it holds
-        another dtype.
+        another dtype and was not told which to keep.
         """
         T = key.size(2)
         if self.capacity is not None and self.length + T > self.capacity:
@@ -97,8 +101,8 @@ class KVCache:
 
     def _reserve(self, key: Tensor, value: Tensor, room: int) -> None:
         B, G, _, E = key.shape
-        self._keys = key.new_empty(B, G, room, E)
-        self._values = value.new_empty(B, G, room, value.size(-1))
+        self._keys = key.new_empty(B, G, room, E, dtype=self.dtype)
+        self._values = value.new_empty(B, G, room, value.size(-1), dtype=self.dtype)
 
     def _make_room(self, T: int) -> None:
         """Double a growing cache; move what a sliding one still needs to the front."""
@@ -115,15 +119,15 @@ class KVCache:
     def _append_long(self, key: Tensor, value: Tensor, window: int) -> tuple[Tensor, Tensor]:
         """Show more new positions than the window holds, and keep the latest of them."""
         self._start = max(self._start, self._end - (window - 1))
-        keys = torch.cat([self.keys, key], dim=2)
-        values = torch.cat([self.values, value], dim=2)
+        keys = torch.cat([self.keys, key.to(self._keys.dtype)], dim=2)
+        values = torch.cat([self.values, value.to(self._values.dtype)], dim=2)
         self._start, self._end = 0, window
         self.keys.copy_(keys[:, :, -window:])
         self.values.copy_(values[:, :, -window:])
         return keys, values
 
     def _check(self, key: Tensor) -> None:
-        if key.dtype != self._keys.dtype:
+        if self.dtype is None and key.dtype != self._keys.dtype:
             raise TypeError(f"cache: holds {self._keys.dtype}, cannot take {key.dtype}")
         expected, got = (*self._keys.shape[:2], self._keys.size(3)), (*key.shape[:2], key.size(3))
         if got != expected:
@@ -141,10 +145,17 @@ class DecoderCache:
     """The caches of all layers of a decoder; kinds as in `KVCache`."""
 
     def __init__(
-        self, n_layers: int, *, cross: bool = False, capacity: int | None = None, window: int | None = None
+        self,
+        n_layers: int,
+        *,
+        cross: bool = False,
+        capacity: int | None = None,
+        window: int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.layers = [
-            LayerCache(KVCache(capacity, window=window), KVCache() if cross else None) for _ in range(n_layers)
+            LayerCache(KVCache(capacity, window=window, dtype=dtype), KVCache(dtype=dtype) if cross else None)
+            for _ in range(n_layers)
         ]
 
     @property

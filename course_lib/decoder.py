@@ -176,14 +176,16 @@ class TransformerDecoder(Stack):
         x = self.final_norm(x)
         return (x, weights) if return_weights else x
 
-    def new_cache(self, capacity: int | None = None, *, sliding: bool = True) -> DecoderCache:
-        """Return an empty cache: of fixed capacity if given, else growing.
+    def new_cache(
+        self, capacity: int | None = None, *, sliding: bool = True, dtype: torch.dtype | None = None
+    ) -> DecoderCache:
+        """Return an empty cache: of fixed capacity if given, else growing; in the dtype of the keys unless given.
 
         Attention with a window gets a sliding one, whatever the capacity, unless `sliding` is False.
         """
         window = self.config.window if sliding else None
         capacity = capacity if window is None else None
-        return DecoderCache(len(self.layers), cross=self.cross, capacity=capacity, window=window)
+        return DecoderCache(len(self.layers), cross=self.cross, capacity=capacity, window=window, dtype=dtype)
 
     @classmethod
     def from_torch(cls, module: nn.TransformerDecoder) -> "TransformerDecoder":

@@ -65,7 +65,7 @@ class Session:
                 f"the table has max_length={model.config.max_length}"
             )
         if use_cache:
-            self._cache = model.new_cache(capacity, sliding=sliding)
+            self._cache = model.new_cache(capacity, sliding=sliding, dtype=_dtype_to_keep(model))
         if prompt_mask is not None and not prompt_mask.all():
             self._first = (~prompt_mask).sum(dim=1, keepdim=True)  # (B, 1), where the real tokens begin
             self._real = torch.arange(capacity, device=prompt.device) >= self._first  # (B, capacity)
@@ -132,6 +132,12 @@ def stop_tokens(stop: int | Sequence[int], prompt: Tensor) -> Tensor:
     if ids.dim() != 1 or ids.numel() == 0 or ids.dtype != torch.int64 or (ids < 0).any():
         raise ValueError(f"stop: expected a token id or several, got {stop!r}")
     return ids
+
+
+def _dtype_to_keep(model: nn.Module) -> torch.dtype | None:
+    """Float32 for bfloat16 on a CPU, where attention of few queries in bfloat16 takes several times as long."""
+    weight = next(model.parameters())
+    return torch.float32 if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 else None
 
 
 @contextmanager

@@ -180,18 +180,16 @@ class MultiHeadAttention(nn.Module):
 
     def _project(self, x: Tensor, context: Tensor | None, cache: KVCache | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, T, E) of x, keys and values (B, G, S, E) of the context."""
+        H, G = self.n_heads, self.n_kv_heads
         if context is None and self.fused:
-            query, key, value = self.qkv(x).split(self._widths, dim=-1)
+            query, key, value = split_heads(self.qkv(x), H + 2 * G).split([H, G, G], dim=1)  # (B, H + 2 G, T, E), cut
         elif context is not None and cache is not None and cache.length > 0:
-            return self._normed(split_heads(self._linear(x, 0), self.n_heads)), cache.keys, cache.values
+            return self._normed(split_heads(self._linear(x, 0), H)), cache.keys, cache.values
         else:
             context = x if context is None else context
-            query, key, value = self._linear(x, 0), self._linear(context, 1), self._linear(context, 2)
-        return (
-            self._normed(split_heads(query, self.n_heads)),
-            self._normed(split_heads(key, self.n_kv_heads)),
-            split_heads(value, self.n_kv_heads),
-        )
+            query = split_heads(self._linear(x, 0), H)
+            key, value = split_heads(self._linear(context, 1), G), split_heads(self._linear(context, 2), G)
+        return self._normed(query), self._normed(key), value
 
     def _normed(self, heads: Tensor) -> Tensor:
         """Queries or keys (B, H, T, E) with root mean square 1, if `qk_norm`; without weights to train."""
@@ -220,6 +218,7 @@ class MultiHeadAttention(nn.Module):
         """Attend in each head: the outputs (B, H, T, E) and, if asked for, the weights (B, H, T, S)."""
         B, H, T, E = query.shape
         G, S = self.n_kv_heads, key.size(2)
+        dtype, query = query.dtype, query.to(key.dtype)  # a cache may keep another one
         share = H // G
         folded = share > 1 and T == 1 and self.inner is None
         if folded:
@@ -247,7 +246,7 @@ class MultiHeadAttention(nn.Module):
         if folded:
             heads = heads.reshape(B, H, T, E)  # (B, G, H / G, E) -> (B, H, 1, E)
             weights = None if weights is None else weights.reshape(B, H, T, S)
-        return heads, weights
+        return heads.to(dtype), weights
 
     def _check(self, x: Tensor, context: Tensor | None, cache: KVCache | None) -> None:
         if x.dim() != 3 or x.size(-1) != self.d_model or x.size(1) == 0:
