@@ -75,10 +75,9 @@ class Int8Linear(nn.Module):
                 "and train with float weights"
             )
         if x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16) and x.size(-1) == self.in_features:
-            rows = x.reshape(-1, self.in_features)  # (..., D_in) -> (N, D_in)
-            found = self._with_integers(rows) if self.round_inputs else self._with_bfloat16(rows)
+            found = self._with_integers(x) if self.round_inputs else self._with_bfloat16(x)
             if found is not None:
-                return found.view(*x.shape[:-1], self.out_features)  # (N, D_out) -> (..., D_out)
+                return found
         return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
     def extra_repr(self) -> str:
@@ -86,23 +85,25 @@ class Int8Linear(nn.Module):
         inputs = ", round_inputs=True" if self.round_inputs else ""
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}{inputs}"
 
-    def _with_bfloat16(self, rows: Tensor) -> Tensor | None:
-        """(N, D_in) -> (N, D_out), or None for what the kernel is not good for."""
-        if len(rows) > _FEW_ROWS or self.in_features % _ALIGNED:
+    def _with_bfloat16(self, x: Tensor) -> Tensor | None:
+        """(..., D_in) -> (..., D_out), or None for what the kernel is not good for."""
+        if x.numel() > _FEW_ROWS * self.in_features or self.in_features % _ALIGNED:
             return None
         if self._packed is None:
             self._packed = self.step.bfloat16()
-        found = torch._weight_int8pack_mm(rows.bfloat16(), self.levels, self._packed).to(rows.dtype)
-        return found if self.bias is None else found.add_(self.bias)
+        rows = x.bfloat16().reshape(-1, self.in_features)  # (..., D_in) -> (N, D_in)
+        found = torch._weight_int8pack_mm(rows, self.levels, self._packed).to(x.dtype)
+        found = found if self.bias is None else found.add_(self.bias)
+        return found.view(*x.shape[:-1], self.out_features)  # (N, D_out) -> (..., D_out)
 
-    def _with_integers(self, rows: Tensor) -> Tensor | None:
-        """(N, D_in) -> (N, D_out), or None where torch has no kernel for it or the inputs hold NaN."""
+    def _with_integers(self, x: Tensor) -> Tensor | None:
+        """(..., D_in) -> (..., D_out), or None where torch has no kernel for it or the inputs hold NaN."""
         if self._packed is None:
             self._packed = _pack(self.levels, self.step, self.bias)
         if self._packed is _NO_KERNEL:
             return None
         try:
-            return self._packed(rows.float() * _LARGER).to(rows.dtype)
+            return self._packed(x.float() * _LARGER).to(x.dtype)
         except RuntimeError:
             return None
 
@@ -159,7 +160,7 @@ _NO_KERNEL = object()
 
 
 def _pack(levels: Tensor, step: Tensor, bias: Tensor | None) -> Any:
-    """A function from float32 (N, D_in), times `_LARGER`, to (N, D_out) by integers; `_NO_KERNEL` if torch has none."""
+    """A function from float32 (..., D_in), times `_LARGER`, to (..., D_out); `_NO_KERNEL` if torch has none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch says that it will remove these one day; then there is none
