@@ -10,6 +10,7 @@ replaces its own part of the record, so that they can be measured one by one.
 """
 
 import argparse
+import dataclasses
 import gc
 import json
 import os
@@ -50,7 +51,7 @@ from training_peers import (
     published,
 )
 
-from course_lib.scaling import count_flops, mfu, published_peak
+from course_lib.scaling import count_flops, measure_roofline, mfu, published_peak
 from course_lib.training import TrainingConfig, build_optimizers, tasks, update
 from course_lib.training.updates import autocast
 from course_lib.variants import GPT
@@ -66,6 +67,7 @@ PEERS: dict[str, Callable[..., nn.Module]] = {
     NAIVE: NaiveTutorial,
 }
 OPTIONS = {"learning_rate": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}
+GPU_BATCH = {"4x128": 512, "6x384": 128, "gpt2": 64}
 ROUNDS = {"4x128": 7, "6x384": 5, "gpt2": 3}
 
 
@@ -80,6 +82,11 @@ class Steps:
     def __call__(self) -> None:
         """Make a step on the next batch."""
         self.losses.append(self.step(next(self.batches)))
+
+
+def shape_for(name: str, device: str) -> Shape:
+    """A shape with a batch that keeps the device busy."""
+    return dataclasses.replace(SHAPES[name], batch=GPU_BATCH[name]) if device == "cuda" else SHAPES[name]
 
 
 def ours(shape: Shape, weights: dict[str, Tensor], device: str) -> GPT:
@@ -167,7 +174,7 @@ def random_batches(shape: Shape, device: str) -> list[Tensor]:
 def memory(way: str, shape_name: str, device: str) -> int:
     """Peak bytes of two steps beyond the weights; to be called in a fresh process."""
     torch.set_num_threads(1)
-    shape = SHAPES[shape_name]
+    shape = shape_for(shape_name, device)
     weights = dict(published(shape).state_dict())
     name, _, kind = way.partition(", ")
     steps = library(name, shape, weights, device, rows=ROWS if kind == CHUNKED else 0)[1]
@@ -180,7 +187,7 @@ def memory(way: str, shape_name: str, device: str) -> int:
 
 def measure(shape_name: str, rounds: int, device: str) -> dict[str, Any]:
     """Everything about one shape."""
-    shape = SHAPES[shape_name]
+    shape = shape_for(shape_name, device)
     where = environment(device, transformers=version("transformers"), x_transformers=version("x-transformers"))
     weights = dict(published(shape).state_dict())
     ways: dict[str, Steps] = {}
@@ -240,9 +247,12 @@ def repeat(steps: Steps, times: int) -> None:
 
 
 def peak(device: str, dtype: str) -> float:
-    """FLOP/s of matrix products: published for a GPU, measured on a CPU."""
+    """FLOP/s of matrix products: published for a known GPU, else measured."""
     if device == "cuda":
-        return published_peak(torch.cuda.get_device_name(), dtype)
+        try:
+            return published_peak(torch.cuda.get_device_name(), dtype)
+        except ValueError:
+            return measure_roofline(device, getattr(torch, dtype)).flops_per_second
     found = []
     for n in (512, 1024, 1536):
         a, b = (torch.randn(n, n, dtype=getattr(torch, dtype)) for _ in range(2))
