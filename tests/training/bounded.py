@@ -19,9 +19,8 @@ FAILED = 2  # exit code of a forked job that raised
 @contextlib.contextmanager
 def program(command, **options):
     """Start a program; at the end of the context it is gone, with all that it started."""
-    process = subprocess.Popen(
-        command, **{"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, text=True, start_new_session=True, **pipes, **options)
     try:
         yield process
     finally:
@@ -30,11 +29,15 @@ def program(command, **options):
 
 
 def kill(process):
-    """Kill a program, if it still runs, and all that it started, so that nobody holds its output open."""
-    if process.poll() is None:
-        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
+    """Kill a program and all that it started, also what outlived it, so that nobody holds its output open."""
+    started = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        started = psutil.Process(process.pid).children(recursive=True)  # torchrun's have sessions of their own
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for one in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 def output_of(process, seconds):
@@ -47,18 +50,18 @@ def output_of(process, seconds):
         raise TimeoutError(f"{process.args} did not end in {seconds} s; it had printed:\n{text[-5000:]}") from None
 
 
-def limit(seconds):
-    """From here on this process has so many seconds; then it prints where each thread is, and exits with code 1."""
-    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
-
-
 def fork(job, seconds=120):
-    """Run a job in a forked process, and return its id; it exits with 0, with 1 if interrupted, or with FAILED."""
+    """Run a job in a forked process that has so many seconds, and return its id.
+
+    It exits with 0, with 1 if it was interrupted, or with FAILED.
+    """
     number = os.fork()
     if number:
         return number
     try:
-        limit(seconds)
+        # It then prints where each thread is, and exits with 1. The parent must not have such a limit: its thread does
+        # not exist here, but would be waited for.
+        faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         job()
         os._exit(0)
