@@ -79,7 +79,7 @@ class Ranks:
             return model
         if how == "ddp":
             devices = None if self.device.type == "cpu" else [self.device]
-            return nn.parallel.DistributedDataParallel(model, device_ids=devices)
+            return nn.parallel.DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
         from torch.distributed.fsdp import fully_shard
 
         for part in reversed(list(model.modules())):  # inner lists before those around them
