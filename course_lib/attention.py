@@ -5,7 +5,7 @@ Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.
 """
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import torch
 import torch.nn.functional as F
@@ -23,12 +23,23 @@ __all__ = [
     "CrossAttention",
     "KVCache",
     "MultiHeadAttention",
+    "Options",
     "QKVProjection",
     "SelfAttention",
     "check_inputs",
     "scaled_dot_product_attention",
 ]
 Backend = Literal["auto", "explicit", "fused"]
+
+
+class Options(NamedTuple):
+    """What a call of attention says beside its inputs, once it is checked; see `scaled_dot_product_attention`."""
+
+    mask: Tensor | None
+    causal: bool
+    scale: float
+    dropout: float = 0.0
+    bias: Tensor | None = None
 
 
 @overload
@@ -127,25 +138,16 @@ def scaled_dot_product_attention(
         raise ValueError(f"backend: expected 'auto', 'explicit' or 'fused', got {backend!r}")
     if backend == "fused" and return_weights:
         raise ValueError("return_weights: the fused backend never forms the weights; use backend='explicit'")
-    scale = 1 / math.sqrt(query.size(-1)) if scale is None else scale
-
+    options = Options(mask, causal, 1 / math.sqrt(query.size(-1)) if scale is None else scale, dropout, bias)
     if backend == "explicit" or return_weights:
-        output, weights = _explicit(query, key, value, mask, causal, scale, dropout, bias)
+        output, weights = _explicit(query, key, value, options)
         return (output, weights) if return_weights else output
-    return _fused(query, key, value, mask, causal, scale, dropout, bias)
+    return _fused(query, key, value, options)
 
 
-def _explicit(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    scale: float,
-    dropout: float,
-    bias: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+def _explicit(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, Tensor]:
     """The formula, step by step."""
+    mask, causal, scale, dropout, bias = options
     scores = (query * scale) @ key.transpose(-2, -1)  # (..., T, E) @ (..., E, S) -> (..., T, S)
     if bias is not None:
         scores = scores + bias
@@ -160,17 +162,9 @@ def _explicit(
     return dropped @ value, weights  # (..., T, S) @ (..., S, E') -> (..., T, E')
 
 
-def _fused(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    scale: float,
-    dropout: float,
-    bias: Tensor | None,
-) -> Tensor:
+def _fused(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
     """The same through torch's kernel, which picks the fastest implementation for the device."""
+    mask, causal, scale, dropout, bias = options
     T, S = query.size(-2), key.size(-2)
     if causal and T == 1:
         causal = False  # the only query stands on the last key and sees all

@@ -64,6 +64,18 @@ def test_growth_doubles():
     assert sorted(addresses) == [1, 2, 4, 8, 16, 32, 64, 128]
 
 
+@pytest.mark.parametrize("options", [{"capacity": 9}, {}, {"window": 3}], ids=str)
+def test_another_dtype_is_kept_if_asked_for(options):
+    cache, usual = KVCache(**options, dtype=torch.float32), KVCache(**options)
+    key = torch.randn(B, G, 9, E, dtype=torch.bfloat16)
+    for piece in (key[:, :, :5], key[:, :, 5:6], key[:, :, 6:]):
+        found, expected = cache.append(piece, -piece)[0], usual.append(piece.float(), -piece.float())[0]
+        assert torch.equal(found, expected)
+    assert cache.keys.dtype == cache.values.dtype == torch.float32
+    cache.reorder(torch.tensor([1, 1, 0]))
+    assert cache.keys.dtype == torch.float32
+
+
 @pytest.mark.parametrize("cache", [KVCache(9), KVCache(), KVCache(window=3)])
 def test_reorder_forks_and_drops_examples(cache):
     fill(cache, [5, 1])

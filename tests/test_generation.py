@@ -21,6 +21,7 @@ from tiny_models import (
 from torch import nn
 from transformers import set_seed
 
+from course_lib.decoding import Session
 from course_lib.generation import (
     beam_search,
     generate,
@@ -57,6 +58,16 @@ def test_greedy_equals_transformers(pair, use_cache):
     theirs = of_transformers(pair.theirs, tokens, mask, max_new_tokens=12, do_sample=False)
     options = {"max_new_tokens": 12, "temperature": 0.0, "stop": STOP, "pad_id": PAD, "use_cache": use_cache}
     same(generate(pair.ours, tokens, prompt_mask=mask, **options), theirs)
+
+
+def test_bfloat16_keeps_float32_keys_on_a_cpu():
+    model = small_model(29).bfloat16()
+    session = Session(model, PROMPT, 4)
+    logits = session.feed(PROMPT)
+    assert logits.dtype == torch.bfloat16
+    assert session._cache.layers[0].self_attention.keys.dtype == torch.float32
+    torch.testing.assert_close(logits, model(PROMPT)[:, -1:], rtol=0.05, atol=0.05)
+    assert Session(small_model(29), PROMPT, 4)._cache.layers[0].self_attention.dtype is None
 
 
 def test_greedy_encoder_decoder_equals_transformers(t5_pair):

@@ -8,7 +8,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor, nn
 
-from course_lib.attention import check_inputs, scaled_dot_product_attention
+from course_lib.attention import Options, check_inputs, scaled_dot_product_attention
 
 
 class EfficientAttention(nn.Module):
@@ -57,40 +57,25 @@ class EfficientAttention(nn.Module):
             raise ValueError(f"dropout: {name} never forms single weights to drop, expected 0, got {dropout!r}")
         if mask is not None and not self.takes_any_mask and (mask.dim() != 4 or mask.size(-2) != 1):
             raise ValueError(f"mask: {name} hides keys from all queries alike, expected (B, 1, 1, S), got {mask.shape}")
-        scale = query.size(-1) ** -0.5 if scale is None else scale
+        options = Options(mask, causal, query.size(-1) ** -0.5 if scale is None else scale, dropout, bias)
         if return_weights:
-            weights = self.weights(query, key, mask=mask, causal=causal, scale=scale, bias=bias)
+            weights = self.weights(query, key, options)
             dropped = torch.dropout(weights, dropout, True) if dropout > 0 else weights
             return dropped @ value, weights  # (B, H, T, S) @ (B, H, S, E') -> (B, H, T, E')
-        return self.attend(query, key, value, mask=mask, causal=causal, scale=scale, dropout=dropout, bias=bias)
+        return self.attend(query, key, value, options)
 
     @abstractmethod
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        mask: Tensor | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
-        bias: Tensor | None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """The efficient form, of arguments that were checked."""
 
     @abstractmethod
-    def weights(
-        self, query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool, scale: float, bias: Tensor | None
-    ) -> Tensor:
+    def weights(self, query: Tensor, key: Tensor, options: Options) -> Tensor:
         """The same function written out: what multiplies the values, (B, H, T, S)."""
 
 
-def softmax_weights(
-    query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool, scale: float, bias: Tensor | None
-) -> Tensor:
-    """The weights (B, H, T, S) of plain attention."""
-    plain = scaled_dot_product_attention(
+def softmax_weights(query: Tensor, key: Tensor, options: Options) -> Tensor:
+    """The weights (B, H, T, S) of plain attention, before dropout."""
+    mask, causal, scale, _, bias = options
+    return scaled_dot_product_attention(
         query, key, key, mask=mask, causal=causal, scale=scale, bias=bias, return_weights=True
-    )
-    return plain[1]
+    )[1]

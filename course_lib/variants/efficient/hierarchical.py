@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from course_lib.attention import Options
 from course_lib.variants.efficient.base import EfficientAttention
 from course_lib.variants.efficient.blocks import attend_in_blocks, from_blocks, gather_blocks, to_blocks
 from course_lib.variants.efficient.sparse import check_size
@@ -49,19 +50,9 @@ class HierarchicalAttention(EfficientAttention):
             raise ValueError(f"cells: expected a divisor of block={block}, got {cells}")
         self.block, self.cells = block, cells
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        mask: Tensor | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
-        bias: Tensor | None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """Near keys and far cells in one softmax."""
+        mask, causal, scale, dropout, _ = options
         B, T, S = query.size(0), query.size(-2), key.size(-2)
         dtype, wide = query.dtype, torch.promote_types(query.dtype, torch.float32)  # counts are sums of ones
         query, key, value = self._from_the_end(query, S).to(wide), key.to(wide), value.to(wide)
@@ -75,13 +66,11 @@ class HierarchicalAttention(EfficientAttention):
         output = attend_in_blocks(to_blocks(query, self.block), keys, values, visible, scale, dropout, weight)
         return from_blocks(output, B, S)[..., S - T :, :].to(dtype)
 
-    def weights(
-        self, query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool, scale: float, bias: Tensor | None
-    ) -> Tensor:
+    def weights(self, query: Tensor, key: Tensor, options: Options) -> Tensor:
         """Each key's share of its cell's weight: the output for values that are the unit vectors."""
         S = key.size(-2)
         units = torch.eye(S, dtype=key.dtype, device=key.device).expand(*key.shape[:-2], S, S)
-        return self.attend(query, key, units, mask=mask, causal=causal, scale=scale, dropout=0.0, bias=None)
+        return self.attend(query, key, units, options._replace(dropout=0.0))
 
     def _from_the_end(self, query: Tensor, S: int) -> Tensor:
         """The queries at the last positions of S, zeros before."""

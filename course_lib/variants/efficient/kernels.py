@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from course_lib.attention import Options
 from course_lib.masks import causal_mask
 from course_lib.variants.efficient.base import EfficientAttention
 
@@ -29,22 +30,11 @@ class KernelAttention(EfficientAttention):
         """phi: (..., E) -> (..., F), none negative."""
         raise NotImplementedError
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        mask: Tensor | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
-        bias: Tensor | None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """Sum over the keys first, or chunk by chunk."""
-        left, right = self._features(query, key, mask, scale)
+        left, right = self._features(query, key, options.mask, options.scale)
         value_wide = value.to(left.dtype)
-        if causal:
+        if options.causal:
             mixed, total = self._chunked(left, right, value_wide)
         else:
             mixed = left @ (right.mT @ value_wide)  # (B, H, T, F) @ (B, H, F, E')
@@ -62,13 +52,11 @@ class KernelAttention(EfficientAttention):
         total = (left * state[1][..., None, :]).sum(-1, keepdim=True)  # (B, H, 1, 1)
         return (left @ state[0] / total.clamp(min=_TINY)).to(query.dtype), state
 
-    def weights(
-        self, query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool, scale: float, bias: Tensor | None
-    ) -> Tensor:
+    def weights(self, query: Tensor, key: Tensor, options: Options) -> Tensor:
         """phi(q) . phi(k), normed over the visible keys."""
-        left, right = self._features(query, key, mask, scale)
+        left, right = self._features(query, key, options.mask, options.scale)
         products = left @ right.mT
-        if causal:
+        if options.causal:
             products = products * causal_mask(query.size(-2), key.size(-2), device=query.device)
         return (products / products.sum(-1, keepdim=True).clamp(min=_TINY)).to(query.dtype)
 

@@ -6,6 +6,7 @@ Shapes: B batch, H heads, T query positions, S key positions, E width of a head.
 import torch
 from torch import Tensor, nn
 
+from course_lib.attention import Options
 from course_lib.variants.efficient.base import EfficientAttention, softmax_weights
 
 
@@ -36,30 +37,17 @@ class LinformerAttention(EfficientAttention):
         for parameter in (self.key_map, self.value_map):
             nn.init.normal_(parameter, std=max_length**-0.5)  # mixtures about as long as what they mix
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        mask: Tensor | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
-        bias: Tensor | None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """Compress, then attend."""
-        key_map, value_map = self._maps(key, mask)
-        weights = softmax_weights(query, key_map @ key, mask=None, causal=False, scale=scale, bias=None)
-        weights = torch.dropout(weights, dropout, True) if dropout > 0 else weights
+        key_map, value_map = self._maps(key, options.mask)
+        weights = softmax_weights(query, key_map @ key, options._replace(mask=None))
+        weights = torch.dropout(weights, options.dropout, True) if options.dropout > 0 else weights
         return weights @ (value_map @ value)  # (B, H, T, rank) @ (B, H, rank, E')
 
-    def weights(
-        self, query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool, scale: float, bias: Tensor | None
-    ) -> Tensor:
+    def weights(self, query: Tensor, key: Tensor, options: Options) -> Tensor:
         """Softmax over the mixtures, times the mixtures of the values; the rows do not sum to one."""
-        key_map, value_map = self._maps(key, mask)
-        return softmax_weights(query, key_map @ key, mask=None, causal=False, scale=scale, bias=None) @ value_map
+        key_map, value_map = self._maps(key, options.mask)
+        return softmax_weights(query, key_map @ key, options._replace(mask=None)) @ value_map
 
     def _maps(self, key: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The maps for these keys, (rank, S) or (B, H or 1, rank, S), zero at hidden ones."""

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from course_lib.attention import scaled_dot_product_attention
+from course_lib.attention import Options, scaled_dot_product_attention
 from course_lib.masks import combine_masks
 from course_lib.variants.efficient.base import EfficientAttention, softmax_weights
 from course_lib.variants.efficient.blocks import attend_in_blocks, from_blocks, gather_blocks, to_blocks
@@ -64,26 +64,14 @@ class SparseAttention(EfficientAttention):
         queries = torch.arange(S - T, S, device=device)[:, None]
         return self.visible(queries, torch.arange(S, device=device), S, causal)
 
-    def weights(
-        self, query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool, scale: float, bias: Tensor | None
-    ) -> Tensor:
+    def weights(self, query: Tensor, key: Tensor, options: Options) -> Tensor:
         """Those of plain attention under the pattern."""
-        mask = self._full_mask(query, key, mask, causal)
-        return softmax_weights(query, key, mask=mask, causal=False, scale=scale, bias=bias)
+        mask = self._full_mask(query, key, options.mask, options.causal)
+        return softmax_weights(query, key, options._replace(mask=mask, causal=False))
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        mask: Tensor | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
-        bias: Tensor | None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """By the backend."""
+        mask, causal, scale, dropout, bias = options
         T, S = query.size(-2), key.size(-2)
         if self.backend == "flex":
             if mask is not None or bias is not None or dropout > 0 or T != S:
@@ -96,7 +84,7 @@ class SparseAttention(EfficientAttention):
         if self.backend == "dense" or T != S or (self.backend == "auto" and work >= S):
             mask = self._full_mask(query, key, mask, causal)
             return scaled_dot_product_attention(query, key, value, mask=mask, scale=scale, dropout=dropout, bias=bias)
-        output = self._by_blocks(query, key, value, index, used, mask, causal, scale, dropout, bias)
+        output = self._by_blocks(query, key, value, index, used, options)
         g = min(self.n_global, S)
         if g and not causal:  # global queries see everything: full rows
             rows = scaled_dot_product_attention(
@@ -130,12 +118,9 @@ class SparseAttention(EfficientAttention):
         value: Tensor,
         index: Tensor,
         used: Tensor,
-        mask: Tensor | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
-        bias: Tensor | None,
+        options: Options,
     ) -> Tensor:
+        mask, causal, scale, dropout, bias = options
         B, H, n, _ = query.shape
         N, b, g = index.size(0), self.block, min(self.n_global, n)
         index, used = index.to(query.device), used.to(query.device)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from course_lib.attention import check_inputs
+from course_lib.attention import Options, check_inputs
 from course_lib.variants.efficient.base import EfficientAttention, softmax_weights
 
 
@@ -28,26 +28,14 @@ class TiledAttention(EfficientAttention):
         super().__init__()
         self.tile = tile
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        mask: Tensor | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
-        bias: Tensor | None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """Tile by tile."""
+        mask, causal, scale, _, bias = options
         return tiled_attention(query, key, value, mask=mask, causal=causal, scale=scale, bias=bias, tile=self.tile)
 
-    def weights(
-        self, query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool, scale: float, bias: Tensor | None
-    ) -> Tensor:
+    def weights(self, query: Tensor, key: Tensor, options: Options) -> Tensor:
         """Those of plain attention."""
-        return softmax_weights(query, key, mask=mask, causal=causal, scale=scale, bias=bias)
+        return softmax_weights(query, key, options)
 
 
 def tiled_attention(
