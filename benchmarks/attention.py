@@ -1,14 +1,16 @@
-"""Attention: the explicit path against the fused path against torch's own function, in time and memory.
+"""Attention: the explicit and the fused path against torch's own function and flex attention, in time and memory.
 
     python benchmarks/attention.py [--quick] [--device cpu|cuda] [--dtype float32] [--heads 4]
 
 Everything is measured in one run. In each round every implementation runs once, in an order that rotates, and a ratio
 is taken within the round, so that whatever else the machine does falls on all of them; the table shows medians.
 Memory is what a call needs at its peak beyond its inputs, measured in a process of its own on a CPU and by torch's
-allocator on CUDA. Forward and backward together include the gradients of query, key and value.
+allocator on CUDA. Forward and backward together include the gradients of query, key and value. Flex attention is
+compiled, and its map of blocks made, before it is measured; on a CPU torch has no backward pass for it.
 """
 
 import argparse
+import functools
 import statistics
 import sys
 from collections.abc import Callable
@@ -18,16 +20,31 @@ import torch
 import torch.nn.functional as F
 from harness import environment, in_fresh_process, interleave, peak_bytes, save, shared_machine
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from course_lib.attention import Backend, scaled_dot_product_attention
 
-IMPLEMENTATIONS = ("explicit", "fused", "torch")
+IMPLEMENTATIONS = ("explicit", "fused", "flex", "torch")
 PASSES = ("forward", "forward and backward")
 WIDTH = 64
 
 
-def call(name: str, causal: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def names_for(backward: bool, device: str) -> list[str]:
+    """The implementations that have this pass on this device."""
+    return [name for name in IMPLEMENTATIONS if not (name == "flex" and backward and device == "cpu")]
+
+
+@functools.cache
+def compiled_flex() -> Callable[..., Tensor]:
+    """Flex attention as its documentation says to use it."""
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def call(name: str, causal: bool, n: int, device: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return one of the implementations: (query, key, value) -> output."""
+    if name == "flex":
+        later = create_block_mask(lambda b, h, i, j: i >= j, None, None, n, n, device=device) if causal else None
+        return lambda q, k, v: compiled_flex()(q, k, v, block_mask=later)
     if name == "torch":
         return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     backend: Backend = "explicit" if name == "explicit" else "fused"
@@ -51,7 +68,7 @@ def run_once(fn: Callable[..., Tensor], inputs: list[Tensor]) -> None:
 def measure_time(n: int, causal: bool, backward: bool, rounds: int, arguments: argparse.Namespace) -> dict:
     """Median milliseconds of each implementation, and the median over the rounds of its ratio to torch."""
     inputs = make_inputs(n, arguments.heads, arguments.device, getattr(torch, arguments.dtype), backward)
-    fns = {name: call(name, causal) for name in IMPLEMENTATIONS}
+    fns = {name: call(name, causal, n, arguments.device) for name in names_for(backward, arguments.device)}
     taken = interleave({name: partial(run_once, fn, inputs) for name, fn in fns.items()}, rounds, arguments.device)
     ratios = {n: [a / b for a, b in zip(times, taken["torch"], strict=True)] for n, times in taken.items()}
     return {
@@ -63,8 +80,9 @@ def measure_time(n: int, causal: bool, backward: bool, rounds: int, arguments: a
 def peak(name: str, n: int, causal: bool, backward: bool, heads: int, device: str, dtype: str) -> int:
     """Bytes that one pass needs beyond its inputs."""
     inputs = make_inputs(n, heads, device, getattr(torch, dtype), backward)
-    fn = call(name, causal)
-    run_once(fn, [x[:, :1, :64].detach().requires_grad_(backward) for x in inputs])  # loads kernels, starts threads
+    fn = call(name, causal, n, device)
+    # The first call loads kernels and starts threads; flex compiles for the full length.
+    run_once(fn, inputs if name == "flex" else [x[:, :1, :64].detach().requires_grad_(backward) for x in inputs])
     return peak_bytes(partial(run_once, fn, inputs), device)
 
 
@@ -72,14 +90,14 @@ def measure_memory(n: int, causal: bool, backward: bool, arguments: argparse.Nam
     """MiB of each implementation at its peak."""
     more = (n, causal, backward, arguments.heads, arguments.device, arguments.dtype)
     measure = peak if arguments.device == "cuda" else partial(in_fresh_process, peak)
-    return {"mib": {name: measure(name, *more) / 2**20 for name in IMPLEMENTATIONS}}
+    return {"mib": {name: measure(name, *more) / 2**20 for name in names_for(backward, arguments.device)}}
 
 
 def table(result: dict) -> str:
     """The result as a page of Markdown."""
     where = result["environment"]
     lines = [
-        f"# Attention: explicit, fused and torch on {where['device']}",
+        f"# Attention: explicit, fused, flex and torch on {where['device']}",
         "",
         f"`{where['command']}`: torch {where['torch']}, Python {where['python']}, {where['threads']} thread(s), "
         f"{where['dtype']}, batch 1, {where['heads']} heads of {WIDTH}. Medians of interleaved rounds of "
@@ -93,15 +111,14 @@ def table(result: dict) -> str:
                 "",
                 f"## {name.capitalize()}, {'causal' if causal else 'no mask'}",
                 "",
-                "| n | rounds | torch ms | explicit / torch | fused / torch | explicit MiB | fused MiB | torch MiB |",
-                "|--:|--:|--:|--:|--:|--:|--:|--:|",
+                "| n | rounds | torch ms | explicit / torch | fused / torch | flex / torch "
+                "| explicit MiB | fused MiB | flex MiB | torch MiB |",
+                "|" + "--:|" * 10,
             ]
             for row in rows:
-                ratio, mib = row["time_ratio"], row["mib"]
-                lines.append(
-                    f"| {row['n']} | {row['rounds']} | {row['ms']['torch']:.3g} | {ratio['explicit']:.2f} "
-                    f"| {ratio['fused']:.2f} | {mib['explicit']:.1f} | {mib['fused']:.1f} | {mib['torch']:.1f} |"
-                )
+                cells = [f"{row['time_ratio'][k]:.2f}" if k in row["time_ratio"] else "-" for k in IMPLEMENTATIONS[:-1]]
+                cells += [f"{row['mib'][k]:.1f}" if k in row["mib"] else "-" for k in IMPLEMENTATIONS]
+                lines.append(f"| {row['n']} | {row['rounds']} | {row['ms']['torch']:.3g} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -115,6 +132,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.dtype = arguments.dtype or ("bfloat16" if arguments.device == "cuda" else "float32")
 
+    torch._dynamo.config.cache_size_limit = 64  # flex is compiled for each length
     lengths = [256, 512] if arguments.quick else [512, 1024, 2048, 4096, 8192]
     where = environment(arguments.device, dtype=arguments.dtype, batch=1, heads=arguments.heads, head_width=WIDTH)
     result: dict = {"name": f"attention-{arguments.device}", "environment": where, "rows": []}
