@@ -362,14 +362,14 @@ column(ax, 0, ["source tokens", "embedding + position", "self-attention", "feed-
 decoder_parts = ["target, shifted right", "embedding + position", "causal self-attention", "cross-attention"]
 column(ax, 5, [*decoder_parts, "feed-forward", "linear: logits", "softmax: next token"], palette.key)
 arrow(ax, (1.3, 3), (3.7, 3), palette.value)
-ax.text(2.5, 3.15, "context: keys, values", ha="center", fontsize=8.5, color=palette.value)
-for x, low, high, text in ((0, 1.55, 3.45, "N ×"), (5, 1.55, 4.45, "N ×")):
+ax.text(2.5, 3.1, "context:\nkeys, values", ha="center", va="bottom", fontsize=8.5, color=palette.value)
+for x, low, high in ((0, 1.55, 3.45), (5, 1.55, 4.45)):
     ax.add_patch(plt.Rectangle((x - 1.6, low), 3.2, high - low, fill=False, linestyle=":", edgecolor="#6E6E6E"))
-    ax.text(x - 1.55, low - 0.08, text, ha="left", va="top", fontsize=9)
+    ax.text(x - 1.7, (low + high) / 2 - 0.5, "N ×", ha="right", va="center", fontsize=9)
 ax.add_patch(plt.Polygon([(6.3, 6), (7.2, 6), (7.2, 0), (6.3, 0)], closed=False, fill=False, edgecolor="#6E6E6E"))
 arrow(ax, (6.6, 0), (6.3, 0))
 ax.text(7.3, 3, "append", rotation=90, va="center", fontsize=8.5)
-ax.set(xlim=(-2.3, 7.7), ylim=(-0.5, 6.5))
+ax.set(xlim=(-2.4, 7.6), ylim=(-0.5, 6.5))
 ax.axis("off")
 show(
     fig,
@@ -867,7 +867,7 @@ SamplingExplorer(
     selected=1,
     top_p=0.9,
     alt="Bars of the probabilities of the next character after “the value of ”: a few letters lead, each with less "
-    "than half. About fifteen are kept by top-p 0.9, the long tail is cut.",
+    "than half. About a dozen are kept by top-p 0.9, the long tail is cut.",
     caption="Where a word begins many letters are possible, and the nucleus is wide. Choose “the valu” above: there it "
     "is a few characters.",
 )
@@ -1193,7 +1193,7 @@ fig, ax = plt.subplots(figsize=(5.4, 2.6))
 line = torch.linspace(0, 128, 2)
 for B, color in ((1, palette.query), (4, palette.value), (16, palette.key)):
     ax.plot(line, B * line * 1024 / 2**20, color=color)
-    ax.text(129, B * 128 * 1024 / 2**20, f"{B} text{'s' * (B > 1)}", va="center", fontsize=8.5, color=color)
+    ax.text(131, B * 128 * 1024 / 2**20, f"{B} text{'s' * (B > 1)}", va="center", fontsize=8.5, color=color)
 ax.plot(lengths, [n / 2**20 for n in measured], "o", color=palette.key)
 ax.axhline(weights_bytes / 2**20, color=palette.residual, linestyle="--", linewidth=1)
 ax.text(62, weights_bytes / 2**20 + 0.04, "weights of the model", fontsize=8.5, color=palette.residual)

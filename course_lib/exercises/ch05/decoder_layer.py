@@ -26,8 +26,8 @@ def feed_forward(x, up, down):
 
 
 def decoder_layer(x, context, weights, context_mask):
-    """(B, T, D), (B, S, D), {"self": (4, D, D), "cross": (4, D, D), "up": (D, F), "down": (F, D)}, bool (B, 1, S)
-    -> (B, T, D)"""
+    """(B, T, D), (B, S, D), {"self": (4, D, D), "cross": (4, D, D), "up": (D, F), "down": (F, D)},
+    context_mask bool (B, 1, S) -> (B, T, D)"""
     T = x.size(1)
     causal = torch.ones(T, T, dtype=torch.bool).tril()
     read = norm(x)
