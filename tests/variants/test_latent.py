@@ -222,6 +222,19 @@ def test_a_cache_holds_the_latents_and_nothing_else():
     assert made.decoder.layers[0].self_attention.cached_width == C + R
 
 
+@torch.no_grad()
+def test_a_cache_of_another_dtype():
+    made, ids = model(), torch.randint(V, (B, 9))
+    cache = made.decoder.new_cache(dtype=torch.bfloat16)
+    exact = made(ids)
+    written = torch.cat(
+        [made(ids[:, :5], cache=cache), made(ids[:, 5:6], cache=cache), made(ids[:, 6:], cache=cache)], 1
+    )
+    assert written.dtype == torch.float32
+    assert cache.layers[0].self_attention.keys.dtype == torch.bfloat16
+    assert (written - exact).abs().max() < 0.05 * exact.abs().max()
+
+
 def test_counts():
     block = LatentAttention(D, H, d_latent=C, d_rotary=R, d_head=E, d_query_latent=11)
     queries = D * 11 + 11 + 11 * H * (E + R)
