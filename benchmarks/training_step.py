@@ -102,13 +102,13 @@ def ours(shape: Shape, weights: dict[str, Tensor], device: str) -> GPT:
 
 
 def our_steps(model: GPT, rows: int = 0) -> Callable[..., Callable[[Tensor], float]]:
-    """The package's update, as `Run` makes it, by precision and with or without compilation."""
+    """The package's update, as `Run` makes it, by precision and with or without compilation of the model."""
     optimizers = build_optimizers(model, TrainingConfig(**OPTIONS))
+    loss = tasks.LanguageModelling(rows=rows).loss
 
     def way(precision: str, compiled: bool = False) -> Callable[[Tensor], float]:
-        loss = tasks.LanguageModelling(rows=rows).loss
-        loss = torch.compile(loss) if compiled else loss
-        return lambda tokens: update(model, loss, [{"tokens": tokens}], optimizers, clip=1.0, precision=precision).loss
+        called = torch.compile(model) if compiled else model
+        return lambda tokens: update(called, loss, [{"tokens": tokens}], optimizers, clip=1.0, precision=precision).loss
 
     return way
 
@@ -119,15 +119,13 @@ def their_steps(model: nn.Module, *, fused: bool = True) -> Callable[..., Callab
     optimizer = torch.optim.AdamW(model.parameters(), fused=fused, **adamw)
     device = next(model.parameters()).device
 
-    def loss_of(tokens: Tensor) -> Tensor:
-        return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())  # (B, T, V) -> (B T, V)
-
     def way(precision: str, compiled: bool = False) -> Callable[[Tensor], float]:
-        compute = torch.compile(loss_of) if compiled else loss_of
+        called = torch.compile(model) if compiled else model
 
         def step(tokens: Tensor) -> float:
             with autocast(device, precision):
-                loss = compute(tokens)
+                logits = called(tokens[:, :-1])
+                loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())  # (B, T, V) -> (B T, V)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
