@@ -210,7 +210,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "RMSNorm (not taken: LayerNorm is one kernel)": {"model": {"norm": "rms"}},
 }
 TAKEN = list(CHANGES)[:-1]
-LADDER_STEPS = 200
+STEPS = 100
 
 
 def together(names: list[str], steps: int) -> Recipe:
@@ -225,7 +225,7 @@ def together(names: list[str], steps: int) -> Recipe:
     return Recipe(steps, model, training, tables)
 
 
-BEST = together(TAKEN, 100)
+BEST = together(TAKEN, STEPS)
 
 
 def main() -> None:
@@ -268,14 +268,14 @@ def ladder(text: Text, result: dict[str, Any]) -> None:
     done = [
         entry
         for entry in result.get("ladder", [])
-        if entry["steps"] == LADDER_STEPS and (entry.get("rung"), entry["changes"]) in wanted
+        if entry["steps"] == STEPS and (entry.get("rung"), entry["changes"]) in wanted
     ]
     for rung, names in wanted:
         if any((entry["rung"], entry["changes"]) == (rung, names) for entry in done):
             continue
-        recipe = together(names, LADDER_STEPS)
+        recipe = together(names, STEPS)
         model, seconds = trained(text, recipe, 0)
-        entry = {"rung": rung, "changes": names, "steps": LADDER_STEPS, "recipe": described(recipe)}
+        entry = {"rung": rung, "changes": names, "steps": STEPS, "recipe": described(recipe)}
         done.append(entry | {"loss": text.quality(model), "cpu_seconds": seconds})
         print(done[-1], flush=True)
         result |= {"ladder": done, "ladder_environment": environment()}
@@ -334,18 +334,18 @@ def ladder_lines(result: dict[str, Any]) -> list[str]:
     first = entries[0]
     lines = ["## What each change gives", ""]
     where = result["ladder_environment"]
-    lines += [f"`{where['command']}`: seed 0, {LADDER_STEPS} steps each, so that the losses compare.", ""]
+    lines += [f"`{where['command']}`: seed 0, {STEPS} steps each, so that the losses compare.", ""]
     lines += ["| change, alone | loss | difference | CPU s |", "|---|---|---|---|"]
     alone = [entry for entry in entries if entry["rung"] == "alone"]
     for entry in alone:
-        title = entry["changes"][0] if entry["changes"] else f"the recipe, cut to {LADDER_STEPS} steps"
+        title = entry["changes"][0] if entry["changes"] else f"the recipe, cut to {STEPS} steps"
         difference = f"{entry['loss'] - first['loss']:+.3f}" if entry is not first else ""
         lines.append(f"| {title} | {entry['loss']:.3f} | {difference} | {entry['cpu_seconds']:.1f} |")
     lines += ["", "| one after the other | loss | difference | CPU s |", "|---|---|---|---|"]
     rungs = [first, *(entry for entry in alone if entry["changes"] == TAKEN[:1])]
     rungs += [entry for entry in entries if entry["rung"] == "together"]
     for before, entry in zip([None, *rungs], rungs, strict=False):
-        title = f"and {entry['changes'][-1]}" if entry["changes"] else f"the recipe, cut to {LADDER_STEPS} steps"
+        title = f"and {entry['changes'][-1]}" if entry["changes"] else f"the recipe, cut to {STEPS} steps"
         difference = f"{entry['loss'] - before['loss']:+.3f}" if before else ""
         lines.append(f"| {title} | {entry['loss']:.3f} | {difference} | {entry['cpu_seconds']:.1f} |")
     return [*lines, "", "A table that holds the one before it takes its place."]

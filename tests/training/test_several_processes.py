@@ -21,7 +21,7 @@ ALONE = {"1 process", "1 process, Muon", "1 process, no accumulation"}
 def found(tmp_path_factory):
     program = Path(__file__).with_name("several_processes.py")
     with bounded.program([sys.executable, str(program), str(tmp_path_factory.mktemp("processes"))]) as process:
-        printed = bounded.output_of(process, 300)
+        printed = bounded.output_of(process, 500)
     assert process.returncode == 0, printed
     return json.loads(printed.splitlines()[-1])
 
