@@ -8,8 +8,8 @@ round, to transformers with its cache: in bfloat16 to theirs in bfloat16, else, 
 ways without a cache, which are many times slower, run once, at batch 16 for 64 new tokens.
 
 Each run replaces the rows that it measured in the record and leaves the others. The rows of the record are those of
-`--shapes 4x128`, `--shapes 6x384 --batches 1`, `--shapes 6x384 --batches 16`, and `--shapes 4x128 --batches 1 --new
-1024 --rounds 3`, also for 6x384.
+`--shapes 4x128`, `--shapes 4x128 --batches 1 --compile`, `--shapes 6x384 --batches 1`, `--shapes 6x384 --batches 16`,
+and `--batches 1 --new 1024 --rounds 3` for each shape.
 """
 
 import argparse
@@ -46,6 +46,7 @@ WAYS = {
     "ours, bfloat16": "transformers, bfloat16",
     "transformers, bfloat16": "transformers, bfloat16",
 }
+COMPILED = "ours, layers compiled"  # with --compile
 
 
 def make_models(shape: str, device: str) -> dict[str, nn.Module]:
@@ -65,6 +66,10 @@ def make_models(shape: str, device: str) -> dict[str, nn.Module]:
     for name, round_inputs in ((INT8, False), (BOTH_INT8, True)):
         found[name] = copy.deepcopy(ours)
         quantize_(found[name], round_inputs=round_inputs)
+    if COMPILED in WAYS:
+        found[COMPILED] = copy.deepcopy(ours)
+        for layer in found[COMPILED].decoder.layers:  # type: ignore[union-attr]
+            layer.compile(dynamic=True)  # the cache grows by one each step
     return found
 
 
@@ -178,11 +183,14 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--new", type=int, default=256, help="how many tokens to write")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--compile", action="store_true", help="also with layers compiled by torch.compile")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if arguments.quick:
         arguments.shapes, arguments.new, arguments.rounds = ["4x128"], 24, 3
+    if arguments.compile:
+        WAYS[COMPILED] = "transformers"
     rows = []
     for shape in arguments.shapes:
         for batch in arguments.batches:
