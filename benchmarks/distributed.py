@@ -41,6 +41,7 @@ MODELS = {
     "4x128": TransformerConfig(
         d_model=128, n_heads=4, n_decoder_layers=4, vocab_size=65, max_length=64, tie_embeddings=False, **GPT
     ),
+    "12x256": TransformerConfig(d_model=256, n_heads=4, n_decoder_layers=12, vocab_size=65, max_length=1024, **GPT),
     "124M": TransformerConfig(d_model=768, n_heads=12, n_decoder_layers=12, vocab_size=50257, max_length=1024, **GPT),
 }
 ROUNDS = 2  # of all cases in turn
@@ -195,18 +196,24 @@ def compare_losses(steps: int) -> list[dict[str, Any]]:
     return rows
 
 
-def compare_memory(model: str) -> list[dict[str, Any]]:
-    """Bytes in each process by stage of sharding, beside the formula; long texts to see what recomputing saves."""
-    config, rows = MODELS[model], []
-    short, long = config.max_length // 4, config.max_length // 2
-    cases = [(1, 0, False, long), (1, 0, True, long), *((2, stage, False, short) for stage in STAGES)]
-    for world, stage, recompute, length in cases:
-        case = Case(model, world, stage, recompute, batch=world, length=length, steps=2)
+def compare_memory(quick: bool) -> list[dict[str, Any]]:
+    """Bytes in each process by stage of sharding, and with recomputation, beside the formula."""
+    long = [("12x256", 1, 0, again, 4, 1024) for again in (False, True)]  # activations are most of it
+    long += [("124M", 1, 0, again, 1, 1024) for again in (False, True)]
+    short = [("124M", 2, stage, False, 1, 256) for stage in STAGES]
+    if quick:
+        long, short = [], [("4x128", *case[1:5], 64) for case in short]
+    rows = []
+    for model, world, stage, recompute, texts, length in [*long, *short]:
+        config = MODELS[model]
+        case = Case(model, world, stage, recompute, batch=texts * world, length=length, steps=2)
         found = run(case)
-        formula = training_memory(config, 1, length, ranks=world, sharding=stage, recompute=recompute)  # type: ignore[arg-type]
+        formula = training_memory(config, texts, length, ranks=world, sharding=stage, recompute=recompute)  # type: ignore[arg-type]
         rows.append(
             {
+                "model": model,
                 "processes": world,
+                "texts": texts,
                 "stage": stage,
                 "recompute": recompute,
                 "length": length,
@@ -240,21 +247,22 @@ def page(result: dict[str, Any]) -> str:
     if part := result.get("memory"):
         lines += [
             *heading(part, "Memory by stage of sharding"),
-            f"GPT-2 ({part['model']}), float32, AdamW, one text a process. MiB in each process: counted between two "
-            "steps, and at the peak of resident memory, the largest process of each run. The formula leaves out "
-            "buffers: DDP's, the part that FSDP has gathered, what kernels need. Between two steps FSDP2 has "
-            "given back what it gathered, at stage 2 too.",
+            "float32, AdamW; 12x256 has 12 layers, 256 wide, and 124M is GPT-2. MiB in each process: counted "
+            "between two steps, and at the peak of resident memory, the largest process of each run. Between two "
+            "steps FSDP2 has given back what it gathered, at stage 2 too. The formula adds everything up as if it "
+            "were there at once, and leaves out temporary buffers: what FSDP has gathered, the gradients of logits, "
+            "a second gradient of a tied table.",
             "",
-            "| processes | tokens | split | recomputed | weights | gradients | optimizer | by formula | activations "
-            "by formula | all by formula | peak | peak / formula | s a step |",
-            "|--:|--:|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+            "| model | texts x tokens | processes | split | recomputed | weights | gradients | optimizer | by formula "
+            "| activations by formula | all by formula | peak | peak / formula | s a step |",
+            "|---|--:|--:|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
         ]
         for row in part["rows"]:
             formula, peak = row["formula"], max(row["peak"])
             at_rest = sum(formula[name] for name in ("weights", "gradients", "optimizer"))
             counted = [f"{max(row[name]) / 2**20:,.0f}" for name in ("weights", "gradients", "optimizer")]
             lines.append(
-                f"| {row['processes']} | {row['length']} | {STAGES[row['stage']]} "
+                f"| {row['model']} | {row['texts']} x {row['length']} | {row['processes']} | {STAGES[row['stage']]} "
                 f"| {'yes' if row['recompute'] else 'no'} "
                 f"| {' | '.join(counted)} | {at_rest / 2**20:,.0f} | {formula['activations'] / 2**20:,.0f} "
                 f"| {row['formula_total'] / 2**20:,.0f} | {peak / 2**20:,.0f} | {peak / row['formula_total']:.2f} "
@@ -293,8 +301,7 @@ def main() -> None:
         steps = 4 if arguments.quick else 20
         result["losses"] = {**where, "steps": steps, "rows": compare_losses(steps)}
     if arguments.part != "losses":
-        model = "4x128" if arguments.quick else "124M"
-        result["memory"] = {**where, "model": model, "rows": compare_memory(model)}
+        result["memory"] = {**where, "rows": compare_memory(arguments.quick)}
     text = page(result)
     print(text)
     if not arguments.quick:
