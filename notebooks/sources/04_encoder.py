@@ -289,7 +289,7 @@ words = [num2words(n) for n in range(1, 12)]
 x = torch.randn(1, len(words), 64, generator=torch.Generator().manual_seed(1))  # (B, T, D)
 depths, arrived, alike = (1, 2, 4, 12, 24), {}, {}
 print("gradient at the input, and similarity of the tokens at the output")
-print(" " * 20, *(f"{depth:>7} layers" for depth in depths))
+print(f"{'layers':>20}", *(f"{depth:>14}" for depth in depths))
 for name, switches in STACKS.items():
     found = [through(fresh_encoder(depth, **switches), x) for depth in depths]
     arrived[name] = [gradients[0] for _, gradients in found]
@@ -369,7 +369,7 @@ prove("a pre-norm stream grows from layer to layer: hence its final norm", lengt
 def reversal_model(depth, seed, V=8, D=64, **switches):
     """An encoder that names a token at each position: ids (B, T) -> logits (B, T, V)."""
     torch.manual_seed(seed)
-    sizes = {"d_model": D, "n_heads": 4, "d_ff": 2 * D, "n_encoder_layers": depth, "vocab_size": V}
+    sizes = {"d_model": D, "n_heads": 4, "d_ff": D, "n_encoder_layers": depth, "vocab_size": V}
     config = TransformerConfig(**sizes, dropout=0.0, **switches)
     return nn.Sequential(Embedding(config, V), TransformerEncoder(config), nn.Linear(D, V))
 

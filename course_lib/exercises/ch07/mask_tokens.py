@@ -8,7 +8,7 @@ from course_lib.exercises.engine.tensors import integers
 
 
 def mask_tokens(tokens, special, chance, fate, others, mask_id):
-    """(B, T) ids, (B, T) bool, (B, T) in [0, 1) twice, (B, T) random ids, int -> inputs (B, T), labels (B, T)"""
+    """ids (B, T), bool, two numbers in [0, 1), random ids, all (B, T); int -> inputs, labels (B, T) each"""
     chosen = (chance < 0.15) & ~special
     labels = tokens.masked_fill(~chosen, -100)  # -100 is what cross_entropy ignores
     inputs = tokens.masked_fill(chosen & (fate < 0.8), mask_id)
