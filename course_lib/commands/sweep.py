@@ -27,7 +27,8 @@ def sweep(
 ) -> None:
     """Train small language models of many sizes on one text and read the scaling law from them.
 
-    Stop it at any time: the same command goes on where it stopped, inside a model too. Two processes:
+    Stop it at any time: it writes the table of what is there, and the same command goes on where it stopped, inside a
+    model too. Two processes:
     torchrun --standalone --nproc-per-node 2 -m course_lib.cli sweep.
 
     Example: course sweep --data mytext.txt --seeds 3
@@ -39,7 +40,7 @@ def sweep(
     from course_lib.commands.corpora import read_text
     from course_lib.data import CharTokenizer
     from course_lib.files import write_atomic
-    from course_lib.scaling.sweep import grid, run_sweep
+    from course_lib.scaling.sweep import grid, read_rows, run_sweep
 
     text = read_text(data)
     cut = len(text) - len(text) // 10
@@ -49,16 +50,20 @@ def sweep(
     if "RANK" in os.environ or not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(1)  # small models gain nothing from more
     rows = run_sweep(points, train, validation, tokenizer.vocab_size, out, rate=rate, say=typer.echo)
-    if rows is None:
-        raise typer.Exit(130)
-    if len(rows) < len(points):
+    interrupted = rows is None
+    rows = read_rows(out) if rows is None else rows
+    if len(rows) < len(points) and not interrupted:
         typer.echo(f"{len(rows)} of {len(points)} points are there; the process that ends last writes the table")
         return
-    result = {"command": " ".join(["course", *sys.argv[1:]]), **_origin(), "characters": len(text), "rows": rows}
-    page = table(result)
-    write_atomic(out / "sweep.json", json.dumps(result, indent=1) + "\n")
-    write_atomic(out / "sweep.md", page)
-    typer.echo(page)
+    if rows:
+        result = {"command": " ".join(["course", *sys.argv[1:]]), **_origin(), "characters": len(text)}
+        result |= {"points": max(len(points), len(rows)), "rows": rows}
+        page = table(result)
+        write_atomic(out / "sweep.json", json.dumps(result, indent=1) + "\n")
+        write_atomic(out / "sweep.md", page)
+        typer.echo(page)
+    if interrupted:
+        raise typer.Exit(130)
 
 
 def table(result: dict[str, Any]) -> str:
@@ -69,7 +74,7 @@ def table(result: dict[str, Any]) -> str:
         "# Loss against size",
         "",
         f"`{result['command']}`, commit {result['commit']}, on {result['machine']}, torch {result['torch']}, one "
-        f"thread: {len(rows)} runs, {minutes:.0f} CPU minutes. Losses are in nats a "
+        f"thread: {len(rows)} of {result['points']} runs, {minutes:.0f} CPU minutes. Losses are in nats a "
         f"character of held-out text. The text has {result['characters']:,} characters, nine tenths of them to train "
         f"on; the longest run reads {most:.2f} of those, "
         + ("so that none is read twice." if most <= 1 else "so that some are read more than once."),
