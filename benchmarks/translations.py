@@ -18,7 +18,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from harness import environment, save, shared_machine
+from harness import environment, save
 
 from course_lib.data import load_pairs
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("pairs", choices=COMMANDS)
     parser.add_argument("--out", type=Path, help="folder of the run [runs/NAME]")
     options = parser.parse_args()
-    where = environment()
+    where = environment() | {"command": f"python benchmarks/translations.py {options.pairs}"}  # wherever its run lies
     folder = options.out or Path("runs") / NAMES[options.pairs]
     arguments = ["train", "translate", *shlex.split(COMMANDS[options.pairs]), "--out", str(folder), "--resume"]
     subprocess.run([sys.executable, "-m", "course_lib.cli", *arguments], check=True)
@@ -67,6 +67,7 @@ def page(title: str, r: dict[str, Any]) -> str:
     """The table, the curve in numbers, and the first mistakes."""
     where = r["environment"]
     a_second = round(r["tokens"] / r["cpu_seconds"])
+    exact, nearest = (f"{100 * r[name]:.1f} %" for name in ("exact_match", "exact_match_of_the_nearest_example"))
     lines = [f"# {title}", "", f"`{r['command']}`, by `{where['command']}`", ""]
     lines += [
         f"German to English; {r['parameters']:,} parameters (2 + 2 layers, 128 wide), byte pairs learned from the "
@@ -75,16 +76,16 @@ def page(title: str, r: dict[str, Any]) -> str:
         "",
         "| | exact match | BLEU |",
         "|---|---|---|",
-        f"| the model, most likely token at each step | {r['exact_match']:.1%} | {r['bleu']:.1f} |",
-        f"| the translation of the most similar training source | {r['exact_match_of_the_nearest_example']:.1%} | "
-        f"{r['bleu_of_the_nearest_example']:.1f} |",
+        f"| the model, most likely token at each step | {exact} | {r['bleu']:.1f} |",
+        f"| the translation of the most similar training source | {nearest} | {r['bleu_of_the_nearest_example']:.1f} |",
         "",
         f"{r['cpu_seconds']:,.0f} s of CPU time in all, tokenizer, evaluations and test included; {r['tokens']:,} "
         f"target tokens, so {a_second:,} a second of CPU time. The clock showed {r['seconds']:,.0f} s, of which "
         f"{r['seconds_until_trained']:,.0f} s until it was trained: {r['tokens_per_second']:,} tokens a second. "
-        f"Peak memory {r['peak_memory_mb']:,} MB.{shared_machine(where)}",
+        f"Peak memory {r['peak_memory_mb']:,} MB. The load of the machine was {where['load_before']:.1f} before the run: "
+        "other work slows the clock, and hardly the CPU time.",
         "",
-        f"The first mistakes of {round((1 - r['exact_match']) * r['test_examples'])}:",
+        f"Mistakes, the first of {round((1 - r['exact_match']) * r['test_examples'])}:",
         "",
         "| source | right | the model |",
         "|---|---|---|",
