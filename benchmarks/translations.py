@@ -82,8 +82,8 @@ def page(title: str, r: dict[str, Any]) -> str:
         f"{r['cpu_seconds']:,.0f} s of CPU time in all, tokenizer, evaluations and test included; {r['tokens']:,} "
         f"target tokens, so {a_second:,} a second of CPU time. The clock showed {r['seconds']:,.0f} s, of which "
         f"{r['seconds_until_trained']:,.0f} s until it was trained: {r['tokens_per_second']:,} tokens a second. "
-        f"Peak memory {r['peak_memory_mb']:,} MB. The load of the machine was {where['load_before']:.1f} before the run: "
-        "other work slows the clock, and hardly the CPU time.",
+        f"Peak memory {r['peak_memory_mb']:,} MB. The load of the machine was {where['load_before']:.1f} before the "
+        "run: other work slows the clock, and hardly the CPU time.",
         "",
         f"Mistakes, the first of {round((1 - r['exact_match']) * r['test_examples'])}:",
         "",
