@@ -19,6 +19,7 @@ from course_lib.commands.jobs import peak_resident_bytes
 from course_lib.commands.recipes import TASKS, assemble
 from course_lib.data import load_tokenizer
 from course_lib.training import list_checkpoints
+from course_lib.training.checkpoints import read_checkpoint
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants import EncoderModel, from_pretrained
 
@@ -156,6 +157,28 @@ def test_resumed_is_uninterrupted(tmp_path):
     assert weights_hash(from_pretrained(parts)) == weights_hash(from_pretrained(whole))
     output = lm(parts, "--steps=12", code=2)
     assert "holds a run already; go on with it by --resume" in output
+
+
+def test_the_last_checkpoints_are_averaged_if_asked_for(tmp_path):
+    folder = tmp_path / "out"
+    lm(folder, "--steps=12", "--set=training.checkpoint_every=4", "--set=result.average=2")
+    parts = [read_checkpoint(path).part("model") for path in list_checkpoints(folder / "checkpoints")[-2:]]
+    for name, found in from_pretrained(folder).state_dict().items():
+        torch.testing.assert_close(found, (parts[0][name] + parts[1][name]) / 2)
+        assert "norm" in name or not torch.equal(found, parts[1][name])
+
+
+def test_early_stopping_leaves_the_best_weights(tmp_path):
+    folder = tmp_path / "out"
+    output = lm(folder, "--steps=60", "--learning-rate=2", "--set=training.patience=2")
+    assert (stopped := re.search(r"stopped at step (\d+): 2 evaluations, none below (\d+\.\d+)", output))
+    assert results(folder)["steps"] == int(stopped[1]) < 60
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    best = min((r for r in log if "evaluation" in r), key=lambda record: record["evaluation"])
+    assert f"{best['evaluation']:.4f}" == stopped[2]
+    kept = read_checkpoint(folder / "checkpoints" / f"step-{best['step']:08d}.json").part("model")
+    for name, found in from_pretrained(folder).state_dict().items():
+        torch.testing.assert_close(found, kept[name])
 
 
 @pytest.mark.parametrize(
