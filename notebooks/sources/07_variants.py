@@ -165,9 +165,10 @@ prove("such a stack obeys the law of causality", not complaint(testing.assert_ca
 # > **Predict**: how many parameters does GPT-2's small model save by using its token table twice?
 
 # %% id="counts-published"
+print(" " * 20 + f"{'built':>17}{'stated':>17}  by")
 for name in ("bert-base-uncased", "gpt2", "t5-base", "llama-2-7b", "llama-3-405b", "vit-base-patch16-224"):
     built = count(PUBLISHED[name].build())
-    print(f"{name:<22}{built:>17,} built{PUBLISHED[name].stated:>17,.0f} stated   {PUBLISHED[name].source}")
+    print(f"{name:<20}{built:>17,}{PUBLISHED[name].stated:>17,.0f}  {PUBLISHED[name].source}")
 
 tied = PUBLISHED["gpt2"]
 with torch.device("meta"):
