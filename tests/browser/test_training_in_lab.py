@@ -24,7 +24,10 @@ def new_run(folder, pause, **shown):
     torch.manual_seed(0)
     model = LanguageModel(TransformerConfig(**sizes, vocab_size=8))
     return Run(model, loss, data, config, folder=folder, evaluation=data[:2], **shown)"""
-TRAINING = "run = new_run(Path('interrupted'), 0.05).train(resume=True)"
+SLOW = (
+    "run = new_run(Path('interrupted'), pause=0.25).train(resume=True)"  # slow enough to be interrupted
+)
+FAST = SLOW.replace("0.25", "0")
 UNINTERRUPTED = """whole = new_run(Path("whole"), 0, shown=Silent()).train()
 same = all(torch.equal(a, b) for a, b in zip(run.model.parameters(), whole.model.parameters(), strict=True))
 print("same weights:", same, "steps:", run.step, whole.step, "records:", run.history == whole.history)"""
@@ -69,18 +72,22 @@ def until_step(notebook, number, wanted):
     )
 
 
-def interrupted_at(text):
-    return int(re.search(r"interrupted at step (\d+), checkpoint saved", text)[1])
+def interrupted_at(notebook, number):
+    """Wait for the sentence of an interrupted run, and for the end of its cell; returns the step."""
+    sentence = output(notebook, number).get_by_text(re.compile(r"interrupted at step \d+, checkpoint saved"))
+    sentence.wait_for(timeout=120_000)
+    until_idle(notebook)
+    return int(re.search(r"at step (\d+)", sentence.inner_text())[1])
 
 
 def test_interrupted_twice_and_resumed_it_ends_as_if_it_had_not_been(notebook):
-    for number, code in enumerate((SETTING, TRAINING, UNINTERRUPTED)):
+    for number, code in enumerate((SETTING, SLOW, UNINTERRUPTED)):
         notebook.type_into(number, code)
     run_cell(notebook, 0)
     until_idle(notebook)
 
     run_cell(notebook, 1)
-    until_step(notebook, 1, 40)
+    until_step(notebook, 1, 12)
     for name in ("JupyterLab Dark", "JupyterLab Light"):
         notebook.use_theme(name)
         results = Axe().run(notebook.page, context='.jp-Cell[data-windowed-list-index="1"] .jp-OutputArea')
@@ -92,22 +99,20 @@ def test_interrupted_twice_and_resumed_it_ends_as_if_it_had_not_been(notebook):
     notebook.page.evaluate("jupyterapp.shell.currentWidget.content.activate()")
     notebook.page.keyboard.press("i")
     notebook.page.keyboard.press("i")
-    until_idle(notebook)
-    first = interrupted_at(output(notebook, 1).inner_text())
-    assert 40 <= first < 200
+    first = interrupted_at(notebook, 1)
+    assert 12 <= first < 200
     assert notebook.errors() == []
 
     run_cell(notebook, 1)
-    until_step(notebook, 1, first + 10)
+    until_step(notebook, 1, first + 5)
     assert f"resumed at step {first}" in output(notebook, 1).inner_text()
     notebook.page.locator(".jp-NotebookPanel-toolbar [data-command='notebook:interrupt-kernel']").click()
-    until_idle(notebook)
-    second = interrupted_at(output(notebook, 1).inner_text())
+    second = interrupted_at(notebook, 1)
     assert first < second < 200
 
+    notebook.type_into(1, FAST)
     run_cell(notebook, 1)
     run_cell(notebook, 2)
-    until_idle(notebook)
     notebook.page.wait_for_function(
         "jupyterapp.shell.currentWidget.content.model.cells.get(2).executionCount !== null && !(" + BUSY + ")",
         timeout=120_000,
