@@ -1,12 +1,13 @@
 """One step of training a GPT-2: tokens per second, memory and utilisation beside other libraries, in the same rounds.
 
-    python benchmarks/training_step.py [--shapes 4x128 6x384 gpt2] [--rounds N] [--device cpu|cuda] [--quick]
+    python benchmarks/training_step.py [--shapes 4x128 6x384 gpt2] [--rounds N] [--compile NAMES] [--device cpu|cuda]
+        [--quick]
 
 A step is the loss, its gradient, a clip to norm 1 and AdamW, on the same batches of random tokens. All start from the
 same weights, except for x-transformers, whose layers have no biases, and must reach the same loss. The libraries use
 torch's fused AdamW; the naive tutorial and nanoGPT's way on a CPU do not. GPT-2 124M gets small batches, 2 × 256, so
-that a round is affordable, and there the naive tutorial is not compiled: its 144 heads take minutes. Each shape
-replaces its own part of the record, so that they can be measured one by one.
+that a round is affordable. Compiling takes minutes for each library and size: `--compile ours x-transformers` leaves
+the others eager. Each shape replaces its own part of the record, so that they can be measured one by one.
 """
 
 import argparse
@@ -146,15 +147,14 @@ def library(name: str, shape: Shape, weights: dict[str, Tensor], device: str, ro
     return model, their_steps(model, fused=device == "cuda" or name not in (NANO, NAIVE))
 
 
-def make(name: str, shape: Shape, weights: dict[str, Tensor], device: str) -> dict[str, Steps]:
+def make(name: str, shape: Shape, weights: dict[str, Tensor], device: str, compiled: bool) -> dict[str, Steps]:
     """The ways of one library, which share one set of weights: eager, compiled and, for ours, in bfloat16."""
     model, steps = library(name, shape, weights, device)
     usual = "bfloat16" if device == "cuda" else "float32"
     found = {name: steps(usual)}
     if name == "ours" and device == "cpu":
         found["ours, bfloat16"] = steps("bfloat16")
-    many = name == NAIVE and shape.layers * shape.heads > 100  # heads one by one, which take minutes to compile
-    if name != NANO and not many and shutil.which("g++") is not None:
+    if compiled and shutil.which("g++") is not None:
         found |= {
             f"{way}, compiled": steps("bfloat16" if "bfloat16" in way else usual, compiled=True) for way in list(found)
         }
@@ -183,14 +183,14 @@ def memory(way: str, shape_name: str, device: str) -> int:
     return peak_bytes(lambda: [step(tokens) for tokens in batches[:2]], device)
 
 
-def measure(shape_name: str, rounds: int, device: str) -> dict[str, Any]:
-    """Everything about one shape."""
+def measure(shape_name: str, rounds: int, device: str, compiled: list[str]) -> dict[str, Any]:
+    """Everything about one shape; the libraries in `compiled` also compile their models."""
     shape = shape_for(shape_name, device)
     where = environment(device, transformers=version("transformers"), x_transformers=version("x-transformers"))
     weights = dict(published(shape).state_dict())
     ways: dict[str, Steps] = {}
     for name in ("ours", *PEERS, NANO):
-        for way, steps in make(name, shape, weights, device).items():
+        for way, steps in make(name, shape, weights, device, name in compiled).items():
             steps()
             ways[way] = steps
             print(f"{shape_name}: {way}, loss {steps.losses[0]:.6f}", file=sys.stderr, flush=True)
@@ -338,6 +338,8 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument("--rounds", type=int, help=f"{ROUNDS} unless given")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
+    names = ["ours", *PEERS]
+    parser.add_argument("--compile", nargs="*", choices=names, default=names, help="whose models to compile as well")
     parser.add_argument("--quick", action="store_true", help="three rounds of the smallest shape; writes nothing")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
@@ -350,7 +352,7 @@ def main() -> None:
     result = {"name": name, "shapes": {} if arguments.quick else shapes}
     for shape in ["4x128"] if arguments.quick else arguments.shapes:
         rounds = arguments.rounds or (3 if arguments.quick else ROUNDS[shape])
-        result["shapes"][shape] = measure(shape, rounds, arguments.device)
+        result["shapes"][shape] = measure(shape, rounds, arguments.device, arguments.compile)
         result["shapes"] = {known: result["shapes"][known] for known in SHAPES if known in result["shapes"]}
         if not arguments.quick:
             save(result, page(result))
