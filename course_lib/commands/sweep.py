@@ -57,7 +57,7 @@ def sweep(
         return
     if rows:
         result = {"command": " ".join(["course", *sys.argv[1:]]), **_origin(), "characters": len(text)}
-        result |= {"points": max(len(points), len(rows)), "rows": rows}
+        result |= {"learning_rate": rate, "points": max(len(points), len(rows)), "rows": rows}
         page = table(result)
         write_atomic(out / "sweep.json", json.dumps(result, indent=1) + "\n")
         write_atomic(out / "sweep.md", page)
@@ -78,6 +78,8 @@ def table(result: dict[str, Any]) -> str:
         f"character of held-out text. The text has {result['characters']:,} characters, nine tenths of them to train "
         f"on; the longest run reads {most:.2f} of those, "
         + ("so that none is read twice." if most <= 1 else "so that some are read more than once."),
+        "",
+        f"The learning rate rises to {result['learning_rate']:g} over the width and falls to zero at the last token.",
         "",
         "| parameters | in layers | tokens | seed | FLOP | training loss | loss | CPU seconds |",
         "|--:|--:|--:|--:|--:|--:|--:|--:|",

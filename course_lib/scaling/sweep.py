@@ -36,7 +36,8 @@ LENGTH, BATCH = 64, 16
 HELD_OUT_TOKENS = 131_072  # of the held-out text that are enough to compare models: all are measured on the same
 
 # The learning rate, times the width. Of 0.16, 0.32, 0.64 and 1.28 the one with the lowest training loss, averaged over
-# the shapes 1x32, 2x48 and 3x96 at the smallest budget; held-out text and held-out model had no part in the choice.
+# models of the fit at the smallest budget (2.297, 2.250, 2.277 and 2.452 on Python's standard library, by `course sweep
+# --learning-rate RATE --shapes 1x32,2x48,3x96 --tokens 200000 --seeds 1`); no held-out loss had a part in the choice.
 RATE = 0.32
 
 
