@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +13,11 @@ import torch
 from typer.testing import CliRunner
 
 from course_lib import cli
-from course_lib.scaling import PowerLaw
+from course_lib.scaling import PowerLaw, record, sweep
 from course_lib.scaling.sweep import Point, grid, model_config, read_rows, read_sweep, run_sweep
 from course_lib.training import Run
 
+ROOT = Path(__file__).parents[2]
 SHAPES = "1x8,1x16,1x32,1x64,2x96"
 SMALL = ["sweep", "--tokens", "2048,3072,4096", "--shapes", SHAPES, "--seeds", "1"]
 TEXT = "the quick brown fox jumps over the lazy dog and then it sleeps. " * 300
@@ -126,9 +129,50 @@ def test_the_command(tmp_path):
 def test_the_command_under_torchrun(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text(TEXT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--local-addr=127.0.0.1",
+        "--nproc-per-node",
+        "2",
+        "-m",
+    ]
     small = ["sweep", "--tokens", "2048", "--shapes", "1x8,1x16,1x24", "--seeds", "1"]
     command += ["course_lib.cli", *small, "--data", str(text), "--out", str(tmp_path / "out")]
     subprocess.run(command, check=True, capture_output=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert len(read_rows(tmp_path / "out")) == 3
     assert "No law" in (tmp_path / "out" / "sweep.md").read_text()
+
+
+def test_the_record_is_complete_and_its_page_is_of_it():
+    found = record("sweep")
+    assert {"command", "commit", "machine", "torch", "characters", "rows"} <= set(found)
+    assert max(row["epochs"] for row in found["rows"]) <= 1, "no text is read twice"
+    page = (ROOT / "benchmarks/results/sweep.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    assert [float(line.split("|")[7]) for line in rows] == [round(row["loss"], 4) for row in found["rows"]]
+    assert found["command"] in page
+    reading = read_sweep(found["rows"], n_resamples=20)
+    assert float(re.search(r"it predicts ([\d.]+) \(", page)[1]) == pytest.approx(reading.predicted, rel=1e-3)
+    assert reading.held_out_size > 4 * max(reading.sizes)
+
+
+def test_an_unknown_record_is_refused():
+    with pytest.raises(ValueError, match="expected one of"):
+        record("nothing")
+
+
+def test_an_interrupted_command_writes_what_is_there(tmp_path, monkeypatch):
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    first = "layers1-width8-tokens2048-seed0"
+    run_point = sweep.run_point
+    monkeypatch.setattr(
+        sweep, "run_point", lambda point, *a, **k: run_point(point, *a, **k) if point.name == first else None
+    )
+    result = CliRunner().invoke(cli.app, [*SMALL, "--data", str(text), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 130, result.output
+    assert "the same command goes on" in result.output
+    assert "1 of 13 runs" in (tmp_path / "out" / "sweep.md").read_text()
