@@ -155,7 +155,8 @@ def run(case: Case) -> list[dict[str, Any]]:
     print(case, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "found.json")
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.world)]
+        torchrun = f"torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node={case.world}"
+        launcher = ["-m", *torchrun.split()]
         command = [sys.executable, *(launcher if case.world > 1 else []), __file__]
         # Freed blocks go back to the system at once, so that resident memory is what is in use.
         environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"} if case.model != "4x128" else None

@@ -111,7 +111,8 @@ def test_prepared_data_trains_in_two_processes(page_folder):
     small += ["training.accumulation=2", "batches.batch_size=4", "training.warmup=1", "training.evaluate_every=0"]
     words = [word for word in words if word != "--compile"] + ["--device", "cpu", "--steps", "2"]
     words += ["--parallel", "fsdp", "--checkpoint-activations", *(f"--set={setting}" for setting in small)]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    torchrun = "torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node=2"
+    launcher = [sys.executable, "-m", *torchrun.split(), "-m"]
     done = subprocess.run(
         [*launcher, "course_lib.cli", *words], capture_output=True, text=True, timeout=200, env=environment
     )
