@@ -234,8 +234,7 @@ def page(result: dict[str, Any]) -> str:
         lines += [
             *heading(part, "Losses and tokens a second"),
             f"{part['steps']} steps of a model of 4 layers, 128 wide, on the same batches of 32 x 64 random tokens. "
-            "Tokens a second are those of the fastest step of two runs, bytes those that each process sends in a step, "
-            "by formula.",
+            f"Tokens a second are those of {part['counted']}, bytes those that each process sends in a step, by formula.",
             "",
             "| processes | | last loss | largest difference from one process | tokens a second | sent, MB |",
             "|--:|---|--:|--:|--:|--:|",
@@ -300,7 +299,8 @@ def main() -> None:
     where = {**environment(), "clock": "wall time"}
     if arguments.part != "memory":
         steps = 4 if arguments.quick else 20
-        result["losses"] = {**where, "steps": steps, "rows": compare_losses(steps)}
+        counted = f"the fastest step of {ROUNDS} runs"
+        result["losses"] = {**where, "steps": steps, "counted": counted, "rows": compare_losses(steps)}
     if arguments.part != "losses":
         result["memory"] = {**where, "rows": compare_memory(arguments.quick)}
     text = page(result)
