@@ -233,8 +233,9 @@ def page(result: dict[str, Any]) -> str:
     if part := result.get("losses"):
         lines += [
             *heading(part, "Losses and tokens a second"),
-            f"{part['steps']} steps of a model of 4 layers, 128 wide, on the same batches of 32 x 64 random tokens. Tokens "
-            f"a second are those of {part['counted']}, bytes those that each process sends in a step, by formula.",
+            f"{part['steps']} steps of a model of 4 layers, 128 wide, on the same batches of 32 x 64 random tokens. "
+            f"Tokens a second are those of {part['counted']}, bytes those that each process sends in a step, "
+            "by formula.",
             "",
             "| processes | | last loss | largest difference from one process | tokens a second | sent, MB |",
             "|--:|---|--:|--:|--:|--:|",
