@@ -374,6 +374,7 @@ def reversal_model(depth, seed, V=8, D=64, **switches):
     return nn.Sequential(Embedding(config, V), TransformerEncoder(config), nn.Linear(D, V))
 
 
+# %% id="reversal-train"
 def train_reversal(model, rate=3e-3, warm_up=0, steps=150, seed=0, V=8, T=6, B=24):
     """Train with Adam, no longer than there is something to learn; return accuracy on new sequences."""
     generator, optimizer = torch.Generator().manual_seed(seed), torch.optim.Adam(model.parameters(), fused=True)
@@ -960,7 +961,7 @@ def mlm_loss(rows, generator):
 
 
 reader, character_head = new_encoder(seed=1), nn.Linear(48, 4 + len(ids))
-fit([*reader.parameters(), *character_head.parameters()], mlm_loss, steps=500, rate=5e-3, seed=1)
+fit([*reader.parameters(), *character_head.parameters()], mlm_loss, steps=400, rate=5e-3, seed=1)
 
 # %% id="mlm-measured" tags=["tol:0.03"]
 with torch.no_grad():
