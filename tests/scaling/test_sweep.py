@@ -129,16 +129,8 @@ def test_the_command(tmp_path):
 def test_the_command_under_torchrun(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text(TEXT)
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--local-addr=127.0.0.1",
-        "--nproc-per-node",
-        "2",
-        "-m",
-    ]
+    torchrun = "torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node=2"
+    command = [sys.executable, "-m", *torchrun.split(), "-m"]
     small = ["sweep", "--tokens", "2048", "--shapes", "1x8,1x16,1x24", "--seeds", "1"]
     command += ["course_lib.cli", *small, "--data", str(text), "--out", str(tmp_path / "out")]
     subprocess.run(command, check=True, capture_output=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
