@@ -619,7 +619,7 @@ show(
 #
 # *Under conditions:* one text, one recipe, rates that suit each size, and enough data. This experiment shows that the
 # loss falls, by less and less, and about where a larger model lands. It cannot tell the exponent: five sizes
-# within a factor of twelve, and seeds that differ by several per cent.
+# within a factor of eight, and seeds that differ by several per cent.
 #
 # ### 6.1 The same, longer
 #
