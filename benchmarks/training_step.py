@@ -183,7 +183,7 @@ def memory(way: str, shape_name: str, device: str) -> int:
     return peak_bytes(lambda: [step(tokens) for tokens in batches[:2]], device)
 
 
-def measure(shape_name: str, rounds: int, device: str, compiled: list[str]) -> dict[str, Any]:
+def measure(shape_name: str, rounds: int, device: str, compiled: list[str], with_memory: bool) -> dict[str, Any]:
     """Everything about one shape; the libraries in `compiled` also compile their models."""
     shape = shape_for(shape_name, device)
     where = environment(device, transformers=version("transformers"), x_transformers=version("x-transformers"))
@@ -223,9 +223,9 @@ def measure(shape_name: str, rounds: int, device: str, compiled: list[str]) -> d
         )
     ways.clear()
     gc.collect()
-    with_memory = ["ours", "ours, bfloat16", *PEERS, NANO]
-    if shape.vocabulary > 10_000:
-        with_memory.append(f"ours, {CHUNKED}")
+    weighed = ["ours", "ours, bfloat16", *PEERS, NANO] if with_memory else []
+    if with_memory and shape.vocabulary > 10_000:
+        weighed.append(f"ours, {CHUNKED}")
     return {
         "environment": where,
         "rounds": rounds,
@@ -234,7 +234,7 @@ def measure(shape_name: str, rounds: int, device: str, compiled: list[str]) -> d
         "peak_flops_per_second": peaks,
         "rows": rows,
         "comparisons": comparisons(taken),
-        "memory_bytes": {name: in_fresh_process(memory, name, shape_name, device) for name in with_memory},
+        "memory_bytes": {name: in_fresh_process(memory, name, shape_name, device) for name in weighed},
     }
 
 
@@ -340,6 +340,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
     names = ["ours", *PEERS]
     parser.add_argument("--compile", nargs="*", choices=names, default=names, help="whose models to compile as well")
+    parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True, help="also measure memory")
     parser.add_argument("--quick", action="store_true", help="three rounds of the smallest shape; writes nothing")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
@@ -352,7 +353,7 @@ def main() -> None:
     result = {"name": name, "shapes": {} if arguments.quick else shapes}
     for shape in ["4x128"] if arguments.quick else arguments.shapes:
         rounds = arguments.rounds or (3 if arguments.quick else ROUNDS[shape])
-        result["shapes"][shape] = measure(shape, rounds, arguments.device, arguments.compile)
+        result["shapes"][shape] = measure(shape, rounds, arguments.device, arguments.compile, arguments.memory)
         result["shapes"] = {known: result["shapes"][known] for known in SHAPES if known in result["shapes"]}
         if not arguments.quick:
             save(result, page(result))
