@@ -961,7 +961,7 @@ def mlm_loss(rows, generator):
 
 
 reader, character_head = new_encoder(seed=1), nn.Linear(48, 4 + len(ids))
-fit([*reader.parameters(), *character_head.parameters()], mlm_loss, steps=400, rate=5e-3, seed=1)
+fit([*reader.parameters(), *character_head.parameters()], mlm_loss, steps=500, rate=5e-3, seed=1)
 
 # %% id="mlm-measured" tags=["tol:0.03"]
 with torch.no_grad():
