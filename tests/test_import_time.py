@@ -16,6 +16,7 @@ HEAVY = {
     "transformers",
     "requests",
     "pooch",
+    "scipy",
 }
 
 
@@ -40,6 +41,7 @@ def test_the_measure_sees_what_is_loaded():
         ("import course_lib.testing", {"torch", "numpy"}),
         ("import course_lib.data", {"torch", "numpy"}),
         ("import course_lib.variants", {"torch", "numpy"}),
+        ("import course_lib.scaling", {"torch", "numpy"}),
         ("import course_lib.exercises", set()),
     ],
 )

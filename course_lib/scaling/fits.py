@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import least_squares
-from scipy.special import logsumexp, softmax
 
 Array = NDArray[np.float64]
 HUBER = 1e-3  # differences of logarithms beyond this count linearly, not squared
@@ -182,6 +180,8 @@ def compute_optimal(surface: LossSurface, flops: float) -> Optimum:
 
 def _minimise(design: Array, log_y: Array, starts: Sequence[Sequence[float]]) -> Array:
     """The unknowns (U,) whose terms exp(design @ unknowns), summed over (K, n, U), are nearest to y."""
+    from scipy.optimize import least_squares
+    from scipy.special import logsumexp, softmax
 
     def differences(unknowns: Array) -> Array:
         return logsumexp(design @ unknowns, axis=0) - log_y
