@@ -656,7 +656,7 @@ for column, words in (("parameters", "all parameters"), ("layer_parameters", "th
     prove(f"counting {words}, one budget predicts the held-out loss within 4 %", abs(reading.error) < 0.04)
     prove(f"counting {words}, all budgets predict it within 2 %", abs(reading.surface_error) < 0.02)
 
-# %% id="recorded-figure"
+# %% id="recorded-figure" tags=["long-cell"]
 reading = readings["parameters"]
 fig, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.2))
 grid = torch.logspace(math.log10(reading.sizes[0] / 1.2), math.log10(reading.held_out_size * 1.2), 60)
