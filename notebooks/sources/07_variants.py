@@ -847,9 +847,8 @@ show(
 # *False.* Exact attention does not need a table, so what is scarce beyond 4096 tokens is time. A window or a feature
 # map wins time, once n is a few thousand, by leaving something out; the errors on a real model's inputs say how much.
 # On a trained model none of the approximations is free, and the fused kernel is the default for good reason. Flex
-# compiles a pattern into one kernel, which needs a map of the visible blocks. In this record the map was found anew in
-# each call from a table of all pairs, and that alone costs the square of n. The library now finds it once for a pattern
-# and keeps it.
+# compiles a pattern into one kernel, which needs a map of the visible blocks. Finding it costs the square of n; the
+# library finds it once for a pattern and keeps it, so that these times are without it.
 
 # %% [markdown] id="parts"
 # ## 10 Three parts that are exchanged
