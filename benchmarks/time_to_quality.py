@@ -34,6 +34,7 @@ from course_lib.data import CharTokenizer, tiny_shakespeare
 from course_lib.layers import BigramEmbedding
 from course_lib.training import Run, Silent, TrainingConfig, evaluate, tasks
 from course_lib.transformer import LanguageModel, TransformerConfig
+from course_lib.variants.short_attention import ShortAttention
 
 NAME = "time-to-quality"
 NANOGPT = 1.8857  # the loss that nanoGPT's own code reached here with its recipe
@@ -81,29 +82,6 @@ class RunEmbedding(BigramEmbedding):
             row = number * 2_654_435_761 % 2**32 % table.num_embeddings  # Knuth's multiplicative hash
             found = found + F.pad(table(row), (0, 0, n - 1, 0))
         return found
-
-
-class ShortAttention(nn.Module):
-    """Causal attention by two batched products: in bfloat16 on a CPU, at 64 positions, faster than the fused kernel."""
-
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        causal: bool = False,
-        scale: float | None = None,
-        **others: Any,
-    ) -> Tensor:
-        """Query, key and value (B, H, T, E) to (B, H, T, E)."""
-        if not causal or any(others.values()):
-            raise ValueError("others: expected plain causal attention")
-        n, E = query.size(-2), query.size(-1)
-        mask = torch.full((n, n), -math.inf, dtype=query.dtype).triu(1)
-        flat = [x.flatten(0, 1) for x in (query, key, value)]  # (B, H, T, E) -> (B * H, T, E)
-        scores = torch.baddbmm(mask, flat[0], flat[1].mT, alpha=E**-0.5 if scale is None else scale)
-        return (scores.softmax(dim=-1).to(value.dtype) @ flat[2]).view_as(query)
 
 
 class Windows:
