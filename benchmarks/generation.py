@@ -1,15 +1,17 @@
-"""Generation: tokens per second in float32, bfloat16 and with int8 weights, against `generate` of transformers.
+"""Generation: tokens per second in float32, bfloat16 and int8, packed and compiled, against `generate` of transformers.
 
     python benchmarks/generation.py [--quick] [--device cpu|cuda] [--shapes 6x384 gpt2] [--batches 1 16] [--new 256]
 
 A GPT-2 with random weights is saved by transformers and opened by `course_lib.variants.GPT`. All continue the same
 prompt of 16 tokens greedily. In each round every way runs once, in an order that rotates; a ratio is taken within the
 round, to transformers with its cache: in bfloat16 to theirs in bfloat16, else, int8 included, to theirs in float32. The
-ways without a cache, which are many times slower, run once, at batch 16 for 64 new tokens.
+ways without a cache, which are many times slower, run once, at batch 16 for 64 new tokens. Packed is what
+`course_lib.variants.packed.pack_` does; compiled is `model.decoder.compile(dynamic=True)`, which takes a minute before
+the first token.
 
 Each run replaces the rows that it measured in the record and leaves the others. The rows of the record are those of
-`--shapes 4x128`, `--shapes 4x128 --batches 1 --compile`, `--shapes 6x384 --batches 1`, `--shapes 6x384 --batches 16`,
-and `--batches 1 --new 1024 --rounds 3` for each shape.
+`--shapes 4x128 6x384 --compile`, `--shapes 4x128 6x384 --batches 1 --new 1024 --rounds 3`, and
+`--shapes gpt2 --new 64 --rounds 3`.
 """
 
 import argparse
@@ -28,6 +30,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from course_lib.generation import generate
 from course_lib.variants import GPT
 from course_lib.variants.int8 import quantize_
+from course_lib.variants.packed import pack_
 
 SHAPES = {  # layers, width, heads, vocabulary
     "4x128": (4, 128, 4, 65),
@@ -36,20 +39,24 @@ SHAPES = {  # layers, width, heads, vocabulary
 }
 PROMPT, POSITIONS = 16, 1152
 NEW_WITHOUT_CACHE = {1: 256, 16: 64}
-OURS, INT8, BOTH_INT8 = "ours", "ours, int8 weights", "ours, int8 weights and inputs"
+OURS, PACKED, INT8, BOTH_INT8 = "ours", "ours, packed", "ours, int8 weights", "ours, int8 weights and inputs"
+HALF, PACKED_HALF = "ours, bfloat16", "ours, bfloat16, packed"
+THEIRS, THEIR_HALF = "transformers", "transformers, bfloat16"
 # way -> what its ratio is to
 WAYS = {
-    OURS: "transformers",
-    INT8: "transformers",
-    BOTH_INT8: "transformers",
-    "transformers": "transformers",
-    "ours, bfloat16": "transformers, bfloat16",
-    "transformers, bfloat16": "transformers, bfloat16",
+    OURS: THEIRS,
+    PACKED: THEIRS,
+    INT8: THEIRS,
+    BOTH_INT8: THEIRS,
+    THEIRS: THEIRS,
+    HALF: THEIR_HALF,
+    PACKED_HALF: THEIR_HALF,
+    THEIR_HALF: THEIR_HALF,
 }
-COMPILED = "ours, layers compiled"  # with --compile
+COMPILED = {PACKED: "ours, packed, compiled", INT8: "ours, int8 weights, compiled"}  # with --compile
 
 
-def make_models(shape: str, device: str) -> dict[str, nn.Module]:
+def make_models(shape: str, batch: int, device: str) -> dict[str, nn.Module]:
     """The same random weights for every way; large enough that greedy choices are clear."""
     layers, width, heads, vocabulary = SHAPES[shape]
     torch.manual_seed(0)
@@ -60,16 +67,19 @@ def make_models(shape: str, device: str) -> dict[str, nn.Module]:
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
         ours = GPT.from_pretrained(folder)
-    found = {"transformers": theirs.to(device).eval(), OURS: ours.to(device).eval()}
-    for name in ("ours", "transformers"):
-        found[f"{name}, bfloat16"] = copy.deepcopy(found[name]).bfloat16()
+    found = {THEIRS: theirs.to(device).eval(), OURS: ours.to(device).eval()}
+    for plain, half in ((OURS, HALF), (THEIRS, THEIR_HALF)):
+        found[half] = copy.deepcopy(found[plain]).bfloat16()
+    for plain, name in ((OURS, PACKED), (HALF, PACKED_HALF)):
+        found[name] = copy.deepcopy(found[plain])
+        pack_(found[name], rows=batch)
     for name, round_inputs in ((INT8, False), (BOTH_INT8, True)):
         found[name] = copy.deepcopy(ours)
         quantize_(found[name], round_inputs=round_inputs)
-    if COMPILED in WAYS:
-        found[COMPILED] = copy.deepcopy(ours)
-        for layer in found[COMPILED].decoder.layers:  # type: ignore[union-attr]
-            layer.compile(dynamic=True)  # the cache grows by one each step
+    for plain, name in COMPILED.items():
+        if name in WAYS:
+            found[name] = copy.deepcopy(found[plain])
+            found[name].decoder.compile(dynamic=True)  # type: ignore[operator]  # the cache grows by one each step
     return found
 
 
@@ -91,7 +101,7 @@ def logit_error(model: nn.Module, reference: nn.Module, tokens: Tensor) -> dict[
 @torch.no_grad()
 def measure(shape: str, batch: int, new: int, rounds: int, device: str, without_cache: bool) -> dict:
     """Tokens per second of each way, its ratio, the tokens it has in common with transformers, its logits' error."""
-    models = make_models(shape, device)
+    models = make_models(shape, batch, device)
     prompt = torch.randint(SHAPES[shape][-1], (batch, PROMPT), device=device)
     work = {name: way(models[name], prompt, new) for name in WAYS}
     written = {name: fn()[:, PROMPT:] for name, fn in work.items()}
@@ -107,7 +117,7 @@ def measure(shape: str, batch: int, new: int, rounds: int, device: str, without_
         "tokens_per_second": speeds,
         "ratio": found,
         "same_tokens": {n: (written[n] == written[WAYS[n]]).float().mean().item() for n in WAYS if n != WAYS[n]},
-        "logit_error": {n: logit_error(models[n], models[OURS], tokens) for n in WAYS if n.startswith("ours, ")},
+        "logit_error": {n: logit_error(models[n], models[OURS], tokens) for n in WAYS if n.startswith(f"{OURS}, ")},
     }
     if without_cache:
         fewer = min(new, NEW_WITHOUT_CACHE.get(batch, new))
@@ -115,7 +125,7 @@ def measure(shape: str, batch: int, new: int, rounds: int, device: str, without_
             "new": fewer,
             "tokens_per_second": {
                 name: batch * fewer / seconds(way(models[name], prompt, fewer, use_cache=False), device)
-                for name in (OURS, "transformers")
+                for name in (OURS, THEIRS)
             },
         }
     return row
@@ -153,7 +163,7 @@ def table(result: dict) -> str:
             )
         slow = row.get("without_cache", {"tokens_per_second": {}})
         for name, speed in slow["tokens_per_second"].items():
-            ratio = speed / row["tokens_per_second"]["transformers"]
+            ratio = speed / row["tokens_per_second"][THEIRS]
             lines.append(f"{start} | {slow['new']} | {name}, no cache | {speed:,.0f} | {ratio:.3f} | | | | | |")
     lines += ["", "Measured by", ""]
     environments = {row["environment"]["command"]: row["environment"] for row in rows}
@@ -183,14 +193,14 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--new", type=int, default=256, help="how many tokens to write")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--compile", action="store_true", help="also with layers compiled by torch.compile")
+    parser.add_argument("--compile", action="store_true", help="also with the decoder compiled by torch.compile")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if arguments.quick:
         arguments.shapes, arguments.new, arguments.rounds = ["4x128"], 24, 3
     if arguments.compile:
-        WAYS[COMPILED] = "transformers"
+        WAYS.update(dict.fromkeys(COMPILED.values(), THEIRS))
     rows = []
     for shape in arguments.shapes:
         for batch in arguments.batches:

@@ -38,7 +38,7 @@ def generate(
     from course_lib.data import load_tokenizer
     from course_lib.generation import stream
 
-    network = _load(model, device, int8=int8, bf16=bf16)
+    network = _load(model, device, int8=int8, bf16=bf16, rows=1)
     where = next(network.parameters()).device
     tokenizer = load_tokenizer(model)
     prompt = prompt or sys.stdin.read().rstrip("\n")
@@ -82,7 +82,7 @@ def translate(
     from course_lib.data import load_tokenizer
     from course_lib.transformer import Transformer
 
-    network = _load(model, device, int8=int8, bf16=bf16)
+    network = _load(model, device, int8=int8, bf16=bf16, rows=16)
     if not isinstance(network, Transformer):
         raise ValueError(f"{model}: expected an encoder-decoder, got a {type(network).__name__}")
     lines = texts or [line.rstrip("\n") for line in sys.stdin]
@@ -90,16 +90,19 @@ def translate(
         typer.echo(line)
 
 
-def _load(folder: Path, device: str | None, *, int8: bool, bf16: bool) -> Any:
-    """Open a model for use on a device."""
+def _load(folder: Path, device: str | None, *, int8: bool, bf16: bool, rows: int) -> Any:
+    """Open a model for use on a device, to decode about so many examples at once."""
     import torch
 
     from course_lib.training.distributed import default_device
     from course_lib.variants import from_pretrained
     from course_lib.variants.int8 import quantize_
+    from course_lib.variants.packed import pack_
 
     network = from_pretrained(folder).eval()
     network.to(torch.device(device or default_device()), torch.bfloat16 if bf16 else None)
     if int8:
         quantize_(network)
+    elif next(network.parameters()).is_cpu:
+        pack_(network, rows=rows)
     return network

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.variants.lora import LoRALinear
+from course_lib.variants.packed import NO_KERNEL, FrozenLinear, replace_linear_maps
 
 _HIGHEST = 127  # levels are -127 to 127: as many on either side of zero
 _FEW_ROWS = 16  # with more, torch's kernel for 8-bit weights loses against making floats of them first
@@ -22,7 +22,7 @@ _ALIGNED = 32  # that kernel reads whole vectors, past the end of a row of anoth
 _LARGER = 2.0**10  # the kernel for 8-bit inputs knows no step of theirs below 6e-5, so it gets them larger
 
 
-class Int8Linear(nn.Module):
+class Int8Linear(FrozenLinear):
     """A frozen linear map whose weights are levels times a step for each output: (..., D_in) -> (..., D_out).
 
     A weight is off by at most half a step, so output o by at most step[o] / 2 times the sum of the inputs' sizes.
@@ -44,9 +44,7 @@ class Int8Linear(nn.Module):
     bias: Tensor | None
 
     def __init__(self, base: nn.Linear, *, round_inputs: bool = False) -> None:
-        super().__init__()
-        if not isinstance(base, nn.Linear):
-            raise TypeError(f"base: expected an nn.Linear, got {type(base).__name__}")
+        super().__init__(base)
         weight = base.weight.detach().float()
         if not weight.isfinite().all():
             raise ValueError("base: expected finite weights, got NaN or infinity")
@@ -54,13 +52,9 @@ class Int8Linear(nn.Module):
         # A step that bfloat16 holds exactly is still right after `.to(torch.bfloat16)`. A row of zeros has any step.
         step = (largest / _HIGHEST).bfloat16().float().masked_fill(largest == 0, 1.0)
         levels = (weight / step[:, None]).round().clamp(-_HIGHEST, _HIGHEST)
-        self.out_features, self.in_features = weight.shape
         self.round_inputs = round_inputs
         self.register_buffer("levels", levels.to(torch.int8))
         self.register_buffer("step", step.to(base.weight.dtype))
-        self.register_buffer("bias", None if base.bias is None else base.bias.detach().clone())
-        self._packed: Any = None
-        self.eval()
 
     @property
     def weight(self) -> Tensor:
@@ -74,7 +68,7 @@ class Int8Linear(nn.Module):
                 "Int8Linear: gradients do not pass through integers; call model.eval(), use torch.no_grad(), "
                 "and train with float weights"
             )
-        if x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16) and x.size(-1) == self.in_features:
+        if x.is_cpu and x.dtype in (torch.float32, torch.bfloat16) and x.size(-1) == self.in_features:
             found = self._with_integers(x) if self.round_inputs else self._with_bfloat16(x)
             if found is not None:
                 return found
@@ -82,8 +76,7 @@ class Int8Linear(nn.Module):
 
     def extra_repr(self) -> str:
         """What print shows."""
-        inputs = ", round_inputs=True" if self.round_inputs else ""
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}{inputs}"
+        return super().extra_repr() + (", round_inputs=True" if self.round_inputs else "")
 
     def _with_bfloat16(self, x: Tensor) -> Tensor | None:
         """(..., D_in) -> (..., D_out), or None for what the kernel is not good for."""
@@ -92,34 +85,20 @@ class Int8Linear(nn.Module):
         if self._packed is None:
             self._packed = self.step.bfloat16()
         rows = x.bfloat16().reshape(-1, self.in_features)  # (..., D_in) -> (N, D_in)
-        found = torch._weight_int8pack_mm(rows, self.levels, self._packed).to(x.dtype)
-        found = found if self.bias is None else found.add_(self.bias)
-        return found.view(*x.shape[:-1], self.out_features)  # (N, D_out) -> (..., D_out)
+        found = torch._weight_int8pack_mm(rows, self.levels, self._packed)
+        found = found if self.bias is None else found + self.bias  # in the wider of the two dtypes
+        return found.to(x.dtype).view(*x.shape[:-1], self.out_features)  # (N, D_out) -> (..., D_out)
 
     def _with_integers(self, x: Tensor) -> Tensor | None:
         """(..., D_in) -> (..., D_out), or None where torch has no kernel for it or the inputs hold NaN."""
         if self._packed is None:
             self._packed = _pack(self.levels, self.step, self.bias)
-        if self._packed is _NO_KERNEL:
+        if self._packed is NO_KERNEL:
             return None
         try:
             return self._packed(x.float() * _LARGER).to(x.dtype)
         except RuntimeError:
             return None
-
-    def _apply(self, fn: Any, recurse: bool = True) -> "Int8Linear":
-        """Moved to another device or dtype: pack anew."""
-        self._packed = None
-        return super()._apply(fn, recurse)
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        """Other weights: pack anew."""
-        self._packed = None
-        super()._load_from_state_dict(*arguments)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles pack anew."""
-        return {**self.__dict__, "_packed": None}
 
 
 def quantize_(model: nn.Module, *, round_inputs: bool = False, keep: Sequence[str] = ("router",)) -> list[str]:
@@ -135,32 +114,11 @@ def quantize_(model: nn.Module, *, round_inputs: bool = False, keep: Sequence[st
 
     Raises ValueError if there is nothing to replace, or updates of LoRA are not merged.
     """
-    if any(isinstance(part, LoRALinear) for part in model.modules()):
-        raise ValueError("model: merge its updates first, with course_lib.variants.lora.remove_lora")
-    made: dict[int, Int8Linear] = {}  # a map that serves in two places stays one
-    names = []
-    for name, part in list(model.named_modules(remove_duplicate=False)):
-        if not isinstance(part, nn.Linear) or name.rpartition(".")[2] in keep:
-            continue
-        if not name:
-            raise ValueError("model: a bare nn.Linear cannot be replaced in place; use Int8Linear(model)")
-        if id(part) not in made:
-            made[id(part)] = Int8Linear(part, round_inputs=round_inputs)
-        model.set_submodule(name, made[id(part)])
-        names.append(name)
-    if not names:
-        raise ValueError("model: expected one with nn.Linear maps, found none")
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    model.eval()
-    return names
-
-
-_NO_KERNEL = object()
+    return replace_linear_maps(model, lambda base: Int8Linear(base, round_inputs=round_inputs), keep)
 
 
 def _pack(levels: Tensor, step: Tensor, bias: Tensor | None) -> Any:
-    """A function from float32 (..., D_in), times `_LARGER`, to (..., D_out); `_NO_KERNEL` if torch has none."""
+    """A function from float32 (..., D_in), times `_LARGER`, to (..., D_out); `NO_KERNEL` if torch has none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch says that it will remove these one day; then there is none
@@ -172,4 +130,4 @@ def _pack(levels: Tensor, step: Tensor, bias: Tensor | None) -> Any:
         seven_bits = not getattr(torch.cpu, "_is_vnni_supported", bool)()
         return lambda rows: multiply(rows, packed, seven_bits)
     except (RuntimeError, AttributeError):
-        return _NO_KERNEL
+        return NO_KERNEL

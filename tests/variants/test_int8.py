@@ -14,7 +14,7 @@ from torch import nn
 from course_lib import testing as laws
 from course_lib.generation import generate
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
-from course_lib.variants import int8
+from course_lib.variants import int8, packed
 from course_lib.variants.experts import MixtureOfExperts
 from course_lib.variants.int8 import Int8Linear, quantize_
 from course_lib.variants.lora import add_lora, remove_lora
@@ -120,7 +120,7 @@ def test_without_torchs_kernel_for_8_bit_inputs(monkeypatch, dtype):
     assert layer._packed is None
     rounded = layer(x)
     assert callable(layer._packed), "this machine has the kernel"
-    monkeypatch.setattr(int8, "_pack", lambda *_: int8._NO_KERNEL)
+    monkeypatch.setattr(int8, "_pack", lambda *_: packed.NO_KERNEL)
     torch.testing.assert_close(copy.deepcopy(layer)(x), rounded, rtol=0.05, atol=0.4)
 
 
