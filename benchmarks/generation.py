@@ -101,6 +101,8 @@ def logit_error(model: nn.Module, reference: nn.Module, tokens: Tensor) -> dict[
 @torch.no_grad()
 def measure(shape: str, batch: int, new: int, rounds: int, device: str, without_cache: bool) -> dict:
     """Tokens per second of each way, its ratio, the tokens it has in common with transformers, its logits' error."""
+    torch.compiler.reset()  # what it knows of other shapes counts towards its limit, after which it gives up
+    torch._dynamo.config.recompile_limit = 32
     models = make_models(shape, batch, device)
     prompt = torch.randint(SHAPES[shape][-1], (batch, PROMPT), device=device)
     work = {name: way(models[name], prompt, new) for name in WAYS}

@@ -104,7 +104,7 @@ def ring_all_reduce_bytes(n_bytes: int, ranks: int) -> int:
     """Bytes that each process sends to sum `n_bytes` over all of them in a ring: 2 (ranks - 1) / ranks of them.
 
     Half is the reduce-scatter, half the all-gather, so that FSDP's stage 3, which gathers the weights twice and
-    reduces once, sends one and a half times as much. Source: Patarasu and Yuan 2009, section 3.
+    reduces once, sends one and a half times as much. Source: Patarasuk and Yuan 2009, section 3.
     """
     for name, value, least in (("n_bytes", n_bytes, 0), ("ranks", ranks, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:

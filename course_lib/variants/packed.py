@@ -17,6 +17,7 @@ from course_lib.variants.lora import LoRALinear
 __all__ = ["NO_KERNEL", "FrozenLinear", "PackedLinear", "pack_", "replace_linear_maps"]
 
 NO_KERNEL = object()  # in place of a copy, where torch has no kernel that wants one
+_SMALL = 2**17  # numbers of a float32 matrix; with fewer, plain calls are faster
 _ROWS = 16  # what oneDNN's order of the weights is made for; with it, 1 to 256 rows are near their best
 
 
@@ -55,9 +56,10 @@ class FrozenLinear(nn.Module):
 class PackedLinear(FrozenLinear):
     """A frozen linear map, (..., D_in) -> (..., D_out), that differs from `nn.Linear` by the order of its sums alone.
 
-    On a CPU in float32 and bfloat16, oneDNN multiplies, from a copy in its own order that takes as much memory again.
-    For one row in float32 there is no copy: a map that widens is stored column by column instead. Everywhere else, and
-    where gradients pass to the input, it is `torch.nn.functional.linear`. Its state dict is that of the `nn.Linear`.
+    On a CPU, oneDNN multiplies in bfloat16 and, unless the map is small, in float32, from a copy in its own order that
+    takes as much memory again. For one row in float32 there is no copy: a map that widens is stored column by column.
+    Everywhere else, and where gradients pass to the input, it is `torch.nn.functional.linear`. Its state dict is that
+    of the `nn.Linear`.
 
     Args:
         base: the map to take the weights of; its own stay as they are.
@@ -129,8 +131,9 @@ def replace_linear_maps(model: nn.Module, make: Callable[[nn.Linear], nn.Module]
 
 
 def _pack(weight: Tensor, rows: int) -> Any:
-    """The weights in oneDNN's order, or `NO_KERNEL`."""
-    if weight.dtype not in (torch.float32, torch.bfloat16) or (rows == 1 and weight.dtype == torch.float32):
+    """The weights in oneDNN's order, or `NO_KERNEL` where a plain call is as good."""
+    good = weight.dtype == torch.bfloat16 or (weight.dtype == torch.float32 and rows > 1 and weight.numel() >= _SMALL)
+    if not good:
         return NO_KERNEL
     try:
         return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)

@@ -29,6 +29,13 @@ def _seed():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _small_maps_are_packed_too():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "_SMALL", 0)
+        yield
+
+
 def config(**changes):
     sizes = {"d_model": 32, "n_heads": 4, "n_encoder_layers": 1, "n_decoder_layers": 2, "vocab_size": V}
     return TransformerConfig(**{**sizes, "positions": "rotary", "dropout": 0.1, **changes})
@@ -92,9 +99,13 @@ def test_which_kernel_runs(monkeypatch):
         monkeypatch.setattr(packed, "_pack", lambda *_: packed.NO_KERNEL)
         torch.testing.assert_close(copy.deepcopy(layer)(x.to(dtype)), expected)
         monkeypatch.undo()
+    monkeypatch.setattr(packed, "_SMALL", 32 * 64 + 1)
+    layer = PackedLinear(wide, rows=16)
+    assert torch.equal(layer(x), wide(x))
+    assert layer._packed is packed.NO_KERNEL
     assert repr(layer) == "PackedLinear(in_features=32, out_features=64, bias=True)"
     with pytest.raises(RuntimeError, match="shape"):
-        layer(torch.randn(2, 31, dtype=dtype))
+        layer(torch.randn(2, 31))
 
 
 @pytest.mark.parametrize(
