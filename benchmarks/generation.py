@@ -10,8 +10,8 @@ ways without a cache, which are many times slower, run once, at batch 16 for 64 
 the first token.
 
 Each run replaces the rows that it measured in the record and leaves the others. The rows of the record are those of
-`--shapes 4x128 6x384 --compile`, `--shapes 4x128 6x384 --batches 1 --new 1024 --rounds 3`, and
-`--shapes gpt2 --new 64 --rounds 3`.
+`--shapes 4x128 6x384 --batches 1 --compile`, `--shapes 4x128 6x384 --batches 16`, `--shapes gpt2 --new 64 --rounds 3`,
+and `--shapes 4x128 6x384 --batches 1 --new 1024 --rounds 3`.
 """
 
 import argparse

@@ -58,8 +58,8 @@ class PackedLinear(FrozenLinear):
 
     On a CPU, oneDNN multiplies in bfloat16 and, unless the map is small, in float32, from a copy in its own order that
     takes as much memory again. For one row in float32 there is no copy: a map that widens is stored column by column.
-    Everywhere else, and where gradients pass to the input, it is `torch.nn.functional.linear`. Its state dict is that
-    of the `nn.Linear`.
+    Everywhere else, where gradients pass to the input, and compiled, it is `torch.nn.functional.linear`. Its state dict
+    is that of the `nn.Linear`.
 
     Args:
         base: the map to take the weights of; its own stay as they are.
@@ -84,7 +84,7 @@ class PackedLinear(FrozenLinear):
         """Map (..., D_in) -> (..., D_out)."""
         weight = self.weight
         fits = x.is_cpu and x.dtype == weight.dtype and x.size(-1) == self.in_features and x.numel() > 0
-        if fits and not (x.requires_grad and torch.is_grad_enabled()):
+        if fits and not (x.requires_grad and torch.is_grad_enabled()) and not torch.compiler.is_compiling():
             if self._packed is None:
                 self._packed = _pack(weight, self.rows)
             if self._packed is not NO_KERNEL:

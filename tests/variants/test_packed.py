@@ -88,6 +88,13 @@ def test_gradients_reach_the_input_and_not_the_weights():
 
 
 @torch.no_grad()
+def test_it_compiles():
+    base, x = nn.Linear(32, 64), torch.randn(3, 32)
+    layer = PackedLinear(base, rows=16)
+    torch.testing.assert_close(torch.compile(layer, backend="aot_eager", fullgraph=True)(x), base(x))
+
+
+@torch.no_grad()
 def test_which_kernel_runs(monkeypatch):
     wide, narrow, x = nn.Linear(32, 64), nn.Linear(64, 32), torch.randn(1, 32)
     assert PackedLinear(wide).weight.stride() == (1, 64)
