@@ -141,6 +141,7 @@ def test_the_command_under_torchrun(tmp_path):
 def test_the_record_is_complete_and_its_page_is_of_it():
     found = record("sweep")
     assert {"command", "commit", "machine", "torch", "characters", "rows"} <= set(found)
+    assert len(found["rows"]) == found["points"]
     assert max(row["epochs"] for row in found["rows"]) <= 1, "no text is read twice"
     page = (ROOT / "benchmarks/results/sweep.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
