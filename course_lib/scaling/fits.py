@@ -193,7 +193,8 @@ def _minimise(design: Array, log_y: Array, starts: Sequence[Sequence[float]]) ->
     settings = {"loss": "soft_l1", "f_scale": HUBER, "x_scale": "jac", "xtol": 1e-10, "ftol": 1e-10}
     if len(starts) == 1:  # near the answer: what takes longer has none
         settings["max_nfev"] = 100
-    found = [least_squares(differences, start, slopes, **settings) for start in starts]
+    with np.errstate(divide="ignore", invalid="ignore"):  # its steps where a term has vanished
+        found = [least_squares(differences, start, slopes, **settings) for start in starts]
     return min(found, key=lambda result: result.cost).x
 
 
