@@ -684,7 +684,7 @@ right.plot([reading.held_out_size], [-100 * reading.surface_error], "s", color=p
 right.annotate(
     "from all budgets",
     (reading.held_out_size, -100 * reading.surface_error),
-    xytext=(-80, -12),
+    xytext=(-78, -3),
     textcoords="offset points",
     fontsize=8,
 )
