@@ -95,7 +95,8 @@ class PackedLinear(FrozenLinear):
 def pack_(model: nn.Module, *, rows: int = 1, keep: Sequence[str] = ()) -> list[str]:
     """Replace the linear maps of a model by `PackedLinear`, in place; return their full names.
 
-    The model is frozen and put in evaluation mode; call it after `model.to(...)`. Its state dict stays what it was.
+    The model is frozen and put in evaluation mode; call it after `model.to(...)`. Its state dict stays what it was, but
+    `save_pretrained` wants the model as it was before.
 
     Args:
         model: any.

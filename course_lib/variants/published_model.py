@@ -13,6 +13,7 @@ from course_lib.config import Activation, TransformerConfig
 from course_lib.variants.checkpoint import CONFIG, Weights, locate, read_config, write_model
 from course_lib.variants.names import NameMap, published_tensors, read_parameters
 from course_lib.variants.own import fill
+from course_lib.variants.packed import FrozenLinear
 
 M = TypeVar("M", bound="PublishedModel")
 
@@ -135,8 +136,13 @@ class PublishedModel(nn.Module):
     def save_pretrained(self, path: str | os.PathLike[str]) -> None:
         """Write a folder that `transformers` opens; it holds the old model or the new one, never half of one.
 
-        Raises ValueError for a config that the family's published one cannot say.
+        Raises ValueError for a config that the family's published one cannot say, and for frozen linear maps.
         """
+        for name, part in self.named_modules():
+            if isinstance(part, FrozenLinear):
+                raise ValueError(
+                    f"{name}: expected a trained map, got a {type(part).__name__}; save before pack_ and quantize_"
+                )
         for field in fields(self.config):
             if field.name in self.free or field.name in _TRAINING:
                 continue

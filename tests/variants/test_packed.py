@@ -14,7 +14,8 @@ from torch import nn
 from course_lib import testing as laws
 from course_lib.generation import generate
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
-from course_lib.variants import packed
+from course_lib.variants import GPT, packed, save_pretrained
+from course_lib.variants.int8 import quantize_
 from course_lib.variants.lora import add_lora, remove_lora
 from course_lib.variants.packed import PackedLinear, pack_
 
@@ -184,6 +185,16 @@ def test_state_dicts_moves_copies_and_pickles_come_back():
         torch.testing.assert_close(model(tokens), other(tokens))
         torch.testing.assert_close(model.double()(tokens), other.double()(tokens))
         torch.testing.assert_close(model.bfloat16()(tokens), other.bfloat16()(tokens), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("freeze", [pack_, quantize_])
+def test_a_folder_without_its_weights_is_not_written(tmp_path, freeze):
+    sizes = {"d_model": 32, "n_heads": 4, "n_decoder_layers": 1, "vocab_size": V, "max_length": 8}
+    for model in (GPT(GPT.configure(**sizes)), LanguageModel(config())):
+        freeze(model)
+        with pytest.raises(ValueError, match=r"decoder\.layers\.0.*: (expected a trained map|not as the config says)"):
+            save_pretrained(model, tmp_path / "model")
+        assert not list(tmp_path.iterdir())
 
 
 def test_a_map_in_two_places_stays_one_and_merged_updates_are_packed():
