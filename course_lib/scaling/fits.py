@@ -181,13 +181,16 @@ def compute_optimal(surface: LossSurface, flops: float) -> Optimum:
 def _minimise(design: Array, log_y: Array, starts: Sequence[Sequence[float]]) -> Array:
     """The unknowns (U,) whose terms exp(design @ unknowns), summed over (K, n, U), are nearest to y."""
     from scipy.optimize import least_squares
-    from scipy.special import logsumexp, softmax
 
     def differences(unknowns: Array) -> Array:
-        return logsumexp(design @ unknowns, axis=0) - log_y
+        logs = design @ unknowns  # (K, n)
+        largest = logs.max(axis=0)
+        return largest + np.log(np.exp(logs - largest).sum(axis=0)) - log_y
 
     def slopes(unknowns: Array) -> Array:
-        shares = softmax(design @ unknowns, axis=0)  # (K, n), of each term in the sum
+        logs = design @ unknowns
+        terms = np.exp(logs - logs.max(axis=0))
+        shares = terms / terms.sum(axis=0)  # (K, n), of each term in the sum
         return np.einsum("kn,knu->nu", shares, design)
 
     settings = {"loss": "soft_l1", "f_scale": HUBER, "x_scale": "jac", "xtol": 1e-10, "ftol": 1e-10}
