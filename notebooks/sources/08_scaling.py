@@ -581,7 +581,7 @@ for width in WIDTHS:
     print(f"{width:5} {everything[width]:11,} {in_layers[width]:10,}  {'  '.join(f'{x:.3f}' for x in losses[width])}")
 mean = {width: statistics.mean(losses[width]) for width in WIDTHS}
 prove("the held-out model is four times larger than any in the fit", everything[72] > 4 * everything[32])
-prove("and has the lowest mean loss", mean[72] < min(mean[width] for width in WIDTHS[:-1]))
+prove("it has the lowest mean loss of all sizes", mean[72] < min(mean[width] for width in WIDTHS[:-1]))
 
 # %% id="law-fitted" tags=["tol:0.1"]
 fitted = [(everything[width], loss) for width in WIDTHS[:-1] for loss in losses[width]]
@@ -593,7 +593,7 @@ print(f"the exponent lies between {low:.1f} and {high:.1f}")
 miss = predicted / mean[72] - 1
 print(f"predicted {predicted:.2f}, measured {mean[72]:.2f}")
 prove("the loss of a four times larger model is predicted within 5 %", abs(miss) < 0.05)
-prove("but the exponent could be anything from 0.3 to 1", low < 0.3 and high > 1)
+prove("the exponent of that law could be anything from 0.3 to 1", low < 0.3 and high > 1)
 
 # %% id="law-figure" tags=["picture:8"]
 fig, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.0))
@@ -736,7 +736,7 @@ for width in WIDTHS:
     spent.append(scaling.six_n_d(in_layers[width] + width * tokenizer.vocab_size, 512 * steps_needed[-1]))
     print(f"{width:5} {steps_needed[-1]:33} {spent[-1]:12.1e}")
 prove("the largest model needs fewer steps than the smallest", steps_needed[-1] < steps_needed[0])
-prove("but more operations", spent[-1] > spent[0])
+prove("the largest model needs more operations than the smallest", spent[-1] > spent[0])
 
 # %% [markdown] id="kaplan"
 # *Imprecise.* With fewer steps, so with less data, but not with less compute: each step costs more.
@@ -792,7 +792,7 @@ for name, found in gains.items():
     print(f"{name:<10} {sizes[name]:9,}   {statistics.mean(found):9.3f}   {seeds}")
 prove("more heads at one width are no more parameters", sizes["6 heads"] == sizes["width 24"])
 prove("six heads are no better than two", statistics.mean(gains["6 heads"]) > mean[24])
-prove("a second layer is", statistics.mean(gains["2 layers"]) < mean[24])
+prove("two layers are better than one", statistics.mean(gains["2 layers"]) < mean[24])
 prove("a second layer costs as much as the first", sizes["2 layers"] - 24 == 2 * (sizes["width 24"] - 24))
 
 # %% [markdown] id="shape-says"
@@ -867,7 +867,7 @@ prove("each sent 3/2 of its gradients, to rounding of the parts", all(abs(n - fo
 whole_bytes = scaling.training_memory(gpt2, 1, 1024)
 for stage in range(4):
     memory = scaling.training_memory(gpt2, 1, 1024, ranks=4, sharding=stage)
-    print(f"stage {stage}:", {part: f"{n_bytes / 2**20:,.0f} MiB" for part, n_bytes in memory.items()})
+    print(f"stage {stage}, MiB:", ", ".join(f"{part} {n_bytes / 2**20:,.0f}" for part, n_bytes in memory.items()))
 prove("stage 3 leaves a quarter of weights, gradients and optimizer", 4 * memory["weights"] == whole_bytes["weights"])
 prove("activations are not split", memory["activations"] == whole_bytes["activations"])
 
