@@ -183,14 +183,11 @@ def _minimise(design: Array, log_y: Array, starts: Sequence[Sequence[float]]) ->
     from scipy.optimize import least_squares
 
     def differences(unknowns: Array) -> Array:
-        logs = design @ unknowns  # (K, n)
-        largest = logs.max(axis=0)
-        return largest + np.log(np.exp(logs - largest).sum(axis=0)) - log_y
+        return np.logaddexp.reduce(design @ unknowns, axis=0) - log_y
 
     def slopes(unknowns: Array) -> Array:
         logs = design @ unknowns
-        terms = np.exp(logs - logs.max(axis=0))
-        shares = terms / terms.sum(axis=0)  # (K, n), of each term in the sum
+        shares = np.exp(logs - np.logaddexp.reduce(logs, axis=0))  # (K, n), of each term in the sum
         return np.einsum("kn,knu->nu", shares, design)
 
     settings = {"loss": "soft_l1", "f_scale": HUBER, "x_scale": "jac", "xtol": 1e-10, "ftol": 1e-10}
