@@ -1,0 +1,86 @@
+"""The checks of arguments, with one wording: the argument's name, what was expected, what came.
+
+They stand at the public door; what lies behind it trusts its input. A value of the wrong kind is a TypeError, one of
+the right kind out of its range a ValueError. True and False are no numbers here. Lengths that `torch.compile` or
+`torch.export` has made symbols pass.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Literal, NoReturn, TypeGuard
+
+import torch
+from torch import Tensor
+
+Interval = Literal["[0, 1)", "(0, 1]", "[0, 1]"]
+
+
+def check_integer(name: str, value: object, least: int = 1) -> None:
+    """Refuse what is not an integer of at least `least`."""
+    expected = f"an integer of at least {least}"
+    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
+        _refuse(TypeError, name, expected, repr(value))
+    if value < least:
+        _refuse(ValueError, name, expected, repr(value))
+
+
+def check_number(name: str, value: object, *, least: float | None = None, above: float | None = None) -> None:
+    """Refuse what is not a finite number, of at least `least` and greater than `above` where they are given."""
+    expected = "a finite number"
+    if least is not None:
+        expected = f"a number of at least {least:g}"
+    elif above is not None:
+        expected = "a positive number" if above == 0 else f"a number above {above:g}"
+    if not _is_number(value):
+        _refuse(TypeError, name, expected, repr(value))
+    low = value < least if least is not None else above is not None and value <= above
+    if low or math.isinf(value) or value != value:  # NaN alone differs from itself
+        _refuse(ValueError, name, expected, repr(value))
+
+
+def check_probability(name: str, value: object, interval: Interval = "[0, 1)") -> None:
+    """Refuse what is not a number in the interval; a round bracket leaves out its end."""
+    expected = f"a probability in {interval}"
+    if not _is_number(value):
+        _refuse(TypeError, name, expected, repr(value))
+    inside = 0 <= value <= 1 and (value != 0 or interval[0] == "[") and (value != 1 or interval[-1] == "]")
+    if not inside:  # also NaN
+        _refuse(ValueError, name, expected, repr(value))
+
+
+def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
+    """Refuse what is not one of the choices."""
+    choices = tuple(choices)
+    if value not in choices:
+        _refuse(ValueError, name, f"one of {', '.join(map(repr, choices))}", repr(value))
+
+
+def check_floating(name: str, tensor: object) -> None:
+    """Refuse what is not a tensor of floating-point numbers."""
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        _refuse(TypeError, name, "a tensor of floating-point numbers", kind(tensor))
+
+
+def check_integers(name: str, tensor: object, what: str = "integers") -> None:
+    """Refuse what is not a tensor of integers, such as "integer token ids"."""
+    if not isinstance(tensor, Tensor) or tensor.is_floating_point() or tensor.dtype == torch.bool:
+        _refuse(TypeError, name, f"a tensor of {what}", kind(tensor))
+
+
+def check_mask(name: str, mask: object) -> None:
+    """Refuse what is not a boolean tensor."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        _refuse(TypeError, name, "a boolean mask (True = may attend)", kind(mask))
+
+
+def kind(value: object) -> str:
+    """The dtype of a tensor, the class of anything else."""
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float | torch.SymInt | torch.SymFloat) and not isinstance(value, bool)
+
+
+def _refuse(error: type[Exception], name: str, expected: str, got: str) -> NoReturn:
+    raise error(f"{name}: expected {expected}, got {got}")
