@@ -16,7 +16,7 @@ FLOORS = [
     {"config", "cache", "attention", "multi_head", "layers"},
     {"encoder", "decoder"},
     {"transformer"},
-    {"generation", "sampling", "decoding", "beam", "speculative", "variants"},
+    {"generation", "variants"},
     {"training", "scaling"},
     {"desk", "exercises"},
     {"commands"},

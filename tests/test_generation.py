@@ -21,7 +21,6 @@ from tiny_models import (
 from torch import nn
 from transformers import set_seed
 
-from course_lib.decoding import Session
 from course_lib.generation import (
     beam_search,
     generate,
@@ -32,6 +31,7 @@ from course_lib.generation import (
     top_k_filter,
     top_p_filter,
 )
+from course_lib.generation.incremental import IncrementalModel
 from course_lib.transformer import Transformer, TransformerConfig
 
 SCHEMES = ("none", "sinusoidal", "learned", "rotary", "alibi", "relative")
@@ -62,12 +62,12 @@ def test_greedy_equals_transformers(pair, use_cache):
 
 def test_bfloat16_keeps_float32_keys_on_a_cpu():
     model = small_model(29).bfloat16()
-    session = Session(model, PROMPT, 4)
-    logits = session.feed(PROMPT)
+    incremental = IncrementalModel(model, PROMPT, 4)
+    logits = incremental.feed(PROMPT)
     assert logits.dtype == torch.bfloat16
-    assert session._cache.layers[0].self_attention.keys.dtype == torch.float32
+    assert incremental._cache.layers[0].self_attention.keys.dtype == torch.float32
     torch.testing.assert_close(logits, model(PROMPT)[:, -1:], rtol=0.05, atol=0.05)
-    assert Session(small_model(29), PROMPT, 4)._cache.layers[0].self_attention.dtype is None
+    assert IncrementalModel(small_model(29), PROMPT, 4)._cache.layers[0].self_attention.dtype is None
 
 
 def test_greedy_encoder_decoder_equals_transformers(t5_pair):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from explorer_samples import decoding, decoding_parts, sampling, sampling_logits
 
-from course_lib.sampling import Sampling
+from course_lib.generation.sampling import Sampling
 from course_lib.viz import DecodingExplorer, SamplingExplorer
 from course_lib.viz.arrays import number
 

@@ -79,7 +79,7 @@ def _with_probabilities(logits, temperature, p):
 
 
 def _with_course(logits, temperature, p):
-    from course_lib.sampling import top_p_filter
+    from course_lib.generation import top_p_filter
 
     return torch.softmax(top_p_filter(logits / temperature, p), dim=-1)
 

@@ -96,7 +96,7 @@ def _by_undoing_the_order(logits, p):
 
 
 def _with_course(logits, p):
-    from course_lib.sampling import top_p_filter
+    from course_lib.generation import top_p_filter
 
     return top_p_filter(logits, p)
 

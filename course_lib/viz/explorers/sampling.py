@@ -18,7 +18,7 @@ MOST = 4000  # numbers in one output
 class SamplingExplorer(Explorer):
     """Choose a context and the settings of a sampler; see which tokens are kept, and how probable each becomes.
 
-    The settings apply in the order of `course_lib.sampling.Sampling`: temperature, top-k, top-p, min-p.
+    The settings apply in the order of `course_lib.generation.sampling.Sampling`: temperature, top-k, top-p, min-p.
 
     Args:
         logits: (N, V), one row for each of N contexts; shown as float32.

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from course_lib.decoding import Model, Session, stop_tokens
-from course_lib.sampling import Sampling, is_usable
+from course_lib.generation.incremental import IncrementalModel, Model, stop_tokens
+from course_lib.generation.sampling import Sampling, is_usable
 
 
 class SpeculativeOutput(NamedTuple):
@@ -60,9 +60,9 @@ def speculative_generate(
     if None not in sizes and sizes[0] != sizes[1]:
         raise ValueError(f"draft: expected a vocabulary of {sizes[0]} like model, got {sizes[1]}")
     options: dict[str, Any] = {"use_cache": use_cache, "sliding": False}  # guesses that are refused are taken back
-    target = Session(model, prompt, max_new_tokens, source=source, source_mask=source_mask, **options)
+    target = IncrementalModel(model, prompt, max_new_tokens, source=source, source_mask=source_mask, **options)
     has_source = hasattr(draft, "encode")
-    guesser = Session(
+    guesser = IncrementalModel(
         draft,
         prompt,
         max_new_tokens,
@@ -93,21 +93,21 @@ def speculative_generate(
 
 
 def _guess(
-    session: Session, tokens: Tensor, n: int, settings: Sampling, generator: torch.Generator | None
+    incremental: IncrementalModel, tokens: Tensor, n: int, settings: Sampling, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
     """Let the draft model continue tokens (1, T): guesses (1, n) and the distributions (n, V) they were drawn from."""
     distributions = []
     for _ in range(n):
-        q = _probabilities(session, tokens, 1, settings, "draft")  # (1, V)
+        q = _probabilities(incremental, tokens, 1, settings, "draft")  # (1, V)
         distributions.append(q)
         tokens = torch.cat([tokens, torch.multinomial(q, 1, generator=generator)], dim=1)
     q = torch.cat(distributions) if n else tokens.new_empty(0, 0)
     return tokens[:, tokens.size(1) - n :], q
 
 
-def _probabilities(session: Session, tokens: Tensor, last: int, settings: Sampling, name: str) -> Tensor:
-    """Feed what the session has not seen of tokens (1, T); return the distributions after the last ones, (last, V)."""
-    logits = session.feed(tokens[:, session.length :], last=last)[0]
+def _probabilities(incremental: IncrementalModel, tokens: Tensor, last: int, settings: Sampling, name: str) -> Tensor:
+    """Feed what the model has not seen of tokens (1, T); return the distributions after the last ones, (last, V)."""
+    logits = incremental.feed(tokens[:, incremental.length :], last=last)[0]
     if not is_usable(logits).all():
         raise ValueError(f"{name}: its logits hold NaN, infinity, or no allowed token")
     return settings.probabilities(logits)

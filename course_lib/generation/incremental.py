@@ -1,4 +1,4 @@
-"""A generation in progress: one interface to models with a cache, without one, and with a source."""
+"""A model that is fed token by token: one interface to models with a cache, without one, and with a source."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +22,10 @@ def pad_left(prompts: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Ten
     return tokens, torch.arange(T) >= T - lengths[:, None]
 
 
-class Session:
-    """Feeds tokens to a model and returns logits; knows the cache, where padding stands, and the encoded source.
+class IncrementalModel:
+    """A model and what it was fed so far: takes tokens, returns logits.
+
+    It knows the cache, where padding stands, and the encoded source.
 
     Args:
         model: a `LanguageModel`, a `Transformer`, or a function from tokens (B, T) to logits (B, T, V).

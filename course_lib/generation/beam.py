@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from course_lib.decoding import Model, Session, stop_tokens
-from course_lib.sampling import is_usable
+from course_lib.generation.incremental import IncrementalModel, Model, stop_tokens
+from course_lib.generation.sampling import is_usable
 
 EarlyStopping = bool | Literal["never"]
 
@@ -60,7 +60,7 @@ def beam_search(
         raise ValueError(f"n_best: expected 1 to n_beams={n_beams}, got {n_best!r}")
     if early_stopping not in (True, False, "never"):
         raise ValueError(f"early_stopping: expected True, False or 'never', got {early_stopping!r}")
-    session = Session(
+    incremental = IncrementalModel(
         model,
         prompt,
         max_new_tokens,
@@ -72,8 +72,8 @@ def beam_search(
     stops = prompt.new_empty(0) if stop is None else stop_tokens(stop, prompt)
     fill = pad_id if pad_id is not None else 0 if stop is None else int(stops[0])
     beams = _Beams(prompt, n_beams, max_new_tokens, fill)
-    logits = session.feed(prompt)[:, -1].repeat_interleave(n_beams, dim=0)  # (B, V) -> (B * K, V)
-    session.repeat(n_beams)
+    logits = incremental.feed(prompt)[:, -1].repeat_interleave(n_beams, dim=0)  # (B, V) -> (B * K, V)
+    incremental.repeat(n_beams)
     while True:
         usable = is_usable(logits).all()
         rows, go_on = beams.advance(logits, stops, length_penalty, early_stopping)
@@ -82,8 +82,8 @@ def beam_search(
             raise ValueError(f"model: its logits hold NaN, infinity, or no allowed token at step {beams.length - 1}")
         if not unfinished:
             return beams.best(n_best)
-        session.reorder(rows)
-        logits = session.feed(beams.last_tokens())[:, -1]  # (B * K, V)
+        incremental.reorder(rows)
+        logits = incremental.feed(beams.last_tokens())[:, -1]  # (B * K, V)
 
 
 class _Beams:
