@@ -6,10 +6,10 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
+from course_lib.norms import NormKind
 from course_lib.positions import RotaryLayout
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"]
-NormKind = Literal["layer", "rms", "none"]
 NormPlace = Literal["pre", "post"]
 Positions = Literal["none", "sinusoidal", "learned", "rotary", "alibi", "relative"]
 Init = Literal["xavier", "normal"]

@@ -10,12 +10,12 @@ from course_lib.config import TransformerConfig
 from course_lib.layers import (
     build_attention,
     build_feed_forward,
-    build_norm,
     build_residual,
     config_from_torch,
     init_weights,
 )
 from course_lib.multi_head import MultiHeadAttention
+from course_lib.norms import build_norm
 from course_lib.positions import ALiBi, RelativePositionBias, RotaryEmbedding, Rotation
 
 

@@ -1,4 +1,4 @@
-"""The parts of a layer beside attention: norms, feed-forward, embeddings.
+"""The parts of a layer beside attention: residual connections, feed-forward, embeddings.
 
 Shapes: B batch, T positions, D model width, F feed-forward width, V vocabulary.
 """
@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.config import Activation, NormKind, NormPlace, TransformerConfig
+from course_lib.config import Activation, NormPlace, TransformerConfig
 from course_lib.multi_head import MultiHeadAttention
+from course_lib.norms import build_norm
 from course_lib.positions import LearnedPositionalEmbedding
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -21,58 +22,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "relu2": lambda x: F.relu(x).square(),  # So et al. 2021 (Primer)
 }
-
-
-class LayerNorm(nn.Module):
-    """Each vector minus its mean, over its standard deviation, times a trained weight, plus a trained bias.
-
-    The layers of this package use `torch.nn.LayerNorm`, which computes the same in one kernel; this is the formula to
-    read. The variance divides by D, not D - 1, and eps stands under the root.
-
-    Source: Ba et al. 2016, equations 3 and 4.
-    """
-
-    def __init__(self, d_model: int, *, eps: float = 1e-5, bias: bool = True) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(d_model))
-        self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last axis: (..., D) -> (..., D)."""
-        centred = x - x.mean(dim=-1, keepdim=True)
-        variance = centred.square().mean(dim=-1, keepdim=True)  # (..., 1)
-        normed = centred * torch.rsqrt(variance + self.eps) * self.weight
-        return normed if self.bias is None else normed + self.bias
-
-
-class RMSNorm(nn.Module):
-    """Each vector over its root mean square, times a trained weight; computed in float32 or better.
-
-    No mean is subtracted and nothing added: cheaper than LayerNorm. Source: Zhang and Sennrich 2019, equation 4.
-    """
-
-    def __init__(self, d_model: int, *, eps: float = 1e-6) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(d_model))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last axis: (..., D) -> (..., D)."""
-        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
-        return self.weight * normed.to(x.dtype)
-
-
-def build_norm(kind: NormKind, d_model: int, *, eps: float = 1e-5, bias: bool = True) -> nn.Module:
-    """Return a norm over vectors of width D; `bias` is for LayerNorm, "none" changes nothing."""
-    if kind == "layer":
-        return nn.LayerNorm(d_model, eps=eps, bias=bias)
-    if kind == "rms":
-        return RMSNorm(d_model, eps=eps)
-    if kind == "none":
-        return nn.Identity()
-    raise ValueError(f"kind: expected 'layer', 'rms' or 'none', got {kind!r}")
 
 
 class Residual(nn.Module):

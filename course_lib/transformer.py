@@ -14,8 +14,9 @@ from course_lib.cache import DecoderCache
 from course_lib.config import TransformerConfig
 from course_lib.decoder import LayerWeights, TransformerDecoder
 from course_lib.encoder import TransformerEncoder
-from course_lib.layers import BigramEmbedding, TokenEmbedding, build_norm, config_from_torch, init_weights
+from course_lib.layers import BigramEmbedding, TokenEmbedding, config_from_torch, init_weights
 from course_lib.masks import padding_mask
+from course_lib.norms import build_norm
 from course_lib.positions import LearnedPositionalEmbedding, SinusoidalPositionalEncoding
 
 __all__ = ["Embedding", "LanguageModel", "Readout", "Transformer", "TransformerConfig", "TransformerWeights"]

@@ -12,7 +12,7 @@ PACKAGE = ROOT / "course_lib"
 LINES = 400
 
 FLOORS = [
-    {"checks", "files", "masks", "positions", "testing", "data", "viz"},
+    {"checks", "files", "masks", "norms", "positions", "testing", "data", "viz"},
     {"config", "cache", "attention", "multi_head", "layers"},
     {"encoder", "decoder"},
     {"transformer"},
@@ -29,6 +29,7 @@ ONLY = {
     "checks": set(),
     "files": set(),
     "masks": {"checks"},
+    "norms": {"checks"},
     "positions": {"checks"},
     "testing": set(),
     "data": {"checks", "files"},

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from course_lib.config import TransformerConfig
 from course_lib.encoder import TransformerEncoder
-from course_lib.layers import ACTIVATIONS, build_norm, init_weights
+from course_lib.layers import ACTIVATIONS, init_weights
 from course_lib.masks import padding_mask
+from course_lib.norms import build_norm
 from course_lib.transformer import Embedding
 
 Head = Literal["none", "classifier", "masked_lm"]

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.cache import KVCache
 from course_lib.encoder import Stack
-from course_lib.layers import RMSNorm, init_weights
+from course_lib.layers import init_weights
 from course_lib.multi_head import merge_heads, split_heads
+from course_lib.norms import RMSNorm
 from course_lib.positions import RotaryEmbedding, Rotation, apply_rotary
 
 

@@ -44,7 +44,8 @@ from torch import nn
 from course_lib import exercises as ex
 from course_lib import masks, testing
 from course_lib.encoder import TransformerEncoder
-from course_lib.layers import FeedForward, LayerNorm, RMSNorm
+from course_lib.layers import FeedForward
+from course_lib.norms import LayerNorm, RMSNorm
 from course_lib.transformer import Embedding
 from course_lib.viz import StreamExplorer, palette, shape_badge, show
 

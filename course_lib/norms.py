@@ -1,0 +1,64 @@
+"""Norms: bring each vector to one size, so that what a layer reads does not grow with depth.
+
+Shapes: D model width; any axes before it.
+"""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.checks import check_choice
+
+NormKind = Literal["layer", "rms", "none"]
+
+
+class LayerNorm(nn.Module):
+    """Each vector minus its mean, over its standard deviation, times a trained weight, plus a trained bias.
+
+    The layers of this package use `torch.nn.LayerNorm`, which computes the same in one kernel; this is the formula to
+    read. The variance divides by D, not D - 1, and eps stands under the root.
+
+    Source: Ba et al. 2016, equations 3 and 4.
+    """
+
+    def __init__(self, d_model: int, *, eps: float = 1e-5, bias: bool = True) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis: (..., D) -> (..., D)."""
+        centred = x - x.mean(dim=-1, keepdim=True)
+        variance = centred.square().mean(dim=-1, keepdim=True)  # (..., 1)
+        normed = centred * torch.rsqrt(variance + self.eps) * self.weight
+        return normed if self.bias is None else normed + self.bias
+
+
+class RMSNorm(nn.Module):
+    """Each vector over its root mean square, times a trained weight; computed in float32 or better.
+
+    No mean is subtracted and nothing added: cheaper than LayerNorm. Source: Zhang and Sennrich 2019, equation 4.
+    """
+
+    def __init__(self, d_model: int, *, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis: (..., D) -> (..., D)."""
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
+        return self.weight * normed.to(x.dtype)
+
+
+def build_norm(kind: NormKind, d_model: int, *, eps: float = 1e-5, bias: bool = True) -> nn.Module:
+    """Return a norm over vectors of width D; `bias` is for LayerNorm, "none" changes nothing."""
+    check_choice("kind", kind, get_args(NormKind))
+    if kind == "layer":
+        return nn.LayerNorm(d_model, eps=eps, bias=bias)
+    if kind == "rms":
+        return RMSNorm(d_model, eps=eps)
+    return nn.Identity()
