@@ -50,23 +50,7 @@ from course_lib.multi_head import split_heads as library_split
 from course_lib.viz import HeadExplorer, attention_map, palette, show
 
 # %% id="prove"
-proved = []
-
-
-def prove(claim, evidence):
-    """Stop here if the evidence is false (or an empty text); otherwise remember the claim."""
-    assert evidence, claim
-    proved.append(claim)
-
-
-def complaint(law, *args, **kwargs):
-    """What a law of course_lib.testing says about a piece of code: empty if the code obeys it."""
-    try:
-        law(*args, **kwargs)
-    except AssertionError as broken:
-        return str(broken)
-    return ""
-
+from course_lib.testing import complaint, prove, proved  # prove stops at a false claim
 
 prove(
     "three heads on two sentences of five tokens give (2, 3, 5, 5) weights",

@@ -58,23 +58,7 @@ from course_lib.transformer import LanguageModel, Transformer
 from course_lib.viz import DecodingExplorer, SamplingExplorer, attention_map, live, palette, show
 
 # %% id="prove"
-proved = []
-
-
-def prove(claim, evidence):
-    """Stop here if the evidence is false (or an empty text); otherwise remember the claim."""
-    assert evidence, claim
-    proved.append(claim)
-
-
-def complaint(law, *args, **kwargs):
-    """What a law of course_lib.testing says about a piece of code: empty if the code obeys it."""
-    try:
-        law(*args, **kwargs)
-    except AssertionError as broken:
-        return str(broken)
-    return ""
-
+from course_lib.testing import complaint, prove, proved  # prove stops at a false claim
 
 # %% [markdown] id="loop"
 # ## 1 Predict, append, predict again

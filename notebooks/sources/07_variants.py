@@ -57,22 +57,7 @@ torch.set_num_threads(1)  # the same rounding everywhere
 RESULTS = Path(course_lib.__file__).parents[1] / "benchmarks" / "results"  # recorded by the programs in benchmarks/
 
 # %% id="prove"
-proved = []
-
-
-def prove(claim, evidence):
-    """Stop here if the evidence is false (or an empty text); otherwise remember the claim."""
-    assert evidence, claim
-    proved.append(claim)
-
-
-def complaint(law, *args, **kwargs):
-    """What a law of course_lib.testing says about a piece of code: empty if the code obeys it."""
-    try:
-        law(*args, **kwargs)
-    except AssertionError as broken:
-        return str(broken)
-    return ""
+from course_lib.testing import complaint, prove, proved  # prove stops at a false claim
 
 
 def count(model):

@@ -45,13 +45,7 @@ from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from course_lib.viz import CostExplorer, palette, show
 
 # %% id="prove"
-proved = []
-
-
-def prove(claim, evidence):
-    """Stop here if the evidence is false (or an empty text); otherwise remember the claim."""
-    assert evidence, claim
-    proved.append(claim)
+from course_lib.testing import complaint, prove, proved  # prove stops at a false claim
 
 
 def built(model_class, config):
@@ -880,13 +874,9 @@ prove("activations are not split", memory["activations"] == whole_bytes["activat
 sizes = {"vocab": 50257, "width": 768, "inner": 3072, "layers": 12, "positions": 1024, "tied": True}
 twice = count_parameters(**sizes) + 50257 * 768
 prove("a tied table counted twice is 163 million, not GPT-2", round(twice / 1e6) == 163)
-complaint = ""
-try:
-    testing.assert_counts(PUBLISHED["gpt2"].build(), parameters=twice)
-except AssertionError as broken:
-    complaint = str(broken)
-print(complaint[:80])
-prove("tied weights counted twice are caught by counting the built model", complaint)
+found = complaint(testing.assert_counts, PUBLISHED["gpt2"].build(), parameters=twice)
+print(found[:80])
+prove("tied weights counted twice are caught by counting the built model", found)
 with_products = scaling.count_flops(gpt2, 1, 32_768).total()
 without = with_products - scaling.count_flops(gpt2, 1, 32_768)["scores and mixing"]
 prove("without the attention products a long text seems to cost a quarter", 0.15 < without / with_products < 0.3)
