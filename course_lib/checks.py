@@ -52,7 +52,7 @@ def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
     """Refuse what is not one of the choices."""
     choices = tuple(choices)
     if value not in choices:
-        _refuse(ValueError, name, f"one of {', '.join(map(repr, choices))}", repr(value))
+        _refuse(ValueError, name, f"one of {', '.join(map(str, choices))}", repr(value))
 
 
 def check_floating(name: str, tensor: object) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
+from course_lib.checks import check_choice, check_integer, check_number, check_probability
 from course_lib.norms import NormKind
 from course_lib.positions import RotaryLayout
 
@@ -22,8 +23,14 @@ _CHOICES: dict[str, Any] = {
     "rotary_layout": RotaryLayout,
     "init": Init,
 }
-_SIZES = ("d_model", "n_heads", "max_length", "relative_buckets", "relative_max_distance")
+_LEAST = dict.fromkeys(("d_model", "n_heads", "max_length", "relative_buckets", "relative_max_distance"), 1)
+_LEAST |= dict.fromkeys(("n_encoder_layers", "n_decoder_layers", "n_token_types", "bigram_rows"), 0)
 _OPTIONAL_SIZES = ("n_kv_heads", "d_head", "d_ff", "vocab_size", "target_vocab_size", "window")
+
+# Fields that stand as another does, unless given.
+FALLBACKS = {"n_kv_heads": "n_heads", "target_vocab_size": "vocab_size"}
+FALLBACKS |= {"attention_bias": "bias", "qkv_bias": "attention_bias", "feed_forward_bias": "bias"}
+FALLBACKS |= dict.fromkeys(["embedding_dropout", "attention_dropout", "activation_dropout"], "dropout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,26 +103,18 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         """Refuse fields that make no sense."""
-        for name in _SIZES + _OPTIONAL_SIZES:
-            value = getattr(self, name)
-            if value is None and name in _OPTIONAL_SIZES:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
-        for name in ("n_encoder_layers", "n_decoder_layers", "n_token_types", "bigram_rows"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(f"{name}: expected an integer of at least 0, got {value!r}")
+        for name, least in _LEAST.items():
+            check_integer(name, getattr(self, name), least)
+        for name in _OPTIONAL_SIZES:
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name))
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in get_args(choices):
-                raise ValueError(f"{name}: expected one of {get_args(choices)}, got {getattr(self, name)!r}")
+            check_choice(name, getattr(self, name), get_args(choices))
         for name in ("dropout", "embedding_dropout", "attention_dropout", "activation_dropout"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 <= value < 1.0:
-                raise ValueError(f"{name}: expected a probability in [0, 1), got {value!r}")
+            if getattr(self, name) is not None:
+                check_probability(name, getattr(self, name))
         for name in ("norm_eps", "init_std"):
-            if not getattr(self, name) > 0.0:
-                raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)!r}")
+            check_number(name, getattr(self, name), above=0)
         self._check_fit()
 
     def _check_fit(self) -> None:
@@ -137,6 +136,13 @@ class TransformerConfig:
         if self.pad_id is not None and not 0 <= self.pad_id < (self.vocab_size or 0):
             raise ValueError(f"pad_id: expected a token id below vocab_size={self.vocab_size}, got {self.pad_id!r}")
 
+    def setting(self, name: str) -> Any:
+        """What a field comes to: its own value, or that of the field which stands for it where it is None."""
+        value = getattr(self, name)
+        return self.setting(FALLBACKS[name]) if value is None and name in FALLBACKS else value
+
+    # The fallbacks are filled in here, and not when a config is made: with another `d_model` the widths follow.
+
     @property
     def head_width(self) -> int:
         """E, the width of a head."""
@@ -145,7 +151,7 @@ class TransformerConfig:
     @property
     def kv_heads(self) -> int:
         """G, the number of heads of keys and values."""
-        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+        return self.setting("n_kv_heads")
 
     @property
     def ff_width(self) -> int:
@@ -153,19 +159,39 @@ class TransformerConfig:
         return 4 * self.d_model if self.d_ff is None else self.d_ff
 
     @property
+    def decoder_vocab_size(self) -> int | None:
+        """V of the decoder."""
+        return self.setting("target_vocab_size")
+
+    @property
     def output_bias(self) -> bool:
         """Whether attention's map back to the stream has biases."""
-        return self.bias if self.attention_bias is None else self.attention_bias
+        return self.setting("attention_bias")
 
     @property
     def input_bias(self) -> bool:
         """Whether attention's maps to queries, keys and values have biases."""
-        return self.output_bias if self.qkv_bias is None else self.qkv_bias
+        return self.setting("qkv_bias")
 
     @property
     def ff_bias(self) -> bool:
         """Whether the maps of the feed-forward have biases."""
-        return self.bias if self.feed_forward_bias is None else self.feed_forward_bias
+        return self.setting("feed_forward_bias")
+
+    @property
+    def embedding_drop(self) -> float:
+        """Probability of dropping a number of an embedding."""
+        return self.setting("embedding_dropout")
+
+    @property
+    def attention_drop(self) -> float:
+        """Probability of dropping an attention weight."""
+        return self.setting("attention_dropout")
+
+    @property
+    def activation_drop(self) -> float:
+        """Probability of dropping a number inside the feed-forward."""
+        return self.setting("activation_dropout")
 
     @property
     def has_final_norm(self) -> bool:

@@ -173,11 +173,11 @@ def build_attention(config: TransformerConfig, *, cross: bool = False) -> MultiH
     return MultiHeadAttention(
         config.d_model,
         config.n_heads,
-        n_kv_heads=config.n_kv_heads,
-        d_head=config.d_head,
+        n_kv_heads=config.kv_heads,
+        d_head=config.head_width,
         bias=config.input_bias,
         output_bias=config.output_bias,
-        dropout=config.dropout if config.attention_dropout is None else config.attention_dropout,
+        dropout=config.attention_drop,
         scale=config.attention_scale,
         qk_norm=config.qk_norm,
         window=None if cross else config.window,
@@ -196,7 +196,7 @@ def build_feed_forward(config: TransformerConfig) -> FeedForward:
         activation=config.activation,
         gated=config.gated,
         bias=config.ff_bias,
-        dropout=config.dropout if config.activation_dropout is None else config.activation_dropout,
+        dropout=config.activation_drop,
     )
 
 

@@ -49,7 +49,7 @@ class Embedding(nn.Module):
             self.token_types = TokenEmbedding(config.n_token_types, config.d_model, scale=False)
         kind = config.norm if config.embedding_norm else "none"
         self.norm = build_norm(kind, config.d_model, eps=config.norm_eps, bias=config.bias)
-        self.dropout = nn.Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout)
+        self.dropout = nn.Dropout(config.embedding_drop)
         init_weights(self, config, n_residuals=1)
 
     def forward(
@@ -96,7 +96,7 @@ class _TokenDecoder(nn.Module):
 
     def __init__(self, config: TransformerConfig, *, cross: bool) -> None:
         super().__init__()
-        vocab_size = config.vocab_size if config.target_vocab_size is None else config.target_vocab_size
+        vocab_size = config.decoder_vocab_size
         self.config = config
         self.vocab_size = vocab_size  # of the target; None if it takes and gives vectors
         self.embedding = Embedding(config, vocab_size)

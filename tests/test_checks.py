@@ -46,7 +46,7 @@ def test_what_passes(check, value):
         (checks.check_probability, False, TypeError, "x: expected a probability in [0, 1), got False"),
         (checks.check_probability, float("nan"), ValueError, "x: expected a probability in [0, 1), got nan"),
         (partial(checks.check_probability, interval="(0, 1]"), 0, ValueError, "x: expected a probability in (0, 1]"),
-        (partial(checks.check_choice, choices=("a", "b")), "c", ValueError, "x: expected one of 'a', 'b', got 'c'"),
+        (partial(checks.check_choice, choices=("a", "b")), "c", ValueError, "x: expected one of a, b, got 'c'"),
         (checks.check_floating, torch.arange(2), TypeError, "x: expected a tensor of floating-point numbers, got "),
         (checks.check_integers, torch.zeros(2), TypeError, "x: expected a tensor of integers, got torch.float32"),
         (partial(checks.check_integers, what="integer token ids"), [1], TypeError, "integer token ids, got list"),

@@ -1,5 +1,6 @@
 """Norms, feed-forward, embeddings and residuals: equal to torch and transformers, lawful, clear about bad input."""
 
+import dataclasses
 import itertools
 import math
 
@@ -175,7 +176,7 @@ def test_init(init, scaled):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: FeedForward(D, activation="tanh"), ValueError, "activation: expected one of .*'relu'.*got 'tanh'"),
+        (lambda: FeedForward(D, activation="tanh"), ValueError, "activation: expected one of .*relu.*got 'tanh'"),
         (lambda: FeedForward(D, dropout=1.0), ValueError, r"dropout: expected a probability in \[0, 1\), got 1.0"),
         (lambda: Residual(nn.Identity(), place="mid"), ValueError, "place: expected 'pre' or 'post', got 'mid'"),
         (lambda: FeedForward(0), ValueError, "d_model: expected an integer of at least 1, got 0"),
@@ -201,7 +202,6 @@ def test_bad_input(call, error, message):
     [
         ({"d_model": 0}, "d_model: expected an integer of at least 1, got 0"),
         ({"d_model": 510}, "d_model: expected a multiple of n_heads=8, got 510"),
-        ({"n_heads": True}, "n_heads: expected an integer of at least 1, got True"),
         ({"n_kv_heads": 3}, "n_kv_heads: expected a divisor of n_heads=8, got 3"),
         ({"n_decoder_layers": -1}, "n_decoder_layers: expected an integer of at least 0, got -1"),
         ({"d_head": 7, "positions": "rotary"}, "d_head: rotary positions need an even width of a head, got 7"),
@@ -227,3 +227,17 @@ def test_bad_input(call, error, message):
 def test_bad_config(fields, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         TransformerConfig(**fields)
+
+
+def test_a_config_of_the_wrong_kind():
+    with pytest.raises(TypeError, match="n_heads: expected an integer of at least 1, got True"):
+        TransformerConfig(n_heads=True)
+
+
+def test_fallbacks_follow_the_field_they_stand_for():
+    config = TransformerConfig(d_model=64, n_heads=4, dropout=0.2, attention_dropout=0.0, vocab_size=10)
+    assert (config.head_width, config.kv_heads, config.ff_width, config.decoder_vocab_size) == (16, 4, 256, 10)
+    assert (config.embedding_drop, config.attention_drop, config.activation_drop) == (0.2, 0.0, 0.2)
+    wider = dataclasses.replace(config, d_model=128, n_heads=2, dropout=0.1, vocab_size=20)
+    assert (wider.head_width, wider.kv_heads, wider.ff_width, wider.decoder_vocab_size) == (64, 2, 512, 20)
+    assert (wider.embedding_drop, wider.attention_drop, wider.activation_drop) == (0.1, 0.0, 0.1)

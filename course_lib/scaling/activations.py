@@ -47,7 +47,7 @@ def activation_bytes(
     if architecture != "encoder":
         decoder = count.decoder_layer(length, S if architecture == "encoder-decoder" else None)
         total += count.stack(config.n_decoder_layers, decoder, length, recompute)
-        total += batch * length * (config.target_vocab_size or config.vocab_size or 0) * dtype.itemsize
+        total += batch * length * (config.decoder_vocab_size or 0) * dtype.itemsize
     return total
 
 

@@ -60,7 +60,7 @@ def count_flops(
     times = 3 + recompute if backward else 1
     count = Counter({piece: times * flops for piece, flops in layers.items()})
     if architecture != "encoder":
-        V = config.target_vocab_size or config.vocab_size or 0
+        V = config.decoder_vocab_size or 0
         count["head"] = (3 if backward else 1) * 2 * B * T * config.d_model * V
     return +count
 

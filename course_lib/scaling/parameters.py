@@ -34,7 +34,7 @@ def count_parameters(config: TransformerConfig, architecture: Architecture = "de
         _count_embedding(count, config, 0 if shared else (config.vocab_size or 0))
     if architecture != "encoder":
         _count_stack(count, config, config.n_decoder_layers, n_attentions=1 if architecture == "decoder" else 2)
-        V = config.target_vocab_size or config.vocab_size or 0
+        V = config.decoder_vocab_size or 0
         _count_embedding(count, config, V)
         count["head"] += 0 if config.tie_embeddings else V * D
         count["head"] += V if config.head_bias else 0

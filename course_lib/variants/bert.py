@@ -157,9 +157,7 @@ class BERT(PublishedModel, EncoderModel):
             "type_vocab_size": config.n_token_types,
             "tie_word_embeddings": config.tie_embeddings,
             "hidden_dropout_prob": config.dropout,
-            "attention_probs_dropout_prob": (
-                config.dropout if config.attention_dropout is None else config.attention_dropout
-            ),
+            "attention_probs_dropout_prob": config.attention_drop,
             "initializer_range": config.init_std,
         }
         if self.n_classes is not None and "id2label" not in self.metadata:

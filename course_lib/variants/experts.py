@@ -88,7 +88,7 @@ class MixtureOfExperts(nn.Module):
             activation=config.activation,
             gated=config.gated,
             bias=config.bias,
-            dropout=config.dropout if config.activation_dropout is None else config.activation_dropout,
+            dropout=config.activation_drop,
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ class GPT(PublishedModel, LanguageModel):
             "scale_attn_weights": config.attention_scale is None,
             "tie_word_embeddings": config.tie_embeddings,
             "resid_pdrop": config.dropout,
-            "embd_pdrop": config.dropout if config.embedding_dropout is None else config.embedding_dropout,
-            "attn_pdrop": config.dropout if config.attention_dropout is None else config.attention_dropout,
+            "embd_pdrop": config.embedding_drop,
+            "attn_pdrop": config.attention_drop,
             "initializer_range": config.init_std,
         }

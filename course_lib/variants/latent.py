@@ -186,7 +186,7 @@ def use_latent_attention(
             d_rotary=d_rotary,
             d_head=config.head_width if d_head is None else d_head,
             d_query_latent=d_query_latent,
-            dropout=config.dropout if config.attention_dropout is None else config.attention_dropout,
+            dropout=config.attention_drop,
             norm_eps=config.norm_eps,
         )
         init_weights(attention, config, n_residuals=1)

@@ -124,7 +124,7 @@ class Llama(PublishedModel, LanguageModel):
             "attention_bias": bool(config.attention_bias),
             "mlp_bias": bool(config.feed_forward_bias),
             "tie_word_embeddings": config.tie_embeddings,
-            "attention_dropout": config.dropout if config.attention_dropout is None else config.attention_dropout,
+            "attention_dropout": config.attention_drop,
             "initializer_range": config.init_std,
         }
 

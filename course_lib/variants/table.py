@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from course_lib.config import TransformerConfig
+from course_lib.config import FALLBACKS, TransformerConfig
 from course_lib.variants.bert import BERT
 from course_lib.variants.gpt import GPT
 from course_lib.variants.llama import Llama
@@ -98,10 +98,6 @@ PUBLISHED: dict[str, Published] = {
 _SIZES = {"d_model", "n_heads", "n_kv_heads", "d_head", "d_ff", "n_encoder_layers", "n_decoder_layers", "max_length"}
 _SIZES |= {"vocab_size", "target_vocab_size", "pad_id", "relative_buckets", "relative_max_distance", "init_std"}
 
-# Switches that stand as another does, unless given.
-_GENERAL = {"attention_bias": "bias", "qkv_bias": "attention_bias", "feed_forward_bias": "bias"}
-_GENERAL |= dict.fromkeys(["embedding_dropout", "attention_dropout", "activation_dropout"], "dropout")
-
 
 @dataclass(frozen=True)
 class SwitchTable:
@@ -135,7 +131,7 @@ def switch_table(configs: Mapping[str, TransformerConfig] | None = None) -> Swit
         if each.name in _SIZES:
             continue
         values = {name: _shown(config, each.name) for name, config in configs.items()}
-        general = _GENERAL.get(each.name)
+        general = FALLBACKS.get(each.name)
         if general is not None and values == {name: _shown(config, general) for name, config in configs.items()}:
             continue  # says nothing that the other switch does not
         if len(set(map(repr, values.values()))) > 1:
@@ -162,11 +158,9 @@ def _stacks(config: TransformerConfig) -> str:
 
 def _shown(config: TransformerConfig, name: str) -> Any:
     """The value that holds, where None stands for another field."""
-    value = getattr(config, name)
     if name == "final_norm":
         return config.has_final_norm
-    if value is None and name in _GENERAL:
-        return _shown(config, _GENERAL[name])
+    value = config.setting(name)
     if name == "logit_scale" and value == config.d_model**-0.5:
         return "D^-0.5"
     return value

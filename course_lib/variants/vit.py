@@ -229,9 +229,7 @@ class ViT(PublishedModel):
             "patch_size": _one_or_two(self.patch_size),
             "num_channels": self.n_channels,
             "hidden_dropout_prob": config.dropout,
-            "attention_probs_dropout_prob": (
-                config.dropout if config.attention_dropout is None else config.attention_dropout
-            ),
+            "attention_probs_dropout_prob": config.attention_drop,
             "initializer_range": config.init_std,
         }
         if self.n_classes is not None and "id2label" not in self.metadata:
