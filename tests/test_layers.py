@@ -184,7 +184,7 @@ def test_init(init, scaled):
         (lambda: TokenEmbedding(V, D)(torch.tensor([[V]])), ValueError, "tokens: expected ids 0 to 16.*got 17 to 17"),
         (lambda: TokenEmbedding(V, D)(torch.tensor([[-1]])), ValueError, "tokens: expected ids 0 to 16.*got -1 to -1"),
         (lambda: TokenEmbedding(V, D)(torch.rand(1, 2)), TypeError, "tokens: expected integer token ids"),
-        (lambda: build_norm("batch", D), ValueError, "kind: expected one of 'layer', 'rms', 'none', got 'batch'"),
+        (lambda: build_norm("batch", D), ValueError, "kind: expected one of layer, rms, none, got 'batch'"),
         (
             lambda: config_from_torch(nn.TransformerEncoderLayer(D, 4, activation=torch.tanh)),
             ValueError,
