@@ -2,8 +2,9 @@
 
 import ast
 import graphlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -12,15 +13,14 @@ PACKAGE = ROOT / "course_lib"
 LINES = 400
 
 FLOORS = [
-    {"checks", "files", "masks", "norms", "positions", "testing", "data", "viz"},
-    {"config", "cache", "attention", "multi_head", "layers"},
-    {"encoder", "decoder"},
-    {"transformer"},
+    {"checks", "files", "masks", "norms", "testing", "data", "viz"},
+    {"attention", "multi_head", "cache", "layers", "positions", "config"},  # layers read the config, so it lies here
+    {"encoder", "decoder", "transformer"},
     {"generation", "variants"},
     {"training", "scaling"},
-    {"desk", "exercises"},
-    {"commands"},
-    {"cli"},
+    {"exercises"},
+    {"desk"},
+    {"commands", "cli"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -30,11 +30,75 @@ ONLY = {
     "files": set(),
     "masks": {"checks"},
     "norms": {"checks"},
-    "positions": {"checks"},
+    "positions": {"checks", "norms"},
     "testing": set(),
     "data": {"checks", "files"},
-    "viz": {"checks", "files", "masks", "positions"},
+    "viz": {"checks", "files", "masks"},
     "desk": {"checks", "files", "exercises"},
+}
+
+# What may be imported inside a function because it is slow to load, or not there on every system.
+SLOW = {
+    "torch": "two seconds, for commands that do without",
+    "torch.distributed": "half a second, for runs on several devices only",
+    "torch.utils.flop_counter": "loads sympy",
+    "torch.utils.tensorboard": "an optional dependency",
+    "numpy": "a fifth of a second",
+    "scipy": "a third of a second",
+    "seaborn": "loads pandas",
+    "sklearn": "a second",
+    "sacrebleu": "a third of a second",
+    "babel": "locales",
+    "num2words": "a module for each of 56 languages",
+    "pydoc_data": "half a megabyte of text",
+    "pooch": "loads requests",
+    "requests": "a fifth of a second",
+    "huggingface_hub": "loads httpx; for downloads only",
+    "tokenizers": "a tenth of a second",
+    "nbformat": "a third of a second",
+    "rich": "a tenth of a second, and `course --help` draws no table of ours",
+    "psutil": "for one line of `course doctor`",
+    "IPython": "there in notebooks only",
+    "resource": "not there on Windows",
+}
+
+# The rooms whose functions import other modules of the package as late, and why.
+LATE = {
+    "cli": "`course --help` and completion answer at once: a command loads its room when it is called",
+    "commands": "likewise; most load torch",
+    "exercises": "a list of exercises is read without torch, and an alternative shows its import to the learner",
+}
+
+# To be gone: imports that go up or round, or that are late without need; who removes them.
+LEFT_UP = {
+    ("exercises.engine.progress", "desk.store"): "desk",
+    ("exercises.engine.session", "desk.store"): "desk",
+}
+LEFT_ROUND = {
+    ("attention", "cache"): "maps",
+    ("attention", "multi_head"): "maps",
+    ("data.tokenizer", "data.fast_bpe"): "outskirts",
+    ("data.bpe", "data.fast_bpe"): "outskirts",
+    ("exercises.engine.cells", "exercises.engine.spec"): "desk",
+    ("exercises.engine.entry", "exercises.engine.cells"): "desk",
+    ("exercises.engine.entry", "exercises.engine.session"): "desk",
+    ("exercises.engine.spec", "exercises.engine.cases"): "desk",
+    ("exercises.engine.spec", "exercises.engine.check"): "desk",
+    ("exercises.engine.spec", "exercises.engine.question"): "desk",
+}
+LEFT_LATE = {
+    "attention": "maps",
+    "data.batches": "outskirts",
+    "data.download": "outskirts",
+    "data.bpe": "outskirts",
+    "data.tokenizer": "outskirts",
+    "desk.answers": "desk",
+    "desk.doctor": "desk",
+    "desk.launch": "desk",
+    "desk.running": "desk",
+    "desk.store": "desk",
+    "desk.tables": "desk",
+    "training.progress": "training",
 }
 
 
@@ -47,25 +111,33 @@ SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
 
 
-def statements(node: ast.AST, at_load: bool) -> Iterator[ast.stmt]:
-    """Statements that run, without those for type checkers; with `at_load`, only those that run at import."""
+class Import(NamedTuple):
+    """One imported module, and when the import runs: at "load", inside a function ("late"), or for "types" only."""
+
+    module: str
+    when: str
+    line: int
+
+
+def statements(node: ast.AST, when: str = "load") -> Iterator[tuple[ast.stmt, str]]:
+    """Every statement of a tree, and when it runs."""
     for child in ast.iter_child_nodes(node):
+        inner = when
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-            continue
-        if at_load and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
+            inner = "types"
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and when == "load":
+            inner = "late"
         if isinstance(child, ast.stmt):
-            yield child
-        yield from statements(child, at_load)
+            yield child, inner
+        yield from statements(child, inner)
 
 
-def imports(name: str, tree: ast.AST, at_load: bool = False) -> set[str]:
-    """The modules of the package that a module imports, relative imports resolved."""
+def imports(name: str, tree: ast.AST) -> Iterator[Import]:
+    """All that a module imports, relative imports resolved; a module of the package stands for its names."""
     is_package = SOURCES[name].name == "__init__.py" if name in SOURCES else False
-    found: set[str] = set()
-    for node in statements(tree, at_load):
+    for node, when in statements(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            found = {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
@@ -73,12 +145,31 @@ def imports(name: str, tree: ast.AST, at_load: bool = False) -> set[str]:
                 parents = parents[: len(parents) - node.level + is_package]
                 base = ".".join([*parents, base] if base else parents)
             whole = {f"{base}.{alias.name}" for alias in node.names}
-            found |= {child if child in SOURCES else base for child in whole}
-    return {other for other in found if other == "course_lib" or other.startswith("course_lib.")} - {name}
+            found = {child if child in SOURCES else base for child in whole}
+        else:
+            continue
+        yield from (Import(module, when, node.lineno) for module in sorted(found - {name}))
+
+
+IMPORTS = {name: list(imports(name, tree)) for name, tree in TREES.items()}
+
+
+def ours(name: str) -> bool:
+    return name.partition(".")[0] == "course_lib"
+
+
+def inside(name: str) -> str:
+    """The name without that of the package."""
+    return name.removeprefix("course_lib").removeprefix(".")
 
 
 def room(name: str) -> str:
-    return name.split(".")[1] if "." in name else ""
+    return inside(name).partition(".")[0]
+
+
+def under(name: str, prefixes: Collection[str]) -> str | None:
+    """Return the longest of the prefixes that `name` is, or lies in."""
+    return max((one for one in prefixes if f"{name}.".startswith(f"{one}.")), key=len, default=None)
 
 
 def test_every_room_has_a_floor():
@@ -88,20 +179,38 @@ def test_every_room_has_a_floor():
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_imports_only_go_down(name):
-    if not room(name):
-        assert not imports(name, TREES[name], at_load=True)  # the package itself loads nothing
-        return
-    for other in imports(name, TREES[name]):
-        if room(other) in ("", room(name)):
+    """All of them: those inside functions and those for type checkers too."""
+    for other, _, line in IMPORTS[name]:
+        if not ours(other) or room(other) == room(name):
             continue
-        assert FLOOR[room(other)] <= FLOOR[room(name)], f"{name} imports {other}, which stands above it"
+        assert room(name), f"course_lib/__init__.py imports {other}; the package itself loads nothing"
+        if not room(other) or (inside(name), inside(other)) in LEFT_UP:
+            continue
+        assert FLOOR[room(other)] <= FLOOR[room(name)], f"{name}:{line} imports {other}, which stands above it"
         if room(name) in ONLY:
-            assert room(other) in ONLY[room(name)], f"{name} imports {other}; {room(name)} knows nothing of it"
+            assert room(other) in ONLY[room(name)], f"{name}:{line} imports {other}; {room(name)} knows nothing of it"
 
 
 def test_nothing_imports_itself_in_a_circle():
-    graph = {name: imports(name, tree, at_load=True) for name, tree in TREES.items()}
+    """Imports inside functions count: two modules that need each other are one."""
+    graph = {
+        name: {
+            other
+            for other, when, _ in found
+            if ours(other) and when != "types" and (inside(name), inside(other)) not in LEFT_ROUND
+        }
+        for name, found in IMPORTS.items()
+    }
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_late_import_has_a_reason(name):
+    """An import inside a function saves start-up time; without that it only hides what a module needs."""
+    for other, when, line in IMPORTS[name]:
+        if when == "late" and inside(name) not in LEFT_LATE:
+            reason = LATE.get(room(name)) if ours(other) else under(other, SLOW)
+            assert reason, f"{name}:{line} imports {other} inside a function; move it to the head of the module"
 
 
 @pytest.mark.parametrize("path", sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.js")]), ids=lambda path: path.name)
@@ -154,16 +263,29 @@ def test_views_and_data_take_no_model(name):
 
 def test_these_tests_bite():
     """The readers above see what they are meant to see."""
-    planted = "from course_lib import masks\nimport course_lib.cli\nfrom ..attention import x\nfrom . import y\n"
-    assert imports("course_lib.data.z", ast.parse(planted)) == {
-        "course_lib.masks",
-        "course_lib.cli",
-        "course_lib.attention",
-        "course_lib.data",
-    }
-    lazy = "def f():\n    import course_lib.cli\nif TYPE_CHECKING:\n    import course_lib.viz\n"
-    lazy += "class A:\n    import course_lib.data"
-    assert imports("course_lib.z", ast.parse(lazy)) == {"course_lib.cli", "course_lib.data"}
-    assert imports("course_lib.z", ast.parse(lazy), at_load=True) == {"course_lib.data"}
+    planted = """
+from course_lib import masks
+from ..attention import x
+from . import y
+def f():
+    import course_lib.cli
+    class B:
+        from torch import nn
+if TYPE_CHECKING:
+    from course_lib.viz import show
+class A:
+    import course_lib.data
+"""
+    assert list(imports("course_lib.scaling.z", ast.parse(planted))) == [
+        Import("course_lib.masks", "load", 2),
+        Import("course_lib.attention", "load", 3),
+        Import("course_lib.scaling", "load", 4),
+        Import("course_lib.cli", "late", 6),
+        Import("torch", "late", 8),
+        Import("course_lib.viz", "types", 10),
+        Import("course_lib.data", "load", 12),
+    ]
+    assert under("torch.distributed.tensor", SLOW) == "torch.distributed"
+    assert under("torchvision", SLOW) is None
     undocumented = ast.parse("class A:\n    'Doc.'\n    def f(self): pass\n    def _g(self): pass\ndef h(): 'Doc.'")
     assert [node.name for node in public_definitions(undocumented) if not ast.get_docstring(node)] == ["f"]

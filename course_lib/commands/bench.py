@@ -1,5 +1,9 @@
 """`course bench`: the benchmark programs of a checkout."""
 
+import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,10 +26,6 @@ def bench(
 
     Examples: course bench · course bench training_step --quick
     """
-    import os
-    import subprocess
-    import sys
-
     folder = Path(__file__).resolve().parents[2] / "benchmarks"
     programs = _programs(folder)
     if not name:
@@ -43,8 +43,6 @@ def bench(
 
 def _programs(folder: Path) -> dict[str, str]:
     """The programs in a folder by name, with the first line that each says of itself."""
-    import ast
-
     found = {}
     for path in sorted(folder.glob("*.py")):
         text = path.read_text(encoding="utf-8")

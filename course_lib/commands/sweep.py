@@ -1,6 +1,7 @@
 """`course sweep`: train a grid of small models, fit the law of size, and check its prediction on a larger one."""
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -33,8 +34,6 @@ def sweep(
 
     Example: course sweep --data mytext.txt --seeds 3
     """
-    import os
-
     import torch
 
     from course_lib.commands.corpora import read_text
