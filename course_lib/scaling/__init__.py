@@ -15,6 +15,7 @@ from course_lib.scaling.fits import (
 from course_lib.scaling.flops import count_flops, six_n_d
 from course_lib.scaling.memory import kv_cache_bytes, ring_all_reduce_bytes, training_memory
 from course_lib.scaling.parameters import Architecture, count_parameters
+from course_lib.scaling.readings import Reading, read_sweep
 from course_lib.scaling.records import RECORDS, record
 from course_lib.scaling.roofline import PEAKS, Roofline, measure_roofline, mfu, published_peak
 
@@ -28,6 +29,7 @@ __all__ = [
     "Optimum",
     "PowerLaw",
     "PowerLawFit",
+    "Reading",
     "Roofline",
     "activation_bytes",
     "compute_optimal",
@@ -39,6 +41,7 @@ __all__ = [
     "measure_roofline",
     "mfu",
     "published_peak",
+    "read_sweep",
     "record",
     "ring_all_reduce_bytes",
     "six_n_d",

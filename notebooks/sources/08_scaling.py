@@ -40,7 +40,7 @@ from course_lib import testing
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.data import CharTokenizer, reference_text
 from course_lib.encoder import EncoderLayer
-from course_lib.scaling.sweep import read_sweep
+from course_lib.scaling import read_sweep
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from course_lib.viz import CostExplorer, palette, show
 

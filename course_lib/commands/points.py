@@ -1,4 +1,4 @@
-"""A sweep: small language models of many sizes, token budgets and seeds on one text, to read scaling laws from.
+"""The points of a sweep: small language models of many sizes, token budgets and seeds on one text.
 
 Each point of the grid is a `Run` of its own with checkpoints, and its result a file: a sweep that was stopped goes on
 where it stopped, inside a point too. Under torchrun the processes take turns with the points, each training alone.
@@ -21,24 +21,12 @@ from torch import Tensor
 from course_lib.config import TransformerConfig
 from course_lib.data import TokenWindows
 from course_lib.files import write_atomic
-from course_lib.scaling.fits import LossSurface, PowerLawFit, fit_loss_surface, fit_power_law
-from course_lib.scaling.flops import count_flops
-from course_lib.scaling.parameters import count_parameters
+from course_lib.scaling import count_flops, count_parameters
 from course_lib.training import Run, Silent, TrainingConfig, tasks
 from course_lib.transformer import LanguageModel
 
-# Layers and width, 12 thousand to 690 thousand parameters in the layers, each about twice the one before; the last one,
-# 3.1 million, is more than four times larger than any of them and is not shown to the fit.
-SHAPES = ((1, 32), (2, 32), (2, 48), (3, 64), (3, 96), (4, 120))
-HELD_OUT = (4, 256)
-TOKENS = (200_000, 400_000, 800_000, 1_600_000)
 LENGTH, BATCH = 64, 16
 HELD_OUT_TOKENS = 131_072  # of the held-out text that are enough to compare models: all are measured on the same
-
-# The learning rate, times the width. Of 0.16, 0.32, 0.64 and 1.28 the one with the lowest training loss, averaged over
-# models of the fit at the smallest budget (2.297, 2.250, 2.277 and 2.452 on Python's standard library, by `course sweep
-# --learning-rate RATE --shapes 1x32,2x48,3x96 --tokens 200000 --seeds 1`); no held-out loss had a part in the choice.
-RATE = 0.32
 
 
 @dataclass(frozen=True)
@@ -56,9 +44,7 @@ class Point:
         return f"layers{self.layers}-width{self.width}-tokens{self.tokens}-seed{self.seed}"
 
 
-def grid(
-    shapes: Sequence[tuple[int, int]] = (*SHAPES, HELD_OUT), tokens: Sequence[int] = TOKENS, seeds: Sequence[int] = (0,)
-) -> list[Point]:
+def grid(shapes: Sequence[tuple[int, int]], tokens: Sequence[int], seeds: Sequence[int]) -> list[Point]:
     """Every combination, the cheap ones first; the last shape, which is to be predicted, at the largest budget only."""
     points = [
         Point(*shape, budget, seed)
@@ -89,7 +75,7 @@ def model_config(point: Point, vocab_size: int) -> TransformerConfig:
     )
 
 
-def training_config(point: Point, rate: float = RATE) -> TrainingConfig:
+def training_config(point: Point, rate: float) -> TrainingConfig:
     """The training of a point: the rate falls to zero over exactly its tokens, from `rate` over the model's width."""
     steps = max(1, point.tokens // (LENGTH * BATCH))
     return TrainingConfig(
@@ -107,7 +93,7 @@ def training_config(point: Point, rate: float = RATE) -> TrainingConfig:
 
 
 def run_point(
-    point: Point, train: Tensor, validation: Tensor, vocab_size: int, folder: Path, *, rate: float = RATE
+    point: Point, train: Tensor, validation: Tensor, vocab_size: int, folder: Path, *, rate: float
 ) -> dict[str, Any] | None:
     """Train one point, or go on with it, and return its row; None if it was interrupted."""
     torch.manual_seed(point.seed)
@@ -146,7 +132,7 @@ def run_sweep(
     vocab_size: int,
     folder: Path,
     *,
-    rate: float = RATE,
+    rate: float,
     say: Callable[[str], Any] = print,
 ) -> list[dict[str, Any]] | None:
     """Run those points whose result is not there yet; return the rows of all, or None if it was interrupted.
@@ -174,85 +160,3 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of the points that are finished, the smallest first."""
     rows = [json.loads(path.read_text()) for path in (folder / "points").glob("*.json")]
     return sorted(rows, key=lambda row: (row["parameters"], row["tokens"], row["seed"]))
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a sweep says: the law of size at the largest budget, its prediction, and the surface of size and tokens."""
-
-    fit: PowerLawFit
-    sizes: list[int]  # of the runs in the fit
-    losses: list[float]
-    held_out_size: int
-    held_out_loss: float  # the mean over seeds
-    predicted: float
-    interval: tuple[float, float]
-    surface: LossSurface  # of the same models at all budgets
-    resampled: list[LossSurface]
-    surface_predicted: float  # by the surface, of the held-out model
-
-    @property
-    def error(self) -> float:
-        """Of the prediction, as a share of the held-out loss."""
-        return self.predicted / self.held_out_loss - 1
-
-    @property
-    def surface_error(self) -> float:
-        """Of the surface's prediction, as a share of the held-out loss."""
-        return self.surface_predicted / self.held_out_loss - 1
-
-    def interval_of(self, name: str, level: float = 0.95) -> tuple[float, float]:
-        """Bootstrap interval of a number of the surface, such as "n_exponent" or "size_power"."""
-        low, high = np.quantile([getattr(one, name) for one in self.resampled], [(1 - level) / 2, (1 + level) / 2])
-        return float(low), float(high)
-
-
-def read_sweep(rows: Sequence[dict[str, Any]], *, parameters: str = "parameters", n_resamples: int = 100) -> Reading:
-    """Fit the law of size to all runs but those of the largest model, at the largest budget, and predict that model.
-
-    Args:
-        rows: of `run_sweep`.
-        parameters: the column that counts as size: "parameters" (all, as Hoffmann et al. 2022) or "layer_parameters"
-            (without tables and head, as Kaplan et al. 2020).
-        n_resamples: bootstrap fits, of runs drawn with replacement.
-
-    Raises ValueError if no model is at least four times larger than all that are left for the fit.
-    """
-    if parameters not in ("parameters", "layer_parameters"):
-        raise ValueError(f"parameters: expected 'parameters' or 'layer_parameters', got {parameters!r}")
-    counted = sorted({row[parameters] for row in rows})
-    if len(counted) < 4 or counted[-1] < 4 * counted[-2]:
-        raise ValueError(f"rows: expected four sizes or more, the largest four times the next, got {counted}")
-    budget = max(row["tokens"] for row in rows)
-    seen = [row for row in rows if row[parameters] < counted[-1]]
-    fitted = [row for row in seen if row["tokens"] == budget]
-    held_out = [row["loss"] for row in rows if row[parameters] == counted[-1] and row["tokens"] == budget]
-    if not held_out:
-        raise ValueError(f"rows: expected the model of {counted[-1]:,} at the largest budget, {budget:,} tokens")
-    sizes, losses = [row[parameters] for row in fitted], [row["loss"] for row in fitted]
-    fit = fit_power_law(sizes, losses, n_resamples=n_resamples)
-    columns = np.array([[row[name] for name in (parameters, "tokens", "loss")] for row in seen]).T  # (3, n)
-    surface = fit_loss_surface(*columns)
-    return Reading(
-        fit,
-        sizes,
-        losses,
-        counted[-1],
-        float(np.mean(held_out)),
-        fit.law.predict(counted[-1]).item(),
-        fit.predict_interval(counted[-1]),
-        surface,
-        _resampled(columns, surface, n_resamples),
-        surface.predict(counted[-1], budget).item(),
-    )
-
-
-def _resampled(columns: np.ndarray, surface: LossSurface, n_resamples: int) -> list[LossSurface]:
-    """Surfaces of runs drawn with replacement."""
-    draw = np.random.default_rng(0)
-    found: list[LossSurface] = []
-    while len(found) < n_resamples:
-        drawn = columns[:, draw.integers(columns.shape[1], size=columns.shape[1])]  # (3, n)
-        if min(len(np.unique(column)) for column in drawn[:2]) >= 3:
-            found.append(fit_loss_surface(*drawn, start=surface))
-    return found
