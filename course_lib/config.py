@@ -8,18 +8,16 @@ from torch import Tensor, nn
 
 from course_lib.checks import check_choice, check_integer, check_number, check_probability
 from course_lib.norms import NormKind
-from course_lib.positions import RotaryLayout
+from course_lib.positions import SCHEMES, RotaryLayout
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"]
 NormPlace = Literal["pre", "post"]
-Positions = Literal["none", "sinusoidal", "learned", "rotary", "alibi", "relative"]
 Init = Literal["xavier", "normal"]
 
 _CHOICES: dict[str, Any] = {
     "activation": Activation,
     "norm": NormKind,
     "norm_place": NormPlace,
-    "positions": Positions,
     "rotary_layout": RotaryLayout,
     "init": Init,
 }
@@ -54,7 +52,7 @@ class TransformerConfig:
     pad_id: int | None = None  # source tokens with this id are hidden unless a mask is given
 
     # Order of the tokens
-    positions: Positions = "sinusoidal"
+    positions: str = "sinusoidal"  # a key of `course_lib.positions.SCHEMES`
     rotary_base: float = 10000.0
     rotary_layout: RotaryLayout = "half"
     rotary_scaling: Callable[[Tensor], Tensor] | None = None
@@ -110,6 +108,7 @@ class TransformerConfig:
                 check_integer(name, getattr(self, name))
         for name, choices in _CHOICES.items():
             check_choice(name, getattr(self, name), get_args(choices))
+        check_choice("positions", self.positions, SCHEMES)
         for name in ("dropout", "embedding_dropout", "attention_dropout", "activation_dropout"):
             if getattr(self, name) is not None:
                 check_probability(name, getattr(self, name))
@@ -123,10 +122,7 @@ class TransformerConfig:
             raise ValueError(f"d_model: expected a multiple of n_heads={self.n_heads}, got {self.d_model}")
         if self.n_kv_heads is not None and self.n_heads % self.n_kv_heads:
             raise ValueError(f"n_kv_heads: expected a divisor of n_heads={self.n_heads}, got {self.n_kv_heads}")
-        if self.positions == "rotary" and self.head_width % 2:
-            raise ValueError(f"d_head: rotary positions need an even width of a head, got {self.head_width}")
-        if self.positions == "sinusoidal" and self.d_model % 2:
-            raise ValueError(f"d_model: sinusoidal positions need an even width, got {self.d_model}")
+        SCHEMES[self.positions].check_config(self)
         if self.target_vocab_size is not None and self.vocab_size is None:
             raise ValueError("target_vocab_size: expected None like vocab_size")
         if self.share_vocabulary and self.target_vocab_size not in (None, self.vocab_size):
@@ -152,6 +148,11 @@ class TransformerConfig:
     def kv_heads(self) -> int:
         """G, the number of heads of keys and values."""
         return self.setting("n_kv_heads")
+
+    @property
+    def table_std(self) -> float:
+        """The standard deviation with which tables of tokens and positions start."""
+        return self.d_model**-0.5 if self.init == "xavier" else self.init_std
 
     @property
     def ff_width(self) -> int:

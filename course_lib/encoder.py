@@ -16,7 +16,7 @@ from course_lib.layers import (
 )
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.norms import build_norm
-from course_lib.positions import ALiBi, RelativePositionBias, RotaryEmbedding, Rotation
+from course_lib.positions import Rotation, build_scheme
 
 
 class EncoderLayer(nn.Module):
@@ -72,7 +72,7 @@ class Stack(nn.Module):
     def __init__(self, config: TransformerConfig, layers: list[nn.Module], *, bidirectional: bool) -> None:
         super().__init__()
         self.config = config
-        self.positions = _scheme(config, bidirectional)
+        self.positions = build_scheme(config, "queries and keys", "scores", bidirectional=bidirectional)
         self.layers = nn.ModuleList(layers)
         kind = config.norm if config.has_final_norm else "none"
         self.final_norm = build_norm(kind, config.d_model, eps=config.norm_eps, bias=config.bias)
@@ -84,42 +84,19 @@ class Stack(nn.Module):
 
         Computed once for all layers. `positions`, (T,) or (B, T), replaces offset, offset + 1, ...
         """
+        if self.positions is None:
+            return None, None
         T = x.size(1)
-        if isinstance(self.positions, RotaryEmbedding):
-            if positions is None:
-                positions = torch.arange(offset, offset + T, device=x.device)
-            return self.positions(positions), None
-        if isinstance(self.positions, ALiBi):
+        if self.positions.acts_on == "scores":
             return None, self.positions(T, S, device=x.device).to(x.dtype)
-        if isinstance(self.positions, RelativePositionBias):
-            return None, self.positions(T, S).to(x.dtype)
-        return None, None
+        if positions is None:
+            positions = torch.arange(offset, offset + T, device=x.device)
+        return self.positions(positions), None
 
     def check(self, x: Tensor) -> None:
         """Refuse what is not a batch of sequences of vectors."""
         if x.dim() != 3 or x.size(1) == 0 or x.size(2) != self.config.d_model:
             raise ValueError(f"x: expected (B, T, D={self.config.d_model}), T of at least 1, got {tuple(x.shape)}")
-
-
-def _scheme(config: TransformerConfig, bidirectional: bool) -> nn.Module | None:
-    """The position scheme if it works inside attention; those that are added to the vectors belong to the embedding."""
-    if config.positions == "rotary":
-        return RotaryEmbedding(
-            config.head_width,
-            base=config.rotary_base,
-            layout=config.rotary_layout,
-            scaling=config.rotary_scaling,
-        )
-    if config.positions == "alibi":
-        return ALiBi(config.n_heads)
-    if config.positions == "relative":
-        return RelativePositionBias(
-            config.n_heads,
-            n_buckets=config.relative_buckets,
-            max_distance=config.relative_max_distance,
-            bidirectional=bidirectional,
-        )
-    return None
 
 
 class TransformerEncoder(Stack):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from course_lib.config import Activation, NormPlace, TransformerConfig
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.norms import build_norm
-from course_lib.positions import LearnedPositionalEmbedding
+from course_lib.positions import PositionScheme
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -119,6 +119,8 @@ class TokenEmbedding(nn.Module):
     Source: Vaswani et al. 2017, section 3.4.
     """
 
+    decays = False  # under weight decay
+
     def __init__(self, vocab_size: int, d_model: int, *, scale: bool = True) -> None:
         super().__init__()
         for name, size in (("vocab_size", vocab_size), ("d_model", d_model)):
@@ -128,6 +130,10 @@ class TokenEmbedding(nn.Module):
         self.factor = d_model**0.5 if scale else 1.0
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
         nn.init.normal_(self.weight, std=d_model**-0.5)
+
+    def draw_weights(self, config: TransformerConfig) -> None:
+        """Start the table as the config says."""
+        nn.init.normal_(self.weight, std=config.table_std)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Look up integer token ids: (B, T) -> (B, T, D). Raises ValueError (on a CPU) for an id not in the table."""
@@ -154,6 +160,8 @@ class BigramEmbedding(nn.Module):
         d_model: width D.
         vocab_size: V.
     """
+
+    decays = False
 
     def __init__(self, n_rows: int, d_model: int, vocab_size: int) -> None:
         super().__init__()
@@ -227,8 +235,8 @@ def init_weights(module: nn.Module, config: TransformerConfig, *, n_residuals: i
         if isinstance(part, MultiHeadAttention | FeedForward) and config.zero_residual_init:
             nn.init.zeros_((part.output if isinstance(part, MultiHeadAttention) else part.down).weight)
     for part in module.modules():  # last: a tied head must start as its table does
-        if isinstance(part, TokenEmbedding | LearnedPositionalEmbedding):
-            nn.init.normal_(part.weight, std=config.d_model**-0.5 if config.init == "xavier" else config.init_std)
+        if isinstance(part, TokenEmbedding | PositionScheme):
+            part.draw_weights(config)
 
 
 def _normal(weight: Tensor, config: TransformerConfig) -> None:

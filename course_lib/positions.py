@@ -1,7 +1,7 @@
 """Position schemes: how a Transformer learns the order of its tokens.
 
 Two are added to the token vectors (sinusoidal, learned), one turns queries and keys (rotary), two are added to the
-attention scores (ALiBi, relative buckets).
+attention scores (ALiBi, relative buckets). Each says of itself where it acts; `SCHEMES`, at the end, names them all.
 
 Shapes: B batch, T query positions, S key positions, H heads, D model width, E head width. Positions are integers,
 (T,) for a whole batch or (B, T) where examples differ, as with padding on the left.
@@ -10,12 +10,54 @@ Shapes: B batch, T query positions, S key positions, H heads, D model width, E h
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
+from course_lib.checks import check_choice, check_integer, check_integers
+
 RotaryLayout = Literal["half", "interleaved"]
+Place = Literal["input", "queries and keys", "scores"]
+
+
+class PositionScheme(nn.Module):
+    """What the rest of the package asks of a scheme; as it stands here, none: it acts on nothing and has no weights.
+
+    `acts_on` decides how it is called and what it returns:
+
+    - "input": `scheme(positions)`, integers (T,) or (B, T) -> vectors (..., T, D), added to the token vectors;
+    - "queries and keys": `scheme(positions)` -> a `Rotation` that turns both;
+    - "scores": `scheme(T, S, device=device)` -> a bias (1, H, T, S), the last query on the last key.
+
+    `config` is always a `TransformerConfig`.
+    """
+
+    acts_on: ClassVar[Place | None] = None
+    decays: ClassVar[bool] = False  # whether weight decay shrinks its weights
+    max_length: int | None = None  # how many positions it has; None for any number
+
+    @classmethod
+    def from_config(cls, config: Any, *, bidirectional: bool) -> Self:
+        """Return the scheme of a stack whose queries see keys on both sides, or only earlier ones."""
+        return cls()
+
+    @classmethod
+    def check_config(cls, config: Any) -> None:
+        """Refuse sizes that the scheme cannot work with, by an error that names the field."""
+
+    @classmethod
+    def n_weights(cls, config: Any) -> int:
+        """How many numbers are trained, by formula."""
+        return 0
+
+    @classmethod
+    def kept_bytes(cls, config: Any, T: int) -> int:
+        """Bytes of its own kept for the backward pass over T positions, by formula."""
+        return 0
+
+    def draw_weights(self, config: Any) -> None:
+        """Start the weights as the config says; those that its constructor drew may stay."""
 
 
 def _even(name: str, width: int) -> int:
@@ -26,11 +68,6 @@ def _even(name: str, width: int) -> int:
     return width
 
 
-def _integers(positions: Tensor) -> None:
-    if positions.is_floating_point() or positions.dtype == torch.bool:
-        raise TypeError(f"positions: expected integers, got {positions.dtype}")
-
-
 def frequencies(width: int, base: float = 10000.0) -> Tensor:
     """Angular frequencies in radians a position, one a pair of dimensions: base^(-2i / width), float32 (width / 2,)."""
     if not base > 1:
@@ -38,7 +75,7 @@ def frequencies(width: int, base: float = 10000.0) -> Tensor:
     return 1.0 / base ** (torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width)
 
 
-class _Frequencies(nn.Module):
+class _Frequencies(PositionScheme):
     """Keeps float32 frequencies through `.to(bfloat16)`, which would spoil a buffer: 0.0316 would become 0.0317."""
 
     def __init__(self, values: Tensor) -> None:
@@ -47,7 +84,7 @@ class _Frequencies(nn.Module):
 
     def angles(self, positions: Tensor) -> Tensor:
         """Integer positions (...) -> angles in radians, float32 (..., width / 2)."""
-        _integers(positions)
+        check_integers("positions", positions)
         if self.values.device != positions.device:
             self.values = self.values.to(positions.device)
         return positions[..., None].float() * self.values
@@ -60,8 +97,21 @@ class SinusoidalPositionalEncoding(_Frequencies):
     Source: Vaswani et al. 2017, section 3.5.
     """
 
+    acts_on = "input"
+
     def __init__(self, d_model: int, *, base: float = 10000.0) -> None:
         super().__init__(frequencies(_even("d_model", d_model), base))
+
+    @classmethod
+    def from_config(cls, config: Any, *, bidirectional: bool) -> Self:
+        """Return the encoding of the width D."""
+        return cls(config.d_model)
+
+    @classmethod
+    def check_config(cls, config: Any) -> None:
+        """Refuse an odd D."""
+        if config.d_model % 2:
+            raise ValueError(f"d_model: sinusoidal positions need an even width, got {config.d_model}")
 
     def forward(self, positions: Tensor) -> Tensor:
         """Encode integer positions: (..., T) -> float32 (..., T, D)."""
@@ -82,14 +132,14 @@ def position_shift_matrix(shift: int, d_model: int, *, base: float = 10000.0) ->
 
 def document_positions(documents: Tensor) -> Tensor:
     """Count from 0 again in each document of a packed row: integer numbers (B, T) -> int64 (B, T)."""
-    _integers(documents)
+    check_integers("documents", documents)
     places = torch.arange(documents.size(1), device=documents.device)  # (T,)
     begins = documents[:, 1:] != documents[:, :-1]
     starts = nn.functional.pad(begins, (1, 0)) * places  # (B, T), 0 inside a document
     return places - starts.cummax(dim=1).values
 
 
-class LearnedPositionalEmbedding(nn.Module):
+class LearnedPositionalEmbedding(PositionScheme):
     """A table with one trained vector a position, to be added to the token vectors.
 
     Args:
@@ -99,18 +149,38 @@ class LearnedPositionalEmbedding(nn.Module):
     Source: Gehring et al. 2017, section 3.1; used by BERT and GPT-2.
     """
 
+    acts_on = "input"
+
     def __init__(self, max_length: int, d_model: int) -> None:
         super().__init__()
-        for name, size in (("max_length", max_length), ("d_model", d_model)):
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
-        self.max_length = max_length
+        check_integer("max_length", max_length)
+        check_integer("d_model", d_model)
+        self.max_length: int = max_length
         self.weight = nn.Parameter(torch.empty(max_length, d_model))
         nn.init.normal_(self.weight, std=d_model**-0.5)
 
+    @classmethod
+    def from_config(cls, config: Any, *, bidirectional: bool) -> Self:
+        """Return the table of `max_length` vectors."""
+        return cls(config.max_length, config.d_model)
+
+    @classmethod
+    def n_weights(cls, config: Any) -> int:
+        """The whole table."""
+        return config.max_length * config.d_model
+
+    @classmethod
+    def kept_bytes(cls, config: Any, T: int) -> int:
+        """The positions, int64, which say where the gradient goes."""
+        return T * 8
+
+    def draw_weights(self, config: Any) -> None:
+        """Start as the table of tokens does."""
+        nn.init.normal_(self.weight, std=config.table_std)
+
     def forward(self, positions: Tensor) -> Tensor:
         """Look up integer positions: (..., T) -> (..., T, D). Raises ValueError if one is past the table."""
-        _integers(positions)
+        check_integers("positions", positions)
         try:
             return nn.functional.embedding(positions, self.weight)
         except IndexError:
@@ -143,6 +213,8 @@ class RotaryEmbedding(_Frequencies):
     Source: Su et al. 2021 (RoFormer), section 3.2.
     """
 
+    acts_on = "queries and keys"
+
     def __init__(
         self,
         width: int,
@@ -151,12 +223,28 @@ class RotaryEmbedding(_Frequencies):
         layout: RotaryLayout = "half",
         scaling: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        if layout not in ("half", "interleaved"):
-            raise ValueError(f"layout: expected 'half' or 'interleaved', got {layout!r}")
+        check_choice("layout", layout, get_args(RotaryLayout))
         values = frequencies(_even("width", width), base)
         super().__init__(values if scaling is None else scaling(values))
         self.dynamic = (values, scaling) if isinstance(scaling, DynamicNTKScaling) else None
         self.layout: RotaryLayout = layout
+
+    @classmethod
+    def from_config(cls, config: Any, *, bidirectional: bool) -> Self:
+        """Return the rotation of heads of the width E."""
+        scaling = config.rotary_scaling
+        return cls(config.head_width, base=config.rotary_base, layout=config.rotary_layout, scaling=scaling)
+
+    @classmethod
+    def check_config(cls, config: Any) -> None:
+        """Refuse an odd E."""
+        if config.head_width % 2:
+            raise ValueError(f"d_head: rotary positions need an even width of a head, got {config.head_width}")
+
+    @classmethod
+    def kept_bytes(cls, config: Any, T: int) -> int:
+        """Cosines and sines, float32."""
+        return 2 * T * (config.head_width // 2) * 4
 
     def forward(self, positions: Tensor) -> Rotation:
         """Integer positions (T,) or (B, T) -> the rotation at each."""
@@ -246,23 +334,29 @@ class Llama3Scaling:
 
 def alibi_slopes(n_heads: int) -> Tensor:
     """The slope of each head, float32 (H,): 2^(-8/H), 2^(-16/H), ... for a power of two, else filled up from 2H."""
-    if not isinstance(n_heads, int) or n_heads < 1:
-        raise ValueError(f"n_heads: expected an integer of at least 1, got {n_heads!r}")
+    check_integer("n_heads", n_heads)
     power = 2 ** int(math.log2(n_heads))
     slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
     slopes += [2 ** (-4 * (head + 1) / power) for head in range(0, 2 * (n_heads - power), 2)]
     return torch.tensor(slopes, dtype=torch.float32, device="cpu")
 
 
-class ALiBi(nn.Module):
+class ALiBi(PositionScheme):
     """Lowers each score by the distance between query and key times a slope that differs by head.
 
     Nothing is trained, and any length will do. Source: Press et al. 2022, section 3.
     """
 
+    acts_on = "scores"
+
     def __init__(self, n_heads: int) -> None:
         super().__init__()
         self.slopes = alibi_slopes(n_heads)
+
+    @classmethod
+    def from_config(cls, config: Any, *, bidirectional: bool) -> Self:
+        """Return the bias of H heads, the same on both sides."""
+        return cls(config.n_heads)
 
     def forward(self, T: int, S: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
         """The bias of T queries on S keys, the last query on the last key: float32 (1, H, T, S)."""
@@ -296,7 +390,7 @@ def relative_bucket(distance: Tensor, *, n_buckets: int = 32, max_distance: int 
     return first + torch.where(distance < exact, distance, far)
 
 
-class RelativePositionBias(nn.Module):
+class RelativePositionBias(PositionScheme):
     """A trained number for each head and bucket of distances, added to the scores.
 
     Args:
@@ -305,6 +399,8 @@ class RelativePositionBias(nn.Module):
 
     Source: Raffel et al. 2020 (T5), section 2.1.
     """
+
+    acts_on = "scores"
 
     def __init__(
         self, n_heads: int, *, n_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
@@ -319,10 +415,42 @@ class RelativePositionBias(nn.Module):
         self.weight = nn.Parameter(torch.empty(n_buckets, n_heads))
         nn.init.normal_(self.weight, std=0.02)
 
-    def forward(self, T: int, S: int | None = None) -> Tensor:
-        """The bias of T queries on S keys, the last query on the last key: (1, H, T, S)."""
+    @classmethod
+    def from_config(cls, config: Any, *, bidirectional: bool) -> Self:
+        """Return the table of H heads; a stack that sees both sides splits its buckets between them."""
+        buckets, far = config.relative_buckets, config.relative_max_distance
+        return cls(config.n_heads, n_buckets=buckets, max_distance=far, bidirectional=bidirectional)
+
+    @classmethod
+    def n_weights(cls, config: Any) -> int:
+        """The whole table."""
+        return config.relative_buckets * config.n_heads
+
+    @classmethod
+    def kept_bytes(cls, config: Any, T: int) -> int:
+        """The bucket of each pair, int64."""
+        return T * T * 8
+
+    def forward(self, T: int, S: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
+        """The bias of T queries on S keys, the last query on the last key: (1, H, T, S), on the table's device."""
         distance = _distance(T, T if S is None else S, self.weight.device)
         buckets = relative_bucket(
             distance, n_buckets=self.n_buckets, max_distance=self.max_distance, bidirectional=self.bidirectional
         )
         return self.weight[buckets].permute(2, 0, 1)[None]  # (T, S, H) -> (1, H, T, S)
+
+
+SCHEMES: dict[str, type[PositionScheme]] = {
+    "none": PositionScheme,
+    "sinusoidal": SinusoidalPositionalEncoding,
+    "learned": LearnedPositionalEmbedding,
+    "rotary": RotaryEmbedding,
+    "alibi": ALiBi,
+    "relative": RelativePositionBias,
+}
+
+
+def build_scheme(config: Any, *places: Place, bidirectional: bool = False) -> PositionScheme | None:
+    """Return the scheme that the config names if it acts on one of the places, else None."""
+    scheme = SCHEMES[config.positions]
+    return scheme.from_config(config, bidirectional=bidirectional) if scheme.acts_on in places else None

@@ -17,7 +17,7 @@ from course_lib.encoder import TransformerEncoder
 from course_lib.layers import BigramEmbedding, TokenEmbedding, config_from_torch, init_weights
 from course_lib.masks import padding_mask
 from course_lib.norms import build_norm
-from course_lib.positions import LearnedPositionalEmbedding, SinusoidalPositionalEncoding
+from course_lib.positions import build_scheme
 
 __all__ = ["Embedding", "LanguageModel", "Readout", "Transformer", "TransformerConfig", "TransformerWeights"]
 
@@ -32,15 +32,11 @@ class Embedding(nn.Module):
 
     def __init__(self, config: TransformerConfig, vocab_size: int | None) -> None:
         super().__init__()
-        self.max_length = config.max_length if config.positions == "learned" else None
         self.tokens: TokenEmbedding | None = None
         if vocab_size is not None:
             self.tokens = TokenEmbedding(vocab_size, config.d_model, scale=config.scale_embeddings)
-        self.positions: nn.Module | None = None
-        if config.positions == "sinusoidal":
-            self.positions = SinusoidalPositionalEncoding(config.d_model)
-        elif config.positions == "learned":
-            self.positions = LearnedPositionalEmbedding(config.max_length, config.d_model)
+        self.positions = build_scheme(config, "input")
+        self.max_length = None if self.positions is None else self.positions.max_length
         self.pairs: BigramEmbedding | None = None
         if config.bigram_rows and vocab_size is not None:
             self.pairs = BigramEmbedding(config.bigram_rows, config.d_model, vocab_size)

@@ -61,10 +61,11 @@ class IncrementalModel:
                     raise ValueError(f"{name}: expected None for a model that is a plain function")
             return
         capacity = prompt.size(1) + n_new
-        if model.config.positions == "learned" and capacity - 1 > model.config.max_length:
+        max_length = model.embedding.max_length
+        if max_length is not None and capacity - 1 > max_length:
             raise ValueError(
                 f"max_new_tokens: {prompt.size(1)} + {n_new} tokens need {capacity - 1} positions, "
-                f"the table has max_length={model.config.max_length}"
+                f"the table has max_length={max_length}"
             )
         if use_cache:
             self._cache = model.new_cache(capacity, sliding=sliding, dtype=_dtype_to_keep(model))

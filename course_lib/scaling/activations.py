@@ -11,6 +11,7 @@ F feed-forward width, V vocabulary.
 import torch
 
 from course_lib.config import TransformerConfig
+from course_lib.positions import SCHEMES
 from course_lib.scaling.parameters import Architecture, check_countable
 
 
@@ -56,6 +57,7 @@ class _Kept:
 
     def __init__(self, config: TransformerConfig, batch: int, width: int) -> None:
         self.config, self.batch, self.width = config, batch, width  # width: bytes of a number
+        self.scheme = SCHEMES[config.positions]
 
     def stack(self, n_layers: int, layer: int, T: int, recompute: bool) -> int:
         """Embedding, layers and final norm."""
@@ -66,14 +68,9 @@ class _Kept:
             total += self.norm(T)
         if c.embedding_norm and c.norm != "none":
             total += self.norm(T)
-        if c.positions == "rotary":
-            total += 2 * T * (c.head_width // 2) * 4  # cosines and sines, float32
-        if c.positions == "learned":
-            total += T * 8  # positions, int64
+        total += self.scheme.kept_bytes(c, T)
         if c.bigram_rows:
             total += self.batch * (T - 1) * 8  # pairs, int64
-        if c.positions == "relative":
-            total += T * T * 8  # the bucket of each pair, int64
         return total
 
     def norm(self, T: int) -> int:
@@ -104,20 +101,20 @@ class _Kept:
         projections = n * (H + 2 * G) * E * self.width
         copies = 2 * heads if G < H else 0  # keys and values for each head of a group
         norms = n * (H + G) * 4 if c.qk_norm else 0  # one number for each normed query and key
-        if c.positions == "relative":  # its table is trained, which fused kernels cannot do: the weights are formed
+        turned, biased = (self.scheme.acts_on == place for place in ("queries and keys", "scores"))
+        if biased and self.scheme.n_weights(c):  # fused kernels cannot train a bias: the weights are formed
             kept = 4 * heads + n * H * T * self.width + (T * T + T if causal else 0)
             return kept + (projections + norms if c.qk_norm else 0)
-        rotary = c.positions == "rotary"
-        if rotary or c.qk_norm:  # queries and keys are not what the projections gave
+        if turned or c.qk_norm:  # queries and keys are not what the projections gave
             kept = heads + (copies or heads) + (projections if c.qk_norm or G == H else 0) + norms
-            kept += heads if rotary else 0  # the output, in another order in memory than merging needs
+            kept += heads if turned else 0  # the output, in another order in memory than merging needs
         else:
             kept = projections + copies
-        masked = (c.window is not None and c.window < T) or (c.positions == "alibi" and causal)
+        masked = (c.window is not None and c.window < T) or (biased and causal)
         table = 0
         if masked:
-            table = (H if c.positions == "alibi" else 1) * T * T * self.width + T
-            table += 0 if rotary else heads  # the output before rows without a key are set to zero
+            table = (H if biased else 1) * T * T * self.width + T
+            table += 0 if turned else heads  # the output before rows without a key are set to zero
         return kept + n * H * 4 + heads + table
 
     def cross_attention(self, T: int, S: int) -> int:

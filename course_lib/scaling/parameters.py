@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Literal, get_args
 
 from course_lib.config import TransformerConfig
+from course_lib.positions import SCHEMES, Place
 
 Architecture = Literal["decoder", "encoder", "encoder-decoder"]
 
@@ -76,15 +77,18 @@ def _count_stack(count: Counter[str], config: TransformerConfig, n_layers: int, 
     count["feed-forward"] += n_layers * feed_forward_parameters(config)
     n_norms = n_layers * (n_attentions + 1) + config.has_final_norm
     count["norms"] += n_norms * norm_parameters(config)
-    if config.positions == "relative":
-        count["positions"] += config.relative_buckets * config.n_heads
+    count["positions"] += _position_weights(config, "queries and keys", "scores")
+
+
+def _position_weights(config: TransformerConfig, *places: Place) -> int:
+    scheme = SCHEMES[config.positions]
+    return scheme.n_weights(config) if scheme.acts_on in places else 0
 
 
 def _count_embedding(count: Counter[str], config: TransformerConfig, V: int) -> None:
     """Add a table of V token vectors, learned positions and the norm after them."""
     pairs = config.bigram_rows if config.vocab_size else 0
     count["token tables"] += (V + pairs + config.n_token_types) * config.d_model
-    if config.positions == "learned":
-        count["positions"] += config.max_length * config.d_model
+    count["positions"] += _position_weights(config, "input")
     if config.embedding_norm:
         count["norms"] += norm_parameters(config)

@@ -6,20 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.layers import BigramEmbedding, TokenEmbedding
-from course_lib.positions import LearnedPositionalEmbedding, RelativePositionBias
 from course_lib.training.config import TrainingConfig
 
 __all__ = ["Muon", "build_optimizers", "newton_schulz", "parameter_groups"]
 
-_TABLES = (nn.Embedding, TokenEmbedding, BigramEmbedding, LearnedPositionalEmbedding, RelativePositionBias)
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Split the trained parameters into matrices, which decay, and norms, biases and embeddings, which do not.
 
-    A head that is tied to an embedding is that embedding, and does not decay.
+    A module whose own weights must not decay says so: `decays = False`. A head that is tied to an embedding is that
+    embedding, and does not decay.
     """
     decayed, kept = _split(model)
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
@@ -27,7 +25,8 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 
 
 def _split(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    tables = {id(p) for part in model.modules() if isinstance(part, _TABLES) for p in part.parameters(recurse=False)}
+    kept = [part for part in model.modules() if isinstance(part, nn.Embedding) or not getattr(part, "decays", True)]
+    tables = {id(p) for part in kept for p in part.parameters(recurse=False)}
     trained = [p for p in model.parameters() if p.requires_grad]
     # A parameter (1, T, D) or (1, 1, D) is a table of positions or a class token, not a map.
     decays = [p.dim() >= 2 and p.size(0) > 1 and id(p) not in tables for p in trained]

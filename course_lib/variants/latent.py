@@ -5,6 +5,8 @@ vector, R width of the rotary part.
 Source: DeepSeek-AI 2024, "DeepSeek-V2", arXiv:2405.04434, section 2.1; the norms of the latent vectors, section 3.1.2.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +16,7 @@ from course_lib.encoder import Stack
 from course_lib.layers import init_weights
 from course_lib.multi_head import merge_heads, split_heads
 from course_lib.norms import RMSNorm
-from course_lib.positions import RotaryEmbedding, Rotation, apply_rotary
+from course_lib.positions import Rotation, apply_rotary
 
 
 class LatentAttention(nn.Module):
@@ -174,7 +176,7 @@ def use_latent_attention(
     says. The widths are those of `LatentAttention`. Raises ValueError if the stack has other positions, or a window.
     """
     config = stack.config
-    if not isinstance(stack.positions, RotaryEmbedding):
+    if stack.positions is None or stack.positions.acts_on != "queries and keys":
         raise ValueError(f"stack: expected one with rotary positions, got {config.positions!r}")
     if config.window is not None:
         raise ValueError(f"stack: latent attention has no window, this one has window={config.window}")
@@ -191,6 +193,5 @@ def use_latent_attention(
         )
         init_weights(attention, config, n_residuals=1)
         layer.self_attention = attention.to(next(layer.parameters()))
-    stack.positions = RotaryEmbedding(
-        d_rotary, base=config.rotary_base, layout=config.rotary_layout, scaling=config.rotary_scaling
-    ).to(next(stack.parameters()).device)
+    positions = type(stack.positions).from_config(replace(config, d_head=d_rotary), bidirectional=False)
+    stack.positions = positions.to(next(stack.parameters()).device)
