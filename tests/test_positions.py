@@ -237,7 +237,7 @@ def test_parameters():
         (
             lambda: RotaryEmbedding(8, layout="split"),
             ValueError,
-            "layout: expected one of 'half', 'interleaved', got 'split'",
+            "layout: expected one of half, interleaved, got 'split'",
         ),
         (lambda: RotaryEmbedding(8)(torch.rand(3)), TypeError, "positions: expected integers, got torch.float32"),
         (
