@@ -32,9 +32,8 @@ from course_lib.generation import (
     top_p_filter,
 )
 from course_lib.generation.incremental import IncrementalModel
+from course_lib.positions import SCHEMES
 from course_lib.transformer import Transformer, TransformerConfig
-
-SCHEMES = ("none", "sinusoidal", "learned", "rotary", "alibi", "relative")
 
 
 @pytest.fixture(autouse=True)

@@ -239,7 +239,11 @@ def test_parameters():
             ValueError,
             "layout: expected one of half, interleaved, got 'split'",
         ),
-        (lambda: RotaryEmbedding(8)(torch.rand(3)), TypeError, "positions: expected integers, got torch.float32"),
+        (
+            lambda: RotaryEmbedding(8)(torch.rand(3)),
+            TypeError,
+            "positions: expected a tensor of integers, got torch.float32",
+        ),
         (
             lambda: LearnedPositionalEmbedding(4, D)(torch.arange(5)),
             ValueError,

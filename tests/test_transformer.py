@@ -15,10 +15,10 @@ from torch_masks import KINDS, for_torch, make_mask
 from course_lib import testing as laws
 from course_lib.decoder import shift_right
 from course_lib.masks import causal_mask
+from course_lib.positions import SCHEMES
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 
 B, T, S, H, D, F, V, PAD = 3, 7, 5, 3, 12, 20, 23, 0
-SCHEMES = ("none", "sinusoidal", "learned", "rotary", "alibi", "relative")
 
 
 @pytest.fixture(autouse=True)
@@ -257,7 +257,7 @@ def test_counts_of_gpt2():
 
 switches = st.fixed_dictionaries(
     {
-        "positions": st.sampled_from(SCHEMES),
+        "positions": st.sampled_from(list(SCHEMES)),
         "rotary_layout": st.sampled_from(["half", "interleaved"]),
         "norm": st.sampled_from(["layer", "rms", "none"]),
         "norm_place": st.sampled_from(["pre", "post"]),

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.config import TransformerConfig
 from course_lib.encoder import TransformerEncoder
+from course_lib.positions import SCHEMES
 from course_lib.scaling import (
     activation_bytes,
     count_flops,
@@ -72,7 +73,7 @@ def configs(draw, width=1):
         vocab_size=draw(st.integers(7, 40)),
         target_vocab_size=None if share else draw(st.one_of(st.none(), st.integers(7, 40))),
         max_length=draw(st.integers(T, 20)),
-        positions=draw(st.sampled_from(["none", "sinusoidal", "learned", "rotary", "alibi", "relative"])),
+        positions=draw(st.sampled_from(list(SCHEMES))),
         relative_buckets=4 * draw(st.integers(2, 4)),
         window=draw(st.sampled_from([None, 3, 30])),
         activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu", "relu2"])),

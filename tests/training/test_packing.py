@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 
 from course_lib.data import TokenBatches, pack
 from course_lib.masks import document_mask
-from course_lib.positions import document_positions
+from course_lib.positions import SCHEMES, document_positions
 from course_lib.training import tasks
 from course_lib.transformer import LanguageModel, TransformerConfig
 
 V = 13
-SCHEMES = ["learned", "sinusoidal", "rotary", "alibi", "relative", "none"]
 
 
 def documents(n=7, seed=0):
@@ -95,5 +94,5 @@ def test_bad_numbers_of_documents():
         document_mask(torch.zeros(2, 3))
     with pytest.raises(ValueError, match=r"documents: expected shape \(B, T\)"):
         document_mask(torch.zeros(3, dtype=torch.long))
-    with pytest.raises(TypeError, match="positions: expected integers"):
+    with pytest.raises(TypeError, match="documents: expected a tensor of integers"):
         document_positions(torch.zeros(2, 3))
