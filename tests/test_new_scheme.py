@@ -1,4 +1,4 @@
-"""A position scheme is one class and one line of a registry: three that the package does not know, one for each place."""
+"""A position scheme is one class and one line of a registry: three that the package does not know, one a place."""
 
 import pytest
 import torch
