@@ -9,13 +9,13 @@ Shapes: B batch, T query positions, S key positions, H heads, D model width, E h
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.checks import check_choice, check_integer, check_integers
+from course_lib.rotary_scaling import DynamicNTKScaling
 
 RotaryLayout = Literal["half", "interleaved"]
 Place = Literal["input", "queries and keys", "scores"]
@@ -34,13 +34,14 @@ class PositionScheme(nn.Module):
     """
 
     acts_on: ClassVar[Place | None] = None
+    fields: ClassVar[tuple[str, ...]] = ()  # those of the config that its constructor takes, in order
     decays: ClassVar[bool] = False  # whether weight decay shrinks its weights
     max_length: int | None = None  # how many positions it has; None for any number
 
     @classmethod
     def from_config(cls, config: Any, *, bidirectional: bool) -> Self:
         """Return the scheme of a stack whose queries see keys on both sides, or only earlier ones."""
-        return cls()
+        return cls(*(getattr(config, name) for name in cls.fields))
 
     @classmethod
     def check_config(cls, config: Any) -> None:
@@ -98,14 +99,10 @@ class SinusoidalPositionalEncoding(_Frequencies):
     """
 
     acts_on = "input"
+    fields = ("d_model",)
 
     def __init__(self, d_model: int, *, base: float = 10000.0) -> None:
         super().__init__(frequencies(_even("d_model", d_model), base))
-
-    @classmethod
-    def from_config(cls, config: Any, *, bidirectional: bool) -> Self:
-        """Return the encoding of the width D."""
-        return cls(config.d_model)
 
     @classmethod
     def check_config(cls, config: Any) -> None:
@@ -150,6 +147,7 @@ class LearnedPositionalEmbedding(PositionScheme):
     """
 
     acts_on = "input"
+    fields = ("max_length", "d_model")
 
     def __init__(self, max_length: int, d_model: int) -> None:
         super().__init__()
@@ -158,11 +156,6 @@ class LearnedPositionalEmbedding(PositionScheme):
         self.max_length: int = max_length
         self.weight = nn.Parameter(torch.empty(max_length, d_model))
         nn.init.normal_(self.weight, std=d_model**-0.5)
-
-    @classmethod
-    def from_config(cls, config: Any, *, bidirectional: bool) -> Self:
-        """Return the table of `max_length` vectors."""
-        return cls(config.max_length, config.d_model)
 
     @classmethod
     def n_weights(cls, config: Any) -> int:
@@ -273,65 +266,6 @@ def apply_rotary(x: Tensor, rotation: Rotation) -> Tensor:
     return turned.to(x.dtype)
 
 
-@dataclass(frozen=True)
-class LinearScaling:
-    """Positions squeezed by `factor`, so that a longer text spans the trained angles. Source: Chen et al. 2023."""
-
-    factor: float
-
-    def __call__(self, values: Tensor) -> Tensor:
-        """Divide each frequency by the factor."""
-        return values / self.factor
-
-
-@dataclass(frozen=True)
-class NTKScaling:
-    """The slowest frequency divided by `factor`, the fastest kept, geometric between: the base grows instead."""
-
-    factor: float
-
-    def __call__(self, values: Tensor) -> Tensor:
-        """Return the frequencies (E / 2,) of the larger base."""
-        return values * self.factor ** -torch.linspace(0, 1, len(values), device=values.device)
-
-
-@dataclass(frozen=True)
-class DynamicNTKScaling:
-    """`NTKScaling` that grows with the sequence: none up to `original_length`, factor + 1 at twice that.
-
-    Keys in a cache keep the turn of the length at which they came, so that beyond `original_length` a cached step
-    differs a little from a full pass. Source: the code of `transformers`.
-    """
-
-    factor: float
-    original_length: int
-
-    def __call__(self, values: Tensor, length: int = 0) -> Tensor:
-        """Return the frequencies (E / 2,) for a sequence of `length` positions."""
-        if length <= self.original_length:
-            return values
-        return NTKScaling(self.factor * length / self.original_length - (self.factor - 1))(values)
-
-
-@dataclass(frozen=True)
-class Llama3Scaling:
-    """Slow frequencies divided by `factor`, fast ones kept, a ramp between. Source: Llama 3.1, Dubey et al. 2024.
-
-    A frequency is slow if it turns fewer than `low_turns` times in the `original_length`, fast above `high_turns`.
-    """
-
-    factor: float = 8.0
-    low_turns: float = 1.0
-    high_turns: float = 4.0
-    original_length: int = 8192
-
-    def __call__(self, values: Tensor) -> Tensor:
-        """Return the scaled frequencies (E / 2,)."""
-        turns = self.original_length * values / (2 * math.pi)
-        keep = ((turns - self.low_turns) / (self.high_turns - self.low_turns)).clamp(0, 1)
-        return (1 - keep) * values / self.factor + keep * values
-
-
 def alibi_slopes(n_heads: int) -> Tensor:
     """The slope of each head, float32 (H,): 2^(-8/H), 2^(-16/H), ... for a power of two, else filled up from 2H."""
     check_integer("n_heads", n_heads)
@@ -348,15 +282,11 @@ class ALiBi(PositionScheme):
     """
 
     acts_on = "scores"
+    fields = ("n_heads",)
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()
         self.slopes = alibi_slopes(n_heads)
-
-    @classmethod
-    def from_config(cls, config: Any, *, bidirectional: bool) -> Self:
-        """Return the bias of H heads, the same on both sides."""
-        return cls(config.n_heads)
 
     def forward(self, T: int, S: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
         """The bias of T queries on S keys, the last query on the last key: float32 (1, H, T, S)."""

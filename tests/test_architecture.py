@@ -14,7 +14,15 @@ LINES = 400
 
 FLOORS = [
     {"checks", "files", "masks", "norms", "testing", "data", "viz"},
-    {"attention", "multi_head", "cache", "layers", "positions", "config"},  # layers read the config, so it lies here
+    {
+        "attention",
+        "multi_head",
+        "cache",
+        "layers",
+        "positions",
+        "rotary_scaling",
+        "config",
+    },  # layers read the config, so it lies here
     {"encoder", "decoder", "transformer"},
     {"generation", "variants"},
     {"training", "scaling"},
@@ -30,7 +38,8 @@ ONLY = {
     "files": set(),
     "masks": {"checks"},
     "norms": {"checks"},
-    "positions": {"checks", "norms"},
+    "positions": {"checks", "rotary_scaling"},
+    "rotary_scaling": set(),
     "testing": set(),
     "data": {"checks", "files"},
     "viz": {"checks", "files", "masks"},

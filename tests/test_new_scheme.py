@@ -19,14 +19,11 @@ class EvenOrOdd(PositionScheme):
     """A trained vector for even positions, another for odd ones."""
 
     acts_on = "input"
+    fields = ("d_model",)
 
     def __init__(self, d_model):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(2, d_model))
-
-    @classmethod
-    def from_config(cls, config, *, bidirectional):
-        return cls(config.d_model)
 
     @classmethod
     def n_weights(cls, config):
@@ -60,14 +57,11 @@ class Nearness(PositionScheme):
     """Each score lowered by the distance."""
 
     acts_on = "scores"
+    fields = ("n_heads",)
 
     def __init__(self, n_heads):
         super().__init__()
         self.n_heads = n_heads
-
-    @classmethod
-    def from_config(cls, config, *, bidirectional):
-        return cls(config.n_heads)
 
     def forward(self, T, S, *, device):
         distance = torch.arange(S - T, S, device=device)[:, None] - torch.arange(S, device=device)  # (T, S)

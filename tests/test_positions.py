@@ -18,9 +18,6 @@ from course_lib import testing as laws
 from course_lib.positions import (
     ALiBi,
     LearnedPositionalEmbedding,
-    LinearScaling,
-    Llama3Scaling,
-    NTKScaling,
     RelativePositionBias,
     RotaryEmbedding,
     SinusoidalPositionalEncoding,
@@ -30,6 +27,7 @@ from course_lib.positions import (
     position_shift_matrix,
     relative_bucket,
 )
+from course_lib.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling
 
 B, H, T, E, D = 2, 3, 11, 8, 12
 

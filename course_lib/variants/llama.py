@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from course_lib.config import TransformerConfig
-from course_lib.positions import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling
+from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling
 from course_lib.transformer import LanguageModel
 from course_lib.variants.checkpoint import Weights
 from course_lib.variants.names import NameMap

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from course_lib.config import TransformerConfig
-from course_lib.positions import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling
+from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants.checkpoint import Weights, check_tensors, tensors_of, write_model
 from course_lib.variants.encoder_model import EncoderModel

@@ -826,7 +826,7 @@ prove("rotary gives unseen distances more than twice the weight that ALiBi does"
 
 # %% [markdown] id="far-weight-says"
 # ALiBi lets far keys fade by construction. Models that use RoPE on long texts rescale its frequencies, or train on long
-# texts at the end (`positions.LinearScaling`, `NTKScaling`, chapter 7).
+# texts at the end (`rotary_scaling.LinearScaling`, `NTKScaling`, chapter 7).
 #
 # These are small models, trained for seconds. What they show is which mechanism carries over, not a ranking for
 # large ones.

@@ -10,7 +10,7 @@ from torch import nn
 from course_lib import testing as laws
 from course_lib.decoder import shift_right
 from course_lib.generation import beam_search, generate
-from course_lib.positions import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling
+from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling
 from course_lib.transformer import LanguageModel
 from course_lib.variants import BERT, GPT, T5, Llama, ViT, from_pretrained, patchify
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_lib import variants
-from course_lib.positions import LinearScaling, Llama3Scaling, NTKScaling
+from course_lib.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from course_lib.variants import EncoderModel, from_pretrained, save_pretrained
 from course_lib.variants.checkpoint import write_model
