@@ -135,14 +135,20 @@ class TransformerConfig:
     def setting(self, name: str) -> Any:
         """What a field comes to: its own value, or that of the field which stands for it where it is None."""
         value = getattr(self, name)
-        return self.setting(FALLBACKS[name]) if value is None and name in FALLBACKS else value
+        if value is not None:
+            return value
+        if name == "d_head":
+            return self.d_model // self.n_heads
+        if name == "d_ff":
+            return 4 * self.d_model
+        return self.setting(FALLBACKS[name]) if name in FALLBACKS else None
 
     # The fallbacks are filled in here, and not when a config is made: with another `d_model` the widths follow.
 
     @property
     def head_width(self) -> int:
         """E, the width of a head."""
-        return self.d_model // self.n_heads if self.d_head is None else self.d_head
+        return self.setting("d_head")
 
     @property
     def kv_heads(self) -> int:
@@ -157,7 +163,7 @@ class TransformerConfig:
     @property
     def ff_width(self) -> int:
         """F, the width inside the feed-forward."""
-        return 4 * self.d_model if self.d_ff is None else self.d_ff
+        return self.setting("d_ff")
 
     @property
     def decoder_vocab_size(self) -> int | None:

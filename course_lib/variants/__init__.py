@@ -1,7 +1,7 @@
 """The published Transformers as configurations of the same blocks, and folders that hold models.
 
 - `BERT`, `GPT`, `T5`, `Llama`, `ViT`: each is a row of switches (`GPT.switches`) over the blocks of this package, a
-  head, and a map of names. `GPT(GPT.configure(d_model=64, n_heads=4, n_decoder_layers=2, vocab_size=100))` has new
+  head, and a table of names. `GPT(GPT.configure(d_model=64, n_heads=4, n_decoder_layers=2, vocab_size=100))` has new
   weights; `GPT.from_pretrained(path_or_name)` and `.save_pretrained(path)` read and write what `transformers` does.
 - GPT and Llama are called as `LanguageModel`, T5 as `Transformer`, BERT as `EncoderModel` (heads "none", "masked_lm",
   "classifier", and `embed_sentences`), ViT on images; `course_lib.generation` takes the first three.
@@ -14,13 +14,14 @@
 """
 
 from course_lib.variants.bert import BERT
+from course_lib.variants.course_models import config_from_dict, config_to_dict
 from course_lib.variants.encoder_model import EncoderModel, mean_pool
 from course_lib.variants.gpt import GPT
 from course_lib.variants.llama import Llama
-from course_lib.variants.own import config_from_dict, config_to_dict
 from course_lib.variants.pretrained import from_pretrained, save_pretrained
+from course_lib.variants.published_model import PUBLISHED, Published
 from course_lib.variants.t5 import T5
-from course_lib.variants.table import PUBLISHED, Published, SwitchTable, family_configs, switch_table
+from course_lib.variants.table import SwitchTable, family_configs, switch_table
 from course_lib.variants.vit import ViT, patchify
 
 __all__ = [

@@ -10,11 +10,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from course_lib.variants.checkpoint import Weights
+from course_lib.checks import check_choice
+from course_lib.variants.config_entries import ACTIVATIONS, Entry
 from course_lib.variants.encoder_model import EncoderModel
-from course_lib.variants.names import NameMap
-from course_lib.variants.published_model import PublishedModel, activation_here, activation_there, pad_id_of, refuse
+from course_lib.variants.folders import Weights
+from course_lib.variants.names import NameTable, layer_names
+from course_lib.variants.published_model import Published, PublishedModel, has_pooler, register
 
+# The class of `transformers` -> our head; the first of several is written.
 _HEADS = {
     "BertModel": "none",
     "BertForMaskedLM": "masked_lm",
@@ -43,13 +46,28 @@ class BERT(PublishedModel, EncoderModel):
         "activation_dropout": 0.0,
         "init": "normal",
     }
-    free = frozenset(
-        {"d_model", "n_heads", "d_ff", "n_encoder_layers", "vocab_size", "max_length", "pad_id", "activation"}
-        | {"norm_eps", "n_token_types", "tie_embeddings"}
+    entries = (
+        Entry("hidden_size", "d_model"),
+        Entry("num_attention_heads", "n_heads"),
+        Entry("intermediate_size", "d_ff"),
+        Entry("num_hidden_layers", "n_encoder_layers"),
+        Entry("vocab_size", "vocab_size"),
+        Entry("max_position_embeddings", "max_length", 512),
+        Entry("hidden_act", "activation", "gelu", ACTIVATIONS),
+        Entry("layer_norm_eps", "norm_eps", 1e-12),
+        Entry("type_vocab_size", "n_token_types", 2),
+        Entry("tie_word_embeddings", "tie_embeddings", True),
+        Entry("hidden_dropout_prob", "dropout", 0.1),
+        Entry("attention_probs_dropout_prob", "attention_dropout", 0.1),
+        Entry("initializer_range", "init_std", 0.02),
     )
-    names = NameMap(
-        prefix="bert.",
-        top={
+    refused: ClassVar[Mapping[str, Any]] = {
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "position_embedding_type": "absolute",
+    }
+    names = NameTable(
+        {
             "embedding.tokens": "bert.embeddings.word_embeddings",
             "embedding.positions": "bert.embeddings.position_embeddings",
             "embedding.token_types": "bert.embeddings.token_type_embeddings",
@@ -58,11 +76,9 @@ class BERT(PublishedModel, EncoderModel):
             "classifier": "classifier",
             "masked_lm.transform": "cls.predictions.transform.dense",
             "masked_lm.norm": "cls.predictions.transform.LayerNorm",
-            "masked_lm.output.weight": "cls.predictions.decoder.weight",
-            "masked_lm.output.bias": "cls.predictions.decoder.bias",
-        },
-        layers={
-            "encoder": (
+            "masked_lm.output": "cls.predictions.decoder",
+            **layer_names(
+                "encoder",
                 "bert.encoder.layer.{}",
                 {
                     "self_attention.query": "attention.self.query",
@@ -74,10 +90,11 @@ class BERT(PublishedModel, EncoderModel):
                     "feed_forward.down": "output.dense",
                     "feed_forward_residual.norm": "output.LayerNorm",
                 },
-            )
+            ),
         },
-        # Numbers 0, 1, 2, ...; and whether the second sentence follows the first, which nothing here is trained on.
+        prefix="bert.",
         heads=("cls.", "classifier.", "bert.pooler."),
+        # The numbers 0, 1, 2, ...; and the head that says whether the second sentence follows the first.
         ignored=(r"embeddings\.position_ids$", r"^cls\.seq_relationship\."),
         ties={
             "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -90,30 +107,11 @@ class BERT(PublishedModel, EncoderModel):
     @classmethod
     def read(cls, found: Mapping[str, Any], weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
         """From a published config: changes for `configure`, and the head."""
-        refuse(found, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
-        dropout = found.get("hidden_dropout_prob", 0.1)
-        changes = {
-            "d_model": found["hidden_size"],
-            "n_heads": found["num_attention_heads"],
-            "d_ff": found["intermediate_size"],
-            "n_encoder_layers": found["num_hidden_layers"],
-            "vocab_size": found["vocab_size"],
-            "max_length": found.get("max_position_embeddings", 512),
-            "pad_id": pad_id_of({"pad_token_id": 0, **found}),
-            "activation": activation_here(found.get("hidden_act", "gelu")),
-            "norm_eps": found.get("layer_norm_eps", 1e-12),
-            "n_token_types": found.get("type_vocab_size", 2),
-            "tie_embeddings": found.get("tie_word_embeddings", True),
-            "dropout": dropout,
-            "attention_dropout": found.get("attention_probs_dropout_prob", 0.1),
-            "init_std": found.get("initializer_range", 0.02),
-        }
+        changes, arguments = super().read(found, weights)
         kind = (found.get("architectures") or ["BertModel"])[0]
-        if kind not in _HEADS:
-            raise ValueError(f"architectures: expected one of {tuple(_HEADS)}, got {kind!r}")
-        pooler = any(name.endswith("pooler.dense.weight") for name in weights.file_of)
-        arguments: dict[str, Any] = {"head": _HEADS[kind], "pooler": pooler}
-        if arguments["head"] == "classifier" and "classifier.weight" in weights.file_of:
+        check_choice("architectures", kind, _HEADS)
+        arguments = {"head": _HEADS[kind], "pooler": has_pooler(weights)}
+        if _HEADS[kind] == "classifier" and "classifier.weight" in weights.file_of:
             arguments["n_classes"] = weights.shape("classifier.weight")[0]
         return changes, arguments
 
@@ -138,29 +136,15 @@ class BERT(PublishedModel, EncoderModel):
                 del found["cls.predictions.decoder.bias"]
         return found
 
-    def write(self) -> dict[str, Any]:
-        """The published config."""
-        config = self.config
-        kind = {"none": "BertModel", "masked_lm": "BertForMaskedLM", "classifier": "BertForSequenceClassification"}
-        content: dict[str, Any] = {
-            "model_type": "bert",
-            "architectures": [kind[self.head]],
-            "hidden_size": config.d_model,
-            "num_attention_heads": config.n_heads,
-            "intermediate_size": config.ff_width,
-            "num_hidden_layers": config.n_encoder_layers,
-            "vocab_size": config.vocab_size,
-            "max_position_embeddings": config.max_length,
-            "pad_token_id": config.pad_id,
-            "hidden_act": activation_there(config.activation),
-            "layer_norm_eps": config.norm_eps,
-            "type_vocab_size": config.n_token_types,
-            "tie_word_embeddings": config.tie_embeddings,
-            "hidden_dropout_prob": config.dropout,
-            "attention_probs_dropout_prob": config.attention_drop,
-            "initializer_range": config.init_std,
-        }
-        if self.n_classes is not None and "id2label" not in self.metadata:
-            content["id2label"] = {str(number): f"LABEL_{number}" for number in range(self.n_classes)}
-            content["label2id"] = {label: int(number) for number, label in content["id2label"].items()}
-        return content
+    @property
+    def architecture(self) -> str:
+        """The class of `transformers` that reads what is written."""
+        return next(kind for kind, head in _HEADS.items() if head == self.head)
+
+
+def _bert(D: int, H: int, layers: int, stated: float) -> Published:
+    sizes = {"d_model": D, "n_heads": H, "n_encoder_layers": layers, "vocab_size": 30_522}
+    return Published(BERT, sizes, stated, "Devlin et al. 2019, section 3", {"pooler": True})
+
+
+register(BERT, {"bert-base-uncased": _bert(768, 12, 12, 110e6), "bert-large-uncased": _bert(1024, 16, 24, 340e6)})

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from course_lib.transformer import LanguageModel
-from course_lib.variants.checkpoint import Weights
-from course_lib.variants.names import NameMap
-from course_lib.variants.published_model import PublishedModel, activation_here, activation_there, pad_id_of, refuse
+from course_lib.variants.config_entries import ACTIVATIONS, Entry
+from course_lib.variants.folders import Weights
+from course_lib.variants.names import NameTable, layer_names
+from course_lib.variants.published_model import Published, PublishedModel, register
 
 
 class GPT(PublishedModel, LanguageModel):
@@ -25,20 +26,31 @@ class GPT(PublishedModel, LanguageModel):
         "init": "normal",
         "scale_residual_init": True,
     }
-    free = frozenset(
-        {"d_model", "n_heads", "d_ff", "n_decoder_layers", "vocab_size", "max_length", "activation", "norm_eps"}
-        | {"attention_scale", "tie_embeddings", "pad_id"}
+    entries = (
+        Entry("n_embd", "d_model"),
+        Entry("n_head", "n_heads"),
+        Entry("n_inner", "d_ff", None),
+        Entry("n_layer", "n_decoder_layers"),
+        Entry("vocab_size", "vocab_size"),
+        Entry("n_positions", "max_length"),
+        Entry("activation_function", "activation", "gelu_new", {"gelu_new": "gelu_tanh", **ACTIVATIONS}),
+        Entry("layer_norm_epsilon", "norm_eps", 1e-5),
+        Entry("scale_attn_weights", "attention_scale", True, {True: None, False: 1.0}),
+        Entry("tie_word_embeddings", "tie_embeddings", True),
+        Entry("resid_pdrop", "dropout", 0.1),
+        Entry("embd_pdrop", "embedding_dropout", 0.1),
+        Entry("attn_pdrop", "attention_dropout", 0.1),
+        Entry("initializer_range", "init_std", 0.02),
     )
-    names = NameMap(
-        prefix="transformer.",
-        top={
+    refused: ClassVar[Mapping[str, Any]] = {"add_cross_attention": False, "scale_attn_by_inverse_layer_idx": False}
+    names = NameTable(
+        {
             "embedding.tokens": "transformer.wte",
             "embedding.positions": "transformer.wpe",
             "decoder.final_norm": "transformer.ln_f",
             "head": "lm_head",
-        },
-        layers={
-            "decoder": (
+            **layer_names(
+                "decoder",
                 "transformer.h.{}",
                 {
                     "self_attention_residual.norm": "ln_1",
@@ -48,59 +60,39 @@ class GPT(PublishedModel, LanguageModel):
                     "feed_forward.up": "mlp.c_fc",
                     "feed_forward.down": "mlp.c_proj",
                 },
-            )
+            ),
         },
+        prefix="transformer.",
         # Published as Conv1D modules, whose weights are (in, out).
         transposed=frozenset({"self_attention.qkv", "self_attention.output", "feed_forward.up", "feed_forward.down"}),
         ignored=(r"\.attn\.(masked_)?bias$",),  # the causal mask
         ties={"lm_head.weight": "transformer.wte.weight"},
     )
+    architecture = "GPT2LMHeadModel"
 
     @classmethod
     def read(cls, found: Mapping[str, Any], weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
         """From a published config: changes for `configure`; no arguments."""
-        refuse(found, add_cross_attention=False, scale_attn_by_inverse_layer_idx=False)
-        changes = {
-            "d_model": found["n_embd"],
-            "n_heads": found["n_head"],
-            "d_ff": found.get("n_inner"),
-            "n_decoder_layers": found["n_layer"],
-            "vocab_size": found["vocab_size"],
-            "pad_id": pad_id_of(found),
-            "max_length": found["n_positions"],
-            "activation": activation_here(found.get("activation_function", "gelu_new")),
-            "norm_eps": found.get("layer_norm_epsilon", 1e-5),
-            "attention_scale": None if found.get("scale_attn_weights", True) else 1.0,
-            "tie_embeddings": found.get("tie_word_embeddings", True),
-            "dropout": found.get("resid_pdrop", 0.1),
-            "embedding_dropout": found.get("embd_pdrop", 0.1),
-            "attention_dropout": found.get("attn_pdrop", 0.1),
-            "activation_dropout": 0.0,
-            "init_std": found.get("initializer_range", 0.02),
-        }
-        return changes, {}
+        changes, arguments = super().read(found, weights)
+        return {**changes, "activation_dropout": 0.0}, arguments
 
     def write(self) -> dict[str, Any]:
         """The published config."""
-        config = self.config
-        if config.attention_scale not in (None, 1.0):
-            raise ValueError(f"attention_scale: GPT has None or 1.0, got {config.attention_scale!r}")
-        return {
-            "model_type": "gpt2",
-            "architectures": ["GPT2LMHeadModel"],
-            "n_embd": config.d_model,
-            "n_head": config.n_heads,
-            "n_inner": config.d_ff,
-            "n_layer": config.n_decoder_layers,
-            "vocab_size": config.vocab_size,
-            "pad_token_id": self.metadata.get("pad_token_id", config.pad_id),
-            "n_positions": config.max_length,
-            "activation_function": activation_there(config.activation),
-            "layer_norm_epsilon": config.norm_eps,
-            "scale_attn_weights": config.attention_scale is None,
-            "tie_word_embeddings": config.tie_embeddings,
-            "resid_pdrop": config.dropout,
-            "embd_pdrop": config.embedding_drop,
-            "attn_pdrop": config.attention_drop,
-            "initializer_range": config.init_std,
-        }
+        return {**super().write(), "n_inner": self.config.d_ff}  # may be None there too
+
+
+def _gpt2(D: int, H: int, layers: int, stated: float) -> Published:
+    sizes = {"d_model": D, "n_heads": H, "n_decoder_layers": layers, "vocab_size": 50_257, "max_length": 1024}
+    # Table 2 of the paper says 117M, 345M, 762M, 1542M; its repository corrects that.
+    return Published(GPT, sizes, stated, "openai/gpt-2, DEVELOPERS.md")
+
+
+register(
+    GPT,
+    {
+        "gpt2": _gpt2(768, 12, 12, 124e6),
+        "gpt2-medium": _gpt2(1024, 16, 24, 355e6),
+        "gpt2-large": _gpt2(1280, 20, 36, 774e6),
+        "gpt2-xl": _gpt2(1600, 25, 48, 1558e6),
+    },
+)

@@ -7,12 +7,47 @@ Jiang et al. 2023 (Mistral), section 2.
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from course_lib.config import TransformerConfig
-from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling
 from course_lib.transformer import LanguageModel
-from course_lib.variants.checkpoint import Weights
-from course_lib.variants.names import NameMap
-from course_lib.variants.published_model import PublishedModel, activation_here, activation_there, pad_id_of, refuse
+from course_lib.variants.config_entries import ACTIVATIONS, Entry, RotaryEntries
+from course_lib.variants.folders import Weights
+from course_lib.variants.names import NameTable, layer_names
+from course_lib.variants.published_model import Published, PublishedModel, register
+
+# What decoders of this kind have in common: entries of their configs and names of their tensors.
+DECODER_ENTRIES = (
+    Entry("hidden_size", "d_model"),
+    Entry("num_attention_heads", "n_heads"),
+    Entry("num_key_value_heads", "n_kv_heads", None),
+    Entry("head_dim", "d_head", None),
+    Entry("intermediate_size", "d_ff"),
+    Entry("num_hidden_layers", "n_decoder_layers"),
+    Entry("vocab_size", "vocab_size"),
+    Entry("max_position_embeddings", "max_length", 2048),
+    Entry("rms_norm_eps", "norm_eps", 1e-6),
+    Entry("attention_bias", "attention_bias", False),
+    Entry("attention_dropout", "attention_dropout", 0.0),
+    Entry("initializer_range", "init_std", 0.02),
+)
+DECODER_NAMES = {
+    "embedding.tokens": "model.embed_tokens",
+    "decoder.final_norm": "model.norm",
+    "head": "lm_head",
+    **layer_names(
+        "decoder",
+        "model.layers.{}",
+        {
+            "self_attention_residual.norm": "input_layernorm",
+            "self_attention.query": "self_attn.q_proj",
+            "self_attention.key": "self_attn.k_proj",
+            "self_attention.value": "self_attn.v_proj",
+            "self_attention.output": "self_attn.o_proj",
+            "feed_forward_residual.norm": "post_attention_layernorm",
+            "feed_forward.gate": "mlp.gate_proj",
+            "feed_forward.up": "mlp.up_proj",
+            "feed_forward.down": "mlp.down_proj",
+        },
+    ),
+}
 
 
 class Llama(PublishedModel, LanguageModel):
@@ -36,141 +71,64 @@ class Llama(PublishedModel, LanguageModel):
         "dropout": 0.0,
         "init": "normal",
     }
-    free = frozenset(
-        {"d_model", "n_heads", "n_kv_heads", "d_head", "d_ff", "n_decoder_layers", "vocab_size", "max_length"}
-        | {"rotary_base", "rotary_scaling", "window", "activation", "norm_eps", "attention_bias", "feed_forward_bias"}
-        | {"tie_embeddings", "pad_id"}
+    entries = (
+        *DECODER_ENTRIES,
+        Entry("hidden_act", "activation", "silu", ACTIVATIONS),
+        Entry("mlp_bias", "feed_forward_bias", False),
+        Entry("tie_word_embeddings", "tie_embeddings", False),
+        RotaryEntries(),
     )
-    names = NameMap(
+    more_fields = ("window",)
+    names = NameTable(
+        DECODER_NAMES,
         prefix="model.",
-        top={
-            "embedding.tokens": "model.embed_tokens",
-            "decoder.final_norm": "model.norm",
-            "head": "lm_head",
-        },
-        layers={
-            "decoder": (
-                "model.layers.{}",
-                {
-                    "self_attention_residual.norm": "input_layernorm",
-                    "self_attention.query": "self_attn.q_proj",
-                    "self_attention.key": "self_attn.k_proj",
-                    "self_attention.value": "self_attn.v_proj",
-                    "self_attention.output": "self_attn.o_proj",
-                    "feed_forward_residual.norm": "post_attention_layernorm",
-                    "feed_forward.gate": "mlp.gate_proj",
-                    "feed_forward.up": "mlp.up_proj",
-                    "feed_forward.down": "mlp.down_proj",
-                },
-            )
-        },
         ignored=(r"\.rotary_emb\.inv_freq$",),
         ties={"lm_head.weight": "model.embed_tokens.weight"},
     )
 
+    @property
+    def architecture(self) -> str:
+        """The class of `transformers` that reads what is written."""
+        return "LlamaForCausalLM" if self.config.window is None else "MistralForCausalLM"
+
     @classmethod
     def read(cls, found: Mapping[str, Any], weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
         """From a published config: changes for `configure`; no arguments."""
-        length = found.get("max_position_embeddings", 2048)
-        base, scaling = _read_rotary(found, length)
-        changes = {
-            "d_model": found["hidden_size"],
-            "n_heads": found["num_attention_heads"],
-            "n_kv_heads": found.get("num_key_value_heads"),
-            "d_head": found.get("head_dim"),
-            "d_ff": found["intermediate_size"],
-            "n_decoder_layers": found["num_hidden_layers"],
-            "vocab_size": found["vocab_size"],
-            "pad_id": pad_id_of(found),
-            "max_length": length,
-            "rotary_base": base,
-            "rotary_scaling": scaling,
-            "window": found.get("sliding_window") if found["model_type"] == "mistral" else None,
-            "activation": activation_here(found.get("hidden_act", "silu")),
-            "norm_eps": found.get("rms_norm_eps", 1e-6),
-            "attention_bias": found.get("attention_bias", False),
-            "feed_forward_bias": found.get("mlp_bias", False),
-            "tie_embeddings": found.get("tie_word_embeddings", False),
-            "attention_dropout": found.get("attention_dropout", 0.0),
-            "init_std": found.get("initializer_range", 0.02),
-        }
-        return changes, {}
+        changes, arguments = super().read(found, weights)
+        if found["model_type"] == "mistral":
+            changes["window"] = found.get("sliding_window")
+        return changes, arguments
 
     def write(self) -> dict[str, Any]:
-        """The published config; its entries for rotary positions in the old form and in the new one."""
-        config = self.config
-        mistral = config.window is not None
-        if mistral and (config.attention_bias or config.feed_forward_bias):
+        """The published config."""
+        config, content = self.config, super().write()
+        if config.window is None:
+            return content
+        if config.attention_bias or config.feed_forward_bias:
             raise ValueError("window: expected None with biases, Mistral has none")
-        base, scaling = _write_rotary(config)
-        return {
-            "model_type": "mistral" if mistral else "llama",
-            "architectures": ["MistralForCausalLM" if mistral else "LlamaForCausalLM"],
-            "hidden_size": config.d_model,
-            "num_attention_heads": config.n_heads,
-            "num_key_value_heads": config.kv_heads,
-            "head_dim": config.head_width,
-            "intermediate_size": config.ff_width,
-            "num_hidden_layers": config.n_decoder_layers,
-            "vocab_size": config.vocab_size,
-            "pad_token_id": self.metadata.get("pad_token_id", config.pad_id),
-            "max_position_embeddings": config.max_length,
-            "rope_theta": base,
-            "rope_scaling": scaling,
-            "rope_parameters": {"rope_theta": base, **(scaling or {"rope_type": "default"})},
-            "sliding_window": config.window,
-            "hidden_act": activation_there(config.activation),
-            "rms_norm_eps": config.norm_eps,
-            "attention_bias": bool(config.attention_bias),
-            "mlp_bias": bool(config.feed_forward_bias),
-            "tie_word_embeddings": config.tie_embeddings,
-            "attention_dropout": config.attention_drop,
-            "initializer_range": config.init_std,
-        }
+        return {**content, "model_type": "mistral", "sliding_window": config.window}
 
 
-def _read_rotary(found: Mapping[str, Any], length: int) -> tuple[float, Any]:
-    """Base and scaling, in the form of `rope_parameters` or the older `rope_theta` and `rope_scaling`."""
-    said = found.get("rope_parameters") or found.get("rope_scaling") or {}
-    base = said.get("rope_theta", found.get("rope_theta", 10000.0))
-    kind = said.get("rope_type", said.get("type", "default"))
-    refuse(said, partial_rotary_factor=1.0)
-    if kind == "default":
-        return base, None
-    if kind == "linear":
-        return base, LinearScaling(said["factor"])
-    if kind == "dynamic":
-        return base, DynamicNTKScaling(said["factor"], length)
-    if kind == "llama3":
-        return base, Llama3Scaling(
-            factor=said["factor"],
-            low_turns=said["low_freq_factor"],
-            high_turns=said["high_freq_factor"],
-            original_length=said.get("original_max_position_embeddings", length),
-        )
-    raise ValueError(f"rope_type: expected 'default', 'linear', 'dynamic' or 'llama3', got {kind!r}")
+def _llama(D: int, F: int, H: int, layers: int, stated: float, source: str, **changes: Any) -> Published:
+    sizes = {"d_model": D, "d_ff": F, "n_heads": H, "n_decoder_layers": layers, "norm_eps": 1e-5}
+    return Published(Llama, {**sizes, "vocab_size": 32_000, "max_length": 4096, **changes}, stated, source)
 
 
-def _write_rotary(config: TransformerConfig) -> tuple[float, dict[str, Any] | None]:
-    scaling, base = config.rotary_scaling, config.rotary_base
-    if scaling is None:
-        return base, None
-    if isinstance(scaling, NTKScaling):  # nothing but a larger base
-        width = config.head_width
-        return base * scaling.factor ** (width / (width - 2)), None
-    if isinstance(scaling, LinearScaling):
-        return base, {"rope_type": "linear", "factor": scaling.factor}
-    if isinstance(scaling, DynamicNTKScaling) and scaling.original_length == config.max_length:
-        return base, {"rope_type": "dynamic", "factor": scaling.factor}
-    if isinstance(scaling, Llama3Scaling):
-        return base, {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_turns,
-            "high_freq_factor": scaling.high_turns,
-            "original_max_position_embeddings": scaling.original_length,
-        }
-    raise ValueError(
-        "rotary_scaling: expected LinearScaling, NTKScaling, Llama3Scaling, or DynamicNTKScaling of "
-        f"original_length={config.max_length} like max_length, got {scaling!r}"
-    )
+_LLAMA_2 = "Touvron et al. 2023 (Llama 2), table 1"
+_LLAMA_3 = "Dubey et al. 2024, section 1"
+_LLAMA_3_2 = "model card of Llama 3.2"
+_THREE = {"vocab_size": 128_256, "rotary_base": 500_000.0, "n_kv_heads": 8, "max_length": 8192}
+
+register(
+    Llama,
+    {
+        "llama-2-7b": _llama(4096, 11_008, 32, 32, 7e9, _LLAMA_2),
+        "llama-2-13b": _llama(5120, 13_824, 40, 40, 13e9, _LLAMA_2),
+        "llama-2-70b": _llama(8192, 28_672, 64, 80, 70e9, _LLAMA_2, n_kv_heads=8),
+        "llama-3-8b": _llama(4096, 14_336, 32, 32, 8e9, _LLAMA_3, **_THREE),
+        "llama-3-70b": _llama(8192, 28_672, 64, 80, 70e9, _LLAMA_3, **_THREE),
+        "llama-3-405b": _llama(16_384, 53_248, 128, 126, 405e9, _LLAMA_3, **_THREE),
+        "llama-3.2-1b": _llama(2048, 8192, 32, 16, 1.23e9, _LLAMA_3_2, **_THREE, d_head=64, tie_embeddings=True),
+        "llama-3.2-3b": _llama(3072, 8192, 24, 28, 3.21e9, _LLAMA_3_2, **_THREE, d_head=128, tie_embeddings=True),
+    },
+)

@@ -1,74 +1,74 @@
-"""From the tensors of a published checkpoint to the parameters here, and back: names, layouts, ties.
+"""From the tensors of a published model to the parameters here, and back: names, layouts, ties.
 
-Every parameter of a model has one name in the checkpoint, so that a missing tensor and one too many are both found.
+Every parameter of a model has one name in the folder, so that a missing tensor and one too many are both found.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from course_lib.multi_head import MultiHeadAttention
-from course_lib.variants.checkpoint import INDEX, WEIGHTS, Weights
+from course_lib.variants.folders import INDEX, WEIGHTS, Weights
 
-_LAYER = re.compile(r"(.*)\.layers\.(\d+)\.(.*)")
+_NUMBER = re.compile(r"(?<=\.layers\.)\d+(?=\.)")
 _OLD_NAMES = ((r"\.gamma$", ".weight"), (r"\.beta$", ".bias"))  # of norms, before 2019
 
 
 @dataclass(frozen=True)
-class NameMap:
-    """The published names of a family.
+class NameTable:
+    """Our names of parameters and the published ones of a family.
 
     Args:
-        prefix: what whole models put before the names of their body; checkpoints of the body alone lack it.
-        top: module or parameter here -> there, outside the layers.
-        layers: stack here -> (its layers there, with {} for the number, and module in a layer here -> there).
+        table: our module or parameter -> the published one, with {} for the number of a layer; see `layer_names`. None
+            stands for names that are the same.
+        prefix: what whole models put before the names of their body; folders of the body alone lack it.
         transposed: modules in a layer whose weight is published as (in, out).
-        renamed: (pattern, replacement) for other names of the same tensors in some checkpoints.
-        ignored: patterns of tensors in some checkpoints that hold no weights, or those of a head that is not here.
-        heads: beginnings of the names there that belong to heads.
-        spare: names in `ties` that may differ from their original, which is then the one that counts.
-        ties: name there -> name there of the tensor that it repeats, if it is there at all.
+        renamed: (pattern, replacement) for other names of the same tensors in some folders.
+        ignored: patterns of tensors in some folders that hold no weights, or those of a head that is not built here.
+        heads: beginnings of the published names that belong to heads.
+        ties: published name -> that of the tensor which it repeats, if it is in the folder at all.
+        spare: names in `ties` whose numbers may differ from those they repeat: no model reads them.
     """
 
-    prefix: str
-    top: Mapping[str, str]
-    layers: Mapping[str, tuple[str, Mapping[str, str]]]
+    table: Mapping[str, str] | None = None
+    prefix: str = ""
     transposed: frozenset[str] = frozenset()
     renamed: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
-    spare: tuple[str, ...] = ()
     ties: Mapping[str, str] = field(default_factory=dict)
+    spare: tuple[str, ...] = ()
 
-    def there(self, name: str) -> str:
-        """The published name of a parameter here. Raises ValueError for one that the family does not have."""
-        if name in self.top:
-            return self.top[name]
-        module, _, kind = name.rpartition(".")
-        if module in self.top:
-            return f"{self.top[module]}.{kind}"
-        stack, number, part = found.groups() if (found := _LAYER.fullmatch(module)) else ("", "", "")
-        place, parts = self.layers.get(stack, ("", {}))
-        if part not in parts:
+    def published(self, name: str) -> str:
+        """The published name of one of our parameters. Raises ValueError for one that the family does not have."""
+        if self.table is None:
+            return name
+        number = found[0] if (found := _NUMBER.search(name)) else ""
+        general = _NUMBER.sub("{}", name)
+        module, _, kind = general.rpartition(".")
+        if general in self.table:
+            return self.table[general].format(number)
+        if module not in self.table:
             raise ValueError(f"{name}: the family has no such parameter; merge and remove what was added to the layers")
-        return f"{place.format(number)}.{parts[part]}.{kind}"
+        return f"{self.table[module].format(number)}.{kind}"
 
     def fused(self, stack: str) -> bool:
-        """Whether queries, keys and values are one tensor there."""
-        return "self_attention.qkv" in self.layers[stack][1]
+        """Whether queries, keys and values are one published tensor."""
+        return self.table is None or f"{stack}.layers.{{}}.self_attention.qkv" in self.table
 
     def canonical(self, names: list[str]) -> dict[str, str]:
-        """The names of a checkpoint as `there` gives them -> as they stand in the files, without those ignored."""
+        """The names in a folder, spelled as `published` does -> as they stand in the files; without those ignored."""
         found: dict[str, str] = {}
         bare = self.prefix and not any(name.startswith(self.prefix) for name in names)
-        tops = tuple(top for top in self.top.values() if not top.startswith(self.prefix))
+        outside = tuple(name for name in (self.table or {}).values() if not name.startswith(self.prefix))
         for name in names:
             whole = name
             for pattern, replacement in (*_OLD_NAMES, *self.renamed):
                 whole = re.sub(pattern, replacement, whole)
-            if bare and not whole.startswith(tops):
+            if bare and not whole.startswith(outside):
                 whole = self.prefix + whole
             if any(re.search(pattern, whole) for pattern in self.ignored):
                 continue
@@ -78,13 +78,17 @@ class NameMap:
         return found
 
     def is_transposed(self, name: str) -> bool:
-        """Whether the weight is published as (in, out)."""
-        found = _LAYER.fullmatch(name)
-        return found is not None and name.endswith(".weight") and found[3].removesuffix(".weight") in self.transposed
+        """Whether our parameter is published as (in, out)."""
+        return name.endswith(tuple(f".{module}.weight" for module in self.transposed))
 
 
-def parameters_of(model: nn.Module, names: NameMap) -> dict[str, Tensor]:
-    """The parameters by name here, those that are tied once; queries, keys and values as they are published."""
+def layer_names(stack: str, place: str, parts: Mapping[str, str]) -> dict[str, str]:
+    """Rows of a `NameTable` for the layers of a stack, published at `place`, with {} for the number of a layer."""
+    return {f"{stack}.layers.{{}}.{ours}": f"{place}.{theirs}" for ours, theirs in parts.items()}
+
+
+def parameters_of(model: nn.Module, names: NameTable) -> dict[str, Tensor]:
+    """The parameters by our name, those that are tied once; queries, keys and values as they are published."""
     found: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         module, _, kind = name.rpartition(".")
@@ -100,18 +104,18 @@ def parameters_of(model: nn.Module, names: NameMap) -> dict[str, Tensor]:
 def read_parameters(
     model: nn.Module,
     weights: Weights,
-    names: NameMap,
+    names: NameTable,
     shapes: Mapping[str, tuple[int, ...]],
     optional: tuple[str, ...] = (),
 ) -> dict[str, Tensor]:
-    """Read all parameters of a model, by their names here.
+    """Read all parameters of a model, by our names.
 
     Args:
         model: may be on the meta device; its shapes are those asked for.
-        weights: the checkpoint.
+        weights: those of the folder.
         names: the family's.
-        shapes: parameter here -> its published shape, where it differs and is not transposed.
-        optional: beginnings of names here that may be missing, such as a head to be trained.
+        shapes: our parameter -> its published shape, where it differs and is not transposed.
+        optional: beginnings of our names that may be missing, such as a head to be trained.
 
     Raises:
         ValueError: a tensor is missing, too many, or of another shape; names tensor and file.
@@ -124,15 +128,15 @@ def read_parameters(
     repeated = {original: repeated for repeated, original in names.ties.items() if repeated in in_file}
     found: dict[str, Tensor] = {}
     for name, parameter in parameters_of(model, names).items():
-        there = names.there(name)
-        if there not in in_file and there in repeated:
-            there = repeated[there]
-        if there not in in_file:
+        theirs = names.published(name)
+        if theirs not in in_file and theirs in repeated:
+            theirs = repeated[theirs]
+        if theirs not in in_file:
             if name.startswith(optional):
                 continue
             shape = tuple(parameter.shape)
-            raise ValueError(f"{where(weights)}: the tensor {there} is missing; the config asks for it, shape {shape}")
-        stored = in_file.pop(there)
+            raise ValueError(f"{where(weights)}: the tensor {theirs} is missing; the config asks for it, shape {shape}")
+        stored = in_file.pop(theirs)
         transposed = names.is_transposed(name)
         shape = tuple(parameter.shape)[::-1] if transposed else shapes.get(name, tuple(parameter.shape))
         if weights.shape(stored) != shape:
@@ -151,7 +155,7 @@ def read_parameters(
     return found
 
 
-def _check_rest(rest: dict[str, str], all_in_file: dict[str, str], weights: Weights, names: NameMap) -> None:
+def _check_rest(rest: dict[str, str], all_in_file: dict[str, str], weights: Weights, names: NameTable) -> None:
     """Refuse tensors that were not asked for, unless they repeat one that was."""
     unknown = []
     for name, stored in rest.items():
@@ -174,14 +178,31 @@ def where(weights: Weights) -> str:
     return str(index if not (weights.folder / WEIGHTS).is_file() else weights.folder / WEIGHTS)
 
 
+def fill(model: nn.Module, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> None:
+    """Give a model on the meta device its parameters; those that were tied stay tied."""
+    aliases: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        aliases.setdefault(parameter, []).append(name)
+    groups = list(aliases.values())
+    state = {name: tensor if dtype is None else tensor.to(dtype) for name, tensor in tensors.items()}
+    model.load_state_dict(state, strict=False, assign=True)
+    for first, *others in groups:
+        parameter = model.get_parameter(first)
+        if parameter.is_meta:
+            raise ValueError(f"tensors: {first} is missing")
+        for other in others:
+            part, _, last = other.rpartition(".")
+            setattr(model.get_submodule(part), last, parameter)
+
+
 def published_tensors(
-    model: nn.Module, names: NameMap, shapes: Mapping[str, tuple[int, ...]], *, bare: bool
+    model: nn.Module, names: NameTable, shapes: Mapping[str, tuple[int, ...]], *, bare: bool
 ) -> dict[str, Tensor]:
     """The parameters of a model under their published names and layouts; `bare` leaves the prefix out."""
     found = {}
     for name, parameter in parameters_of(model, names).items():
         tensor = parameter.detach()
         tensor = tensor.T if names.is_transposed(name) else tensor.reshape(shapes.get(name, tuple(tensor.shape)))
-        there = names.there(name)
-        found[there.removeprefix(names.prefix) if bare else there] = tensor
+        theirs = names.published(name)
+        found[theirs.removeprefix(names.prefix) if bare else theirs] = tensor
     return found

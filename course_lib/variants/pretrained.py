@@ -6,16 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from course_lib.variants.bert import BERT
-from course_lib.variants.checkpoint import CONFIG, locate, read_config
-from course_lib.variants.gpt import GPT
-from course_lib.variants.llama import Llama
-from course_lib.variants.own import MODELS, load_own, save_own
-from course_lib.variants.published_model import PublishedModel
-from course_lib.variants.t5 import T5
-from course_lib.variants.vit import ViT
-
-FAMILIES: tuple[type[PublishedModel], ...] = (BERT, GPT, T5, Llama, ViT)
+from course_lib.variants.course_models import COURSE_MODELS, load_course_model, save_course_model
+from course_lib.variants.folders import CONFIG, locate, read_config
+from course_lib.variants.published_model import FAMILIES, PublishedModel
 
 
 def from_pretrained(
@@ -40,15 +33,14 @@ def from_pretrained(
     folder = locate(path_or_name, revision=revision)
     found = read_config(folder)
     kind = found["model_type"]
-    if kind in MODELS:
-        if options:
-            raise ValueError(f"{next(iter(options))}: no option of a {MODELS[kind].__name__}'s folder")
-        return load_own(folder, found, dtype)
-    for family in FAMILIES:
-        if kind in family.model_types:
-            return family.load(folder, found, dtype, **options)
-    known = sorted([*MODELS, *(name for family in FAMILIES for name in family.model_types)])
-    raise ValueError(f"{folder / CONFIG}: expected a model_type of {known}, got {kind!r}")
+    if kind in FAMILIES:
+        return FAMILIES[kind].load(folder, found, dtype, **options)
+    if kind not in COURSE_MODELS:
+        known = sorted([*COURSE_MODELS, *FAMILIES])
+        raise ValueError(f"{folder / CONFIG}: expected a model_type of {known}, got {kind!r}")
+    if options:
+        raise ValueError(f"{next(iter(options))}: no option of a {COURSE_MODELS[kind].__name__}'s folder")
+    return load_course_model(folder, found, dtype)
 
 
 def save_pretrained(model: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -60,4 +52,4 @@ def save_pretrained(model: nn.Module, path: str | os.PathLike[str]) -> None:
     if isinstance(model, PublishedModel):
         model.save_pretrained(path)
     else:
-        save_own(model, path)
+        save_course_model(model, path)

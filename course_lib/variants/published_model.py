@@ -1,32 +1,22 @@
-"""What the published families share: a row of switches, and folders that `transformers` reads and writes."""
+"""The published families: their registry, and what they share: switches, and folders as `transformers` has them."""
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.config import Activation, TransformerConfig
-from course_lib.variants.checkpoint import CONFIG, Weights, locate, read_config, write_model
-from course_lib.variants.names import NameMap, published_tensors, read_parameters
-from course_lib.variants.own import fill
+from course_lib.config import TransformerConfig
+from course_lib.variants.config_entries import Entry, RotaryEntries, refuse
+from course_lib.variants.folders import CONFIG, Weights, locate, read_config, write_model
+from course_lib.variants.names import NameTable, fill, published_tensors, read_parameters
 from course_lib.variants.packed import FrozenLinear
 
 M = TypeVar("M", bound="PublishedModel")
 
-_ACTIVATIONS: dict[str, Activation] = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "silu": "silu",
-    "swish": "silu",
-}
-_THEIRS: dict[str, str] = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
 # Fields that say how a model is trained, not what it computes.
 _TRAINING = {"dropout", "embedding_dropout", "attention_dropout", "activation_dropout"}
 _TRAINING |= {"init", "init_std", "scale_residual_init"}
@@ -37,15 +27,17 @@ _KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id
 class PublishedModel(nn.Module):
     """A published family: a mixin before the class of the blocks that it configures.
 
-    `switches` is its row in the table of switches; `free` names the fields of `TransformerConfig` that its published
-    config can say, the others stand as in `switches`. `metadata` holds ids of special tokens and names of classes.
+    A family states the class attributes below; what its published config says otherwise than by single entries is in
+    `read` and `write`. `metadata` holds ids of special tokens and names of classes.
     """
 
-    model_types: ClassVar[tuple[str, ...]]
-    switches: ClassVar[Mapping[str, Any]]
-    free: ClassVar[frozenset[str]]
-    names: NameMap
-    heads: ClassVar[tuple[str, ...]] = ()  # beginnings of the names of parameters that are not of the body
+    model_types: ClassVar[tuple[str, ...]]  # in the published config; the first is written
+    switches: ClassVar[Mapping[str, Any]]  # its row in the table of switches
+    entries: ClassVar[tuple[Entry | RotaryEntries, ...]]  # of the published config
+    more_fields: ClassVar[tuple[str, ...]] = ()  # that `read` sets besides; all others stand as in `switches`
+    refused: ClassVar[Mapping[str, Any]] = {}  # options of the published config that have this value alone
+    names: NameTable
+    heads: ClassVar[tuple[str, ...]] = ()  # beginnings of our names of parameters that are not of the body
     metadata: dict[str, Any]
     config: TransformerConfig
 
@@ -58,17 +50,39 @@ class PublishedModel(nn.Module):
         """Return the family's row of switches with sizes, and other changes, filled in."""
         return TransformerConfig(**{**cls.switches, **changes})
 
+    @property
+    def architecture(self) -> str:
+        """The class of `transformers` that reads what is written."""
+        raise NotImplementedError
+
     @classmethod
     def read(cls, found: Mapping[str, Any], weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
         """From a published config: changes for `configure`, and arguments of the class beside the config."""
-        raise NotImplementedError
+        refuse(found, **cls.refused)
+        changes: dict[str, Any] = {}
+        for entry in cls.entries:
+            changes |= entry.read(found)
+        if "vocab_size" in changes:
+            pad_id = found.get("pad_token_id", cls.switches.get("pad_id"))
+            # Some say -1 for none.
+            changes["pad_id"] = pad_id if pad_id is not None and 0 <= pad_id < changes["vocab_size"] else None
+        return changes, {}
 
     def write(self) -> dict[str, Any]:
         """The published config."""
-        raise NotImplementedError
+        content: dict[str, Any] = {"model_type": self.model_types[0], "architectures": [self.architecture]}
+        for entry in self.entries:
+            content |= entry.write(self.config)
+        if self.config.vocab_size is not None:
+            content["pad_token_id"] = self.metadata.get("pad_token_id", self.config.pad_id)
+        n_classes = getattr(self, "n_classes", None)
+        if n_classes is not None and "id2label" not in self.metadata:
+            content["id2label"] = {str(number): f"LABEL_{number}" for number in range(n_classes)}
+            content["label2id"] = {label: int(number) for number, label in content["id2label"].items()}
+        return content
 
     def published_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameter here -> its published shape, where that has other axes."""
+        """Our parameter -> its published shape, where that has other axes."""
         return {}
 
     def published_tensors(self) -> dict[str, Tensor]:
@@ -96,7 +110,7 @@ class PublishedModel(nn.Module):
             dtype: of the parameters, that of the files unless given.
             revision: branch, tag or commit on the hub.
             options: arguments of the class in place of those that the folder says, such as head="classifier",
-                n_classes=2 on a checkpoint without it: the new head gets initial weights.
+                n_classes=2 on a folder without it: the new head gets initial weights.
 
         Raises:
             FileNotFoundError: no such folder, file or model. ConnectionError: the hub cannot be reached.
@@ -126,10 +140,10 @@ class PublishedModel(nn.Module):
         with torch.device("cpu" if options else "meta"):
             model = build(config, **{**arguments, **options})
         optional = cls.heads if options else ()
-        found_here = read_parameters(model, weights, model.names, model.published_shapes(), optional)
-        fill(model, found_here, dtype)
+        tensors = read_parameters(model, weights, model.names, model.published_shapes(), optional)
+        fill(model, tensors, dtype)
         if options:  # a new head is as wide as the rest
-            model.to(dtype or next(iter(found_here.values())).dtype)
+            model.to(dtype or next(iter(tensors.values())).dtype)
         model.metadata = {name: found[name] for name in _KEPT if found.get(name) is not None}
         return model.eval()
 
@@ -143,13 +157,12 @@ class PublishedModel(nn.Module):
                 raise ValueError(
                     f"{name}: expected a trained map, got a {type(part).__name__}; save before pack_ and quantize_"
                 )
-        for field in fields(self.config):
-            if field.name in self.free or field.name in _TRAINING:
-                continue
-            expected, got = self.switches.get(field.name, field.default), getattr(self.config, field.name)
-            if got != expected:
+        said = {name for entry in self.entries for name in entry.fields} | {*self.more_fields, "pad_id"} | _TRAINING
+        for each in fields(self.config):
+            expected, got = self.switches.get(each.name, each.default), getattr(self.config, each.name)
+            if each.name not in said and got != expected:
                 raise ValueError(
-                    f"{field.name}: {type(self).__name__} has {expected!r}, got {got!r}; "
+                    f"{each.name}: {type(self).__name__} has {expected!r}, got {got!r}; "
                     "course_lib.variants.save_pretrained(EncoderModel, LanguageModel or Transformer) takes any config"
                 )
         dtype = str(next(self.parameters()).dtype).removeprefix("torch.")
@@ -158,28 +171,37 @@ class PublishedModel(nn.Module):
         )
 
 
-def activation_here(name: str) -> Activation:
-    """Our name of a published activation. Raises ValueError for one that is not here."""
-    if name not in _ACTIVATIONS:
-        raise ValueError(f"activation: expected one of {tuple(_ACTIVATIONS)}, got {name!r}")
-    return _ACTIVATIONS[name]
+def has_pooler(weights: Weights) -> bool:
+    """Whether a folder has the map that BERT and ViT put on the first vector."""
+    return any(name.endswith("pooler.dense.weight") for name in weights.file_of)
 
 
-def activation_there(name: Activation) -> str:
-    """The published name of an activation here. Raises ValueError for one that is published under none."""
-    if name not in _THEIRS:
-        raise ValueError(f"activation: expected one of {tuple(_THEIRS)}, got {name!r}")
-    return _THEIRS[name]
+@dataclass(frozen=True)
+class Published:
+    """A published model: its family, sizes, and the number of parameters that its publisher states."""
+
+    family: type[PublishedModel]
+    sizes: Mapping[str, Any]
+    stated: float  # parameters
+    source: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # of the class, beside the config
+
+    def config(self) -> TransformerConfig:
+        """The row of switches with the sizes filled in."""
+        return self.family.configure(**self.sizes)
+
+    def build(self, device: torch.device | str = "meta") -> nn.Module:
+        """The model with new weights; on the meta device it has shapes only, so that any size fits."""
+        with torch.device(device):
+            return self.family(self.config(), **self.arguments)
 
 
-def pad_id_of(found: Mapping[str, Any]) -> int | None:
-    """The padding id of a published config if it is in the vocabulary; some say -1 for none."""
-    pad_id = found.get("pad_token_id")
-    return pad_id if pad_id is not None and 0 <= pad_id < found["vocab_size"] else None
+FAMILIES: dict[str, type[PublishedModel]] = {}  # by model_type
+PUBLISHED: dict[str, Published] = {}  # by the name of the model
 
 
-def refuse(found: Mapping[str, Any], **expected: Any) -> None:
-    """Refuse a published config with an option that is not built here."""
-    for name, value in expected.items():
-        if found.get(name, value) not in (value, None):
-            raise ValueError(f"{name}: expected {value!r}, got {found[name]!r}; this option is not built here")
+def register(family: type[PublishedModel], published: Mapping[str, Published] | None = None) -> None:
+    """Let `from_pretrained` find a family by its model types, and add its published models to the table of them."""
+    for model_type in family.model_types:
+        FAMILIES[model_type] = family
+    PUBLISHED.update(published or {})

@@ -16,39 +16,37 @@ from torch import nn
 from course_lib.config import TransformerConfig
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.transformer import Transformer
-from course_lib.variants.checkpoint import Weights
-from course_lib.variants.names import NameMap
-from course_lib.variants.published_model import PublishedModel, activation_here, activation_there, pad_id_of, refuse
+from course_lib.variants.config_entries import ACTIVATIONS, Entry
+from course_lib.variants.folders import Weights
+from course_lib.variants.names import NameTable, layer_names
+from course_lib.variants.published_model import Published, PublishedModel, register
 
+_ACTIVATION = Entry("feed_forward_proj", "activation", "relu", ACTIVATIONS)  # without what says that it is gated
 _ATTENTION = {"query": "q", "key": "k", "value": "v", "output": "o"}
-_SELF = {f"self_attention.{here}": f"layer.0.SelfAttention.{there}" for here, there in _ATTENTION.items()}
-_CROSS = {f"cross_attention.{here}": f"layer.1.EncDecAttention.{there}" for here, there in _ATTENTION.items()}
+_SELF = {f"self_attention.{ours}": f"layer.0.SelfAttention.{theirs}" for ours, theirs in _ATTENTION.items()}
+_CROSS = {f"cross_attention.{ours}": f"layer.1.EncDecAttention.{theirs}" for ours, theirs in _ATTENTION.items()}
 
 
 def _feed_forward(number: int, gated: bool) -> dict[str, str]:
-    place = f"layer.{number}.DenseReluDense"
-    maps = {"gate": f"{place}.wi_0", "up": f"{place}.wi_1"} if gated else {"up": f"{place}.wi"}
-    found = {f"feed_forward.{here}": there for here, there in {**maps, "down": f"{place}.wo"}.items()}
+    maps = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
+    found = {f"feed_forward.{ours}": f"layer.{number}.DenseReluDense.{theirs}" for ours, theirs in maps.items()}
     return {**found, "feed_forward_residual.norm": f"layer.{number}.layer_norm"}
 
 
-def _names(gated: bool) -> NameMap:
+def _names(gated: bool) -> NameTable:
     first = {**_SELF, "self_attention_residual.norm": "layer.0.layer_norm"}
     cross = {**_CROSS, "cross_attention_residual.norm": "layer.1.layer_norm"}
     bias = ".block.0.layer.0.SelfAttention.relative_attention_bias"
-    return NameMap(
-        prefix="",
-        top={
+    return NameTable(
+        {
             "embedding.tokens": "shared",
             "encoder.positions": f"encoder{bias}",
             "decoder.positions": f"decoder{bias}",
             "encoder.final_norm": "encoder.final_layer_norm",
             "decoder.final_norm": "decoder.final_layer_norm",
             "head": "lm_head",
-        },
-        layers={
-            "encoder": ("encoder.block.{}", {**first, **_feed_forward(1, gated)}),
-            "decoder": ("decoder.block.{}", {**first, **cross, **_feed_forward(2, gated)}),
+            **layer_names("encoder", "encoder.block.{}", {**first, **_feed_forward(1, gated)}),
+            **layer_names("decoder", "decoder.block.{}", {**first, **cross, **_feed_forward(2, gated)}),
         },
         ignored=(r"EncDecAttention\.relative_attention_bias",),  # published by mistake, never used
         ties={
@@ -83,12 +81,22 @@ class T5(PublishedModel, Transformer):
         "tie_embeddings": False,
         "logit_scale": 1.0,
     }
-    free = frozenset(
-        {"d_model", "n_heads", "d_head", "d_ff", "n_encoder_layers", "n_decoder_layers", "vocab_size", "pad_id"}
-        | {"relative_buckets", "relative_max_distance", "activation", "gated", "norm_eps", "tie_embeddings"}
-        | {"logit_scale", "max_length"}
+    entries = (
+        Entry("d_model", "d_model"),
+        Entry("num_heads", "n_heads"),
+        Entry("d_kv", "d_head"),
+        Entry("d_ff", "d_ff"),
+        Entry("num_layers", "n_encoder_layers"),
+        Entry("vocab_size", "vocab_size"),
+        Entry("relative_attention_num_buckets", "relative_buckets", 32),
+        Entry("relative_attention_max_distance", "relative_max_distance", 128),
+        Entry("layer_norm_epsilon", "norm_eps", 1e-6),
+        Entry("dropout_rate", "dropout", 0.1),
     )
+    more_fields = ("n_decoder_layers", "activation", "gated", "tie_embeddings", "logit_scale", "max_length")
+    refused: ClassVar[Mapping[str, Any]] = {"is_encoder_decoder": True}
     names = _names(gated=False)
+    architecture = "T5ForConditionalGeneration"
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -111,31 +119,19 @@ class T5(PublishedModel, Transformer):
     @classmethod
     def read(cls, found: Mapping[str, Any], weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
         """From a published config: changes for `configure`; no arguments."""
-        refuse(found, is_encoder_decoder=True)
+        changes, arguments = super().read(found, weights)
         kind = found.get("feed_forward_proj", "relu")
-        gated = kind.startswith("gated-")
         # What is tied is read off the tensors: configs of version 1.1 differ in what they say.
         scaled = found.get("scale_decoder_outputs", found.get("tie_word_embeddings") is not False)
         head = "lm_head.weight" in weights.file_of and not weights.same("lm_head.weight", "shared.weight")
-        changes = {
-            "d_model": found["d_model"],
-            "n_heads": found["num_heads"],
-            "d_head": found["d_kv"],
-            "d_ff": found["d_ff"],
-            "n_encoder_layers": found["num_layers"],
+        changes |= {
             "n_decoder_layers": found.get("num_decoder_layers") or found["num_layers"],
-            "vocab_size": found["vocab_size"],
-            "pad_id": pad_id_of({"pad_token_id": 0, **found}),
-            "relative_buckets": found.get("relative_attention_num_buckets", 32),
-            "relative_max_distance": found.get("relative_attention_max_distance", 128),
-            "activation": "gelu_tanh" if kind == "gated-gelu" else activation_here(kind.removeprefix("gated-")),
-            "gated": gated,
-            "norm_eps": found.get("layer_norm_epsilon", 1e-6),
+            "gated": kind.startswith("gated-"),
             "tie_embeddings": not head,
             "logit_scale": found["d_model"] ** -0.5 if scaled else 1.0,
-            "dropout": found.get("dropout_rate", 0.1),
         }
-        return changes, {}
+        activation = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+        return changes | _ACTIVATION.read({_ACTIVATION.key: activation}), arguments
 
     def write(self) -> dict[str, Any]:
         """The published config."""
@@ -143,26 +139,33 @@ class T5(PublishedModel, Transformer):
         scaled = config.logit_scale == config.d_model**-0.5
         if not scaled and config.logit_scale != 1.0:
             raise ValueError(f"logit_scale: T5 has D^-0.5={config.d_model**-0.5} or 1.0, got {config.logit_scale!r}")
-        activation = activation_there(config.activation)
-        kind = f"gated-{activation}" if config.gated else activation
+        activation = _ACTIVATION.write(config)[_ACTIVATION.key]
+        if config.gated:
+            activation = "gated-gelu" if activation == "gelu_new" else f"gated-{activation}"
         return {
-            "model_type": "t5",
-            "architectures": ["T5ForConditionalGeneration"],
+            **super().write(),
             "is_encoder_decoder": True,
-            "d_model": config.d_model,
-            "num_heads": config.n_heads,
-            "d_kv": config.head_width,
-            "d_ff": config.ff_width,
-            "num_layers": config.n_encoder_layers,
             "num_decoder_layers": config.n_decoder_layers,
-            "vocab_size": config.vocab_size,
-            "relative_attention_num_buckets": config.relative_buckets,
-            "relative_attention_max_distance": config.relative_max_distance,
-            "feed_forward_proj": "gated-gelu" if kind == "gated-gelu_new" else kind,
-            "layer_norm_epsilon": config.norm_eps,
+            "feed_forward_proj": activation,
             "tie_word_embeddings": scaled,
             "scale_decoder_outputs": scaled,
-            "dropout_rate": config.dropout,
-            "pad_token_id": config.pad_id,
             "decoder_start_token_id": self.metadata.get("decoder_start_token_id", config.pad_id),
         }
+
+
+def _t5(D: int, F: int, H: int, layers: int, stated: float, E: int = 64) -> Published:
+    sizes = {"d_model": D, "d_ff": F, "n_heads": H, "d_head": E, "vocab_size": 32_128}
+    stacks = {"n_encoder_layers": layers, "n_decoder_layers": layers}
+    return Published(T5, {**sizes, **stacks}, stated, "Raffel et al. 2020, section 3.7")
+
+
+register(
+    T5,
+    {
+        "t5-small": _t5(512, 2048, 8, 6, 60e6),
+        "t5-base": _t5(768, 3072, 12, 12, 220e6),
+        "t5-large": _t5(1024, 4096, 16, 24, 770e6),
+        "t5-3b": _t5(1024, 16_384, 32, 24, 2.8e9, E=128),
+        "t5-11b": _t5(1024, 65_536, 128, 24, 11e9, E=128),
+    },
+)

@@ -10,15 +10,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from course_lib.checks import check_choice
 from course_lib.config import TransformerConfig
 from course_lib.encoder import TransformerEncoder
 from course_lib.layers import init_weights
 from course_lib.transformer import Embedding
-from course_lib.variants.checkpoint import Weights
-from course_lib.variants.names import NameMap
-from course_lib.variants.published_model import PublishedModel, activation_here, activation_there, refuse
+from course_lib.variants.config_entries import ACTIVATIONS, Entry, refuse
+from course_lib.variants.folders import Weights
+from course_lib.variants.names import NameTable, layer_names
+from course_lib.variants.published_model import Published, PublishedModel, has_pooler, register
 
-_HEADS = {"ViTModel": False, "ViTForImageClassification": True}
+_ARCHITECTURES = ("ViTModel", "ViTForImageClassification")
 
 
 def patchify(images: Tensor, patch: tuple[int, int]) -> Tensor:
@@ -61,21 +63,30 @@ class ViT(PublishedModel):
         "activation_dropout": 0.0,
         "init": "normal",
     }
-    free = frozenset(
-        {"d_model", "n_heads", "d_ff", "n_encoder_layers", "max_length", "activation", "norm_eps", "qkv_bias"}
+    entries = (
+        Entry("hidden_size", "d_model"),
+        Entry("num_attention_heads", "n_heads"),
+        Entry("intermediate_size", "d_ff"),
+        Entry("num_hidden_layers", "n_encoder_layers"),
+        Entry("hidden_act", "activation", "gelu", ACTIVATIONS),
+        Entry("layer_norm_eps", "norm_eps", 1e-12),
+        Entry("qkv_bias", "qkv_bias", True),
+        Entry("hidden_dropout_prob", "dropout", 0.0),
+        Entry("attention_probs_dropout_prob", "attention_dropout", 0.0),
+        Entry("initializer_range", "init_std", 0.02),
     )
-    names = NameMap(
-        prefix="vit.",
-        top={
+    more_fields = ("max_length",)
+    refused: ClassVar[Mapping[str, Any]] = {"pooler_act": "tanh"}
+    names = NameTable(
+        {
             "class_token": "vit.embeddings.cls_token",
             "patches": "vit.embeddings.patch_embeddings.projection",
             "embedding.positions.weight": "vit.embeddings.position_embeddings",
             "encoder.final_norm": "vit.layernorm",
             "pooler": "vit.pooler.dense",
             "classifier": "classifier",
-        },
-        layers={
-            "encoder": (
+            **layer_names(
+                "encoder",
                 "vit.encoder.layer.{}",
                 {
                     "self_attention_residual.norm": "layernorm_before",
@@ -87,8 +98,9 @@ class ViT(PublishedModel):
                     "feed_forward.up": "intermediate.dense",
                     "feed_forward.down": "output.dense",
                 },
-            )
+            ),
         },
+        prefix="vit.",
         renamed=(
             (r"(^|vit\.)layers\.(\d+)\.", r"\1encoder.layer.\2."),
             (r"attention\.q_proj", "attention.attention.query"),
@@ -175,29 +187,15 @@ class ViT(PublishedModel):
     @classmethod
     def read(cls, found: Mapping[str, Any], weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
         """From a published config: changes for `configure`, and the sizes of the images."""
-        refuse(found, pooler_act="tanh", pooler_output_size=found["hidden_size"])
+        refuse(found, pooler_output_size=found["hidden_size"])
+        changes, _ = super().read(found, weights)
         kind = (found.get("architectures") or ["ViTModel"])[0]
-        if kind not in _HEADS:
-            raise ValueError(f"architectures: expected one of {tuple(_HEADS)}, got {kind!r}")
+        check_choice("architectures", kind, _ARCHITECTURES)
         sizes = {"image_size": found.get("image_size", 224), "patch_size": found.get("patch_size", 16)}
-        changes = {
-            **sizes,
-            "d_model": found["hidden_size"],
-            "n_heads": found["num_attention_heads"],
-            "d_ff": found["intermediate_size"],
-            "n_encoder_layers": found["num_hidden_layers"],
-            "activation": activation_here(found.get("hidden_act", "gelu")),
-            "norm_eps": found.get("layer_norm_eps", 1e-12),
-            "qkv_bias": None if found.get("qkv_bias", True) else False,
-            "dropout": found.get("hidden_dropout_prob", 0.0),
-            "attention_dropout": found.get("attention_probs_dropout_prob", 0.0),
-            "init_std": found.get("initializer_range", 0.02),
-        }
-        arguments: dict[str, Any] = {**sizes, "n_channels": found.get("num_channels", 3)}
-        arguments["pooler"] = any(name.endswith("pooler.dense.weight") for name in weights.file_of)
-        if _HEADS[kind] and "classifier.weight" in weights.file_of:
+        arguments = {**sizes, "n_channels": found.get("num_channels", 3), "pooler": has_pooler(weights)}
+        if kind == "ViTForImageClassification" and "classifier.weight" in weights.file_of:
             arguments["n_classes"] = weights.shape("classifier.weight")[0]
-        return changes, arguments
+        return {**changes, **sizes}, arguments
 
     @property
     def is_body(self) -> bool:
@@ -205,37 +203,22 @@ class ViT(PublishedModel):
         return self.classifier is None
 
     def published_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameter here -> its published shape: patches as a convolution, axes of size 1."""
+        """Our parameter -> its published shape: patches as a convolution, axes of size 1."""
         return {
             "patches.weight": (self.config.d_model, self.n_channels, *self.patch_size),
             "class_token": (1, 1, self.config.d_model),
             "embedding.positions.weight": (1, self.config.max_length, self.config.d_model),
         }
 
+    @property
+    def architecture(self) -> str:
+        """The class of `transformers` that reads what is written."""
+        return _ARCHITECTURES[self.classifier is not None]
+
     def write(self) -> dict[str, Any]:
         """The published config."""
-        config = self.config
-        content: dict[str, Any] = {
-            "model_type": "vit",
-            "architectures": ["ViTModel" if self.n_classes is None else "ViTForImageClassification"],
-            "hidden_size": config.d_model,
-            "num_attention_heads": config.n_heads,
-            "intermediate_size": config.ff_width,
-            "num_hidden_layers": config.n_encoder_layers,
-            "hidden_act": activation_there(config.activation),
-            "layer_norm_eps": config.norm_eps,
-            "qkv_bias": config.qkv_bias is not False,
-            "image_size": _one_or_two(self.image_size),
-            "patch_size": _one_or_two(self.patch_size),
-            "num_channels": self.n_channels,
-            "hidden_dropout_prob": config.dropout,
-            "attention_probs_dropout_prob": config.attention_drop,
-            "initializer_range": config.init_std,
-        }
-        if self.n_classes is not None and "id2label" not in self.metadata:
-            content["id2label"] = {str(number): f"LABEL_{number}" for number in range(self.n_classes)}
-            content["label2id"] = {label: int(number) for number, label in content["id2label"].items()}
-        return content
+        sizes = {"image_size": _one_or_two(self.image_size), "patch_size": _one_or_two(self.patch_size)}
+        return {**super().write(), **sizes, "num_channels": self.n_channels}
 
 
 def _pair(name: str, size: Any) -> tuple[int, int]:
@@ -251,3 +234,17 @@ def _one_or_two(pair: tuple[int, int]) -> int | list[int]:
 
 def _places(image: tuple[int, int], patch: tuple[int, int]) -> int:
     return (image[0] // patch[0]) * (image[1] // patch[1]) + 1
+
+
+def _vit(D: int, H: int, layers: int, stated: float) -> Published:
+    sizes = {"d_model": D, "n_heads": H, "n_encoder_layers": layers}
+    return Published(ViT, sizes, stated, "torchvision, num_params of the weights", {"n_classes": 1000})
+
+
+register(
+    ViT,
+    {
+        "vit-base-patch16-224": _vit(768, 12, 12, 86_567_656),
+        "vit-large-patch16-224": _vit(1024, 16, 24, 304_326_632),
+    },
+)

@@ -7,7 +7,7 @@
 # first cell:
 
 # %% id="switch-table"
-from course_lib.variants.table import PUBLISHED, switch_table
+from course_lib.variants import PUBLISHED, switch_table
 
 print(switch_table())
 

@@ -1,4 +1,4 @@
-"""Random tiny checkpoints of each published family, written by transformers and drawn by Hypothesis."""
+"""Random tiny models of each published family, written by transformers and drawn by Hypothesis."""
 
 import os
 from collections.abc import Callable
@@ -45,7 +45,7 @@ eps = st.sampled_from([1e-12, 1e-6, 1e-3])
 
 
 class Family(NamedTuple):
-    """How to draw a checkpoint, and how to run it on both sides."""
+    """How to draw a model, and how to run it on both sides."""
 
     ours: Any
     draw: st.SearchStrategy

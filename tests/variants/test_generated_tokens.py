@@ -57,4 +57,4 @@ def test_tokens_equal_transformers(name, note):
 
     each()
     assert len(done) >= 20
-    note(f"{name}: greedy, 3 beams and samples equal transformers in {len(done)} checkpoints, {sum(done)} tokens")
+    note(f"{name}: greedy, 3 beams and samples equal transformers in {len(done)} models, {sum(done)} tokens")

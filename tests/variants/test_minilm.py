@@ -1,4 +1,4 @@
-"""A real checkpoint: the sentence encoder all-MiniLM-L6-v2, where the extra `pretrained` is installed."""
+"""A real model: the sentence encoder all-MiniLM-L6-v2, where the extra `pretrained` is installed."""
 
 import json
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""A tiny checkpoint that transformers wrote, and ways to spoil it."""
+"""A tiny model in a folder that transformers wrote, and ways to spoil it."""
 
 import json
 
@@ -7,7 +7,7 @@ from families import SPECIAL, shake
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from course_lib.variants.checkpoint import WEIGHTS
+from course_lib.variants.folders import WEIGHTS
 
 BERT_SIZES = {"vocab_size": 29, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
 

@@ -15,10 +15,11 @@ from torch import nn
 from course_lib.config import TransformerConfig
 from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling
 from course_lib.transformer import LanguageModel, Transformer
-from course_lib.variants.checkpoint import Weights, check_tensors, tensors_of, write_model
 from course_lib.variants.encoder_model import EncoderModel
+from course_lib.variants.folders import Weights, write_model
+from course_lib.variants.names import NameTable, fill, read_parameters
 
-MODELS: dict[str, type[nn.Module]] = {
+COURSE_MODELS: dict[str, type[nn.Module]] = {
     "course_transformer": Transformer,
     "course_language_model": LanguageModel,
     "course_encoder": EncoderModel,
@@ -56,16 +57,17 @@ def config_from_dict(fields: Mapping[str, Any]) -> TransformerConfig:
     return TransformerConfig(**{**fields, "rotary_scaling": _SCALINGS[kind](**numbers)})
 
 
-def save_own(model: nn.Module, path: str | os.PathLike[str]) -> None:
+def save_course_model(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write a `Transformer`, `LanguageModel` or `EncoderModel` of any config; see `write_model`."""
-    kinds = {kind: name for name, kind in MODELS.items()}
+    kinds = {kind: name for name, kind in COURSE_MODELS.items()}
     if type(model) not in kinds:
         raise TypeError(f"model: expected one of {tuple(kind.__name__ for kind in kinds)}, got {type(model).__name__}")
     switches = config_to_dict(model.config)  # type: ignore[arg-type]
     with torch.device("meta"):
         options = model.options() if isinstance(model, EncoderModel) else {}
         plain = type(model)(model.config, **options)  # type: ignore[arg-type]
-    added = sorted(set(tensors_of(model)) ^ set(tensors_of(plain)))
+    tensors = dict(model.named_parameters())
+    added = sorted(tensors.keys() ^ dict(plain.named_parameters()).keys())
     if added:
         raise ValueError(f"{added[0]}: not as the config says; merge and remove what was added to the layers")
     content = {
@@ -75,36 +77,17 @@ def save_own(model: nn.Module, path: str | os.PathLike[str]) -> None:
     }
     if options:
         content["head"] = options
-    write_model(path, content, tensors_of(model))
+    write_model(path, content, tensors)
 
 
-def load_own(folder: Path, found: Mapping[str, Any], dtype: torch.dtype | None) -> nn.Module:
-    """Read a folder that `save_own` wrote, `found` being the content of its `config.json`."""
+def load_course_model(folder: Path, found: Mapping[str, Any], dtype: torch.dtype | None) -> nn.Module:
+    """Read a folder that `save_course_model` wrote, `found` being the content of its `config.json`."""
     try:
         config = config_from_dict(found["transformer"])
         with torch.device("meta"):
-            kind: Any = MODELS[found["model_type"]]
+            kind: Any = COURSE_MODELS[found["model_type"]]
             model = kind(config, **found.get("head", {}))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from error
-    weights = Weights(folder)
-    check_tensors(weights, {name: tuple(tensor.shape) for name, tensor in tensors_of(model).items()})
-    fill(model, {name: weights.read(name) for name in weights.file_of}, dtype)
+    fill(model, read_parameters(model, Weights(folder), NameTable(), {}), dtype)
     return model.eval()
-
-
-def fill(model: nn.Module, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> None:
-    """Give a model on the meta device its parameters; those that were tied stay tied."""
-    names: dict[nn.Parameter, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(parameter, []).append(name)
-    groups = list(names.values())
-    state = {name: tensor if dtype is None else tensor.to(dtype) for name, tensor in tensors.items()}
-    model.load_state_dict(state, strict=False, assign=True)
-    for first, *others in groups:
-        parameter = model.get_parameter(first)
-        if parameter.is_meta:
-            raise ValueError(f"tensors: {first} is missing")
-        for other in others:
-            part, _, last = other.rpartition(".")
-            setattr(model.get_submodule(part), last, parameter)

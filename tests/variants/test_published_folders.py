@@ -22,7 +22,7 @@ from transformers import (
 from transformers import T5ForConditionalGeneration as TheirT5
 
 from course_lib.variants import BERT, T5, Llama, ViT, from_pretrained
-from course_lib.variants.checkpoint import INDEX, WEIGHTS, locate, write_model
+from course_lib.variants.folders import INDEX, WEIGHTS, locate, write_model
 
 IMAGES = {"image_size": 8, "patch_size": 4, "intermediate_size": 20}
 
@@ -88,7 +88,7 @@ def test_equal_by_chance_is_not_tied(tmp_path):
     assert ours.head.weight is not ours.embedding.tokens.weight
 
 
-def test_names_of_older_checkpoints(tmp_path):
+def test_names_of_older_folders(tmp_path):
     """Norms with gamma and beta, position numbers, next-sentence weights: as the first published files have them."""
     theirs = shake(BertForPreTraining(BertConfig(**BERT_SIZES, intermediate_size=20)))
     theirs.save_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""Folders with a model: `config.json` and its weights as safetensors, in one file or in shards with an index.
+"""Folders of weights: `config.json` and the tensors as safetensors, in one file or in shards with an index.
 
 The layout is that of `transformers` and the Hugging Face hub. Pickled weights are never opened: unpickling runs code.
 """
@@ -189,33 +189,3 @@ def _write_weights(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())}, "weight_map": places}
         write_atomic(folder / INDEX, json.dumps(index, indent=2) + "\n")
-
-
-def check_tensors(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse weights that miss a tensor, have one too many, or one of another shape than expected.
-
-    Raises ValueError that names the tensors and the file.
-    """
-    where = weights.folder / WEIGHTS if (weights.folder / WEIGHTS).is_file() else weights.folder / INDEX
-    missing = sorted(set(expected) - set(weights.file_of))
-    if missing:
-        raise ValueError(
-            f"{where}: missing {_some(missing)} of shape {expected[missing[0]]}, which the config asks for"
-        )
-    extra = sorted(set(weights.file_of) - set(expected))
-    if extra:
-        raise ValueError(f"{weights.file_of[extra[0]]}: holds {_some(extra)}, for which the config has no place")
-    for name, shape in expected.items():
-        if weights.shape(name) != tuple(shape):
-            raise ValueError(
-                f"{weights.file_of[name]}: expected {name} of shape {tuple(shape)}, got {weights.shape(name)}"
-            )
-
-
-def _some(names: list[str]) -> str:
-    return f"the tensor {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-
-
-def tensors_of(model: torch.nn.Module) -> dict[str, Tensor]:
-    """The parameters of a model by name, those that are tied once, under their first name."""
-    return dict(model.named_parameters())

@@ -7,11 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib import variants
 from course_lib.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
-from course_lib.variants import EncoderModel, from_pretrained, save_pretrained
-from course_lib.variants.checkpoint import write_model
+from course_lib.variants import EncoderModel, folders, from_pretrained, save_pretrained
+from course_lib.variants.folders import write_model
 
 V = 23
 IDS = torch.arange(14).view(2, 7)
@@ -105,12 +104,12 @@ def test_a_failure_leaves_the_old_model(tmp_path, monkeypatch):
     model = LanguageModel(config()).eval()
     save_pretrained(model, tmp_path / "m")
 
-    def full(path, data, write=variants.checkpoint.write_atomic):
+    def full(path, data, write=folders.write_atomic):
         if path.suffix == ".safetensors":
             raise OSError("No space left on device")
         write(path, data)
 
-    monkeypatch.setattr(variants.checkpoint, "write_atomic", full)
+    monkeypatch.setattr(folders, "write_atomic", full)
     with pytest.raises(OSError, match="No space"):
         save_pretrained(LanguageModel(config(d_ff=8)), tmp_path / "m")
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
