@@ -98,7 +98,6 @@ LEFT_ROUND = {
 LEFT_LATE = {
     "attention": "maps",
     "data.batches": "outskirts",
-    "data.download": "outskirts",
     "data.bpe": "outskirts",
     "data.tokenizer": "outskirts",
     "desk.answers": "desk",

@@ -1,4 +1,4 @@
-"""Downloads from a server on loopback that cuts, stalls, fails and lies: nothing is lost, one line says what to do."""
+"""Downloads from a server on loopback that cuts, stalls, fails and lies: only the right file appears."""
 
 import errno
 import hashlib
@@ -10,37 +10,30 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import requests
 
-from course_lib.data import FILES, DataFile, DownloadError, data_folder, download, fetch, tiny_shakespeare
+from course_lib.data import FILES, DataFile, DownloadError, data_folder, fetch, tiny_shakespeare
 
 CONTENT = b"".join(hashlib.sha256(str(i).encode()).digest() for i in range(20_000))  # 640 kB that do not repeat
 NAME = "folder/numbers.bin"
-HALF = len(CONTENT) // 2  # where the server cuts
-KEPT = HALF // download.CHUNK * download.CHUNK  # what is on the disk then: whole chunks
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves CONTENT with ranges; the next entry of `server.script` says how this answer goes wrong."""
+    """Serves CONTENT; the next entry of `server.script` says how this answer goes wrong."""
 
     def do_GET(self):
-        range_ = self.headers.get("Range")
-        self.server.requests.append(range_)
+        self.server.asked += 1
         how = self.server.script.pop(0) if self.server.script else "well"
         if how.isdigit():
             self.send_error(int(how))
             return
         body = {"lie": b"#" * len(CONTENT), "log-in page": b"<html>"}.get(how, CONTENT)
-        ranged = range_ and how not in ("no ranges", "log-in page")
-        start = int(re.fullmatch(r"bytes=(\d+)-", range_)[1]) if ranged else 0
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(body) - start))
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        body = body[start:]
         if how == "cut":
             body = body[: len(body) // 2]
         elif how == "stall":
@@ -70,7 +63,7 @@ class Server(http.server.ThreadingHTTPServer):
 @pytest.fixture
 def server():
     with Server(("127.0.0.1", 0), Handler) as server:
-        server.script, server.requests, server.released = [], [], threading.Event()
+        server.script, server.asked, server.released = [], 0, threading.Event()
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         yield server
@@ -86,11 +79,12 @@ def folder(tmp_path, monkeypatch, server):
     monkeypatch.setitem(FILES, NAME, file)
     monkeypatch.setenv("COURSE_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr("pooch.core.time", SimpleNamespace(sleep=lambda seconds: None))  # between attempts
     return tmp_path / "data" / "folder"
 
 
 def left(folder):
-    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
+    return sorted(path.name for path in folder.iterdir())
 
 
 def test_a_file_is_downloaded_once(folder, server, capsys):
@@ -102,100 +96,51 @@ def test_a_file_is_downloaded_once(folder, server, capsys):
     assert printed.err == ""
     assert fetch(NAME) == path
     assert capsys.readouterr().out == ""
-    assert server.requests == [None]
+    assert server.asked == 1
     assert left(folder) == ["numbers.bin"]
 
 
-def test_a_cut_download_goes_on_in_the_same_call(folder, server):
-    server.script = ["cut"]
-    assert fetch(NAME).read_bytes() == CONTENT
-    assert server.requests == [None, f"bytes={KEPT}-"]
+@pytest.mark.parametrize("how", ["cut", "stall", "503", "lie", "log-in page"])
+def test_what_goes_wrong_once_is_tried_again(folder, server, how):
+    server.script = [how]
+    assert fetch(NAME, timeout=0.3).read_bytes() == CONTENT
+    assert server.asked == 2
     assert left(folder) == ["numbers.bin"]
 
 
-def test_a_cut_download_goes_on_in_the_next_call(folder, server):
-    server.script = ["cut"]
-    with pytest.raises(
-        DownloadError, match=rf"the connection to 127\.0\.0\.1 was cut\. The {KEPT:,} bytes .* are kept"
-    ):
-        fetch(NAME, attempts=1)
-    assert left(folder) == ["numbers.bin.part"]
-    assert fetch(NAME).read_bytes() == CONTENT
-    assert server.requests == [None, f"bytes={KEPT}-"]
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("cut", r"the connection to 127\.0\.0\.1 was cut\."),
+        ("stall", r"127\.0\.0\.1 sent nothing for 0\.3 s\."),
+        ("404", r"127\.0\.0\.1 answered 404 Not Found for http"),
+        ("503", r"127\.0\.0\.1 answered 503 Service Unavailable for http"),
+        ("lie", r"numbers\.bin sends has another checksum than expected and was not used\."),
+        ("log-in page", r"numbers\.bin sends has another checksum than expected and was not used\."),
+    ],
+)
+def test_what_goes_wrong_every_time_is_named_and_leaves_nothing(folder, server, how, words):
+    server.script = [how] * 5
+    with pytest.raises(DownloadError, match=words + ".* Without a network: use dice; or put the file at"):
+        fetch(NAME, timeout=0.3, attempts=2)
+    assert server.asked == 2
+    assert left(folder) == []
 
 
-def test_a_server_without_ranges_starts_again(folder, server):
-    server.script = ["cut", "no ranges"]
-    assert fetch(NAME).read_bytes() == CONTENT
-    assert server.requests == [None, f"bytes={KEPT}-"]
-
-
-def test_a_part_of_another_file_is_not_trusted(folder, server):
-    folder.mkdir(parents=True)
-    part = folder / "numbers.bin.part"
-    part.write_bytes(b"x" * 1000)
-    assert fetch(NAME).read_bytes() == CONTENT
-    assert server.requests == ["bytes=1000-", None]
-    (folder / "numbers.bin").unlink()
-    part.write_bytes(b"x" * (len(CONTENT) + 1))
-    assert fetch(NAME).read_bytes() == CONTENT
-    assert left(folder) == ["numbers.bin"]
-
-
-def test_a_part_longer_than_what_the_server_has_is_dropped(folder, server):
-    folder.mkdir(parents=True)
-    (folder / "numbers.bin.part").write_bytes(CONTENT[:-1])
-    server.script = ["416"]
-    assert fetch(NAME).read_bytes() == CONTENT
-    assert server.requests == [f"bytes={len(CONTENT) - 1}-", None]
-
-
-def test_a_wrong_checksum_is_refused_and_set_aside(folder, server):
-    server.script = ["lie"]
-    with pytest.raises(DownloadError, match=r"another checksum than expected and was not used; it is kept as .*\.rej"):
-        fetch(NAME)
-    assert left(folder) == ["numbers.bin.rejected"]
-    assert fetch(NAME).read_bytes() == CONTENT  # the next call starts afresh
-
-
-def test_a_page_in_place_of_the_file_is_refused(folder, server):
-    server.script = ["cut", "log-in page"]
-    with pytest.raises(DownloadError, match=r"sends 6 bytes where 640,000 were expected; they were not taken"):
-        fetch(NAME)
-    assert fetch(NAME).read_bytes() == CONTENT
-    assert server.requests[-1] == f"bytes={KEPT}-"  # what had arrived before is still good
-
-
-def test_a_damaged_file_in_the_folder_is_set_aside_and_replaced(folder, server, capsys):
+def test_a_damaged_file_in_the_folder_is_replaced(folder, server):
     folder.mkdir(parents=True)
     (folder / "numbers.bin").write_bytes(CONTENT[:-1] + b"?")
+    server.script = ["404"]
+    with pytest.raises(DownloadError):
+        fetch(NAME, attempts=1)
+    assert (folder / "numbers.bin").read_bytes() == CONTENT[:-1] + b"?"  # the old one stays until there is another
     assert fetch(NAME).read_bytes() == CONTENT
-    assert "has another checksum than expected; kept as numbers.bin.rejected." in capsys.readouterr().out
-    assert left(folder) == ["numbers.bin", "numbers.bin.rejected"]
+    assert left(folder) == ["numbers.bin"]
 
 
-def test_a_stalled_server_is_given_up(folder, server):
-    server.script = ["stall", "stall"]
-    began = time.monotonic()
-    with pytest.raises(DownloadError, match=r"127\.0\.0\.1 sent nothing for 0\.3 s\. The [\d,]+ bytes .* are kept"):
-        fetch(NAME, timeout=0.3, attempts=2)
-    assert time.monotonic() - began < 5
-    assert fetch(NAME).read_bytes() == CONTENT
-    assert server.requests[-1].startswith("bytes=")
-
-
-def test_a_server_error_is_tried_again(folder, server):
-    server.script = ["503", "500"]
-    assert fetch(NAME).read_bytes() == CONTENT
-    assert len(server.requests) == 3
-
-
-@pytest.mark.parametrize(("status", "asked"), [("404", 1), ("503", 2)])
-def test_a_server_that_refuses_is_named(folder, server, status, asked):
-    server.script = [status] * 5
-    with pytest.raises(DownloadError, match=rf"127\.0\.0\.1 answered {status} .* Without a network: use dice"):
-        fetch(NAME, attempts=2)
-    assert len(server.requests) == asked
+def test_others_may_read_the_file(folder, server):
+    if os.name == "posix":
+        assert fetch(NAME).stat().st_mode & 0o044 == 0o044
 
 
 def test_without_a_network_the_alternative_is_named(folder, server):
@@ -234,87 +179,56 @@ def child(url):
     return subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True)
 
 
-def test_two_processes_download_once(folder, server):
-    server.script = ["slow"]
+def test_two_processes_at_once(folder, server):
+    server.script = ["slow", "slow"]
     both = [child(FILES[NAME].url) for _ in range(2)]
-    outputs = sorted(process.communicate(timeout=60)[0] for process in both)
-    assert [process.returncode for process in both] == [0, 0]
-    assert server.requests == [None]
-    assert outputs[0] == f"{len(CONTENT)}\n"  # the one that waited has nothing else to say
-    assert outputs[1] == f"Downloading {NAME} (0.6 MB) from 127.0.0.1.\n{len(CONTENT)}\n"
+    for process in both:
+        assert process.communicate(timeout=60)[0].endswith(f"{len(CONTENT)}\n")
+        assert process.returncode == 0
+    assert (folder / "numbers.bin").read_bytes() == CONTENT
     assert left(folder) == ["numbers.bin"]
 
 
-def test_a_killed_process_leaves_what_arrived(folder, server):
+def test_a_killed_process_is_not_in_the_way(folder, server):
     server.script = ["stall"]
     process = child(FILES[NAME].url)
-    part = folder / "numbers.bin.part"
     for _ in range(600):
-        if part.exists() and part.stat().st_size:
+        if server.asked:
             break
         time.sleep(0.05)
     process.kill()
     process.communicate(timeout=30)
-    kept = part.stat().st_size
-    assert 0 < kept <= HALF
-    assert fetch(NAME).read_bytes() == CONTENT  # the lock of the dead process is not in the way
-    assert server.requests == [None, f"bytes={kept}-"]
+    assert "numbers.bin" not in left(folder)
+    assert fetch(NAME).read_bytes() == CONTENT
 
 
 class Failing:
-    """A file that takes `room` bytes and then fails."""
+    """A connection that fails after the first bytes, for a reason that is not the network's."""
 
-    def __init__(self, stream, error, room):
-        self.stream, self.error, self.room = stream, error, room
+    def __init__(self, error):
+        self.error = error
 
-    def write(self, data):
-        if self.stream.tell() + len(data) > self.room:
-            self.stream.write(data[: self.room - self.stream.tell()])
-            raise self.error
-        return self.stream.write(data)
-
-    def tell(self):
-        return self.stream.tell()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.stream.close()
+    def __call__(self, url, output, store):
+        Path(output).write_bytes(CONTENT[:1000])
+        raise self.error
 
 
-def failing_open(error, room=100_000):
-    def opened(path, mode):
-        return Failing(open(path, mode), error, room)
-
-    return opened
-
-
-def test_a_full_disk_keeps_what_arrived(folder, server, monkeypatch):
+def test_a_full_disk_is_named(folder, server, monkeypatch):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(download, "open", failing_open(full), raising=False)
-    with pytest.raises(
-        DownloadError, match=r"no space is left in .*; free some, .* The 100,000 bytes .* are kept"
-    ) as e:
+    monkeypatch.setattr("pooch.HTTPDownloader", lambda **options: Failing(full))
+    with pytest.raises(DownloadError, match=r"no space is left in .*; free some, or let COURSE_DATA name") as raised:
         fetch(NAME)
-    assert "\n" not in str(e.value)
-    assert left(folder) == ["numbers.bin.part"]
-    monkeypatch.undo()
-    assert (folder / "numbers.bin.part").read_bytes() == CONTENT[:100_000]
+    assert "\n" not in str(raised.value)
+    assert left(folder) == []
 
 
-def test_an_interrupt_keeps_what_arrived(folder, server, monkeypatch, capsys):
+def test_an_interrupt_leaves_nothing(folder, server, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(download, "open", failing_open(KeyboardInterrupt()), raising=False)
+        patch.setattr("pooch.HTTPDownloader", lambda **options: Failing(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             fetch(NAME)
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert said == (
-        f"{NAME}: interrupted. The 100,000 bytes that arrived are kept, and the next call goes on from there."
-    )
-    assert left(folder) == ["numbers.bin.part"]
+    assert left(folder) == []
     assert fetch(NAME).read_bytes() == CONTENT
-    assert server.requests == [None, "bytes=100000-"]
 
 
 def test_a_folder_that_cannot_be_written_is_named(folder, server, monkeypatch, tmp_path):
