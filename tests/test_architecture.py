@@ -63,7 +63,6 @@ SLOW = {
     "pooch": "loads requests",
     "requests": "a fifth of a second",
     "huggingface_hub": "loads httpx; for downloads only",
-    "tokenizers": "a tenth of a second",
     "nbformat": "a third of a second",
     "rich": "a tenth of a second, and `course --help` draws no table of ours",
     "psutil": "for one line of `course doctor`",
@@ -86,8 +85,6 @@ LEFT_UP = {
 LEFT_ROUND = {
     ("attention", "cache"): "maps",
     ("attention", "multi_head"): "maps",
-    ("data.tokenizer", "data.fast_bpe"): "outskirts",
-    ("data.bpe", "data.fast_bpe"): "outskirts",
     ("exercises.engine.cells", "exercises.engine.spec"): "desk",
     ("exercises.engine.entry", "exercises.engine.cells"): "desk",
     ("exercises.engine.entry", "exercises.engine.session"): "desk",
@@ -97,9 +94,6 @@ LEFT_ROUND = {
 }
 LEFT_LATE = {
     "attention": "maps",
-    "data.batches": "outskirts",
-    "data.bpe": "outskirts",
-    "data.tokenizer": "outskirts",
     "desk.answers": "desk",
     "desk.doctor": "desk",
     "desk.launch": "desk",

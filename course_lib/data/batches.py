@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from .pairs import Pair
+from .token_files import open_tokens
 
 Batch = dict[str, Tensor]
 Example = Mapping[str, Sequence[int] | int]
@@ -256,8 +257,6 @@ class TokenWindows(Batches):
         super().__init__(seed=seed, rank=rank, world_size=world_size, batches_per_step=batches_per_step)
         if length < 1 or batch_size < 1:
             raise ValueError(f"length, batch_size: expected at least 1, got {length} and {batch_size}")
-        from .token_files import open_tokens
-
         self.tokens = open_tokens(tokens) if isinstance(tokens, str | Path) else torch.as_tensor(tokens).numpy()
         if self.tokens.ndim != 1:
             raise ValueError(f"tokens: expected ids (N,), got {self.tokens.shape}")

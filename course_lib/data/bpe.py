@@ -11,14 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import regex
 
 from .tokenizer import SPECIAL_TOKENS, Tokenizer, json_frame, json_path, read_json, tokens_in_order
-
-if TYPE_CHECKING:
-    from .fast_bpe import FastBPETokenizer
 
 # Contractions; a run of letters, of digits, of other signs, each with the blank before it; blanks.
 GPT2_PATTERN = regex.compile(r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
@@ -106,12 +103,6 @@ class BPETokenizer(Tokenizer):
     def load(cls, path: str | Path) -> "BPETokenizer":
         """Read what `save` wrote, here or in `FastBPETokenizer`."""
         return cls(merges_of(path, read_json(path)))
-
-    def fast(self) -> "FastBPETokenizer":
-        """Return the same tokenizer through the `tokenizers` library, for long texts."""
-        from .fast_bpe import FastBPETokenizer
-
-        return FastBPETokenizer(self.to_json())
 
 
 def split_words(text: str) -> list[str]:

@@ -1,4 +1,7 @@
-"""Byte-level byte-pair encoding through the `tokenizers` library: the ids of `BPETokenizer`, at speed."""
+"""Byte-level byte-pair encoding through the `tokenizers` library: the ids of `BPETokenizer`, at speed.
+
+`load_tokenizer` reads any tokenizer that was saved here.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,14 +12,15 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from .bpe import BPETokenizer, _read, merges_of, readable
-from .tokenizer import SPECIAL_TOKENS, Tokenizer, check_text, read_json
+from .tokenizer import SPECIAL_TOKENS, CharTokenizer, Tokenizer, check_text, read_json
 
 
 class FastBPETokenizer(Tokenizer):
     """Byte-level byte-pair encoding, compiled and in as many threads as there are cores.
 
     Args:
-        content: what tokenizer.json holds; see `load`, `train` and `BPETokenizer.fast`.
+        content: what tokenizer.json holds; see `load` and `train`; `FastBPETokenizer(hand.to_json())` is `hand`, a
+            `BPETokenizer`, at speed.
     """
 
     def __init__(self, content: dict[str, Any]) -> None:
@@ -45,7 +49,7 @@ class FastBPETokenizer(Tokenizer):
         )
         library.train_from_iterator(texts, trainer)
         merges = json.loads(library.to_str())["model"]["merges"]
-        return BPETokenizer([(_read(left), _read(right)) for left, right in merges]).fast()
+        return cls(BPETokenizer([(_read(left), _read(right)) for left, right in merges]).to_json())
 
     @property
     def vocab_size(self) -> int:
@@ -81,3 +85,10 @@ class FastBPETokenizer(Tokenizer):
         content = read_json(path)
         merges_of(path, content)  # refuses what would not be the same tokenizer
         return cls(content)
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """Read a tokenizer that was saved here, whichever it is; byte-pair encoding comes back as the fast one."""
+    if read_json(path)["model"].get("type") == "WordLevel":
+        return CharTokenizer.load(path)
+    return FastBPETokenizer.load(path)

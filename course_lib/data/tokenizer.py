@@ -1,4 +1,4 @@
-"""What every tokenizer offers, the tokenizer of characters, and loading one from a file.
+"""What every tokenizer offers, and the tokenizer of characters.
 
 All save and load the tokenizer.json format of the `tokenizers` library, so that its programs read them too.
 """
@@ -124,15 +124,6 @@ class CharTokenizer(Tokenizer):
         if content["model"].get("type") != "WordLevel":
             raise ValueError(f"path: {json_path(path)} holds a {content['model'].get('type')} model, no characters")
         return cls(tokens_in_order(path, content)[len(SPECIAL_TOKENS) :])
-
-
-def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Read a tokenizer that was saved here, whichever it is; byte-pair encoding comes back as the fast one."""
-    if read_json(path)["model"].get("type") == "WordLevel":
-        return CharTokenizer.load(path)
-    from .fast_bpe import FastBPETokenizer
-
-    return FastBPETokenizer.load(path)
 
 
 def json_path(path: str | Path) -> Path:

@@ -42,8 +42,8 @@ import course_lib
 # %% id="imports-course"
 from course_lib import exercises as ex
 from course_lib import testing
-from course_lib.data import BPETokenizer, CharTokenizer, TokenBatches, copy_task, encode_pairs, number_words, pad_batch
-from course_lib.data import reference_text
+from course_lib.data import BPETokenizer, CharTokenizer, FastBPETokenizer, TokenBatches
+from course_lib.data import copy_task, encode_pairs, number_words, pad_batch, reference_text
 from course_lib.data.bpe import split_words
 from course_lib.generation import generate
 from course_lib.training import Run, Silent, TrainingConfig, cosine_schedule, label_smoothed_cross_entropy
@@ -121,7 +121,7 @@ prove("every text comes back, seen or not", hand.decode(hand.encode("日本 naï
 # library: the same merges must give the same ids, on text that has nothing to do with them.
 
 # %% id="bpe-equal"
-tokenizer = hand.fast()  # the same merges through the compiled library
+tokenizer = FastBPETokenizer(hand.to_json())  # the same merges through the compiled library
 sample = [reference_text()[i : i + 80] for i in range(0, 80_000, 80)] + [
     "e\u0301 n\u0303",
     "\U0001f469\u200d\U0001f4bb",
