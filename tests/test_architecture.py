@@ -114,7 +114,10 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOU
 
 
 class Import(NamedTuple):
-    """One imported module, and when the import runs: at "load", inside a function ("late"), or for "types" only."""
+    """One imported module, and when the import runs.
+
+    That is at "load", inside a function ("late"), when a name of a "stub" is used, or never: for "types" only.
+    """
 
     module: str
     when: str
@@ -154,6 +157,11 @@ def imports(name: str, tree: ast.AST) -> Iterator[Import]:
 
 
 IMPORTS = {name: list(imports(name, tree)) for name, tree in TREES.items()}
+for name, path in SOURCES.items():
+    stub = path.with_suffix(".pyi")
+    if stub.exists():
+        found = imports(name, ast.parse(stub.read_text(encoding="utf-8")))
+        IMPORTS[name] += [one._replace(when="stub") for one in found]
 
 
 def ours(name: str) -> bool:

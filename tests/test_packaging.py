@@ -1,5 +1,7 @@
 """pyproject.toml is the one list of dependencies; everything else that names one agrees with it."""
 
+import ast
+import importlib
 import itertools
 import re
 import tomllib
@@ -13,7 +15,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+STUBS = sorted((ROOT / "course_lib").rglob("*.pyi"))
+PROJECT_FILE = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PROJECT_FILE["project"]
 EVERYTHING = itertools.chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
 REQUIREMENTS = [Requirement(line) for line in EVERYTHING if not line.startswith("course-lib[")]
 PYTHON = SpecifierSet(PROJECT["requires-python"])
@@ -69,3 +73,21 @@ def test_readme_names_the_supported_pythons():
         assert Version(f"3.{minor}") in PYTHON
         assert f"3.{minor}" in readme
     assert Version("3.14") not in PYTHON
+
+
+@pytest.mark.parametrize("stub", STUBS, ids=lambda stub: stub.parent.name)
+def test_a_room_offers_the_names_of_its_stub(stub):
+    room = importlib.import_module(".".join(stub.parent.relative_to(ROOT).parts))
+    named = [alias.name for node in ast.parse(stub.read_text()).body for alias in node.names]
+    assert len(set(named)) == len(named)
+    everything = {}
+    exec(f"from {room.__name__} import *", everything)
+    assert set(everything) - {"__builtins__"} == set(room.__all__) == set(named)
+    assert set(named) <= set(dir(room))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        room.no_such_name  # noqa: B018
+
+
+def test_stubs_are_shipped():
+    assert PROJECT_FILE["tool"]["setuptools"]["package-data"]["*"] == ["*.pyi"]
+    assert STUBS

@@ -23,6 +23,7 @@ from course_lib.data.bpe import learn_merges, merge_pair, split_words
 TEXT = reference_text()[:150_000] + "".join(f"{pair.source}\n" for pair in number_pairs(300))
 TEXTS = st.text(max_size=40) | st.binary(max_size=40).map(lambda data: data.decode("utf-8", "replace"))
 MIXED = "ae\u0301\u0308o nñ \u200d👩💻👍🏽🇩🇪\ufe0f ´\u3000\u00a0\n\t'sll 've'LL12½Ⅷ٣हिन्दी漢"
+NO_MERGES = BPETokenizer([]).to_json()
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +239,10 @@ def test_damaged_files_are_named(tmp_path, change, message, load):
         (lambda path: BPETokenizer([]).decode([261]), "ids: expected 0 to 260, got 261"),
         (lambda path: BPETokenizer([]).decode([-1]), "ids: expected 0 to 260, got -1"),
         (lambda path: BPETokenizer([]).encode("a\ud800"), "text: a lone surrogate at character 1"),
-        (lambda path: FastBPETokenizer(BPETokenizer([]).to_json()).encode_batch(["\ud800"]), "text: a lone surrogate at character 0"),
+        (
+            lambda path: FastBPETokenizer(BPETokenizer([]).to_json()).encode_batch(["\ud800"]),
+            "text: a lone surrogate at character 0",
+        ),
         (lambda path: BPETokenizer([]).encode(3), "text: expected a string, got int"),
         (lambda path: CharTokenizer("aa"), "characters: expected each once"),
         (lambda path: CharTokenizer(["ab"]), "characters: expected single characters, got 'ab'"),

@@ -1,0 +1,13 @@
+from .claims import complaint as complaint
+from .claims import prove as prove
+from .claims import proved as proved
+from .numeric import Counts as Counts
+from .numeric import Differences as Differences
+from .numeric import assert_counts as assert_counts
+from .numeric import assert_equivalent as assert_equivalent
+from .numeric import assert_finite as assert_finite
+from .numeric import assert_gradients_flow as assert_gradients_flow
+from .sequence import assert_cache_consistent as assert_cache_consistent
+from .sequence import assert_causal as assert_causal
+from .sequence import assert_padding_invariant as assert_padding_invariant
+from .sequence import assert_permutation_equivariant as assert_permutation_equivariant
