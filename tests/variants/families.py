@@ -1,4 +1,8 @@
-"""Random tiny models of each published family, written by transformers and drawn by Hypothesis."""
+"""A sample of each published family: random tiny models as transformers writes them, and what tests ask of both sides.
+
+A family that is registered in `course_lib.variants` has its row in `FAMILIES`, at the end; every test of families runs
+over these rows.
+"""
 
 import os
 from collections.abc import Callable
@@ -25,7 +29,11 @@ from transformers import (
     ViTForImageClassification,
     ViTModel,
 )
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.mistral.modeling_mistral import MistralRMSNorm
+from transformers.models.t5.modeling_t5 import T5LayerNorm
 
+from course_lib.transformer import LanguageModel
 from course_lib.variants import BERT, GPT, T5, Llama, ViT
 
 transformers.logging.set_verbosity_error()
@@ -45,13 +53,16 @@ eps = st.sampled_from([1e-12, 1e-6, 1e-3])
 
 
 class Family(NamedTuple):
-    """How to draw a model, and how to run it on both sides."""
+    """How to draw a model, and how to build, run and count it on both sides."""
 
     ours: Any
-    draw: st.SearchStrategy
-    inputs: Callable
-    theirs_of: Callable
+    draw: st.SearchStrategy  # models of transformers
+    tiny: Callable  # changes of the config -> a tiny model of ours
+    inputs: Callable  # config of transformers -> inputs
+    theirs_of: Callable  # model, inputs -> outputs
     ours_of: Callable
+    sized: Callable  # our config -> the model of transformers of these sizes
+    formula: Callable  # our config -> its parameters by arithmetic
 
 
 @st.composite
@@ -183,6 +194,14 @@ def vit(draw) -> nn.Module:
     return kind(config, add_pooling_layer=draw(st.booleans())) if kind is ViTModel else kind(config)
 
 
+def _norm(self, x):
+    return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.variance_epsilon)
+
+
+# Norms of transformers that compute in float32 whatever they are given -> the same in the precision of the input.
+NORMS = dict.fromkeys((LlamaRMSNorm, MistralRMSNorm, T5LayerNorm), _norm)
+
+
 def shake(model: nn.Module) -> nn.Module:
     """Give every weight a size that matters: published initial values leave biases at zero and logits flat."""
     with torch.no_grad():
@@ -236,16 +255,137 @@ def _images(config):
     return (torch.randn(3, config.num_channels, *sizes),)
 
 
+SMALL = {"d_model": 16, "n_heads": 4, "d_ff": 20, "vocab_size": 23, "max_length": 32}
+
+
+def decoder(ours, draw, sized, formula, **small) -> Family:
+    """The row of a family that is a `LanguageModel`."""
+    return Family(
+        ours,
+        draw,
+        lambda **changes: ours(ours.configure(**{**SMALL, "n_decoder_layers": 2, **small, **changes})),
+        lambda config: (tokens(config),),
+        lambda model, ids: model(ids).logits,
+        lambda model, ids: model(ids),
+        sized,
+        formula,
+    )
+
+
+def tiny_t5(**changes) -> nn.Module:
+    sizes = {name: size for name, size in SMALL.items() if name != "max_length"}
+    stacks = {"n_encoder_layers": 2, "n_decoder_layers": 2, "relative_buckets": 8}
+    return T5(T5.configure(**{**sizes, **stacks, **changes}))
+
+
+def tiny_bert(**options) -> nn.Module:
+    return BERT(BERT.configure(**SMALL, n_encoder_layers=2), **options)
+
+
+def tiny_vit(**options) -> nn.Module:
+    sizes = {"image_size": (8, 12), "patch_size": 4}
+    config = ViT.configure(d_model=16, n_heads=4, d_ff=20, n_encoder_layers=2, **sizes)
+    return ViT(config, **sizes, n_channels=2, **options)
+
+
+def sized_decoder(c) -> dict[str, Any]:
+    """Sizes of a decoder as configs of transformers name them."""
+    return {
+        "hidden_size": c.d_model,
+        "num_attention_heads": c.n_heads,
+        "num_key_value_heads": c.kv_heads,
+        "head_dim": c.head_width,
+        "intermediate_size": c.ff_width,
+        "num_hidden_layers": c.n_decoder_layers,
+        "vocab_size": c.vocab_size,
+        "tie_word_embeddings": c.tie_embeddings,
+    }
+
+
+def sized_encoder(c) -> dict[str, Any]:
+    sizes = {"hidden_size": c.d_model, "num_attention_heads": c.n_heads, "intermediate_size": c.ff_width}
+    return {**sizes, "num_hidden_layers": c.n_encoder_layers}
+
+
+def sized_t5(c) -> nn.Module:
+    sizes = {"d_model": c.d_model, "d_kv": c.head_width, "d_ff": c.ff_width, "num_heads": c.n_heads}
+    return T5ForConditionalGeneration(T5Config(**sizes, num_layers=c.n_encoder_layers))
+
+
+def layer_with_biases(c) -> int:
+    D, F = c.d_model, c.ff_width
+    return 4 * (D * D + D) + (D * F + F) + (F * D + D) + 2 * 2 * D
+
+
+def bert_parameters(c) -> int:
+    D = c.d_model
+    return (c.vocab_size + 512 + 2) * D + 2 * D + c.n_encoder_layers * layer_with_biases(c) + D * D + D
+
+
+def gpt_parameters(c) -> int:
+    D = c.d_model
+    return (c.vocab_size + 1024) * D + c.n_decoder_layers * layer_with_biases(c) + 2 * D
+
+
+def t5_parameters(c) -> int:
+    D, F, heads = c.d_model, c.ff_width, c.n_heads * c.head_width
+    attention, feed_forward = 4 * D * heads, 2 * D * F
+    encoder = c.n_encoder_layers * (attention + feed_forward + 2 * D)
+    decoder = c.n_decoder_layers * (2 * attention + feed_forward + 3 * D)
+    return c.vocab_size * D + encoder + decoder + 2 * D + 2 * 32 * c.n_heads
+
+
+def vit_parameters(c) -> int:
+    D = c.d_model
+    return 3 * 16 * 16 * D + D + D + 197 * D + c.n_encoder_layers * layer_with_biases(c) + 2 * D + 1000 * D + 1000
+
+
+def llama_parameters(c) -> int:
+    D, heads, groups = c.d_model, c.n_heads * c.head_width, c.kv_heads * c.head_width
+    layer = 2 * D * heads + 2 * D * groups + 3 * D * c.ff_width + 2 * D
+    return (1 if c.tie_embeddings else 2) * c.vocab_size * D + c.n_decoder_layers * layer + D
+
+
 FAMILIES = {
-    "GPT": Family(GPT, gpt(), lambda c: (tokens(c),), lambda m, ids: m(ids).logits, lambda m, ids: m(ids)),
-    "Llama": Family(Llama, llama(), lambda c: (tokens(c),), lambda m, ids: m(ids).logits, lambda m, ids: m(ids)),
+    "GPT": decoder(
+        GPT,
+        gpt(),
+        lambda c: GPT2LMHeadModel(GPT2Config(n_embd=c.d_model, n_layer=c.n_decoder_layers, n_head=c.n_heads)),
+        gpt_parameters,
+    ),
+    "Llama": decoder(
+        Llama, llama(), lambda c: LlamaForCausalLM(LlamaConfig(**sized_decoder(c))), llama_parameters, n_kv_heads=2
+    ),
     "T5": Family(
         T5,
         t5(),
+        tiny_t5,
         lambda c: (padded(c, 9), tokens(c, 7)),
         lambda m, s, t: m(input_ids=s, attention_mask=(s != PAD).long(), decoder_input_ids=t).logits,
         lambda m, s, t: m(s, t),
+        sized_t5,
+        t5_parameters,
     ),
-    "BERT": Family(BERT, bert(), _bert_inputs, _bert_theirs, lambda m, ids, types: _ours(m, ids, token_types=types)),
-    "ViT": Family(ViT, vit(), _images, lambda m, images: _everything(m(images)), _ours),
+    "BERT": Family(
+        BERT,
+        bert(),
+        tiny_bert,
+        _bert_inputs,
+        _bert_theirs,
+        lambda m, ids, types: _ours(m, ids, token_types=types),
+        lambda c: BertModel(BertConfig(**sized_encoder(c))),
+        bert_parameters,
+    ),
+    "ViT": Family(
+        ViT,
+        vit(),
+        tiny_vit,
+        _images,
+        lambda m, images: _everything(m(images)),
+        _ours,
+        lambda c: ViTForImageClassification(ViTConfig(**sized_encoder(c), num_labels=1000)),
+        vit_parameters,
+    ),
 }
+DECODERS = [name for name, family in FAMILIES.items() if issubclass(family.ours, LanguageModel)]
+SAMPLES = {family.ours: family for family in FAMILIES.values()}

@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 import torch
-from families import shake
+from families import FAMILIES, shake
+from safetensors.torch import load_file, save_file
 from tiny_folders import BERT_SIZES, change_config, change_tensors
 from transformers import (
     BertConfig,
@@ -25,6 +26,22 @@ def test_missing_tensor(folder):
     change_tensors(folder, lambda tensors: tensors.pop(NAME))
     with pytest.raises(ValueError, match=rf"model\.safetensors: the tensor {NAME} is missing.*shape \(20, 8\)"):
         from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_tensor_of_a_family_is_asked_for(name, tmp_path):
+    model = FAMILIES[name].tiny()
+    model.save_pretrained(tmp_path)
+    whole = load_file(tmp_path / WEIGHTS)
+    for missing in whole:
+        save_file({tensor: whole[tensor] for tensor in whole if tensor != missing}, tmp_path / WEIGHTS)
+        # Where a head may repeat the table, the head stands in for it and is then missed itself.
+        either = "|".join([missing, *(head for head, table in model.names.ties.items() if table == missing)])
+        with pytest.raises(ValueError, match=rf"model\.safetensors: the tensor [\w.]*({either}) is missing"):
+            from_pretrained(tmp_path)
+    save_file({**whole, "more": torch.ones(1)}, tmp_path / WEIGHTS)
+    with pytest.raises(ValueError, match=r"model\.safetensors: holds the tensor more, for which the config has no"):
+        from_pretrained(tmp_path)
 
 
 def test_one_tensor_too_many(folder):

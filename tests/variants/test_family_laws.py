@@ -2,6 +2,7 @@
 
 import math
 
+import families
 import pytest
 import torch
 from tiny_models import insist_on_the_laws_of_an_encoder_decoder
@@ -14,8 +15,7 @@ from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Sc
 from course_lib.transformer import LanguageModel
 from course_lib.variants import BERT, GPT, T5, Llama, ViT, from_pretrained, patchify
 
-B, T, S, V, PAD = 3, 9, 6, 23, 0
-SMALL = {"d_model": 16, "n_heads": 4, "d_ff": 20, "vocab_size": V, "max_length": 32}
+B, T, S, V, PAD = 3, 9, 6, families.SMALL["vocab_size"], 0
 
 
 def large(model):
@@ -28,13 +28,14 @@ def large(model):
     return model
 
 
-DECODERS = {
-    "GPT": lambda **changes: large(GPT(GPT.configure(**SMALL, n_decoder_layers=2, **changes))),
-    "Llama": lambda **changes: large(Llama(Llama.configure(**SMALL, n_decoder_layers=2, n_kv_heads=2, **changes))),
-    "Llama 3": lambda **changes: large(
-        Llama(Llama.configure(**SMALL, n_decoder_layers=2, n_kv_heads=1, rotary_scaling=Llama3Scaling(), **changes))
-    ),
-}
+DECODERS = {name: families.FAMILIES[name].tiny for name in families.DECODERS}
+DECODERS["Llama 3"] = lambda **changes: families.FAMILIES["Llama"].tiny(
+    **{"n_kv_heads": 1, "rotary_scaling": Llama3Scaling(), **changes}
+)
+
+
+def decoder(name, **changes):
+    return large(DECODERS[name](**changes))
 
 
 @pytest.fixture(autouse=True)
@@ -47,19 +48,15 @@ def tokens(*shape):
 
 
 def t5(**changes):
-    sizes = {name: size for name, size in SMALL.items() if name != "max_length"}
-    stacks = {"n_encoder_layers": 2, "n_decoder_layers": 2, "relative_buckets": 8}
-    return large(T5(T5.configure(**{**sizes, **stacks, **changes})))
+    return large(families.tiny_t5(**changes))
 
 
 def bert(**options):
-    return large(BERT(BERT.configure(**SMALL, n_encoder_layers=2), **options))
+    return large(families.tiny_bert(**options))
 
 
 def vit(**options):
-    sizes = {"image_size": (8, 12), "patch_size": 4}
-    config = ViT.configure(d_model=16, n_heads=4, d_ff=20, n_encoder_layers=2, **sizes)
-    return large(ViT(config, **sizes, n_channels=2, **options))
+    return large(families.tiny_vit(**options))
 
 
 def places(real):
@@ -68,7 +65,7 @@ def places(real):
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_decoders(name, obeys):
-    model, ids = DECODERS[name](), tokens(B, T)
+    model, ids = decoder(name), tokens(B, T)
 
     def after_prompt(prompt, rest):
         cache = model.new_cache()
@@ -162,7 +159,7 @@ def test_weights_of_attention():
     torch.testing.assert_close(weights[0].sum(-1), torch.ones(B, 4, 7))
 
 
-@pytest.mark.parametrize("name", ["GPT", "Llama", "T5", "T5 1.1", "BERT"])
+@pytest.mark.parametrize("name", [*families.DECODERS, "T5", "T5 1.1", "BERT"])
 def test_first_loss_is_near_that_of_a_guess(name):
     size = {"d_model": 128, "n_heads": 4, "d_ff": 512, "vocab_size": 1000}
     ids = torch.randint(1, 1000, (8, 33))
@@ -174,8 +171,7 @@ def test_first_loss_is_near_that_of_a_guess(name):
         version = T5.version_1_1 if name == "T5 1.1" else {}
         model = T5(T5.configure(**size, n_encoder_layers=2, n_decoder_layers=2, **version))
     else:
-        family = {"GPT": GPT, "Llama": Llama}[name]
-        model = family(family.configure(**size, n_decoder_layers=2))
+        model = families.FAMILIES[name].tiny(**size)
     logits = model(ids.flip(0), shift_right(labels, PAD)) if name.startswith("T5") else model(inputs)
     loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).item()
     assert math.log(1000) - 0.1 < loss < math.log(1000) + 1.2
@@ -191,7 +187,7 @@ def test_attention_of_a_new_t5_is_spread_out():
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_generation_takes_a_loaded_model(name, tmp_path):
-    model = DECODERS[name]().eval()
+    model = decoder(name).eval()
     model.save_pretrained(tmp_path)
     other, prompt = from_pretrained(tmp_path), tokens(2, 4)
     assert isinstance(other, LanguageModel)
@@ -203,14 +199,14 @@ def test_generation_takes_a_loaded_model(name, tmp_path):
 @pytest.mark.parametrize("scaling", [None, LinearScaling(4.0), NTKScaling(4.0), DynamicNTKScaling(4.0, 32)])
 def test_every_scaling_survives_its_published_form(scaling, tmp_path):
     """NTK scaling is published as a larger base: another config, the same function."""
-    model, ids = DECODERS["Llama"](rotary_scaling=scaling).eval(), tokens(2, 60)
+    model, ids = decoder("Llama", rotary_scaling=scaling).eval(), tokens(2, 60)
     model.save_pretrained(tmp_path)
     torch.testing.assert_close(from_pretrained(tmp_path)(ids), model(ids), rtol=1e-4, atol=1e-5)
 
 
 def test_dynamic_scaling_starts_beyond_the_trained_length():
-    plain = DECODERS["Llama"]().eval()
-    scaled = DECODERS["Llama"](rotary_scaling=DynamicNTKScaling(4.0, 32)).eval()
+    plain = decoder("Llama").eval()
+    scaled = decoder("Llama", rotary_scaling=DynamicNTKScaling(4.0, 32)).eval()
     scaled.load_state_dict(plain.state_dict())
     ids = tokens(2, 33)
     assert torch.equal(plain(ids[:, :32]), scaled(ids[:, :32]))

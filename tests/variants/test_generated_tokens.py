@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from families import FAMILIES, PAD, shake
+from families import DECODERS, FAMILIES, PAD, shake
 from hypothesis import given, settings
 from test_parity import through_folder
 from tiny_models import of_transformers, same
@@ -25,7 +25,7 @@ def fresh(theirs):
     return theirs
 
 
-@pytest.mark.parametrize("name", ["GPT", "Llama", "T5"])
+@pytest.mark.parametrize("name", [*DECODERS, "T5"])
 def test_tokens_equal_transformers(name, note):
     done = []
 

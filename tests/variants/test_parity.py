@@ -9,12 +9,9 @@ from families import FAMILIES, shake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
-from transformers.models.mistral.modeling_mistral import MistralRMSNorm
-from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from course_lib.positions import RotaryEmbedding
-from course_lib.variants import from_pretrained
+from course_lib.variants import from_pretrained, published_model
 
 EXAMPLES = 25
 LIMITS = {torch.float32: 1e-4, torch.float64: 1e-10}
@@ -31,18 +28,20 @@ def in_double(theirs, ours):
     """Both in float64; their norms freed of the cast to float32, and one set of float32 rotary frequencies for both."""
     theirs.double(), ours.double()
     for part in theirs.modules():
-        if isinstance(part, LlamaRMSNorm | MistralRMSNorm | T5LayerNorm):
-            part.forward = _norm.__get__(part)
+        if type(part) in families.NORMS:
+            part.forward = families.NORMS[type(part)].__get__(part)
     for part in ours.modules():
         if isinstance(part, RotaryEmbedding):
-            frequencies = theirs.model.rotary_emb.inv_freq
-            torch.testing.assert_close(part.values.double(), frequencies, rtol=1e-6, atol=0)
+            kept = theirs.model.rotary_emb.named_buffers()
+            (frequencies,) = (
+                buffer
+                for name, buffer in kept
+                if name.endswith("inv_freq")
+                and "original" not in name
+                and torch.allclose(part.values.double(), buffer, rtol=1e-6, atol=0)
+            )
             part.values, part.dynamic = frequencies.float(), None
             assert torch.equal(part.values.double(), frequencies)
-
-
-def _norm(self, x):
-    return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.variance_epsilon)
 
 
 def compare(family, theirs, ours, inputs):
@@ -68,6 +67,10 @@ def compare(family, theirs, ours, inputs):
         gap = max(gap, (gradient - gradients.pop(name)).abs().max().item())
     assert not gradients
     return (found - expected).abs().max().item(), gap / largest
+
+
+def test_every_registered_family_has_a_sample():
+    assert set(families.SAMPLES) == set(published_model.FAMILIES.values())
 
 
 @pytest.mark.parametrize("name", FAMILIES)
