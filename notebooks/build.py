@@ -44,7 +44,7 @@ METADATA: dict[str, Any] = {
 }
 CELL_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
-Exercise = Any  # what the registry returns: has prompt_markdown() and cell_source()
+FindExercise = Callable[[str], tuple[str, str]]  # from an exercise's id to its prompt and its stub
 
 
 class BuildError(Exception):
@@ -65,14 +65,16 @@ def _load_rules() -> Any:
 rules = _load_rules()
 
 
-def registered_exercise(exercise_id: str) -> Exercise:
-    """Return the exercise of this id from the course's registry."""
+def registered_exercise(exercise_id: str) -> tuple[str, str]:
+    """Return the prompt and the stub of an exercise of the course."""
     from course_lib.exercises import registry  # only sources with exercises need it
+    from course_lib.exercises.engine import cells
 
-    return registry.get(exercise_id)
+    spec = registry.get(exercise_id)
+    return cells.prompt_markdown(spec), cells.cell_source(spec)
 
 
-def read_source(source: Path, find_exercise: Callable[[str], Exercise] = registered_exercise) -> NotebookNode:
+def read_source(source: Path, find_exercise: FindExercise = registered_exercise) -> NotebookNode:
     """Turn a text source into a notebook without outputs, exercise markers expanded.
 
     Raises BuildError for a cell without id, a repeated or malformed id, an unknown option or tag, an empty cell, or an
@@ -118,18 +120,18 @@ def _plain_cell(cell: NotebookNode, where: str) -> NotebookNode:
     return _new_cell(cell.cell_type, cell_id, cell.source, {"tags": tags} if tags else {})
 
 
-def _expand(cell: NotebookNode, where: str, find_exercise: Callable[[str], Exercise]) -> list[NotebookNode]:
+def _expand(cell: NotebookNode, where: str, find_exercise: FindExercise) -> list[NotebookNode]:
     exercise_id = cell.metadata["exercise"]
     if set(cell.metadata) != {"exercise"} or cell.source.strip():
         raise BuildError(f"{where}: an exercise stands alone, without id, tags or text: prompt and stub are generated")
     try:
-        exercise = find_exercise(exercise_id)
+        prompt, stub = find_exercise(exercise_id)
     except Exception as error:
         raise BuildError(f"{where}: cannot load the exercise {exercise_id!r}: {error!r}") from error
     name = f"exercise-{exercise_id.replace('_', '-')}"
     return [
-        _new_cell("markdown", f"{name}-prompt", exercise.prompt_markdown().strip("\n"), {}),
-        _new_cell("code", name, exercise.cell_source().strip("\n"), {"exercise": exercise_id}),
+        _new_cell("markdown", f"{name}-prompt", prompt.strip("\n"), {}),
+        _new_cell("code", name, stub.strip("\n"), {"exercise": exercise_id}),
     ]
 
 
@@ -220,9 +222,7 @@ def serialise(notebook: NotebookNode) -> str:
     return nbformat.writes(notebook).rstrip("\n") + "\n"
 
 
-def build(
-    source: Path, target: Path, find_exercise: Callable[[str], Exercise] = registered_exercise
-) -> dict[str, float]:
+def build(source: Path, target: Path, find_exercise: FindExercise = registered_exercise) -> dict[str, float]:
     """Build one notebook; return seconds for each cell id. Raises BuildError, and then `target` is as it was."""
     notebook = read_source(source, find_exercise)
     seconds = execute(notebook, source.name)
@@ -235,7 +235,7 @@ def build(
     return seconds
 
 
-def check(source: Path, target: Path, find_exercise: Callable[[str], Exercise] = registered_exercise) -> list[str]:
+def check(source: Path, target: Path, find_exercise: FindExercise = registered_exercise) -> list[str]:
     """Return where a notebook differs from its source, and which code cells are not executed; empty if all is right."""
     if not target.exists():
         return [f"{target.name}: missing; build it"]

@@ -1,10 +1,14 @@
-"""The commands that train, use and measure models: `course train`, `sweep`, `generate`, `translate` and `bench`.
+"""The commands of the program `course`: on the learner's notebooks and answers, and those that train and use models.
 
 Only what is needed to show help is imported before a command runs.
 """
 
+from typing import Any
+
 import typer
 
+from course_lib.commands import notebooks
+from course_lib.commands.answers import check, hint, reset, solution
 from course_lib.commands.bench import bench
 from course_lib.commands.sweep import sweep
 from course_lib.commands.train import train_app
@@ -15,10 +19,16 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
+    passed_on: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command()(notebooks.start)
+    app.command(context_settings=passed_on)(notebooks.lab)
+    app.command()(notebooks.status)
+    app.command("next")(notebooks.next_exercise)
+    for command in (check, hint, solution, reset, notebooks.update, notebooks.rescue, notebooks.doctor):
+        app.command()(command)
     app.add_typer(train_app, name="train")
     app.command()(sweep)
     app.command()(generate)
     app.command()(translate)
     # What follows the name belongs to the program, `--help` too.
-    passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-    app.command(context_settings=passed_on)(bench)
+    app.command(context_settings=passed_on | {"allow_interspersed_args": False})(bench)

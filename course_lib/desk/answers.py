@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.desk.copies import base_for, chapters, new_backup
+from course_lib.desk.copies import base_for, new_backup
+from course_lib.desk.finding import chapters
 from course_lib.desk.notebooks import Cell, DamagedNotebook, Notebook, exercise_of, read_notebook, write_notebook
 from course_lib.desk.store import UNCHECKED, Desk, DeskError
 from course_lib.files import write_atomic
@@ -75,8 +76,9 @@ def stub(desk: Desk, place: Place, exercise_id: str) -> str:
         if exercise_of(cell) == exercise_id:
             return cell["source"]
     from course_lib.exercises import registry
+    from course_lib.exercises.engine import cells
 
-    return registry.get(exercise_id).cell_source()
+    return cells.cell_source(registry.get(exercise_id))
 
 
 def reset(desk: Desk, exercise_ids: Iterable[str]) -> list[str]:

@@ -1,12 +1,12 @@
 """Create the desk and bring new editions into it: which notebooks there are, their base copies, backups, updates."""
 
-import os
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 from course_lib.desk import merge as merging
+from course_lib.desk.finding import chapters, course_notebooks
 from course_lib.desk.notebooks import (
     DamagedNotebook,
     Notebook,
@@ -19,52 +19,13 @@ from course_lib.desk.notebooks import (
     validate,
     write_notebook,
 )
-from course_lib.desk.store import MARKER, Desk, DeskError, reason
+from course_lib.desk.store import Desk, DeskError, reason
 from course_lib.files import write_atomic
 
-CHAPTERS = "[0-9][0-9]_*.ipynb"
 UP_TO_DATE = "up to date"
 UPDATED = "updated"
 NEW = "new"
 _LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp\Z")  # what write_atomic leaves when its process is killed
-
-
-def repository() -> Path:
-    """Return the folder that holds the package: the checkout, when the package is installed from one."""
-    return Path(__file__).resolve().parents[2]
-
-
-def course_notebooks() -> Path:
-    """Return the folder of the course's own notebooks.
-
-    That is `notebooks/` of the checkout that the package is installed from; COURSE_NOTEBOOKS names another one.
-    Raises DeskError if there is none.
-    """
-    named = os.environ.get("COURSE_NOTEBOOKS")
-    folder = Path(named).expanduser().absolute() if named else repository() / "notebooks"
-    if folder.is_dir() and any(folder.glob(CHAPTERS)):
-        return folder
-    if named:
-        raise DeskError(
-            f"COURSE_NOTEBOOKS names {folder}, but there are no chapters (such as 01_attention.ipynb) in it."
-        )
-    raise DeskError(
-        f"The course's notebooks were not found in {folder}. Install the package from a checkout of the course "
-        "(`pip install -e .` in its folder), or set COURSE_NOTEBOOKS to a folder that holds them."
-    )
-
-
-def chapters(folder: Path) -> list[Path]:
-    """Return the chapter notebooks in `folder`, in order."""
-    return sorted(folder.glob(CHAPTERS))
-
-
-def default_folder() -> Path:
-    """Return where `course start` puts a desk: `my/` of the repository when called inside it, else `./my`."""
-    here = Path.cwd().absolute()
-    root = repository()
-    inside = (root / "notebooks").is_dir() and (here.resolve() == root or root in here.resolve().parents)
-    return (root if inside else here) / "my"
 
 
 @dataclass
@@ -257,8 +218,3 @@ def _validate_merge(merged: Notebook, mine: Notebook) -> None:
         except DamagedNotebook:
             return  # some editors write what the schema does not allow; the merge did not make it worse
         raise
-
-
-def is_desk(folder: Path) -> bool:
-    """Return whether `folder` holds a desk."""
-    return (folder / MARKER).is_dir()

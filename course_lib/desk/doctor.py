@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.desk.copies import chapters, course_notebooks
+from course_lib.desk.finding import chapters, course_notebooks, saving_is_off
 from course_lib.desk.notebooks import DamagedNotebook, edition_of, read_notebook, stamp_of
 from course_lib.desk.store import Desk, DeskError, reason
 from course_lib.files import write_atomic
@@ -172,7 +172,7 @@ def _course(desk: Desk | None) -> Iterator[Finding]:
     yield Finding("desk notebooks", not damaged, "; ".join(damaged) or "readable", "Run `course rescue`.")
     text = f"older or missing: {', '.join(old)}" if old else "of the present edition"
     yield Finding("desk edition", not old, text, "Run `course update`.", needed=False)
-    saving = not os.environ.get("CI")
+    saving = not saving_is_off()
     text = "answers are saved" if saving else "the variable CI is set, so checks save nothing"
     yield Finding("saving", saving, text, "Unset CI to have your answers saved.", needed=False)
 

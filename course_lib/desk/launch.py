@@ -1,6 +1,7 @@
 """Starts JupyterLab at the desk."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -8,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from course_lib.desk.answers import places
-from course_lib.desk.copies import chapters
+from course_lib.desk.finding import chapters
 from course_lib.desk.store import Desk, DeskError
 
 
@@ -48,11 +49,15 @@ def chapter_to_open(desk: Desk, number: int | None) -> Path:
     return found[0]
 
 
-def become(command: list[str], folder: Path) -> int:
+def environment(desk: Desk) -> dict[str, str]:
+    """Return the environment for JupyterLab, whose kernels find the desk in it."""
+    # Idle threads of one kernel must not slow another.
+    return {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"COURSE_DESK": str(desk.folder)}
+
+
+def become(command: list[str], folder: Path, environment: dict[str, str]) -> int:
     """Go on as this command in this folder, so that its signals and exit code are its own."""
     os.chdir(folder)
     if os.name == "posix":
-        os.execv(command[0], command)
-    import subprocess
-
-    return subprocess.call(command)
+        os.execve(command[0], command, environment)
+    return subprocess.call(command, env=environment)

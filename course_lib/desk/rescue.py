@@ -9,13 +9,12 @@ from course_lib.desk import answers
 from course_lib.desk.copies import (
     base_for,
     bases,
-    chapters,
-    course_notebooks,
     keep_base,
     new_backup,
     stamped,
     sweep,
 )
+from course_lib.desk.finding import chapters, course_notebooks
 from course_lib.desk.merge import Wording, merge
 from course_lib.desk.notebooks import (
     DamagedNotebook,

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.desk import answers
+from course_lib.desk.finding import saving_is_off
 from course_lib.desk.store import Desk, DeskError
+from course_lib.exercises import registry
+from course_lib.exercises.engine.cells import PRELUDE
+from course_lib.exercises.engine.diagnose import RIGHT, WRONG
+from course_lib.exercises.handle import Handle
+from course_lib.exercises.handle import handle as handle_of
+from course_lib.exercises.learner import Named, Progress
+from course_lib.exercises.spec import Exercise, Question
 
 
 @dataclass(frozen=True)
@@ -39,68 +47,63 @@ def from_file(path: Path) -> Answer:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise DeskError(f"{path} cannot be read: {getattr(problem, 'strerror', None) or problem}.") from None
-    from course_lib.exercises.engine.cells import PRELUDE
-
     return Answer(answers.runnable(source), PRELUDE, str(path), {})
 
 
-def check(entry: Any, answer: Answer, folder: Path) -> bool:
+def spec_of(exercise_id: str) -> Exercise | Question:
+    """Return the exercise that a learner names on the command line; DeskError, naming the closest, if there is none."""
+    try:
+        return registry.get(exercise_id.replace("-", "_"))
+    except KeyError as problem:
+        raise DeskError(str(problem.args[0])) from None
+
+
+def handle(exercise_id: str, desk: Desk | None) -> Handle:
+    """Return the exercise's handle; what is done with it is kept at the desk, if there is one and saving is not off."""
+    keeper = None if saving_is_off() else desk
+    return handle_of(spec_of(exercise_id), Progress(lambda: keeper))
+
+
+def check(handle: Handle, answer: Answer, folder: Path) -> bool:
     """Run the answer and let the exercise judge it, which prints; return whether it is right.
 
     Raises DeskError with one line if the answer cannot be run.
     """
     with _working_in(folder):
-        given = evaluate(entry, answer)
-        if hasattr(entry, "check"):
-            return entry.check(given) is given
-        from course_lib.exercises.engine.bench import RIGHT
-        from course_lib.exercises.engine.question import judge
-
-        entry.answer(given)
-        return judge(entry, given)[0] == RIGHT
+        return handle.judge(evaluate(handle, answer)) == RIGHT
 
 
-def evaluate(entry: Any, answer: Answer) -> Any:
+def evaluate(handle: Handle, answer: Answer) -> Any:
     """Run the answer without its check; return the function, or for a question the value, that it gives."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    statements = _without_check(answer, entry.id)
+    statements = _without_check(answer, handle.spec.id)
     _run(answer.before, f"what runs before {answer.where}", namespace, {})
     _run(answer.source, answer.where, namespace, answer.missing, statements)
-    name = getattr(entry, "function_name", "answer")
-    if name not in namespace:
-        raise DeskError(f"{answer.where} defines no `{name}`, which is what {entry.id} asks for.")
-    return namespace[name]
+    if handle.asks_for not in namespace:
+        raise DeskError(f"{answer.where} defines no `{handle.asks_for}`, which is what {handle.spec.id} asks for.")
+    return namespace[handle.asks_for]
 
 
-def recall(entry: Any, desk: Desk) -> None:
+def recall(handle: Handle, desk: Desk) -> None:
     """Let the hints of this process go on where the learner's last ones ended, as they would in one notebook."""
-    from course_lib.exercises.engine import session
-
-    counts, history = desk.progress().get(entry.id), desk.history(entry.id)
+    counts, history = desk.progress().get(handle.spec.id), desk.history(handle.spec.id)
     if counts is None:
         return
     header, body = history[-1] if history else ({}, "")
     since = counts["hints"] - int(header.get("hints", "0")) if header else counts["hints"]
-    mistakes = _mistakes(entry, desk, body) if header.get("verdict") == "wrong" else []
-    state = session.state(entry)
-    state.mistakes = mistakes
-    state.asked = {mistake.question for mistake in mistakes[:since]}
-    state.next_hint = max(0, counts["hints"] - min(since, len(mistakes)))
+    misconceptions = _recognised(handle, desk, body) if header.get("verdict") == WRONG else []
+    state = handle.progress.state(handle.spec.id)
+    state.misconceptions = misconceptions
+    state.asked = {one.question for one in misconceptions[:since]}
+    state.next_hint = max(0, counts["hints"] - min(since, len(misconceptions)))
 
 
-def _mistakes(entry: Any, desk: Desk, body: str) -> list[Any]:
-    """Return the mistakes that the kept answer makes; none if it cannot be run any more."""
-    from course_lib.exercises.engine.check import examine
-    from course_lib.exercises.engine.question import judge
-
+def _recognised(handle: Handle, desk: Desk, body: str) -> list[Named]:
+    """Return the misconceptions that the kept answer shows; none if it cannot be run any more."""
     try:
-        before, _ = answers.prelude(answers.find(desk, entry.id), body)
+        before, _ = answers.prelude(answers.find(desk, handle.spec.id), body)
         with contextlib.redirect_stdout(io.StringIO()), _working_in(desk.folder):
-            given = evaluate(entry, Answer(body, before, "the latest answer", {}))
-            if hasattr(entry, "check"):
-                return list(examine(entry, given).mistakes)
-            wrong = judge(entry, given)[1]
-            return [] if wrong is None else [wrong]
+            return list(handle.recognise(evaluate(handle, Answer(body, before, "the latest answer", {}))))
     except DeskError:
         return []
 

@@ -28,39 +28,10 @@ RIGHT = "right"
 UNCHECKED = "unchecked"  # kept by a reset or a rescue, never judged: it does not count as an attempt
 LOCK_SECONDS = 10.0
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_OFF = {"", "0", "false", "no"}
 
 
 class DeskError(Exception):
     """A desk cannot be found or used; the message is one clear line for the learner."""
-
-
-def find_desk(start: str | os.PathLike[str] | None = None) -> "Desk | None":
-    """Return the desk that checks save into, or None when nothing is to be saved (no desk, or `CI` is set).
-
-    The desk is the nearest folder, from `start` (default: the working directory) upwards, that holds `.course/`.
-    The environment variable COURSE_DESK names another one.
-    """
-    if os.environ.get("CI", "").lower() not in _OFF:
-        return None
-    return locate_desk(start)
-
-
-def locate_desk(start: str | os.PathLike[str] | None = None) -> "Desk | None":
-    """Like `find_desk`, but regardless of `CI`: for commands that the learner types."""
-    named = os.environ.get("COURSE_DESK")
-    if named:
-        folder = Path(named).expanduser()
-        return Desk(folder) if (folder / MARKER).is_dir() else None
-    try:
-        here = Path(start) if start is not None else Path.cwd()
-        here = here.absolute()
-    except FileNotFoundError:  # the working directory was removed under us
-        return None
-    for folder in (here, *here.parents):
-        if (folder / MARKER).is_dir():
-            return Desk(folder)
-    return None
 
 
 class Desk:
@@ -138,10 +109,6 @@ class Desk:
         for exercise_id in self._answered_ids():
             self._refresh(data, exercise_id)
         return {key: {k: v for k, v in entry.items() if k != "files"} for key, entry in sorted(data.items())}
-
-    def state(self, exercise_id: str, edition: str | None = None) -> str:
-        """Return "not tried", "tried", "solved" or, where `edition` differs, "solved against an older edition"."""
-        return state_of(self.progress().get(exercise_id), edition)
 
     def latest_answer(self, exercise_id: str, *, right: bool = False) -> str | None:
         """Return the latest answer's source without its header (with `right`, the latest right one), or None."""
@@ -234,17 +201,6 @@ class Desk:
             self._refresh(data, exercise_id)  # type: ignore[arg-type]
         document = {"version": 1, "exercises": data}
         write_atomic(self.private / "progress.json", json.dumps(document, indent=1, sort_keys=True) + "\n")
-
-
-def state_of(entry: Mapping[str, Any] | None, edition: str | None = None) -> str:
-    """Return the state, in words, of one entry of `Desk.progress()` against the exercise's present edition."""
-    if entry is None or not entry["attempts"]:
-        return "not tried"
-    if not entry["solved"]:
-        return "tried"
-    if edition is not None and entry["solved_edition"] != edition:
-        return "solved against an older edition"
-    return "solved"
 
 
 def _empty() -> dict[str, Any]:

@@ -1,18 +1,16 @@
 """What the command `course` prints about progress, updates and the machine, at a terminal and without one."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-from course_lib.desk.store import state_of
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from course_lib.desk.copies import Updated
     from course_lib.desk.doctor import Finding
+    from course_lib.exercises.learner import Standing
 
 _STYLES = {"solved": "green", "tried": "yellow", "solved against an older edition": "cyan"}
-_NOTHING = {"attempts": 0, "hints": 0, "solved": False, "solved_edition": None}
 
 
 def plural(number: int, noun: str) -> str:
@@ -28,7 +26,7 @@ def console() -> "Console":
     return here if here.is_terminal else Console(width=160, highlight=False)
 
 
-def print_status(entries: Sequence[Any], progress: Mapping[str, Mapping[str, Any]]) -> None:
+def print_status(standings: Sequence["Standing"]) -> None:
     """Print one row an exercise, and what is left."""
     from rich.table import Table
     from rich.text import Text
@@ -39,17 +37,14 @@ def print_status(entries: Sequence[Any], progress: Mapping[str, Mapping[str, Any
     table.add_column("state")
     for name in ("attempts", "hints"):
         table.add_column(name, justify="right")
-    solved, minutes = 0, 0
-    for entry in entries:
-        mine = progress.get(entry.id, _NOTHING)
-        state = state_of(mine, entry.edition)
-        solved += bool(mine["solved"])
-        minutes += 0 if mine["solved"] else entry.minutes
+    for one in standings:
+        entry, state = one.entry, Text(one.state, style=_STYLES.get(one.state, ""))
         row = (f"{entry.chapter:02d}", entry.id, entry.kind, str(entry.difficulty), str(entry.minutes))
-        table.add_row(*row, Text(state, style=_STYLES.get(state, "")), str(mine["attempts"]), str(mine["hints"]))
+        table.add_row(*row, state, str(one.attempts), str(one.hints))
+    minutes = sum(one.entry.minutes for one in standings if not one.solved)
     here = console()
     here.print(table)
-    here.print(f"{solved} of {len(entries)} solved; about {minutes} minutes to go.")
+    here.print(f"{sum(one.solved for one in standings)} of {len(standings)} solved; about {minutes} minutes to go.")
 
 
 def print_findings(findings: Iterable["Finding"]) -> int:

@@ -2,30 +2,58 @@
 
 `from course_lib import exercises as ex`, then `ex.causal_mask.check(...)`, `.hint()`, `.solution()`, `.cases()`;
 `ex.progress()` prints where you stand. An exercise is loaded when it is first used.
+
+This file is the door: what notebooks import. It stands above the rooms that it joins, the exercises and the desk where
+answers are kept, and nothing in the package imports it.
 """
 
 from __future__ import annotations
 
-import importlib
+import functools
+from importlib.util import find_spec
 from typing import Any
 
 
 def progress() -> None:
     """Print a table of all exercises: tried, solved, attempts and hints."""
-    from course_lib.exercises.engine.progress import print_progress
+    from course_lib.exercises import registry
+    from course_lib.exercises.learner import print_progress
 
-    print_progress()
+    print_progress(_learner().standings(registry.all_exercises()))
+
+
+@functools.cache
+def _learner() -> Any:
+    from course_lib.exercises.learner import Progress
+
+    return Progress(_find_desk)
+
+
+def _find_desk() -> Any:
+    from course_lib.desk.finding import find_desk
+
+    return find_desk()
+
+
+@functools.cache
+def _handle(exercise_id: str) -> Any:
+    from course_lib.exercises import registry
+    from course_lib.exercises.handle import handle
+
+    return handle(registry.get(exercise_id), _learner())
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
+    if name.startswith("_") or find_spec(f"{__name__}.{name}") is not None:  # `from … import registry` asks here first
         raise AttributeError(name)
-    registry = importlib.import_module("course_lib.exercises.registry")  # `from … import` would come back here
+    from course_lib.exercises import registry
+
     if name not in registry.chapters():
         raise AttributeError(registry.unknown(name))
-    return registry.get(name)
+    return _handle(name)
 
 
 def __dir__() -> list[str]:
-    registry = importlib.import_module("course_lib.exercises.registry")  # `from … import` would come back here
+    from course_lib.exercises import registry
+
     return [*registry.chapters(), "progress"]

@@ -7,7 +7,7 @@ import functools
 import importlib
 import pkgutil
 
-from course_lib.exercises.engine.entry import Entry
+from course_lib.exercises.spec import Exercise, Question
 
 
 @functools.cache
@@ -30,7 +30,7 @@ def chapters() -> dict[str, int]:
 
 
 @functools.cache
-def get(exercise_id: str) -> Entry:
+def get(exercise_id: str) -> Exercise | Question:
     """The exercise or question with this id. Raises KeyError, naming the closest ids, if there is none."""
     if exercise_id not in chapters():
         raise KeyError(unknown(exercise_id))
@@ -43,7 +43,7 @@ def get(exercise_id: str) -> Entry:
     return entry
 
 
-def all_exercises() -> list[Entry]:
+def all_exercises() -> list[Exercise | Question]:
     """Every exercise and question, in course order."""
     return [get(exercise_id) for exercise_id in chapters()]
 

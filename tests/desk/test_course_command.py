@@ -21,6 +21,9 @@ from typer.testing import CliRunner
 from course_lib import cli
 from course_lib.desk.doctor import Finding, examine
 from course_lib.exercises import registry
+from course_lib.exercises.engine import cells
+from course_lib.exercises.handle import ExerciseHandle
+from course_lib.exercises.learner import Progress
 
 ONE = "01_attention.ipynb"
 BUILD, QUESTION = "causal_mask", "permuted_tokens"
@@ -38,7 +41,7 @@ def chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A course of one chapter with two of the real exercises."""
     folder = tmp_path / "le cours ñ" / "notebooks"
     folder.mkdir(parents=True)
-    cells = [
+    found = [
         course_cell("markdown", "title", "# Attention"),
         course_cell("code", "imports", "import torch\nfrom course_lib import exercises as ex"),
         course_cell("code", "loud", "print('this cell must not run')\nscores = torch.rand(3)"),
@@ -46,9 +49,9 @@ def chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in (BUILD, QUESTION):
         handle = name.replace("_", "-")
         entry = registry.get(name)
-        cells.append(course_cell("markdown", f"exercise-{handle}-prompt", entry.prompt_markdown()))
-        cells.append(course_cell("code", f"exercise-{handle}", entry.cell_source(), exercise=name))
-    save(folder / ONE, notebook_of(cells))
+        found.append(course_cell("markdown", f"exercise-{handle}-prompt", cells.prompt_markdown(entry)))
+        found.append(course_cell("code", f"exercise-{handle}", cells.cell_source(entry), exercise=name))
+    save(folder / ONE, notebook_of(found))
     monkeypatch.setenv("COURSE_NOTEBOOKS", str(folder))
     monkeypatch.chdir(folder.parent)
     return folder.parent
@@ -56,13 +59,10 @@ def chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def course(*arguments: str, code: int = 0) -> str:
     """Run the command in this process; return everything it printed."""
-    from course_lib.exercises.engine import session
-
     environment, folder = dict(os.environ), Path.cwd()
     try:
         result = CliRunner().invoke(cli.app, list(arguments), terminal_width=120)
     finally:  # each run of the command is a process of its own
-        session.STATES.clear()
         os.chdir(folder)
         for name in os.environ.keys() - environment.keys():
             del os.environ[name]
@@ -107,12 +107,12 @@ def test_start_elsewhere_and_its_errors(chapter: Path, tmp_path: Path, monkeypat
     monkeypatch.setenv("COURSE_NOTEBOOKS", str(tmp_path / "nothing"))
     assert "no chapter" in course("start", code=2)
     monkeypatch.delenv("COURSE_NOTEBOOKS")
-    monkeypatch.setattr("course_lib.desk.copies.repository", lambda: tmp_path)
+    monkeypatch.setattr("course_lib.desk.finding.repository", lambda: tmp_path)
     assert "pip install -e ." in course("start", code=2)
 
 
 def test_inside_the_repository_the_desk_is_at_its_root(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("course_lib.desk.copies.repository", lambda: chapter)
+    monkeypatch.setattr("course_lib.desk.finding.repository", lambda: chapter)
     monkeypatch.chdir(chapter / "notebooks")
     course("start")
     assert (chapter / "my" / ONE).exists()
@@ -146,7 +146,7 @@ def test_an_answer_to_an_older_edition_is_named(chapter: Path, monkeypatch: pyte
     course("start")
     edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
     course("check", BUILD)
-    monkeypatch.setitem(registry.get(BUILD).__dict__, "_edition", "00000000")
+    monkeypatch.setattr("course_lib.exercises.learner.edition", lambda entry: "00000000")
     assert "solved against an older edition" in course("status")
 
 
@@ -160,9 +160,7 @@ def test_check_says_the_same_as_the_notebook(
     assert "must not run" not in output
     import torch
 
-    monkeypatch.setenv("CI", "true")  # this one is not to be saved
-    registry.get(BUILD).check(lambda T, S: torch.ones(T, S, dtype=torch.bool).tril())
-    monkeypatch.delenv("CI")
+    ExerciseHandle(registry.get(BUILD), Progress()).check(lambda T, S: torch.ones(T, S, dtype=torch.bool).tril())
     assert output.splitlines()[:2] == capsys.readouterr().out.splitlines()[:2]
     edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
     assert "Right" in course("check", BUILD)
@@ -172,7 +170,7 @@ def test_check_says_the_same_as_the_notebook(
 
 def test_check_a_question_and_a_file(chapter: Path) -> None:
     course("start")
-    right = registry.get(QUESTION).solved_cell_source()
+    right = cells.solved_cell_source(registry.get(QUESTION))
     assert "Not answered" in course("check", QUESTION, code=1)
     edit(chapter / "my" / ONE, "exercise-permuted-tokens", right)
     assert "Right" in course("check", QUESTION)
@@ -289,10 +287,12 @@ def test_lab_passes_arguments_on_and_opens_the_last_chapter(chapter: Path, monke
     ran: list[list[str]] = []
     policies: list[str | None] = []
 
-    def become(command: list[str], folder: Path) -> int:
+    def become(command: list[str], folder: Path, environment: dict[str, str]) -> int:
         ran.append(command)
-        policies.append(os.environ.get("OMP_WAIT_POLICY"))
+        policies.append(environment.get("OMP_WAIT_POLICY"))
         assert folder == chapter / "my"
+        assert environment["COURSE_DESK"] == str(folder)
+        assert "COURSE_DESK" not in os.environ  # it crosses the border of a process, and no other
         return 0
 
     monkeypatch.setattr("course_lib.desk.launch.become", become)

@@ -13,7 +13,7 @@ import pytest
 from desk_simulation import Course, Learner
 from desk_tools import save
 
-from course_lib.desk import copies
+from course_lib.desk import copies, finding
 from course_lib.desk.merge import merge
 from course_lib.desk.notebooks import dump_notebook, read_notebook, strip
 from course_lib.desk.store import Desk
@@ -117,7 +117,7 @@ def one_update(desk: Desk, learner: Learner, before: dict[str, Any], base: dict[
     content = path.read_bytes()
     assert [one.outcome for one in copies.update(desk)] == [copies.UP_TO_DATE]
     assert path.read_bytes() == content
-    theirs = strip(read_notebook(copies.course_notebooks() / NAME))
+    theirs = strip(read_notebook(finding.course_notebooks() / NAME))
     assert merge(theirs, after, theirs).notebook["cells"] == after["cells"]
     if not learner.reordered:
         parsed = json.loads(json.dumps(base))

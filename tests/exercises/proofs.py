@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from course_lib.exercises import registry
 from course_lib.exercises.engine import cells
-from course_lib.exercises.engine.bench import Bench
+from course_lib.exercises.engine.diagnose import Examiner
 from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
 from course_lib.exercises.engine.run import bind, observe
-from course_lib.exercises.engine.spec import Exercise, Misconception, Question
+from course_lib.exercises.spec import Exercise, Misconception, Question
 
 ENTRIES = registry.all_exercises()
 EXERCISES = [entry for entry in ENTRIES if isinstance(entry, Exercise)]
@@ -43,15 +43,15 @@ def run_cell(source: str) -> tuple[dict[str, Any], str]:
     return names, printed.getvalue()
 
 
-def accepted(bench: Bench, candidate: Any, seconds: float = 1.0) -> bool:
+def accepted(examiner: Examiner, candidate: Any, seconds: float = 1.0) -> bool:
     """Whether a check would accept the candidate; stops at the first difference."""
-    exercise = bench.exercise
-    for number in range(len(exercise.probes)):
-        bench.outcome((), number)
+    exercise = examiner.exercise
+    for number in range(len(exercise.cases)):
+        examiner.outcome((), number)
     with Guard(seconds=seconds) as guard:
-        for number, probe in enumerate(exercise.probes):
-            outcome = observe(exercise, bind(exercise, candidate), probe, guard, gradients=True, twice=True)
-            if bench.difference(number, outcome) is not None:
+        for number, case in enumerate(exercise.cases):
+            outcome = observe(exercise, bind(exercise, candidate), case, guard, gradients=True, twice=True)
+            if examiner.difference(number, outcome) is not None:
                 return False
     return True
 
@@ -71,9 +71,9 @@ def module_names(exercise: Exercise) -> dict[str, Any]:
 def garbage(exercise: Exercise) -> dict[str, Callable[..., Any]]:
     """Functions that nobody would call an answer. Those that make no sense for this exercise are left out."""
     right = bind(exercise, exercise.model())
-    outputs = [Bench(exercise).outcome((), number).value for number in range(len(exercise.probes))]
+    outputs = [Examiner(exercise).outcome((), number).value for number in range(len(exercise.cases))]
     makes_tensors = any(isinstance(leaf, Tensor) for output in outputs for leaf in tree_leaves(output))
-    arguments = [probe.make() for probe in exercise.probes]
+    arguments = [case.make() for case in exercise.cases]
     takes_tensors = any(isinstance(leaf, Tensor) for leaf in tree_leaves(arguments))
 
     def identity(*args, **kwargs):

@@ -2,8 +2,8 @@
 
 import torch
 
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def center(x, dim=-1):
@@ -45,11 +45,11 @@ def make(**changes):
             Misconception(name="cut", knobs={"detached": True}, statement="cuts the gradient", question="What moves?"),
             Misconception(name="twice", knobs={"power": 2.0}, statement="doubles x", question="How large?"),
         ],
-        "probes": [
-            Probe("2 rows, 3 columns", lambda: (normal(2, 3, seed=1),)),
-            Probe("along the first axis", lambda: {"x": normal(3, 2, seed=2), "dim": 0}),
-            Probe("float64, not contiguous", lambda: (strided(normal(3, 5, seed=3, dtype=torch.float64)),)),
-            Probe("bfloat16", lambda: (normal(2, 7, seed=4, dtype=torch.bfloat16),)),
+        "cases": [
+            Case("2 rows, 3 columns", lambda: (normal(2, 3, seed=1),)),
+            Case("along the first axis", lambda: {"x": normal(3, 2, seed=2), "dim": 0}),
+            Case("float64, not contiguous", lambda: (strided(normal(3, 5, seed=3, dtype=torch.float64)),)),
+            Case("bfloat16", lambda: (normal(2, 7, seed=4, dtype=torch.bfloat16),)),
         ],
         "properties": [Property("Every row sums to zero.", sums_to_zero)],
         "alternatives": [Alternative("by hand", lambda x, dim=-1: x - x.sum(dim, keepdim=True) / x.size(dim))],

@@ -5,8 +5,8 @@ import answers_of_chapter_04
 import answers_of_chapter_05
 import pytest
 
-from course_lib import exercises as ex
-from course_lib.exercises.engine.bench import RIGHT, WRONG, bench
+from course_lib.exercises import registry
+from course_lib.exercises.engine.diagnose import RIGHT, WRONG, examiner
 
 CHAPTERS = (answers_of_chapter_02, answers_of_chapter_04, answers_of_chapter_05)
 
@@ -15,13 +15,13 @@ CHAPTERS = (answers_of_chapter_02, answers_of_chapter_04, answers_of_chapter_05)
     ("exercise_id", "function", "name"), [answer for chapter in CHAPTERS for answer in chapter.WRONG_ANSWERS]
 )
 def test_a_wrong_answer_gets_its_name(exercise_id, function, name):
-    finding = bench(getattr(ex, exercise_id)).examine(function)
+    finding = examiner(registry.get(exercise_id)).examine(function)
     assert finding.verdict == WRONG
-    assert {mistake.name for mistake in finding.mistakes} == {name}
+    assert {misconception.name for misconception in finding.misconceptions} == {name}
 
 
 @pytest.mark.parametrize(
     ("exercise_id", "function"), [answer for chapter in CHAPTERS for answer in chapter.RIGHT_ANSWERS]
 )
 def test_an_unusual_right_answer_is_accepted(exercise_id, function):
-    assert bench(getattr(ex, exercise_id)).examine(function).verdict == RIGHT
+    assert examiner(registry.get(exercise_id)).examine(function).verdict == RIGHT

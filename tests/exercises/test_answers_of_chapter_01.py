@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from course_lib import exercises as ex
-from course_lib.exercises.engine.bench import RIGHT, WRONG, bench
+from course_lib.exercises import registry
+from course_lib.exercises.engine.diagnose import RIGHT, WRONG, examiner
 
 ANSWERS = []
 
@@ -399,9 +399,9 @@ def ten_thousand(scores, mask):
 
 @pytest.mark.parametrize(("exercise_id", "function", "names"), ANSWERS)
 def test_a_wrong_answer_gets_its_name(exercise_id, function, names):
-    finding = bench(getattr(ex, exercise_id)).examine(function)
+    finding = examiner(registry.get(exercise_id)).examine(function)
     assert finding.verdict == WRONG
-    assert {mistake.name for mistake in finding.mistakes} == set(names)
+    assert {misconception.name for misconception in finding.misconceptions} == set(names)
 
 
 def small_number_in_the_logarithm(weights):
@@ -442,4 +442,4 @@ def random_shift(layer, x):
     ],
 )
 def test_an_unusual_right_answer_is_accepted(exercise_id, function):
-    assert bench(getattr(ex, exercise_id)).examine(function).verdict == RIGHT
+    assert examiner(registry.get(exercise_id)).examine(function).verdict == RIGHT

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from course_lib import exercises as ex
+from course_lib.exercises import registry
 from course_lib.exercises.ch06.accumulate_gradients import summed_loss
-from course_lib.exercises.engine.bench import RIGHT, WRONG, bench
+from course_lib.exercises.engine.diagnose import RIGHT, WRONG, examiner
 
 
 def rate_of_lambda_lr(step, d_model, warmup):
@@ -221,10 +221,10 @@ def resume_without_momentum(state, data, updates):
     ],
 )
 def test_a_wrong_answer_gets_its_name_or_none(exercise_id, function, name):
-    """None: rejected, and not taken for another mistake."""
-    finding = bench(getattr(ex, exercise_id)).examine(function)
+    """None: rejected, and not taken for another misconception."""
+    finding = examiner(registry.get(exercise_id)).examine(function)
     assert finding.verdict == WRONG
-    assert {mistake.name for mistake in finding.mistakes} == ({name} if name else set())
+    assert {misconception.name for misconception in finding.misconceptions} == ({name} if name else set())
 
 
 @pytest.mark.parametrize(
@@ -240,4 +240,4 @@ def test_a_wrong_answer_gets_its_name_or_none(exercise_id, function, name):
     ],
 )
 def test_an_unusual_right_answer_is_accepted(exercise_id, function):
-    assert bench(getattr(ex, exercise_id)).examine(function).verdict == RIGHT
+    assert examiner(registry.get(exercise_id)).examine(function).verdict == RIGHT

@@ -10,22 +10,18 @@ from proofs import run_cell
 from small_exercise import center, make, model
 from torch import nn
 
-from course_lib.exercises.engine import session
-from course_lib.exercises.engine.bench import NOT_ATTEMPTED, RIGHT, WRONG, Bench, bench
-from course_lib.exercises.engine.check import examine
+from course_lib.exercises.engine import cells
+from course_lib.exercises.engine.cases import Cases
+from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG, Examiner, diagnose, examiner
 from course_lib.exercises.engine.messages import message
 from course_lib.exercises.engine.run import run_module
-from course_lib.exercises.engine.spec import (
+from course_lib.exercises.handle import ExerciseHandle
+from course_lib.exercises.learner import Progress
+from course_lib.exercises.spec import (
+    Case,
     Misconception,
-    Probe,
 )
-from course_lib.exercises.engine.tensors import integers, mask, normal, strided
-
-
-@pytest.fixture(autouse=True)
-def _fresh_session(monkeypatch):
-    monkeypatch.setattr(session, "STATES", {})
-    monkeypatch.setenv("CI", "true")  # no desk
+from course_lib.exercises.tensors import integers, mask, normal, strided
 
 
 @pytest.fixture
@@ -34,11 +30,15 @@ def exercise():
 
 
 def text_of(exercise, candidate, keep=False):
-    return message(bench(exercise), examine(exercise, candidate), candidate, keep)
+    return message(exercise, diagnose(exercise, candidate), candidate, keep)
+
+
+def check(exercise, candidate, **options):
+    return ExerciseHandle(exercise, Progress()).check(candidate, **options)
 
 
 def aspect(exercise, candidate):
-    finding = bench(exercise).examine(candidate)
+    finding = examiner(exercise).examine(candidate)
     assert finding.verdict == WRONG
     return finding.failure.difference.aspect
 
@@ -78,17 +78,17 @@ def test_each_aspect_is_compared(exercise):
 
 
 def test_switches_turn_comparisons_off():
-    assert examine(make(gradients=False), lambda x, dim=-1: center(x, dim).detach()).verdict == RIGHT
-    assert examine(make(dtypes=False), lambda x, dim=-1: center(x, dim).double()).verdict == RIGHT
-    loose = make(tolerance=(0.0, 0.5), probes=[Probe("2 rows", lambda: (normal(2, 3, seed=1),))])
-    assert examine(loose, lambda x, dim=-1: center(x, dim) + 0.1).verdict == RIGHT
+    assert diagnose(make(gradients=False), lambda x, dim=-1: center(x, dim).detach()).verdict == RIGHT
+    assert diagnose(make(dtypes=False), lambda x, dim=-1: center(x, dim).double()).verdict == RIGHT
+    loose = make(tolerance=(0.0, 0.5), cases=[Case("2 rows", lambda: (normal(2, 3, seed=1),))])
+    assert diagnose(loose, lambda x, dim=-1: center(x, dim) + 0.1).verdict == RIGHT
 
     def writing(x, dim=-1):
         result = center(x, dim)
         x.data.mul_(2)
         return result
 
-    assert examine(make(allow_mutation=True), writing).verdict == RIGHT
+    assert diagnose(make(allow_mutation=True), writing).verdict == RIGHT
 
 
 def test_an_expected_error_must_be_raised():
@@ -105,12 +105,12 @@ def test_an_expected_error_must_be_raised():
         misconceptions=[
             Misconception(name="k", knobs={"kind": KeyError}, statement="raises KeyError", question="Which?")
         ],
-        probes=[Probe("one", lambda: (1,)), Probe("minus one", lambda: (-1,))],
+        cases=[Case("one", lambda: (1,)), Case("minus one", lambda: (-1,))],
     )
-    assert examine(spec, model()).verdict == RIGHT
+    assert diagnose(spec, model()).verdict == RIGHT
     assert "It returns normally; a ValueError is expected." in text_of(spec, lambda x: x)
     assert "It raises ZeroDivisionError; a ValueError is expected: " in text_of(spec, lambda x: x if x > 0 else 1 // 0)
-    assert "expected: raises ValueError" in repr(spec.cases())
+    assert "expected: raises ValueError" in repr(Cases(spec))
 
 
 def test_cost_is_counted_not_timed():
@@ -121,14 +121,14 @@ def test_cost_is_counted_not_timed():
     def slowly(x, y):
         return (x @ y[:, None].expand(-1, 50))[:, 0]
 
-    probes = [Probe("3 by 4", lambda: (normal(3, 4, seed=1), normal(4, seed=2)))]
-    fields = {"reference": product, "model": lambda: product, "misconceptions": [], "probes": probes}
+    cases = [Case("3 by 4", lambda: (normal(3, 4, seed=1), normal(4, seed=2)))]
+    fields = {"reference": product, "model": lambda: product, "misconceptions": [], "cases": cases}
     limited = make(**fields, flop_limit=lambda x, y: 2 * x.numel())
-    assert examine(limited, lambda x, y: x @ y).verdict == RIGHT
-    assert examine(limited, slowly).verdict == WRONG
+    assert diagnose(limited, lambda x, y: x @ y).verdict == RIGHT
+    assert diagnose(limited, slowly).verdict == WRONG
     assert "at 1200 floating-point operations" in text_of(limited, slowly)
     narrow = make(**fields, element_limit=lambda x, y: x.numel())
-    assert examine(narrow, lambda x, y: (x * y).sum(-1)).verdict == RIGHT
+    assert diagnose(narrow, lambda x, y: (x * y).sum(-1)).verdict == RIGHT
     assert "150 elements in the largest tensor" in text_of(narrow, slowly)
 
 
@@ -164,15 +164,15 @@ def test_modules_run_with_declared_weights():
         reference=Scale,
         model=lambda power=1: Scale if power == 1 else Squared,
         misconceptions=[Misconception(name="sq", knobs={"power": 2}, statement="squares", question="Why?")],
-        probes=[Probe("2 by 3", lambda: ((3,), {"weight": normal(3, seed=1)}, normal(2, 3, seed=2)))],
+        cases=[Case("2 by 3", lambda: ((3,), {"weight": normal(3, seed=1)}, normal(2, 3, seed=2)))],
         run=run_module,
         blank=("forward",),
     )
-    assert examine(spec, Scale).verdict == RIGHT
-    assert examine(spec, Stub).verdict == NOT_ATTEMPTED
+    assert diagnose(spec, Scale).verdict == RIGHT
+    assert diagnose(spec, Stub).verdict == NOT_ATTEMPTED
     assert "Your class behaves exactly like one that squares." in text_of(spec, Squared)
     assert "the module has no parameter 'weight'; it has scale" in text_of(spec, Renamed)
-    stub = spec.cell_source()
+    stub = cells.cell_source(spec)
     assert "self.weight = nn.Parameter(torch.randn(width))" in stub
     assert "raise NotImplementedError  # your code here" in stub
     assert "return x * self.weight" not in stub
@@ -192,7 +192,7 @@ def test_the_random_state_and_the_grad_mode_outside_are_left_alone(exercise):
     random.seed(5)
     np.random.seed(5)
     with torch.no_grad():
-        assert examine(exercise, center).verdict == RIGHT
+        assert diagnose(exercise, center).verdict == RIGHT
         assert not torch.is_grad_enabled()
     assert (torch.rand(1), random.random(), np.random.rand()) == before
 
@@ -213,7 +213,7 @@ def test_the_tiers_of_messages(exercise):
     other = text_of(exercise, lambda x, dim=-1: x - x.mean(dim, keepdim=True) / 2)
     assert "It breaks this law: Every row sums to zero.\nThe numbers of row 0 sum to 4.50." in other
     assert "open an issue with this text" in other
-    assert f"Exercise center, edition {exercise.edition}" in other
+    assert f"Exercise center, edition {cells.edition(exercise)}" in other
     for text in (one, two, other):
         assert "The smallest case that shows it: 2 rows, 3 columns." in text
         assert "expected: float32 (2, 3)" in text
@@ -251,7 +251,7 @@ def test_what_the_answer_prints_is_shown_once_for_the_failing_case(exercise, cap
         print("noise", file=sys.stderr)
         return x
 
-    exercise.check(chatty)
+    check(exercise, chatty)
     shown = capsys.readouterr()
     assert shown.out.count("shape (2, 3)") == 1
     assert shown.err == ""
@@ -274,7 +274,7 @@ def test_a_wrong_diagnosis_is_never_made_from_a_slip(exercise):
     def typo(x, dim=-1):
         return x - meen  # noqa: F821
 
-    finding = bench(exercise).examine(typo)
+    finding = examiner(exercise).examine(typo)
     assert not finding.fits
     assert "NameError: name 'meen' is not defined" in text_of(exercise, typo)
 
@@ -292,13 +292,13 @@ def test_check_returns_what_lets_the_notebook_go_on(exercise, capsys):
     def stub(x, dim=-1):
         raise NotImplementedError
 
-    assert exercise.check(right) is right
-    assert exercise.check(wrong) is center
+    assert check(exercise, right) is right
+    assert check(exercise, wrong) is center
     assert "The course's own version goes on below" in capsys.readouterr().out
-    assert exercise.check(wrong, keep=True) is wrong
+    assert check(exercise, wrong, keep=True) is wrong
     assert "Your own version goes on below" in capsys.readouterr().out
-    assert exercise.check(stub) is center
-    assert exercise.check(stub, keep=True) is center
+    assert check(exercise, stub) is center
+    assert check(exercise, stub, keep=True) is center
     assert capsys.readouterr().out.count("Not attempted yet: center.") == 2
 
 
@@ -306,7 +306,7 @@ def test_torch_errors_of_the_kind_of_a_stub_are_errors(exercise):
     def odd(x, dim=-1):
         raise NotImplementedError("\"mean\" not implemented for 'Bool'")
 
-    assert examine(exercise, odd).verdict == WRONG
+    assert diagnose(exercise, odd).verdict == WRONG
 
 
 def test_unchanged_broken_code_is_not_attempted():
@@ -315,13 +315,13 @@ def test_unchanged_broken_code_is_not_attempted():
         return x + x.mean(dim=dim, keepdim=True)
 
     spec = make(kind="debug", given=center)
-    names, _ = run_cell(spec.cell_source().split("\n\n\n")[0])
-    assert examine(spec, names["center"]).verdict == NOT_ATTEMPTED
-    assert examine(spec, model(sign=1.0)).verdict == WRONG
-    assert spec.solved_cell_source().startswith("def center(x, dim=-1):")
+    names, _ = run_cell(cells.cell_source(spec).split("\n\n\n")[0])
+    assert diagnose(spec, names["center"]).verdict == NOT_ATTEMPTED
+    assert diagnose(spec, model(sign=1.0)).verdict == WRONG
+    assert cells.solved_cell_source(spec).startswith("def center(x, dim=-1):")
 
 
-# Probes ------------------------------------------------------------------------------------------------------------
+# Cases -------------------------------------------------------------------------------------------------------------
 
 
 def test_probe_tensors_are_the_same_everywhere():
@@ -335,9 +335,9 @@ def test_probe_tensors_are_the_same_everywhere():
     assert torch.equal(x, normal(2, 3, seed=1))
 
 
-def test_a_bench_of_its_own_gives_the_same_finding(exercise):
-    a, b = Bench(exercise).examine(model(sign=1.0)), Bench(make()).examine(model(sign=1.0))
-    assert [m.name for m in a.mistakes] == [m.name for m in b.mistakes] == ["added"]
+def test_an_examiner_of_its_own_gives_the_same_finding(exercise):
+    a, b = Examiner(exercise).examine(model(sign=1.0)), Examiner(make()).examine(model(sign=1.0))
+    assert [m.name for m in a.misconceptions] == [m.name for m in b.misconceptions] == ["added"]
 
 
 def test_an_answer_that_breaks_the_check_does_not_break_the_notebook(exercise, capsys):
@@ -346,7 +346,7 @@ def test_an_answer_that_breaks_the_check_does_not_break_the_notebook(exercise, c
         def shape(self):
             raise RuntimeError("no shape here")
 
-    assert exercise.check(lambda x, dim=-1: torch.ones(2, 3).as_subclass(Odd)) is center
+    assert check(exercise, lambda x, dim=-1: torch.ones(2, 3).as_subclass(Odd)) is center
     assert "could not judge this answer (RuntimeError: no shape here)" in capsys.readouterr().out
 
 
@@ -355,5 +355,5 @@ def test_a_default_dtype_set_by_an_answer_is_taken_back(exercise):
         torch.set_default_dtype(torch.float64)
         return center(x, dim)
 
-    assert examine(exercise, sets).verdict == RIGHT
+    assert diagnose(exercise, sets).verdict == RIGHT
     assert torch.get_default_dtype() == torch.float32

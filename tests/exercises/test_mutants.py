@@ -6,12 +6,12 @@ import pytest
 from mutants import mutants
 from proofs import EXERCISES, accepted, by_id, module_names
 
-from course_lib.exercises.engine.bench import Bench
+from course_lib.exercises.engine.diagnose import Examiner
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
 def test_mutants_of_the_solution_are_killed(exercise, record_property):
-    bench = Bench(exercise)
+    own = Examiner(exercise)
     killed, survivors = 0, []
     for label, source in mutants(exercise.reference):
         names = module_names(exercise)
@@ -21,7 +21,7 @@ def test_mutants_of_the_solution_are_killed(exercise, record_property):
                 exec(compile(source, "<mutant>", "exec"), names)
         except Exception:
             continue  # no program any more
-        if accepted(bench, names[exercise.function_name]):
+        if accepted(own, names[exercise.function_name]):
             survivors.append(label)
         else:
             killed += 1

@@ -17,10 +17,10 @@ import pytest
 
 from course_lib.exercises import registry
 from course_lib.exercises.engine import cells
-from course_lib.exercises.engine.bench import bench
+from course_lib.exercises.engine.diagnose import examiner
 from course_lib.exercises.engine.messages import message
 from course_lib.exercises.engine.question import judge
-from course_lib.exercises.engine.spec import Question
+from course_lib.exercises.spec import Question
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -29,9 +29,9 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 def solved(entry) -> tuple[str, str]:
     """The cell with the solution, and what its check says."""
     if isinstance(entry, Question):
-        return entry.solved_cell_source(), judge(entry, entry.right)[2]
-    finding = bench(entry).examine(entry.reference)
-    return entry.solved_cell_source(), message(bench(entry), finding, entry.reference, keep=False)
+        return cells.solved_cell_source(entry), judge(entry, entry.right)[2]
+    finding = examiner(entry).examine(entry.reference)
+    return cells.solved_cell_source(entry), message(entry, finding, entry.reference, keep=False)
 
 
 def mistaken(entry, keep: bool = False) -> tuple[str, str]:
@@ -39,17 +39,17 @@ def mistaken(entry, keep: bool = False) -> tuple[str, str]:
     if isinstance(entry, Question):
         value = entry.wrong[0].value
         return f"answer = {value!r}\n{cells.last_line(entry)}\n", judge(entry, value)[2]
-    mistake = entry.misconceptions[0]
+    misconception = entry.misconceptions[0]
     name = entry.function_name
     source = (
         f"from course_lib.exercises import registry\n\n"
-        f"{name} = registry.get({entry.id!r}).model(**{dict(mistake.knobs)!r})\n"
+        f"{name} = registry.get({entry.id!r}).model(**{dict(misconception.knobs)!r})\n"
         f"{name} = ex.{entry.id}.check({name}, keep={keep})\n"
     ).replace("-inf", "-math.inf")
-    candidate = entry.model(**mistake.knobs)
-    finding = bench(entry).examine(candidate)
-    assert finding.mistakes == (mistake,)
-    return source, message(bench(entry), finding, candidate, keep=keep)
+    candidate = entry.model(**misconception.knobs)
+    finding = examiner(entry).examine(candidate)
+    assert finding.misconceptions == (misconception,)
+    return source, message(entry, finding, candidate, keep=keep)
 
 
 def substituted(notebook, *answers):
@@ -95,7 +95,7 @@ def small_notebook():
     mask = registry.get("causal_mask")
     sources = [
         (cells.PRELUDE, []),
-        (mask.cell_source(), []),
+        (cells.cell_source(mask), []),
         ("print(causal_mask(2, 3).int().tolist())", [[[1, 1, 0], [1, 1, 1]]]),
         ("print(causal_mask(1, 2).int().tolist())", [[[1, 1]]]),
     ]

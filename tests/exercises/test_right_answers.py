@@ -14,28 +14,26 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from proofs import ENTRIES, EXERCISES, QUESTIONS, by_id, run_cell
 
-from course_lib.exercises.engine import cells, session
-from course_lib.exercises.engine.bench import NOT_ATTEMPTED, RIGHT, Bench, bench
-from course_lib.exercises.engine.check import examine
-from course_lib.exercises.engine.draw import Draw
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.engine import cells
+from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, Examiner, diagnose, examiner
 from course_lib.exercises.engine.messages import message
 from course_lib.exercises.engine.question import judge
 from course_lib.exercises.engine.run import bind, observe
-from course_lib.exercises.engine.spec import Exercise, Probe, Question
+from course_lib.exercises.spec import Case, Exercise, Question
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=by_id)
 def test_the_cell_as_shipped_is_not_attempted(entry):
-    names, printed = run_cell(entry.cell_source())
+    names, printed = run_cell(cells.cell_source(entry))
     assert printed.startswith(("Not attempted yet", "Not answered yet"))
     if isinstance(entry, Exercise):
         assert names[entry.function_name] is entry.reference
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=by_id)
-def test_the_cell_with_the_solution_is_right(entry, monkeypatch):
-    monkeypatch.setattr(session, "STATES", {})
-    names, printed = run_cell(entry.solved_cell_source())
+def test_the_cell_with_the_solution_is_right(entry):
+    names, printed = run_cell(cells.solved_cell_source(entry))
     assert printed.startswith(f"Right: {entry.id}."), printed
     if isinstance(entry, Exercise):
         assert names[entry.function_name].__module__ == "__main__"  # the learner's own goes on
@@ -47,8 +45,8 @@ def test_every_alternative_passes(exercise, record_property):
     names = [alternative.name for alternative in exercise.alternatives]
     assert len(set(names)) == len(names)
     for alternative in exercise.alternatives:
-        finding = bench(exercise).examine(alternative.function)
-        assert finding.verdict == RIGHT, message(bench(exercise), finding, alternative.function, keep=False)
+        finding = examiner(exercise).examine(alternative.function)
+        assert finding.verdict == RIGHT, message(exercise, finding, alternative.function, keep=False)
     counts = {"alternatives": len(names), "alternatives accepted": len(names)}
     record_property("exercise", [exercise.id, counts])
 
@@ -69,13 +67,13 @@ def test_solution_model_and_alternatives_agree_on_random_cases(exercise):
             return drawn[-1]
 
         exercise.sample(Draw(integer))
-        probe = Probe("random", lambda: exercise.sample(Draw(_replay(drawn))))
+        case = Case("random", lambda: exercise.sample(Draw(_replay(drawn))))
         seen.add(tuple(drawn))
-        rules = Bench(exercise)
-        trial = _TrialBench(rules, probe)
+        rules = Examiner(exercise)
+        trial = _Trial(rules, case)
         for name, function in answers.items():
             difference = trial.difference(function)
-            assert difference is None, f"{name}: {difference} on {probe.make()}"
+            assert difference is None, f"{name}: {difference} on {case.make()}"
 
     agree()
     assert len(seen) >= 30  # the sample draws real variety
@@ -86,20 +84,20 @@ def _replay(drawn):
     return lambda low, high: next(numbers)
 
 
-class _TrialBench:
-    """Compares functions with the model on one case that is not among the probes."""
+class _Trial:
+    """Compares functions with the model on one case that is not among the cases."""
 
-    def __init__(self, rules, probe):
+    def __init__(self, rules, case):
         from dataclasses import replace
 
-        self.exercise = replace(rules.exercise, probes=[probe])
-        self.bench = Bench(self.exercise)
+        self.exercise = replace(rules.exercise, cases=[case])
+        self.examiner = Examiner(self.exercise)
 
     def difference(self, function):
-        outcome = observe(self.exercise, bind(self.exercise, function), self.exercise.probes[0], gradients=True)
-        if outcome.error is not None and self.bench.outcome((), 0).error is None:
+        outcome = observe(self.exercise, bind(self.exercise, function), self.exercise.cases[0], gradients=True)
+        if outcome.error is not None and self.examiner.outcome((), 0).error is None:
             raise outcome.error
-        return self.bench.difference(0, outcome)
+        return self.examiner.difference(0, outcome)
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=by_id)
@@ -117,24 +115,24 @@ def test_the_answer_is_what_measuring_gives(question, record_property):
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
 def test_every_probe_is_the_same_each_time(exercise):
-    for probe in exercise.probes:
-        first, second = cells.fingerprint(probe.make()), cells.fingerprint(probe.make())
-        assert first == second, probe.name
-    names = [probe.name for probe in exercise.probes]
+    for case in exercise.cases:
+        first, second = cells.fingerprint(case.make()), cells.fingerprint(case.make())
+        assert first == second, case.name
+    names = [case.name for case in exercise.cases]
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
-def test_no_law_is_broken_by_a_right_answer_and_each_is_broken_by_a_mistake(exercise):
+def test_no_law_is_broken_by_a_right_answer_and_each_is_broken_by_a_misconception(exercise):
     for law in exercise.properties:
         for answer in (exercise.reference, *(other.function for other in exercise.alternatives)):
             assert law.check(bind(exercise, answer)) is None, law.law
-        assert any(_breaks(exercise, law, mistake) for mistake in exercise.misconceptions), f"never broken: {law.law}"
+        assert any(_breaks(exercise, law, one) for one in exercise.misconceptions), f"never broken: {law.law}"
 
 
-def _breaks(exercise, law, mistake):
+def _breaks(exercise, law, misconception):
     try:
-        return bool(law.check(bind(exercise, exercise.model(**mistake.knobs))))
+        return bool(law.check(bind(exercise, exercise.model(**misconception.knobs))))
     except AssertionError:
         return True
     except Exception:
@@ -151,7 +149,7 @@ def test_a_passing_check_takes_less_than_a_second_and_no_network(exercise, monke
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
-        assert examine(exercise, exercise.reference).verdict == RIGHT
+        assert diagnose(exercise, exercise.reference).verdict == RIGHT
         seconds.append(time.perf_counter() - start)
     record_property("exercise", [exercise.id, {"seconds": min(seconds)}])
     assert min(seconds) < 1.0
@@ -160,20 +158,22 @@ def test_a_passing_check_takes_less_than_a_second_and_no_network(exercise, monke
 TEXTS = """
 import hashlib
 from course_lib.exercises import registry
-from course_lib.exercises.engine.bench import Bench
+from course_lib.exercises.engine import cells
+from course_lib.exercises.engine.cases import Cases
+from course_lib.exercises.engine.diagnose import Examiner
 from course_lib.exercises.engine.messages import message
 from course_lib.exercises.engine.question import judge
-from course_lib.exercises.engine.spec import Exercise
+from course_lib.exercises.spec import Exercise
 
 for entry in registry.all_exercises():
-    texts = [entry.edition, entry.prompt_markdown(), entry.cell_source()]
+    texts = [cells.edition(entry), cells.prompt_markdown(entry), cells.cell_source(entry)]
     if isinstance(entry, Exercise):
-        bench = Bench(entry)
-        for number, mistake in enumerate(entry.misconceptions):
-            candidate = entry.model(**mistake.knobs)
-            for skip in ((), (mistake.name,))[: 2 if number < 4 else 1]:  # named; as if nobody had thought of it
-                texts.append(message(bench, bench.examine(candidate, skip=skip, pairs=False), candidate, keep=False))
-        texts.append(repr(entry.cases()))
+        own = Examiner(entry)
+        for number, misconception in enumerate(entry.misconceptions):
+            candidate = entry.model(**misconception.knobs)
+            for skip in ((), (misconception.name,))[: 2 if number < 4 else 1]:  # named; as if nobody had thought of it
+                texts.append(message(entry, own.examine(candidate, skip=skip, pairs=False), candidate, keep=False))
+        texts.append(repr(Cases(entry)))
     else:
         texts += [judge(entry, wrong.value)[2] for wrong in entry.wrong]
     print(entry.id, hashlib.sha256("\\n".join(texts).encode()).hexdigest())
@@ -197,12 +197,12 @@ def test_messages_are_the_same_byte_for_byte_in_two_processes():
 def test_the_edition_changes_with_what_the_learner_meets(entry):
     from dataclasses import replace
 
-    before = entry.edition
+    before = cells.edition(entry)
     assert len(before) == 8
-    assert replace(entry, what=entry.what + " More.").edition != before
-    assert replace(entry, minutes=entry.minutes + 1).edition != before
+    assert cells.edition(replace(entry, what=entry.what + " More.")) != before
+    assert cells.edition(replace(entry, minutes=entry.minutes + 1)) != before
     if isinstance(entry, Question):
         return
-    assert replace(entry, probes=entry.probes[:-1]).edition != before
-    assert replace(entry, misconceptions=entry.misconceptions[:-1]).edition != before
-    assert replace(entry).edition == before
+    assert cells.edition(replace(entry, cases=entry.cases[:-1])) != before
+    assert cells.edition(replace(entry, misconceptions=entry.misconceptions[:-1])) != before
+    assert cells.edition(replace(entry)) == before

@@ -13,13 +13,15 @@ from small_exercise import center, make, model, sums_to_zero
 from torch import nn
 
 from course_lib import exercises as ex
+from course_lib.desk.finding import find_desk
 from course_lib.exercises import registry
-from course_lib.exercises.engine import session
-from course_lib.exercises.engine.bench import RIGHT, WRONG
-from course_lib.exercises.engine.check import examine
+from course_lib.exercises.engine import cells
+from course_lib.exercises.engine.diagnose import RIGHT, WRONG, diagnose
 from course_lib.exercises.engine.question import judge
 from course_lib.exercises.engine.source import same_code, source_of
-from course_lib.exercises.engine.spec import (
+from course_lib.exercises.handle import ExerciseHandle, QuestionHandle
+from course_lib.exercises.learner import Progress
+from course_lib.exercises.spec import (
     Question,
     WrongAnswer,
 )
@@ -27,19 +29,20 @@ from course_lib.exercises.engine.spec import (
 
 @pytest.fixture(autouse=True)
 def _fresh_session(monkeypatch):
-    monkeypatch.setattr(session, "STATES", {})
+    ex._learner.cache_clear()
+    ex._handle.cache_clear()
     monkeypatch.setenv("CI", "true")  # no desk
 
 
 @pytest.fixture
 def exercise():
-    return make()
+    return ExerciseHandle(make(), Progress(find_desk))
 
 
 # Hints and solution ------------------------------------------------------------------------------------------------
 
 
-def test_hints_escalate_and_begin_with_the_recognised_mistake(exercise, capsys):
+def test_hints_escalate_and_begin_with_the_recognised_misconception(exercise, capsys):
     exercise.check(model(sign=1.0, power=2.0))
     capsys.readouterr()
     said = []
@@ -76,15 +79,15 @@ def test_the_solution_comes_after_an_attempt_and_more_after_success(exercise, ca
 
 
 def test_cells_hold_stub_and_solution(exercise):
-    assert exercise.cell_source() == (
+    assert cells.cell_source(exercise.spec) == (
         "def center(x, dim=-1):\n"
         '    """(..., E) -> the same shape, with mean zero along dim"""\n'
         "    raise NotImplementedError  # your code here\n\n\n"
         "center = ex.center.check(center)\n"
     )
-    assert "# A comment of the author." in exercise.solved_cell_source()
+    assert "# A comment of the author." in cells.solved_cell_source(exercise.spec)
     with_extras = make(setup="import itertools", helpers=(sums_to_zero,), scaffold="# first the mean\n# then subtract")
-    source = with_extras.cell_source()
+    source = cells.cell_source(with_extras)
     assert source.startswith("import itertools\n\n\ndef sums_to_zero(f):")
     assert "    # first the mean\n    # then subtract\n    raise NotImplementedError" in source
 
@@ -131,11 +134,10 @@ def test_answers_are_saved_with_their_verdict(exercise, desk, capsys):
     exercise.check(center)
     files = sorted((desk / "answers" / "history" / "center").glob("*.py"))
     assert [f"verdict: {verdict}" in file.read_text() for file, verdict in zip(files, ["wrong", "right"], strict=True)]
-    assert f"edition: {exercise.edition}" in files[0].read_text()
+    assert f"edition: {cells.edition(exercise.spec)}" in files[0].read_text()
     assert "mean = x.mean" in (desk / "answers" / "center.py").read_text()
-    session.STATES.clear()  # another day
     capsys.readouterr()
-    exercise.solution()
+    ExerciseHandle(exercise.spec, Progress(find_desk)).solution()  # another day
     assert "Another right way" in capsys.readouterr().out
 
 
@@ -154,8 +156,8 @@ def test_trouble_with_saving_is_one_line_and_no_more(exercise, desk, capsys, mon
 
 
 def test_a_missing_desk_module_is_tolerated(exercise, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "course_lib.desk.store", None)
-    assert exercise.check(center) is center
+    monkeypatch.setitem(sys.modules, "course_lib.desk.finding", None)
+    assert ExerciseHandle(make(), Progress(ex._find_desk)).check(center) is center
     assert capsys.readouterr().out.splitlines()[0].startswith("Right: center.")
 
 
@@ -177,7 +179,7 @@ def test_sources_are_found_or_their_absence_is_endured(exercise, desk, capsys):
     def helper(x, dim):
         return x - x.mean(dim, keepdim=True)
 
-    assert examine(exercise, Callable()).verdict == RIGHT
+    assert diagnose(exercise.spec, Callable()).verdict == RIGHT
     assert "class Callable" in source_of(Callable())
 
 
@@ -235,21 +237,22 @@ def test_questions_accept_every_way_of_writing_the_answer():
     assert judge(question(right=True, wrong=[]), 1)[0] == WRONG
 
 
-def test_questions_name_known_mistakes_and_lead_out(capsys):
+def test_questions_name_known_wrong_answers_and_lead_out(capsys):
     spec = question()
-    spec.answer(None)
-    spec.answer(12)
+    asked = QuestionHandle(spec, Progress())
+    asked.answer(None)
+    asked.answer(12)
     said = capsys.readouterr().out
     assert "Not answered yet: how_many." in said
     assert "Not yet: how_many. That is the number for one head." in said
-    spec.hint()
+    asked.hint()
     assert "How many heads are there?" in capsys.readouterr().out
-    spec.solution()
+    asked.solution()
     assert "The answer is 96.\n8 heads of 12." in capsys.readouterr().out
-    spec.answer(96)
+    asked.answer(96)
     assert "Right: how_many.\n8 heads of 12." in capsys.readouterr().out
-    assert spec.cell_source() == "answer = None  # your answer here: a whole number\nex.how_many.answer(answer)\n"
-    assert spec.solved_cell_source() == "answer = 96\nex.how_many.answer(answer)\n"
+    assert cells.cell_source(spec) == "answer = None  # your answer here: a whole number\nex.how_many.answer(answer)\n"
+    assert cells.solved_cell_source(spec) == "answer = 96\nex.how_many.answer(answer)\n"
 
 
 # Registry ----------------------------------------------------------------------------------------------------------
@@ -264,8 +267,7 @@ def test_unknown_names_lead_to_the_closest_ones():
 
 
 def test_progress_is_a_plain_table(capsys):
-    entry = registry.get("causal_mask")
-    entry.check(entry.reference)
+    ex.causal_mask.check(registry.get("causal_mask").reference)
     capsys.readouterr()
     ex.progress()
     lines = capsys.readouterr().out.splitlines()
@@ -298,7 +300,7 @@ def test_importing_the_exercises_loads_none_of_them():
         ({"minutes": 0}, "minutes"),
         ({"hints": ("one",)}, "hints"),
         ({"kind": "debug"}, "given"),
-        ({"probes": []}, "probes"),
+        ({"cases": []}, "cases"),
     ],
 )
 def test_a_specification_that_contradicts_itself_is_refused(changes, names):

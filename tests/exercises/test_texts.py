@@ -12,7 +12,7 @@ from proofs import ENTRIES, EXERCISES, by_id
 from course_lib import exercises as ex
 from course_lib.exercises import registry
 from course_lib.exercises.engine import cells
-from course_lib.exercises.engine.spec import Exercise
+from course_lib.exercises.spec import Exercise
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
 
@@ -64,26 +64,26 @@ def test_the_skeleton_lacks_the_decisive_line(exercise):
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
 def test_statements_and_questions_read_well_and_keep_the_fix(exercise):
-    texts = [mistake.statement for mistake in exercise.misconceptions]
+    texts = [misconception.statement for misconception in exercise.misconceptions]
     assert len(set(texts)) == len(texts)
-    for mistake in exercise.misconceptions:
-        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", mistake.name)
-        assert mistake.statement[0].islower()
-        assert mistake.statement[-1] not in ".!?"
-        assert mistake.question.endswith("?")
-        assert mistake.question[0].isupper() or mistake.question[0] == "`"
+    for misconception in exercise.misconceptions:
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", misconception.name)
+        assert misconception.statement[0].islower()
+        assert misconception.statement[-1] not in ".!?"
+        assert misconception.question.endswith("?")
+        assert misconception.question[0].isupper() or misconception.question[0] == "`"
         for line in solution_lines(exercise):
-            assert line not in squeeze(mistake.statement + mistake.question)
+            assert line not in squeeze(misconception.statement + misconception.question)
     for law in exercise.properties:
         assert law.law.endswith(".")
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=by_id)
 def test_prose_is_plain(entry):
-    texts = [entry.title, entry.what, entry.why, *entry.hints, entry.prompt_markdown()]
+    texts = [entry.title, entry.what, entry.why, *entry.hints, cells.prompt_markdown(entry)]
     if isinstance(entry, Exercise):
-        texts += [probe.name for probe in entry.probes]
-        texts += [text for mistake in entry.misconceptions for text in (mistake.statement, mistake.question)]
+        texts += [case.name for case in entry.cases]
+        texts += [text for one in entry.misconceptions for text in (one.statement, one.question)]
     else:
         texts += [entry.explanation, *(text for wrong in entry.wrong for text in (wrong.statement, wrong.question))]
     for text in texts:
@@ -91,20 +91,20 @@ def test_prose_is_plain(entry):
         prose = re.sub(r"`[^`]*`", "", text)
         assert not re.search(r"[\U0001F300-\U0001FAFF\u2600-\u27BF]", prose)
         assert "!" not in prose.replace("!=", "")
-    assert f"`ex.{entry.id}.hint()`" in entry.prompt_markdown()
-    assert "Why" in entry.prompt_markdown()
+    assert f"`ex.{entry.id}.hint()`" in cells.prompt_markdown(entry)
+    assert "Why" in cells.prompt_markdown(entry)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
 def test_the_stub_has_the_signature_and_docstring_of_the_solution(exercise):
-    solved = _definition(exercise.solved_cell_source(), exercise.function_name)
-    stub = _definition(exercise.cell_source(), exercise.function_name)
+    solved = _definition(cells.solved_cell_source(exercise), exercise.function_name)
+    stub = _definition(cells.cell_source(exercise), exercise.function_name)
     assert ast.dump(stub.args) == ast.dump(solved.args) if isinstance(stub, ast.FunctionDef) else True
     assert ast.get_docstring(stub) == ast.get_docstring(solved)
     assert ast.get_docstring(stub)
     if exercise.given is None:
-        assert "raise NotImplementedError  # your code here" in exercise.cell_source()
-        code = [line for line in solution_lines(exercise) if line in squeeze(exercise.cell_source())]
+        assert "raise NotImplementedError  # your code here" in cells.cell_source(exercise)
+        code = [line for line in solution_lines(exercise) if line in squeeze(cells.cell_source(exercise))]
         assert not code or exercise.blank or exercise.helpers
 
 
@@ -117,7 +117,7 @@ def test_ids_are_unique_and_lead_to_their_exercise():
     assert ids == [entry.id for entry in ENTRIES]
     assert len(set(ids)) == len(ids)
     for entry in ENTRIES:
-        assert getattr(ex, entry.id) is entry
+        assert getattr(ex, entry.id).spec is entry
         assert entry.id in dir(ex)
         assert registry.get(entry.id) is entry
 
@@ -131,8 +131,8 @@ def test_exercise_cells_of_the_notebooks_are_those_of_the_registry(path):
             continue
         entry = registry.get(cell.metadata["exercise"])
         found.append(entry.id)
-        assert cell.source.strip() == entry.cell_source().strip()
-        assert before.source.strip() == entry.prompt_markdown().strip()
+        assert cell.source.strip() == cells.cell_source(entry).strip()
+        assert before.source.strip() == cells.prompt_markdown(entry).strip()
         assert cell.execution_count is not None
     assert len(set(found)) == len(found)
     chapter = int(path.stem[:2])

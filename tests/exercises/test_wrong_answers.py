@@ -1,4 +1,4 @@
-"""Wrong answers are rejected, and the mistake that is named is the one that was made."""
+"""Wrong answers are rejected, and the misconception that is named is the one that they show."""
 
 import itertools
 
@@ -6,8 +6,7 @@ import pytest
 from proofs import EXERCISES, QUESTIONS, by_id, garbage, pairs
 
 from course_lib.exercises.engine import guard
-from course_lib.exercises.engine.bench import NOT_ATTEMPTED, RIGHT, WRONG, bench
-from course_lib.exercises.engine.check import examine
+from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG, diagnose, examiner
 from course_lib.exercises.engine.messages import message
 from course_lib.exercises.engine.question import judge
 
@@ -15,42 +14,42 @@ from course_lib.exercises.engine.question import judge
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
 def test_every_misconception_is_rejected_under_its_own_name(exercise, record_property):
     assert len(exercise.misconceptions) >= 5
-    own = bench(exercise)
-    for mistake in exercise.misconceptions:
-        candidate = exercise.model(**mistake.knobs)
+    own = examiner(exercise)
+    for misconception in exercise.misconceptions:
+        candidate = exercise.model(**misconception.knobs)
         finding = own.examine(candidate, pairs=False)
-        assert finding.verdict == WRONG, f"{mistake.name} is accepted"
-        assert [tuple(m.name for m in fit) for fit in finding.fits] == [(mistake.name,)]
-        assert mistake.statement in message(own, finding, candidate, keep=False)
+        assert finding.verdict == WRONG, f"{misconception.name} is accepted"
+        assert [tuple(m.name for m in fit) for fit in finding.fits] == [(misconception.name,)]
+        assert misconception.statement in message(exercise, finding, candidate, keep=False)
     count = len(exercise.misconceptions)
     record_property("exercise", [exercise.id, {"misconceptions": count, "rejected": count, "named": count}])
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
-def test_an_unknown_mistake_gets_no_false_name(exercise, record_property):
-    own = bench(exercise)
-    for mistake in exercise.misconceptions:
-        finding = own.examine(exercise.model(**mistake.knobs), skip=(mistake.name,))
+def test_an_unknown_misconception_gets_no_false_name(exercise, record_property):
+    own = examiner(exercise)
+    for misconception in exercise.misconceptions:
+        finding = own.examine(exercise.model(**misconception.knobs), skip=(misconception.name,))
         names = [tuple(m.name for m in fit) for fit in finding.fits]
-        assert not names, f"{mistake.name}, were it unknown, would be taken for {names}"
+        assert not names, f"{misconception.name}, were it unknown, would be taken for {names}"
     record_property("exercise", [exercise.id, {"false": 0}])
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
-def test_no_two_mistakes_at_once_are_accepted(exercise, record_property):
-    own = bench(exercise)
+def test_no_two_misconceptions_at_once_are_accepted(exercise, record_property):
+    own = examiner(exercise)
     count = accepted = named = 0
     for pair in pairs(exercise):
         count += 1
-        names = tuple(mistake.name for mistake in pair)
-        outcomes = [own.outcome(pair, probe) for probe in range(len(exercise.probes))]
+        names = tuple(misconception.name for misconception in pair)
+        outcomes = [own.outcome(pair, case) for case in range(len(exercise.cases))]
         failed = [number for number, outcome in enumerate(outcomes) if own.difference(number, outcome) is not None]
         if not failed:
             assert names in exercise.cancelling, f"{names} together are accepted"
             accepted += 1
             continue
         assert names not in exercise.cancelling
-        fits = own.diagnose(outcomes, failed[0])
+        fits = own.fits(outcomes, failed[0])
         assert fits
         assert all(set(fit) <= set(pair) or _equal(own, fit, pair) for fit in fits)
         named += fits[0] == pair or (len(fits[0]) == 1 and fits[0][0] in pair)
@@ -59,30 +58,30 @@ def test_no_two_mistakes_at_once_are_accepted(exercise, record_property):
 
 
 def _equal(own, fit, pair):
-    """Whether the mistakes named behave exactly like the pair: then the name says nothing false."""
-    probes = range(len(own.exercise.probes))
-    return all(own.behaves_like(fit, probe, own.outcome(pair, probe)) for probe in probes)
+    """Whether the misconceptions named behave exactly like the pair: then the name says nothing false."""
+    cases = range(len(own.exercise.cases))
+    return all(own.behaves_like(fit, case, own.outcome(pair, case)) for case in cases)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
 def test_garbage_is_rejected_and_harms_nothing(exercise, record_property, monkeypatch):
     monkeypatch.setattr(guard, "SECONDS", 0.2)
     battery = garbage(exercise)
-    own = bench(exercise)
+    own = examiner(exercise)
     for name, candidate in battery.items():
         finding = own.examine(candidate)
         assert finding.verdict == WRONG, f"{name} is {finding.verdict}"
-        text = message(own, finding, candidate, keep=False)
+        text = message(exercise, finding, candidate, keep=False)
         assert text.startswith(f"Not yet: {exercise.id}.")
         assert text.isprintable() or "\n" in text
-    assert examine(exercise, exercise.reference).verdict == RIGHT  # the engine still works
+    assert diagnose(exercise, exercise.reference).verdict == RIGHT  # the engine still works
     record_property("exercise", [exercise.id, {"garbage rejected": len(battery)}])
 
 
 @pytest.mark.parametrize("exercise", [e for e in EXERCISES if e.given is not None], ids=by_id)
-def test_broken_code_to_repair_makes_a_known_mistake(exercise):
-    assert examine(exercise, exercise.given).verdict == NOT_ATTEMPTED
-    finding = bench(exercise).examine(exercise.given)
+def test_broken_code_to_repair_shows_a_known_misconception(exercise):
+    assert diagnose(exercise, exercise.given).verdict == NOT_ATTEMPTED
+    finding = examiner(exercise).examine(exercise.given)
     assert finding.verdict == WRONG
     assert finding.fits
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -46,10 +45,8 @@ def write(tmp_path):
 def fake_exercise(exercise_id):
     if exercise_id != "causal_mask":
         raise KeyError(exercise_id)
-    return SimpleNamespace(
-        prompt_markdown=lambda: "### Exercise: a mask\n\nBuild it.",
-        cell_source=lambda: "def causal_mask(T, S):\n    raise NotImplementedError  # your code here\n",
-    )
+    prompt = "### Exercise: a mask\n\nBuild it."
+    return prompt, "def causal_mask(T, S):\n    raise NotImplementedError  # your code here\n"
 
 
 def test_cells_keep_their_ids_text_tags_and_order(builder, write):

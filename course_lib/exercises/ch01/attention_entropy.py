@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def attention_entropy(weights):
@@ -15,7 +15,7 @@ def attention_entropy(weights):
 
 
 def _model(base=math.e, zero="clean", sign=-1, axis=-1, total="sum", first="weights", over="row"):
-    """An entropy whose settings are the mistakes."""
+    """An entropy whose settings are the misconceptions."""
 
     def entropy(weights):
         if first == "softmax":
@@ -186,17 +186,17 @@ A weight of exactly zero adds nothing, so a row of zeros has entropy 0. There is
             question="What does your function give for a query that is certain?",
         ),
     ],
-    probes=[
-        Probe("one row, two equal weights", _rows([0.5, 0.5])),
-        Probe("one row of three weights", _rows([0.5, 0.25, 0.25])),
-        Probe("2 queries, 3 keys", _soft(2, 3, seed=1)),
-        Probe("a query that is certain", _rows([0.0, 1.0, 0.0], [0.2, 0.3, 0.5])),
-        Probe("a causal map: 2 examples, 3 queries, 5 keys", _causal),
-        Probe("a query that attends to nothing", _rows([0.0, 0.0, 0.0], [0.25, 0.25, 0.5])),
-        Probe("2 examples, 3 heads, 5 queries, 7 keys", _soft(2, 3, 5, 7, seed=11, scale=4.0)),
-        Probe("not contiguous in memory", _strided),
-        Probe("float64", _soft(3, 5, seed=21, dtype=torch.float64)),
-        Probe("bfloat16", _soft(3, 5, seed=25, dtype=torch.bfloat16)),
+    cases=[
+        Case("one row, two equal weights", _rows([0.5, 0.5])),
+        Case("one row of three weights", _rows([0.5, 0.25, 0.25])),
+        Case("2 queries, 3 keys", _soft(2, 3, seed=1)),
+        Case("a query that is certain", _rows([0.0, 1.0, 0.0], [0.2, 0.3, 0.5])),
+        Case("a causal map: 2 examples, 3 queries, 5 keys", _causal),
+        Case("a query that attends to nothing", _rows([0.0, 0.0, 0.0], [0.25, 0.25, 0.5])),
+        Case("2 examples, 3 heads, 5 queries, 7 keys", _soft(2, 3, 5, 7, seed=11, scale=4.0)),
+        Case("not contiguous in memory", _strided),
+        Case("float64", _soft(3, 5, seed=21, dtype=torch.float64)),
+        Case("bfloat16", _soft(3, 5, seed=25, dtype=torch.bfloat16)),
     ],
     properties=[
         Property("Equal weights on S keys have the entropy log S.", _equal_weights_give_log),

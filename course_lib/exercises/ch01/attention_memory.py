@@ -2,7 +2,7 @@
 
 import torch
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 B, H, N, E = 3, 8, 1024, 64
 

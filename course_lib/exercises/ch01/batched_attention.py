@@ -5,9 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def batched_attention(query, key, value):
@@ -28,7 +28,7 @@ def _counts_from_the_front():
 
 
 def _model(turn="last-two", width=-1, axis=-1, scope="each"):
-    """Attention whose settings are the mistakes."""
+    """Attention whose settings are the misconceptions."""
 
     def attend(query, key, value):
         if scope == "three-axes" and query.dim() != 3:
@@ -201,15 +201,15 @@ on batches.""",
             question="Which sentence do the keys that sentence 1 attends to come from?",
         ),
     ],
-    probes=[
-        Probe("one sentence, 2 queries, 3 keys", _case(T=2, S=3, E=5, width=4, seed=1)),
-        Probe("a batch of 2 sentences, 3 queries, 5 keys", _case(2, T=3, S=5, E=7, width=1, seed=11)),
-        Probe("3 sentences, 3 keys of width 3, so that nothing raises", _case(3, T=2, S=3, E=3, width=4, seed=21)),
-        Probe("2 sentences, 3 heads", _case(2, 3, T=4, S=5, E=7, width=6, seed=31)),
-        Probe("2 sentences, 2 heads, 2 keys of width 2", _case(2, 2, T=3, S=2, E=2, width=4, seed=41)),
-        Probe("inputs that are not contiguous in memory", _strided),
-        Probe("float64", _case(2, T=3, S=5, E=7, width=4, seed=61, dtype=torch.float64)),
-        Probe("bfloat16", _case(2, T=3, S=5, E=7, width=4, seed=65, dtype=torch.bfloat16)),
+    cases=[
+        Case("one sentence, 2 queries, 3 keys", _case(T=2, S=3, E=5, width=4, seed=1)),
+        Case("a batch of 2 sentences, 3 queries, 5 keys", _case(2, T=3, S=5, E=7, width=1, seed=11)),
+        Case("3 sentences, 3 keys of width 3, so that nothing raises", _case(3, T=2, S=3, E=3, width=4, seed=21)),
+        Case("2 sentences, 3 heads", _case(2, 3, T=4, S=5, E=7, width=6, seed=31)),
+        Case("2 sentences, 2 heads, 2 keys of width 2", _case(2, 2, T=3, S=2, E=2, width=4, seed=41)),
+        Case("inputs that are not contiguous in memory", _strided),
+        Case("float64", _case(2, T=3, S=5, E=7, width=4, seed=61, dtype=torch.float64)),
+        Case("bfloat16", _case(2, T=3, S=5, E=7, width=4, seed=65, dtype=torch.bfloat16)),
     ],
     properties=[
         Property("Sentences of a batch do not see each other.", _sentences_are_independent),

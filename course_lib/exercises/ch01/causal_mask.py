@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def causal_mask(T, S):
@@ -16,7 +16,7 @@ def causal_mask(T, S):
 
 
 def _model(shift=0, align="right", sees="past", form="bool", shape="T,S"):
-    """A causal mask whose settings are the mistakes."""
+    """A causal mask whose settings are the misconceptions."""
 
     def mask(T, S):
         rows, columns = {"T,S": (T, S), "T,T": (T, T), "S,S": (S, S), "S,T": (T, S)}[shape]
@@ -60,8 +60,8 @@ def _with_course(T, S):
     return masks.causal_mask(T, S)
 
 
-def _probe(T, S, what):
-    return Probe(f"T={T}, S={S}: {what}", lambda: (T, S))
+def _case(T, S, what):
+    return Case(f"T={T}, S={S}: {what}", lambda: (T, S))
 
 
 def _sample(draw: Draw):
@@ -170,13 +170,13 @@ corner, run without an error and leak it.""",
             question="What does one row of the scores belong to: a query or a key?",
         ),
     ],
-    probes=[
-        _probe(1, 1, "one token"),
-        _probe(3, 3, "as many keys as queries"),
-        _probe(1, 4, "one new token after three kept ones"),
-        _probe(2, 5, "two new tokens after three kept ones"),
-        _probe(4, 2, "fewer keys than queries"),
-        _probe(6, 7, "a larger one"),
+    cases=[
+        _case(1, 1, "one token"),
+        _case(3, 3, "as many keys as queries"),
+        _case(1, 4, "one new token after three kept ones"),
+        _case(2, 5, "two new tokens after three kept ones"),
+        _case(4, 2, "fewer keys than queries"),
+        _case(6, 7, "a larger one"),
     ],
     properties=[
         Property("No query may attend to a later key.", _nothing_later),

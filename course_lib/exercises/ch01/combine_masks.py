@@ -5,10 +5,10 @@ import operator
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import mask as random_mask
-from course_lib.exercises.engine.tensors import strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import mask as random_mask
+from course_lib.exercises.tensors import strided
 
 
 def combine_masks(*masks):
@@ -24,7 +24,7 @@ def combine_masks(*masks):
 
 
 def _model(join="and", none="skip", nothing="none", used="all", inverted=False):
-    """A combination whose settings are the mistakes."""
+    """A combination whose settings are the misconceptions."""
 
     def combine(*masks):
         if none == "stops" and any(mask is None for mask in masks):
@@ -236,19 +236,19 @@ masks that you are given as they are.""",
             question="After your function has run, what does the caller's causal mask look like in the next batch?",
         ),
     ],
-    probes=[
-        Probe("two masks of shape (2, 3)", lambda: (_causal(2, 3), torch.tensor([[True, False, True]] * 2))),
-        Probe("a causal mask (3, 5) and a padding mask (2, 1, 1, 5)", lambda: (_causal(3, 5), _padding())),
-        Probe("the same two, the padding mask first", lambda: (_padding(), _causal(3, 5))),
-        Probe("a mask (2, 1, 3, 5) and a causal mask (3, 5)", lambda: (random_mask(2, 1, 3, 5, seed=4), _causal(3, 5))),
-        Probe("one mask", lambda: (_causal(2, 3),)),
-        Probe("None and a mask", lambda: (None, _causal(2, 3))),
-        Probe("a mask and None", lambda: (_padding(), None)),
-        Probe("two times None", lambda: (None, None)),
-        Probe("no mask at all", lambda: ()),
-        Probe("three masks", lambda: (_causal(3, 5), _padding(), random_mask(3, 5, seed=1))),
-        Probe("two masks with None between them", lambda: (_causal(3, 5), None, random_mask(2, 1, 3, 5, seed=2))),
-        Probe("not contiguous in memory", lambda: (strided(_causal(3, 5)), strided(random_mask(3, 5, seed=3)))),
+    cases=[
+        Case("two masks of shape (2, 3)", lambda: (_causal(2, 3), torch.tensor([[True, False, True]] * 2))),
+        Case("a causal mask (3, 5) and a padding mask (2, 1, 1, 5)", lambda: (_causal(3, 5), _padding())),
+        Case("the same two, the padding mask first", lambda: (_padding(), _causal(3, 5))),
+        Case("a mask (2, 1, 3, 5) and a causal mask (3, 5)", lambda: (random_mask(2, 1, 3, 5, seed=4), _causal(3, 5))),
+        Case("one mask", lambda: (_causal(2, 3),)),
+        Case("None and a mask", lambda: (None, _causal(2, 3))),
+        Case("a mask and None", lambda: (_padding(), None)),
+        Case("two times None", lambda: (None, None)),
+        Case("no mask at all", lambda: ()),
+        Case("three masks", lambda: (_causal(3, 5), _padding(), random_mask(3, 5, seed=1))),
+        Case("two masks with None between them", lambda: (_causal(3, 5), None, random_mask(2, 1, 3, 5, seed=2))),
+        Case("not contiguous in memory", lambda: (strided(_causal(3, 5)), strided(random_mask(3, 5, seed=3)))),
     ],
     properties=[
         Property("A key may be attended to only if every mask allows it.", _allows_what_all_allow),

@@ -4,8 +4,8 @@ from itertools import starmap
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def cross_attention_shapes(B, T, S, D, E, E_value):
@@ -26,7 +26,7 @@ def _model(
     source="x", key_length="context", key_width="key", value_width="value", weights="queries-keys",
     output_length="queries", output_width="value", batch=True,
 ):  # fmt: skip
-    """Shapes whose settings are the mistakes."""
+    """Shapes whose settings are the misconceptions."""
 
     def shapes(B, T, S, D, E, E_value):
         asks, answers = (T, S) if source == "x" else (S, T)
@@ -81,7 +81,7 @@ def _with_zeros(B, T, S, D, E, E_value):
 
 def _case(*sizes):
     names = ("B", "T", "S", "D", "E", "E_value")
-    return Probe(", ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True)), lambda: sizes)
+    return Case(", ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True)), lambda: sizes)
 
 
 def _sample(draw: Draw):
@@ -187,7 +187,7 @@ many errors in attention code without running it.""",
             question="How many sentences go through the layer at once?",
         ),
     ],
-    probes=[_case(1, 2, 3, 5, 7, 11), _case(2, 3, 5, 7, 11, 13), _case(5, 7, 3, 13, 2, 11), _case(3, 1, 7, 5, 2, 13)],
+    cases=[_case(1, 2, 3, 5, 7, 11), _case(2, 3, 5, 7, 11, 13), _case(5, 7, 3, 13, 2, 11), _case(3, 1, 7, 5, 2, 13)],
     properties=[
         Property("There is one output for each query.", _one_output_for_each_query),
         Property(

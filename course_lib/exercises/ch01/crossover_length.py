@@ -3,7 +3,7 @@
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 
 def _count(function):

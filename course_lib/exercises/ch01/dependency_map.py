@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def dependencies(layer, x):
@@ -25,7 +25,7 @@ def dependencies(layer, x):
 
 
 def _model(change="noise", start="copy", over="any", tolerance=1e-5, how="perturb", layout="outputs-tokens"):
-    """A map of dependencies whose settings are the mistakes."""
+    """A map of dependencies whose settings are the misconceptions."""
 
     def detect(layer, x):
         if how == "gradient":
@@ -144,7 +144,7 @@ _LAYERS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _case(name, T, D, seed):
-    return Probe(
+    return Case(
         f"{T} tokens, layer: {name}", lambda: (_Layer(name, _LAYERS[name]), normal(T, D, seed=seed, grad=False))
     )
 
@@ -269,7 +269,7 @@ the map is the causal mask, measured.""",
             question="What is left of `x` after your function has run?",
         ),
     ],
-    probes=[
+    cases=[
         _case("each token alone", 2, 3, seed=1),
         _case("the next token", 2, 3, seed=2),
         _case("the mean of the tokens so far", 3, 2, seed=3),
@@ -277,7 +277,7 @@ the map is the causal mask, measured.""",
         _case("the mean of all tokens, in the first component", 3, 2, seed=11),
         _case("the mean of all tokens, in the last component", 3, 2, seed=5),
         _case("position 0 reads token 3", 5, 3, seed=6),
-        Probe("5 tokens, token 3 is zero, layer: position 0 reads token 3", _zero_token),
+        Case("5 tokens, token 3 is zero, layer: position 0 reads token 3", _zero_token),
         _case("the next token, brought to length one", 5, 3, seed=7),
         _case("the next token, its mean taken off", 5, 3, seed=8),
         _case("the mean of all tokens, without gradient", 5, 3, seed=9),

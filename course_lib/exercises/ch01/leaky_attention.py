@@ -5,9 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def leaky_attention(query, key, value):
@@ -32,7 +32,7 @@ def _leaks():
 
 
 def _model(place="before", align="bottom-right", fill=-math.inf):
-    """Causal attention whose settings are the mistakes."""
+    """Causal attention whose settings are the misconceptions."""
 
     def attend(query, key, value):
         T, S = query.size(-2), key.size(-2)
@@ -234,16 +234,16 @@ model that cannot generate.""",
             question="What happens to your hidden keys when every visible score in the row is lower still?",
         ),
     ],
-    probes=[
-        Probe("2 queries, 2 keys", _case(T=2, S=2, E=3, width=5, seed=1)),
-        Probe("1 query, 3 keys", _case(T=1, S=3, E=2, width=5, seed=11)),
-        Probe("2 queries, 5 keys", _case(T=2, S=5, E=3, width=7, seed=21)),
-        Probe("2 examples, 3 heads, 4 queries, 5 keys", _case(2, 3, T=4, S=5, E=7, width=6, seed=31)),
-        Probe("the key after the query fits far better than all before it", _future_fits_best),
-        Probe("large scores", _case(2, T=3, S=5, E=7, width=4, seed=41, scale=60.0)),
-        Probe("inputs that are not contiguous in memory", _strided),
-        Probe("float64", _case(2, T=3, S=5, E=7, width=4, seed=61, dtype=torch.float64)),
-        Probe("bfloat16", _case(2, T=3, S=5, E=7, width=4, seed=65, dtype=torch.bfloat16)),
+    cases=[
+        Case("2 queries, 2 keys", _case(T=2, S=2, E=3, width=5, seed=1)),
+        Case("1 query, 3 keys", _case(T=1, S=3, E=2, width=5, seed=11)),
+        Case("2 queries, 5 keys", _case(T=2, S=5, E=3, width=7, seed=21)),
+        Case("2 examples, 3 heads, 4 queries, 5 keys", _case(2, 3, T=4, S=5, E=7, width=6, seed=31)),
+        Case("the key after the query fits far better than all before it", _future_fits_best),
+        Case("large scores", _case(2, T=3, S=5, E=7, width=4, seed=41, scale=60.0)),
+        Case("inputs that are not contiguous in memory", _strided),
+        Case("float64", _case(2, T=3, S=5, E=7, width=4, seed=61, dtype=torch.float64)),
+        Case("bfloat16", _case(2, T=3, S=5, E=7, width=4, seed=65, dtype=torch.bfloat16)),
     ],
     properties=[
         Property("An output never depends on a later token.", _future_is_unread),
@@ -269,7 +269,7 @@ return weights @ value""",
         "query -> key (3)": "query and key have the same width",
         "query -> key (4)": "query and key lie on the same device",
         "torch.ones(T, S, dtype=torch.bool, device=query.device) -> torch.ones(T, S, dtype=torch.bool)": (
-            "all probes lie on the CPU"
+            "all cases lie on the CPU"
         ),
     },
 )

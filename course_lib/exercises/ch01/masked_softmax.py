@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def masked_softmax(scores, mask):
@@ -20,7 +20,7 @@ _LOWEST = torch.finfo(torch.float32).min
 
 
 def _model(place="before", fill=-math.inf, empty="zero", axis=-1, inverted=False, softmax="stable", how="fill"):
-    """A masked softmax whose settings are the mistakes."""
+    """A masked softmax whose settings are the misconceptions."""
 
     def weigh(scores, mask):
         visible = ~mask if inverted else mask
@@ -248,18 +248,18 @@ precision, or when the visible scores are low. Most of these failures raise no e
             question="What is the exponential of 100 in float32, and what is that number divided by itself?",
         ),
     ],
-    probes=[
-        Probe("2 queries, 3 keys, a causal mask", _case(1, 1, 2, 3, seed=1, mask=lambda: _causal(2, 3))),
-        Probe("one query may attend to nothing", _case(1, 1, 2, 3, seed=11, mask=_first_row_empty)),
-        Probe("visible scores near -300, hidden ones 0", _low(-300.0)),
-        Probe("visible scores near -100000, hidden ones 0", _low(-100000.0)),
-        Probe("2 examples, padded at the start, causal", _case(2, 1, 3, 3, seed=21, mask=_left_padding)),
-        Probe("2 examples, 3 heads, the second with two padded keys", _case(2, 3, 4, 5, seed=31, mask=_padding)),
-        Probe("large scores", _case(2, 1, 3, 5, seed=41, mask=_padding, scale=200.0)),
-        Probe("not contiguous in memory", _strided),
-        Probe("float64", _case(1, 2, 3, 5, seed=51, mask=lambda: _causal(3, 5), dtype=torch.float64)),
-        Probe("bfloat16", _case(1, 2, 3, 5, seed=61, mask=lambda: _causal(3, 5), dtype=torch.bfloat16)),
-        Probe("float16", _case(1, 2, 3, 5, seed=71, mask=lambda: _causal(3, 5), dtype=torch.float16)),
+    cases=[
+        Case("2 queries, 3 keys, a causal mask", _case(1, 1, 2, 3, seed=1, mask=lambda: _causal(2, 3))),
+        Case("one query may attend to nothing", _case(1, 1, 2, 3, seed=11, mask=_first_row_empty)),
+        Case("visible scores near -300, hidden ones 0", _low(-300.0)),
+        Case("visible scores near -100000, hidden ones 0", _low(-100000.0)),
+        Case("2 examples, padded at the start, causal", _case(2, 1, 3, 3, seed=21, mask=_left_padding)),
+        Case("2 examples, 3 heads, the second with two padded keys", _case(2, 3, 4, 5, seed=31, mask=_padding)),
+        Case("large scores", _case(2, 1, 3, 5, seed=41, mask=_padding, scale=200.0)),
+        Case("not contiguous in memory", _strided),
+        Case("float64", _case(1, 2, 3, 5, seed=51, mask=lambda: _causal(3, 5), dtype=torch.float64)),
+        Case("bfloat16", _case(1, 2, 3, 5, seed=61, mask=lambda: _causal(3, 5), dtype=torch.bfloat16)),
+        Case("float16", _case(1, 2, 3, 5, seed=71, mask=lambda: _causal(3, 5), dtype=torch.float16)),
     ],
     properties=[
         Property("The keys that a query may attend to share the whole of its weight.", _visible_share_everything),

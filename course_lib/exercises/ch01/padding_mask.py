@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import integers, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import integers, strided
 
 
 def padding_mask(tokens, pad_id):
@@ -15,7 +15,7 @@ def padding_mask(tokens, pad_id):
 
 
 def _model(test="unequal", inverted=False, layout="keys", result="bool"):
-    """A padding mask whose settings are the mistakes."""
+    """A padding mask whose settings are the misconceptions."""
 
     def mask(tokens, pad_id):
         real = tokens != pad_id
@@ -210,16 +210,16 @@ the answer for a sentence depends on how long its neighbours in the batch are.""
             question="Of which type should the mask be, and what could you still combine with yours by a logical and?",
         ),
     ],
-    probes=[
-        Probe("1 sentence of 2 tokens, pad_id 0", _case([5, 0], pad=0)),
-        Probe("2 sentences of 3 tokens, pad_id 0", _case([5, 8, 6], [5, 7, 0], pad=0)),
-        Probe("pad_id 7, and 0 is a word", _case([0, 3, 9, 7, 7], [2, 9, 7, 7, 7], pad=7)),
-        Probe("padding at the start", _case([1, 1, 4, 5, 9], [1, 4, 3, 8, 2], pad=1)),
-        Probe("a sentence that is all padding", _case([0, 0, 0], [4, 0, 0], pad=0)),
-        Probe("as many sentences as tokens", _case([4, 2, 0], [3, 0, 0], [6, 1, 5], pad=0)),
-        Probe("pad_id -1, tokens of type int32", _case([2, 0, -1, -1], [3, -1, -1, -1], pad=-1, dtype=torch.int32)),
-        Probe("not contiguous in memory", _strided),
-        Probe("3 sentences of 7 tokens", lambda: (integers(3, 7, low=0, high=3, seed=1), 2)),
+    cases=[
+        Case("1 sentence of 2 tokens, pad_id 0", _case([5, 0], pad=0)),
+        Case("2 sentences of 3 tokens, pad_id 0", _case([5, 8, 6], [5, 7, 0], pad=0)),
+        Case("pad_id 7, and 0 is a word", _case([0, 3, 9, 7, 7], [2, 9, 7, 7, 7], pad=7)),
+        Case("padding at the start", _case([1, 1, 4, 5, 9], [1, 4, 3, 8, 2], pad=1)),
+        Case("a sentence that is all padding", _case([0, 0, 0], [4, 0, 0], pad=0)),
+        Case("as many sentences as tokens", _case([4, 2, 0], [3, 0, 0], [6, 1, 5], pad=0)),
+        Case("pad_id -1, tokens of type int32", _case([2, 0, -1, -1], [3, -1, -1, -1], pad=-1, dtype=torch.int32)),
+        Case("not contiguous in memory", _strided),
+        Case("3 sentences of 7 tokens", lambda: (integers(3, 7, low=0, high=3, seed=1), 2)),
     ],
     properties=[
         Property("No head and no query sees padding, and each sees every real token.", _hides_from_every_query),

@@ -1,6 +1,6 @@
 """Question: what self-attention makes of a shuffled sentence."""
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 EXERCISE = Question(
     id="permuted_tokens",

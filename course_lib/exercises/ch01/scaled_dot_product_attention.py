@@ -5,9 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import mask, normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import mask, normal, strided
 
 
 def attention(query, key, value, mask=None):
@@ -25,7 +25,7 @@ def _model(
     scale="width", axis=-1, place="before", fill=-math.inf, inverted=False, empty="zero", softmax="stable",
     detached=False, weights="dot", how="fill",
 ):  # fmt: skip
-    """Attention whose settings are the mistakes."""
+    """Attention whose settings are the misconceptions."""
 
     def attend(query, key, value, mask=None):
         E, S = query.size(-1), key.size(-2)
@@ -298,19 +298,19 @@ The scores are divided by the square root of the width of a key. `mask` is boole
             question="Does your output change when you change the query?",
         ),
     ],
-    probes=[
-        Probe("2 queries, 3 keys, width 4, no mask", _case(2, 3, 4, 5, seed=1)),
-        Probe("2 queries, 3 keys, a causal mask", _case(2, 3, 4, 5, seed=11, mask=lambda: _causal(2, 3))),
-        Probe("3 queries, 4 keys, one query may attend to nothing", _case(3, 4, 2, 5, seed=21, mask=_first_row_empty)),
-        Probe("2 examples, the second with two padded keys", _case(3, 5, 4, 6, seed=31, B=2, H=3, mask=_padding)),
-        Probe("2 examples, 3 heads, a random mask", _case(4, 5, 7, 6, seed=41, B=2, H=3, mask=_random)),
-        Probe("large scores", _case(3, 4, 7, 2, seed=51, scale=60.0)),
-        Probe("large scores and a causal mask", _case(3, 4, 7, 2, seed=61, scale=60.0, mask=lambda: _causal(3, 4))),
-        Probe("visible scores of -1800", lambda: _low_scores(30.0)),
-        Probe("visible scores of -180000", lambda: _low_scores(300.0)),
-        Probe("inputs that are not contiguous in memory", _strided),
-        Probe("float64", _case(3, 4, 5, 2, seed=101, mask=lambda: _causal(3, 4), dtype=torch.float64)),
-        Probe("bfloat16", _case(3, 4, 8, 2, seed=111, mask=lambda: _causal(3, 4), dtype=torch.bfloat16)),
+    cases=[
+        Case("2 queries, 3 keys, width 4, no mask", _case(2, 3, 4, 5, seed=1)),
+        Case("2 queries, 3 keys, a causal mask", _case(2, 3, 4, 5, seed=11, mask=lambda: _causal(2, 3))),
+        Case("3 queries, 4 keys, one query may attend to nothing", _case(3, 4, 2, 5, seed=21, mask=_first_row_empty)),
+        Case("2 examples, the second with two padded keys", _case(3, 5, 4, 6, seed=31, B=2, H=3, mask=_padding)),
+        Case("2 examples, 3 heads, a random mask", _case(4, 5, 7, 6, seed=41, B=2, H=3, mask=_random)),
+        Case("large scores", _case(3, 4, 7, 2, seed=51, scale=60.0)),
+        Case("large scores and a causal mask", _case(3, 4, 7, 2, seed=61, scale=60.0, mask=lambda: _causal(3, 4))),
+        Case("visible scores of -1800", lambda: _low_scores(30.0)),
+        Case("visible scores of -180000", lambda: _low_scores(300.0)),
+        Case("inputs that are not contiguous in memory", _strided),
+        Case("float64", _case(3, 4, 5, 2, seed=101, mask=lambda: _causal(3, 4), dtype=torch.float64)),
+        Case("bfloat16", _case(3, 4, 8, 2, seed=111, mask=lambda: _causal(3, 4), dtype=torch.bfloat16)),
     ],
     properties=[
         Property("A hidden key is never read.", _hidden_keys_are_unread),

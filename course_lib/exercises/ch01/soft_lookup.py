@@ -5,9 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def soft_lookup(query, keys, values):
@@ -18,7 +18,7 @@ def soft_lookup(query, keys, values):
 
 
 def _model(similarity="dot", scaled=False, weighting="softmax", read="sum"):
-    """A look-up whose settings are the mistakes."""
+    """A look-up whose settings are the misconceptions."""
 
     def look_up(query, keys, values):
         if similarity == "cosine":
@@ -225,14 +225,14 @@ smoothly with the query and the keys, so gradient descent can teach it where to 
             question="If all values are 1 and the weights sum to one, what should come out, and what does with yours?",
         ),
     ],
-    probes=[
-        Probe("2 keys of width 3, values of width 1", _case(2, 3, 1, seed=1)),
-        Probe("3 keys of width 2, values of width 5", _case(3, 2, 5, seed=11)),
-        Probe("5 keys of width 7, values of width 3", _case(5, 7, 3, seed=21, scale=2.0)),
-        Probe("large scores", _far_apart),
-        Probe("inputs that are not contiguous in memory", _strided),
-        Probe("float64", _case(7, 3, 2, seed=71, dtype=torch.float64)),
-        Probe("bfloat16", _case(5, 3, 2, seed=81, dtype=torch.bfloat16)),
+    cases=[
+        Case("2 keys of width 3, values of width 1", _case(2, 3, 1, seed=1)),
+        Case("3 keys of width 2, values of width 5", _case(3, 2, 5, seed=11)),
+        Case("5 keys of width 7, values of width 3", _case(5, 7, 3, seed=21, scale=2.0)),
+        Case("large scores", _far_apart),
+        Case("inputs that are not contiguous in memory", _strided),
+        Case("float64", _case(7, 3, 2, seed=71, dtype=torch.float64)),
+        Case("bfloat16", _case(5, 3, 2, seed=81, dtype=torch.bfloat16)),
     ],
     properties=[
         Property("The answer is an average of the values: the weights sum to one.", _answer_is_average),

@@ -5,9 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def stable_softmax(scores, dim=-1):
@@ -18,7 +18,7 @@ def stable_softmax(scores, dim=-1):
 
 
 def _model(shift="row", axis="given", finish="divide", patched=False):
-    """A softmax whose settings are the mistakes."""
+    """A softmax whose settings are the misconceptions."""
 
     def softmax(scores, dim=-1):
         dim = {"given": dim, "last": -1, "all": tuple(range(scores.dim()))}[axis]
@@ -209,20 +209,20 @@ infinity by infinity, and one such row turns the whole model to NaN.""",
             question="Can a weight be negative?",
         ),
     ],
-    probes=[
-        Probe("two scores", _rows(1.0, 3.0)),
-        Probe("three scores, two of them negative", _rows(-2.0, 0.5, -1.0)),
-        Probe("2 rows of 3 scores", _rows([1.0, 2.0, 4.0], [0.0, -1.0, 3.0])),
-        Probe("shape (2, 3), dim=0", _case(2, 3, dim=0, seed=1)),
-        Probe("shape (2, 3, 5), dim=1", _case(2, 3, 5, dim=1, seed=11)),
-        Probe("scores near 1000", _rows(1000.0, 999.0, 997.0)),
-        Probe("scores near -2000 in one row", _rows([-2000.0, -2001.0, -2003.0], [1.0, 0.0, -1.0])),
-        Probe("one score of 3000", _rows([0.0, 1.0, 2.0, 3000.0], [0.0, 1.0, 2.0, 3.0])),
-        Probe("rows far apart", _rows([500.0, 501.0, 499.0], [-700.0, -701.0, -699.0], [1.0, 2.0, 0.0])),
-        Probe("some scores of minus infinity", _rows([1.0, -math.inf, 0.0], [-math.inf, -math.inf, 5.0])),
-        Probe("not contiguous in memory, dim=0", _strided),
-        Probe("float64", _rows([2000.0, 1990.0, 1.0], [3.0, 4.0, 5.0], dtype=torch.float64)),
-        Probe("bfloat16", _case(3, 5, dim=-1, seed=31, dtype=torch.bfloat16)),
+    cases=[
+        Case("two scores", _rows(1.0, 3.0)),
+        Case("three scores, two of them negative", _rows(-2.0, 0.5, -1.0)),
+        Case("2 rows of 3 scores", _rows([1.0, 2.0, 4.0], [0.0, -1.0, 3.0])),
+        Case("shape (2, 3), dim=0", _case(2, 3, dim=0, seed=1)),
+        Case("shape (2, 3, 5), dim=1", _case(2, 3, 5, dim=1, seed=11)),
+        Case("scores near 1000", _rows(1000.0, 999.0, 997.0)),
+        Case("scores near -2000 in one row", _rows([-2000.0, -2001.0, -2003.0], [1.0, 0.0, -1.0])),
+        Case("one score of 3000", _rows([0.0, 1.0, 2.0, 3000.0], [0.0, 1.0, 2.0, 3.0])),
+        Case("rows far apart", _rows([500.0, 501.0, 499.0], [-700.0, -701.0, -699.0], [1.0, 2.0, 0.0])),
+        Case("some scores of minus infinity", _rows([1.0, -math.inf, 0.0], [-math.inf, -math.inf, 5.0])),
+        Case("not contiguous in memory, dim=0", _strided),
+        Case("float64", _rows([2000.0, 1990.0, 1.0], [3.0, 4.0, 5.0], dtype=torch.float64)),
+        Case("bfloat16", _case(3, 5, dim=-1, seed=31, dtype=torch.bfloat16)),
     ],
     properties=[
         Property("The weights sum to one, however large the scores are.", _sums_to_one),

@@ -2,7 +2,7 @@
 
 import torch
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 
 def _compute():

@@ -5,9 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def grouped_query_attention(query, key, value):
@@ -19,7 +19,7 @@ def grouped_query_attention(query, key, value):
 
 
 def _model(sharing="in-a-row", scale="width", combine="each"):
-    """Grouped attention whose settings are the mistakes."""
+    """Grouped attention whose settings are the misconceptions."""
 
     def spread(x, how, H):
         G = x.size(1)
@@ -184,14 +184,14 @@ cache stores. Published weights rely on the order of the sharing; the wrong orde
             question="By what did chapter 1 divide the scores, and why?",
         ),
     ],
-    probes=[
-        Probe("4 query heads, 2 key/value heads", _case(1, 4, 2, 1, 3, 2, 2, seed=1)),
-        Probe("6 query heads, 2 key/value heads", _case(1, 6, 2, 2, 3, 2, 3, seed=11)),
-        Probe("2 sentences, 6 query heads, 3 key/value heads", _case(2, 6, 3, 4, 5, 7, 2, seed=21)),
-        Probe("one key/value head for all", _case(2, 3, 1, 2, 5, 4, 3, seed=31)),
-        Probe("as many key/value heads as query heads", _case(2, 3, 3, 2, 5, 4, 7, seed=41)),
-        Probe("inputs that are not contiguous in memory", _strided),
-        Probe("float64", _case(2, 4, 2, 3, 5, 3, 2, seed=51, dtype=torch.float64)),
+    cases=[
+        Case("4 query heads, 2 key/value heads", _case(1, 4, 2, 1, 3, 2, 2, seed=1)),
+        Case("6 query heads, 2 key/value heads", _case(1, 6, 2, 2, 3, 2, 3, seed=11)),
+        Case("2 sentences, 6 query heads, 3 key/value heads", _case(2, 6, 3, 4, 5, 7, 2, seed=21)),
+        Case("one key/value head for all", _case(2, 3, 1, 2, 5, 4, 3, seed=31)),
+        Case("as many key/value heads as query heads", _case(2, 3, 3, 2, 5, 4, 7, seed=41)),
+        Case("inputs that are not contiguous in memory", _strided),
+        Case("float64", _case(2, 4, 2, 3, 5, 3, 2, seed=51, dtype=torch.float64)),
     ],
     properties=[Property("Neighbouring query heads share a key/value head, and no others read it.", _neighbours_share)],
     alternatives=[

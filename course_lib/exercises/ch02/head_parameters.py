@@ -1,6 +1,6 @@
 """Question: how the number of parameters depends on the number of heads."""
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 
 def _compute():

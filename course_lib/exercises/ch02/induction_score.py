@@ -2,9 +2,9 @@
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def induction_score(weights, period):
@@ -16,7 +16,7 @@ def induction_score(weights, period):
 
 
 def _model(offset=1, start="repeat", average="both", direction="past", axis="rows"):
-    """The score whose settings are the mistakes."""
+    """The score whose settings are the misconceptions."""
 
     def score(weights, period):
         T = weights.size(-1)
@@ -184,13 +184,13 @@ impression from a map.""",
             question="What does a head score that reads the right place once and then never again?",
         ),
     ],
-    probes=[
-        Probe("1 sentence of 4 tokens, 2 heads, period 2", _case(1, 2, 4, 2, seed=1)),
-        Probe("1 sentence of 7 tokens, 2 heads, period 3", _case(1, 2, 7, 3, seed=11)),
-        Probe("2 sentences of 7 tokens, 3 heads, period 5", _case(2, 3, 7, 5, seed=21)),
-        Probe("3 sentences of 11 tokens, 2 heads, period 4", _case(3, 2, 11, 4, seed=31)),
-        Probe("a single repeated token", _case(2, 3, 6, 5, seed=41)),
-        Probe("float64", _case(2, 3, 7, 3, seed=51, dtype=torch.float64)),
+    cases=[
+        Case("1 sentence of 4 tokens, 2 heads, period 2", _case(1, 2, 4, 2, seed=1)),
+        Case("1 sentence of 7 tokens, 2 heads, period 3", _case(1, 2, 7, 3, seed=11)),
+        Case("2 sentences of 7 tokens, 3 heads, period 5", _case(2, 3, 7, 5, seed=21)),
+        Case("3 sentences of 11 tokens, 2 heads, period 4", _case(3, 2, 11, 4, seed=31)),
+        Case("a single repeated token", _case(2, 3, 6, 5, seed=41)),
+        Case("float64", _case(2, 3, 7, 3, seed=51, dtype=torch.float64)),
     ],
     properties=[Property("A perfect induction head scores one.", _perfect_head_scores_one)],
     alternatives=[

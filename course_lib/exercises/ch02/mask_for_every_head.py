@@ -5,9 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import mask, normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import mask, normal
 
 
 def masked_heads(query, key, value, mask):
@@ -28,7 +28,7 @@ def _per_head():
 
 
 def _model(axis="heads", form="as-is", when="always", fill=-math.inf):
-    """Masked heads whose settings are the mistakes."""
+    """Masked heads whose settings are the misconceptions."""
 
     def attend(query, key, value, mask):
         B, H, T, E = query.shape
@@ -210,14 +210,14 @@ meets the heads.""",
             question="What happens to your hidden keys when every visible score in the row is lower still?",
         ),
     ],
-    probes=[
-        Probe("2 sentences, 3 heads", _case(2, 3, 2, 4, 2, 5, seed=1)),
-        Probe("2 sentences, 2 heads", _case(2, 2, 3, 4, 2, 5, seed=11)),
-        Probe("3 sentences, 3 heads, 2 queries, 5 keys", _case(3, 3, 2, 5, 7, 4, seed=21)),
-        Probe("1 sentence, 3 heads", _case(1, 3, 2, 5, 4, 2, seed=31)),
-        Probe("3 sentences, 1 head", _case(3, 1, 4, 5, 2, 7, seed=41)),
-        Probe("visible scores of -180000", _low),
-        Probe("float64", _case(2, 3, 4, 5, 2, 7, seed=51, dtype=torch.float64)),
+    cases=[
+        Case("2 sentences, 3 heads", _case(2, 3, 2, 4, 2, 5, seed=1)),
+        Case("2 sentences, 2 heads", _case(2, 2, 3, 4, 2, 5, seed=11)),
+        Case("3 sentences, 3 heads, 2 queries, 5 keys", _case(3, 3, 2, 5, 7, 4, seed=21)),
+        Case("1 sentence, 3 heads", _case(1, 3, 2, 5, 4, 2, seed=31)),
+        Case("3 sentences, 1 head", _case(3, 1, 4, 5, 2, 7, seed=41)),
+        Case("visible scores of -180000", _low),
+        Case("float64", _case(2, 3, 4, 5, 2, 7, seed=51, dtype=torch.float64)),
     ],
     properties=[Property("The mask of one sentence has no effect on another.", _other_sentences_are_irrelevant)],
     alternatives=[

@@ -2,9 +2,9 @@
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def merge_heads(x):
@@ -14,7 +14,7 @@ def merge_heads(x):
 
 
 def _model(order="tokens-first", join="side-by-side", shape="merged"):
-    """Merging whose settings are the mistakes."""
+    """Merging whose settings are the misconceptions."""
 
     def merge(x):
         B, H, T, E = x.shape
@@ -142,13 +142,13 @@ becomes `(B, T, H * E)`. It undoes `split_heads`.""",
             question="How many axes should the result have?",
         ),
     ],
-    probes=[
-        Probe("1 sentence, 2 heads, 3 tokens, width 2", _case(1, 2, 3, 2, seed=1)),
-        Probe("2 sentences, 3 heads, 5 tokens, width 2", _case(2, 3, 5, 2, seed=11)),
-        Probe("2 sentences, 5 heads, 3 tokens, width 7", _case(2, 5, 3, 7, seed=21)),
-        Probe("one head", _case(2, 1, 3, 5, seed=31)),
-        Probe("input that is not contiguous in memory", _strided),
-        Probe("float64", _case(3, 2, 5, 7, seed=61, dtype=torch.float64)),
+    cases=[
+        Case("1 sentence, 2 heads, 3 tokens, width 2", _case(1, 2, 3, 2, seed=1)),
+        Case("2 sentences, 3 heads, 5 tokens, width 2", _case(2, 3, 5, 2, seed=11)),
+        Case("2 sentences, 5 heads, 3 tokens, width 7", _case(2, 5, 3, 7, seed=21)),
+        Case("one head", _case(2, 1, 3, 5, seed=31)),
+        Case("input that is not contiguous in memory", _strided),
+        Case("float64", _case(3, 2, 5, 7, seed=61, dtype=torch.float64)),
     ],
     properties=[Property("Merging undoes splitting.", _undoes_the_split)],
     alternatives=[

@@ -5,9 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def multi_head_attention(x, W_query, W_key, W_value, W_output, n_heads, mask=None):
@@ -23,7 +23,7 @@ def multi_head_attention(x, W_query, W_key, W_value, W_output, n_heads, mask=Non
 
 
 def _model(scale="head", split="right", merge="right", output="matrix", masking="right", inputs="all"):
-    """Multi-head attention whose settings are the mistakes."""
+    """Multi-head attention whose settings are the misconceptions."""
 
     def attend(x, W_query, W_key, W_value, W_output, n_heads, mask=None):
         B, T, D = x.shape
@@ -235,14 +235,14 @@ its own width; the outputs stand side by side, head 0 first, and `W_output` maps
             question="Which matrix turns a token into what it hands over?",
         ),
     ],
-    probes=[
-        Probe("2 tokens of width 3, 2 heads of width 1", _case(1, 2, 3, 2, 1, seed=1)),
-        Probe("3 tokens of width 5, 2 heads of width 2", _case(1, 3, 5, 2, 2, seed=11)),
-        Probe("2 sentences, a causal mask", _case(2, 3, 5, 3, 2, seed=21, mask=_causal(3))),
-        Probe("2 sentences, the second padded", _case(2, 5, 7, 3, 2, seed=31, mask=_padding)),
-        Probe("one head", _case(2, 3, 5, 1, 4, seed=41)),
-        Probe("heads wider together than the model", _case(2, 4, 3, 5, 2, seed=51, mask=_causal(4))),
-        Probe("float64", _case(2, 3, 6, 2, 3, seed=61, mask=_causal(3), dtype=torch.float64)),
+    cases=[
+        Case("2 tokens of width 3, 2 heads of width 1", _case(1, 2, 3, 2, 1, seed=1)),
+        Case("3 tokens of width 5, 2 heads of width 2", _case(1, 3, 5, 2, 2, seed=11)),
+        Case("2 sentences, a causal mask", _case(2, 3, 5, 3, 2, seed=21, mask=_causal(3))),
+        Case("2 sentences, the second padded", _case(2, 5, 7, 3, 2, seed=31, mask=_padding)),
+        Case("one head", _case(2, 3, 5, 1, 4, seed=41)),
+        Case("heads wider together than the model", _case(2, 4, 3, 5, 2, seed=51, mask=_causal(4))),
+        Case("float64", _case(2, 3, 6, 2, 3, seed=61, mask=_causal(3), dtype=torch.float64)),
     ],
     properties=[
         Property("Under a causal mask no output depends on a later token.", _later_tokens_are_unread),

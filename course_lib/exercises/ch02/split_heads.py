@@ -2,9 +2,9 @@
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def split_heads(x, n_heads):
@@ -14,7 +14,7 @@ def split_heads(x, n_heads):
 
 
 def _model(order="tokens-first", cut="blocks", size="heads"):
-    """Splitting whose settings are the mistakes."""
+    """Splitting whose settings are the misconceptions."""
 
     def split(x, n_heads):
         B, T, width = x.shape
@@ -140,13 +140,13 @@ gets the shape right mixes tokens, and no error tells.""",
             question="For a width of 10 and 2 heads, how wide is a head?",
         ),
     ],
-    probes=[
-        Probe("1 sentence of 2 tokens, 3 heads of width 2", _case(1, 2, 3, 2, seed=1)),
-        Probe("2 sentences of 3 tokens, 2 heads of width 5", _case(2, 3, 2, 5, seed=11)),
-        Probe("one head", _case(2, 3, 1, 5, seed=21)),
-        Probe("heads of width 1", _case(2, 5, 3, 1, seed=31)),
-        Probe("input that is not contiguous in memory", _strided),
-        Probe("float64", _case(3, 5, 2, 7, seed=61, dtype=torch.float64)),
+    cases=[
+        Case("1 sentence of 2 tokens, 3 heads of width 2", _case(1, 2, 3, 2, seed=1)),
+        Case("2 sentences of 3 tokens, 2 heads of width 5", _case(2, 3, 2, 5, seed=11)),
+        Case("one head", _case(2, 3, 1, 5, seed=21)),
+        Case("heads of width 1", _case(2, 5, 3, 1, seed=31)),
+        Case("input that is not contiguous in memory", _strided),
+        Case("float64", _case(3, 5, 2, 7, seed=61, dtype=torch.float64)),
     ],
     properties=[Property("What a head holds at a position comes from the token there.", _tokens_stay_apart)],
     alternatives=[

@@ -2,9 +2,9 @@
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def alibi_bias(slopes, T, S):
@@ -15,7 +15,7 @@ def alibi_bias(slopes, T, S):
 
 
 def _model(sign=-1, align="right", later="distance", growth="linear", slope="each", measured="distance"):
-    """A bias whose settings are the mistakes."""
+    """A bias whose settings are the misconceptions."""
 
     def bias(slopes, T, S):
         first = {"right": S - T, "left": 0, "reversed": T - S}[align]
@@ -171,13 +171,13 @@ last key, so S may exceed T.""",
             question="Which bias does a query have on its own key?",
         ),
     ],
-    probes=[
-        Probe("one head, 1 query, 1 key", _case(1, 1, 1, seed=1)),
-        Probe("one head, 3 queries, 3 keys", _case(1, 3, 3, seed=2)),
-        Probe("2 heads, 1 query, 4 keys", _case(2, 1, 4, seed=3)),
-        Probe("3 heads, 2 queries, 5 keys", _case(3, 2, 5, seed=4)),
-        Probe("2 heads, 4 queries, 3 keys", _case(2, 4, 3, seed=5)),
-        Probe("float64", _case(3, 2, 4, seed=6, dtype=torch.float64)),
+    cases=[
+        Case("one head, 1 query, 1 key", _case(1, 1, 1, seed=1)),
+        Case("one head, 3 queries, 3 keys", _case(1, 3, 3, seed=2)),
+        Case("2 heads, 1 query, 4 keys", _case(2, 1, 4, seed=3)),
+        Case("3 heads, 2 queries, 5 keys", _case(3, 2, 5, seed=4)),
+        Case("2 heads, 4 queries, 3 keys", _case(2, 4, 3, seed=5)),
+        Case("float64", _case(3, 2, 4, seed=6, dtype=torch.float64)),
     ],
     properties=[
         Property("At its own place a query has the bias 0.", _own_place_is_free),

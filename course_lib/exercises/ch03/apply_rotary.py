@@ -2,9 +2,9 @@
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import integers, normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import integers, normal, strided
 
 
 def apply_rotary(x, positions):
@@ -17,7 +17,7 @@ def apply_rotary(x, positions):
 
 
 def _model(layout="half", turn="forward", exponent=1.0, at="positions", dtype="kept", angles="float32", sized="width"):
-    """A rotation whose settings are the mistakes."""
+    """A rotation whose settings are the misconceptions."""
 
     def rotate(x, positions):
         E = x.size(-1)
@@ -240,14 +240,14 @@ The result has the dtype of x, but the angles are computed in float32.""",
             question="Which whole numbers between 256 and 512 can bfloat16 hold?",
         ),
     ],
-    probes=[
-        Probe("1 head, 2 positions, width 2", _case(1, 1, 2, 2, [0, 1], seed=1)),
-        Probe("1 head, 3 positions, width 4", _case(1, 1, 3, 4, [0, 1, 2], seed=11)),
-        Probe("1 head, one new token at position 7, width 4", _case(1, 1, 1, 4, [7], seed=21)),
-        Probe("2 examples, 3 heads, 4 positions with gaps, width 6", _case(2, 3, 4, 6, [2, 3, 19, 60], seed=31)),
-        Probe("2 examples, 3 heads, width 10", _case(2, 3, 5, 10, [0, 1, 2, 3, 4], seed=41)),
-        Probe("inputs that are not contiguous in memory", _strided),
-        Probe("bfloat16 at positions 0 to 331", _case(1, 2, 3, 6, [0, 67, 331], seed=51, dtype=torch.bfloat16)),
+    cases=[
+        Case("1 head, 2 positions, width 2", _case(1, 1, 2, 2, [0, 1], seed=1)),
+        Case("1 head, 3 positions, width 4", _case(1, 1, 3, 4, [0, 1, 2], seed=11)),
+        Case("1 head, one new token at position 7, width 4", _case(1, 1, 1, 4, [7], seed=21)),
+        Case("2 examples, 3 heads, 4 positions with gaps, width 6", _case(2, 3, 4, 6, [2, 3, 19, 60], seed=31)),
+        Case("2 examples, 3 heads, width 10", _case(2, 3, 5, 10, [0, 1, 2, 3, 4], seed=41)),
+        Case("inputs that are not contiguous in memory", _strided),
+        Case("bfloat16 at positions 0 to 331", _case(1, 2, 3, 6, [0, 67, 331], seed=51, dtype=torch.bfloat16)),
     ],
     properties=[
         Property(

@@ -1,6 +1,6 @@
 """Question: what a model sees when every cached token stands at position 0."""
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 EXERCISE = Question(
     id="cache_restart",

@@ -2,9 +2,9 @@
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import mask
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import mask
 
 
 def padded_positions(real):
@@ -23,7 +23,7 @@ def _counts_columns():
 
 
 def _model(count="real", fill="zero", first=0, form="int"):
-    """Positions whose settings are the mistakes."""
+    """Positions whose settings are the misconceptions."""
 
     def place(real):
         B, T = real.shape
@@ -71,8 +71,8 @@ def _by_writing(real):
     return positions
 
 
-def _probe(name, rows):
-    return Probe(name, lambda: (torch.tensor(rows, dtype=torch.bool),))
+def _case(name, rows):
+    return Case(name, lambda: (torch.tensor(rows, dtype=torch.bool),))
 
 
 def _sample(draw: Draw):
@@ -177,15 +177,15 @@ fails; the answers get worse.""",
             question="What does a table of positions need as its index?",
         ),
     ],
-    probes=[
-        _probe("one row without padding", [[1, 1, 1]]),
-        _probe("one row with two padding tokens in front", [[0, 0, 1, 1, 1]]),
-        _probe("2 rows, the first with padding in front", [[0, 0, 1, 1], [1, 1, 1, 1]]),
-        _probe("3 rows, each with padding in front", [[0, 0, 0, 1, 1], [0, 1, 1, 1, 1], [0, 0, 1, 1, 1]]),
-        _probe("padding behind", [[1, 1, 0, 0, 0], [1, 1, 1, 1, 0]]),
-        _probe("padding between", [[0, 1, 0, 1, 1, 0, 1]]),
-        _probe("a row of padding alone", [[0, 0, 0], [0, 1, 1]]),
-        Probe("4 rows, 7 columns, at random", lambda: (mask(4, 7, seed=3),)),
+    cases=[
+        _case("one row without padding", [[1, 1, 1]]),
+        _case("one row with two padding tokens in front", [[0, 0, 1, 1, 1]]),
+        _case("2 rows, the first with padding in front", [[0, 0, 1, 1], [1, 1, 1, 1]]),
+        _case("3 rows, each with padding in front", [[0, 0, 0, 1, 1], [0, 1, 1, 1, 1], [0, 0, 1, 1, 1]]),
+        _case("padding behind", [[1, 1, 0, 0, 0], [1, 1, 1, 1, 0]]),
+        _case("padding between", [[0, 1, 0, 1, 1, 0, 1]]),
+        _case("a row of padding alone", [[0, 0, 0], [0, 1, 1]]),
+        Case("4 rows, 7 columns, at random", lambda: (mask(4, 7, seed=3),)),
     ],
     properties=[Property("Padding in front changes the position of no real token.", _padding_moves_nothing)],
     alternatives=[

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def position_shift_matrix(shift, d_model):
@@ -19,7 +19,7 @@ def position_shift_matrix(shift, d_model):
 
 
 def _model(turn="forward", exponent=2.0, shift_as="angle", pairs="neighbours"):
-    """A shift matrix whose settings are the mistakes."""
+    """A shift matrix whose settings are the misconceptions."""
 
     def build(shift, d_model):
         matrix = torch.zeros(d_model, d_model)
@@ -82,8 +82,8 @@ def _with_course(shift, d_model):
     return positions.position_shift_matrix(shift, d_model)
 
 
-def _probe(name, shift, d_model):
-    return Probe(name, lambda: (shift, d_model))
+def _case(name, shift, d_model):
+    return Case(name, lambda: (shift, d_model))
 
 
 def _sample(draw: Draw):
@@ -193,12 +193,12 @@ M @ encoding(p) = encoding(p + shift) for **every** position p, where encoding i
             question="Where does the cosine that belongs to the sine in column 0 stand in this table?",
         ),
     ],
-    probes=[
-        _probe("shift 1, width 2", 1, 2),
-        _probe("shift 0, width 4", 0, 4),
-        _probe("shift 3, width 4", 3, 4),
-        _probe("shift -2, width 6", -2, 6),
-        _probe("shift 60, width 10", 60, 10),
+    cases=[
+        _case("shift 1, width 2", 1, 2),
+        _case("shift 0, width 4", 0, 4),
+        _case("shift 3, width 4", 3, 4),
+        _case("shift -2, width 6", -2, 6),
+        _case("shift 60, width 10", 60, 10),
     ],
     properties=[
         Property("The matrix takes the code of p to that of p + shift, for every p.", _moves_codes),

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def sinusoidal_encoding(positions, d_model):
@@ -16,7 +16,7 @@ def sinusoidal_encoding(positions, d_model):
 
 
 def _model(exponent="right", order="side-by-side", at="positions", base=10000.0):
-    """An encoding whose settings are the mistakes."""
+    """An encoding whose settings are the misconceptions."""
 
     def encode(positions, d_model):
         if at == "index":
@@ -76,8 +76,8 @@ def _with_course(positions, d_model):
     return SinusoidalPositionalEncoding(d_model)(positions)
 
 
-def _probe(name, positions, d_model):
-    return Probe(name, lambda: (torch.tensor(positions), d_model))
+def _case(name, positions, d_model):
+    return Case(name, lambda: (torch.tensor(positions), d_model))
 
 
 def _sample(draw: Draw):
@@ -193,12 +193,12 @@ versions train without an error.""",
             question="How many zeros has the number in the formula?",
         ),
     ],
-    probes=[
-        _probe("3 positions, width 2", [0, 1, 2], 2),
-        _probe("3 positions, width 4", [0, 1, 2], 4),
-        _probe("one position, 7, width 4", [7], 4),
-        _probe("4 positions with gaps, width 6", [3, 5, 11, 13], 6),
-        _probe("5 positions, width 10", [0, 1, 2, 13, 60], 10),
+    cases=[
+        _case("3 positions, width 2", [0, 1, 2], 2),
+        _case("3 positions, width 4", [0, 1, 2], 4),
+        _case("one position, 7, width 4", [7], 4),
+        _case("4 positions with gaps, width 6", [3, 5, 11, 13], 6),
+        _case("5 positions, width 10", [0, 1, 2, 13, 60], 10),
     ],
     properties=[
         Property("Position 0 is sines of 0 and cosines of 0: it reads 0, 1, 0, 1, and so on.", _start_is_zero_and_one),

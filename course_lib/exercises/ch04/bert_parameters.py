@@ -1,6 +1,6 @@
 """Question: the parameters of BERT-base, piece by piece."""
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 
 def _compute():

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def encoder_layer(x, attention, feed_forward, first_norm, second_norm, pre=False):
@@ -22,7 +22,7 @@ def encoder_layer(x, attention, feed_forward, first_norm, second_norm, pre=False
 
 
 def _model(place="asked", residual="both", norms="own", order="attention-first", form="plain", second="chained"):
-    """A layer whose settings are the mistakes."""
+    """A layer whose settings are the misconceptions."""
 
     def layer(x, attention, feed_forward, first_norm, second_norm, pre=False):
         place_pre = {"asked": pre, "pre": True, "post": False, "exchanged": not pre}[place]
@@ -269,14 +269,14 @@ given as functions of a tensor (B, T, D). First comes the sublayer `attention` w
             question="If the feed-forward returns zeros, what is left of the attention in your output?",
         ),
     ],
-    probes=[
-        Probe("1 sentence of 2 tokens, post-norm", _case(1, 2, 3, 5, False, seed=1)),
-        Probe("1 sentence of 3 tokens, `pre` not given", lambda: _case(1, 3, 5, 2, False, seed=11)()[:5]),
-        Probe("1 sentence of 2 tokens, pre-norm", _case(1, 2, 3, 5, True, seed=21)),
-        Probe("2 sentences of 3 tokens, width 5, post-norm", _case(2, 3, 5, 7, False, seed=41)),
-        Probe("2 sentences of 3 tokens, width 5, pre-norm", _case(2, 3, 5, 7, True, seed=61)),
-        Probe("float64, post-norm", _case(2, 3, 7, 5, False, seed=101, dtype=torch.float64)),
-        Probe("float64, pre-norm", _case(2, 3, 7, 5, True, seed=121, dtype=torch.float64)),
+    cases=[
+        Case("1 sentence of 2 tokens, post-norm", _case(1, 2, 3, 5, False, seed=1)),
+        Case("1 sentence of 3 tokens, `pre` not given", lambda: _case(1, 3, 5, 2, False, seed=11)()[:5]),
+        Case("1 sentence of 2 tokens, pre-norm", _case(1, 2, 3, 5, True, seed=21)),
+        Case("2 sentences of 3 tokens, width 5, post-norm", _case(2, 3, 5, 7, False, seed=41)),
+        Case("2 sentences of 3 tokens, width 5, pre-norm", _case(2, 3, 5, 7, True, seed=61)),
+        Case("float64, post-norm", _case(2, 3, 7, 5, False, seed=101, dtype=torch.float64)),
+        Case("float64, pre-norm", _case(2, 3, 7, 5, True, seed=121, dtype=torch.float64)),
     ],
     properties=[
         Property("If its sublayers are silent, a pre-norm layer changes nothing.", _silent_sublayers_leave_the_stream),

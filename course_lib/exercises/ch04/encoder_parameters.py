@@ -1,7 +1,7 @@
 """Exercise: count the parameters of an encoder by formula."""
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def encoder_parameters(d_model, d_ff, n_layers):
@@ -13,7 +13,7 @@ def encoder_parameters(d_model, d_ff, n_layers):
 
 
 def _model(maps=4, matrices=2, feed_bias="both", norms=4, layers="all", final=0):
-    """A count whose settings are the mistakes."""
+    """A count whose settings are the misconceptions."""
 
     def count(d_model, d_ff, n_layers):
         attention = maps * (d_model * d_model + d_model)
@@ -130,12 +130,12 @@ and bias). Embeddings are not part of it, and there is no norm after the last la
             question="Do two layers share their weights?",
         ),
     ],
-    probes=[
-        Probe("width 3, 5 inside, 1 layer", _case(3, 5, 1)),
-        Probe("width 3, 5 inside, 2 layers", _case(3, 5, 2)),
-        Probe("width 7, 2 inside, 5 layers", _case(7, 2, 5)),
-        Probe("width 512, 2048 inside, 6 layers", _case(512, 2048, 6)),
-        Probe("width 11, 13 inside, 17 layers", _case(11, 13, 17)),
+    cases=[
+        Case("width 3, 5 inside, 1 layer", _case(3, 5, 1)),
+        Case("width 3, 5 inside, 2 layers", _case(3, 5, 2)),
+        Case("width 7, 2 inside, 5 layers", _case(7, 2, 5)),
+        Case("width 512, 2048 inside, 6 layers", _case(512, 2048, 6)),
+        Case("width 11, 13 inside, 17 layers", _case(11, 13, 17)),
     ],
     properties=[Property("All layers have the same number of parameters, each its own.", _layers_are_alike)],
     alternatives=[

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def feed_forward(x, W_up, b_up, W_down, b_down):
@@ -17,7 +17,7 @@ def feed_forward(x, W_up, b_up, W_down, b_down):
 
 
 def _model(activation="relu", at="inside", up="before", down="added", around="nothing", reads="own"):
-    """A feed-forward whose settings are the mistakes."""
+    """A feed-forward whose settings are the misconceptions."""
     activations: dict[str, Callable[..., torch.Tensor]] = {
         "relu": F.relu,
         "gelu": F.gelu,
@@ -179,12 +179,12 @@ their bias. No residual connection and no norm: those are the layer's.""",
             question="Does your output at position 0 change with the last token?",
         ),
     ],
-    probes=[
-        Probe("1 token of width 2, 3 inside", _case(1, 1, 2, 3, seed=1)),
-        Probe("1 sentence of 2 tokens, width 3, 5 inside", _case(1, 2, 3, 5, seed=11)),
-        Probe("2 sentences of 5 tokens, width 3, 7 inside", _case(2, 5, 3, 7, seed=21)),
-        Probe("2 sentences of 3 tokens, width 7, 2 inside", _case(2, 3, 7, 2, seed=31)),
-        Probe("float64", _case(2, 3, 5, 7, seed=41, dtype=torch.float64)),
+    cases=[
+        Case("1 token of width 2, 3 inside", _case(1, 1, 2, 3, seed=1)),
+        Case("1 sentence of 2 tokens, width 3, 5 inside", _case(1, 2, 3, 5, seed=11)),
+        Case("2 sentences of 5 tokens, width 3, 7 inside", _case(2, 5, 3, 7, seed=21)),
+        Case("2 sentences of 3 tokens, width 7, 2 inside", _case(2, 3, 7, 2, seed=31)),
+        Case("float64", _case(2, 3, 5, 7, seed=41, dtype=torch.float64)),
     ],
     properties=[
         Property("Each position is transformed by itself.", _positions_are_apart),

@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def layer_norm(x, weight, bias, eps=1e-5):
@@ -16,7 +16,7 @@ def layer_norm(x, weight, bias, eps=1e-5):
 
 
 def _model(over="features", centre="both", count="all", root="inside", scale="weight", shift="bias", size="given"):
-    """Layer normalisation whose settings are the mistakes."""
+    """Layer normalisation whose settings are the misconceptions."""
 
     def norm(x, weight, bias, eps=1e-5):
         axes = {"features": (-1,), "tokens": (-2,), "sentence": (-2, -1), "batch": (0, 1)}[over]
@@ -215,16 +215,16 @@ differences from the mean; multiply each component by its `weight` and add its `
             question="For a token whose components are all the same, what is your output?",
         ),
     ],
-    probes=[
-        Probe("1 token of width 3", _case(1, 1, 3, seed=1)),
-        Probe("1 sentence of 2 tokens, width 5", _case(1, 2, 5, seed=11)),
-        Probe("2 sentences of 3 tokens, width 5, mean far from zero", _case(2, 3, 5, seed=21, shift=2.0)),
-        Probe("a token whose components are all the same", _constant),
-        Probe("components of about 0.01", _case(2, 3, 7, seed=31, scale=0.01)),
-        Probe("eps of 0.5", _case(2, 3, 7, seed=41, eps=0.5)),
-        Probe("components of about 0.01, eps not given", lambda: _case(1, 2, 3, seed=51, scale=0.01)()[:3]),
-        Probe("inputs that are not contiguous in memory", _strided),
-        Probe("float64", _case(2, 3, 5, seed=71, dtype=torch.float64)),
+    cases=[
+        Case("1 token of width 3", _case(1, 1, 3, seed=1)),
+        Case("1 sentence of 2 tokens, width 5", _case(1, 2, 5, seed=11)),
+        Case("2 sentences of 3 tokens, width 5, mean far from zero", _case(2, 3, 5, seed=21, shift=2.0)),
+        Case("a token whose components are all the same", _constant),
+        Case("components of about 0.01", _case(2, 3, 7, seed=31, scale=0.01)),
+        Case("eps of 0.5", _case(2, 3, 7, seed=41, eps=0.5)),
+        Case("components of about 0.01, eps not given", lambda: _case(1, 2, 3, seed=51, scale=0.01)()[:3]),
+        Case("inputs that are not contiguous in memory", _strided),
+        Case("float64", _case(2, 3, 5, seed=71, dtype=torch.float64)),
     ],
     properties=[
         Property("Each token is normalised by itself.", _tokens_are_apart),

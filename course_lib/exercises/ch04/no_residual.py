@@ -1,6 +1,6 @@
 """Question: what a deep stack does without residual connections."""
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 EXERCISE = Question(
     id="no_residual",

@@ -2,9 +2,9 @@
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def sentence_vector(x, real):
@@ -23,7 +23,7 @@ def _padding_counted():
 
 
 def _model(top="real", divisor="own", take="mean"):
-    """A mean over tokens whose settings are the mistakes."""
+    """A mean over tokens whose settings are the misconceptions."""
 
     def pool(x, real):
         T = x.size(1)
@@ -170,12 +170,12 @@ it. Each sentence has at least one real token; padding may stand on either side.
             question="What is the mean of 1 and 3?",
         ),
     ],
-    probes=[
-        Probe("1 sentence of 2 tokens, padded to 3", _case([2], 3, 2, seed=1)),
-        Probe("2 sentences of 1 and 3 tokens, padded to 5", _case([1, 3], 5, 2, seed=11)),
-        Probe("3 sentences of 2, 4 and 5 tokens", _case([2, 4, 5], 5, 3, seed=21)),
-        Probe("padding on the left", _left),
-        Probe("float64", _case([3, 2], 7, 5, seed=51, dtype=torch.float64)),
+    cases=[
+        Case("1 sentence of 2 tokens, padded to 3", _case([2], 3, 2, seed=1)),
+        Case("2 sentences of 1 and 3 tokens, padded to 5", _case([1, 3], 5, 2, seed=11)),
+        Case("3 sentences of 2, 4 and 5 tokens", _case([2, 4, 5], 5, 3, seed=21)),
+        Case("padding on the left", _left),
+        Case("float64", _case([3, 2], 7, 5, seed=51, dtype=torch.float64)),
     ],
     properties=[
         Property("More padding changes nothing.", _more_padding_changes_nothing),

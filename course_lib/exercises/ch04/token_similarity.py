@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def token_similarity(x):
@@ -17,7 +17,7 @@ def token_similarity(x):
 
 
 def _model(length="unit", diagonal="out", sign="kept", average="tokens", axis="features", pairs="all", centre="no"):
-    """A similarity whose settings are the mistakes."""
+    """A similarity whose settings are the misconceptions."""
 
     def similarity(x):
         T = x.size(1)
@@ -168,12 +168,12 @@ No vector is zero, and T is at least 2.""",
             question="What is the cosine of (1, 1) and (1, 2), and what does your function say?",
         ),
     ],
-    probes=[
-        Probe("1 sentence of 2 tokens, width 3", _case(1, 2, 3, seed=1)),
-        Probe("1 sentence of 3 tokens, width 5", _case(1, 3, 5, seed=11)),
-        Probe("2 sentences of 4 tokens, width 3", _case(2, 4, 3, seed=21)),
-        Probe("3 sentences of 5 tokens, width 7, all near one direction", _case(3, 5, 7, seed=31, shift=2.0)),
-        Probe("float64", _case(2, 5, 3, seed=41, dtype=torch.float64)),
+    cases=[
+        Case("1 sentence of 2 tokens, width 3", _case(1, 2, 3, seed=1)),
+        Case("1 sentence of 3 tokens, width 5", _case(1, 3, 5, seed=11)),
+        Case("2 sentences of 4 tokens, width 3", _case(2, 4, 3, seed=21)),
+        Case("3 sentences of 5 tokens, width 7, all near one direction", _case(3, 5, 7, seed=31, shift=2.0)),
+        Case("float64", _case(2, 5, 3, seed=41, dtype=torch.float64)),
     ],
     properties=[
         Property("Tokens of one direction score one, however long they are.", _same_tokens_score_one),

@@ -4,9 +4,9 @@ import heapq
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def beam_step(scores, log_probabilities, n_beams):
@@ -18,7 +18,7 @@ def beam_step(scores, log_probabilities, n_beams):
 
 
 def _model(total="sum", compete="all", index="rows", rank="best", outputs="as-asked", count="asked"):
-    """A beam step whose settings are the mistakes."""
+    """A beam step whose settings are the misconceptions."""
 
     def step(scores, log_probabilities, n_beams):
         K, V = log_probabilities.shape
@@ -233,21 +233,21 @@ continuations are kept, and die when none is.""",
             question="How many results does the task ask for?",
         ),
     ],
-    probes=[
-        Probe("1 text, 3 tokens, 2 wanted", _rows([-1.0], [[0.2, 0.5, 0.3]], 2)),
-        Probe(
+    cases=[
+        Case("1 text, 3 tokens, 2 wanted", _rows([-1.0], [[0.2, 0.5, 0.3]], 2)),
+        Case(
             "2 texts, 3 tokens, 2 wanted: one text wins both places",
             _rows([-0.5, -4.0], [[0.2, 0.45, 0.35], [0.9, 0.06, 0.04]], 2),
         ),
-        Probe(
+        Case(
             "2 texts, 3 tokens, 3 wanted",
             _rows([-1.2, -1.0], [[0.7, 0.1, 0.2], [0.31, 0.4, 0.29]], 3),
         ),
-        Probe("the better text has the worse step", _rows([-0.2, -2.5], [[0.3, 0.45, 0.25], [0.05, 0.9, 0.05]], 1)),
-        Probe("3 texts, 5 tokens, 2 wanted", _at_random(3, 5, 2, seed=11)),
-        Probe("3 texts, 7 tokens, 5 wanted", _at_random(3, 7, 5, seed=21)),
-        Probe("5 texts, 4 tokens, 3 wanted", _at_random(5, 4, 3, seed=31)),
-        Probe("float64", _at_random(3, 5, 4, seed=41, dtype=torch.float64)),
+        Case("the better text has the worse step", _rows([-0.2, -2.5], [[0.3, 0.45, 0.25], [0.05, 0.9, 0.05]], 1)),
+        Case("3 texts, 5 tokens, 2 wanted", _at_random(3, 5, 2, seed=11)),
+        Case("3 texts, 7 tokens, 5 wanted", _at_random(3, 7, 5, seed=21)),
+        Case("5 texts, 4 tokens, 3 wanted", _at_random(5, 4, 3, seed=31)),
+        Case("float64", _at_random(3, 5, 4, seed=41, dtype=torch.float64)),
     ],
     properties=[Property("Continuations of all texts compete for the same places.", _a_good_start_can_take_all)],
     alternatives=[

@@ -7,9 +7,9 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import integers
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import integers
 
 
 def bigram_loss(training, held_out, V):
@@ -21,7 +21,7 @@ def bigram_loss(training, held_out, V):
 
 
 def _model(seen="training", added=1.0, rows="before", measure="mean", unit="nats", context="one"):
-    """A bigram model whose settings are the mistakes."""
+    """A bigram model whose settings are the misconceptions."""
 
     def loss(training, held_out, V):
         text = {"training": training, "held-out": held_out, "both": torch.cat([training, held_out])}[seen]
@@ -76,8 +76,8 @@ def _with_counters(training, held_out, V):
     return -sum(math.log(chance) for chance in chances) / len(chances)
 
 
-def _probe(name, training, held_out, V):
-    return Probe(name, lambda: (torch.tensor(training), torch.tensor(held_out), V))
+def _case(name, training, held_out, V):
+    return Case(name, lambda: (torch.tensor(training), torch.tensor(held_out), V))
 
 
 def _sample(draw: Draw):
@@ -199,13 +199,13 @@ learned to look further back than one token.""",
             question="Which logarithm does the task ask for?",
         ),
     ],
-    probes=[
-        _probe("6 training tokens, 3 held out, V = 3", [0, 1, 0, 1, 0, 2], [0, 1, 0], 3),
-        _probe("a pair that was never seen", [0, 1, 2, 0, 1], [2, 1, 2, 2], 3),
-        _probe("a token that was never seen", [0, 0, 1, 0], [3, 2, 0, 1], 4),
-        _probe("a text of two tokens", [1, 0], [1, 0], 2),
-        _probe("a text that goes one way round", [0, 1, 2, 3, 0, 1, 2, 3, 0], [0, 1, 2, 3, 0, 3, 1], 4),
-        Probe(
+    cases=[
+        _case("6 training tokens, 3 held out, V = 3", [0, 1, 0, 1, 0, 2], [0, 1, 0], 3),
+        _case("a pair that was never seen", [0, 1, 2, 0, 1], [2, 1, 2, 2], 3),
+        _case("a token that was never seen", [0, 0, 1, 0], [3, 2, 0, 1], 4),
+        _case("a text of two tokens", [1, 0], [1, 0], 2),
+        _case("a text that goes one way round", [0, 1, 2, 3, 0, 1, 2, 3, 0], [0, 1, 2, 3, 0, 3, 1], 4),
+        Case(
             "50 training tokens, 20 held out, V = 7",
             lambda: (integers(50, low=0, high=6, seed=1), integers(20, low=0, high=6, seed=2), 7),
         ),

@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def norm(x):
@@ -40,7 +40,7 @@ def _model(
     order="self-first", place="pre", causal="self", hides="context", residual="all", source="context", which="own",
     keys="normed",
 ):  # fmt: skip
-    """A decoder layer whose settings are the mistakes."""
+    """A decoder layer whose settings are the misconceptions."""
 
     def layer(x, context, weights, context_mask):
         T, S = x.size(1), context.size(1)
@@ -299,13 +299,13 @@ encoder: leave it as it is. Masks are boolean, True = may attend: build the caus
             question="What does a self-attention read: one thing or two?",
         ),
     ],
-    probes=[
-        Probe("1 sentence, 2 targets, 3 source positions", _case(1, 2, 3, 5, 4, seed=1)),
-        Probe("2 sentences, 3 targets, 5 source positions", _case(2, 3, 5, 3, 7, seed=11)),
-        Probe("2 sentences, the first source padded", _case(2, 3, 5, 4, 7, seed=21, lengths=[2, 5])),
-        Probe("4 targets, 2 source positions", _case(3, 4, 2, 5, 6, seed=31, lengths=[1, 2, 1])),
-        Probe("one target", _case(2, 1, 3, 5, 4, seed=41)),
-        Probe("float64", _case(2, 3, 5, 4, 7, seed=51, lengths=[4, 3], dtype=torch.float64)),
+    cases=[
+        Case("1 sentence, 2 targets, 3 source positions", _case(1, 2, 3, 5, 4, seed=1)),
+        Case("2 sentences, 3 targets, 5 source positions", _case(2, 3, 5, 3, 7, seed=11)),
+        Case("2 sentences, the first source padded", _case(2, 3, 5, 4, 7, seed=21, lengths=[2, 5])),
+        Case("4 targets, 2 source positions", _case(3, 4, 2, 5, 6, seed=31, lengths=[1, 2, 1])),
+        Case("one target", _case(2, 1, 3, 5, 4, seed=41)),
+        Case("float64", _case(2, 3, 5, 4, 7, seed=51, lengths=[4, 3], dtype=torch.float64)),
     ],
     properties=[
         Property("No output depends on a later target.", _no_later_target),

@@ -5,9 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def kv_cache_step(x, keys, values, W_query, W_key, W_value):
@@ -22,7 +22,7 @@ def kv_cache_step(x, keys, values, W_query, W_key, W_value):
 
 
 def _model(mask="bottom-right", order="append", reads="all", keep="all", made="right", scale="root"):
-    """A step whose settings are the mistakes."""
+    """A step whose settings are the misconceptions."""
 
     def step(x, keys, values, W_query, W_key, W_value):
         T, S = x.size(1), keys.size(1)
@@ -221,13 +221,13 @@ the difference between minutes and seconds.""",
             question="By what did chapter 1 divide the scores, and why?",
         ),
     ],
-    probes=[
-        Probe("1 new token, 2 cached", _case(1, 1, 2, 3, 2, seed=1)),
-        Probe("2 new tokens, 3 cached", _case(1, 2, 3, 4, 2, seed=11)),
-        Probe("a prompt of 3 tokens, an empty cache", _case(2, 3, 0, 5, 4, seed=21)),
-        Probe("3 sentences, 2 new tokens, 5 cached", _case(3, 2, 5, 4, 7, seed=31)),
-        Probe("4 new tokens, 1 cached", _case(2, 4, 1, 3, 5, seed=41)),
-        Probe("float64", _case(2, 3, 4, 5, 7, seed=51, dtype=torch.float64)),
+    cases=[
+        Case("1 new token, 2 cached", _case(1, 1, 2, 3, 2, seed=1)),
+        Case("2 new tokens, 3 cached", _case(1, 2, 3, 4, 2, seed=11)),
+        Case("a prompt of 3 tokens, an empty cache", _case(2, 3, 0, 5, 4, seed=21)),
+        Case("3 sentences, 2 new tokens, 5 cached", _case(3, 2, 5, 4, 7, seed=31)),
+        Case("4 new tokens, 1 cached", _case(2, 4, 1, 3, 5, seed=41)),
+        Case("float64", _case(2, 3, 4, 5, 7, seed=51, dtype=torch.float64)),
     ],
     properties=[Property("Fed in pieces, a text gives the outputs that it gives at once.", _pieces_equal_the_whole)],
     alternatives=[

@@ -1,6 +1,6 @@
 """Question: how many token positions a model computes without a cache."""
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 
 def _compute():

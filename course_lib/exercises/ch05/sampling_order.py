@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def nucleus(logits, p):
@@ -32,7 +32,7 @@ def _filters_first():
 
 
 def _model(order="temperature-first", heat="divide", end="softmax", cut="nucleus"):
-    """A sampler whose settings are the mistakes."""
+    """A sampler whose settings are the misconceptions."""
 
     def distribution(logits, temperature, p):
         def heated(logits):
@@ -223,15 +223,15 @@ agree on makes settings mean the same everywhere.""",
             question="How many tokens does it take to reach p?",
         ),
     ],
-    probes=[
-        Probe("4 tokens, temperature 2, p = 0.8", _rows([0.75, 0.15, 0.07, 0.03], temperature=2.0, p=0.8)),
-        Probe("4 tokens, temperature 0.5, p = 0.8", _rows([0.15, 0.5, 0.05, 0.3], temperature=0.5, p=0.8)),
-        Probe("temperature 1", _rows([0.2, 0.5, 0.3], temperature=1.0, p=0.6)),
-        Probe("temperature 4, 2 rows", _at_random(2, 5, seed=11, temperature=4.0, p=0.7)),
-        Probe("temperature 2, 3 rows of 7 tokens", _at_random(3, 7, seed=21, temperature=2.0, p=0.75)),
-        Probe("temperature 0.7, p = 0.95", _at_random(2, 7, seed=31, temperature=0.7, p=0.95)),
-        Probe("p = 1", _at_random(2, 5, seed=41, temperature=1.5, p=1.0)),
-        Probe("float64", _at_random(2, 7, seed=51, temperature=1.5, p=0.8, dtype=torch.float64)),
+    cases=[
+        Case("4 tokens, temperature 2, p = 0.8", _rows([0.75, 0.15, 0.07, 0.03], temperature=2.0, p=0.8)),
+        Case("4 tokens, temperature 0.5, p = 0.8", _rows([0.15, 0.5, 0.05, 0.3], temperature=0.5, p=0.8)),
+        Case("temperature 1", _rows([0.2, 0.5, 0.3], temperature=1.0, p=0.6)),
+        Case("temperature 4, 2 rows", _at_random(2, 5, seed=11, temperature=4.0, p=0.7)),
+        Case("temperature 2, 3 rows of 7 tokens", _at_random(3, 7, seed=21, temperature=2.0, p=0.75)),
+        Case("temperature 0.7, p = 0.95", _at_random(2, 7, seed=31, temperature=0.7, p=0.95)),
+        Case("p = 1", _at_random(2, 5, seed=41, temperature=1.5, p=1.0)),
+        Case("float64", _at_random(2, 7, seed=51, temperature=1.5, p=0.8, dtype=torch.float64)),
     ],
     properties=[
         Property(

@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import integers
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import integers
 
 
 def shift_right(targets, start_id):
@@ -15,7 +15,7 @@ def shift_right(targets, start_id):
 
 
 def _model(direction="right", length="kept", first="start", rows="all"):
-    """Shifting whose settings are the mistakes."""
+    """Shifting whose settings are the misconceptions."""
 
     def shift(targets, start_id):
         B, T = targets.shape
@@ -67,8 +67,8 @@ def _with_course(targets, start_id):
     return shift_right(targets, start_id)
 
 
-def _probe(name, rows, start_id):
-    return Probe(name, lambda: (torch.tensor(rows), start_id))
+def _case(name, rows, start_id):
+    return Case(name, lambda: (torch.tensor(rows), start_id))
 
 
 def _sample(draw: Draw):
@@ -158,14 +158,14 @@ wonderful loss and nothing learned.""",
             question="What stands at position 0 of your second sentence?",
         ),
     ],
-    probes=[
-        _probe("one sentence of 3 targets", [[5, 6, 7]], 1),
-        _probe("2 sentences of 4 targets", [[5, 6, 7, 8], [9, 3, 3, 4]], 2),
-        _probe("one target", [[7]], 1),
-        _probe("3 sentences of one target", [[7], [8], [9]], 4),
-        _probe("equal targets", [[5, 5, 5, 5, 5], [6, 6, 6, 6, 6]], 3),
-        Probe("5 sentences of 7 targets", lambda: (integers(5, 7, low=3, high=20, seed=1), 1)),
-        Probe("int32", lambda: (integers(2, 3, low=3, high=20, seed=2).int(), 1)),
+    cases=[
+        _case("one sentence of 3 targets", [[5, 6, 7]], 1),
+        _case("2 sentences of 4 targets", [[5, 6, 7, 8], [9, 3, 3, 4]], 2),
+        _case("one target", [[7]], 1),
+        _case("3 sentences of one target", [[7], [8], [9]], 4),
+        _case("equal targets", [[5, 5, 5, 5, 5], [6, 6, 6, 6, 6]], 3),
+        Case("5 sentences of 7 targets", lambda: (integers(5, 7, low=3, high=20, seed=1), 1)),
+        Case("int32", lambda: (integers(2, 3, low=3, high=20, seed=2).int(), 1)),
     ],
     properties=[Property("No position reads its own target or a later one.", _nobody_reads_the_answer)],
     alternatives=[

@@ -1,6 +1,6 @@
 """Question: how many tokens one pass of the large model gives in speculative decoding."""
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 
 def _compute():

@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def top_p_filter(logits, p):
@@ -20,7 +20,7 @@ def top_p_filter(logits, p):
 
 def _model(crossing="kept", order="restored", rank="descending", sums="probabilities", fill="minus-infinity",
            kind="sum", rows="each"):  # fmt: skip
-    """A filter whose settings are the mistakes."""
+    """A filter whose settings are the misconceptions."""
 
     def nucleus(logits, p):
         ordered, places = logits.sort(dim=-1, descending=rank == "descending")
@@ -259,17 +259,17 @@ forgetting to undo the sorting cuts tokens at random: both were published.""",
             question="Does each row keep the same number of tokens?",
         ),
     ],
-    probes=[
-        Probe("1 row of 3 tokens in falling order", _rows([0.6, 0.3, 0.1], p=0.7)),
-        Probe("1 row of 3 tokens in rising order", _rows([0.1, 0.3, 0.6], p=0.7)),
-        Probe("a first token that reaches p alone", _rows([0.05, 0.9, 0.05 * 0.7, 0.05 * 0.3], p=0.8)),
-        Probe("2 rows of 5 tokens", _rows([0.15, 0.3, 0.05, 0.4, 0.1], [0.02, 0.03, 0.9, 0.01, 0.04], p=0.75)),
-        Probe("logits far from zero", lambda: (torch.tensor([[51.0, 48.0, 50.0, 49.5]]).requires_grad_(), 0.6)),
-        Probe("p = 1 keeps all", _at_random(2, 5, seed=5, p=1.0, scale=1.0)),
-        Probe("3 rows of 7 tokens, p = 0.7", _at_random(3, 7, seed=21, p=0.7)),
-        Probe("4 rows of 11 tokens, p = 0.35", _at_random(4, 11, seed=31, p=0.35, scale=1.0)),
-        Probe("float64", _at_random(2, 7, seed=41, p=0.8, dtype=torch.float64)),
-        Probe("one token", lambda: (torch.tensor([[0.5], [-2.0]]).requires_grad_(), 0.3)),
+    cases=[
+        Case("1 row of 3 tokens in falling order", _rows([0.6, 0.3, 0.1], p=0.7)),
+        Case("1 row of 3 tokens in rising order", _rows([0.1, 0.3, 0.6], p=0.7)),
+        Case("a first token that reaches p alone", _rows([0.05, 0.9, 0.05 * 0.7, 0.05 * 0.3], p=0.8)),
+        Case("2 rows of 5 tokens", _rows([0.15, 0.3, 0.05, 0.4, 0.1], [0.02, 0.03, 0.9, 0.01, 0.04], p=0.75)),
+        Case("logits far from zero", lambda: (torch.tensor([[51.0, 48.0, 50.0, 49.5]]).requires_grad_(), 0.6)),
+        Case("p = 1 keeps all", _at_random(2, 5, seed=5, p=1.0, scale=1.0)),
+        Case("3 rows of 7 tokens, p = 0.7", _at_random(3, 7, seed=21, p=0.7)),
+        Case("4 rows of 11 tokens, p = 0.35", _at_random(4, 11, seed=31, p=0.35, scale=1.0)),
+        Case("float64", _at_random(2, 7, seed=41, p=0.8, dtype=torch.float64)),
+        Case("one token", lambda: (torch.tensor([[0.5], [-2.0]]).requires_grad_(), 0.3)),
     ],
     properties=[Property("The kept tokens reach p together, and none of them could go.", _enough_and_no_more)],
     alternatives=[

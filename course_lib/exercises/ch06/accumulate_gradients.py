@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def summed_loss(weight, batch):
@@ -39,7 +39,7 @@ def _means():
 
 
 def _model(mean="tokens", keep="sum", weight_by="none", step=False, count_padding=False):
-    """Accumulation whose settings are the mistakes."""
+    """Accumulation whose settings are the misconceptions."""
 
     def accumulate(weight, batches):
         total, tokens, rows = torch.zeros_like(weight), 0, 0
@@ -207,14 +207,14 @@ does not raise, and the curve looks as usual.""",
             question="At which weights is the gradient of the second micro-batch taken?",
         ),
     ],
-    probes=[
-        Probe("one micro-batch", _case([1, 2, 3], seed=1)),
-        Probe("two of equal length", _case([1, 2], [3, 4], seed=11)),
-        Probe("one of 4 tokens, one of 1", _case([1, 2, 3, 4], [2], seed=21)),
-        Probe("two with padding", _case([1, 2, 3, 4, 1], [2, 0, 0, 0, 0], seed=31)),
-        Probe("one without real tokens", _case([1, 2, 3], [0, 0], [4], seed=41)),
-        Probe("the last one without real tokens", _case([1, 2], [3, 0], [0, 0, 0], seed=51, V=4, D=7)),
-        Probe("float64", _case([1, 2, 3, 4, 1, 2], [3], [4, 1, 0], seed=61, dtype=torch.float64)),
+    cases=[
+        Case("one micro-batch", _case([1, 2, 3], seed=1)),
+        Case("two of equal length", _case([1, 2], [3, 4], seed=11)),
+        Case("one of 4 tokens, one of 1", _case([1, 2, 3, 4], [2], seed=21)),
+        Case("two with padding", _case([1, 2, 3, 4, 1], [2, 0, 0, 0, 0], seed=31)),
+        Case("one without real tokens", _case([1, 2, 3], [0, 0], [4], seed=41)),
+        Case("the last one without real tokens", _case([1, 2], [3, 0], [0, 0, 0], seed=51, V=4, D=7)),
+        Case("float64", _case([1, 2, 3, 4, 1, 2], [3], [4, 1, 0], seed=61, dtype=torch.float64)),
     ],
     properties=[
         Property("The gradient does not depend on how the batch is cut.", _cut_elsewhere),

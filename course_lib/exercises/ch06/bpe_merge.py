@@ -3,8 +3,8 @@
 from collections import Counter
 from itertools import pairwise
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def bpe_merge(words):
@@ -27,7 +27,7 @@ def bpe_merge(words):
 
 
 def _model(weight="count", once=False, tie="alphabet", side="left", where="all", choose="most", join="pair"):
-    """One step of training whose settings are the mistakes."""
+    """One step of training whose settings are the misconceptions."""
 
     def merge(words):
         pairs = Counter()
@@ -229,17 +229,17 @@ left to right: with the pair `(a, a)`, the word `a a a` becomes `aa a`. The give
             question="What does your function make of a c when the pair is (a, b)?",
         ),
     ],
-    probes=[
-        Probe("one word", _case(ab=1)),
-        Probe("a frequent word and two rare ones", _case(abe=1, abf=1, cd=5)),
-        Probe("a pair twice in one word", _case(abxab=2, yz=3)),
-        Probe("a pair that occurs in both orders", _case(abba=3, bca=1, acab=2)),
-        Probe("runs of one letter", _case(aaa=2, baaaa=1, aaaaab=1)),
-        Probe("two pairs equally frequent", _case(xy=2, pq=2, dc=1)),
-        Probe("tokens that were joined before", _parts(("ab·c·ab·c", 2), ("c·ab", 3), ("d·e", 4))),
-        Probe("words that end alike", _case(xa=1, ya=1, za=1)),
-        Probe("a long pair and a more frequent short one", _parts(("abc·d", 4), ("x·y", 5))),
-        Probe("the words of the paper", _case(low=5, lower=2, newest=6, widest=3)),
+    cases=[
+        Case("one word", _case(ab=1)),
+        Case("a frequent word and two rare ones", _case(abe=1, abf=1, cd=5)),
+        Case("a pair twice in one word", _case(abxab=2, yz=3)),
+        Case("a pair that occurs in both orders", _case(abba=3, bca=1, acab=2)),
+        Case("runs of one letter", _case(aaa=2, baaaa=1, aaaaab=1)),
+        Case("two pairs equally frequent", _case(xy=2, pq=2, dc=1)),
+        Case("tokens that were joined before", _parts(("ab·c·ab·c", 2), ("c·ab", 3), ("d·e", 4))),
+        Case("words that end alike", _case(xa=1, ya=1, za=1)),
+        Case("a long pair and a more frequent short one", _parts(("abc·d", 4), ("x·y", 5))),
+        Case("the words of the paper", _case(low=5, lower=2, newest=6, widest=3)),
     ],
     properties=[
         Property("The order of the words does not matter.", _order_is_irrelevant),

@@ -1,7 +1,7 @@
 """Exercise: batches of sentences of like length, cut by the number of ids that they take, padding included."""
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def bucket_batches(lengths, max_tokens):
@@ -19,7 +19,7 @@ def bucket_batches(lengths, max_tokens):
 
 
 def _model(order="rising", count="padded", limit="within", last="kept", cut="before", reset=True, returns="numbers"):
-    """Batching whose settings are the mistakes."""
+    """Batching whose settings are the misconceptions."""
 
     def bucket(lengths, max_tokens):
         numbers = list(range(len(lengths)))
@@ -186,16 +186,16 @@ length of the longest. Then begin the next. Return the batches as lists of sente
             question="How would a caller find the sentences of your batches?",
         ),
     ],
-    probes=[
-        Probe("two sentences that fit together", _case([2, 3], 6)),
-        Probe("two sentences that do not", _case([2, 4], 6)),
-        Probe("four sentences", _case([5, 2, 4, 3], 7)),
-        Probe("a limit that is met exactly", _case([4, 4, 4, 5, 1], 12)),
-        Probe("equal lengths", _case([3, 1, 3, 3, 1, 3], 6)),
-        Probe("many rows of short sentences", _case([1, 1, 1, 1, 1, 1, 1, 2], 5)),
-        Probe("ten sentences", _case([7, 3, 11, 5, 2, 13, 3, 8, 8, 1], 20)),
-        Probe("a sentence as long as the limit", _case([13, 2], 13)),
-        Probe("no sentences", _case([], 10)),
+    cases=[
+        Case("two sentences that fit together", _case([2, 3], 6)),
+        Case("two sentences that do not", _case([2, 4], 6)),
+        Case("four sentences", _case([5, 2, 4, 3], 7)),
+        Case("a limit that is met exactly", _case([4, 4, 4, 5, 1], 12)),
+        Case("equal lengths", _case([3, 1, 3, 3, 1, 3], 6)),
+        Case("many rows of short sentences", _case([1, 1, 1, 1, 1, 1, 1, 2], 5)),
+        Case("ten sentences", _case([7, 3, 11, 5, 2, 13, 3, 8, 8, 1], 20)),
+        Case("a sentence as long as the limit", _case([13, 2], 13)),
+        Case("no sentences", _case([], 10)),
     ],
     properties=[
         Property("Every sentence comes once.", _all_come_once),

@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def clip_gradients(gradients, max_norm):
@@ -18,7 +18,7 @@ def clip_gradients(gradients, max_norm):
 
 
 def _model(scope="all", always=False, norm="two", report="before", power=1.0, by="scale"):
-    """Clipping whose settings are the mistakes."""
+    """Clipping whose settings are the misconceptions."""
 
     def size(tensors):
         joined = torch.cat([tensor.flatten() for tensor in tensors])
@@ -192,15 +192,15 @@ are. Return the list of gradients and the norm that they had before. The given t
             question="What would a curve of your norms show in a run in which every step is clipped?",
         ),
     ],
-    probes=[
-        Probe("one tensor, below the limit", lambda: ([torch.tensor([3.0, -4.0])], 6.0)),
-        Probe("one tensor, above the limit", lambda: ([torch.tensor([3.0, -4.0])], 2.0)),
-        Probe("two tensors, only together above the limit",
+    cases=[
+        Case("one tensor, below the limit", lambda: ([torch.tensor([3.0, -4.0])], 6.0)),
+        Case("one tensor, above the limit", lambda: ([torch.tensor([3.0, -4.0])], 2.0)),
+        Case("two tensors, only together above the limit",
               lambda: ([torch.tensor([3.0]), torch.tensor([[4.0, 0.0]])], 4.5)),
-        Probe("three tensors of different sizes", _case(1.5, 3.0, 0.5, 8.0, seed=11)),
-        Probe("three tensors, far below the limit", _case(100.0, 0.5, 1.0, 0.25, seed=21)),
-        Probe("gradients of zero", lambda: ([torch.zeros(2), torch.zeros(3, 1)], 1.0)),
-        Probe("float64", _case(0.5, 3.0, 0.5, 8.0, seed=31, dtype=torch.float64)),
+        Case("three tensors of different sizes", _case(1.5, 3.0, 0.5, 8.0, seed=11)),
+        Case("three tensors, far below the limit", _case(100.0, 0.5, 1.0, 0.25, seed=21)),
+        Case("gradients of zero", lambda: ([torch.zeros(2), torch.zeros(3, 1)], 1.0)),
+        Case("float64", _case(0.5, 3.0, 0.5, 8.0, seed=31, dtype=torch.float64)),
     ],
     properties=[
         Property("After clipping the norm of all gradients is the limit.", _norm_is_kept_below),

@@ -1,6 +1,6 @@
 """Question: the rate of the first update when the schedule is stepped after it."""
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 
 def _compute():

@@ -5,9 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def label_smoothed_loss(logits, targets, smoothing, pad_id):
@@ -24,7 +24,7 @@ def _model(
     spread="all", weight="split", padding="out", count="real", smooth=True, mean="log", empty="zero", softmax="stable",
     pad_class="in",
 ):  # fmt: skip
-    """The loss whose settings are the mistakes."""
+    """The loss whose settings are the misconceptions."""
 
     def loss(logits, targets, smoothing, pad_id):
         V = logits.size(-1)
@@ -244,16 +244,16 @@ the whole batch, or 0 if there are none; and how many they are.""",
             question="What is the exponential of 100 in float32?",
         ),
     ],
-    probes=[
-        Probe("one row of two real tokens, 3 in the vocabulary", _case([[1, 2]], 3, seed=1)),
-        Probe("a row that ends with padding", _case([[3, 1, 0]], 4, seed=11)),
-        Probe("two rows, one short", _case([[3, 1, 2, 4, 1], [2, 0, 0, 0, 0]], 5, seed=21)),
-        Probe("another padding id", _case([[0, 1, 3, 3], [5, 0, 2, 1], [3, 3, 3, 3]], 6, seed=31, pad_id=3)),
-        Probe("no smoothing", _case([[3, 1, 0], [2, 2, 2]], 5, seed=41, smoothing=0.0)),
-        Probe("one real token", _case([[2, 0, 0]], 4, seed=46)),
-        Probe("only padding", _case([[0, 0, 0]], 5, seed=51)),
-        Probe("logits of size 200", _case([[1, 2, 0]], 4, seed=61, scale=200.0)),
-        Probe("float64", _case([[1, 2, 3, 0], [4, 0, 0, 0]], 7, seed=71, smoothing=0.1, dtype=torch.float64)),
+    cases=[
+        Case("one row of two real tokens, 3 in the vocabulary", _case([[1, 2]], 3, seed=1)),
+        Case("a row that ends with padding", _case([[3, 1, 0]], 4, seed=11)),
+        Case("two rows, one short", _case([[3, 1, 2, 4, 1], [2, 0, 0, 0, 0]], 5, seed=21)),
+        Case("another padding id", _case([[0, 1, 3, 3], [5, 0, 2, 1], [3, 3, 3, 3]], 6, seed=31, pad_id=3)),
+        Case("no smoothing", _case([[3, 1, 0], [2, 2, 2]], 5, seed=41, smoothing=0.0)),
+        Case("one real token", _case([[2, 0, 0]], 4, seed=46)),
+        Case("only padding", _case([[0, 0, 0]], 5, seed=51)),
+        Case("logits of size 200", _case([[1, 2, 0]], 4, seed=61, scale=200.0)),
+        Case("float64", _case([[1, 2, 3, 0], [4, 0, 0, 0]], 7, seed=71, smoothing=0.1, dtype=torch.float64)),
     ],
     properties=[
         Property("Padding costs nothing.", _padding_costs_nothing),

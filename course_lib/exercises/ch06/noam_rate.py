@@ -2,8 +2,8 @@
 
 import math
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def noam_rate(step, d_model, warmup):
@@ -12,7 +12,7 @@ def noam_rate(step, d_model, warmup):
 
 
 def _model(first=0, pick=min, width=-0.5, rise=-1.5, fall=-0.5, warm=True):
-    """The schedule whose settings are the mistakes."""
+    """The schedule whose settings are the misconceptions."""
 
     def rate(step, d_model, warmup):
         step = step + first
@@ -145,15 +145,15 @@ the paper: d_model^-0.5 · min(step^-0.5, step · warmup^-1.5).""",
             question="Where does the number of warm-up steps enter your function?",
         ),
     ],
-    probes=[
-        Probe("the first step, width 5, 3 steps of warm-up", _case(1, 5, 3)),
-        Probe("within warm-up", _case(2, 5, 3)),
-        Probe("the last step of warm-up", _case(3, 5, 3)),
-        Probe("after warm-up", _case(20, 5, 3)),
-        Probe("no warm-up to speak of", _case(2, 7, 1)),
-        Probe("the base model of the paper, at its peak", _case(4000, 512, 4000)),
-        Probe("the base model, at its last step", _case(100_000, 512, 4000)),
-        Probe("the base model, at its first step", _case(1, 512, 4000)),
+    cases=[
+        Case("the first step, width 5, 3 steps of warm-up", _case(1, 5, 3)),
+        Case("within warm-up", _case(2, 5, 3)),
+        Case("the last step of warm-up", _case(3, 5, 3)),
+        Case("after warm-up", _case(20, 5, 3)),
+        Case("no warm-up to speak of", _case(2, 7, 1)),
+        Case("the base model of the paper, at its peak", _case(4000, 512, 4000)),
+        Case("the base model, at its last step", _case(100_000, 512, 4000)),
+        Case("the base model, at its first step", _case(1, 512, 4000)),
     ],
     properties=[
         Property("Until the end of warm-up the rate is proportional to the step.", _rises_in_a_line),

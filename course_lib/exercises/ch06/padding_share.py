@@ -1,6 +1,6 @@
 """Question: how much of a batch is padding, with and without sorting."""
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 LENGTHS = (3, 17, 5, 13, 2, 11)
 

@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def resume_state(state, data, updates):
@@ -40,7 +40,7 @@ def _forgets():
 
 
 def _model(momentum="kept", schedule="goes on", data="goes on", rate="new", wrap=True, counted=True, keep_weight=True):
-    """The loop whose settings are the mistakes."""
+    """The loop whose settings are the misconceptions."""
 
     def resume(state, examples, updates):
         weight = state["weight"] if keep_weight else torch.zeros_like(state["weight"])
@@ -229,16 +229,16 @@ Repair it: 4 updates and then 3 must end exactly where 7 end. The given state mu
             question="What has the run learned so far, and where does your loop begin?",
         ),
     ],
-    probes=[
-        Probe("one update from the start", lambda: (
+    cases=[
+        Case("one update from the start", lambda: (
             {"weight": torch.tensor([0.5, -1.0]), "momentum": torch.zeros(2), "step": 0, "position": 0},
             torch.tensor([[1.0, 2.0], [0.5, 0.5], [2.0, -1.0]]), 1)),
-        Probe("one update, with momentum", _case(3, 2, 1, step=1, position=0, seed=11)),
-        Probe("one update at step 8, example 2", _case(5, 3, 1, step=8, position=2, seed=21)),
-        Probe("no update", _case(4, 3, 0, step=8, position=2, seed=31)),
-        Probe("past the end of the data", _case(3, 4, 5, step=2, position=1, seed=41)),
-        Probe("from the last example", _case(5, 2, 2, step=30, position=4, seed=51)),
-        Probe("float64", _case(5, 3, 7, step=3, position=1, seed=61, dtype=torch.float64)),
+        Case("one update, with momentum", _case(3, 2, 1, step=1, position=0, seed=11)),
+        Case("one update at step 8, example 2", _case(5, 3, 1, step=8, position=2, seed=21)),
+        Case("no update", _case(4, 3, 0, step=8, position=2, seed=31)),
+        Case("past the end of the data", _case(3, 4, 5, step=2, position=1, seed=41)),
+        Case("from the last example", _case(5, 2, 2, step=30, position=4, seed=51)),
+        Case("float64", _case(5, 3, 7, step=3, position=1, seed=61, dtype=torch.float64)),
     ],
     properties=[
         Property("Two calls end where one ends.", _two_calls_are_one),

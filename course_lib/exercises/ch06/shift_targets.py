@@ -2,8 +2,8 @@
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def shift_targets(sentences, bos_id, eos_id, pad_id):
@@ -15,7 +15,7 @@ def shift_targets(sentences, bos_id, eos_id, pad_id):
 
 
 def _model(shift=1, start=True, end="after", side="right", fill="pad", width="longest", swap=False, keep_end=False):
-    """Shifting whose settings are the mistakes."""
+    """Shifting whose settings are the misconceptions."""
 
     def pad(row, T, id):
         return row + [id] * (T - len(row)) if side == "right" else [id] * (T - len(row)) + row
@@ -187,12 +187,12 @@ as the longest sentence needs. The decoder never reads the end sign.""",
             question="Which of the two tensors does the docstring name first?",
         ),
     ],
-    probes=[
-        Probe("one sentence of two words", _case([11, 12])),
-        Probe("two sentences of different lengths", _case([11, 12, 13], [14])),
-        Probe("other marks", _case([11, 12, 13, 14, 15], [16, 17], [18], bos_id=5, eos_id=6, pad_id=7)),
-        Probe("an empty sentence beside another", _case([], [11, 12, 13, 14])),
-        Probe("only an empty sentence", _case([])),
+    cases=[
+        Case("one sentence of two words", _case([11, 12])),
+        Case("two sentences of different lengths", _case([11, 12, 13], [14])),
+        Case("other marks", _case([11, 12, 13, 14, 15], [16, 17], [18], bos_id=5, eos_id=6, pad_id=7)),
+        Case("an empty sentence beside another", _case([], [11, 12, 13, 14])),
+        Case("only an empty sentence", _case([])),
     ],
     properties=[
         Property("A label is the input of the next position.", _the_label_is_the_next_input),

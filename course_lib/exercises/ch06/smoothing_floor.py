@@ -2,7 +2,7 @@
 
 import math
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 V, SMOOTHING = 1000, 0.1
 

@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import integers, normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import integers, normal
 
 
 def embed(tokens, types, token_table, position_table, type_table, weight, bias):
@@ -16,7 +16,7 @@ def embed(tokens, types, token_table, position_table, type_table, weight, bias):
 
 
 def _model(positions="place", types_used="all", norm="sum", scale="none", affine="both"):
-    """An embedding whose settings are the mistakes."""
+    """An embedding whose settings are the misconceptions."""
 
     def embedding(tokens, types, token_table, position_table, type_table, weight, bias):
         T = tokens.size(1)
@@ -225,12 +225,12 @@ norm at this place is a switch of the course's config, `embedding_norm`.""",
             question="Where does the last argument enter?",
         ),
     ],
-    probes=[
-        Probe("1 sentence of 2 tokens, width 3", _case(1, 2, 3, 5, 4, seed=3)),
-        Probe("two sentences in one example, 4 tokens, width 5", _two_sentences),
-        Probe("3 examples of 4 tokens, width 5, a table of 9 positions", _case(3, 4, 5, 7, 9, seed=11)),
-        Probe("2 examples of 5 tokens, width 7", _case(2, 5, 7, 8, 6, seed=21)),
-        Probe("float64", _case(2, 3, 6, 5, 8, seed=31, dtype=torch.float64)),
+    cases=[
+        Case("1 sentence of 2 tokens, width 3", _case(1, 2, 3, 5, 4, seed=3)),
+        Case("two sentences in one example, 4 tokens, width 5", _two_sentences),
+        Case("3 examples of 4 tokens, width 5, a table of 9 positions", _case(3, 4, 5, 7, 9, seed=11)),
+        Case("2 examples of 5 tokens, width 7", _case(2, 5, 7, 8, 6, seed=21)),
+        Case("float64", _case(2, 3, 6, 5, 8, seed=31, dtype=torch.float64)),
     ],
     properties=[
         Property("The same token at two positions gets two vectors.", _place_matters),

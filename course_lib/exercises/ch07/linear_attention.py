@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def linear_attention(query, key, value):
@@ -17,7 +17,7 @@ def linear_attention(query, key, value):
 
 
 def _model(features="elu+1", norm="sum", order="keys-first", sides="both", scale="none"):
-    """Linear attention whose settings are the mistakes."""
+    """Linear attention whose settings are the misconceptions."""
 
     def phi(x):
         return {"elu+1": F.elu(x) + 1, "elu": F.elu(x), "relu": F.relu(x), "exp": x.exp(), "none": x}[features]
@@ -186,13 +186,13 @@ map allows it, at the price of being another function.""",
             question="Which factor does the task name?",
         ),
     ],
-    probes=[
-        Probe("1 query, 2 keys", _case(1, 1, 2, 3, 2, seed=1)),
-        Probe("2 queries, 3 keys", _case(1, 2, 3, 4, 5, seed=11)),
-        Probe("2 examples, 3 queries, 5 keys", _case(2, 3, 5, 4, 6, seed=21)),
-        Probe("inputs that are not contiguous in memory", _strided),
-        Probe("float64", _case(2, 4, 3, 5, 2, seed=31, dtype=torch.float64)),
-        Probe("150 queries, 170 keys: the cost counts", _case(1, 150, 170, 3, 2, seed=61)),
+    cases=[
+        Case("1 query, 2 keys", _case(1, 1, 2, 3, 2, seed=1)),
+        Case("2 queries, 3 keys", _case(1, 2, 3, 4, 5, seed=11)),
+        Case("2 examples, 3 queries, 5 keys", _case(2, 3, 5, 4, 6, seed=21)),
+        Case("inputs that are not contiguous in memory", _strided),
+        Case("float64", _case(2, 4, 3, 5, 2, seed=31, dtype=torch.float64)),
+        Case("150 queries, 170 keys: the cost counts", _case(1, 150, 170, 3, 2, seed=61)),
     ],
     properties=[Property("The output is an average of the values.", _average)],
     alternatives=[

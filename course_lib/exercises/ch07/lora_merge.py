@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def merge(weight, down, up, alpha):
@@ -24,7 +24,7 @@ def _forgets_the_rank():
 
 
 def _model(factor="alpha/rank", sign=1.0, base="kept"):
-    """Merging whose settings are the mistakes."""
+    """Merging whose settings are the misconceptions."""
 
     def merge(weight, down, up, alpha):
         rank = down.size(0)
@@ -180,12 +180,12 @@ so a wrong one is the most common fault of merged models, and no shape tells."""
             question="What should the merged weight be when `up` is zero?",
         ),
     ],
-    probes=[
-        Probe("2 outputs, 3 inputs, rank 1, alpha 4", _case(2, 3, 1, 4.0, seed=1)),
-        Probe("3 outputs, 5 inputs, rank 2, alpha 8", _case(3, 5, 2, 8.0, seed=11)),
-        Probe("7 outputs, 4 inputs, rank 3, alpha 0.5", _case(7, 4, 3, 0.5, seed=21)),
-        Probe("tensors that are not contiguous in memory", _strided),
-        Probe("float64", _case(4, 7, 5, 16.0, seed=31, dtype=torch.float64)),
+    cases=[
+        Case("2 outputs, 3 inputs, rank 1, alpha 4", _case(2, 3, 1, 4.0, seed=1)),
+        Case("3 outputs, 5 inputs, rank 2, alpha 8", _case(3, 5, 2, 8.0, seed=11)),
+        Case("7 outputs, 4 inputs, rank 3, alpha 0.5", _case(7, 4, 3, 0.5, seed=21)),
+        Case("tensors that are not contiguous in memory", _strided),
+        Case("float64", _case(4, 7, 5, 16.0, seed=31, dtype=torch.float64)),
     ],
     properties=[
         Property("The merged map gives the outputs of the trained one.", _same_output),

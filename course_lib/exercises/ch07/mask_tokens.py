@@ -2,9 +2,9 @@
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import integers
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import integers
 
 
 def mask_tokens(tokens, special, chance, fate, others, mask_id):
@@ -17,7 +17,7 @@ def mask_tokens(tokens, special, chance, fate, others, mask_id):
 
 
 def _model(labelled="chosen", special_kept=True, rule="three", rate="15", order="right", ignore=-100, target="old"):
-    """Masking whose settings are the mistakes."""
+    """Masking whose settings are the misconceptions."""
 
     def make(tokens, special, chance, fate, others, mask_id):
         chosen = chance < {"15": 0.15, "85": 0.85, "all": 2.0}[rate]
@@ -234,12 +234,12 @@ stays and the tenth that lies teach it to doubt every word, since a [MASK] never
             question="Which label does cross_entropy leave out?",
         ),
     ],
-    probes=[
-        Probe("every fate once", _each_fate),
-        Probe("a chosen token that stays, and one replaced by itself", _kept),
-        Probe("2 sentences of 5 tokens", _case(2, 5, seed=1)),
-        Probe("3 sentences of 14 tokens", _case(3, 14, seed=11)),
-        Probe("2 sentences of 13 tokens, chances over the whole range", _case(2, 13, seed=21, mask_id=3, often=False)),
+    cases=[
+        Case("every fate once", _each_fate),
+        Case("a chosen token that stays, and one replaced by itself", _kept),
+        Case("2 sentences of 5 tokens", _case(2, 5, seed=1)),
+        Case("3 sentences of 14 tokens", _case(3, 14, seed=11)),
+        Case("2 sentences of 13 tokens, chances over the whole range", _case(2, 13, seed=21, mask_id=3, often=False)),
     ],
     properties=[
         Property("Special tokens are never chosen.", _special_stay),

@@ -1,6 +1,6 @@
 """Question: which parameters of a mixture of experts work on one token."""
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 
 def _compute():

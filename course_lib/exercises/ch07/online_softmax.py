@@ -2,9 +2,9 @@
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def online_softmax(score_tiles, value_tiles):
@@ -21,7 +21,7 @@ def online_softmax(score_tiles, value_tiles):
 
 
 def _model(total="rescaled", mixed="rescaled", maximum="running", end="divided"):
-    """One pass over tiles whose settings are the mistakes."""
+    """One pass over tiles whose settings are the misconceptions."""
 
     def stream(score_tiles, value_tiles):
         highest = torch.full_like(score_tiles[0][:, :1], float("-inf"))
@@ -218,17 +218,17 @@ n by n table that everyone draws.""",
             question="A query whose scores lie 200 below another's: what do its exponentials come to?",
         ),
     ],
-    probes=[
-        Probe("1 query, tiles of 2 and 1 keys", _case(1, [2, 1], 3, seed=1)),
-        Probe("2 queries, tiles of 2, 3 and 4 keys", _case(2, [2, 3, 4], 5, seed=11)),
-        Probe("a second tile with higher scores", _case(2, [3, 2], 4, seed=21, shifts=[0.0, 6.0])),
-        Probe("a second tile with lower scores", _case(2, [3, 2], 4, seed=31, shifts=[6.0, 0.0])),
-        Probe("a single tile", _case(3, [4], 2, seed=41)),
-        Probe("scores up to 1000, rising", _case(3, [2, 4, 3], 5, seed=61, shifts=[0.0, 500.0, 1000.0])),
-        Probe("scores up to 1000, falling", _case(2, [3, 2, 4], 5, seed=101, shifts=[1000.0, 500.0, 0.0])),
-        Probe("scores as large as 200, of either sign", _case(3, [2, 4], 5, seed=71, scale=80.0)),
-        Probe("one query with scores near -300, one near 300", _queries_far_apart),
-        Probe("float64", _case(2, [1, 5, 2], 3, seed=91, dtype=torch.float64)),
+    cases=[
+        Case("1 query, tiles of 2 and 1 keys", _case(1, [2, 1], 3, seed=1)),
+        Case("2 queries, tiles of 2, 3 and 4 keys", _case(2, [2, 3, 4], 5, seed=11)),
+        Case("a second tile with higher scores", _case(2, [3, 2], 4, seed=21, shifts=[0.0, 6.0])),
+        Case("a second tile with lower scores", _case(2, [3, 2], 4, seed=31, shifts=[6.0, 0.0])),
+        Case("a single tile", _case(3, [4], 2, seed=41)),
+        Case("scores up to 1000, rising", _case(3, [2, 4, 3], 5, seed=61, shifts=[0.0, 500.0, 1000.0])),
+        Case("scores up to 1000, falling", _case(2, [3, 2, 4], 5, seed=101, shifts=[1000.0, 500.0, 0.0])),
+        Case("scores as large as 200, of either sign", _case(3, [2, 4], 5, seed=71, scale=80.0)),
+        Case("one query with scores near -300, one near 300", _queries_far_apart),
+        Case("float64", _case(2, [1, 5, 2], 3, seed=91, dtype=torch.float64)),
     ],
     properties=[
         Property("The order of the tiles changes nothing.", _order_of_tiles),

@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def patchify(images, size):
@@ -17,7 +17,7 @@ def patchify(images, size):
 
 
 def _model(order="rows", inside="channels-first", cut="blocks", pixels="rows"):
-    """Cutting whose settings are the mistakes."""
+    """Cutting whose settings are the misconceptions."""
 
     def patches(images, size):
         B, C, height, width = images.shape
@@ -151,14 +151,14 @@ published code it hides inside a convolution.""",
             question="When height is split in two axes, which of them moves from one pixel to the next?",
         ),
     ],
-    probes=[
-        Probe("1 image of 2 by 4 pixels, 1 channel, patches of 2", _case(1, 1, 1, 2, 2, seed=1)),
-        Probe("1 image of 4 by 6 pixels, 1 channel, patches of 2", _case(1, 1, 2, 3, 2, seed=6)),
-        Probe("2 images of 4 by 6 pixels, 3 channels, patches of 2", _case(2, 3, 2, 3, 2, seed=11)),
-        Probe("2 images of 9 by 6 pixels, 2 channels, patches of 3", _case(2, 2, 3, 2, 3, seed=21)),
-        Probe("patches of one pixel", _case(2, 3, 4, 5, 1, seed=31)),
-        Probe("images that are not contiguous in memory", _strided),
-        Probe("float64", _case(1, 3, 2, 3, 2, seed=61, dtype=torch.float64)),
+    cases=[
+        Case("1 image of 2 by 4 pixels, 1 channel, patches of 2", _case(1, 1, 1, 2, 2, seed=1)),
+        Case("1 image of 4 by 6 pixels, 1 channel, patches of 2", _case(1, 1, 2, 3, 2, seed=6)),
+        Case("2 images of 4 by 6 pixels, 3 channels, patches of 2", _case(2, 3, 2, 3, 2, seed=11)),
+        Case("2 images of 9 by 6 pixels, 2 channels, patches of 3", _case(2, 2, 3, 2, 3, seed=21)),
+        Case("patches of one pixel", _case(2, 3, 4, 5, 1, seed=31)),
+        Case("images that are not contiguous in memory", _strided),
+        Case("float64", _case(1, 3, 2, 3, 2, seed=61, dtype=torch.float64)),
     ],
     properties=[Property("A pixel belongs to exactly one patch.", _one_pixel_one_patch)],
     alternatives=[

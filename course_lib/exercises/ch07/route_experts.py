@@ -2,9 +2,9 @@
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def route_experts(scores, top_k):
@@ -15,7 +15,7 @@ def route_experts(scores, top_k):
 
 
 def _model(norm="chosen", choose="largest", axis=-1, function="softmax", count=0, detached=False):
-    """A router whose settings are the mistakes."""
+    """A router whose settings are the misconceptions."""
 
     def route(scores, top_k):
         k = min(max(1, top_k + count), scores.size(axis))
@@ -164,13 +164,13 @@ loss that keeps this choice from always falling on the same few.""",
             question="From where is the router to learn which expert to choose?",
         ),
     ],
-    probes=[
-        Probe("1 token, 3 experts, 2 chosen", _case(1, 3, 2, seed=1)),
-        Probe("2 tokens, 5 experts, 2 chosen", _case(2, 5, 2, seed=13)),
-        Probe("4 tokens, 6 experts, 3 chosen", _case(4, 6, 3, seed=23)),
-        Probe("scores as large as 100", _case(3, 5, 2, seed=31, scale=40.0)),
-        Probe("scores that are not contiguous in memory", _strided),
-        Probe("float64", _case(2, 7, 4, seed=33, dtype=torch.float64)),
+    cases=[
+        Case("1 token, 3 experts, 2 chosen", _case(1, 3, 2, seed=1)),
+        Case("2 tokens, 5 experts, 2 chosen", _case(2, 5, 2, seed=13)),
+        Case("4 tokens, 6 experts, 3 chosen", _case(4, 6, 3, seed=23)),
+        Case("scores as large as 100", _case(3, 5, 2, seed=31, scale=40.0)),
+        Case("scores that are not contiguous in memory", _strided),
+        Case("float64", _case(2, 7, 4, seed=33, dtype=torch.float64)),
     ],
     properties=[
         Property("The weights of a token sum to one.", _weights_sum_to_one),

@@ -2,8 +2,8 @@
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def sliding_window_mask(T, S, window):
@@ -14,7 +14,7 @@ def sliding_window_mask(T, S, window):
 
 
 def _model(reach=0, sides="past", align="bottom-right", own=True, inverted=False, width="window"):
-    """A window whose settings are the mistakes."""
+    """A window whose settings are the misconceptions."""
 
     def mask(T, S, window):
         offset = {"bottom-right": S - T, "top-left": 0, "mirrored": T - S}[align]
@@ -158,13 +158,13 @@ model used a window of 4096.""",
             question="On how many sides of the query may a causal window lie?",
         ),
     ],
-    probes=[
-        Probe("2 queries, 2 keys, window 1", _case(2, 2, 1)),
-        Probe("3 queries, 3 keys, window 2", _case(3, 3, 2)),
-        Probe("1 query, 6 keys, window 3", _case(1, 6, 3)),
-        Probe("3 queries, 5 keys, window 2", _case(3, 5, 2)),
-        Probe("7 queries, 7 keys, window 4", _case(7, 7, 4)),
-        Probe("a window longer than the sequence", _case(4, 5, 9)),
+    cases=[
+        Case("2 queries, 2 keys, window 1", _case(2, 2, 1)),
+        Case("3 queries, 3 keys, window 2", _case(3, 3, 2)),
+        Case("1 query, 6 keys, window 3", _case(1, 6, 3)),
+        Case("3 queries, 5 keys, window 2", _case(3, 5, 2)),
+        Case("7 queries, 7 keys, window 4", _case(7, 7, 4)),
+        Case("a window longer than the sequence", _case(4, 5, 9)),
     ],
     properties=[
         Property("Away from the start, every query sees exactly `window` keys.", _rows_hold_the_window),

@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal, strided
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal, strided
 
 
 def swiglu(x, gate, up, down):
@@ -15,7 +15,7 @@ def swiglu(x, gate, up, down):
 
 
 def _model(activation="silu", roles="gate", join="product", place="gate"):
-    """A gated feed-forward whose settings are the mistakes."""
+    """A gated feed-forward whose settings are the misconceptions."""
     functions = {"silu": F.silu, "sigmoid": torch.sigmoid, "gelu": F.gelu, "relu": F.relu, "none": lambda x: x}
 
     def feed_forward(x, gate, up, down):
@@ -154,12 +154,12 @@ course's `FeedForward`; here you write what the switch does.""",
             question="Twice the weights `up`: does your output double?",
         ),
     ],
-    probes=[
-        Probe("1 token, width 2, 3 inside", _case(1, D=2, width=3, seed=1)),
-        Probe("2 sentences of 3 tokens, width 5, 7 inside", _case(2, 3, D=5, width=7, seed=11)),
-        Probe("a single vector", _case(D=3, width=4, seed=21)),
-        Probe("weights that are not contiguous in memory", _strided),
-        Probe("float64", _case(4, D=3, width=5, seed=31, dtype=torch.float64)),
+    cases=[
+        Case("1 token, width 2, 3 inside", _case(1, D=2, width=3, seed=1)),
+        Case("2 sentences of 3 tokens, width 5, 7 inside", _case(2, 3, D=5, width=7, seed=11)),
+        Case("a single vector", _case(D=3, width=4, seed=21)),
+        Case("weights that are not contiguous in memory", _strided),
+        Case("float64", _case(4, D=3, width=5, seed=31, dtype=torch.float64)),
     ],
     properties=[
         Property("A gate of zeros lets nothing pass.", _a_closed_gate_closes),

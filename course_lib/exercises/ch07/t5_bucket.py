@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import integers
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import integers
 
 
 def t5_bucket(offsets, bidirectional):
@@ -26,7 +26,7 @@ def t5_bucket(offsets, bidirectional):
 def _model(
     sign="right", halves="upper-later", clamp="top", base="ratio", exact_share=2, rounding="floor", causal="zero"
 ):
-    """Buckets whose settings are the mistakes."""
+    """Buckets whose settings are the misconceptions."""
 
     def bucket(offsets, bidirectional):
         d = -offsets if sign == "reversed" else offsets
@@ -215,16 +215,16 @@ its weights with one bucket wrong gives a model that works a little worse, witho
             question="Into which bucket do later keys of a decoder fall?",
         ),
     ],
-    probes=[
-        Probe("an encoder, near keys", _case([-2, -1, 0, 1, 2], True)),
-        Probe("a decoder, near keys", _case([-3, -1, 0, 1, 5], False)),
-        Probe("an encoder, keys up to 100 away", _case([[-100, -40, -20, -9], [9, 20, 40, 100]], True)),
-        Probe("a decoder, keys up to 100 away", _case([-100, -70, -50, -40, -20, -17], False)),
-        Probe("an encoder, beside the limit of the last bucket", _case([-91, -90, 90, 91], True)),
-        Probe("an encoder, beyond the largest distance", _case([-1000, -140, 140, 1000], True)),
-        Probe("a decoder, beyond the largest distance", _case([-1000, -140, 140], False)),
-        Probe("all offsets of 11 queries and 13 keys, encoder", _table(11, 13, True)),
-        Probe("all offsets of 45 queries and 3 keys, decoder", _table(45, 3, False)),
+    cases=[
+        Case("an encoder, near keys", _case([-2, -1, 0, 1, 2], True)),
+        Case("a decoder, near keys", _case([-3, -1, 0, 1, 5], False)),
+        Case("an encoder, keys up to 100 away", _case([[-100, -40, -20, -9], [9, 20, 40, 100]], True)),
+        Case("a decoder, keys up to 100 away", _case([-100, -70, -50, -40, -20, -17], False)),
+        Case("an encoder, beside the limit of the last bucket", _case([-91, -90, 90, 91], True)),
+        Case("an encoder, beyond the largest distance", _case([-1000, -140, 140, 1000], True)),
+        Case("a decoder, beyond the largest distance", _case([-1000, -140, 140], False)),
+        Case("all offsets of 11 queries and 13 keys, encoder", _table(11, 13, True)),
+        Case("all offsets of 45 queries and 3 keys, decoder", _table(45, 3, False)),
     ],
     properties=[
         Property("Every bucket is a row of the table.", _in_range),

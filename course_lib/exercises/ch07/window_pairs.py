@@ -1,6 +1,6 @@
 """Question: how much of the attention a window computes."""
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 
 def _compute():

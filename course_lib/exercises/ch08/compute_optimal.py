@@ -2,8 +2,8 @@
 
 import math
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def compute_optimal(a, alpha, b, beta, flops):
@@ -14,7 +14,7 @@ def compute_optimal(a, alpha, b, beta, flops):
 
 
 def _model(slopes=True, power="beta", six=6, six_in_tokens=True, sign=1, rule=None, swapped=False, root=True):
-    """A split whose settings are the mistakes."""
+    """A split whose settings are the misconceptions."""
 
     def split(a, alpha, b, beta, flops):
         if rule == "twenty":
@@ -159,13 +159,13 @@ formula is the argument.""",
             question="When you solve for N, which power of N stands alone on one side?",
         ),
     ],
-    probes=[
-        Probe("equal exponents, equal factors", _case(1.0, 0.5, 1.0, 0.5, 600.0)),
-        Probe("the model's term four times as large", _case(4.0, 0.5, 1.0, 0.5, 600.0)),
-        Probe("unequal exponents", _case(3.0, 0.25, 7.0, 0.5, 6e6)),
-        Probe("unequal the other way", _case(7.0, 0.6, 5.0, 0.2, 6e9)),
-        Probe("the fit of Hoffmann et al., the budget of Gopher", _case(406.4, 0.34, 410.7, 0.28, 5.76e23)),
-        Probe("the corrected fit of Besiroglu et al.", _case(482.01, 0.3478, 2085.43, 0.3658, 5.76e23)),
+    cases=[
+        Case("equal exponents, equal factors", _case(1.0, 0.5, 1.0, 0.5, 600.0)),
+        Case("the model's term four times as large", _case(4.0, 0.5, 1.0, 0.5, 600.0)),
+        Case("unequal exponents", _case(3.0, 0.25, 7.0, 0.5, 6e6)),
+        Case("unequal the other way", _case(7.0, 0.6, 5.0, 0.2, 6e9)),
+        Case("the fit of Hoffmann et al., the budget of Gopher", _case(406.4, 0.34, 410.7, 0.28, 5.76e23)),
+        Case("the corrected fit of Besiroglu et al.", _case(482.01, 0.3478, 2085.43, 0.3658, 5.76e23)),
     ],
     properties=[
         Property("The whole budget is used: 6 N D is the number of operations.", _uses_the_budget),

@@ -1,7 +1,7 @@
 """Exercise: count the operations of a pass from the sizes of a model."""
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def count_flops(batch, length, width, inner, layers, vocab, training):
@@ -17,7 +17,7 @@ def count_flops(batch, length, width, inner, layers, vocab, training):
 
 
 def _model(each=2, products=2, pairs="square", head=True, back=2, maps=4, inward=2, head_per_layer=False, batched=True):
-    """A count whose settings are the mistakes."""
+    """A count whose settings are the misconceptions."""
 
     def count(batch, length, width, inner, layers, vocab, training):
         tokens = batch * length
@@ -180,15 +180,15 @@ this count without its third and fourth terms.""",
             question="Do two sequences of a batch share their scores?",
         ),
     ],
-    probes=[
-        Probe("one token, one layer", _case(1, 1, 2, 3, 1, 5, False)),
-        Probe("a batch of 2, length 5", _case(2, 5, 3, 7, 1, 11, False)),
-        Probe("two layers", _case(2, 5, 3, 7, 2, 11, False)),
-        Probe("the same, training", _case(2, 5, 3, 7, 2, 11, True)),
-        Probe("long and narrow", _case(3, 101, 2, 5, 2, 7, False)),
-        Probe("three layers, training", _case(5, 7, 11, 13, 3, 17, True)),
-        Probe("GPT-2, one sequence of 1024", _case(1, 1024, 768, 3072, 12, 50257, False)),
-        Probe("GPT-2, a training step", _case(8, 1024, 768, 3072, 12, 50257, True)),
+    cases=[
+        Case("one token, one layer", _case(1, 1, 2, 3, 1, 5, False)),
+        Case("a batch of 2, length 5", _case(2, 5, 3, 7, 1, 11, False)),
+        Case("two layers", _case(2, 5, 3, 7, 2, 11, False)),
+        Case("the same, training", _case(2, 5, 3, 7, 2, 11, True)),
+        Case("long and narrow", _case(3, 101, 2, 5, 2, 7, False)),
+        Case("three layers, training", _case(5, 7, 11, 13, 3, 17, True)),
+        Case("GPT-2, one sequence of 1024", _case(1, 1024, 768, 3072, 12, 50257, False)),
+        Case("GPT-2, a training step", _case(8, 1024, 768, 3072, 12, 50257, True)),
     ],
     properties=[
         Property("A training step has three times the operations of a forward pass.", _backward_costs_two_forwards),

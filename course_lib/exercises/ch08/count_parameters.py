@@ -2,8 +2,8 @@
 
 import math
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def count_parameters(vocab, width, inner, layers, positions, tied):
@@ -17,7 +17,7 @@ def count_parameters(vocab, width, inner, layers, positions, tied):
 
 
 def _model(head="untied", bias=True, maps=4, inward=2, norm=2, final=True, positions=True, norms=2, per_layer=True):
-    """A count whose settings are the mistakes."""
+    """A count whose settings are the misconceptions."""
 
     def count(vocab, width, inner, layers, n_positions, tied):
         attention = maps * (width * width + (width if bias else 0))
@@ -183,14 +183,14 @@ the description of the model is wrong.""",
             question="Do two layers share their weights?",
         ),
     ],
-    probes=[
-        Probe("one layer of width 2, tied", _case(5, 2, 3, 1, 7, True)),
-        Probe("the same, untied", _case(5, 2, 3, 1, 7, False)),
-        Probe("two layers of width 3", _case(11, 3, 7, 2, 5, True)),
-        Probe("three layers, inner width 13, untied", _case(17, 5, 13, 3, 19, False)),
-        Probe("width 128, two layers, a small vocabulary", _case(1000, 128, 512, 2, 64, True)),
-        Probe("GPT-2, the small one", _case(50257, 768, 3072, 12, 1024, True)),
-        Probe("GPT-2 with a head of its own", _case(50257, 768, 3072, 12, 1024, False)),
+    cases=[
+        Case("one layer of width 2, tied", _case(5, 2, 3, 1, 7, True)),
+        Case("the same, untied", _case(5, 2, 3, 1, 7, False)),
+        Case("two layers of width 3", _case(11, 3, 7, 2, 5, True)),
+        Case("three layers, inner width 13, untied", _case(17, 5, 13, 3, 19, False)),
+        Case("width 128, two layers, a small vocabulary", _case(1000, 128, 512, 2, 64, True)),
+        Case("GPT-2, the small one", _case(50257, 768, 3072, 12, 1024, True)),
+        Case("GPT-2 with a head of its own", _case(50257, 768, 3072, 12, 1024, False)),
     ],
     properties=[
         Property("Every further layer adds the same number.", _layers_are_alike),

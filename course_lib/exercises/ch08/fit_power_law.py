@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
-from course_lib.exercises.engine.tensors import normal
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from course_lib.exercises.tensors import normal
 
 
 def fit_power_law(x, y, floors):
@@ -24,7 +24,7 @@ def fit_power_law(x, y, floors):
 
 
 def _model(floor="each", error="log", pick="least", sign=-1, scale="value", line="least squares"):
-    """A fit whose settings are the mistakes."""
+    """A fit whose settings are the misconceptions."""
 
     def fit(x, y, floors):
         found = []
@@ -199,13 +199,13 @@ exponent is too small. The floor is the part that belongs to the text.""",
             question="What do the points in the middle change in your fit?",
         ),
     ],
-    probes=[
-        Probe("four exact points, three floors", _case(4, 1.5, 40.0, 0.5, [0.5, 1.0, 1.5], 0.0, 1)),
-        Probe("no floor is best", _case(5, 0.0, 9.0, 0.125, [0.0, 0.5, 1.0], 0.0, 2)),
-        Probe("five points with scatter", _case(5, 1.7, 60.0, 0.4, [0.0, 0.8, 1.2, 1.7], 0.004, 3)),
-        Probe("seven points with more scatter", _case(7, 1.2, 30.0, 0.3, [0.3, 0.6, 0.9, 1.2, 1.4], 0.01, 4)),
-        Probe("six points, many floors", _case(6, 0.9, 25.0, 0.25, [k / 20 for k in range(30)], 0.01, 5)),
-        Probe("five points, fifty floors", _case(5, 2.0, 80.0, 0.35, [k / 25 for k in range(50)], 0.01, 14)),
+    cases=[
+        Case("four exact points, three floors", _case(4, 1.5, 40.0, 0.5, [0.5, 1.0, 1.5], 0.0, 1)),
+        Case("no floor is best", _case(5, 0.0, 9.0, 0.125, [0.0, 0.5, 1.0], 0.0, 2)),
+        Case("five points with scatter", _case(5, 1.7, 60.0, 0.4, [0.0, 0.8, 1.2, 1.7], 0.004, 3)),
+        Case("seven points with more scatter", _case(7, 1.2, 30.0, 0.3, [0.3, 0.6, 0.9, 1.2, 1.4], 0.01, 4)),
+        Case("six points, many floors", _case(6, 0.9, 25.0, 0.25, [k / 20 for k in range(30)], 0.01, 5)),
+        Case("five points, fifty floors", _case(5, 2.0, 80.0, 0.35, [k / 25 for k in range(50)], 0.01, 14)),
     ],
     properties=[
         Property("Points without scatter give back their law.", _finds_the_law),

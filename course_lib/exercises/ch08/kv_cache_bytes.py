@@ -1,7 +1,7 @@
 """Exercise: repair a count of the bytes that a generator keeps."""
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def kv_cache_bytes(layers, batch, length, heads, kv_heads, head_width, number_bytes):
@@ -20,7 +20,7 @@ def _forgets():
 
 
 def _model(count="kv", kept=2, per_layer=True, per_sequence=True, per_token=True, number=True, unit=1):
-    """A count whose settings are the mistakes."""
+    """A count whose settings are the misconceptions."""
 
     def n_bytes(layers, batch, length, heads, kv_heads, head_width, number_bytes):
         total = kept * head_width * {"kv": kv_heads, "query": heads, "one": 1, "both": heads + kv_heads}[count]
@@ -163,15 +163,15 @@ machine filled with that in mind runs out of memory. Repair it.""",
             question="Which unit should the answer have?",
         ),
     ],
-    probes=[
-        Probe("one layer, one token, one head", _case(1, 1, 1, 1, 1, 3, 2)),
-        Probe("3 heads, each with its own keys", _case(1, 1, 5, 3, 3, 7, 2)),
-        Probe("6 query heads, 2 heads of keys", _case(1, 1, 5, 6, 2, 7, 2)),
-        Probe("3 layers, 2 sequences, 5 tokens", _case(3, 2, 5, 6, 2, 7, 4)),
-        Probe("one head of keys for all queries", _case(5, 3, 11, 4, 1, 13, 8)),
-        Probe("numbers of one byte", _case(3, 2, 7, 10, 5, 11, 1)),
-        Probe("GPT-2, 1024 tokens, float32", _case(12, 1, 1024, 12, 12, 64, 4)),
-        Probe("Llama 3 8B, 8192 tokens, bfloat16", _case(32, 1, 8192, 32, 8, 128, 2)),
+    cases=[
+        Case("one layer, one token, one head", _case(1, 1, 1, 1, 1, 3, 2)),
+        Case("3 heads, each with its own keys", _case(1, 1, 5, 3, 3, 7, 2)),
+        Case("6 query heads, 2 heads of keys", _case(1, 1, 5, 6, 2, 7, 2)),
+        Case("3 layers, 2 sequences, 5 tokens", _case(3, 2, 5, 6, 2, 7, 4)),
+        Case("one head of keys for all queries", _case(5, 3, 11, 4, 1, 13, 8)),
+        Case("numbers of one byte", _case(3, 2, 7, 10, 5, 11, 1)),
+        Case("GPT-2, 1024 tokens, float32", _case(12, 1, 1024, 12, 12, 64, 4)),
+        Case("Llama 3 8B, 8192 tokens, bfloat16", _case(32, 1, 8192, 32, 8, 128, 2)),
     ],
     properties=[
         Property("Four times the heads of keys and values take four times the bytes.", _groups_save),

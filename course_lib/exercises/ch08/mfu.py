@@ -1,7 +1,7 @@
 """Exercise: the share of a machine's peak that a training run uses."""
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.spec import Alternative, Exercise, Misconception, Probe, Property
+from course_lib.exercises.draw import Draw
+from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
 
 
 def mfu(parameters, layers, width, length, tokens_per_second, devices, peak):
@@ -11,7 +11,7 @@ def mfu(parameters, layers, width, length, tokens_per_second, devices, peak):
 
 
 def _model(weights=6, products=12, times=1, per="devices", sparse=1, percent=1, with_length=True, power=1):
-    """A utilisation whose settings are the mistakes."""
+    """A utilisation whose settings are the misconceptions."""
 
     def share(parameters, layers, width, length, tokens_per_second, devices, peak):
         a_token = weights * parameters + products * layers * width * (length if with_length else 1)
@@ -146,13 +146,13 @@ its three ingredients is often taken wrong.""",
             question="Does your number rise when the run becomes faster?",
         ),
     ],
-    probes=[
-        Probe("a small model on one device", _case(1000, 2, 5, 7, 11.0, 1, 1e5)),
-        Probe("the same on three devices", _case(1000, 2, 5, 7, 11.0, 3, 1e5)),
-        Probe("a long context", _case(1000, 3, 11, 501, 13.0, 2, 1e7)),
-        Probe("GPT-2 on one device", _case(124_439_808, 12, 768, 1024, 180_000.0, 1, 312e12)),
-        Probe("8 billion parameters on 64 devices", _case(8_030_261_248, 32, 4096, 8192, 500_000.0, 64, 989.4e12)),
-        Probe("the same, short context", _case(8_030_261_248, 32, 4096, 512, 600_000.0, 64, 989.4e12)),
+    cases=[
+        Case("a small model on one device", _case(1000, 2, 5, 7, 11.0, 1, 1e5)),
+        Case("the same on three devices", _case(1000, 2, 5, 7, 11.0, 3, 1e5)),
+        Case("a long context", _case(1000, 3, 11, 501, 13.0, 2, 1e7)),
+        Case("GPT-2 on one device", _case(124_439_808, 12, 768, 1024, 180_000.0, 1, 312e12)),
+        Case("8 billion parameters on 64 devices", _case(8_030_261_248, 32, 4096, 8192, 500_000.0, 64, 989.4e12)),
+        Case("the same, short context", _case(8_030_261_248, 32, 4096, 512, 600_000.0, 64, 989.4e12)),
     ],
     properties=[
         Property("Four devices with four times the tokens are used as well as one.", _devices_share),

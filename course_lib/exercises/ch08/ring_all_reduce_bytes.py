@@ -1,6 +1,6 @@
 """Question: what each process sends when gradients are summed in a ring."""
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 
 def _compute():

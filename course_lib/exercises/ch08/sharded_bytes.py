@@ -1,6 +1,6 @@
 """Question: what each process holds when the states of the optimizer are split."""
 
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.spec import Question, WrongAnswer
 
 
 def _compute():

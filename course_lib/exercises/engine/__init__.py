@@ -1,1 +1,1 @@
-"""The exercise engine: what an exercise is (`spec`), how an answer is run, compared, diagnosed and reported."""
+"""The exercise engine: how an answer is run, compared, diagnosed and reported. It works on specifications (`spec`)."""

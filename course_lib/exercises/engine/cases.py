@@ -1,17 +1,15 @@
-"""`Exercise.cases()`: the probes, to look at and to take apart."""
+"""The cases of an exercise with what a right answer gives, to look at and to take apart."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from course_lib.exercises.engine import show
-from course_lib.exercises.engine.bench import bench
+from course_lib.exercises.engine.diagnose import examiner
 from course_lib.exercises.engine.run import arguments
-
-if TYPE_CHECKING:
-    from course_lib.exercises.engine.spec import Exercise
+from course_lib.exercises.spec import Exercise
 
 FULL = 40
 """Largest tensor, in elements, that is printed in full."""
@@ -22,7 +20,7 @@ PREDICTED = "to be predicted"
 
 
 @dataclass(frozen=True)
-class Case:
+class ShownCase:
     """One case: its name, the arguments by name, and what a right answer returns (or the error that it raises)."""
 
     name: str
@@ -42,25 +40,25 @@ class Case:
         return "\n".join(lines)
 
 
-class Cases(Sequence[Case]):
+class Cases(Sequence[ShownCase]):
     """The cases of an exercise in the order in which the check tries them."""
 
     def __init__(self, exercise: Exercise) -> None:
         self._cases = []
-        for number, probe in enumerate(exercise.probes):
-            args, kwargs, names = arguments(probe, exercise)
-            right = bench(exercise).outcome((), number)
+        for number, case in enumerate(exercise.cases):
+            args, kwargs, names = arguments(case, exercise)
+            right = examiner(exercise).outcome((), number)
             named = dict(zip(names, [*args, *kwargs.values()], strict=True))
             expected = right.error if right.error is not None else right.value
-            self._cases.append(Case(probe.name, named, PREDICTED if exercise.kind == "predict" else expected))
+            self._cases.append(ShownCase(case.name, named, PREDICTED if exercise.kind == "predict" else expected))
 
     @overload
-    def __getitem__(self, index: int) -> Case: ...
+    def __getitem__(self, index: int) -> ShownCase: ...
 
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Case]: ...
+    def __getitem__(self, index: slice) -> Sequence[ShownCase]: ...
 
-    def __getitem__(self, index: int | slice) -> Case | Sequence[Case]:
+    def __getitem__(self, index: int | slice) -> ShownCase | Sequence[ShownCase]:
         """A case by its number."""
         return self._cases[index]
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import inspect
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from course_lib.exercises.engine.entry import Entry
-    from course_lib.exercises.engine.spec import Exercise, Question
+from course_lib.exercises.spec import Exercise, Question
 
 PRELUDE = """\
 import math
@@ -31,10 +30,8 @@ STUB = "raise NotImplementedError  # your code here"
 KIND = {"build": "Build", "debug": "Debug", "predict": "Predict", "measure": "Measure"}
 
 
-def prompt_markdown(entry: Entry) -> str:
+def prompt_markdown(entry: Exercise | Question) -> str:
     """The Markdown above the code cell."""
-    from course_lib.exercises.engine.spec import Question
-
     minutes = f"{entry.minutes} minute{'s' if entry.minutes > 1 else ''}"
     lines = [
         f"### Exercise: {entry.title}",
@@ -53,37 +50,22 @@ def prompt_markdown(entry: Entry) -> str:
     return "\n".join(lines) + "\n"
 
 
-def cell_source(entry: Entry) -> str:
+def cell_source(entry: Exercise | Question) -> str:
     """The code cell with the stub, or with the broken function of a debug exercise."""
-    from course_lib.exercises.engine.spec import Exercise, Question
-
     if isinstance(entry, Question):
         return f"answer = None  # your answer here: {form(entry)}\n{last_line(entry)}\n"
-    if not isinstance(entry, Exercise):
-        raise TypeError(f"entry: expected an Exercise or a Question, got {type(entry).__name__}")
     return _cell(entry, _source(entry.given) if entry.given is not None else stub(entry))
 
 
-def solved_cell_source(entry: Entry) -> str:
+def solved_cell_source(entry: Exercise | Question) -> str:
     """The code cell with the solution."""
-    from course_lib.exercises.engine.spec import Exercise, Question
-
     if isinstance(entry, Question):
         return f"answer = {entry.right!r}\n{last_line(entry)}\n"
-    if not isinstance(entry, Exercise):
-        raise TypeError(f"entry: expected an Exercise or a Question, got {type(entry).__name__}")
     return _cell(entry, _source(entry.reference))
 
 
-def answered_cell_source(entry: Exercise, body: str) -> str:
-    """The code cell with some other text in place of the stub."""
-    return _cell(entry, body)
-
-
-def last_line(entry: Entry) -> str:
+def last_line(entry: Exercise | Question) -> str:
     """The line of the cell that calls the check."""
-    from course_lib.exercises.engine.spec import Exercise
-
     if isinstance(entry, Exercise):
         return f"{entry.function_name} = ex.{entry.id}.check({entry.function_name})"
     return f"ex.{entry.id}.answer(answer)"
@@ -112,14 +94,10 @@ def stub(exercise: Exercise) -> str:
     return "\n".join(lines) + "\n"
 
 
-def solution_text(entry: Entry, *, alternatives: bool) -> str:
+def solution_text(entry: Exercise | Question, *, alternatives: bool) -> str:
     """The solution as text, with the other right ways if asked."""
-    from course_lib.exercises.engine.spec import Exercise, Question
-
     if isinstance(entry, Question):
         return f"The answer is {entry.right!r}.\n{entry.explanation.strip()}"
-    if not isinstance(entry, Exercise):
-        raise TypeError(f"entry: expected an Exercise or a Question, got {type(entry).__name__}")
     parts = [_source(entry.reference).rstrip()]
     if alternatives:
         for other in entry.alternatives:
@@ -143,24 +121,20 @@ def form(question: Question) -> str:
     return "a whole number" if isinstance(right, int) else "a number"
 
 
-def edition(entry: Entry) -> str:
-    """Eight hexadecimal digits that change with the prompt, the stub, the probes and the misconceptions."""
-    from course_lib.exercises.engine.spec import Exercise, Question
-
-    known = entry.__dict__.get("_edition")
-    if known is None:
-        digest = hashlib.sha256()
-        digest.update(f"{entry.id}\n{prompt_markdown(entry)}\n{cell_source(entry)}".encode())
-        if isinstance(entry, Exercise):
-            for probe in entry.probes:
-                digest.update(f"{probe.name}\n".encode())
-                digest.update(fingerprint(probe.make()))
-            for mistake in entry.misconceptions:
-                digest.update(f"{mistake.name} {dict(mistake.knobs)!r} {mistake.statement} {mistake.question}".encode())
-        elif isinstance(entry, Question):
-            digest.update(repr((entry.right, entry.choices, entry.tolerance, list(entry.wrong))).encode())
-        known = entry.__dict__["_edition"] = digest.hexdigest()[:8]
-    return known
+@functools.lru_cache(maxsize=128)
+def edition(entry: Exercise | Question) -> str:
+    """Eight hexadecimal digits that change with the prompt, the stub, the cases and the misconceptions."""
+    digest = hashlib.sha256()
+    digest.update(f"{entry.id}\n{prompt_markdown(entry)}\n{cell_source(entry)}".encode())
+    if isinstance(entry, Question):
+        digest.update(repr((entry.right, entry.choices, entry.tolerance, list(entry.wrong))).encode())
+        return digest.hexdigest()[:8]
+    for case in entry.cases:
+        digest.update(f"{case.name}\n".encode())
+        digest.update(fingerprint(case.make()))
+    for one in entry.misconceptions:
+        digest.update(f"{one.name} {dict(one.knobs)!r} {one.statement} {one.question}".encode())
+    return digest.hexdigest()[:8]
 
 
 def fingerprint(value: Any) -> bytes:

@@ -5,33 +5,32 @@ from __future__ import annotations
 import inspect
 import textwrap
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from course_lib.exercises.engine import guard, show
-from course_lib.exercises.engine.bench import NOT_ATTEMPTED, RIGHT, Bench, Failure, Finding
-from course_lib.exercises.engine.compare import equal_elements
+from course_lib.exercises.engine.cells import edition
+from course_lib.exercises.engine.compare import Rules, equal_elements
+from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, Failure, Finding
 from course_lib.exercises.engine.guard import OutOfMemory, RanAway
 from course_lib.exercises.engine.run import PRINTED_LINES, arguments
 from course_lib.exercises.engine.source import code_of, source_of
-
-if TYPE_CHECKING:
-    from course_lib.exercises.engine.spec import Exercise
+from course_lib.exercises.spec import Exercise
 
 FULL = 24
 """Largest tensor, in elements, that a message prints in full."""
 
 SMALL = 8
-"""Largest argument that is printed in full even where the mistake is known."""
+"""Largest argument that is printed in full even where the misconception is known."""
 
 CLEAR = ("error", "type", "shape", "dtype", "device", "mutation")
 """What needs no numbers to be understood, and nobody's help to be named."""
 
 
-def message(bench: Bench, finding: Finding, candidate: Any, keep: bool) -> str:
+def message(exercise: Exercise, finding: Finding, candidate: Any, keep: bool) -> str:
     """The whole text for a finding."""
-    exercise, failure = bench.exercise, finding.failure
+    failure = finding.failure
     if finding.verdict == RIGHT:
         return _right(exercise)
     if finding.verdict == NOT_ATTEMPTED:
@@ -41,7 +40,7 @@ def message(bench: Bench, finding: Finding, candidate: Any, keep: bool) -> str:
         )
     parts = [f"Not yet: {exercise.id}.", *_diagnosis(finding, candidate)]
     if failure is not None:
-        parts += ["", *_case(bench, failure, candidate, known=bool(finding.fits))]
+        parts += ["", *_case(exercise, failure, candidate, known=bool(finding.fits))]
     parts += ["", *_way_on(exercise, finding, keep)]
     if failure is not None and not finding.fits and failure.difference.aspect not in CLEAR:
         parts += ["", *issue_text(exercise, failure, candidate)]
@@ -55,7 +54,7 @@ def _right(exercise: Exercise) -> str:
     if exercise.dtypes:
         what.append("dtypes")
     what.append("a second call")
-    cases = f"all {len(exercise.probes)} cases" if len(exercise.probes) > 1 else "the case"
+    cases = f"all {len(exercise.cases)} cases" if len(exercise.cases) > 1 else "the case"
     return (
         f"Right: {exercise.id}. It agrees with the course's version on {cases} ({', '.join(what)}).\n"
         f"How the course writes it, and other right ways: ex.{exercise.id}.solution()"
@@ -66,10 +65,10 @@ def _diagnosis(finding: Finding, candidate: Any) -> list[str]:
     if finding.misuse:
         return [finding.misuse]
     thing = "class" if inspect.isclass(candidate) else "function"
-    if len(finding.mistakes) == 1:
-        return [f"Your {thing} behaves exactly like one that {finding.mistakes[0].statement}."]
-    if len(finding.mistakes) == 2:
-        first, second = finding.mistakes
+    if len(finding.misconceptions) == 1:
+        return [f"Your {thing} behaves exactly like one that {finding.misconceptions[0].statement}."]
+    if len(finding.misconceptions) == 2:
+        first, second = finding.misconceptions
         return [
             f"Your {thing} behaves exactly like one with two mistakes at once:",
             f"- it {first.statement};",
@@ -80,19 +79,19 @@ def _diagnosis(finding: Finding, candidate: Any) -> list[str]:
     return []
 
 
-def _case(bench: Bench, failure: Failure, candidate: Any, known: bool) -> list[str]:
+def _case(exercise: Exercise, failure: Failure, candidate: Any, known: bool) -> list[str]:
     """The smallest failing case: its arguments, what is expected, what came.
 
-    Fewer of the arguments' numbers are shown where the mistake is known, none where the difference is clear without.
+    Fewer of the numbers are shown where a misconception is named, none where the difference is clear without.
     """
-    exercise, printed = bench.exercise, failure.outcome.printed.rstrip().splitlines()
-    probe = exercise.probes[failure.probe]
-    lines = [f"The smallest case that shows it: {probe.name}.", f"  {_sentence(failure, candidate)}"]
+    printed = failure.outcome.printed.rstrip().splitlines()
+    case = exercise.cases[failure.case]
+    lines = [f"The smallest case that shows it: {case.name}.", f"  {_sentence(failure, candidate)}"]
     full = 0 if failure.difference.aspect in CLEAR else SMALL if known else FULL
-    args, kwargs, names = arguments(probe, exercise)
+    args, kwargs, names = arguments(case, exercise)
     named = zip(names, [*args, *kwargs.values()], strict=True)
     lines += [f"  {line}" for line in show.arguments_of(named, full)]
-    lines += [f"  {line}" for line in _both(bench, failure)]
+    lines += [f"  {line}" for line in _both(exercise, failure)]
     if printed:
         lines.append("  It printed:")
         lines += [f"      {show.without_addresses(line)}" for line in printed[:PRINTED_LINES]]
@@ -128,24 +127,25 @@ def _failing_line(error: BaseException, candidate: Any) -> str:
     return (own[-1].line or "") if own else ""
 
 
-def _both(bench: Bench, failure: Failure) -> list[str]:
+def _both(exercise: Exercise, failure: Failure) -> list[str]:
     """Expected and actual values, in full if small, else where they differ first."""
     difference, outcome, right = failure.difference, failure.outcome, failure.expected
-    if bench.exercise.kind == "predict":  # what is expected would be the answer
+    if exercise.kind == "predict":  # what is expected would be the answer
         return show.lines_of("yours", difference.actual, FULL) if difference.actual is not None else []
     if difference.aspect in CLEAR and right.error is None:
         lines = show.lines_of("expected", right.value, 0)
         return lines if outcome.error is not None else lines + show.lines_of("yours", outcome.value, 0)
     expected, actual = difference.expected, difference.actual
+    rules = Rules(exercise.dtypes, exercise.tolerance)
     if expected is None and actual is None:
         return []
     if isinstance(expected, Tensor) and isinstance(actual, Tensor) and expected.numel() > FULL:
-        return [show.first_difference(expected, actual, equal_elements(expected, actual, bench.rules))]
+        return [show.first_difference(expected, actual, equal_elements(expected, actual, rules))]
     what = ("expected gradient", "your gradient") if difference.aspect == "gradient" else ("expected", "yours")
     wanted = show.lines_of(what[0], expected, FULL) if expected is not None else []
     got = show.lines_of(what[1], actual, FULL)
     if isinstance(expected, Tensor) and isinstance(actual, Tensor) and wanted[1:] == got[1:]:  # equal to four digits
-        return [show.first_difference(expected, actual, equal_elements(expected, actual, bench.rules))]
+        return [show.first_difference(expected, actual, equal_elements(expected, actual, rules))]
     return wanted + got
 
 
@@ -161,12 +161,12 @@ def _way_on(exercise: Exercise, finding: Finding, keep: bool) -> list[str]:
 
 
 def issue_text(exercise: Exercise, failure: Failure, candidate: Any) -> list[str]:
-    """Text that a learner can hand in when no known mistake fits."""
-    case = exercise.probes[failure.probe].name
+    """Text that a learner can hand in when no misconception fits."""
+    case = exercise.cases[failure.case].name
     source = source_of(candidate).rstrip().splitlines() or ["(source not available)"]
     return [
         "No mistake that the course knows behaves like this. If you think your answer is right, or that its mistake",
         "deserves a name, please open an issue with this text:",
-        f"  Exercise {exercise.id}, edition {exercise.edition}, case: {case}. {failure.difference.sentence}",
+        f"  Exercise {exercise.id}, edition {edition(exercise)}, case: {case}. {failure.difference.sentence}",
         *(f"  | {line}".rstrip() for line in source[:80]),
     ]

@@ -1,13 +1,13 @@
-"""`Question.answer`: is it right, and if not, which known mistake leads to it."""
+"""Is the answer to a question right, and if not, which known wrong answer is it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from course_lib.exercises.engine import cells, session
-from course_lib.exercises.engine.bench import NOT_ATTEMPTED, RIGHT, WRONG
+from course_lib.exercises.engine import cells
 from course_lib.exercises.engine.compare import kind_of, plain
-from course_lib.exercises.engine.spec import Question, WrongAnswer
+from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG
+from course_lib.exercises.spec import Question, WrongAnswer
 
 
 def judge(question: Question, value: Any) -> tuple[str, WrongAnswer | None, str]:
@@ -26,15 +26,6 @@ def judge(question: Question, value: Any) -> tuple[str, WrongAnswer | None, str]
             hint = f"A question that leads out of it: ex.{question.id}.hint()"
             return WRONG, wrong, f"Not yet: {question.id}. That is {wrong.statement}.\n{hint}"
     return WRONG, None, f"Not yet: {question.id}. No mistake that the course knows leads to this answer.\n{hint}"
-
-
-def answer_question(question: Question, value: Any) -> None:
-    """Print the verdict and save the answer."""
-    verdict, wrong, text = judge(question, value)
-    print(text)
-    if verdict != NOT_ATTEMPTED:
-        source = f"answer = {normal(question, value)!r}\n{cells.last_line(question)}\n"
-        session.record(question, source, verdict, [wrong] if wrong is not None else [])
 
 
 def normal(question: Question, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Running a function on a probe and recording everything that a check compares."""
+"""Running a function on a case and recording everything that a check compares."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from course_lib.exercises.engine.compare import Rules, compare
 from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
-
-if TYPE_CHECKING:
-    from course_lib.exercises.engine.spec import Exercise, Probe
+from course_lib.exercises.spec import Case, Exercise
 
 Call = Callable[..., Any]
 PRINTED_LINES = 12
@@ -53,7 +51,7 @@ class Outcome:
 
 
 def bind(exercise: Exercise, candidate: Any) -> Call:
-    """The candidate as a function of a probe's arguments."""
+    """The candidate as a function of a case's arguments."""
     run = exercise.run
     if run is None:
         return candidate
@@ -82,9 +80,9 @@ def run_module(candidate: Any, config: Any, state: dict[str, Tensor], *inputs: A
     return torch.func.functional_call(module, state, inputs, options)
 
 
-def arguments(probe: Probe, exercise: Exercise) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
-    """The probe's arguments, made anew: positional, by keyword, and the names to call them by."""
-    made = probe.make()
+def arguments(case: Case, exercise: Exercise) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
+    """The case's arguments, made anew: positional, by keyword, and the names to call them by."""
+    made = case.make()
     if isinstance(made, dict):
         return (), made, list(made)
     return made, {}, argument_names(exercise, len(made))
@@ -104,10 +102,10 @@ def argument_names(exercise: Exercise, count: int) -> list[str]:
 
 
 def observe(
-    exercise: Exercise, call: Call, probe: Probe, guard: Guard | None = None, *, gradients: bool, twice: bool = False
+    exercise: Exercise, call: Call, case: Case, guard: Guard | None = None, *, gradients: bool, twice: bool = False
 ) -> Outcome:
-    """Call it on the probe and record the outcome. With a guard, output is captured and limits hold."""
-    args, kwargs, names = arguments(probe, exercise)
+    """Call it on the case and record the outcome. With a guard, output is captured and limits hold."""
+    args, kwargs, names = arguments(case, exercise)
     values = [*args, *kwargs.values()]
     versions = [_versions(value) for value in values]
     printed = io.StringIO()
@@ -120,7 +118,7 @@ def observe(
         outcome.error, outcome.printed = problem, printed.getvalue()
         return outcome
     outcome.printed = printed.getvalue()
-    fresh_args, fresh_kwargs, _ = arguments(probe, exercise)
+    fresh_args, fresh_kwargs, _ = arguments(case, exercise)
     fresh = [*fresh_args, *fresh_kwargs.values()]
     if not exercise.allow_mutation:
         changes = (
@@ -152,9 +150,9 @@ def observe(
     return outcome
 
 
-def leaf_names(probe: Probe, exercise: Exercise) -> list[str]:
+def leaf_names(case: Case, exercise: Exercise) -> list[str]:
     """A name for each tensor that takes part in the comparison of gradients."""
-    args, kwargs, names = arguments(probe, exercise)
+    args, kwargs, names = arguments(case, exercise)
     found = []
     for name, value in zip(names, [*args, *kwargs.values()], strict=True):
         if isinstance(value, dict):

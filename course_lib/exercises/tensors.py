@@ -1,4 +1,4 @@
-"""Tensors for probes: the same values on every machine and version, and short to print."""
+"""Tensors for cases: the same values on every machine and version, and short to print."""
 
 import functools
 

@@ -1,25 +1,25 @@
 """What an exercise is: the dataclasses that an author fills in, one exercise a module.
 
-The module `ch01/causal_mask.py` ends with `EXERCISE = Exercise(...)` (or `EXERCISE = Question(...)`), and its name
-stands in the list `EXERCISES` of `ch01/__init__.py`, which gives the order. `ch01/scaled_dot_product_attention.py` is
-the pattern to follow. Everything else is derived from it: the prompt, the stub and the solved cell of the notebook, the
-check, its messages, the hints, and the proofs in `tests/exercises`.
+It is pure data: `engine` works on it (run, compare, diagnose, say), and `handle` holds what a learner calls. The module
+`ch01/causal_mask.py` ends with `EXERCISE = Exercise(...)` (or `EXERCISE = Question(...)`), and its name stands in the
+list `EXERCISES` of `ch01/__init__.py`, which gives the order. `ch01/scaled_dot_product_attention.py` is the pattern to
+follow. Everything else is derived from it: the prompt, the stub and the solved cell of the notebook, the check, its
+messages, the hints, and the proofs in `tests/exercises`.
 
-How a check uses the parts: the learner's function and `model()` run on every probe, in order. If anything differs, the
+How a check uses the parts: the learner's function and `model()` run on every case, in order. If anything differs, the
 function is compared with `model(**knobs)` of each misconception, then of each two at once; the one that agrees on every
-probe is named. Otherwise the first broken property and the first failing probe are shown. So probes go from small to
-large, each misconception must differ on some probe from the right answer and from every other misconception, and no
-probe may rest on a value that rounding decides.
+case is named. Otherwise the first broken property and the first failing case are shown. So cases go from small to
+large, each misconception must differ on some case from the right answer and from every other misconception, and no
+case may rest on a value that rounding decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from course_lib.exercises.engine.draw import Draw
-from course_lib.exercises.engine.entry import Entry
+from course_lib.exercises.draw import Draw
 
 Kind = Literal["build", "debug", "predict", "measure"]
 
@@ -31,11 +31,11 @@ class Misconception:
     Args:
         name: short and unique in the exercise, in lower case with hyphens: "mask-after-softmax".
         knobs: the arguments of `model` that produce it. Two misconceptions that set the same knob exclude each other;
-            all other pairs are tried as two mistakes at once.
+            all other pairs are tried as two at once.
         statement: completes "Your function behaves exactly like one that …": a verb phrase, no capital, no full stop:
             "applies the mask after the softmax". It says what is wrong, never what would be right.
         question: one sentence that leads the learner out, ending in a question mark, without the fix. It is the first
-            hint after this mistake was recognised.
+            hint after this misconception was recognised.
     """
 
     name: str
@@ -45,14 +45,14 @@ class Misconception:
 
 
 @dataclass(frozen=True)
-class Probe:
-    """One fixed case on which the learner's function is compared with the right one.
+class Case:
+    """One fixed set of arguments on which the learner's function is compared with the right one.
 
     Args:
         name: what is special about it, as the learner will read it after "On the case": "3 queries, 5 keys, a causal
             mask".
         make: builds the arguments anew at each call: a tuple of positional arguments, or a dict of keyword arguments.
-            Tensors that require gradients take part in the comparison of gradients. Use `engine.tensors.normal`, whose
+            Tensors that require gradients take part in the comparison of gradients. Use `tensors.normal`, whose
             values are the same on every machine and have two decimals.
     """
 
@@ -66,7 +66,7 @@ class Property:
 
     Args:
         law: the law in one sentence, with capital and full stop: "A query never depends on a later token."
-        check: takes the learner's function (same arguments as the probes) and returns None if the law holds, else one
+        check: takes the learner's function (same arguments as the cases) and returns None if the law holds, else one
             concrete sentence: "Changing token 3 changed the output at position 1." An AssertionError raised inside
             counts as that sentence, so a law of `course_lib.testing` can be called; any other exception means that
             the law says nothing here.
@@ -89,7 +89,41 @@ class Alternative:
     function: Callable[..., Any]
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Entry:
+    """What `Exercise` and `Question` have in common; they explain the fields."""
+
+    id: str
+    chapter: int
+    title: str
+    kind: Kind
+    what: str
+    why: str
+    difficulty: int
+    minutes: int
+    hints: tuple[str, str, str]
+
+    def __post_init__(self) -> None:
+        """Reject fields that no exercise may have."""
+        if not self.id.isidentifier():
+            raise ValueError(f"id: expected an identifier, got {self.id!r}")
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind: expected one of {get_args(Kind)} in {self.id}, got {self.kind!r}")
+        if not 1 <= self.chapter <= 8:
+            raise ValueError(f"chapter: expected 1 to 8 in {self.id}, got {self.chapter}")
+        if not 1 <= self.difficulty <= 5:
+            raise ValueError(f"difficulty: expected 1 to 5 in {self.id}, got {self.difficulty}")
+        if self.minutes < 1:
+            raise ValueError(f"minutes: expected at least 1 in {self.id}, got {self.minutes}")
+        if len(self.hints) != 3:
+            raise ValueError(f"hints: expected three in {self.id} (question, pointer, skeleton), got {len(self.hints)}")
+
+    def __repr__(self) -> str:
+        """One line, without the solution and the misconceptions that the fields hold."""
+        return f"{self.id}: {self.title} ({self.kind}, difficulty {self.difficulty} of 5, about {self.minutes} min)"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Exercise(Entry):
     """A function (or class) that the learner writes ("build") or repairs ("debug").
 
@@ -108,20 +142,20 @@ class Exercise(Entry):
             F, nn, Tensor), of `setup` and of `helpers` may be used.
         model: hidden; `model(**knobs)` returns the function whose settings are the misconceptions; `model()` is right.
         misconceptions: at least five.
-        probes: ordered by size; never square (T, S, E, H, B all different), except where squareness is the point.
+        cases: ordered by size; never square (T, S, E, H, B all different), except where squareness is the point.
         properties: laws, the most telling first.
         alternatives: at least three.
         hints: exactly three: a question, a pointer (where to look, which fact to use), a skeleton in code with exactly
             one gap `____`. The first two quote no line of the solution; the skeleton lacks the decisive one.
         sample: draws random arguments for the proof that the solution, the model and the alternatives agree everywhere,
-            as `probe.make` would return them; see `Draw`.
+            as `case.make` would return them; see `Draw`.
         given: debug only: the broken function, named like the solution. It must be diagnosed as a misconception.
         blank: for a class: the methods whose bodies the learner writes; the others are given.
         setup: source lines at the top of the cell: imports or constants that the notebook does not already have.
         helpers: functions whose source stands in the cell above the stub, given to the learner.
         scaffold: comment lines at the top of the stub's body.
         run: how a candidate is called; `run(candidate, *arguments)`; a plain call unless given. For modules use
-            `engine.run.run_module`, whose probes are (constructor arguments, state dict, *forward arguments).
+            `engine.run.run_module`, whose cases are (constructor arguments, state dict, *forward arguments).
         gradients: compare gradients of a fixed random projection of the outputs.
         dtypes: compare the dtype of tensors, and int, float and bool of numbers.
         allow_mutation: the function may change its arguments.
@@ -133,21 +167,13 @@ class Exercise(Entry):
         cancelling: pairs of misconceptions that together are right again: (name, name) -> reason.
     """
 
-    id: str
-    chapter: int
-    title: str
     kind: Kind = "build"
-    what: str
-    why: str
-    difficulty: int
-    minutes: int
     reference: Callable[..., Any]
     model: Callable[..., Callable[..., Any]]
     misconceptions: Sequence[Misconception]
-    probes: Sequence[Probe]
+    cases: Sequence[Case]
     properties: Sequence[Property] = ()
     alternatives: Sequence[Alternative] = ()
-    hints: tuple[str, str, str]
     sample: Callable[[Draw], tuple[Any, ...] | dict[str, Any]]
     given: Callable[..., Any] | None = None
     blank: tuple[str, ...] = ()
@@ -166,40 +192,24 @@ class Exercise(Entry):
 
     def __post_init__(self) -> None:
         """Reject a specification that contradicts itself."""
-        self.validate_entry()
+        super().__post_init__()
         if (self.kind == "debug") != (self.given is not None):
             raise ValueError(f"given: expected for a debug exercise and no other, {self.id} is {self.kind}")
         names = [misconception.name for misconception in self.misconceptions]
         if len(set(names)) != len(names):
             raise ValueError(f"misconceptions: expected unique names in {self.id}, got {names}")
-        if not self.probes:
-            raise ValueError(f"probes: expected at least one in {self.id}")
+        if not self.cases:
+            raise ValueError(f"cases: expected at least one in {self.id}")
 
     @property
     def function_name(self) -> str:
         """The name that the notebook cell defines."""
         return self.reference.__name__
 
-    def check(self, candidate: Any, *, keep: bool = False) -> Any:
-        """Say whether `candidate` is right and, if not, which mistake it makes; return a function to go on with.
-
-        That is the learner's function if it is right, else the course's own, so the notebook runs to its end. With
-        keep=True it is the learner's even if wrong. Prints its findings and never raises on a wrong answer.
-        """
-        from course_lib.exercises.engine.check import check_answer
-
-        return check_answer(self, candidate, keep=keep)
-
-    def cases(self) -> Any:
-        """The cases that the check uses, as small tensors: shown in a notebook, and indexable as a list."""
-        from course_lib.exercises.engine.cases import Cases
-
-        return Cases(self)
-
 
 @dataclass(frozen=True, eq=False)
 class WrongAnswer:
-    """A wrong answer to a question that comes from a known mistake.
+    """A wrong answer to a question that comes from a misconception.
 
     Args:
         value: the number, shape or choice.
@@ -212,7 +222,7 @@ class WrongAnswer:
     question: str
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Question(Entry):
     """A question with one right answer: a number, a shape (tuple), True or False, or one of several choices.
 
@@ -231,33 +241,19 @@ class Question(Entry):
         explanation: Markdown; why the answer is what it is; shown after success and by `solution()`.
     """
 
-    id: str
-    chapter: int
-    title: str
     kind: Kind = "predict"
-    what: str
-    why: str
-    difficulty: int
-    minutes: int
     right: Any
     compute: Callable[[], Any] | None = None
     choices: Mapping[str, str] | None = None
     tolerance: float = 0.0
     form: str = ""
     wrong: Sequence[WrongAnswer]
-    hints: tuple[str, str, str]
     explanation: str
 
     def __post_init__(self) -> None:
         """Reject a specification that contradicts itself."""
-        self.validate_entry()
+        super().__post_init__()
         if self.kind not in ("predict", "measure"):
             raise ValueError(f"kind: expected 'predict' or 'measure' for the question {self.id}, got {self.kind!r}")
         if self.choices is not None and self.right not in self.choices:
             raise ValueError(f"right: expected one of {sorted(self.choices)} in {self.id}, got {self.right!r}")
-
-    def answer(self, value: Any = None) -> None:
-        """Say whether `value` is right and, if not, which known mistake leads to it. None means not attempted."""
-        from course_lib.exercises.engine.question import answer_question
-
-        answer_question(self, value)

@@ -1,7 +1,8 @@
-"""Deciding whether an answer is right and, if not, which mistake it makes."""
+"""Deciding whether an answer is right and, if not, which misconception it shows."""
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 from collections.abc import Collection, Iterator
@@ -12,7 +13,8 @@ from typing import Any
 from course_lib.exercises.engine.compare import Difference, Rules, compare, compare_gradients, kind_of
 from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
 from course_lib.exercises.engine.run import Outcome, arguments, bind, leaf_names, observe, quiet
-from course_lib.exercises.engine.spec import Exercise, Misconception
+from course_lib.exercises.engine.source import same_code
+from course_lib.exercises.spec import Exercise, Misconception
 
 RIGHT, WRONG, NOT_ATTEMPTED = "right", "wrong", "not attempted"
 SLIPS = (NameError, AttributeError, TypeError, SyntaxError, ImportError, NotImplementedError, RecursionError)
@@ -21,9 +23,9 @@ SLIPS = (NameError, AttributeError, TypeError, SyntaxError, ImportError, NotImpl
 
 @dataclass
 class Failure:
-    """A failing case: the probe's number, what differs, what the answer did and what is right."""
+    """A failing case: its number, what differs, what the answer did and what is right."""
 
-    probe: int
+    case: int
     difference: Difference
     outcome: Outcome
     expected: Outcome
@@ -53,14 +55,14 @@ class Finding:
     misuse: str = ""
 
     @property
-    def mistakes(self) -> tuple[Misconception, ...]:
+    def misconceptions(self) -> tuple[Misconception, ...]:
         """The misconceptions to name; empty if none fits."""
         return self.fits[0] if self.fits else ()
 
 
 @dataclass
-class Bench:
-    """An exercise with the outcomes of its model under every setting, computed when first needed."""
+class Examiner:
+    """Examines answers to one exercise; what its model does under every setting is computed once, when first needed."""
 
     exercise: Exercise
     _outcomes: dict[tuple[tuple[str, ...], int], Outcome] = field(default_factory=dict)
@@ -72,28 +74,28 @@ class Bench:
 
     @cached_property
     def _leaf_names(self) -> list[list[str]]:
-        return [leaf_names(probe, self.exercise) for probe in self.exercise.probes]
+        return [leaf_names(case, self.exercise) for case in self.exercise.cases]
 
     @cached_property
     def _functions(self) -> dict[tuple[str, ...], Any]:
         return {}
 
-    def outcome(self, mistakes: tuple[Misconception, ...], probe: int) -> Outcome:
-        """What the model with these mistakes does on a probe; without mistakes, what is right."""
-        names = tuple(mistake.name for mistake in mistakes)
-        if (names, probe) not in self._outcomes:
+    def outcome(self, misconceptions: tuple[Misconception, ...], case: int) -> Outcome:
+        """What the model with these misconceptions does on a case; without any, what is right."""
+        names = tuple(misconception.name for misconception in misconceptions)
+        if (names, case) not in self._outcomes:
             if names not in self._functions:
                 knobs: dict[str, Any] = {}
-                for mistake in mistakes:
-                    knobs |= mistake.knobs
+                for misconception in misconceptions:
+                    knobs |= misconception.knobs
                 self._functions[names] = bind(self.exercise, self.exercise.model(**knobs))
             call = self._functions[names]
-            self._outcomes[names, probe] = observe(self.exercise, call, self.exercise.probes[probe], gradients=True)
-        return self._outcomes[names, probe]
+            self._outcomes[names, case] = observe(self.exercise, call, self.exercise.cases[case], gradients=True)
+        return self._outcomes[names, case]
 
-    def difference(self, probe: int, outcome: Outcome) -> Difference | None:
+    def difference(self, case: int, outcome: Outcome) -> Difference | None:
         """In what the outcome differs from what is right; None if in nothing."""
-        expected = self.outcome((), probe)
+        expected = self.outcome((), case)
         if outcome.error is not None or expected.error is not None:
             return self._error_difference(expected, outcome)
         if found := compare(expected.value, outcome.value, self.rules):
@@ -101,12 +103,12 @@ class Bench:
         if outcome.changed != expected.changed:
             return Difference("mutation", f"It changes its argument {' and '.join(outcome.changed)} in place.")
         if outcome.gradients is not None and expected.gradients is not None:
-            names = self._leaf_names[probe]
+            names = self._leaf_names[case]
             if found := compare_gradients(expected.gradients, outcome.gradients, names, self.rules):
                 return found
         if not outcome.repeats:
             return Difference("repeat", "Called a second time with the same arguments, it returns something else.")
-        return self._cost_difference(probe, outcome)
+        return self._cost_difference(case, outcome)
 
     def _error_difference(self, expected: Outcome, outcome: Outcome) -> Difference | None:
         if expected.error is None:
@@ -118,10 +120,10 @@ class Bench:
             return None
         return Difference("error", f"It raises {type(outcome.error).__name__}; a {wanted} is expected.")
 
-    def _cost_difference(self, probe: int, outcome: Outcome) -> Difference | None:
+    def _cost_difference(self, case: int, outcome: Outcome) -> Difference | None:
         if self.exercise.flop_limit is None and self.exercise.element_limit is None:
             return None
-        args, kwargs, _ = arguments(self.exercise.probes[probe], self.exercise)
+        args, kwargs, _ = arguments(self.exercise.cases[case], self.exercise)
         for limit, spent, what in (
             (self.exercise.flop_limit, outcome.flops, "floating-point operations in its matrix products"),
             (self.exercise.element_limit, outcome.elements, "elements in the largest tensor that it makes"),
@@ -131,48 +133,48 @@ class Bench:
                 return Difference("cost", f"The result is right, at {spent} {what}; {allowed} are enough.")
         return None
 
-    def behaves_like(self, mistakes: tuple[Misconception, ...], probe: int, outcome: Outcome) -> bool:
-        """Whether the model with these mistakes does the same on this probe."""
-        model = self.outcome(mistakes, probe)
+    def behaves_like(self, misconceptions: tuple[Misconception, ...], case: int, outcome: Outcome) -> bool:
+        """Whether the model with these misconceptions does the same on this case."""
+        model = self.outcome(misconceptions, case)
         if model.error is not None or outcome.error is not None:
             return model.error is not None and outcome.error is not None and not isinstance(outcome.error, SLIPS)
         if compare(model.value, outcome.value, self.rules) or model.changed != outcome.changed:
             return False
-        if (self._cost_difference(probe, model) is None) != (self._cost_difference(probe, outcome) is None):
+        if (self._cost_difference(case, model) is None) != (self._cost_difference(case, outcome) is None):
             return False
         if model.gradients is None or outcome.gradients is None:
             return True
-        names = self._leaf_names[probe]
+        names = self._leaf_names[case]
         return compare_gradients(model.gradients, outcome.gradients, names, self.rules) is None
 
     def candidates(self, skip: Collection[str] = (), pairs: bool = True) -> Iterator[tuple[Misconception, ...]]:
         """Every single misconception, then every two that can occur together, in the author's order."""
-        known = [mistake for mistake in self.exercise.misconceptions if mistake.name not in skip]
-        yield from ((mistake,) for mistake in known)
+        known = [misconception for misconception in self.exercise.misconceptions if misconception.name not in skip]
+        yield from ((misconception,) for misconception in known)
         if pairs:
             for a, b in itertools.combinations(known, 2):
                 if not set(a.knobs) & set(b.knobs):
                     yield a, b
 
-    def diagnose(
+    def fits(
         self, outcomes: list[Outcome], first: int, skip: Collection[str] = (), pairs: bool = True
     ) -> list[tuple[Misconception, ...]]:
-        """The misconceptions that behave like the answer on every probe: all singles, else the first pair."""
+        """The misconceptions that behave like the answer on every case: all singles, else the first pair."""
         order = [first, *(index for index in range(len(outcomes)) if index != first)]
         found: list[tuple[Misconception, ...]] = []
-        for mistakes in self.candidates(skip, pairs):
-            if found and len(found[0]) < len(mistakes):
+        for misconceptions in self.candidates(skip, pairs):
+            if found and len(found[0]) < len(misconceptions):
                 break
-            if all(self.behaves_like(mistakes, index, outcomes[index]) for index in order):
-                found.append(mistakes)
-                if len(mistakes) == 2:
+            if all(self.behaves_like(misconceptions, index, outcomes[index]) for index in order):
+                found.append(misconceptions)
+                if len(misconceptions) == 2:
                     break
         return found
 
     def examine(self, candidate: Any, *, skip: Collection[str] = (), pairs: bool = True) -> Finding:
-        """Run the candidate on the probes and find out what is to be said. `skip` names unknown misconceptions."""
+        """Run the candidate on the cases and find out what is to be said. `skip` names unknown misconceptions."""
         exercise = self.exercise
-        for number in range(len(exercise.probes)):
+        for number in range(len(exercise.cases)):
             self.outcome((), number)  # before the limits hold: first use of torch may load libraries
         if not callable(candidate):
             return Finding(WRONG, misuse=f"check expects a function; it got {kind_of(candidate)}.")
@@ -180,8 +182,8 @@ class Bench:
         with Guard() as guard:
             outcomes: list[Outcome] = []
             failures: list[Failure] = []
-            for number, probe in enumerate(exercise.probes):
-                outcome = observe(exercise, call, probe, guard, gradients=True, twice=True)
+            for number, case in enumerate(exercise.cases):
+                outcome = observe(exercise, call, case, guard, gradients=True, twice=True)
                 if number == 0 and _is_stub(outcome):
                     return Finding(NOT_ATTEMPTED)
                 outcomes.append(outcome)
@@ -191,7 +193,7 @@ class Bench:
                         return Finding(WRONG, failures[-1])
             if not failures:
                 return Finding(RIGHT)
-            finding = Finding(WRONG, failures[0], fits=self.diagnose(outcomes, failures[0].probe, skip, pairs))
+            finding = Finding(WRONG, failures[0], fits=self.fits(outcomes, failures[0].case, skip, pairs))
             if not finding.fits:
                 finding.law = self._broken_law(call, guard)
         return finding
@@ -210,12 +212,17 @@ class Bench:
         return None
 
 
-def bench(exercise: Exercise) -> Bench:
-    """The bench of an exercise, kept with it."""
-    found = exercise.__dict__.get("_bench")
-    if found is None:
-        found = exercise.__dict__["_bench"] = Bench(exercise)
-    return found
+@functools.lru_cache(maxsize=128)
+def examiner(exercise: Exercise) -> Examiner:
+    """The examiner of an exercise, the same at every call."""
+    return Examiner(exercise)
+
+
+def diagnose(exercise: Exercise, candidate: Any) -> Finding:
+    """What is to be said about an answer; an unchanged stub or broken function is not attempted."""
+    if exercise.given is not None and same_code(candidate, exercise.given):
+        return Finding(NOT_ATTEMPTED)
+    return examiner(exercise).examine(candidate)
 
 
 def _is_stub(outcome: Outcome) -> bool:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from course_lib.exercises.engine import tensors
+from course_lib.exercises import tensors
 
 T = TypeVar("T")
 

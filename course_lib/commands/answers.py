@@ -1,0 +1,110 @@
+"""The learner's answers: `course check`, `hint`, `solution` and `reset`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from course_lib.desk import answers
+from course_lib.desk.finding import desk_or_none, the_desk
+from course_lib.desk.store import DeskError
+from course_lib.desk.tables import plural
+
+ExerciseId = Annotated[str, typer.Argument(help="The exercise, for example causal_mask.", metavar="ID")]
+
+
+def check(
+    context: typer.Context,
+    exercise_id: ExerciseId,
+    file: Annotated[Path | None, typer.Option(help="Check this file instead.", show_default=False)] = None,
+) -> None:
+    """Check the answer in your notebook, or in a file, and say which mistake it makes, as in the notebook.
+
+    Only the imports and definitions that the answer uses are run with it, not the whole notebook. Save the notebook
+    first. Exit code 0: right, 1: not right, 2: it could not be run.
+
+    Examples: `course check causal_mask` · `course check causal_mask --file answer.py`
+    """
+    from course_lib.desk import running
+
+    if file is not None:
+        handle = running.handle(exercise_id, desk_or_none(context.obj))
+        answer, folder = running.from_file(file), Path.cwd()
+    else:
+        desk = the_desk(context.obj)
+        handle = running.handle(exercise_id, desk)
+        answer, folder = running.from_notebook(desk, handle.spec.id), desk.folder
+    right = running.check(handle, answer, folder)
+    if not right and answer.missing:
+        typer.echo(running.explain_missing(answer.missing))
+    raise typer.Exit(0 if right else 1)
+
+
+def hint(context: typer.Context, exercise_id: ExerciseId) -> None:
+    """Give the next hint: a question, then a pointer, then a skeleton with one gap.
+
+    Example: `course hint causal_mask`
+    """
+    from course_lib.desk import running
+
+    desk = the_desk(context.obj)
+    handle = running.handle(exercise_id, desk)
+    running.recall(handle, desk)
+    handle.hint()
+
+
+def solution(
+    context: typer.Context,
+    exercise_id: ExerciseId,
+    reveal: Annotated[bool, typer.Option(help="Show it before the first attempt, too.")] = False,
+) -> None:
+    """Show the course's solution, once you have tried; after success also the other right ways.
+
+    Examples: `course solution causal_mask` · `course solution causal_mask --reveal`
+    """
+    from course_lib.desk import running
+
+    running.handle(exercise_id, the_desk(context.obj)).solution(reveal=reveal)
+
+
+def reset(
+    context: typer.Context,
+    exercise_ids: Annotated[list[str] | None, typer.Argument(help="The exercises.", metavar="[ID]…")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All exercises of all chapters; asks first.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Empty an exercise's cell again; the answer stays in answers/history.
+
+    Examples: `course reset causal_mask` · `course reset --all`
+    """
+    from course_lib.desk import running
+
+    desk = the_desk(context.obj)
+    if everything == bool(exercise_ids):
+        raise DeskError("name the exercises to reset, or --all; see `course reset --help`.")
+    there = answers.places(desk)
+    if everything:
+        names = list(there)
+        _confirm(f"Empty {plural(len(names), 'exercise cell')} in {desk.folder}? The answers are kept.", yes)
+    else:
+        names = [name.replace("-", "_") for name in exercise_ids or ()]
+        for name in names:
+            if name not in there:
+                running.spec_of(name)  # says so if there is no such exercise
+    changed = answers.reset(desk, names)
+    for name in changed:
+        typer.echo(f"{name}: empty again; the answer is kept in {desk.answers / 'history' / name}.")
+    if not changed:
+        typer.echo("Nothing to reset: no answer there.")
+    else:
+        typer.echo("If the notebook is open: File > Reload Notebook from Disk.")
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise DeskError(f"{question} Nobody can be asked here: add --yes.")
+    if not typer.confirm(question):
+        raise typer.Exit(1)

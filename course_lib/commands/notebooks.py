@@ -1,0 +1,179 @@
+"""The learner's notebooks: `course start`, `lab`, `status`, `next`, `update`, `rescue` and `doctor`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from course_lib.desk import copies, launch
+from course_lib.desk import rescue as rescuing
+from course_lib.desk.answers import places
+from course_lib.desk.doctor import examine
+from course_lib.desk.finding import desk_or_none, folder_to_start, the_desk
+from course_lib.desk.store import Desk
+from course_lib.desk.tables import describe, plural, print_findings, print_status
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def start(
+    context: typer.Context,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where; otherwise my/ of the repository, or ./my elsewhere.", show_default=False),
+    ] = None,
+) -> None:
+    """Make your desk: your own copies of the notebooks, without outputs, so that you predict before you run.
+
+    Run it again at any time: it adds what is missing and never changes what is there.
+
+    Examples: `course start` · `course start --folder ~/transformer`
+    """
+
+    _start(folder or folder_to_start(context.obj))
+
+
+def _start(folder: Path) -> Desk:
+
+    report = copies.create(folder.expanduser().absolute())
+    where = report.desk.folder
+    if report.added:
+        typer.echo(f"Added to {where}: {', '.join(report.added)}")
+    if report.replaced:
+        typer.echo(f"Put back, fresh: {', '.join(report.replaced)}. `course rescue` puts your saved answers into them.")
+    if report.present and not report.added and not report.replaced:
+        typer.echo(f"Your desk is ready in {where}.")
+    if report.older:
+        typer.echo(f"From an older edition: {', '.join(report.older)}. `course update` brings in the new one.")
+    _tell(report.problems)
+    return report.desk
+
+
+def _tell(problems: list[str]) -> None:
+    """Print problems and end with exit code 1 if there are any."""
+    for problem in problems:
+        typer.echo(f"course: {problem}", err=True)
+    if problems:
+        raise typer.Exit(1)
+
+
+def lab(
+    context: typer.Context,
+    chapter: Annotated[int | None, typer.Option(help="Open this chapter.", min=1, max=99, show_default=False)] = None,
+) -> None:
+    """Open JupyterLab at your desk, on the chapter you worked on last (at first, chapter 1).
+
+    Everything else you write is passed on to JupyterLab.
+
+    Examples: `course lab` · `course lab --chapter 2` · `course lab --no-browser --port 8899`
+    """
+
+    desk = _start(folder_to_start(context.obj))
+    command = launch.jupyterlab(desk, chapter, context.args)
+    sys.stdout.flush()
+    raise typer.Exit(launch.become(command, desk.folder, launch.environment(desk)))
+
+
+def status(
+    context: typer.Context,
+    chapter: Annotated[int | None, typer.Option(help="Only this chapter.", show_default=False)] = None,
+) -> None:
+    """Show every exercise with its kind, difficulty, minutes, state, attempts and hints.
+
+    Examples: `course status` · `course status --chapter 1`
+    """
+    from course_lib.exercises import registry
+    from course_lib.exercises.learner import Progress
+
+    desk = the_desk(context.obj)
+    entries = [entry for entry in registry.all_exercises() if chapter in (None, entry.chapter)]
+    print_status(Progress(lambda: desk).standings(entries))
+
+
+def next_exercise(context: typer.Context) -> None:
+    """Name the next exercise that you have not solved, and where it is.
+
+    Example: `course next`
+    """
+    from course_lib.exercises import registry
+    from course_lib.exercises.learner import Progress
+
+    desk = the_desk(context.obj)
+    standings = Progress(lambda: desk).standings(registry.all_exercises())
+    open_ones = [one for one in standings if not one.solved]
+    open_ones += [one for one in standings if one.solved and one.state != "solved"]  # against an older edition
+    if not open_ones:
+        typer.echo(f"All {plural(len(standings), 'exercise')} are solved.")
+        return
+    entry, state = open_ones[0].entry, open_ones[0].state
+    place = places(desk).get(entry.id)
+    where = (
+        f"{place.path.name}, cell {place.notebook['cells'][place.numbers[0]]['id']}"
+        if place
+        else "in no notebook of yours; `course update` adds what is new"
+    )
+    typer.echo(f"{entry.id}: {entry.title}")
+    typer.echo(
+        f"Chapter {entry.chapter}, {entry.kind}, difficulty {entry.difficulty} of 5, "
+        f"about {entry.minutes} minutes; {state}."
+    )
+    typer.echo(f"Where: {where}. Open it with `course lab --chapter {entry.chapter}`.")
+
+
+def update(context: typer.Context) -> None:
+    """Bring the present edition of the course into your copies; nothing of yours is lost.
+
+    Cells you did not touch follow the course. Cells you changed or added stay; where both changed, yours stays and the
+    new text is put below it. Every notebook is backed up first.
+
+    Example: `git pull` and then `course update`
+    """
+
+    reports = copies.update(the_desk(context.obj))
+    for report in reports:
+        for line in describe(report):
+            typer.echo(line)
+    if any(report.outcome == copies.UPDATED for report in reports):
+        typer.echo("If a notebook is open: File > Reload Notebook from Disk.")
+    if any(report.outcome == "failed" for report in reports):
+        raise typer.Exit(1)
+
+
+def rescue(context: typer.Context, yes: Yes = False) -> None:
+    """Bring work back: edits made in notebooks/ by mistake, damaged notebooks, answers from the history.
+
+    Everything is copied to your desk; only then, and only if you agree, are the course's own notebooks put back to
+    what they were.
+
+    Examples: `course rescue` · `course rescue --yes`
+    """
+
+    desk = desk_or_none(context.obj) or _start(folder_to_start(context.obj))
+    report = rescuing.rescue(desk)
+    for line in (*report.remarks, *report.lines):
+        typer.echo(line)
+    if report.filled:
+        typer.echo(f"Answers put back into their cells: {', '.join(report.filled)}.")
+    if report.restorable:
+        names = ", ".join(path.name for path in report.restorable)
+        if yes or (sys.stdin.isatty() and typer.confirm(f"Put {names} in notebooks/ back to the course's version?")):
+            backup = rescuing.restore_tracked(desk, report.restorable)
+            typer.echo(f"Restored: {names}. As they were: {backup}")
+        else:
+            typer.echo(f"Changed in notebooks/ and left as they are: {names}. `course rescue --yes` restores them.")
+    elif not (report.lines or report.filled or report.problems):
+        typer.echo("Nothing to rescue: no edits in the course's notebooks, and your desk is readable.")
+    _tell(report.problems)
+
+
+def doctor(context: typer.Context) -> None:
+    """Examine this machine and say what to do about each thing that is missing.
+
+    The exit code is 1 if something is missing that the course needs, and 0 if only comforts are.
+
+    Example: `course doctor`
+    """
+
+    if print_findings(examine(desk_or_none(context.obj))):
+        raise typer.Exit(1)
