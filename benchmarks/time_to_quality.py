@@ -27,14 +27,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from harness import RESULTS, environment, save, shared_machine
-from torch import Tensor, nn
+from parts import RunEmbedding, ShortAttention
+from torch import Tensor
 from torch.nn import functional as F
 
 from course_lib.data import CharTokenizer, tiny_shakespeare
-from course_lib.layers import BigramEmbedding
 from course_lib.training import Run, Silent, TrainingConfig, evaluate, tasks
 from course_lib.transformer import LanguageModel, TransformerConfig
-from course_lib.variants.short_attention import ShortAttention
 
 NAME = "time-to-quality"
 NANOGPT = 1.8857  # the loss that nanoGPT's own code reached here with its recipe
@@ -60,28 +59,7 @@ class Recipe:
     steps: int
     model: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
-    tables: tuple[int, ...] = ()  # lengths of the runs of characters that have a table, beyond pairs
-
-
-class RunEmbedding(BigramEmbedding):
-    """Tables with a vector for a token and those before it, added up: pairs, and longer runs that share rows."""
-
-    def __init__(self, lengths: tuple[int, ...], d_model: int, vocab_size: int, n_rows: int = 8192) -> None:
-        super().__init__(vocab_size**2, d_model, vocab_size)
-        self.longer = nn.ModuleDict({str(n): nn.Embedding(n_rows, d_model) for n in lengths})
-        for table in self.longer.values():
-            nn.init.zeros_(table.weight)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Look up the runs that end at each token: (B, T) -> (B, T, D)."""
-        found = super().forward(tokens)
-        for name, table in self.longer.items():
-            n, number = int(name), torch.zeros_like(tokens[:, int(name) - 1 :])  # (B, T - n + 1)
-            for i in range(n):
-                number = number * self.vocab_size + tokens[:, i : tokens.size(1) - n + 1 + i]
-            row = number * 2_654_435_761 % 2**32 % table.num_embeddings  # Knuth's multiplicative hash
-            found = found + F.pad(table(row), (0, 0, n - 1, 0))
-        return found
+    tables: tuple[int, ...] = ()  # lengths of the runs of characters that have a table
 
 
 class Windows:
@@ -152,7 +130,7 @@ def trained(text: Text, recipe: Recipe, seed: int) -> tuple[LanguageModel, float
     torch.manual_seed(seed)
     model = LanguageModel(TransformerConfig(**{**SHAPE, **GPT, **recipe.model}, vocab_size=text.vocab_size))
     if recipe.tables:
-        model.embedding.pairs = RunEmbedding(recipe.tables, SHAPE["d_model"], text.vocab_size)
+        RunEmbedding(recipe.tables, SHAPE["d_model"], text.vocab_size).join(model)
     settings = {"learning_rate": 1e-3, "warmup": min(100, recipe.steps // 5), "final_rate": 0.1, "log_every": 1000}
     config = TrainingConfig(**{**ADAMW, **settings, **recipe.training}, steps=recipe.steps)
     Run(model, tasks.LanguageModelling(), Windows(text.train, seed), config, shown=Silent()).train()
@@ -178,9 +156,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "outputs of layers start at zero": {"model": ZERO},
     "head not tied": {"model": {"tie_embeddings": False}},
     "Muon at 1.5e-2 for the matrices, AdamW at 1.5e-2 for the rest": {"training": MUON},
-    "a table for pairs of characters": {"model": {"bigram_rows": 65 * 65}},
-    "tables for pairs and triples": {"model": {"bigram_rows": 65 * 65}, "tables": (3,)},
-    "tables for pairs, triples and fours": {"model": {"bigram_rows": 65 * 65}, "tables": (3, 4)},
+    "a table for pairs of characters": {"tables": (2,)},
+    "tables for pairs and triples": {"tables": (2, 3)},
+    "tables for pairs, triples and fours": {"tables": (2, 3, 4)},
     "bfloat16, attention by two products": {
         "model": {"inner_attention": ShortAttention},
         "training": {"precision": "bfloat16"},

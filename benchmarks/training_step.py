@@ -39,6 +39,7 @@ from harness import (
     seconds,
     shared_machine,
 )
+from parts import ShortAttention
 from torch import Tensor, nn
 from torch.nn import functional as F
 from training_peers import (
@@ -56,7 +57,6 @@ from course_lib.scaling import count_flops, measure_roofline, mfu, published_pea
 from course_lib.training import TrainingConfig, build_optimizers, tasks, update
 from course_lib.training.updates import autocast
 from course_lib.variants import GPT
-from course_lib.variants.short_attention import ShortAttention
 
 NAIVE, NANO = "naive tutorial", "nanoGPT's way"
 ROWS = 128

@@ -22,7 +22,7 @@ _CHOICES: dict[str, Any] = {
     "init": Init,
 }
 _LEAST = dict.fromkeys(("d_model", "n_heads", "max_length", "relative_buckets", "relative_max_distance"), 1)
-_LEAST |= dict.fromkeys(("n_encoder_layers", "n_decoder_layers", "n_token_types", "bigram_rows"), 0)
+_LEAST |= dict.fromkeys(("n_encoder_layers", "n_decoder_layers", "n_token_types"), 0)
 _OPTIONAL_SIZES = ("n_kv_heads", "d_head", "d_ff", "vocab_size", "target_vocab_size", "window")
 
 # Fields that stand as another does, unless given.
@@ -80,7 +80,6 @@ class TransformerConfig:
     # Embeddings and head
     scale_embeddings: bool = True  # token vectors times sqrt(D)
     embedding_norm: bool = False
-    bigram_rows: int = 0  # of a table added to the token vectors, a row for the pair of a token and the one before
     n_token_types: int = 0  # rows of a table added to the token vectors, such as first and second sentence
     share_vocabulary: bool = False  # source and target have one table
     tie_embeddings: bool = True  # the head's weights are the target table

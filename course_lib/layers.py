@@ -149,33 +149,6 @@ class TokenEmbedding(nn.Module):
         return vectors if self.factor == 1.0 else vectors * self.factor
 
 
-class BigramEmbedding(nn.Module):
-    """A table with one trained vector for a token and the one before it, zero at the start.
-
-    Pairs share rows by a hash where there are more than rows. The first token has no pair. With padding on the left,
-    the first real token would see it: pad on the right.
-
-    Args:
-        n_rows: of the table; V * V gives each pair a row of its own.
-        d_model: width D.
-        vocab_size: V.
-    """
-
-    decays = False
-
-    def __init__(self, n_rows: int, d_model: int, vocab_size: int) -> None:
-        super().__init__()
-        self.vocab_size = vocab_size
-        self.weight = nn.Parameter(torch.zeros(n_rows, d_model))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Look up the pairs of token ids: (B, T) -> (B, T, D)."""
-        pair = tokens[:, :-1] * self.vocab_size + tokens[:, 1:]  # (B, T - 1)
-        if self.weight.size(0) < self.vocab_size**2:
-            pair = pair * 2_654_435_761 % 2**32  # Knuth's multiplicative hash spreads neighbours
-        return F.pad(F.embedding(pair % self.weight.size(0), self.weight), (0, 0, 1, 0))
-
-
 def build_attention(config: TransformerConfig, *, cross: bool = False) -> MultiHeadAttention:
     """Return the self-attention or the cross-attention that the config describes."""
     return MultiHeadAttention(

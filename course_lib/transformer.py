@@ -14,7 +14,7 @@ from course_lib.cache import DecoderCache
 from course_lib.config import TransformerConfig
 from course_lib.decoder import LayerWeights, TransformerDecoder
 from course_lib.encoder import TransformerEncoder
-from course_lib.layers import BigramEmbedding, TokenEmbedding, config_from_torch, init_weights
+from course_lib.layers import TokenEmbedding, config_from_torch, init_weights
 from course_lib.masks import padding_mask
 from course_lib.norms import build_norm
 from course_lib.positions import build_scheme
@@ -37,9 +37,6 @@ class Embedding(nn.Module):
             self.tokens = TokenEmbedding(vocab_size, config.d_model, scale=config.scale_embeddings)
         self.positions = build_scheme(config, "input")
         self.max_length = None if self.positions is None else self.positions.max_length
-        self.pairs: BigramEmbedding | None = None
-        if config.bigram_rows and vocab_size is not None:
-            self.pairs = BigramEmbedding(config.bigram_rows, config.d_model, vocab_size)
         self.token_types: TokenEmbedding | None = None
         if config.n_token_types:
             self.token_types = TokenEmbedding(config.n_token_types, config.d_model, scale=False)
@@ -65,11 +62,6 @@ class Embedding(nn.Module):
             what = "vectors (B, T, D)" if self.tokens is None else "ids (B, T)"
             raise ValueError(f"tokens: expected {what} with T of at least 1, got {tuple(tokens.shape)}")
         x = tokens if self.tokens is None else self.tokens(tokens)
-        if self.pairs is not None:
-            if offset:
-                raise ValueError("tokens: pairs need the token before, which a cache does not keep; go on without one")
-            pairs = self.pairs(tokens)  # (B, T, D)
-            x = x + (pairs if positions is None else pairs.masked_fill((positions == 0)[..., None], 0.0))
         if self.positions is not None:
             if positions is None:
                 end = offset + tokens.size(1)

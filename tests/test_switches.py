@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from course_lib import testing as laws
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.generation import generate
-from course_lib.layers import BigramEmbedding, FeedForward
+from course_lib.layers import FeedForward
 from course_lib.multi_head import MultiHeadAttention, split_heads
 from course_lib.transformer import LanguageModel, TransformerConfig
 
 V = 13
-SWITCHES = {"qk_norm": True, "activation": "relu2", "zero_residual_init": True, "bigram_rows": V * V}
+SWITCHES = {"qk_norm": True, "activation": "relu2", "zero_residual_init": True}
 
 
 def model(**switches):
@@ -64,29 +64,3 @@ def test_zero_outputs_make_each_layer_the_identity():
         rotation, _ = changed.decoder.position_inputs(x, None, 0, 5)
         torch.testing.assert_close(layer(x, rotation=rotation), x)
     assert any(p.abs().sum() > 0 for p in changed.decoder.layers.parameters())
-
-
-@pytest.mark.parametrize("rows", [V * V, 20])
-def test_pairs_have_their_rows(rows):
-    table = BigramEmbedding(rows, 3, V)
-    assert (table.weight == 0).all()
-    torch.nn.init.normal_(table.weight)
-    tokens = torch.randint(V, (2, 9))
-    found = table(tokens)
-    assert (found[:, 0] == 0).all()
-    for b in range(2):
-        for t in range(1, 9):
-            alone = table(tokens[b : b + 1, t - 1 : t + 1])[0, 1]
-            assert torch.equal(found[b, t], alone)
-    every = torch.cartesian_prod(torch.arange(V), torch.arange(V))
-    distinct = len({tuple(row) for row in table(every)[:, 1].tolist()})
-    assert distinct == (V * V if rows == V * V else len({tuple(row) for row in table.weight.tolist()}))
-
-
-def test_pairs_do_without_a_cache():
-    changed = model(bigram_rows=V * V)
-    with pytest.raises(ValueError, match="pairs need the token before"):
-        generate(changed, torch.tensor([[3, 4]]), max_new_tokens=3)
-    assert generate(changed, torch.tensor([[3, 4]]), max_new_tokens=3, use_cache=False).shape == (1, 5)
-    with pytest.raises(ValueError, match="bigram_rows"):
-        TransformerConfig(bigram_rows=-1)

@@ -69,8 +69,6 @@ class _Kept:
         if c.embedding_norm and c.norm != "none":
             total += self.norm(T)
         total += self.scheme.kept_bytes(c, T)
-        if c.bigram_rows:
-            total += self.batch * (T - 1) * 8  # pairs, int64
         return total
 
     def norm(self, T: int) -> int:

@@ -87,8 +87,7 @@ def _position_weights(config: TransformerConfig, *places: Place) -> int:
 
 def _count_embedding(count: Counter[str], config: TransformerConfig, V: int) -> None:
     """Add a table of V token vectors, learned positions and the norm after them."""
-    pairs = config.bigram_rows if config.vocab_size else 0
-    count["token tables"] += (V + pairs + config.n_token_types) * config.d_model
+    count["token tables"] += (V + config.n_token_types) * config.d_model
     count["positions"] += _position_weights(config, "input")
     if config.embedding_norm:
         count["norms"] += norm_parameters(config)

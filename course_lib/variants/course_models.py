@@ -25,6 +25,8 @@ COURSE_MODELS: dict[str, type[nn.Module]] = {
     "course_encoder": EncoderModel,
 }
 _SCALINGS = {kind.__name__: kind for kind in (LinearScaling, NTKScaling, DynamicNTKScaling, Llama3Scaling)}
+# Fields that older folders have, and the value with which they change nothing.
+_DROPPED = {"bigram_rows": 0}
 
 
 def config_to_dict(config: TransformerConfig) -> dict[str, Any]:
@@ -43,6 +45,10 @@ def config_to_dict(config: TransformerConfig) -> dict[str, Any]:
 
 def config_from_dict(fields: Mapping[str, Any]) -> TransformerConfig:
     """Read what `config_to_dict` wrote. Raises ValueError that names an unknown field."""
+    for name, neutral in _DROPPED.items():
+        if fields.get(name, neutral) != neutral:
+            raise ValueError(f"{name}: expected {neutral!r}, the course no longer builds it; got {fields[name]!r}")
+    fields = {name: value for name, value in fields.items() if name not in _DROPPED}
     known = {field.name for field in dataclasses.fields(TransformerConfig)}
     unknown = sorted(set(fields) - known)
     if unknown:

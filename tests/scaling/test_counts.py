@@ -86,7 +86,6 @@ def configs(draw, width=1):
         qkv_bias=draw(maybe),
         feed_forward_bias=draw(maybe),
         qk_norm=draw(st.booleans()),
-        bigram_rows=draw(st.sampled_from([0, 50])),
         embedding_norm=draw(st.booleans()),
         n_token_types=draw(st.sampled_from([0, 2])),
         share_vocabulary=share,

@@ -136,6 +136,20 @@ def test_a_field_of_another_version(tmp_path):
         from_pretrained(tmp_path)
 
 
+def test_a_field_that_is_gone_is_read_where_it_changed_nothing(tmp_path):
+    saved = LanguageModel(config())
+    save_pretrained(saved, tmp_path)
+    path = tmp_path / "config.json"
+    found = json.loads(path.read_text())
+    found["transformer"]["bigram_rows"] = 0
+    path.write_text(json.dumps(found))
+    assert from_pretrained(tmp_path).config == saved.config
+    found["transformer"]["bigram_rows"] = 50
+    path.write_text(json.dumps(found))
+    with pytest.raises(ValueError, match=r"config\.json: bigram_rows: expected 0, .*; got 50"):
+        from_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

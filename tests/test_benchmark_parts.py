@@ -1,4 +1,7 @@
-"""Attention by products equals the fused kernel, as far as half precision goes, and leaves all else to it."""
+"""The parts that benchmarks add to models: attention by products equals the fused kernel, and runs have their rows."""
+
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,7 +10,11 @@ from course_lib import testing as laws
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.masks import length_mask
 from course_lib.transformer import LanguageModel, TransformerConfig
-from course_lib.variants.short_attention import ShortAttention
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+from parts import RunEmbedding, ShortAttention
+
+V = 13
 
 
 def inputs(T=17, S=17, dtype=torch.bfloat16):
@@ -60,3 +67,37 @@ def test_laws_in_a_model_in_bfloat16():
 def test_bad_length():
     with pytest.raises(ValueError, match="longest: expected an integer"):
         ShortAttention(0)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_runs_have_their_rows(n):
+    table = RunEmbedding((n,), 3, V, n_rows=20)
+    weight = table.tables[str(n)].weight
+    assert (weight == 0).all()
+    torch.nn.init.normal_(weight)
+    tokens = torch.randint(V, (2, 9))
+    found = table(tokens)
+    assert (found[:, : n - 1] == 0).all()
+    for b in range(2):
+        for t in range(n - 1, 9):
+            alone = table(tokens[b : b + 1, t - n + 1 : t + 1])[0, -1]
+            assert torch.equal(found[b, t], alone)
+    every = torch.cartesian_prod(*[torch.arange(V)] * n)
+    distinct = len({tuple(row) for row in table(every)[:, -1].tolist()})
+    assert distinct == (V * V if n == 2 else 20)
+
+
+def test_runs_are_added_to_the_token_vectors():
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "n_heads": 2, "n_decoder_layers": 1, "vocab_size": V, "dropout": 0.0}
+    model = LanguageModel(TransformerConfig(**sizes, scale_embeddings=False))
+    tokens = torch.randint(V, (2, 7))
+    plain, before = model.embedding(tokens), sum(p.numel() for p in model.parameters())
+    runs = RunEmbedding((2, 3), 16, V)
+    runs.join(model)
+    assert torch.equal(model.embedding(tokens), plain)
+    for parameter in runs.parameters():
+        torch.nn.init.normal_(parameter)
+    torch.testing.assert_close(model.embedding(tokens), plain + runs(tokens))
+    laws.assert_causal(model, tokens)
+    assert sum(p.numel() for p in model.parameters()) == before + (V * V + 8192) * 16
