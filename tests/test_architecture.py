@@ -53,6 +53,7 @@ ONLY = {
 SLOW = {
     "torch": "two seconds, for commands that do without",
     "torch.distributed": "half a second, for runs on several devices only",
+    "torch.utils.benchmark": "half a second, to measure only",
     "torch.utils.flop_counter": "loads sympy",
     "torch.utils.tensorboard": "an optional dependency",
     "numpy": "a fifth of a second",

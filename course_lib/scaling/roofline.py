@@ -3,13 +3,13 @@
 Source: Williams, Waterman and Patterson 2009, "Roofline: An Insightful Visual Performance Model".
 """
 
-import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+
+from course_lib.checks import check_number
 
 # Dense peaks in FLOP/s and memory bandwidth in bytes/s of one device, as the makers' data sheets give them (their
 # larger numbers "with sparsity" are twice these). float32 means true float32, not TF32.
@@ -43,29 +43,28 @@ class Roofline(NamedTuple):
 
 
 def measure_roofline(
-    device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, *, rounds: int = 7
+    device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, *, seconds: float = 0.3
 ) -> Roofline:
     """Measure the roofline: the fastest of several square products, and of a copy too large for any cache.
 
     Args:
         device: where.
         dtype: of the matrices and of the copy.
-        rounds: repetitions of each; the median counts.
+        seconds: each is repeated for that long at least; the median counts.
     """
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"rounds: expected an integer of at least 1, got {rounds!r}")
+    check_number("seconds", seconds, above=0)
     device = torch.device(device)
     sizes = (512, 1024, 1536) if device.type == "cpu" else (4096, 8192)
     speeds = []
     for n in sizes:
         a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
         out = torch.empty_like(a)
-        speeds.append(2 * n**3 / _median_seconds(partial(torch.mm, a, b, out=out), device, rounds))
+        speeds.append(2 * n**3 / _median_seconds(partial(torch.mm, a, b, out=out), device, seconds))
     n_bytes = 2**27 if device.type == "cpu" else 2**30
     source = torch.ones(n_bytes // dtype.itemsize, device=device, dtype=dtype)
     target = torch.empty_like(source)
     moved = 2 * source.nbytes  # read and written
-    return Roofline(max(speeds), moved / _median_seconds(lambda: target.copy_(source), device, rounds))
+    return Roofline(max(speeds), moved / _median_seconds(lambda: target.copy_(source), device, seconds))
 
 
 def published_peak(device_name: str, dtype: str = "bfloat16") -> float:
@@ -93,20 +92,10 @@ def mfu(flops: float, seconds: float, peak: float) -> float:
     return flops / seconds / peak
 
 
-def _median_seconds(work: Callable[[], Any], device: torch.device, rounds: int) -> float:
-    """Of one call, after one that is not counted."""
-    taken = []
-    for _ in range(rounds + 1):
-        _wait(device)
-        began = time.perf_counter()
-        work()
-        _wait(device)
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken[1:])
+def _median_seconds(work: Callable[[], Any], device: torch.device, least: float) -> float:
+    """Of one call, of calls that take `least` seconds or more together."""
+    from torch.utils.benchmark import Timer
 
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+    wait = torch.mps.synchronize if device.type == "mps" else lambda: None  # for CUDA, Timer waits
+    timer = Timer("work(); wait()", globals={"work": work, "wait": wait}, num_threads=torch.get_num_threads())
+    return timer.blocked_autorange(min_run_time=least).median

@@ -3,19 +3,12 @@
 Source: Hu et al. 2022, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1, equation 3.
 """
 
-import json
 import math
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
-import safetensors
-import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from course_lib.files import write_atomic
 
 ATTENTION = ("qkv", "query", "key", "value", "output")
 """The linear maps of an attention, by their names in `MultiHeadAttention`."""
@@ -156,60 +149,6 @@ def remove_lora(model: nn.Module, *, keep: bool = True) -> None:
         _set(model, name, part.base)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
-
-
-def save_lora(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Write the updates alone to one safetensors file, with rank and alpha in its metadata."""
-    parts = _wrapped(model)
-    tensors = {
-        f"{name}.{kind}": getattr(part, kind).detach().contiguous()
-        for name, part in parts.items()
-        for kind in ("down", "up")
-    }
-    sizes = {name: [part.rank, part.alpha] for name, part in parts.items()}
-    write_atomic(path, safetensors.torch.save(tensors, {"format": "pt", "lora": json.dumps(sizes)}))
-
-
-def load_lora(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Read updates that `save_lora` wrote, into a model wrapped in the same places or a plain one, which is wrapped.
-
-    Raises ValueError that names the file and the tensor if they do not fit the model.
-    """
-    path = Path(path)
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            sizes = json.loads((file.metadata() or {}).get("lora", "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"path: {path} is not a whole safetensors file: {error}") from None
-    if sizes is None:
-        raise ValueError(f"path: {path} holds no updates written by save_lora")
-    existing = {name for name, part in model.named_modules() if isinstance(part, LoRALinear)}
-    if existing and existing != set(sizes):
-        raise ValueError(f"path: {path} has updates for {sorted(sizes)}, the model for {sorted(existing)}")
-    linear = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear | LoRALinear)}
-    for name, (rank, _) in sizes.items():
-        if name not in linear:
-            raise ValueError(f"path: {path} has an update for {name}, the model has no such linear map")
-        part = linear[name]
-        for kind, shape in (("down", (rank, part.in_features)), ("up", (part.out_features, rank))):
-            tensor = tensors.get(f"{name}.{kind}")
-            if tensor is None or tuple(tensor.shape) != shape:
-                got = "none" if tensor is None else tuple(tensor.shape)
-                raise ValueError(f"path: {path}, tensor {name}.{kind}: expected shape {shape}, got {got}")
-    if not existing:
-        for parameter in model.parameters():
-            parameter.requires_grad_(False)
-    for name, (rank, alpha) in sizes.items():
-        part = linear[name]
-        base = part.base if isinstance(part, LoRALinear) else part
-        if isinstance(part, LoRALinear):
-            part.unmerge()
-        wrapped = LoRALinear(base, rank, alpha=alpha, dropout=getattr(part, "dropout", 0.0)).train(part.training)
-        with torch.no_grad():
-            wrapped.down.copy_(tensors[f"{name}.down"])
-            wrapped.up.copy_(tensors[f"{name}.up"])
-        _set(model, name, wrapped)
 
 
 def _wrapped(model: nn.Module) -> dict[str, LoRALinear]:

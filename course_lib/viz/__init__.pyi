@@ -13,7 +13,6 @@ from .explorers.schedule import ScheduleExplorer as ScheduleExplorer
 from .explorers.stream import StreamExplorer as StreamExplorer
 from .figures import attention_map as attention_map
 from .figures import attention_steps as attention_steps
-from .figures import line_labels as line_labels
 from .figures import shape_badge as shape_badge
 from .style import palette as palette
 from .widgets import live as live

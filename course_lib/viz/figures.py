@@ -10,10 +10,8 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from course_lib.viz.arrays import LONGEST, Array, labels, mask_matrix, matrix, number, shorten
@@ -259,64 +257,6 @@ def softmax(scores: Array, visible: Array | None) -> Array:
     total = powers.sum(axis=-1, keepdims=True)
     weights: Array = np.divide(powers, total, out=np.zeros_like(powers), where=total > 0)  # an empty row stays zero
     return weights
-
-
-def line_labels(ax: Axes, *, gap: float = 4.0, format: Callable[[str], str] | None = None) -> None:
-    """Write each line's label at its right end, in its colour, moved apart where labels would touch; no legend needed.
-
-    Args:
-        ax: axes with lines that have a `label`; lines without one are left alone.
-        gap: points between the end of a line and its label.
-        format: turns a label into the text written.
-    """
-    ends = []
-    for line in ax.get_lines():
-        name = str(line.get_label())
-        points = np.column_stack([np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)])
-        points = points[np.isfinite(points).all(axis=1)]
-        if not name.startswith("_") and len(points) and line.get_visible():
-            ends.append((line, format(name) if format else name, points[-1]))
-    if not ends:
-        return
-    ax.figure.canvas.draw()  # the scale is final only after drawing
-    pixel = ax.figure.dpi / 72
-    size = plt.rcParams["legend.fontsize"]
-    height = 1.25 * (size if isinstance(size, int | float) else plt.rcParams["font.size"]) * pixel
-    places = [ax.transData.transform(point) for _, _, point in ends]
-    shifts = _spread([place[1] for place in places], height)
-    right = max(place[0] for place in places)
-    for (line, name, point), place, y in zip(ends, places, shifts, strict=True):
-        _write_label(ax, line, name, point, (right - place[0]) / pixel + gap, (y - place[1]) / pixel)
-    if (legend := ax.get_legend()) is not None:
-        legend.remove()
-
-
-def _write_label(ax: Axes, line: Line2D, name: str, point: Array, dx: float, dy: float) -> None:
-    text = ax.annotate(
-        name, xy=(point[0], point[1]), xytext=(dx, dy), textcoords="offset points", va="center", ha="left",
-        color=line.get_color(), fontsize=plt.rcParams["legend.fontsize"], annotation_clip=False,
-    )  # fmt: skip
-    text.set_path_effects([patheffects.withStroke(linewidth=2.5, foreground="white")])
-
-
-def _spread(places: list[float], distance: float) -> list[float]:
-    """Move places apart to at least `distance`, keeping their order and staying as near as can be."""
-    order = sorted(range(len(places)), key=lambda index: places[index])
-    blocks: list[tuple[float, list[int]]] = []  # (centre, members in order)
-    for index in order:
-        centre, members = places[index], [index]
-        while blocks and centre - (len(members) - 1) / 2 * distance < (
-            blocks[-1][0] + (len(blocks[-1][1]) - 1) / 2 * distance + distance
-        ):
-            _, before = blocks.pop()
-            members = before + members
-            centre = sum(places[member] for member in members) / len(members)
-        blocks.append((centre, members))
-    moved = list(places)
-    for centre, members in blocks:
-        for rank, member in enumerate(members):
-            moved[member] = centre + (rank - (len(members) - 1) / 2) * distance
-    return moved
 
 
 def shape_badge(ax: Axes, shape: str, xy: tuple[float, float], *, color: str = "#444444") -> None:

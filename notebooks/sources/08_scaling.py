@@ -396,7 +396,7 @@ def milliseconds(work, rounds=5):
 
 
 # %% id="machine-clock" tags=["not-compared:clock"]
-roofline = scaling.measure_roofline(rounds=3)
+roofline = scaling.measure_roofline()
 print(f"products: {roofline.flops_per_second / 1e9:.0f} GFLOP/s, copies: {roofline.bytes_per_second / 1e9:.1f} GB/s")
 print(f"ridge: {roofline.ridge:.1f} FLOP a byte")
 seconds = milliseconds(step) / 1e3

@@ -3,7 +3,6 @@
 import copy
 
 import pytest
-import safetensors.torch
 import torch
 from torch import nn
 
@@ -12,10 +11,8 @@ from course_lib.transformer import LanguageModel, TransformerConfig
 from course_lib.variants.lora import (
     LoRALinear,
     add_lora,
-    load_lora,
     merge_lora,
     remove_lora,
-    save_lora,
     unmerge_lora,
 )
 
@@ -94,26 +91,6 @@ def test_merging_changes_nothing_and_comes_undone(dtype):
     torch.testing.assert_close(model(TOKENS), expected)
 
 
-@pytest.mark.parametrize("into", ["plain", "wrapped"])
-def test_travels_alone(tmp_path, into):
-    model = small_model().eval()
-    other = copy.deepcopy(model)
-    add_lora(model, 2, alpha=4.0)
-    trained(model)
-    save_lora(model, tmp_path / "task.safetensors")
-    saved = safetensors.torch.load_file(tmp_path / "task.safetensors")
-    assert sum(t.numel() for t in saved.values()) == sum(p.numel() for p in model.parameters() if p.requires_grad)
-    if into == "wrapped":
-        add_lora(other, 3)  # of another rank
-        trained(other)
-        merge_lora(other)
-    load_lora(other, tmp_path / "task.safetensors")
-    torch.testing.assert_close(other(TOKENS), model(TOKENS))
-    assert {n for n, p in other.named_parameters() if p.requires_grad} == {
-        n for n, p in model.named_parameters() if p.requires_grad
-    }
-
-
 def test_fine_tunes():
     """With the same data, the updates alone bring the loss far down."""
     model = small_model(tie_embeddings=False)
@@ -127,50 +104,6 @@ def test_fine_tunes():
     with torch.no_grad():
         after = nn.functional.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.flatten())
     assert after < before / 2
-
-
-def damaged(tmp_path, change):
-    """A file of updates with one thing wrong."""
-    model = small_model()
-    add_lora(model, 2)
-    path = tmp_path / "task.safetensors"
-    save_lora(model, path)
-    change(path)
-    return path
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def other_shape(path):
-    with safetensors.safe_open(path, "pt") as file:
-        metadata = file.metadata()
-    tensors = safetensors.torch.load_file(path)
-    name = next(iter(sorted(tensors)))
-    tensors[name] = tensors[name][:, :-1].contiguous()
-    safetensors.torch.save_file(tensors, path, metadata)
-
-
-def no_metadata(path):
-    safetensors.torch.save_file(safetensors.torch.load_file(path), path)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (cut, "not a whole safetensors file"),
-        (other_shape, r"tensor .*\.down: expected shape \(2, 16\), got \(2, 15\)"),
-        (no_metadata, "holds no updates written by save_lora"),
-    ],
-)
-def test_a_bad_file_is_refused_by_name(tmp_path, change, message):
-    path, model = damaged(tmp_path, change), small_model()
-    state = copy.deepcopy(model.state_dict())
-    with pytest.raises(ValueError, match=message) as caught:
-        load_lora(model, path)
-    assert path.name in str(caught.value)
-    assert state.keys() == model.state_dict().keys()
 
 
 def test_bad_input_names_the_argument():

@@ -1,7 +1,6 @@
 """The course's figures show the numbers that torch gives."""
 
 import math
-from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.masks import causal_mask
-from course_lib.viz import attention_map, attention_steps, line_labels, palette, shape_badge
+from course_lib.viz import attention_map, attention_steps, palette, shape_badge
 from course_lib.viz.arrays import labels, mask_matrix, matrix, number
 from course_lib.viz.display import render
 from course_lib.viz.figures import arrow, softmax
@@ -164,33 +163,6 @@ def test_softmax_is_that_of_torch_and_zero_where_nothing_is_visible():
 def boxes(ax):
     renderer = ax.figure.canvas.get_renderer()
     return [text.get_window_extent(renderer) for text in ax.texts]
-
-
-def test_line_labels_stand_at_the_ends_in_order_without_touching():
-    fig, ax = plt.subplots()
-    ends = {"low": 0.10, "lower": 0.101, "high": 0.5, "mid": 0.102}
-    for name, end in ends.items():
-        ax.plot([0, 1], [0.3, end], label=name)
-    ax.plot([0, 1], [0.9, 0.9])  # no label: left alone
-    ax.legend()
-    line_labels(ax)
-    fig.canvas.draw()
-    assert texts(ax) == list(ends)
-    assert ax.get_legend() is None
-    found = dict(zip(ends, boxes(ax), strict=True))
-    heights = sorted(ends, key=ends.__getitem__)
-    for below, above in pairwise(heights):
-        assert found[above].y0 >= found[below].y1 - 1, (below, above)
-    assert all(box.x0 >= ax.transData.transform((1, 0))[0] for box in found.values())
-    assert [text.get_color() for text in ax.texts] == [line.get_color() for line in ax.get_lines()[:4]]
-
-
-def test_line_labels_need_no_lines():
-    _, ax = plt.subplots()
-    line_labels(ax)
-    ax.plot([math.nan], [math.nan], label="nothing to see")
-    line_labels(ax)
-    assert not ax.texts
 
 
 def test_badges_and_arrows_are_drawn():
