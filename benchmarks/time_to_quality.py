@@ -152,7 +152,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "learning rate 8e-3, linear to 0": {"training": FAST_RATE},
     "rotary positions, base 100": {"model": {"positions": "rotary", "rotary_base": 100.0}},
     "squared ReLU": {"model": {"activation": "relu2"}},
-    "QK-norm": {"model": {"qk_norm": True}},
+    "QK-norm": {"model": {"qk_norm": "unit"}},
     "outputs of layers start at zero": {"model": ZERO},
     "head not tied": {"model": {"tie_embeddings": False}},
     "Muon at 1.5e-2 for the matrices, AdamW at 1.5e-2 for the rest": {"training": MUON},

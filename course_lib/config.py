@@ -17,6 +17,7 @@ Init = Literal["xavier", "normal"]
 _CHOICES: dict[str, Any] = {
     "activation": Activation,
     "norm": NormKind,
+    "qk_norm": NormKind,
     "norm_place": NormPlace,
     "rotary_layout": RotaryLayout,
     "init": Init,
@@ -72,7 +73,7 @@ class TransformerConfig:
     qkv_bias: bool | None = None  # in those of queries, keys and values; `attention_bias` unless given
     feed_forward_bias: bool | None = None  # in the maps of the feed-forward; `bias` unless given
     attention_scale: float | None = None  # 1 / sqrt(E) unless given
-    qk_norm: bool = False  # queries and keys of each head to root mean square 1
+    qk_norm: NormKind = "none"  # of the queries and keys of each head: "unit", or one with trained weights
     residual: bool = True  # False only to see what breaks
     inner_attention: Callable[[], nn.Module] | None = None  # makes what attends in the heads of self-attention
     feed_forward: Callable[["TransformerConfig"], Any] | None = None  # makes what stands in for `FeedForward`

@@ -161,6 +161,7 @@ def build_attention(config: TransformerConfig, *, cross: bool = False) -> MultiH
         dropout=config.attention_drop,
         scale=config.attention_scale,
         qk_norm=config.qk_norm,
+        norm_eps=config.norm_eps,
         window=None if cross else config.window,
         fused=not cross,
         inner=None if cross or config.inner_attention is None else config.inner_attention(),

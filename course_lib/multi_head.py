@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.cache import KVCache
 from course_lib.masks import combine_masks, sliding_window_mask
+from course_lib.norms import NormKind, build_norm
 from course_lib.positions import Rotation, apply_rotary
 
 
@@ -49,7 +50,9 @@ class MultiHeadAttention(nn.Module):
         output_bias: whether the last of them does, `bias` unless given.
         dropout: probability of dropping an attention weight in training.
         scale: factor on the scores, 1 / sqrt(E) unless given (T5 uses 1).
-        qk_norm: bring each query and key to root mean square 1 first, which bounds the scores (Henry et al. 2020).
+        qk_norm: a norm over the width of each query and key, before they are turned, which bounds the scores: "unit"
+            brings them to root mean square 1 (Henry et al. 2020), the others of `build_norm` have trained weights.
+        norm_eps: of that norm.
         window: attend only to the `window` latest positions, the own one included; to window - 1 on either side in
             calls without `causal`. Self-attention only.
         fused: compute queries, keys and values of self-attention by one matrix product. A state dict of either form
@@ -71,7 +74,8 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
         scale: float | None = None,
-        qk_norm: bool = False,
+        qk_norm: NormKind = "none",
+        norm_eps: float = 1e-6,
         window: int | None = None,
         fused: bool = False,
         inner: nn.Module | None = None,
@@ -96,7 +100,7 @@ class MultiHeadAttention(nn.Module):
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.d_head = d_model // n_heads if d_head is None else d_head
         self.dropout, self.scale, self.window, self.fused = dropout, scale, window, fused
-        self.inner, self.qk_norm = inner, qk_norm
+        self.inner = inner
 
         d_query, d_key = n_heads * self.d_head, n_kv_heads * self.d_head
         self._widths = [d_query, d_key, d_key]
@@ -107,6 +111,8 @@ class MultiHeadAttention(nn.Module):
             self.key = nn.Linear(d_context, d_key, bias=bias)
             self.value = nn.Linear(d_context, d_key, bias=bias)
         self.output = nn.Linear(d_query, d_model, bias=bias if output_bias is None else output_bias)
+        self.query_norm = build_norm(qk_norm, self.d_head, eps=norm_eps, bias=False)
+        self.key_norm = build_norm(qk_norm, self.d_head, eps=norm_eps, bias=False)
         self.register_load_state_dict_pre_hook(_fuse_or_separate)
         self.reset_parameters()
 
@@ -184,19 +190,12 @@ class MultiHeadAttention(nn.Module):
         if context is None and self.fused:
             query, key, value = split_heads(self.qkv(x), H + 2 * G).split([H, G, G], dim=1)  # (B, H + 2 G, T, E), cut
         elif context is not None and cache is not None and cache.length > 0:
-            return self._normed(split_heads(self._linear(x, 0), H)), cache.keys, cache.values
+            return self.query_norm(split_heads(self._linear(x, 0), H)), cache.keys, cache.values
         else:
             context = x if context is None else context
             query = split_heads(self._linear(x, 0), H)
             key, value = split_heads(self._linear(context, 1), G), split_heads(self._linear(context, 2), G)
-        return self._normed(query), self._normed(key), value
-
-    def _normed(self, heads: Tensor) -> Tensor:
-        """Queries or keys (B, H, T, E) with root mean square 1, if `qk_norm`; without weights to train."""
-        if not self.qk_norm:
-            return heads
-        wide = heads.float() if heads.dtype == torch.float16 else heads  # squares must not overflow
-        return (wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + 1e-6)).to(heads.dtype)
+        return self.query_norm(query), self.key_norm(key), value
 
     def _linear(self, x: Tensor, which: int) -> Tensor:
         """One of the projections by itself: 0 query, 1 key, 2 value."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from course_lib.checks import check_choice
 
-NormKind = Literal["layer", "rms", "none"]
+NormKind = Literal["layer", "rms", "rms_offset", "unit", "none"]
 
 
 class LayerNorm(nn.Module):
@@ -39,26 +39,40 @@ class LayerNorm(nn.Module):
 class RMSNorm(nn.Module):
     """Each vector over its root mean square, times a trained weight; computed in float32 or better.
 
-    No mean is subtracted and nothing added: cheaper than LayerNorm. Source: Zhang and Sennrich 2019, equation 4.
+    No mean is subtracted and nothing added: cheaper than LayerNorm. With `offset` the weight is kept as its difference
+    from 1, which small numbers hold more exactly, and multiplies before the result is rounded, as Gemma publishes it.
+
+    Source: Zhang and Sennrich 2019, equation 4.
     """
 
-    def __init__(self, d_model: int, *, eps: float = 1e-6) -> None:
+    def __init__(self, d_model: int, *, eps: float = 1e-6, offset: bool = False) -> None:
         super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(d_model))
+        self.eps, self.offset = eps, offset
+        self.weight = nn.Parameter(torch.zeros(d_model) if offset else torch.ones(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis: (..., D) -> (..., D)."""
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
+        if self.offset:
+            return (normed * (1 + self.weight.to(normed.dtype))).to(x.dtype)
         return self.weight * normed.to(x.dtype)
 
 
+class UnitNorm(nn.Module):
+    """Each vector to root mean square 1; nothing is trained. Source: Henry et al. 2020, for queries and keys."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis: (..., E) -> (..., E)."""
+        wide = x.float() if x.dtype == torch.float16 else x  # squares must not overflow
+        return (wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
 def build_norm(kind: NormKind, d_model: int, *, eps: float = 1e-5, bias: bool = True) -> nn.Module:
-    """Return a norm over vectors of width D; `bias` is for LayerNorm, "none" changes nothing."""
+    """Return a norm over vectors of width D; `bias` is for LayerNorm, "none" changes nothing, "unit" trains nothing."""
     check_choice("kind", kind, get_args(NormKind))
     if kind == "layer":
         return nn.LayerNorm(d_model, eps=eps, bias=bias)
-    if kind == "rms":
-        return RMSNorm(d_model, eps=eps)
-    return nn.Identity()
+    if kind in ("rms", "rms_offset"):
+        return RMSNorm(d_model, eps=eps, offset=kind == "rms_offset")
+    return UnitNorm() if kind == "unit" else nn.Identity()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from transformers import LlamaConfig, T5Config
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 from transformers.models.t5.modeling_t5 import T5DenseGatedActDense, T5LayerNorm
 
@@ -44,10 +45,10 @@ def test_layer_norm_by_hand_equals_torch(scale, bias, parity):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("theirs", [nn.RMSNorm, LlamaRMSNorm, T5LayerNorm], ids=["torch", "Llama", "T5"])
+@pytest.mark.parametrize("theirs", [nn.RMSNorm, LlamaRMSNorm, T5LayerNorm, Gemma3RMSNorm])
 @pytest.mark.parametrize("scale", [1.0, 1e-3])
 def test_rms_norm_equals_others(theirs, dtype, scale, parity):
-    theirs, ours = theirs(D, eps=1e-6).to(dtype), RMSNorm(D).to(dtype)
+    theirs, ours = theirs(D, eps=1e-6).to(dtype), RMSNorm(D, offset=theirs is Gemma3RMSNorm).to(dtype)
     nn.init.normal_(theirs.weight)
     ours.load_state_dict(theirs.state_dict())
     found = laws.assert_equivalent(ours, theirs, torch.randn(B, T, D).to(dtype) * scale)
@@ -101,7 +102,7 @@ def test_feed_forward_laws(gated, obeys):
     laws.assert_counts(block, parameters=(3 if gated else 2) * D * F + (2 if gated else 1) * F + D)
 
 
-@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize("kind", ["layer", "rms", "rms_offset", "unit"])
 def test_norm_laws(kind, obeys):
     norm, x, name = build_norm(kind, D), torch.randn(B, T, D), f"norm, {kind}"
     laws.assert_finite(norm, x, scales=(0.0, 1e-6, 1.0, 1e4))
@@ -184,7 +185,11 @@ def test_init(init, scaled):
         (lambda: TokenEmbedding(V, D)(torch.tensor([[V]])), ValueError, "tokens: expected ids 0 to 16.*got 17 to 17"),
         (lambda: TokenEmbedding(V, D)(torch.tensor([[-1]])), ValueError, "tokens: expected ids 0 to 16.*got -1 to -1"),
         (lambda: TokenEmbedding(V, D)(torch.rand(1, 2)), TypeError, "tokens: expected integer token ids"),
-        (lambda: build_norm("batch", D), ValueError, "kind: expected one of layer, rms, none, got 'batch'"),
+        (
+            lambda: build_norm("batch", D),
+            ValueError,
+            "kind: expected one of layer, rms, .*none, got 'batch'",
+        ),
         (
             lambda: config_from_torch(nn.TransformerEncoderLayer(D, 4, activation=torch.tanh)),
             ValueError,

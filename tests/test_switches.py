@@ -12,7 +12,7 @@ from course_lib.multi_head import MultiHeadAttention, split_heads
 from course_lib.transformer import LanguageModel, TransformerConfig
 
 V = 13
-SWITCHES = {"qk_norm": True, "activation": "relu2", "zero_residual_init": True}
+SWITCHES = {"qk_norm": "unit", "activation": "relu2", "zero_residual_init": True}
 
 
 def model(**switches):
@@ -35,7 +35,7 @@ def test_models_with_a_switch_are_causal_and_differ(name):
 
 def test_qk_norm_is_attention_of_normed_heads(device):
     torch.manual_seed(0)
-    block = MultiHeadAttention(12, 3, qk_norm=True).to(device)
+    block = MultiHeadAttention(12, 3, qk_norm="unit").to(device)
     x = 5 * torch.randn(2, 5, 12, device=device)
     query, key, value = (split_heads(part(x), 3) for part in (block.query, block.key, block.value))
     query, key = (t / t.square().mean(-1, keepdim=True).sqrt() for t in (query, key))
@@ -44,8 +44,9 @@ def test_qk_norm_is_attention_of_normed_heads(device):
     assert torch.allclose(block(x), block(x.bfloat16().float()), atol=0.1)
 
 
-def test_qk_norm_with_a_cache_is_without():
-    changed = model(qk_norm=True)
+@pytest.mark.parametrize("kind", ["unit", "rms", "rms_offset", "layer"])
+def test_qk_norm_with_a_cache_is_without(kind):
+    changed = model(qk_norm=kind)
     tokens = torch.randint(V, (2, 6))
     texts = [generate(changed, tokens, max_new_tokens=5, temperature=0, use_cache=cached) for cached in (True, False)]
     assert torch.equal(*texts)

@@ -11,6 +11,7 @@ F feed-forward width, V vocabulary.
 import torch
 
 from course_lib.config import TransformerConfig
+from course_lib.norms import NormKind
 from course_lib.positions import SCHEMES
 from course_lib.scaling.parameters import Architecture, check_countable
 
@@ -72,11 +73,14 @@ class _Kept:
         return total
 
     def norm(self, T: int) -> int:
-        """Input, statistics and, for RMSNorm, the vectors before their weights."""
-        D, n = self.config.d_model, self.batch * T
-        if self.config.norm == "none":
+        """What a norm of the stream keeps."""
+        return self.batch * T * self.normed(self.config.norm, self.config.d_model)
+
+    def normed(self, kind: NormKind, size: int) -> int:
+        """What a norm keeps of each vector: input, statistics and, for RMSNorm, the vector before its weights."""
+        if kind == "none":
             return 0
-        return n * D * self.width + n * 2 * 4 if self.config.norm == "layer" else n * 2 * D * self.width + n * 4
+        return (2 if kind in ("rms", "rms_offset") else 1) * size * self.width + (2 if kind == "layer" else 1) * 4
 
     def sublayer(self, T: int) -> int:
         """What is kept around attention or feed-forward: what it reads, and the norm's part."""
@@ -98,21 +102,23 @@ class _Kept:
         heads = n * H * E * self.width
         projections = n * (H + 2 * G) * E * self.width
         copies = 2 * heads if G < H else 0  # keys and values for each head of a group
-        norms = n * (H + G) * 4 if c.qk_norm else 0  # one number for each normed query and key
+        normed = c.qk_norm != "none"
+        norms = n * (H + G) * (self.normed(c.qk_norm, E) - E * self.width) if normed else 0  # beside the projections
         turned, biased = (self.scheme.acts_on == place for place in ("queries and keys", "scores"))
+        reordered = turned or c.qk_norm == "layer"  # queries, and with them the output, head by head in memory
         if biased and self.scheme.n_weights(c):  # fused kernels cannot train a bias: the weights are formed
             kept = 4 * heads + n * H * T * self.width + (T * T + T if causal else 0)
-            return kept + (projections + norms if c.qk_norm else 0)
-        if turned or c.qk_norm:  # queries and keys are not what the projections gave
-            kept = heads + (copies or heads) + (projections if c.qk_norm or G == H else 0) + norms
-            kept += heads if turned else 0  # the output, in another order in memory than merging needs
+            return kept + (projections + norms if normed else 0)
+        if turned or normed:  # queries and keys are not what the projections gave
+            kept = heads + (copies or heads) + (projections if normed or G == H else 0) + norms
+            kept += heads if reordered else 0  # the output in the order that merging needs
         else:
             kept = projections + copies
         masked = (c.window is not None and c.window < T) or (biased and causal)
         table = 0
         if masked:
             table = (H if biased else 1) * T * T * self.width + T
-            table += 0 if turned else heads  # the output before rows without a key are set to zero
+            table += 0 if reordered else heads  # the output before rows without a key are set to zero
         return kept + n * H * 4 + heads + table
 
     def cross_attention(self, T: int, S: int) -> int:
@@ -121,9 +127,9 @@ class _Kept:
         E, H, G = c.head_width, c.n_heads, c.kv_heads
         kv = self.batch * S * (H if G < H else G) * E * self.width
         kept = 2 * kv + self.batch * T * (2 * H * E * self.width + H * 4)
-        if c.qk_norm:  # its inputs, and one number for each
-            kept += self.batch * (T * H + S * G) * E * self.width + self.batch * (T * H + S * G) * 4
-        return kept
+        if c.qk_norm == "layer":
+            kept += self.batch * T * H * E * self.width  # the output in the order that merging needs
+        return kept + self.batch * (T * H + S * G) * self.normed(c.qk_norm, E)
 
     def feed_forward(self, T: int) -> int:
         """The inner vectors: before and after the activation, and the gate's."""

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Literal, get_args
 
 from course_lib.config import TransformerConfig
+from course_lib.norms import NormKind
 from course_lib.positions import SCHEMES, Place
 
 Architecture = Literal["decoder", "encoder", "encoder-decoder"]
@@ -52,10 +53,10 @@ def check_countable(config: TransformerConfig, architecture: str) -> None:
 
 
 def attention_parameters(config: TransformerConfig) -> int:
-    """Parameters of one `MultiHeadAttention`: the maps to queries, keys and values, and back."""
+    """Parameters of one `MultiHeadAttention`: the maps to queries, keys and values, and back, and norms inside."""
     D, E, H, G = config.d_model, config.head_width, config.n_heads, config.kv_heads
     biases = (H * E + 2 * G * E if config.input_bias else 0) + (D if config.output_bias else 0)
-    return D * H * E + 2 * D * G * E + H * E * D + biases
+    return D * H * E + 2 * D * G * E + H * E * D + biases + 2 * _norm_weights(config.qk_norm, E)
 
 
 def feed_forward_parameters(config: TransformerConfig) -> int:
@@ -67,8 +68,12 @@ def feed_forward_parameters(config: TransformerConfig) -> int:
 
 def norm_parameters(config: TransformerConfig) -> int:
     """Parameters of one norm of the width D."""
-    D = config.d_model
-    return {"layer": 2 * D if config.bias else D, "rms": D, "none": 0}[config.norm]
+    biases = config.d_model if config.norm == "layer" and config.bias else 0
+    return _norm_weights(config.norm, config.d_model) + biases
+
+
+def _norm_weights(kind: NormKind, width: int) -> int:
+    return 0 if kind in ("unit", "none") else width
 
 
 def _count_stack(count: Counter[str], config: TransformerConfig, n_layers: int, n_attentions: int) -> None:

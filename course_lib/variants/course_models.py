@@ -53,6 +53,8 @@ def config_from_dict(fields: Mapping[str, Any]) -> TransformerConfig:
     unknown = sorted(set(fields) - known)
     if unknown:
         raise ValueError(f"{unknown[0]}: not a field of TransformerConfig")
+    if isinstance(fields.get("qk_norm"), bool):  # as it was before it named a norm
+        fields = {**fields, "qk_norm": "unit" if fields["qk_norm"] else "none"}
     scaling = fields.get("rotary_scaling")
     if scaling is None:
         return TransformerConfig(**fields)

@@ -126,6 +126,19 @@ def test_what_cannot_be_saved():
         save_pretrained(LanguageModel(config(feed_forward=lambda config: torch.nn.Identity())), "nowhere")
 
 
+@pytest.mark.parametrize(("old", "new"), [(True, "unit"), (False, "none")])
+def test_a_folder_from_when_qk_norm_was_a_switch(old, new, tmp_path):
+    model = LanguageModel(config(qk_norm=new)).eval()
+    save_pretrained(model, tmp_path)
+    path = tmp_path / "config.json"
+    found = json.loads(path.read_text())
+    found["transformer"]["qk_norm"] = old
+    path.write_text(json.dumps(found))
+    other = from_pretrained(tmp_path)
+    assert other.config == model.config
+    assert torch.equal(run(model), run(other))
+
+
 def test_a_field_of_another_version(tmp_path):
     save_pretrained(LanguageModel(config()), tmp_path)
     path = tmp_path / "config.json"
