@@ -112,8 +112,12 @@ class SinusoidalPositionalEncoding(_Frequencies):
 
     def forward(self, positions: Tensor) -> Tensor:
         """Encode integer positions: (..., T) -> float32 (..., T, D)."""
-        angles = self.angles(positions)  # (..., T, D / 2)
-        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)  # (..., T, D / 2, 2) -> (..., T, D)
+        return sines_and_cosines(self.angles(positions))
+
+
+def sines_and_cosines(angles: Tensor) -> Tensor:
+    """The sine and the cosine of each angle, side by side: (..., D / 2) -> (..., D)."""
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)  # (..., D / 2, 2) -> (..., D)
 
 
 def position_shift_matrix(shift: int, d_model: int, *, base: float = 10000.0) -> Tensor:

@@ -14,19 +14,12 @@ LINES = 400
 
 FLOORS = [
     {"checks", "files", "masks", "norms", "testing", "data", "viz"},
-    {
-        "attention",
-        "multi_head",
-        "cache",
-        "layers",
-        "positions",
-        "rotary_scaling",
-        "config",
-    },  # layers read the config, so it lies here
+    # layers read the config, so it lies here
+    {"attention", "multi_head", "cache", "layers", "positions", "rotary_scaling", "config"},
     {"encoder", "decoder", "transformer"},
     {"generation", "variants"},
     {"training", "scaling"},
-    {"exercises"},
+    {"exercises", "explorers"},
     {"desk"},
     {"commands", "cli"},
 ]
@@ -45,7 +38,7 @@ ONLY = {
     "rotary_scaling": set(),
     "testing": set(),
     "data": {"checks", "files"},
-    "viz": {"checks", "files", "masks"},
+    "viz": {"checks", "files"},
     "desk": {"checks", "files", "exercises"},
 }
 

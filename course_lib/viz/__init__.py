@@ -1,4 +1,4 @@
-"""Figures, explorers and live widgets. They take tensors and plain Python values, never a model.
+"""Figures and live widgets. They take tensors and plain Python values, never a model.
 
 Nothing heavy is imported until a name is used.
 """

@@ -1,16 +1,4 @@
 from .display import show as show
-from .explorer import Explorer as Explorer
-from .explorers.attention import AttentionExplorer as AttentionExplorer
-from .explorers.cost import CostExplorer as CostExplorer
-from .explorers.decoding import DecodingExplorer as DecodingExplorer
-from .explorers.heads import HeadExplorer as HeadExplorer
-from .explorers.mask import MaskComposer as MaskComposer
-from .explorers.pattern import PatternExplorer as PatternExplorer
-from .explorers.position import PositionExplorer as PositionExplorer
-from .explorers.product import ProductExplorer as ProductExplorer
-from .explorers.sampling import SamplingExplorer as SamplingExplorer
-from .explorers.schedule import ScheduleExplorer as ScheduleExplorer
-from .explorers.stream import StreamExplorer as StreamExplorer
 from .figures import attention_map as attention_map
 from .figures import attention_steps as attention_steps
 from .figures import shape_badge as shape_badge

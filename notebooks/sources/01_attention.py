@@ -54,7 +54,7 @@ from course_lib import exercises as ex
 from course_lib import masks, testing
 from course_lib.attention import CausalSelfAttention, CrossAttention, QKVProjection, SelfAttention
 from course_lib.data import associative_recall, noise_floor, noise_tokens, reference_text
-from course_lib.viz import AttentionExplorer, MaskComposer, ProductExplorer
+from course_lib.explorers import AttentionExplorer, MaskComposer, ProductExplorer
 from course_lib.viz import attention_map, attention_steps, live, palette, show
 
 # %% id="prove"

@@ -47,7 +47,8 @@ from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.data import reference_text
 from course_lib.multi_head import merge_heads as library_merge
 from course_lib.multi_head import split_heads as library_split
-from course_lib.viz import HeadExplorer, attention_map, palette, show
+from course_lib.explorers import HeadExplorer
+from course_lib.viz import attention_map, palette, show
 
 # %% id="prove"
 from course_lib.testing import complaint, prove, proved  # prove stops at a false claim

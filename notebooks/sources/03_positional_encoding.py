@@ -47,7 +47,8 @@ from course_lib.layers import TokenEmbedding
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.positions import LearnedPositionalEmbedding, RotaryEmbedding, SinusoidalPositionalEncoding
 from course_lib.transformer import LanguageModel
-from course_lib.viz import PositionExplorer, palette, show
+from course_lib.explorers import PositionExplorer
+from course_lib.viz import palette, show
 
 # %% id="prove"
 from course_lib.testing import complaint, prove, proved  # prove stops at a false claim

@@ -47,7 +47,8 @@ from course_lib.encoder import TransformerEncoder
 from course_lib.layers import FeedForward
 from course_lib.norms import LayerNorm, RMSNorm
 from course_lib.transformer import Embedding
-from course_lib.viz import StreamExplorer, palette, shape_badge, show
+from course_lib.explorers import StreamExplorer
+from course_lib.viz import palette, shape_badge, show
 
 # %% id="prove"
 from course_lib.testing import complaint, prove, proved  # prove stops at a false claim

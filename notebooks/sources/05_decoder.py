@@ -55,7 +55,8 @@ from course_lib.encoder import TransformerEncoder
 from course_lib.generation import Sampling, beam_search, generate, pad_left, speculative_generate
 from course_lib.layers import TokenEmbedding
 from course_lib.transformer import LanguageModel, Transformer
-from course_lib.viz import DecodingExplorer, SamplingExplorer, attention_map, live, palette, show
+from course_lib.explorers import DecodingExplorer, SamplingExplorer
+from course_lib.viz import attention_map, live, palette, show
 
 # %% id="prove"
 from course_lib.testing import complaint, prove, proved  # prove stops at a false claim

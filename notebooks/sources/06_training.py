@@ -49,7 +49,8 @@ from course_lib.generation import generate
 from course_lib.training import Run, Silent, TrainingConfig, cosine_schedule, label_smoothed_cross_entropy
 from course_lib.training import noam_schedule, tasks, update, warmup_stable_decay_schedule
 from course_lib.transformer import Transformer, TransformerConfig
-from course_lib.viz import ScheduleExplorer, attention_map, palette, show
+from course_lib.explorers import ScheduleExplorer
+from course_lib.viz import attention_map, palette, show
 
 # %% id="prove"
 from course_lib.testing import complaint, prove, proved  # prove stops at a false claim

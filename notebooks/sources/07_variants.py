@@ -654,7 +654,7 @@ prove("the encoder alone is the worst at continuing a text, either way", worst =
 # > **Predict**: which of the three parts saves operations but nothing of the cache of a model that writes?
 
 # %% id="patterns-explorer"
-from course_lib.viz import PatternExplorer
+from course_lib.explorers import PatternExplorer
 
 PatternExplorer(window=3, n_global=1, n_random=2)
 

@@ -42,7 +42,8 @@ from course_lib.data import CharTokenizer, reference_text
 from course_lib.encoder import EncoderLayer
 from course_lib.scaling import read_sweep
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
-from course_lib.viz import CostExplorer, palette, show
+from course_lib.explorers import CostExplorer
+from course_lib.viz import palette, show
 
 # %% id="prove"
 from course_lib.testing import complaint, prove, proved  # prove stops at a false claim

@@ -2,9 +2,7 @@
 
 import torch
 
-from course_lib.masks import causal_mask
-from course_lib.positions import frequencies
-from course_lib.viz import (
+from course_lib.explorers import (
     AttentionExplorer,
     CostExplorer,
     DecodingExplorer,
@@ -17,6 +15,8 @@ from course_lib.viz import (
     ScheduleExplorer,
     StreamExplorer,
 )
+from course_lib.masks import causal_mask
+from course_lib.positions import frequencies
 
 SENTENCE = ["the", "animal", "did", "not", "cross", "the", "street"]
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from explorer_samples import decoding, decoding_parts, sampling, sampling_logits
 
+from course_lib.explorers import DecodingExplorer, SamplingExplorer
 from course_lib.generation.sampling import Sampling
-from course_lib.viz import DecodingExplorer, SamplingExplorer
 from course_lib.viz.arrays import number
 
 LETTERS = [chr(97 + i) for i in range(18)] + [" "]

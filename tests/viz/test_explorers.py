@@ -34,9 +34,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from course_lib.attention import scaled_dot_product_attention
-from course_lib.masks import causal_mask, combine_masks, length_mask, sliding_window_mask
-from course_lib.positions import SinusoidalPositionalEncoding
-from course_lib.viz import (
+from course_lib.explorers import (
     AttentionExplorer,
     HeadExplorer,
     MaskComposer,
@@ -44,8 +42,10 @@ from course_lib.viz import (
     ProductExplorer,
     StreamExplorer,
 )
+from course_lib.explorers.explorer import Explorer, Table
+from course_lib.masks import causal_mask, combine_masks, length_mask, sliding_window_mask
+from course_lib.positions import SinusoidalPositionalEncoding
 from course_lib.viz.arrays import number
-from course_lib.viz.explorer import Explorer, Table
 
 
 class Document(HTMLParser):

@@ -4,9 +4,9 @@ import pytest
 import torch
 from explorer_samples import pattern
 
+from course_lib.explorers import PatternExplorer
+from course_lib.explorers.pattern import BLOCKS, amount
 from course_lib.masks import causal_mask, sliding_window_mask
-from course_lib.viz import PatternExplorer
-from course_lib.viz.explorers.pattern import BLOCKS, amount
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -3,13 +3,13 @@
 import pytest
 from explorer_samples import schedule
 
+from course_lib.explorers import ScheduleExplorer
 from course_lib.training import (
     cosine_schedule,
     linear_schedule,
     noam_schedule,
     warmup_stable_decay_schedule,
 )
-from course_lib.viz import ScheduleExplorer
 
 
 def test_rates_are_those_of_the_package():

@@ -6,11 +6,13 @@ from typing import Any, ClassVar
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 
+from course_lib.attention import scaled_dot_product_attention
+from course_lib.explorers.explorer import Explorer, Table, floats
 from course_lib.viz.arrays import Array, labels, mask_matrix, matrix, number, shorten
-from course_lib.viz.explorer import Explorer, Table, floats
-from course_lib.viz.figures import attention_map, frame, softmax
+from course_lib.viz.figures import attention_map, frame
 from course_lib.viz.style import palette, styled
 
 
@@ -58,7 +60,11 @@ class AttentionExplorer(Explorer):
 
     def weights(self, *, scaled: bool = True) -> Array:
         """Return the weights (T, S), of scores divided by sqrt(E) or not; a row that sees nothing is zero."""
-        return softmax(self.query @ self.key.T / (math.sqrt(self.query.shape[1]) if scaled else 1.0), self.mask)
+        query, key, value = (torch.from_numpy(x) for x in (self.query, self.key, self.value))
+        mask = None if self.mask is None else torch.from_numpy(self.mask)
+        scale = None if scaled else 1.0
+        _, weights = scaled_dot_product_attention(query, key, value, mask=mask, scale=scale, return_weights=True)
+        return weights.numpy()
 
     def state(self) -> dict[str, Any]:
         """Return the tensors, the labels and where the controls stand."""

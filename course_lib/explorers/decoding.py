@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_lib.explorers.explorer import Explorer, Table
 from course_lib.viz.arrays import Array, labels, number, plain, shorten
-from course_lib.viz.explorer import Explorer, Table
 from course_lib.viz.style import palette, styled
 
 LONGEST = 12  # tokens of a map whose cells can be read

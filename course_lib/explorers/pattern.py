@@ -1,19 +1,25 @@
 """Attention patterns block by block, with what they cost: operations of a pass, bytes of a cache."""
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 
+from course_lib.config import TransformerConfig
+from course_lib.explorers.explorer import Explorer, Table
+from course_lib.masks import causal_mask, sliding_window_mask
+from course_lib.scaling import count_flops, kv_cache_bytes
 from course_lib.viz.arrays import Array
-from course_lib.viz.explorer import Explorer, Table
 from course_lib.viz.style import palette, styled
 
 BLOCKS = 16  # blocks a side, drawn as cells
 UNITS = (1, 16, 64, 256, 1024, 8192)  # tokens in a block
 SHARED = (32, 8, 1)  # heads of keys and values to choose from
-HEADS, WIDTH, LAYERS, BYTES = 32, 128, 32, 2  # of the model whose costs are shown
+MODEL = TransformerConfig(d_model=4096, n_heads=32, n_decoder_layers=32)  # whose costs are shown
+A_PAIR = count_flops(MODEL, 1, 1)["scores and mixing"]  # operations of one query and key, in all layers and heads
 
 
 class PatternExplorer(Explorer):
@@ -61,14 +67,14 @@ class PatternExplorer(Explorer):
 
     def pattern(self) -> Array:
         """Which blocks of keys (columns) each block of queries sees: bool (16, 16)."""
-        visible = np.zeros((BLOCKS, BLOCKS), dtype=bool)
-        for i, j in np.ndindex(BLOCKS, BLOCKS):
-            near = not self.windowed or abs(i - j) < self.window
-            visible[i, j] = near or j < self.n_global or i < self.n_global
+        size = self.window if self.windowed else BLOCKS
+        visible = sliding_window_mask(BLOCKS, window=size, causal=False).numpy()
+        visible[: self.n_global] = True
+        visible[:, : self.n_global] = True
         for i in range(BLOCKS):
             for r in range(self.n_random):
                 visible[i, (7 * i + 5 * r + i * i) % (i + 1 if self.causal else BLOCKS)] = True
-        return np.tril(visible) if self.causal else visible
+        return visible & causal_mask(BLOCKS).numpy() if self.causal else visible
 
     def costs(self) -> dict[str, int]:
         """Visible pairs, all pairs, operations of a pass, and bytes of the cache (0 where nothing is written)."""
@@ -78,8 +84,12 @@ class PatternExplorer(Explorer):
         pairs = cells * u * u - diagonal * (u * (u - 1) // 2)
         every = n * (n + 1) // 2 if self.causal else n * n
         kept = min(n, (self.window + self.n_global) * u) if self.windowed and not self.n_random else n
-        cache = 2 * LAYERS * self.kv_heads * WIDTH * BYTES * kept if self.causal else 0
-        return {"pairs": pairs, "every": every, "operations": 4 * WIDTH * HEADS * LAYERS * pairs, "cache": cache}
+        return {"pairs": pairs, "every": every, "operations": A_PAIR * pairs, "cache": self._cache(kept)}
+
+    def _cache(self, positions: int) -> int:
+        if not self.causal:
+            return 0
+        return kv_cache_bytes(replace(MODEL, n_kv_heads=self.kv_heads), 1, positions, dtype=torch.bfloat16)
 
     def state(self) -> dict[str, Any]:
         """Return where the controls stand, and the sizes of the model."""
@@ -94,8 +104,8 @@ class PatternExplorer(Explorer):
             "units": list(UNITS),
             "heads": list(SHARED),
             "blocks": BLOCKS,
-            "operation": 4 * WIDTH * HEADS * LAYERS,
-            "kept": 2 * LAYERS * WIDTH * BYTES,
+            "operation": A_PAIR,
+            "kept": kv_cache_bytes(replace(MODEL, n_kv_heads=1), 1, 1, dtype=torch.bfloat16),
         }
 
     def figure(self) -> Figure:
@@ -115,11 +125,9 @@ class PatternExplorer(Explorer):
         """Return the costs as words: of this pattern, and of all pairs."""
         costs = self.costs()
         n = self.tokens * BLOCKS
-        whole = 2 * LAYERS * self.kv_heads * WIDTH * BYTES * n if self.causal else 0
-        each = 4 * WIDTH * HEADS * LAYERS
         return [
             ["this pattern", amount(costs["pairs"]), amount(costs["operations"]), _bytes(costs["cache"])],
-            ["all pairs", amount(costs["every"]), amount(each * costs["every"]), _bytes(whole)],
+            ["all pairs", amount(costs["every"]), amount(A_PAIR * costs["every"]), _bytes(self._cache(n))],
         ]
 
     def table(self) -> Table:

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from course_lib.explorers.explorer import Explorer, Table
 from course_lib.viz.arrays import Array, labels, number, plain, shorten
-from course_lib.viz.explorer import Explorer, Table
 from course_lib.viz.style import palette, styled
 
 MOST_TOKENS = 12

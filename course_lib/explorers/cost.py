@@ -1,14 +1,32 @@
 """What a Transformer costs: parameters, operations, training memory by sharding stage and cache, for any sizes."""
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import torch
 from matplotlib.figure import Figure
 
-from course_lib.viz.explorer import Explorer, Table
+from course_lib.config import TransformerConfig
+from course_lib.explorers.explorer import Explorer, Table
+from course_lib.scaling import Architecture, count_flops, count_parameters, training_memory
 from course_lib.viz.style import palette, styled
 
-FAMILIES = ("paper", "GPT", "Llama")  # encoder-decoder with ReLU; decoder with biases; gated decoder without
+Sharding = Literal[0, 1, 2, 3]
+SWITCHES: dict[str, dict[str, Any]] = {  # of each family
+    "paper": {"share_vocabulary": True},
+    "GPT": {"positions": "learned", "activation": "gelu_tanh", "norm_place": "pre"},
+    "Llama": {
+        "positions": "rotary",
+        "activation": "silu",
+        "gated": True,
+        "norm": "rms",
+        "norm_place": "pre",
+        "bias": False,
+        "tie_embeddings": False,
+    },
+}
+STAGES: tuple[Sharding, ...] = (0, 1, 2, 3)
 HEAD_WIDTHS = (16, 32, 64, 80, 96, 128, 256)
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 32_768, 131_072)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -16,8 +34,6 @@ PROCESSES = (1, 2, 4, 8, 16, 64, 512)
 SHARED = (0, 8, 1)  # heads of keys and values; 0 for one each
 MOST = 128  # layers, and heads
 PARTS = ("weights", "gradients", "optimizer", "activations")
-PIECES = ("token tables", "positions", "attention", "feed-forward", "norms", "head")
-PRODUCTS = ("projections", "scores and mixing", "feed-forward", "head")
 
 
 @dataclass(frozen=True)
@@ -112,91 +128,44 @@ class CostExplorer(Explorer):
         super().__init__(alt=alt, caption=caption)
 
     @property
-    def sizes(self) -> tuple[int, int, int, int]:
-        """D, F, H and G: widths, heads, and heads of keys and values that really divide them."""
-        D = self.heads * self.head_width
-        G = self.kv_heads if self.kv_heads and self.heads % self.kv_heads == 0 else self.heads
-        return D, int(self.preset.inner * D + 0.5), self.heads, G
-
-    def parameters(self) -> dict[str, int]:
-        """Parameters by piece."""
-        D, F, H, G = self.sizes
-        E, L, V, family = self.head_width, self.layers, self.preset.vocab, self.preset.family
-        bias, gated = family != "Llama", family == "Llama"
-        attention = 2 * D * H * E + 2 * D * G * E + (H * E + 2 * G * E + D if bias else 0)
-        feed_forward = (3 if gated else 2) * D * F + (F + D if bias else 0)
-        norm = 2 * D if bias else D
-        attentions, norms, layers = (3, 5, 2) if family == "paper" else (1, 2, 1)  # of both stacks together
-        return {
-            "token tables": V * D,
-            "positions": self.preset.max_length * D,
-            "attention": L * attentions * attention,
-            "feed-forward": L * layers * feed_forward,
-            "norms": (L * norms + (family != "paper")) * norm,
-            "head": V * D if gated else 0,
-        }
-
-    def operations(self) -> dict[str, int]:
-        """Operations of a training step by piece, in one process."""
-        D, F, H, G = self.sizes
-        E, L, B, T, family = self.head_width, self.layers, self.batch, self.length, self.preset.family
-        attentions, layers = (3, 2) if family == "paper" else (1, 1)
-        times = 4 if self.recompute else 3
-        return {
-            "projections": times * L * attentions * 2 * B * T * (2 * D * H * E + 2 * D * G * E),
-            "scores and mixing": times * L * attentions * 4 * B * H * T * T * E,
-            "feed-forward": times * L * layers * 2 * B * T * (3 if family == "Llama" else 2) * D * F,
-            "head": 3 * 2 * B * T * D * self.preset.vocab,
-        }
-
-    def six_n_d(self) -> int:
-        """Six operations for each token and each parameter that is not in a table, the head included."""
-        count = self.parameters()
-        N = sum(count.values()) - count["token tables"] - count["positions"] - count["head"]
-        return 6 * (N + self.preset.vocab * self.sizes[0]) * self.batch * self.length
-
-    def activations(self) -> int:
-        """Bytes kept for the backward pass."""
-        D, F, H, G = self.sizes
-        E, L, B, T, w, family = self.head_width, self.layers, self.batch, self.length, self.number_bytes, self.family
-        n = B * T
-        stream, heads = n * D * w, n * H * E * w
-        norm = 2 * stream + 4 * n if family == "Llama" else stream + 8 * n
-        copies = 2 * heads if G < H else 0
-        if family == "Llama":  # rotary: what attention reads is not what the projections gave
-            kept = 2 * heads + (copies or heads) + (3 * heads if G == H else 0)
-        else:
-            kept = n * (H + 2 * G) * E * w + copies
-        own = kept + 4 * n * H + heads
-        inner = {"paper": 1, "GPT": 2, "Llama": 4}[family] * n * F * w
-        layer = 2 * (stream + norm) + own + inner
-        stack = (L * stream + layer if self.recompute else L * layer) + stream
-        total = stack + n * self.preset.vocab * w
-        if family == "paper":  # the encoder's stack, and in the decoder's a third sublayer
-            cross = stream + norm + 4 * heads + 4 * n * H
-            return total + stack + (cross if self.recompute else L * cross)
-        return total + norm + (8 * T if family == "GPT" else 8 * T * (E // 2))
+    def config(self) -> TransformerConfig:
+        """The switches of the family with the sizes chosen; heads of keys and values are shared where they divide."""
+        D, H = self.heads * self.head_width, self.heads
+        G = self.kv_heads if self.kv_heads and H % self.kv_heads == 0 else H
+        sizes: dict[str, Any] = {"d_model": D, "n_heads": H, "n_kv_heads": G, "d_ff": int(self.preset.inner * D + 0.5)}
+        sizes |= {"n_decoder_layers": self.layers, "n_encoder_layers": self.layers, "vocab_size": self.preset.vocab}
+        return TransformerConfig(**sizes, **SWITCHES[self.preset.family], max_length=self.preset.max_length or 1)
 
     @property
-    def family(self) -> str:
-        """Of the preset."""
-        return self.preset.family
+    def architecture(self) -> Architecture:
+        """Of the family."""
+        return "encoder-decoder" if self.preset.family == "paper" else "decoder"
 
-    def memory(self, stage: int) -> dict[str, int]:
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.float32 if self.number_bytes == 4 else torch.bfloat16
+
+    def parameters(self) -> Counter[str]:
+        """Parameters by piece."""
+        return count_parameters(self.config, self.architecture)
+
+    def operations(self) -> Counter[str]:
+        """Operations of a training step by piece, in one process."""
+        options: dict[str, Any] = {"architecture": self.architecture, "recompute": self.recompute}
+        return count_flops(self.config, self.batch, self.length, backward=True, **options)
+
+    def memory(self, stage: Sharding) -> Counter[str]:
         """Bytes in one process by part, at a stage of sharding from 0 (nothing) to 3 (all but activations)."""
-        whole = sum(self.parameters().values()) * self.number_bytes
-        part = -(-whole // self.processes)
-        return {
-            "weights": part if stage >= 3 else whole,
-            "gradients": part if stage >= 2 else whole,
-            "optimizer": 2 * (part if stage >= 1 else whole),
-            "activations": self.activations(),
-        }
-
-    def cache(self) -> int:
-        """Bytes of the keys and values of a batch; an encoder-decoder also keeps those of the source."""
-        positions = self.length * (2 if self.preset.family == "paper" else 1)
-        return 2 * self.layers * self.batch * self.sizes[3] * positions * self.head_width * self.number_bytes
+        return training_memory(
+            self.config,
+            self.batch,
+            self.length,
+            architecture=self.architecture,
+            dtype=self._dtype,
+            recompute=self.recompute,
+            ranks=self.processes,
+            sharding=stage,
+        )
 
     def state(self) -> dict[str, Any]:
         """Return the presets and where the controls stand."""
@@ -228,7 +197,7 @@ class CostExplorer(Explorer):
             fig = Figure(figsize=(7.2, 2.8))
             ax = fig.subplots()
             colors = [palette.query, palette.key, palette.value, palette.output]
-            for stage in range(4):
+            for stage in STAGES:
                 left = 0.0
                 for (part, n_bytes), color in zip(self.memory(stage).items(), colors, strict=True):
                     label = part if stage == 0 else None
@@ -243,28 +212,29 @@ class CostExplorer(Explorer):
 
     def table(self) -> Table:
         """Return the bytes by part and stage."""
-        stages = [self.memory(stage) for stage in range(4)]
+        stages = [self.memory(stage) for stage in STAGES]
         rows = [[part, *(gib(stage[part]) for stage in stages)] for part in PARTS]
-        rows.append(["all", *(gib(sum(stage.values())) for stage in stages)])
-        return Table(f"GiB in one of {self.processes} processes", ["part", *(f"stage {n}" for n in range(4))], rows)
+        rows.append(["all", *(gib(stage.total()) for stage in stages)])
+        return Table(f"GiB in one of {self.processes} processes", ["part", *(f"stage {n}" for n in STAGES)], rows)
 
     def default_alt(self) -> str:
         """Say what the bars show."""
-        first, last = (sum(self.memory(stage).values()) for stage in (0, 3))
+        kept = self.memory(0)["activations"]
+        first, last = (self.memory(stage).total() for stage in (0, 3))
         return (
             f"Memory of {self.preset.name} in training, {self.batch} times {self.length} tokens in each of "
             f"{self.processes} processes: {gib(first)} GiB with nothing split, {gib(last)} GiB when weights, gradients "
-            f"and optimizer are split. Activations take {gib(self.activations())} GiB at every stage."
+            f"and optimizer are split. Activations take {gib(kept)} GiB at every stage."
         )
 
     def default_caption(self) -> str:
         """Say how much splitting saves, and what the count is."""
-        total = sum(self.parameters().values())
-        first, last = (sum(self.memory(stage).values()) for stage in (0, 3))
+        total, kept = self.parameters().total(), self.memory(0)["activations"]
+        first, last = (self.memory(stage).total() for stage in (0, 3))
         return (
             f"{self.preset.name}: {total:,} parameters. Splitting everything over {self.processes} processes takes a "
             f"process from {gib(first)} to {gib(last)} GiB; what remains is mostly "
-            f"{'activations' if self.activations() * 2 > last else 'weights and their states'}."
+            f"{'activations' if kept * 2 > last else 'weights and their states'}."
         )
 
 

@@ -5,10 +5,12 @@ from typing import Any, ClassVar
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 
+from course_lib.explorers.explorer import Explorer, Table, floats
+from course_lib.positions import sines_and_cosines
 from course_lib.viz.arrays import Array, matrix, number
-from course_lib.viz.explorer import Explorer, Table, floats
 from course_lib.viz.style import palette, styled
 
 MOST_PAIRS = 16
@@ -61,12 +63,12 @@ class PositionExplorer(Explorer):
     def codes(self) -> Array:
         """Return sine and cosine of each pair side by side (length, D)."""
         angles = np.arange(self.length)[:, None] * self.frequencies  # (length, D / 2)
-        return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(self.length, -1)
+        return sines_and_cosines(torch.from_numpy(angles)).numpy()
 
     def similarity(self) -> Array:
         """Return the dot product of two codes at each distance, over that at distance 0: (length,)."""
-        similar: Array = np.cos(np.arange(self.length)[:, None] * self.frequencies).mean(axis=1)
-        return similar
+        codes = self.codes()
+        return codes @ codes[0] / (codes[0] @ codes[0])
 
     def state(self) -> dict[str, Any]:
         """Return the frequencies and where the controls stand."""

@@ -1,11 +1,11 @@
 """Learning rates by step: four schedules at the same peak, with the code of the chosen one."""
 
-import math
 from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
 
-from course_lib.viz.explorer import Explorer, Table
+from course_lib.explorers.explorer import Explorer, Table
+from course_lib.training import cosine_schedule, linear_schedule, noam_schedule, warmup_stable_decay_schedule
 from course_lib.viz.style import palette, styled
 
 KINDS = ("noam", "cosine", "warmup_stable_decay", "linear")
@@ -64,16 +64,14 @@ class ScheduleExplorer(Explorer):
     def rate(self, step: int, kind: str | None = None) -> float:
         """Return the rate of an update under a schedule, the chosen one unless given."""
         kind = self.kind if kind is None else kind
+        run: dict[str, Any] = {"peak": self.peak, "warmup": self.warmup}
         if kind == "noam":
-            return self.peak * min(step / self.warmup, (self.warmup / step) ** 0.5)
-        if step < self.warmup:
-            return self.peak * step / self.warmup
-        share = (step - self.warmup) / (self.steps - self.warmup + 1)
+            return self.peak * noam_schedule(step, 1, self.warmup) / noam_schedule(self.warmup, 1, self.warmup)
         if kind == "cosine":
-            return self.peak * (1 + math.cos(math.pi * share)) / 2
+            return cosine_schedule(step, self.steps, **run)
         if kind == "linear":
-            return self.peak * (1 - share)
-        return self.peak * (1 - max(0, step - (self.steps - self.decay)) / (self.decay + 1))
+            return linear_schedule(step, self.steps, **run)
+        return warmup_stable_decay_schedule(step, self.steps, decay=self.decay, **run)
 
     def state(self) -> dict[str, Any]:
         """Return the numbers and where the controls stand."""

@@ -1,14 +1,17 @@
 """From logits to the next token: what temperature, top-k, top-p and min-p keep and what they cut."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 
+from course_lib.explorers.explorer import Explorer, Table, floats
+from course_lib.generation import Sampling
 from course_lib.viz.arrays import Array, labels, matrix, number, shorten
-from course_lib.viz.explorer import Explorer, Table, floats
 from course_lib.viz.style import palette, styled
 
 SHOWN = 16  # tokens with a bar of their own
@@ -18,7 +21,7 @@ MOST = 4000  # numbers in one output
 class SamplingExplorer(Explorer):
     """Choose a context and the settings of a sampler; see which tokens are kept, and how probable each becomes.
 
-    The settings apply in the order of `course_lib.generation.sampling.Sampling`: temperature, top-k, top-p, min-p.
+    The settings apply in the order of `course_lib.generation.Sampling`: temperature, top-k, top-p, min-p.
 
     Args:
         logits: (N, V), one row for each of N contexts; shown as float32.
@@ -67,21 +70,10 @@ class SamplingExplorer(Explorer):
 
     def probabilities(self) -> tuple[Array, Array]:
         """Return the chosen context's probabilities at the temperature, and after the filters: (V,) and (V,)."""
-        row = self.logits[self.selected]
-        if self.temperature == 0:
-            one = (np.arange(len(row)) == row.argmax()).astype(np.float64)
-            return one, one
-        heated = np.exp((row - row.max()) / self.temperature)
-        before: Array = heated / heated.sum()
-        after = np.where(before >= np.sort(before)[-self.top_k], before, 0.0)
-        after = after / after.sum()
-        if self.top_p < 1:
-            order = np.argsort(-after, kind="stable")
-            reached = np.cumsum(after[order]) - after[order]
-            after[order[reached >= self.top_p]] = 0.0
-            after = after / after.sum()
-        after = np.where(after >= self.min_p * after.max(), after, 0.0)
-        return before, after / after.sum()
+        row = torch.from_numpy(self.logits[self.selected])
+        before = Sampling(temperature=self.temperature)
+        after = replace(before, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p or None)
+        return before.probabilities(row).numpy(), after.probabilities(row).numpy()
 
     def state(self) -> dict[str, Any]:
         """Return the logits, the labels and where the controls stand."""

@@ -38,7 +38,7 @@ class Table:
 class Explorer:
     """A static figure that becomes interactive where scripts run; the last expression of a cell shows it.
 
-    A subclass sets `script`, the file in `explorers/` whose `render({ model, el })` draws the controls, and defines
+    A subclass sets `script`, the file beside this one whose `render({ model, el })` draws the controls, and defines
     `state`, `figure`, `table`, `default_alt` and `default_caption`. The script finds the state by `model.get(name)`.
     The same data give the same bytes.
 
@@ -132,6 +132,6 @@ def table_tag(table: Table) -> str:
 @cache
 def _code(script: str) -> str:
     """The helpers all explorers share, then the script of one, without comments and indentation."""
-    parts = [_HERE / "explorer.js", _HERE / "explorers" / f"{script}.js"]
+    parts = [_HERE / "explorer.js", _HERE / f"{script}.js"]
     lines = [line.strip() for part in parts for line in part.read_text(encoding="utf-8").splitlines()]
     return "\n".join(line for line in lines if line and not line.startswith("//"))

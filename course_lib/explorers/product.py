@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from course_lib.explorers.attention import query_and_key
+from course_lib.explorers.explorer import Explorer, Table, floats
 from course_lib.viz.arrays import LONGEST, number
-from course_lib.viz.explorer import Explorer, Table, floats
-from course_lib.viz.explorers.attention import query_and_key
 from course_lib.viz.figures import draw_matrix, frame
 from course_lib.viz.style import palette, styled
 

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_lib.explorers.explorer import Explorer, Table
 from course_lib.viz.arrays import Array, labels, number, plain, shorten
-from course_lib.viz.explorer import Explorer, Table
 from course_lib.viz.style import palette, styled
 
 

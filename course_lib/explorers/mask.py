@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_lib.explorers.explorer import Explorer, Table
 from course_lib.masks import causal_mask, combine_masks, length_mask, sliding_window_mask
 from course_lib.viz.arrays import LONGEST, Array, labels, plain, shorten
-from course_lib.viz.explorer import Explorer, Table
 from course_lib.viz.style import palette, styled
 
 MAX_SIZE = 12  # positions: what a hand can follow cell by cell

@@ -1,0 +1,12 @@
+from .attention import AttentionExplorer as AttentionExplorer
+from .cost import CostExplorer as CostExplorer
+from .decoding import DecodingExplorer as DecodingExplorer
+from .explorer import Explorer as Explorer
+from .heads import HeadExplorer as HeadExplorer
+from .mask import MaskComposer as MaskComposer
+from .pattern import PatternExplorer as PatternExplorer
+from .position import PositionExplorer as PositionExplorer
+from .product import ProductExplorer as ProductExplorer
+from .sampling import SamplingExplorer as SamplingExplorer
+from .schedule import ScheduleExplorer as ScheduleExplorer
+from .stream import StreamExplorer as StreamExplorer

@@ -1,1 +1,0 @@
-"""The explorers, one module and one script each."""
