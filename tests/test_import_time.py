@@ -38,7 +38,7 @@ def test_the_measure_sees_what_is_loaded():
         ("import course_lib.files", set()),
         ("import course_lib.cli", set()),
         ("import course_lib.masks, course_lib.attention", {"torch", "numpy"}),
-        ("import course_lib.testing, course_lib.data, course_lib.scaling, course_lib.viz", set()),
+        ("import course_lib.testing, course_lib.data, course_lib.scaling, course_lib.viz, course_lib.explorers", set()),
         ("import course_lib.testing.claims", set()),
         ("import course_lib.variants", {"torch", "numpy"}),
         ("import course_lib.exercises", set()),
