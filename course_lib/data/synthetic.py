@@ -5,10 +5,12 @@ device of the generator, the CPU unless one is given.
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
+
+from course_lib.checks import check_choice, check_integer
 
 Split = Literal["train", "test"]
 
@@ -47,14 +49,13 @@ def associative_recall(
 
     Raises ValueError for sizes that do not fit: n_pairs from 1 to n_keys, n_values of at least 5.
     """
-    _at_least("n_examples", n_examples, 0)
-    _at_least("n_keys", n_keys, 1)
-    _at_least("n_values", n_values, HELD_OUT)
-    _at_least("n_pairs", n_pairs, 1)
+    check_integer("n_examples", n_examples, 0)
+    check_integer("n_keys", n_keys, 1)
+    check_integer("n_values", n_values, HELD_OUT)
+    check_integer("n_pairs", n_pairs, 1)
     if n_pairs > n_keys:
         raise ValueError(f"n_pairs: expected at most n_keys={n_keys}, since keys are all different, got {n_pairs}")
-    if split not in ("train", "test"):
-        raise ValueError(f"split: expected 'train' or 'test', got {split!r}")
+    check_choice("split", split, get_args(Split))
     device = _device(generator)
     order = torch.rand(n_examples, n_keys, generator=generator, device=device).argsort(dim=1, stable=True)
     keys = order[:, :n_pairs]  # (N, n_keys) -> (N, P), without repetition
@@ -83,15 +84,15 @@ def noise_tokens(n_examples: int, length: int, vocab_size: int, *, generator: to
     No model can predict the next token with a loss below `noise_floor(vocab_size)`. One that does has seen it: its
     mask leaks. This finds a leak without reading a line of the model's code.
     """
-    _at_least("n_examples", n_examples, 0)
-    _at_least("length", length, 1)
-    _at_least("vocab_size", vocab_size, 2)
+    check_integer("n_examples", n_examples, 0)
+    check_integer("length", length, 1)
+    check_integer("vocab_size", vocab_size, 2)
     return torch.randint(vocab_size, (n_examples, length), generator=generator, device=_device(generator))
 
 
 def noise_floor(vocab_size: int) -> float:
     """Return the entropy of one token of `noise_tokens`, ln V nats: the lowest loss that does not cheat."""
-    _at_least("vocab_size", vocab_size, 2)
+    check_integer("vocab_size", vocab_size, 2)
     return math.log(vocab_size)
 
 
@@ -109,20 +110,13 @@ def copy_task(
     Ids run from `first_id`, so that lower ones are free for padding and markers, to vocab_size - 1. The best loss is
     0; a model that sees nothing of the source stays at ln(vocab_size - first_id).
     """
-    _at_least("n_examples", n_examples, 0)
-    _at_least("length", length, 1)
-    _at_least("first_id", first_id, 0)
-    _at_least("vocab_size", vocab_size, first_id + 2)
+    check_integer("n_examples", n_examples, 0)
+    check_integer("length", length, 1)
+    check_integer("first_id", first_id, 0)
+    check_integer("vocab_size", vocab_size, first_id + 2)
     size = (n_examples, length)
     source = torch.randint(first_id, vocab_size, size, generator=generator, device=_device(generator))
     return source, source.flip(1) if reverse else source.clone()
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
-    if value < least:
-        raise ValueError(f"{name}: expected at least {least}, got {value}")
 
 
 def _device(generator: torch.Generator | None) -> torch.device:

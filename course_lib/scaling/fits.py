@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from course_lib.checks import check_number
+
 Array = NDArray[np.float64]
 HUBER = 1e-3  # differences of logarithms beyond this count linearly, not squared
 
@@ -169,8 +171,7 @@ def compute_optimal(surface: LossSurface, flops: float) -> Optimum:
 
     Source: Hoffmann et al. 2022, equation 4. Raises ValueError if `flops` is not positive.
     """
-    if not flops > 0:
-        raise ValueError(f"flops: expected a positive number, got {flops!r}")
+    check_number("flops", flops, above=0)
     alpha, beta = surface.n_exponent, surface.d_exponent
     balance = (alpha * surface.n_scale / (beta * surface.d_scale)) ** (1 / (alpha + beta))
     N = balance * (flops / 6) ** surface.size_power

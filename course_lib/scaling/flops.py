@@ -9,6 +9,7 @@ Letters: B batch, T target positions, S source positions, D model width, H heads
 
 from collections import Counter
 
+from course_lib.checks import check_integer
 from course_lib.config import TransformerConfig
 from course_lib.scaling.parameters import Architecture, check_countable
 
@@ -43,8 +44,8 @@ def count_flops(
     """
     check_countable(config, architecture)
     for name, size in (("batch", batch), ("length", length), ("source_length", source_length)):
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+        if size is not None:
+            check_integer(name, size)
     B, T = batch, length
     S = T if source_length is None else source_length
     layers: Counter[str] = Counter()

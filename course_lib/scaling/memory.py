@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 import torch
 
+from course_lib.checks import check_choice, check_integer
 from course_lib.config import TransformerConfig
 from course_lib.scaling.activations import activation_bytes
 from course_lib.scaling.parameters import Architecture, count_parameters
@@ -36,8 +37,8 @@ def kv_cache_bytes(
     Raises ValueError for sizes that are not positive.
     """
     for name, size in (("batch", batch), ("length", length), ("source_length", source_length)):
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+        if size is not None:
+            check_integer(name, size)
     positions = length if config.window is None else 2 * config.window
     positions += source_length or 0
     return 2 * config.n_decoder_layers * batch * config.kv_heads * positions * config.head_width * dtype.itemsize
@@ -74,12 +75,9 @@ def training_memory(
         A Counter with "weights", "gradients", "optimizer" and "activations". Temporary buffers of kernels and of the
         allocator come on top.
     """
-    if optimizer not in get_args(Optimizer):
-        raise ValueError(f"optimizer: expected one of {get_args(Optimizer)}, got {optimizer!r}")
-    if sharding not in (0, 1, 2, 3):
-        raise ValueError(f"sharding: expected 0, 1, 2 or 3, got {sharding!r}")
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-        raise ValueError(f"ranks: expected an integer of at least 1, got {ranks!r}")
+    check_choice("optimizer", optimizer, get_args(Optimizer))
+    check_choice("sharding", sharding, (0, 1, 2, 3))
+    check_integer("ranks", ranks)
     whole = count_parameters(config, architecture).total() * dtype.itemsize
     part = -(-whole // ranks)  # rounded up
     return Counter(
@@ -106,8 +104,7 @@ def ring_all_reduce_bytes(n_bytes: int, ranks: int) -> int:
     Half is the reduce-scatter, half the all-gather, so that FSDP's stage 3, which gathers the weights twice and
     reduces once, sends one and a half times as much. Source: Patarasuk and Yuan 2009, section 3.
     """
-    for name, value, least in (("n_bytes", n_bytes, 0), ("ranks", ranks, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name}: expected an integer of at least {least}, got {value!r}")
+    check_integer("n_bytes", n_bytes, 0)
+    check_integer("ranks", ranks)
     chunk = -(-n_bytes // ranks)  # the last one may be shorter
     return 2 * (ranks - 1) * chunk

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from course_lib.checks import check_choice
 from course_lib.scaling.fits import LossSurface, PowerLawFit, fit_loss_surface, fit_power_law
 
 
@@ -51,8 +52,7 @@ def read_sweep(rows: Sequence[dict[str, Any]], *, parameters: str = "parameters"
 
     Raises ValueError if no model is at least four times larger than all that are left for the fit.
     """
-    if parameters not in ("parameters", "layer_parameters"):
-        raise ValueError(f"parameters: expected 'parameters' or 'layer_parameters', got {parameters!r}")
+    check_choice("parameters", parameters, ("parameters", "layer_parameters"))
     counted = sorted({row[parameters] for row in rows})
     if len(counted) < 4 or counted[-1] < 4 * counted[-2]:
         raise ValueError(f"rows: expected four sizes or more, the largest four times the next, got {counted}")

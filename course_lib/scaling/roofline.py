@@ -87,8 +87,7 @@ def mfu(flops: float, seconds: float, peak: float) -> float:
     Source: Chowdhery et al. 2022 (PaLM), section 4.1. Raises ValueError unless all are positive.
     """
     for name, value in (("flops", flops), ("seconds", seconds), ("peak", peak)):
-        if not value > 0:
-            raise ValueError(f"{name}: expected a positive number, got {value!r}")
+        check_number(name, value, above=0)
     return flops / seconds / peak
 
 
