@@ -32,7 +32,7 @@ from harness import RESULTS, environment, save, shared_machine
 from torch import Tensor, nn
 
 from course_lib.scaling import count_parameters, ring_all_reduce_bytes, training_memory
-from course_lib.training import Ranks, build_optimizers, checkpoint_activations, processes, tasks, update
+from course_lib.training import Processes, build_optimizers, join_processes, recompute_activations, tasks, update
 from course_lib.training.config import TrainingConfig
 from course_lib.transformer import LanguageModel, TransformerConfig
 
@@ -66,10 +66,10 @@ class Case:
     steps: int = 20
 
 
-def wrap(case: Case, model: nn.Module, ranks: Ranks) -> nn.Module:
+def wrap(case: Case, model: nn.Module, processes: Processes) -> nn.Module:
     """The module to call: a copy in each process, or shards."""
     if case.world == 1 or case.stage != 2:
-        return ranks.wrap(model, "fsdp" if case.stage == 3 else "ddp")
+        return processes.wrap(model, "fsdp" if case.stage == 3 else "ddp")
     from torch.distributed.fsdp import fully_shard
 
     for layer in model.decoder.layers:  # type: ignore[union-attr]
@@ -102,23 +102,23 @@ def states(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def train(
-    case: Case, config: TransformerConfig, text: Tensor, ranks: Ranks
+    case: Case, config: TransformerConfig, text: Tensor, processes: Processes
 ) -> tuple[nn.Module, list[torch.optim.Optimizer], list[float], list[float]]:
     """A new model trained on text (steps, B, T + 1), its optimizers, the losses and the seconds of each step."""
     torch.manual_seed(0)
     model = LanguageModel(config)
     if case.recompute:
-        checkpoint_activations(model)
-    wrapped = wrap(case, model, ranks)
+        recompute_activations(model)
+    wrapped = wrap(case, model, processes)
     optimizers = optimizers_of(case, model)
     losses, seconds = [], []
     task = tasks.LanguageModelling()
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest resident size so far
     for tokens in text:
-        ranks.barrier()
+        processes.barrier()
         began = time.perf_counter()
-        losses.append(update(wrapped, task.loss, [{"tokens": tokens}], optimizers, clip=1.0, ranks=ranks).loss)
-        ranks.barrier()
+        losses.append(update(wrapped, task.loss, [{"tokens": tokens}], optimizers, clip=1.0, processes=processes).loss)
+        processes.barrier()
         seconds.append(time.perf_counter() - began)
     return model, optimizers, losses, seconds
 
@@ -126,16 +126,16 @@ def train(
 def work(case: Case, out: Path) -> None:
     """One process: train, and write what it saw."""
     torch.set_num_threads(1)
-    with processes("cpu") as ranks:
+    with join_processes("cpu") as processes:
         config = MODELS[case.model]
         draw = torch.Generator().manual_seed(0)
         text = torch.randint(config.vocab_size or 0, (case.steps, case.batch, case.length + 1), generator=draw)
         train(
-            case, replace(config, d_model=48, n_decoder_layers=2, vocab_size=11), text[:1] % 11, ranks
+            case, replace(config, d_model=48, n_decoder_layers=2, vocab_size=11), text[:1] % 11, processes
         )  # loads kernels
         gc.collect()
         before = psutil.Process().memory_info().rss
-        model, optimizers, losses, seconds = train(case, config, text, ranks)
+        model, optimizers, losses, seconds = train(case, config, text, processes)
         status = Path("/proc/self/status").read_text()
         found = {
             "losses": losses,
@@ -145,8 +145,8 @@ def work(case: Case, out: Path) -> None:
             "optimizer": local_bytes(value for optimizer in optimizers for value in states(optimizer)),
             "peak": int(status.split("VmHWM:")[1].split()[0]) * 1024 - before,
         }
-        everyone = ranks.gather(found)
-        if ranks.main:
+        everyone = processes.gather(found)
+        if processes.main:
             out.write_text(json.dumps(everyone))
 
 

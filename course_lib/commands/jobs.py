@@ -14,7 +14,7 @@ from course_lib.commands.measures import examine
 from course_lib.commands.recipes import Recipe
 from course_lib.commands.terminal import for_the_terminal
 from course_lib.files import write_atomic
-from course_lib.training import Run, TrainingConfig, average_checkpoints, list_checkpoints, processes
+from course_lib.training import Run, TrainingConfig, average_checkpoints, join_processes, list_checkpoints
 from course_lib.training.state import load_model, model_tensors
 from course_lib.variants import save_pretrained
 
@@ -31,19 +31,19 @@ def train_job(task: str, recipe: Recipe, folder: Path, *, device: str | None, re
     began = time.perf_counter(), time.process_time()
     if list_checkpoints(folder / "checkpoints") and not resume:
         raise ValueError(f"{folder} holds a run already; go on with it by --resume, or name another folder by --out")
-    with processes(device) as ranks:
+    with join_processes(device) as processes:
         shown = for_the_terminal()
         corpus = build_corpus(task, recipe, seed=config.seed, folder=folder)
         waste = {"padding_waste": corpus.train.padding_waste()} if hasattr(corpus.train, "padding_waste") else {}
         torch.manual_seed(config.seed)
         model = build_model(task, recipe, corpus.tokenizer, corpus.labels)
-        if ranks.main:
+        if processes.main:
             corpus.tokenizer.save(folder)
             write_atomic(
                 folder / "recipe.json", json.dumps({"task": task, "labels": corpus.labels, **recipe}, indent=1)
             )
             parameters = sum(p.numel() for p in model.parameters())
-            said = [f"{parameters:,} parameters", f"vocabulary {corpus.tokenizer.vocab_size:,}", str(ranks.device)]
+            said = [f"{parameters:,} parameters", f"vocabulary {corpus.tokenizer.vocab_size:,}", str(processes.device)]
             said += [f"{share:.1%} of the batches is padding" for share in waste.values()]
             shown.say(", ".join(said))
         run = Run(
@@ -53,7 +53,7 @@ def train_job(task: str, recipe: Recipe, folder: Path, *, device: str | None, re
             config,
             folder=folder,
             evaluation=corpus.validation,
-            ranks=ranks,
+            processes=processes,
             shown=shown,
         ).train(resume=resume)
         if run.interrupted:
@@ -61,7 +61,7 @@ def train_job(task: str, recipe: Recipe, folder: Path, *, device: str | None, re
         if config.patience and run.best is not None:
             run.restore_best()
         tensors = model_tensors(run.model)
-        if not ranks.main:
+        if not processes.main:
             return {}
         if recipe["result"]["average"] > 1:
             tensors = average_checkpoints(folder / "checkpoints", recipe["result"]["average"])
@@ -70,7 +70,7 @@ def train_job(task: str, recipe: Recipe, folder: Path, *, device: str | None, re
         save_pretrained(final, folder)
         trained = time.perf_counter() - began[0]
         known = (corpus.tokenizer, corpus.test, corpus.labels, corpus.examples, recipe["result"])
-        scores = examine(task, final.to(ranks.device), *known)
+        scores = examine(task, final.to(processes.device), *known)
     results = {
         "task": task,
         "command": " ".join(["course", *sys.argv[1:]]),
@@ -85,7 +85,7 @@ def train_job(task: str, recipe: Recipe, folder: Path, *, device: str | None, re
         "cpu_seconds": round(time.process_time() - began[1], 1),
         "tokens_per_second": round(run.tokens / trained),
         "peak_memory_mb": round(peak_resident_bytes() / 2**20),
-        "processes": ranks.world,
+        "processes": processes.world,
         "threads": torch.get_num_threads(),
     }
     write_atomic(folder / "results.json", json.dumps(results, indent=1, ensure_ascii=False))

@@ -138,6 +138,6 @@ def _fields(table: str) -> set[str]:
         from course_lib.config import TransformerConfig
 
         return {field.name for field in dataclasses.fields(TransformerConfig)}
-    from course_lib.training.config import TrainingConfig
+    from course_lib.training.config import FORMER_NAMES, TrainingConfig
 
-    return {field.name for field in dataclasses.fields(TrainingConfig)}
+    return {field.name for field in dataclasses.fields(TrainingConfig)} | set(FORMER_NAMES)

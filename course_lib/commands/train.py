@@ -23,7 +23,9 @@ Rate = Annotated[float | None, typer.Option("--learning-rate", help="The highest
 Compile = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile.", show_default=False)]
 BF16 = Annotated[bool, typer.Option("--bf16", help="Matrix products in bfloat16.")]
 Parallel = Annotated[str | None, typer.Option("--parallel", help="Under torchrun: ddp or fsdp.", show_default=False)]
-Recompute = Annotated[bool, typer.Option("--checkpoint-activations", help="Less memory, a third more work.")]
+Recompute = Annotated[
+    bool, typer.Option("--recompute", "--checkpoint-activations", help="Less memory, a third more work.")
+]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard.")]
 Settings = Annotated[
     list[str] | None,
@@ -104,7 +106,7 @@ def _command(task: str, explanation: str) -> None:
         compile: Compile = None,
         bf16: BF16 = False,
         parallel: Parallel = None,
-        checkpoint_activations: Recompute = False,
+        recompute: Recompute = False,
         tensorboard: TensorBoard = False,
         settings: Settings = None,
     ) -> None:
@@ -115,7 +117,7 @@ def _command(task: str, explanation: str) -> None:
             "compile": compile,
             "precision": "bfloat16" if bf16 else None,
             "parallel": parallel,
-            "checkpoint_activations": checkpoint_activations or None,
+            "recompute": recompute or None,
             "tensorboard": tensorboard or None,
         }
         _train(task, config, out, device, resume, _flags(settings, {"data": {"name": data}, "training": training}))

@@ -2,9 +2,6 @@
 
 Both kinds share one contract. A `for` loop runs to the end of the epoch, the next loop runs the next epoch, `forever`
 never ends. The order follows from the seed alone. `state_dict` says how far it has come, as plain numbers for JSON.
-With `world_size` ranks, rank r gets micro-batches r, r + world_size, ... of the one order that all ranks share, so
-that a step sees the same micro-batches however many processes they are spread over.
-
 Batches are dicts of int64 tensors: {"source" (B, S), "target" (B, T)}, {"tokens" (B, T)} or {"tokens" (B, T),
 "labels" (B,)}.
 """
@@ -17,6 +14,8 @@ from typing import Protocol, cast
 import numpy as np
 import torch
 from torch import Tensor
+
+from course_lib.checks import check_integer
 
 from .pairs import Pair
 from .token_files import open_tokens
@@ -65,23 +64,18 @@ def pad_batch(examples: Sequence[Example], pad_id: int = 0) -> Batch:
 class Batches(ABC):
     """What every kind of batches offers; see the head of this module.
 
-    `batches_per_step` is the number of micro-batches of a step over all ranks, a multiple of `world_size`; each epoch
-    has a multiple of it, so that no step spans two epochs and all ranks end together.
+    Each epoch has a multiple of `batches_per_step` micro-batches, so that no step spans two epochs.
     """
 
-    def __init__(self, *, seed: int, rank: int, world_size: int, batches_per_step: int | None) -> None:
-        if world_size < 1 or not 0 <= rank < world_size:
-            raise ValueError(f"rank, world_size: expected 0 <= rank < world_size, got {rank} and {world_size}")
-        per_step = world_size if batches_per_step is None else batches_per_step
-        if per_step < 1 or per_step % world_size:
-            raise ValueError(f"batches_per_step: expected a multiple of world_size={world_size}, got {per_step}")
-        self.seed, self.rank, self.world_size, self.batches_per_step = seed, rank, world_size, per_step
+    def __init__(self, *, seed: int, batches_per_step: int) -> None:
+        check_integer("batches_per_step", batches_per_step)
+        self.seed, self.batches_per_step = seed, batches_per_step
         self.epoch = 0
-        self._done = 0  # micro-batches of this epoch that all ranks together have taken
+        self._done = 0  # micro-batches of this epoch that were taken
 
     @abstractmethod
     def _plan(self, epoch: int) -> Sequence[Sequence[int]]:
-        """Return the micro-batches of an epoch, over all ranks, as lists of example numbers."""
+        """Return the micro-batches of an epoch as lists of example numbers."""
 
     @abstractmethod
     def _load(self, numbers: Sequence[int], epoch: int) -> Batch:
@@ -92,32 +86,32 @@ class Batches(ABC):
         """Return what the order depends on; a state is refused where this differs."""
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches of this rank from here to the end of the epoch."""
+        """Yield the batches from here to the end of the epoch."""
         ended = False
         while not ended:
             epoch, plan = self.epoch, self._plan(self.epoch)
-            numbers = plan[self._done + self.rank]
-            self._done += self.world_size
+            numbers = plan[self._done]
+            self._done += 1
             ended = self._done >= len(plan)
             if ended:
                 self.epoch, self._done = epoch + 1, 0
             yield self._load(numbers, epoch)
 
     def forever(self) -> Iterator[Batch]:
-        """Yield the batches of this rank, epoch after epoch, without end."""
+        """Yield the batches, epoch after epoch, without end."""
         while True:
             yield from self
 
     def __len__(self) -> int:
-        """Return the number of batches that this rank gets in the current epoch."""
-        return len(self._plan(self.epoch)) // self.world_size
+        """Return the number of batches of the current epoch."""
+        return len(self._plan(self.epoch))
 
     def state_dict(self) -> dict[str, int]:
         """Return the place in the order as plain numbers: after the batch that was yielded last."""
         return {"epoch": self.epoch, "done": self._done, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where `state` was taken; the number of ranks may differ.
+        """Go on where `state` was taken.
 
         Raises ValueError where the state belongs to other data, another seed or other sizes.
         """
@@ -125,8 +119,8 @@ class Batches(ABC):
             if state.get(name) != value:
                 raise ValueError(f"state: taken with {name}={state.get(name)}, these batches have {name}={value}")
         epoch, done = state["epoch"], state["done"]
-        if epoch < 0 or done < 0 or done % self.world_size or done >= len(self._plan(epoch)):
-            raise ValueError(f"state: expected a place where all {self.world_size} ranks stand, got {done} of {epoch}")
+        if epoch < 0 or not 0 <= done < len(self._plan(epoch)):
+            raise ValueError(f"state: expected a place within an epoch, got batch {done} of epoch {epoch}")
         self.epoch, self._done = epoch, done
 
 
@@ -143,7 +137,7 @@ class TokenBatches(Batches):
         bucket: False cuts batches in shuffled order without looking at lengths, to see what bucketing saves.
         max_examples: rows of a batch at most.
         pad_id: fills rows up to the longest.
-        seed, rank, world_size, batches_per_step: see `Batches`.
+        seed, batches_per_step: see `Batches`.
 
     Raises:
         ValueError: an example longer than `max_tokens`, or fewer examples than `batches_per_step`.
@@ -159,13 +153,11 @@ class TokenBatches(Batches):
         max_examples: int | None = None,
         pad_id: int = 0,
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        batches_per_step: int | None = None,
+        batches_per_step: int = 1,
     ) -> None:
-        super().__init__(seed=seed, rank=rank, world_size=world_size, batches_per_step=batches_per_step)
-        if max_examples is not None and max_examples < 1:
-            raise ValueError(f"max_examples: expected at least 1, got {max_examples}")
+        super().__init__(seed=seed, batches_per_step=batches_per_step)
+        if max_examples is not None:
+            check_integer("max_examples", max_examples)
         if len(examples) < self.batches_per_step:
             raise ValueError(f"examples: expected at least {self.batches_per_step}, one a batch, got {len(examples)}")
         self.examples, self.max_tokens, self.pad_id = examples, max_tokens, pad_id
@@ -239,7 +231,7 @@ class TokenWindows(Batches):
         length: predictions of a window.
         batch_size: windows of a micro-batch.
         shuffle: False gives windows from the start of the text, in its order, in every epoch.
-        seed, rank, world_size, batches_per_step: see `Batches`.
+        seed, batches_per_step: see `Batches`.
     """
 
     def __init__(
@@ -250,13 +242,11 @@ class TokenWindows(Batches):
         batch_size: int,
         shuffle: bool = True,
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        batches_per_step: int | None = None,
+        batches_per_step: int = 1,
     ) -> None:
-        super().__init__(seed=seed, rank=rank, world_size=world_size, batches_per_step=batches_per_step)
-        if length < 1 or batch_size < 1:
-            raise ValueError(f"length, batch_size: expected at least 1, got {length} and {batch_size}")
+        super().__init__(seed=seed, batches_per_step=batches_per_step)
+        check_integer("length", length)
+        check_integer("batch_size", batch_size)
         self.tokens = open_tokens(tokens) if isinstance(tokens, str | Path) else torch.as_tensor(tokens).numpy()
         if self.tokens.ndim != 1:
             raise ValueError(f"tokens: expected ids (N,), got {self.tokens.shape}")

@@ -14,11 +14,12 @@ from course_lib.training.checkpoints import (
 )
 from course_lib.training.chunked import chunked_cross_entropy
 from course_lib.training.config import TrainingConfig
-from course_lib.training.distributed import Ranks, processes
+from course_lib.training.distributed import Processes, join_processes
+from course_lib.training.folder import RunFolder
 from course_lib.training.losses import cross_entropy, label_smoothed_cross_entropy
 from course_lib.training.optimizers import Muon, build_optimizers, newton_schulz, parameter_groups
 from course_lib.training.progress import Lines, Silent
-from course_lib.training.recompute import checkpoint_activations
+from course_lib.training.recompute import recompute_activations
 from course_lib.training.run import Run
 from course_lib.training.schedules import (
     cosine_schedule,
@@ -33,18 +34,19 @@ __all__ = [
     "CheckpointError",
     "Lines",
     "Muon",
-    "Ranks",
+    "Processes",
     "Run",
+    "RunFolder",
     "Silent",
     "TrainingConfig",
     "average_checkpoints",
     "build_optimizers",
-    "checkpoint_activations",
     "chunked_cross_entropy",
     "clip_gradients",
     "cosine_schedule",
     "cross_entropy",
     "evaluate",
+    "join_processes",
     "label_smoothed_cross_entropy",
     "linear_schedule",
     "list_checkpoints",
@@ -52,7 +54,7 @@ __all__ = [
     "newton_schulz",
     "noam_schedule",
     "parameter_groups",
-    "processes",
+    "recompute_activations",
     "save_checkpoint",
     "tasks",
     "update",

@@ -1,8 +1,9 @@
-"""Checkpoints that survive crashes: tensors in safetensors, all else in JSON, both written in one step and checksummed.
+"""Checkpoints, states of training on the disk: tensors in safetensors, all else in JSON, each written in one step.
 
-A checkpoint of step 500 is two files, `step-00000500.safetensors` and `step-00000500.json`. The second is written last
-and names the size and checksum of the first, and its own: without it, or if anything differs, there is no checkpoint,
-and the one before counts. A process killed at any byte leaves the old checkpoints as they were.
+There is one form, for a `Run` and for a loop of your own. A checkpoint of step 500 is two files,
+`step-00000500.safetensors` and `step-00000500.json`. The second is written last and names the size and checksum of the
+first, and its own: without it, or if anything differs, there is no checkpoint, and the one before counts. A process
+killed at any byte leaves the old checkpoints as they were.
 """
 
 import hashlib
@@ -18,27 +19,23 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from course_lib.checks import check_integer
 from course_lib.files import write_atomic
-from course_lib.training.state import (
-    load_model,
-    load_optimizers,
-    load_random_state,
-    model_tensors,
-    optimizer_tensors,
-    random_tensors,
-)
+from course_lib.training.distributed import Processes
+from course_lib.training.state import RandomState, load_model, load_optimizers, model_tensors, optimizer_tensors
 
 __all__ = [
     "Checkpoint",
     "CheckpointError",
     "average_checkpoints",
+    "checkpoint_path",
     "list_checkpoints",
     "load_checkpoint",
     "read_checkpoint",
     "save_checkpoint",
 ]
 
-_NAME = re.compile(r"step-(\d{8})\.json")
+_NAME = re.compile(r"step-\d{8}\.json")
 _FORMAT = 1
 
 
@@ -56,9 +53,17 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     passed_over: list[str] = field(default_factory=list)
 
-    def part(self, prefix: str) -> dict[str, Tensor]:
+    def part(self, name: str) -> dict[str, Tensor]:
         """Return the tensors of "model", "optimizer" or "random" without that prefix."""
-        return {name.removeprefix(f"{prefix}."): t for name, t in self.tensors.items() if name.startswith(f"{prefix}.")}
+        return _below(f"{name}.", self.tensors)
+
+    @property
+    def random(self) -> list[RandomState]:
+        """The random generators of each process that wrote it."""
+        tensors, numbers = self.part("random"), self.state["random"]
+        if isinstance(numbers, dict):  # of `save_checkpoint` before it wrote the form of runs
+            return [RandomState(tensors, numbers)]
+        return [RandomState(_below(f"{rank}/", tensors), own) for rank, own in enumerate(numbers)]
 
 
 def save_checkpoint(
@@ -69,8 +74,11 @@ def save_checkpoint(
     *,
     state: dict[str, Any] | None = None,
     keep: int = 3,
+    protect: Collection[int] = (),
 ) -> Path:
     """Write weights, optimizers and the state of all random generators, so that training can go on bit for bit.
+
+    The processes of torch's process group, where there is one, call this together, and the main one writes.
 
     Args:
         folder: made if it is not there.
@@ -79,14 +87,29 @@ def save_checkpoint(
         optimizers: their state, by the names of the parameters.
         state: anything else, of JSON's kinds: the position in the data, the best loss so far.
         keep: how many checkpoints stay in the folder, this one included.
+        protect: steps whose checkpoints stay, too.
 
     Raises OSError if it cannot be written; the earlier checkpoints are then untouched.
     """
+    check_integer("keep", keep)
+    processes = Processes.joined()
     tensors = {f"model.{name}": t for name, t in model_tensors(model).items()}
     tensors |= {f"optimizer.{name}": t for name, t in optimizer_tensors(model, optimizers).items()}
-    randoms, numbers = random_tensors()
-    tensors |= {f"random.{name}": t for name, t in randoms.items()}
-    return write_checkpoint(folder, step, tensors, {**(state or {}), "random": numbers}, keep=keep)
+    randoms = processes.gather(RandomState.now())
+    for rank, random in enumerate(randoms):
+        tensors |= {f"random.{rank}/{name}": t for name, t in random.tensors.items()}
+    path = checkpoint_path(folder, step)
+    try:
+        if processes.main:
+            _write(path, step, tensors, {**(state or {}), "random": [random.numbers for random in randoms]})
+            protected = {checkpoint_path(folder, step) for step in protect}
+            for old in list_checkpoints(folder)[:-keep]:
+                if old not in protected:
+                    old.unlink(missing_ok=True)  # first, so that what is left is no checkpoint
+                    old.with_suffix(".safetensors").unlink(missing_ok=True)
+    finally:
+        processes.barrier()  # the others wait for a writer that fails, too
+    return path
 
 
 def load_checkpoint(
@@ -99,9 +122,9 @@ def load_checkpoint(
     """Put the newest undamaged checkpoint of a folder back into model, optimizers and random generators.
 
     Args:
-        folder: where `save_checkpoint` wrote; or one checkpoint's JSON file.
+        folder: where `save_checkpoint` wrote, such as `checkpoints/` in the folder of a run; or one JSON file in it.
         model, optimizers: of the architecture that was saved.
-        random: also set the random generators of this process.
+        random: also set the random generators, if it was written by as many processes as there are now.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
@@ -114,9 +137,15 @@ def load_checkpoint(
         load_optimizers(model, optimizers, found.part("optimizer"), where)
     except ValueError as error:
         raise CheckpointError(str(error)) from None
-    if random:
-        load_random_state(found.part("random"), found.state["random"])
+    processes = Processes.joined()
+    if random and len(found.random) == processes.world:
+        found.random[processes.rank].restore()
     return found
+
+
+def checkpoint_path(folder: str | Path, step: int) -> Path:
+    """Return the JSON file that the checkpoint of a step has in a folder."""
+    return Path(folder) / f"step-{step:08d}.json"
 
 
 def list_checkpoints(folder: str | Path) -> list[Path]:
@@ -140,21 +169,8 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
     raise FileNotFoundError(f"{folder}: there is no checkpoint")
 
 
-def write_checkpoint(
-    folder: str | Path,
-    step: int,
-    tensors: dict[str, Tensor],
-    state: dict[str, Any],
-    *,
-    keep: int = 3,
-    protect: Collection[int] = (),
-) -> Path:
-    """Write one checkpoint and remove all but the last `keep`; those of the steps in `protect` stay, too."""
-    if keep < 1:
-        raise ValueError(f"keep: expected at least 1, got {keep!r}")
-    folder = Path(folder)
-    _remove_temporary(folder)
-    path = folder / f"step-{step:08d}.json"
+def _write(path: Path, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+    _remove_temporary(path.parent)
     path.unlink(missing_ok=True)  # of an earlier run beyond this step: its tensors are about to go
     payload = safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
     write_atomic(path.with_suffix(".safetensors"), payload)
@@ -167,11 +183,6 @@ def write_checkpoint(
     }
     document["checksum"] = _checksum(document)
     write_atomic(path, json.dumps(document))
-    for old in list_checkpoints(folder)[:-keep]:
-        if _step(old) not in protect:
-            old.unlink(missing_ok=True)  # first, so that what is left is no checkpoint
-            old.with_suffix(".safetensors").unlink(missing_ok=True)
-    return path
 
 
 def average_checkpoints(folder: str | Path, last: int) -> dict[str, Tensor]:
@@ -181,8 +192,7 @@ def average_checkpoints(folder: str | Path, last: int) -> dict[str, Tensor]:
 
     Source: Vaswani et al. 2017, section 6.1, where the base models average the last 5.
     """
-    if last < 1:
-        raise ValueError(f"last: expected at least 1, got {last!r}")
+    check_integer("last", last)
     sums: dict[str, Tensor] = {}
     newest: dict[str, Tensor] = {}
     count = 0
@@ -228,16 +238,16 @@ def _read(path: Path, passed_over: list[str]) -> Checkpoint:
         tensors = safetensors.torch.load(payload)
     except SafetensorError as error:
         raise CheckpointError(f"{file}: not a safetensors file ({error})") from None
-    return Checkpoint(path, document["step"], document["state"], tensors, passed_over)
+    # A file is read in any order; processes share out one tensor after another, so all need the same.
+    return Checkpoint(path, document["step"], document["state"], dict(sorted(tensors.items())), passed_over)
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _checksum(document: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-
-
-def _step(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    return int(match[1]) if match else -1
 
 
 def _remove_temporary(folder: Path) -> None:

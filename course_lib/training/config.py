@@ -1,11 +1,10 @@
 """What one training run is told: length, rates, optimizer, precision, and when to look, save and stop."""
 
 import dataclasses
-import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
+from course_lib.checks import check_choice, check_integer, check_number, check_probability
 from course_lib.training.schedules import (
     cosine_schedule,
     linear_schedule,
@@ -28,6 +27,7 @@ _CHOICES: dict[str, Any] = {
 }
 _COUNTS = {"steps": 1, "accumulation": 1, "log_every": 1, "keep": 1}  # least values
 _COUNTS |= dict.fromkeys(("warmup", "decay", "evaluate_every", "checkpoint_every", "patience", "seed"), 0)
+FORMER_NAMES = {"checkpoint_activations": "recompute"}  # of settings, in recipes that were written before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class TrainingConfig:
     accumulation: int = 1  # batches an update
     precision: Precision = "float32"  # "bfloat16" runs matrix products under autocast
     compile: bool = False  # torch.compile
-    checkpoint_activations: bool = False  # keep only each layer's input and compute the rest again: less memory
+    recompute: bool = False  # keep only each layer's input and compute the rest again: less memory
 
     # Looking, saving, stopping
     log_every: int = 10
@@ -66,26 +66,22 @@ class TrainingConfig:
 
     # Where and from what
     parallel: Parallel = "ddp"  # how several processes share the work: copies, or shards of the weights
-    seed: int = 0  # of dropout
+    seed: int = 0  # of what is drawn while training, such as dropout; `course train` draws weights and data by it, too
 
     def __post_init__(self) -> None:
         """Refuse settings that make no sense."""
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in get_args(choices):
-                raise ValueError(f"{name}: expected one of {get_args(choices)}, got {getattr(self, name)!r}")
+            check_choice(name, getattr(self, name), get_args(choices))
         for name, least in _COUNTS.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name}: expected an integer, got {value!r}")
-            if value < least:
-                raise ValueError(f"{name}: expected at least {least}, got {value}")
+            check_integer(name, getattr(self, name), least)
         for name in ("learning_rate", "muon_learning_rate", "eps"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)!r}")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"clip: expected a positive norm, or None for none, got {self.clip!r}")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas: expected two numbers in [0, 1), got {self.betas!r}")
+            check_number(name, getattr(self, name), above=0)
+        if self.clip is not None:
+            check_number("clip", self.clip, above=0)
+        if len(self.betas) != 2:
+            raise ValueError(f"betas: expected two probabilities, got {self.betas!r}")
+        for beta in self.betas:
+            check_probability("betas", beta)
         object.__setattr__(self, "betas", tuple(self.betas))  # TOML and JSON have lists
         if self.patience and not self.evaluate_every:
             raise ValueError("patience: needs evaluations; set evaluate_every")
@@ -112,17 +108,9 @@ class TrainingConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainingConfig":
-        """Build from plain values; raises ValueError for a name that is no field."""
+        """Build from plain values, those of older recipes too; raises ValueError for a name that is no field."""
+        values = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(set(values) - known):
             raise ValueError(f"{unknown[0]}: no setting of training; there are {', '.join(sorted(known))}")
         return cls(**values)
-
-    @classmethod
-    def from_toml(cls, path: str | Path) -> "TrainingConfig":
-        """Read the table [training] of a TOML file, or its top level where there is none."""
-        try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{path}: not a TOML file, {error}") from None
-        return cls.from_dict(values.get("training", values))

@@ -1,15 +1,14 @@
 """Several processes on one run: started by torchrun, equal to one process step by step.
 
 Every process reads the same batches and takes every n-th row of each, so that a run does not depend on how many there
-are; data that name a `world_size` of their own give each process other batches. Gradients are sums over all rows,
-divided by the number of real tokens in all processes.
+are. Gradients are sums over all rows, divided by the number of real tokens in all processes.
 """
 
 import contextlib
 import os
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from course_lib.training.config import Parallel
 
-__all__ = ["Ranks", "processes"]
+__all__ = ["Processes", "join_processes"]
 
 JOIN = timedelta(minutes=5)  # for all processes to be there
 EXCHANGE = timedelta(minutes=10)  # for the slowest process to reach an exchange, a checkpoint being written included
@@ -27,11 +26,16 @@ Batch = dict[str, Tensor]
 T = TypeVar("T")
 
 
-class Ranks:
-    """This process among those of a run; alone unless `processes` says otherwise."""
+class Processes:
+    """The processes of a run, as seen from this one: its rank among them, their number, and its device."""
 
     def __init__(self, rank: int = 0, world: int = 1, device: torch.device | str = "cpu") -> None:
         self.rank, self.world, self.device = rank, world, torch.device(device)
+
+    @classmethod
+    def joined(cls, device: torch.device | str = "cpu") -> "Processes":
+        """Return those of the process group that this process has joined, or this one alone."""
+        return cls(dist.get_rank(), dist.get_world_size(), device) if dist.is_initialized() else cls(device=device)
 
     @property
     def main(self) -> bool:
@@ -56,13 +60,12 @@ class Ranks:
             dist.all_gather_object(found, value)
         return found
 
-    def share(self, batch: Batch, *, whole: bool = True) -> tuple[Batch, bool]:
+    def share(self, batch: Batch) -> tuple[Batch, bool]:
         """Return this process's rows of a batch on its device, and whether there are any.
 
-        With fewer rows than processes, some get the first row to keep in step, and must count it as nothing. With
-        `whole` False the batch is this process's own already.
+        With fewer rows than processes, some get the first row to keep in step, and must count it as nothing.
         """
-        if self.world == 1 or not whole:
+        if self.world == 1:
             return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}, True
         rows = {name: tensor[self.rank :: self.world] for name, tensor in batch.items()}
         empty = any(tensor.size(0) == 0 for tensor in rows.values())
@@ -102,8 +105,22 @@ class Ranks:
             yield
 
 
+def gathered(tensor: Tensor) -> Tensor:
+    """Put together a tensor whose shards lie in several processes; any other is returned as it is."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def sharded_like(tensor: Tensor, other: Any) -> Tensor:
+    """Cut a tensor that every process has into the shards of `other`, where it has any."""
+    if not hasattr(other, "full_tensor"):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor  # costs most of a second to import
+
+    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
+
+
 @contextlib.contextmanager
-def processes(device: str | None = None) -> Iterator[Ranks]:
+def join_processes(device: str | None = None) -> Iterator[Processes]:
     """Join the processes that torchrun started, or be alone, and leave at the end.
 
     Args:
@@ -113,7 +130,7 @@ def processes(device: str | None = None) -> Iterator[Ranks]:
     """
     kind = device or default_device()
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        yield Ranks(device=kind)
+        yield Processes(device=kind)
         return
     if kind == "cuda":
         kind = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
@@ -133,7 +150,7 @@ def processes(device: str | None = None) -> Iterator[Ranks]:
     store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=EXCHANGE)
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size(), kind)
+        yield Processes.joined(kind)
     finally:
         dist.destroy_process_group()
 

@@ -20,7 +20,6 @@ class Feed:
     def __init__(self, data: Iterable[Batch]) -> None:
         self.data: Any = data
         self.keeps_place = hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
-        self.whole = getattr(data, "world_size", 1) == 1
         self._iterator: Iterator[Batch] | None = None
         self._epoch = self._done = 0
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.files import write_atomic
+from course_lib.training.folder import RunFolder
 
-__all__ = ["RunLog", "read_log"]
+__all__ = ["RunLog", "read_log", "shorten_log"]
 
 Record = dict[str, Any]
 
@@ -25,11 +26,18 @@ def read_log(path: str | Path, last_step: int | None = None) -> list[Record]:
     return records
 
 
-class RunLog:
-    """The log of a run: `log.jsonl` in its folder, and `tensorboard/` if asked for; without one, nothing."""
+def shorten_log(path: str | Path, last_step: int) -> list[Record]:
+    """Drop the records after a step, which are about to be written again, and return the others."""
+    records = read_log(path, last_step)
+    write_atomic(path, "".join(json.dumps(record) + "\n" for record in records))
+    return records
 
-    def __init__(self, folder: Path | None, *, tensorboard: bool = False) -> None:
-        self.path = None if folder is None else folder / "log.jsonl"
+
+class RunLog:
+    """Writes records into a run's folder, and curves for TensorBoard if asked for; without a folder, nothing."""
+
+    def __init__(self, folder: RunFolder | None, *, tensorboard: bool = False) -> None:
+        self.path = None if folder is None else folder.log
         self._writer: Any = None
         if tensorboard:
             if folder is None:
@@ -38,15 +46,7 @@ class RunLog:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
                 raise ValueError("tensorboard: not installed; pip install tensorboard") from None
-            self._writer = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
-
-    def restart(self, last_step: int) -> list[Record]:
-        """Drop the records after a step, which are about to be written again, and return the others."""
-        if self.path is None:
-            return []
-        records = read_log(self.path, last_step)
-        write_atomic(self.path, "".join(json.dumps(record) + "\n" for record in records))
-        return records
+            self._writer = SummaryWriter(str(folder.tensorboard))  # type: ignore[no-untyped-call]
 
     def write(self, record: Record) -> None:
         """Add a record; its numbers become curves."""

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from course_lib.checks import check_floating, check_integers, check_probability
+
 __all__ = ["cross_entropy", "label_smoothed_cross_entropy"]
 
 _NOTHING = torch.iinfo(torch.int64).min  # an id that no target has
@@ -63,13 +65,10 @@ def _outside(targets: Tensor, V: int) -> ValueError:
 
 
 def _check(logits: Tensor, targets: Tensor, smoothing: float) -> None:
-    if not logits.is_floating_point():
-        raise TypeError(f"logits: expected floating point, got {logits.dtype}")
-    if targets.is_floating_point() or targets.dtype == torch.bool:
-        raise TypeError(f"targets: expected integer token ids, got {targets.dtype}")
+    check_floating("logits", logits)
+    check_integers("targets", targets, "integer token ids")
+    check_probability("smoothing", smoothing)
     if logits.dim() < 1 or logits.shape[:-1] != targets.shape:
         raise ValueError(
             f"targets: expected {tuple(logits.shape[:-1])}, the shape of logits without V, got {tuple(targets.shape)}"
         )
-    if not 0.0 <= smoothing < 1.0:
-        raise ValueError(f"smoothing: expected a probability in [0, 1), got {smoothing!r}")

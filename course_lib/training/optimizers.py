@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.training.config import TrainingConfig
+from course_lib.training.distributed import gathered, sharded_like
 
 __all__ = ["Muon", "build_optimizers", "newton_schulz", "parameter_groups"]
 
@@ -153,12 +154,12 @@ class Muon(torch.optim.Optimizer):
                     alike.setdefault(tuple(p.shape), []).append(p)
             for shape, parameters in alike.items():
                 looks = [self._look_ahead(p, group["momentum"]) for p in parameters]
-                whole = torch.stack([_whole(look) for look in looks])  # N times (R, C) -> (N, R, C)
-                updates = newton_schulz(whole, group["n_steps"], dtype=self.dtype)
+                full = torch.stack([gathered(look) for look in looks])  # N times (R, C) -> (N, R, C)
+                updates = newton_schulz(full, group["n_steps"], dtype=self.dtype)
                 rate = group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5
                 for p, update in zip(parameters, updates.unbind(), strict=True):
                     p.mul_(1.0 - group["lr"] * group["weight_decay"])
-                    p.add_(_like(update, p), alpha=-rate)
+                    p.add_(sharded_like(update, p), alpha=-rate)
         return loss
 
     def _look_ahead(self, p: Tensor, momentum: float) -> Tensor:
@@ -168,20 +169,6 @@ class Muon(torch.optim.Optimizer):
             state["momentum"] = torch.zeros_like(p)
         state["momentum"].lerp_(p.grad, 1.0 - momentum)
         return p.grad.lerp(state["momentum"], momentum)  # type: ignore[union-attr]
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    """Gather the shards of a matrix that several processes share: a polynomial of a matrix needs all of it."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
-def _like(tensor: Tensor, other: Any) -> Tensor:
-    """Cut a whole matrix into the shards that `other` has."""
-    if not hasattr(other, "full_tensor"):
-        return tensor
-    from torch.distributed.tensor import distribute_tensor  # costs most of a second to import
-
-    return distribute_tensor(tensor, other.device_mesh, other.placements, src_data_rank=None)
 
 
 def set_rate(optimizers: Sequence[torch.optim.Optimizer], rate: float) -> None:

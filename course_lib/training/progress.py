@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import psutil
 import torch
 
+from course_lib.training.curves import curve_html
+
 __all__ = ["Lines", "Panel", "Progress", "Shown", "Silent", "duration", "for_this_place"]
 
 
@@ -130,13 +132,8 @@ class Panel:
 
     def end(self, history: list[dict[str, Any]]) -> None:
         """Freeze: the last numbers and the curve."""
-        from course_lib.training.curves import curve_picture
-        from course_lib.viz.display import caption_tag, image_tag
-
-        picture = curve_picture(history)
         self._text, self._frozen = "", True
-        curve = "" if picture is None else f"{image_tag(picture)}{caption_tag(picture.caption)}"
-        self._handle.update(self._html(self._draw() + curve))
+        self._handle.update(self._html(self._draw() + curve_html(history)))
 
     def _show(self) -> None:
         self._last = time.monotonic()

@@ -1,14 +1,14 @@
-"""Activation checkpointing: keep the input of each layer, compute the rest again when the backward pass needs it."""
+"""Recomputation of activations: keep the input of each layer, compute the rest again for the backward pass."""
 
 import functools
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["checkpoint_activations"]
+__all__ = ["recompute_activations"]
 
 
-def checkpoint_activations(model: nn.Module) -> nn.Module:
+def recompute_activations(model: nn.Module) -> nn.Module:
     """Make each layer of the model's stacks (each entry of an `nn.ModuleList`) recompute itself; in place.
 
     Less memory for about a third more operations: the gradients stay the same, dropout included. Names and values of

@@ -1,6 +1,5 @@
 """A training run: a model, a task and data become trained weights, in sight, with interrupts, and resumed exactly."""
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -9,24 +8,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from course_lib.training.checkpoints import list_checkpoints, read_checkpoint, write_checkpoint
+from course_lib.training.checkpoints import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint
 from course_lib.training.config import TrainingConfig
-from course_lib.training.distributed import Batch, Ranks
+from course_lib.training.distributed import Batch, Processes
 from course_lib.training.feed import Feed
+from course_lib.training.folder import RunFolder
 from course_lib.training.interrupts import Interrupts
-from course_lib.training.logs import Record, RunLog
+from course_lib.training.logs import Record, RunLog, shorten_log
 from course_lib.training.optimizers import build_optimizers, set_rate
 from course_lib.training.progress import Progress, Shown, Silent, for_this_place
-from course_lib.training.recompute import checkpoint_activations
-from course_lib.training.state import (
-    load_model,
-    load_optimizers,
-    load_random_state,
-    model_tensors,
-    optimizer_tensors,
-    random_tensors,
-    seed_all,
-)
+from course_lib.training.recompute import recompute_activations
+from course_lib.training.state import RandomState, seed_all
 from course_lib.training.updates import Update, evaluate, update
 
 __all__ = ["Run"]
@@ -38,14 +30,15 @@ class Run:
     """Trains a model, and keeps everything needed to go on bit for bit.
 
     Args:
-        model: moved to the device of `ranks`, or trained where it is.
+        model: moved to the device of `processes`, or trained where it is.
         task: an object with `loss(model, batch) -> (sum of losses, number of tokens)`, or such a function.
         data: an iterable of dicts of tensors, iterated epoch after epoch. With `state_dict` and `load_state_dict` it is
             taken up where it was; without them the batches are counted, so they must come in the same order again.
         config: the settings; the defaults unless given.
-        folder: for checkpoints and logs; nothing is written unless given.
+        folder: for checkpoints and logs, as `RunFolder` lays them out; nothing is written unless given.
         evaluation: held-out batches, iterable again and again.
-        ranks: the processes that share the run, from `processes`; this one alone unless given.
+        processes: those that share the run, from `join_processes`; those of torch's process group, or this one alone,
+            unless given.
         shown: where progress goes; a panel in a notebook with a front end, lines of text elsewhere, unless given.
 
     `history` holds the records of the log: step, loss, rate, gradient norm and tokens, and evaluations.
@@ -60,27 +53,26 @@ class Run:
         *,
         folder: str | Path | None = None,
         evaluation: Iterable[Batch] | None = None,
-        ranks: Ranks | None = None,
+        processes: Processes | None = None,
         shown: Shown | None = None,
     ) -> None:
         self.config = TrainingConfig() if config is None else config
         if self.config.evaluate_every and evaluation is None:
             raise ValueError("evaluation: config.evaluate_every needs held-out batches")
-        self.folder = None if folder is None else Path(folder)
-        self.checkpoints = None if folder is None else Path(folder) / "checkpoints"
+        self.folder = None if folder is None else RunFolder(folder)
         self.loss: Callable[[nn.Module, Batch], tuple[Tensor, Tensor]] = getattr(task, "loss", task)
         if not callable(self.loss):
             raise TypeError(f"task: expected a function or an object with loss(model, batch), got {task!r}")
         first = next(model.parameters(), None)
         if first is None:
             raise ValueError("model: it has no parameters")
-        self.ranks = Ranks(device=first.device) if ranks is None else ranks
-        self.model = model.to(self.ranks.device)
-        if self.config.checkpoint_activations:
-            checkpoint_activations(self.model)
+        self.processes = Processes.joined(first.device) if processes is None else processes
+        self.model = model.to(self.processes.device)
+        if self.config.recompute:
+            recompute_activations(self.model)
         if self.config.compile:
             model.compile()
-        self.wrapped = self.ranks.wrap(self.model, self.config.parallel)
+        self.wrapped = self.processes.wrap(self.model, self.config.parallel)
         self.optimizers = build_optimizers(self.model, self.config)
         self.feed, self.evaluation = Feed(data), evaluation
         self.history: list[Record] = []
@@ -90,11 +82,11 @@ class Run:
         self._waited = 0  # evaluations since the best
         self._sum = [0.0, 0]  # loss and tokens since the last record
         self._best_weights: dict[str, Tensor] | None = None
-        self._random: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+        self._random: RandomState | None = None
         self._saved_at: float | None = None
         self._saved_step = -1
-        self._log = RunLog(self.folder if self.ranks.main else None, tensorboard=False)
-        self._shown: Shown | None = shown if self.ranks.main else Silent()
+        self._log = RunLog(None)
+        self._shown: Shown | None = shown if self.processes.main else Silent()
 
     def train(self, until: int | None = None, *, resume: bool = False) -> "Run":
         """Train to the last step, or to step `until`, or to an interrupt, and save a checkpoint at the end.
@@ -105,24 +97,21 @@ class Run:
         """
         end = self.config.steps if until is None else min(until, self.config.steps)
         shown = self._shown = for_this_place() if self._shown is None else self._shown
-        if resume and self.step == 0:
-            self._resume(shown)
-        elif self.step == 0 and self.checkpoints is not None and list_checkpoints(self.checkpoints):
-            raise ValueError(f"folder: {self.folder} holds checkpoints of an earlier run; resume it, or name another")
-        if self.ranks.main and self.step == 0:
-            self._log.restart(0)
-        self._log = RunLog(self.folder if self.ranks.main else None, tensorboard=self._writes_tensorboard())
-        outside = random_tensors()
+        if self.step == 0:
+            self._begin(shown, resume)
+        main = self.processes.main
+        self._log = RunLog(self.folder if main else None, tensorboard=self.config.tensorboard and main)
+        outside = RandomState.now()
         self._enter_random()
         self.interrupted = False
         try:
             with Interrupts() as interrupts:
                 self._loop(end, shown, interrupts)
-                self._random = random_tensors()
+                self._random = RandomState.now()
                 if self.step != self._saved_step:
                     self._save(shown, last=True)
         finally:
-            load_random_state(*outside)
+            outside.restore()
             self._log.close()
         if self.interrupted:
             kept = "checkpoint saved" if self.folder is not None else "the run is kept in memory"
@@ -136,16 +125,16 @@ class Run:
         batches = self.evaluation if batches is None else batches
         if batches is None:
             raise ValueError("batches: this run has no held-out batches")
-        return evaluate(self.wrapped, self.loss, batches, precision=self.config.precision, ranks=self.ranks)
+        return evaluate(self.wrapped, self.loss, batches, precision=self.config.precision, processes=self.processes)
 
     def restore_best(self) -> float:
         """Put back the weights of the best evaluation, and return its loss; needs config.patience or evaluations."""
         if self.best is None:
             raise ValueError("best: there was no evaluation yet")
         if self._best_weights is not None:
-            load_model(self.model, self._best_weights, "the best weights")
-        elif self.checkpoints is not None and (path := self.checkpoints / f"step-{self.best[1]:08d}.json").exists():
-            load_model(self.model, read_checkpoint(path).part("model"), str(path))
+            self.model.load_state_dict(self._best_weights)
+        elif self.folder is not None and (path := checkpoint_path(self.folder.checkpoints, self.best[1])).exists():
+            load_checkpoint(path, self.model, random=False)
         else:
             raise ValueError(f"best: the weights of step {self.best[1]} were not kept; set config.patience")
         return self.best[0]
@@ -167,8 +156,7 @@ class Run:
                     self.optimizers,
                     clip=config.clip,
                     precision=config.precision,
-                    ranks=self.ranks,
-                    whole=self.feed.whole,
+                    processes=self.processes,
                     stop=interrupts.asked,
                 )
             except FloatingPointError as error:
@@ -199,7 +187,7 @@ class Run:
             self.loss,
             self.evaluation or (),
             precision=self.config.precision,
-            ranks=self.ranks,
+            processes=self.processes,
             stop=interrupts.asked,
         )
         if math.isnan(value) and interrupts.asked():
@@ -210,7 +198,7 @@ class Run:
             if self.config.patience and self.folder is not None:
                 self._save(shown)
             elif self.config.patience:
-                self._best_weights = copy.deepcopy(model_tensors(self.model))
+                self._best_weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         else:
             self._waited += 1
             if self._stopped_early():
@@ -231,8 +219,7 @@ class Run:
             record["evaluation"] = held_out
         self._sum = [0.0, 0]
         self.history.append(record)
-        if self.ranks.main:
-            self._log.write(record)
+        self._log.write(record)
         return True
 
     def _progress(
@@ -257,58 +244,54 @@ class Run:
 
     def _save(self, shown: Shown, *, last: bool = False) -> None:
         """Write a checkpoint. A full disk does not end the run; at its end it does, after everything else is done."""
-        if self.checkpoints is None:
+        if self.folder is None:
             return
-        tensors = {f"model.{name}": t for name, t in model_tensors(self.model).items()}
-        tensors |= {f"optimizer.{name}": t for name, t in optimizer_tensors(self.model, self.optimizers).items()}
-        randoms = self.ranks.gather(random_tensors())
-        for rank, (found, _) in enumerate(randoms):
-            tensors |= {f"random.{rank}/{name}": t for name, t in found.items()}
         state = {
             "tokens": self.tokens,
             "best": self.best,
             "waited": self._waited,
             "sum": self._sum,
             "data": self.feed.state(),
-            "random": [numbers for _, numbers in randoms],
             "config": self.config.to_dict(),
         }
-        if self.ranks.main:
-            protect = {self.best[1]} if self.best is not None and self.config.patience else set()
-            try:
-                write_checkpoint(self.checkpoints, self.step, tensors, state, keep=self.config.keep, protect=protect)
-                self._saved_at, self._saved_step = time.monotonic(), self.step
-            except OSError as error:
-                kept = list_checkpoints(self.checkpoints)
-                old = f"the last one is {kept[-1].name}" if kept else "there is none yet"
-                message = f"checkpoint of step {self.step} not saved ({error.strerror or error}); {old}"
-                if last:
-                    raise OSError(error.errno, message) from None
-                shown.say(message)
-        self.ranks.barrier()
-
-    def _resume(self, shown: Shown) -> None:
-        if self.checkpoints is None:
-            raise ValueError("resume: this run has no folder to resume from")
+        protect = {self.best[1]} if self.best is not None and self.config.patience else set()
+        where, keep = self.folder.checkpoints, self.config.keep
         try:
-            found = read_checkpoint(self.checkpoints)
-        except FileNotFoundError:
+            save_checkpoint(where, self.step, self.model, self.optimizers, state=state, keep=keep, protect=protect)
+            self._saved_at, self._saved_step = time.monotonic(), self.step
+        except OSError as error:
+            kept = list_checkpoints(where)
+            old = f"the last one is {kept[-1].name}" if kept else "there is none yet"
+            message = f"checkpoint of step {self.step} not saved ({error.strerror or error}); {old}"
+            if last:
+                raise OSError(error.errno, message) from None
+            shown.say(message)
+
+    def _begin(self, shown: Shown, resume: bool) -> None:
+        """Go on from the folder's newest checkpoint, or make sure that nothing of another run is there."""
+        if resume and self.folder is None:
+            raise ValueError("resume: this run has no folder to resume from")
+        if self.folder is None:
             return
+        kept = list_checkpoints(self.folder.checkpoints)
+        if kept and not resume:
+            raise ValueError(f"folder: {self.folder} holds checkpoints of an earlier run; resume it, or name another")
+        if kept:
+            self._resume(self.folder, shown)
+        if self.processes.main:
+            self.history = shorten_log(self.folder.log, self.step)
+
+    def _resume(self, folder: RunFolder, shown: Shown) -> None:
+        found = load_checkpoint(folder.checkpoints, self.model, self.optimizers, random=False)
         for problem in found.passed_over:
             shown.say(f"passed over: {problem}")
-        where = str(found.path.with_suffix(".safetensors"))
-        load_model(self.model, found.part("model"), where)
-        load_optimizers(self.model, self.optimizers, found.part("optimizer"), where)
         state = found.state
         self.step, self.tokens = found.step, state["tokens"]
         self.best = None if state["best"] is None else (state["best"][0], state["best"][1])
         self._waited, self._sum = state["waited"], list(state["sum"])
         self.feed.load(state["data"])
-        if len(state["random"]) == self.ranks.world:
-            prefix = f"{self.ranks.rank}/"
-            randoms = {n.removeprefix(prefix): t for n, t in found.part("random").items() if n.startswith(prefix)}
-            self._random = (randoms, state["random"][self.ranks.rank])
-        self.history = self._log.restart(self.step)
+        if len(found.random) == self.processes.world:
+            self._random = found.random[self.processes.rank]
         self._saved_at, self._saved_step = time.monotonic(), self.step
         changed = [k for k, v in self.config.to_dict().items() if k in state["config"] and state["config"][k] != v]
         shown.say(
@@ -319,16 +302,13 @@ class Run:
     def _enter_random(self) -> None:
         """Turn to the run's own random numbers, so that what else draws does not matter to it."""
         if self._random is not None:
-            load_random_state(*self._random)
+            self._random.restore()
         else:  # the start, or a resume with another number of processes
-            seed_all(self.config.seed + 1_000_003 * self.step + self.ranks.rank)
+            seed_all(self.config.seed + 1_000_003 * self.step + self.processes.rank)
 
     def _where_to_go_on(self) -> str:
-        kept = [] if self.checkpoints is None else list_checkpoints(self.checkpoints)
+        kept = [] if self.folder is None else list_checkpoints(self.folder.checkpoints)
         return f"; the last checkpoint is {kept[-1]}" if kept else ""
-
-    def _writes_tensorboard(self) -> bool:
-        return self.config.tensorboard and self.ranks.main
 
 
 class _Clock:

@@ -7,6 +7,8 @@ A schedule has no state, so there is nothing to save.
 
 import math
 
+from course_lib.checks import check_integer
+
 __all__ = ["cosine_schedule", "linear_schedule", "noam_schedule", "warmup_stable_decay_schedule"]
 
 
@@ -18,9 +20,9 @@ def noam_schedule(step: int, d_model: int, warmup: int = 4000, factor: float = 1
 
     Source: Vaswani et al. 2017, equation 3.
     """
-    _at_least("step", step, 1)
-    _at_least("d_model", d_model, 1)
-    _at_least("warmup", warmup, 1)
+    check_integer("step", step, 1)
+    check_integer("d_model", d_model, 1)
+    check_integer("warmup", warmup, 1)
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
@@ -52,7 +54,7 @@ def warmup_stable_decay_schedule(
 
     A run can go on from the stable part without having known its length. Source: Hu et al. 2024 (MiniCPM), section 4.
     """
-    _at_least("decay", decay, 0)
+    check_integer("decay", decay, 0)
     if _share(step, steps, warmup) is None:
         return peak * step / warmup
     if max(warmup, 1) + decay > steps:
@@ -63,19 +65,12 @@ def warmup_stable_decay_schedule(
 
 def _share(step: int, steps: int, warmup: int) -> float | None:
     """How much of the way down is done before this update, from 0 to below 1; None while it still warms up."""
-    _at_least("step", step, 1)
-    _at_least("steps", steps, 1)
-    _at_least("warmup", warmup, 0)
+    check_integer("step", step, 1)
+    check_integer("steps", steps, 1)
+    check_integer("warmup", warmup, 0)
     if warmup >= steps and warmup > 0:
         raise ValueError(f"warmup: expected fewer than steps={steps}, got {warmup}")
     if step < warmup:
         return None
     begin = max(warmup, 1)
     return min(1.0, (step - begin) / (steps - begin + 1))
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}: expected an integer, got {value!r}")
-    if value < least:
-        raise ValueError(f"{name}: expected at least {least}, got {value}")

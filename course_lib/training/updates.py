@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.training.config import Precision
-from course_lib.training.distributed import Batch, Ranks
+from course_lib.training.distributed import Batch, Processes, gathered
 
 __all__ = ["Update", "clip_gradients", "evaluate", "update"]
 
@@ -33,44 +33,42 @@ def update(
     *,
     clip: float | None = None,
     precision: Precision = "float32",
-    ranks: Ranks | None = None,
-    whole: bool = True,
-    stop: Callable[[], bool] = bool,
+    processes: Processes | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Update:
     """Update the weights by the gradient of the mean loss over all real tokens of all batches and processes.
 
     Args:
-        model: called by `loss`, and holds the gradients; what `Ranks.wrap` returned if there are several processes.
+        model: called by `loss`, and holds the gradients; what `Processes.wrap` returned if there are several processes.
         loss: (model, batch) -> sum of the losses and number of tokens.
         batches: for one update together; their gradients accumulate.
         optimizers: stepped once.
         clip: largest norm of the gradient, all parameters together.
         precision: "bfloat16" runs the loss under autocast; weights and gradients stay as they are.
-        ranks: the processes, one unless given.
-        whole: every process got the same batches and takes its rows of them; False if each got its own.
+        processes: those that share the work, each with its rows of the same batches; this one alone unless given.
         stop: asked in each process; any True is reported by all.
 
     Raises FloatingPointError if the loss or the gradient is not finite; the weights are then as before.
     """
-    ranks = Ranks(device=next(model.parameters()).device) if ranks is None else ranks
+    processes = Processes(device=next(model.parameters()).device) if processes is None else processes
     for optimizer in optimizers:
         optimizer.zero_grad()
-    totals = torch.zeros(3, dtype=torch.float64 if ranks.device.type != "mps" else torch.float32, device=ranks.device)
+    totals = _zeros(3, processes.device)  # loss, tokens, whether to stop
     for number, batch in enumerate(batches):
-        rows, mine = ranks.share(batch, whole=whole)
-        with ranks.accumulating(model, last=number == len(batches) - 1):
-            with autocast(ranks.device, precision):
+        rows, mine = processes.share(batch)
+        with processes.accumulating(model, last=number == len(batches) - 1):
+            with autocast(processes.device, precision):
                 total, count = loss(model, rows)
             # Sums, not means: they are divided once, when the number of all tokens is known.
             (total if mine else total * 0.0).backward()
         if mine:
             totals[0] += total.detach()
             totals[1] += count
-    totals[2] = float(stop())
+    totals[2] = float(stop is not None and stop())
     gradients = [p.grad for optimizer in optimizers for p in _parameters(optimizer) if p.grad is not None]
     # The only time that the host waits for the device.
-    total_loss, tokens, stopped, norm = torch.cat([ranks.sum(totals), _norm(gradients).to(totals)[None]]).tolist()
-    share = ranks.world / max(tokens, 1.0)  # wrapped models average over processes; undo that
+    total_loss, tokens, stopped, norm = torch.cat([processes.sum(totals), _norm(gradients).to(totals)[None]]).tolist()
+    share = processes.world / max(tokens, 1.0)  # wrapped models average over processes; undo that
     norm *= share
     if not math.isfinite(total_loss) or not math.isfinite(norm):
         raise FloatingPointError(f"the loss is {total_loss / max(tokens, 1.0)}, the gradient's norm {norm}")
@@ -101,27 +99,27 @@ def evaluate(
     batches: Iterable[Batch],
     *,
     precision: Precision = "float32",
-    ranks: Ranks | None = None,
-    stop: Callable[[], bool] = bool,
+    processes: Processes | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> float:
     """Return the mean loss per real token of held-out batches, without dropout; NaN if `stop` broke it off."""
-    ranks = Ranks(device=next(model.parameters()).device) if ranks is None else ranks
+    processes = Processes(device=next(model.parameters()).device) if processes is None else processes
     training = model.training
     model.eval()
-    totals = torch.zeros(3, dtype=torch.float64 if ranks.device.type != "mps" else torch.float32, device=ranks.device)
+    totals = _zeros(2, processes.device)  # loss, tokens
     try:
         for batch in batches:
-            if ranks.world == 1 and stop():
+            if stop is not None and processes.world == 1 and stop():
                 return math.nan
-            rows, mine = ranks.share(batch)
-            with autocast(ranks.device, precision):
+            rows, mine = processes.share(batch)
+            with autocast(processes.device, precision):
                 total, count = loss(model, rows)
             if mine:
                 totals[0] += total
                 totals[1] += count
     finally:
         model.train(training)
-    total_loss, tokens, _ = ranks.sum(totals).tolist()
+    total_loss, tokens = processes.sum(totals).tolist()
     if tokens == 0:
         raise ValueError("batches: expected held-out batches with at least one real token")
     return total_loss / tokens
@@ -134,13 +132,17 @@ def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractC
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
+def _zeros(n: int, device: torch.device) -> Tensor:
+    """Sums to come, in double precision where the device has it."""
+    return torch.zeros(n, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+
+
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
-    norm = torch.nn.utils.get_total_norm(gradients)
-    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return gathered(torch.nn.utils.get_total_norm(gradients))
 
 
 def _clip_factor(norm: float, max_norm: float | None) -> float:

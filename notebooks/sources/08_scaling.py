@@ -854,7 +854,7 @@ prove("each sent 3/2 of its gradients, to rounding of the parts", all(abs(n - fo
 #
 # The tests of this course run it with two and four processes and compare every loss with that of one process;
 # [measured here](../benchmarks/results/distributed-cpu.md) are speed and memory of each stage. Activations are cheaper
-# to compute again than to keep: `--checkpoint-activations` keeps only what enters each layer.
+# to compute again than to keep: `--recompute` keeps only what enters each layer.
 # [From a laptop to a cluster](../docs/scale_out.md) has the commands for Slurm and Kubernetes, and the arithmetic of
 # 1.5, 8 and 70 billion parameters.
 

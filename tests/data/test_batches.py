@@ -35,50 +35,27 @@ def same(one, two):
     max_tokens=st.integers(64, 300),
     bucket=st.booleans(),
     shuffle=st.booleans(),
-    ranks=st.sampled_from([(1, 1), (1, 4), (2, 2), (2, 4), (4, 4)]),
+    per_step=st.sampled_from([1, 2, 4]),
     seed=st.integers(0, 5),
 )
 @settings(deadline=None, max_examples=60)
-def test_every_example_comes_once_an_epoch(n, max_tokens, bucket, shuffle, ranks, seed):
-    world_size, per_step = ranks
+def test_every_example_comes_once_an_epoch(n, max_tokens, bucket, shuffle, per_step, seed):
     examples = ragged(n, seed)
-    got = []
-    for rank in range(world_size):
-        batches = TokenBatches(
-            examples,
-            max_tokens=max_tokens,
-            bucket=bucket,
-            shuffle=shuffle,
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
-            batches_per_step=per_step,
-        )
-        count = len(batches)
-        mine = list(batches)
-        assert len(mine) == count
-        assert count * world_size % per_step == 0
-        for batch in mine:
-            assert batch["source"].dtype == torch.int64
-            rows, width = batch["source"].shape
-            assert rows * max(width, batch["target"].size(1)) <= max_tokens
-            for name, source, target in zip(names(batch), batch["source"], batch["target"], strict=True):
-                for side, row in (("source", source), ("target", target)):
-                    real = examples[name][side]
-                    assert row.tolist() == real + [0] * (len(row) - len(real))
-        got += [name for batch in mine for name in names(batch)]
-    assert sorted(got) == list(range(n))
-
-
-@pytest.mark.parametrize("kind", ["pairs", "windows"])
-def test_ranks_share_one_order(kind):
-    """A step sees the same micro-batches however many processes they are spread over."""
-    whole = [batch for _, batch in zip(range(24), make(kind, batches_per_step=4).forever(), strict=False)]
-    for world_size in (2, 4):
-        for rank in range(world_size):
-            ours = make(kind, batches_per_step=4, rank=rank, world_size=world_size).forever()
-            for expected in whole[rank::world_size]:
-                assert same(next(ours), expected)
+    sizes = {"max_tokens": max_tokens, "bucket": bucket, "shuffle": shuffle, "batches_per_step": per_step}
+    batches = TokenBatches(examples, seed=seed, **sizes)
+    count = len(batches)
+    epoch = list(batches)
+    assert len(epoch) == count
+    assert count % per_step == 0
+    for batch in epoch:
+        assert batch["source"].dtype == torch.int64
+        rows, width = batch["source"].shape
+        assert rows * max(width, batch["target"].size(1)) <= max_tokens
+        for name, source, target in zip(names(batch), batch["source"], batch["target"], strict=True):
+            for side, row in (("source", source), ("target", target)):
+                real = examples[name][side]
+                assert row.tolist() == real + [0] * (len(row) - len(real))
+    assert sorted(name for batch in epoch for name in names(batch)) == list(range(n))
 
 
 def make(kind, **settings):
@@ -102,21 +79,6 @@ def test_a_state_goes_on_where_it_was_taken(kind, taken):
     resumed.load_state_dict(state)
     for one in expected:
         assert same(next(running), one)
-
-
-def test_a_state_goes_on_with_other_ranks():
-    one = make("pairs", batches_per_step=4)
-    stream = one.forever()
-    for _ in range(8):
-        next(stream)
-    state = one.state_dict()
-    two = [make("pairs", batches_per_step=4, rank=rank, world_size=2) for rank in range(2)]
-    for batches in two:
-        batches.load_state_dict(state)
-    streams = [batches.forever() for batches in two]
-    for _ in range(20):
-        for other in streams:
-            assert same(next(stream), next(other))
 
 
 def test_loops_go_epoch_by_epoch():
@@ -264,11 +226,8 @@ def test_damaged_token_files_are_named(tmp_path):
         (lambda: TokenBatches([], max_tokens=3), "examples: expected at least 1"),
         (lambda: TokenBatches([{"tokens": []}], max_tokens=3), "examples: expected ids in each"),
         (lambda: TokenBatches(ragged(3), max_tokens=99, batches_per_step=4), "examples: expected at least 4"),
-        (lambda: make("pairs", rank=2, world_size=2), "expected 0 <= rank < world_size, got 2 and 2"),
-        (
-            lambda: make("pairs", world_size=2, batches_per_step=3),
-            "batches_per_step: expected a multiple of",
-        ),
+        (lambda: make("pairs", batches_per_step=0), "batches_per_step: expected an integer of at least 1, got 0"),
+        (lambda: make("pairs").load_state_dict({**make("pairs").state_dict(), "done": 99}), "a place within an epoch"),
         (lambda: TokenWindows(torch.arange(9), length=5, batch_size=1), "tokens: expected at least 10"),
         (lambda: TokenWindows(torch.zeros(3, 9), length=5, batch_size=1), r"tokens: expected ids \(N,\)"),
         (lambda: make("pairs").load_state_dict(make("pairs", seed=1).state_dict()), "state: taken with seed=1"),

@@ -85,7 +85,7 @@ def test_a_command_is_understood(number, page_folder, monkeypatch):
     [recipe] = recipes
     TransformerConfig(**recipe["model"], vocab_size=50257)
     config = TrainingConfig.from_dict(recipe["training"])
-    assert config.checkpoint_activations == ("--checkpoint-activations" in words)
+    assert config.recompute == ("--recompute" in words)
     assert config.precision == ("bfloat16" if "--bf16" in words else "float32")
 
 
@@ -110,7 +110,7 @@ def test_prepared_data_trains_in_two_processes(page_folder):
     small = ["model.d_model=16", "model.n_heads=2", "model.n_decoder_layers=2", "batches.length=32"]
     small += ["training.accumulation=2", "batches.batch_size=4", "training.warmup=1", "training.evaluate_every=0"]
     words = [word for word in words if word != "--compile"] + ["--device", "cpu", "--steps", "2"]
-    words += ["--parallel", "fsdp", "--checkpoint-activations", *(f"--set={setting}" for setting in small)]
+    words += ["--parallel", "fsdp", "--recompute", *(f"--set={setting}" for setting in small)]
     torchrun = "torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node=2"
     launcher = [sys.executable, "-m", *torchrun.split(), "-m"]
     done = subprocess.run(

@@ -13,7 +13,7 @@ from pathlib import Path
 from bounded import fork
 from training_samples import batches, losses, small_model, small_run
 
-from course_lib.training import processes
+from course_lib.training import join_processes
 
 # name: what differs from one process; "first" processes do the first half and are lost, then `world` go on.
 CASES = {
@@ -30,7 +30,7 @@ CASES = {
         "accumulation": 1,
         "layers": 0,
         "parallel": "fsdp",
-        "checkpoint_activations": True,
+        "recompute": True,
     },
     "FSDP2, 2 processes, then 1, no accumulation": {
         "world": 1,
@@ -51,17 +51,17 @@ def free_port():
 
 def train(folder, layers=1, **changes):
     """One process's part, with batches whose rows do not divide evenly among the processes."""
-    with processes("cpu") as ranks:
+    with join_processes("cpu") as processes:
         run = small_run(
             folder,
-            ranks=ranks,
+            processes=processes,
             model=small_model(dropout=0.0, n_encoder_layers=layers, n_decoder_layers=1),
             data=batches(5, rows=6) + batches(2, rows=3, seed=1),
             evaluation=batches(2, rows=5, seed=2),
             **{**SETTINGS, **changes},
         )
         run.train(resume=True)
-        if ranks.main:
+        if processes.main:
             Path(folder, "losses.json").write_text(json.dumps([losses(run), run.history[-1]["evaluation"]]))
 
 

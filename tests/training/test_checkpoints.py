@@ -42,6 +42,7 @@ def test_everything_comes_back(tmp_path, optimizer):
     others = build_optimizers(other, TrainingConfig(optimizer=optimizer))
     found = load_checkpoint(tmp_path, other, others)
     assert (found.step, found.state["data"]) == (2, {"epoch": 1})
+    assert list(found.tensors) == sorted(found.tensors)  # processes that share them out go through them alike
     assert weights_hash(model) == weights_hash(other)
     assert torch.equal(draws[0], torch.rand(3))
     assert (draws[1] == np.random.rand(3)).all()
@@ -56,6 +57,36 @@ def test_everything_comes_back(tmp_path, optimizer):
         torch.manual_seed(5)
         update(m, tasks.Translation(pad_id=0).loss, batches(1, seed=3), o)
     assert weights_hash(model) == weights_hash(other)
+
+
+def test_a_run_and_a_loop_of_ones_own_write_the_same_form(tmp_path):
+    run = small_run(tmp_path).train()
+    draw = torch.rand(1)
+    other = small_model(seed=1)
+    others = build_optimizers(other, run.config)
+    found = load_checkpoint(tmp_path / "checkpoints", other, others)
+    assert found.step == run.step
+    assert weights_hash(other) == weights_hash(run.model)
+    assert not torch.equal(torch.rand(1), draw)  # the generators are those of the run now
+    save_checkpoint(tmp_path / "own", found.step, other, others, state=found.state)
+    load_checkpoint(tmp_path / "checkpoints", other)
+    save_checkpoint(tmp_path / "own", found.step, other, others, state=found.state)
+    for kind in ("json", "safetensors"):
+        theirs, ours = (tmp_path / folder / f"step-00000012.{kind}" for folder in ("checkpoints", "own"))
+        assert theirs.read_bytes() == ours.read_bytes()
+
+
+def test_what_was_never_trained_is_no_obstacle(tmp_path):
+    """An optimizer before its first step, and a parameter that never had a gradient, have nothing to save."""
+    model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
+    optimizers = [torch.optim.AdamW(model.parameters())]
+    save_checkpoint(tmp_path, 0, model, optimizers)
+    assert not optimizers[0].state
+    model["used"](torch.ones(1, 2)).sum().backward()
+    optimizers[0].step()
+    save_checkpoint(tmp_path, 1, model, optimizers)
+    load_checkpoint(tmp_path, model, others := [torch.optim.AdamW(model.parameters())])
+    assert set(others[0].state) == set(model["used"].parameters())
 
 
 def test_tied_tensors_are_saved_once(tmp_path):

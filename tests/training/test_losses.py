@@ -74,7 +74,7 @@ def test_half_precision_is_computed_in_float32():
     ("change", "error", "words"),
     [
         ({"targets": torch.zeros(2, 4, dtype=torch.long)}, ValueError, r"targets: expected \(2, 5\)"),
-        ({"targets": torch.zeros(2, 5)}, TypeError, "targets: expected integer"),
+        ({"targets": torch.zeros(2, 5)}, TypeError, "targets: expected a tensor of integer"),
         ({"targets": torch.full((2, 5), 11)}, ValueError, "targets: expected ids 0 to 10"),
         ({"targets": torch.full((2, 5), -1)}, ValueError, "targets: expected ids 0 to 10"),
         ({"logits": torch.zeros(2, 5, 11, dtype=torch.long)}, TypeError, "logits"),

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from training_samples import losses, small_model, small_run, weights_hash
 
 from course_lib.scaling import activation_bytes
-from course_lib.training import checkpoint_activations
+from course_lib.training import recompute_activations
 from course_lib.transformer import LanguageModel, TransformerConfig
 
 CONFIG = TransformerConfig(d_model=32, n_heads=4, n_decoder_layers=8, vocab_size=32, dropout=0.1, norm_place="pre")
@@ -19,7 +19,7 @@ def pair(config):
     """A model, and the same one computing again."""
     torch.manual_seed(0)
     model = LanguageModel(config)
-    return model, checkpoint_activations(copy.deepcopy(model))
+    return model, recompute_activations(copy.deepcopy(model))
 
 
 def loss_of(model, tokens):
@@ -62,17 +62,17 @@ def test_what_is_kept_is_the_formula_without_the_layer_that_runs():
 
 
 def test_a_run_is_the_same():
-    runs = [small_run(checkpoint_activations=again).train() for again in (False, True)]
+    runs = [small_run(recompute=again).train() for again in (False, True)]
     assert losses(runs[0]) == losses(runs[1])
     assert weights_hash(runs[0].model) == weights_hash(runs[1].model)
 
 
 def test_layers_in_lists_inside_a_layer_go_with_it():
-    model = checkpoint_activations(small_model())
+    model = recompute_activations(small_model())
     chosen = [name for name, module in model.named_modules() if "forward" in vars(module)]
     assert chosen == ["decoder.layers.0", "decoder.layers.1", "encoder.layers.0"]
 
 
 def test_a_model_without_layers_is_refused():
     with pytest.raises(ValueError, match=r"expected layers in an nn\.ModuleList"):
-        checkpoint_activations(nn.Linear(2, 2))
+        recompute_activations(nn.Linear(2, 2))

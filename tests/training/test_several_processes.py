@@ -1,4 +1,4 @@
-"""Two and four processes compute what one computes, step by step; data may also come split already."""
+"""Two and four processes compute what one computes, step by step."""
 
 import json
 import sys
@@ -10,9 +10,9 @@ import bounded
 import pytest
 import torch
 from several_processes import CASES, SETTINGS, free_port
-from training_samples import batches, losses, small_model, small_run
+from training_samples import batches
 
-from course_lib.training import Ranks, distributed
+from course_lib.training import Processes, distributed
 
 ALONE = {"1 process", "1 process, Muon", "1 process, no accumulation"}
 
@@ -41,26 +41,14 @@ def test_equal_to_one_process(found, case, note):
 
 def test_rows_are_shared_out_and_none_is_counted_twice():
     batch = batches(1, rows=5)[0]
-    shares = [Ranks(rank, 3) for rank in range(3)]
-    rows = [ranks.share(batch) for ranks in shares]
+    shares = [Processes(rank, 3) for rank in range(3)]
+    rows = [each.share(batch) for each in shares]
     assert all(mine for _, mine in rows)
     together = torch.cat([part["source"] for part, _ in rows])
     assert sorted(together.tolist()) == sorted(batch["source"].tolist())
     few = batches(1, rows=2)[0]
-    assert [ranks.share(few)[1] for ranks in shares] == [True, True, False]
+    assert [each.share(few)[1] for each in shares] == [True, True, False]
     assert shares[2].share(few)[0]["source"].size(0) == 1  # keeps step, counted as nothing
-    assert shares[2].share(few, whole=False)[0]["source"].size(0) == 2
-
-
-def test_data_that_are_split_already_are_taken_whole():
-    class Split(list):
-        world_size = 2
-
-    run = small_run(data=Split(batches(3)), steps=3, warmup=1, model=small_model(dropout=0.0))
-    assert not run.feed.whole
-    assert losses(run.train()) == losses(
-        small_run(steps=3, warmup=1, data=batches(3), model=small_model(dropout=0.0)).train()
-    )
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "no-such-machine.invalid"])
@@ -71,6 +59,6 @@ def test_processes_that_do_not_come_are_not_waited_for_without_end(monkeypatch, 
         monkeypatch.setenv(name, value)
     began = time.monotonic()
     words = rf"process 1 of 2 did not meet the others at {address}:\d+"
-    with pytest.raises(ConnectionError, match=words), distributed.processes("cpu"):
+    with pytest.raises(ConnectionError, match=words), distributed.join_processes("cpu"):
         pass
     assert time.monotonic() - began < 60

@@ -34,13 +34,13 @@ def batches(n, *, rows=6, seed=0):
     return found
 
 
-def small_run(folder=None, *, model=None, data=None, shown=None, evaluation=None, task=TASK, ranks=None, **settings):
-    settings = {"steps": 12, "learning_rate": 3e-3, "warmup": 3, "log_every": 1, **settings}
+def small_run(folder=None, *, model=None, data=None, shown=None, task=TASK, **more):
+    settings = {"steps": 12, "learning_rate": 3e-3, "warmup": 3, "log_every": 1, **more}
+    others = {name: settings.pop(name) for name in ("evaluation", "processes") if name in settings}
     model = small_model() if model is None else model
     data = batches(5) if data is None else data
     shown = Silent() if shown is None else shown
-    config = TrainingConfig(**settings)
-    return Run(model, task, data, config, folder=folder, evaluation=evaluation, ranks=ranks, shown=shown)
+    return Run(model, task, data, TrainingConfig(**settings), folder=folder, shown=shown, **others)
 
 
 def weights_hash(model):
