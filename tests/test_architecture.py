@@ -39,6 +39,7 @@ ONLY = {
     "testing": set(),
     "data": {"checks", "files"},
     "viz": {"checks", "files"},
+    "training": {"checks", "files", "masks", "positions", "layers"},
     "desk": {"checks", "files", "exercises"},
 }
 
@@ -51,6 +52,7 @@ SLOW = {
     "torch.utils.tensorboard": "an optional dependency",
     "numpy": "a fifth of a second",
     "scipy": "a third of a second",
+    "matplotlib": "half a second, for the curve under a notebook's panel only",
     "seaborn": "loads pandas",
     "sklearn": "a second",
     "sacrebleu": "a third of a second",
@@ -84,7 +86,6 @@ LEFT_LATE = {
     "attention": "maps",
     "desk.doctor": "desk",
     "desk.store": "desk",
-    "training.progress": "training",
 }
 
 

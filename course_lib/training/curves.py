@@ -20,10 +20,10 @@ def curve_html(history: list[Record]) -> str:
         return ""
     figure = Figure(figsize=(6.5, 2.6), layout="constrained")
     axes = figure.subplots()
-    for points, name, look in ((trained, "training", {"color": "0.43"}), (held_out, "held out", {"marker": "."})):
+    for points, name, colour, marker in ((trained, "training", "0.43", ""), (held_out, "held out", "C0", ".")):
         if points:
-            [line] = axes.plot(*zip(*points, strict=True), linewidth=1.2, **look)
-            axes.annotate(name, points[-1], xytext=(4, 4), textcoords="offset points", color=line.get_color())
+            axes.plot(*zip(*points, strict=True), color=colour, marker=marker, linewidth=1.2)
+            axes.annotate(name, points[-1], xytext=(4, 4), textcoords="offset points", color=colour)
     axes.set(xlabel="step", ylabel="loss in nats a token")
     axes.margins(x=0.12, y=0.15)  # room for the words
     png = io.BytesIO()

@@ -21,7 +21,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters and saved buffers by name, each once."""
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-    found = get_model_state_dict(model, options=_whole())
+    found: dict[str, Any] = get_model_state_dict(model, options=_whole())
     return {name: found[name] for name in _own(model) if name in found}
 
 
