@@ -1,10 +1,11 @@
 """The published Transformers as configurations of the same blocks, and folders that hold models.
 
-- `BERT`, `GPT`, `T5`, `Llama`, `ViT`: each is a row of switches (`GPT.switches`) over the blocks of this package, a
-  head, and a table of names. `GPT(GPT.configure(d_model=64, n_heads=4, n_decoder_layers=2, vocab_size=100))` has new
-  weights; `GPT.from_pretrained(path_or_name)` and `.save_pretrained(path)` read and write what `transformers` does.
-- GPT and Llama are called as `LanguageModel`, T5 as `Transformer`, BERT as `EncoderModel` (heads "none", "masked_lm",
-  "classifier", and `embed_sentences`), ViT on images; `course_lib.generation` takes the first three.
+- The families, such as `GPT`: each is a row of switches (`GPT.switches`) over the blocks of this package, a head, and
+  a table of names. `GPT(GPT.configure(d_model=64, n_heads=4, n_decoder_layers=2, vocab_size=100))` has new weights;
+  `GPT.from_pretrained(path_or_name)` and `.save_pretrained(path)` read and write what `transformers` does.
+- Decoders such as GPT and Llama are called as `LanguageModel`, T5 as `Transformer`, BERT as `EncoderModel` (heads
+  "none", "masked_lm", "classifier", and `embed_sentences`), ViT on images; `course_lib.generation` takes all but the
+  last two.
 - `from_pretrained(path_or_name)` finds the class by the folder's model_type; `save_pretrained(model, path)` also takes
   a `Transformer`, `LanguageModel` or `EncoderModel` of any config.
 - `PUBLISHED["gpt2"].config()` gives the sizes of published models, `.build("meta")` their shapes;
@@ -20,6 +21,7 @@ from course_lib.variants.gpt import GPT
 from course_lib.variants.llama import Llama
 from course_lib.variants.pretrained import from_pretrained, save_pretrained
 from course_lib.variants.published_model import PUBLISHED, Published
+from course_lib.variants.qwen3 import Qwen3
 from course_lib.variants.t5 import T5
 from course_lib.variants.table import SwitchTable, family_configs, switch_table
 from course_lib.variants.vit import ViT, patchify
@@ -32,6 +34,7 @@ __all__ = [
     "EncoderModel",
     "Llama",
     "Published",
+    "Qwen3",
     "SwitchTable",
     "ViT",
     "config_from_dict",

@@ -23,6 +23,8 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
     ViTConfig,
@@ -31,10 +33,11 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from course_lib.transformer import LanguageModel
-from course_lib.variants import BERT, GPT, T5, Llama, ViT
+from course_lib.variants import BERT, GPT, T5, Llama, Qwen3, ViT
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -125,6 +128,30 @@ def llama(draw) -> nn.Module:
 
 
 @st.composite
+def qwen3(draw) -> nn.Module:
+    heads, width = draw(widths)
+    width = draw(st.sampled_from([width, 6]))
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=draw(st.integers(11, 40)),
+            hidden_size=draw(st.integers(5, 30)),
+            intermediate_size=draw(st.integers(5, 32)),
+            num_hidden_layers=draw(layers),
+            num_attention_heads=heads,
+            num_key_value_heads=draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
+            head_dim=width,
+            hidden_act=draw(st.sampled_from(ACTIVATIONS)),
+            max_position_embeddings=draw(st.sampled_from([6, 2048])),
+            rms_norm_eps=draw(eps),
+            attention_bias=draw(st.booleans()),
+            tie_word_embeddings=draw(st.booleans()),
+            **rotary(draw, width),
+            **SPECIAL,
+        )
+    )
+
+
+@st.composite
 def t5(draw) -> nn.Module:
     heads, width = draw(widths)
     buckets, reach = draw(st.sampled_from([(8, 10), (12, 20), (32, 40), (32, 128)]))
@@ -199,7 +226,7 @@ def _norm(self, x):
 
 
 # Norms of transformers that compute in float32 whatever they are given -> the same in the precision of the input.
-NORMS = dict.fromkeys((LlamaRMSNorm, MistralRMSNorm, T5LayerNorm), _norm)
+NORMS = dict.fromkeys((LlamaRMSNorm, MistralRMSNorm, Qwen3RMSNorm, T5LayerNorm), _norm)
 
 
 def shake(model: nn.Module) -> nn.Module:
@@ -346,6 +373,10 @@ def llama_parameters(c) -> int:
     return (1 if c.tie_embeddings else 2) * c.vocab_size * D + c.n_decoder_layers * layer + D
 
 
+def qwen3_parameters(c) -> int:
+    return llama_parameters(c) + c.n_decoder_layers * 2 * c.head_width
+
+
 FAMILIES = {
     "GPT": decoder(
         GPT,
@@ -355,6 +386,14 @@ FAMILIES = {
     ),
     "Llama": decoder(
         Llama, llama(), lambda c: LlamaForCausalLM(LlamaConfig(**sized_decoder(c))), llama_parameters, n_kv_heads=2
+    ),
+    "Qwen3": decoder(
+        Qwen3,
+        qwen3(),
+        lambda c: Qwen3ForCausalLM(Qwen3Config(**sized_decoder(c))),
+        qwen3_parameters,
+        n_kv_heads=2,
+        d_head=6,
     ),
     "T5": Family(
         T5,
