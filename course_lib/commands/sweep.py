@@ -10,7 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from course_lib import scaling
 from course_lib.commands.train import plainly
+from course_lib.data import CharTokenizer
 from course_lib.files import write_atomic
 
 __all__ = ["sweep"]
@@ -49,7 +51,6 @@ def sweep(
 
     from course_lib.commands.corpora import read_text
     from course_lib.commands.points import grid, read_rows, run_sweep
-    from course_lib.data import CharTokenizer
 
     text = read_text(data)
     cut = len(text) - len(text) // 10
@@ -108,9 +109,7 @@ def table(result: dict[str, Any]) -> str:
 
 def _read(rows: list[dict[str, Any]], parameters: str) -> list[str]:
     """Law, residuals, prediction and surface, in sentences."""
-    from course_lib.scaling import read_sweep
-
-    reading = read_sweep(rows, parameters=parameters)
+    reading = scaling.read_sweep(rows, parameters=parameters)
     law, (low, high) = reading.fit.law, reading.fit.interval("exponent")
     residuals = ", ".join(
         f"{size:,}: {residual:+.2%}" for size, residual in zip(reading.sizes, reading.fit.residuals, strict=True)

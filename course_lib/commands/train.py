@@ -8,6 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from course_lib.commands.recipes import assemble, read_toml
+from course_lib.data import DownloadError
+
 __all__ = ["train_app"]
 
 train_app = typer.Typer(no_args_is_help=True, help="Train a model; an interrupt keeps a checkpoint, --resume goes on.")
@@ -38,8 +41,6 @@ def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
-        from course_lib.data import DownloadError
-
         try:
             return command(*args, **kwargs)
         except (ValueError, DownloadError, ConnectionError, FileNotFoundError, FloatingPointError) as error:
@@ -73,7 +74,6 @@ def _flags(settings: list[str] | None, flags: dict[str, dict[str, Any]]) -> dict
 
 def _train(task: str, config: Path | None, out: Path | None, device: str | None, resume: bool, flags: dict) -> None:
     from course_lib.commands.jobs import train_job
-    from course_lib.commands.recipes import assemble, read_toml
 
     layers = [] if config is None else [read_toml(config)]
     recipe = assemble(task, *layers, flags)

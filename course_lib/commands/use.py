@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from course_lib import data, generation, training
 from course_lib.commands.train import Device, plainly
 
 __all__ = ["generate", "translate"]
@@ -35,17 +36,14 @@ def generate(
     """
     import torch
 
-    from course_lib.data import load_tokenizer
-    from course_lib.generation import stream
-
     network = _load(model, device, int8=int8, bf16=bf16, rows=1)
     where = next(network.parameters()).device
-    tokenizer = load_tokenizer(model)
+    tokenizer = data.load_tokenizer(model)
     prompt = prompt or sys.stdin.read().rstrip("\n")
     ids = tokenizer.encode(prompt) or [tokenizer.bos_id]
     generator = None if seed is None else torch.Generator(where).manual_seed(seed)
     sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    tokens = stream(
+    tokens = generation.stream(
         network,
         torch.tensor([ids], device=where),
         max_new_tokens=max_new_tokens,
@@ -79,14 +77,14 @@ def translate(
     Example: course translate runs/translate "dreiundzwanzig" "3. Mai 1987"
     """
     from course_lib.commands.measures import translate_texts
-    from course_lib.data import load_tokenizer
     from course_lib.transformer import Transformer
 
     network = _load(model, device, int8=int8, bf16=bf16, rows=16)
     if not isinstance(network, Transformer):
         raise ValueError(f"{model}: expected an encoder-decoder, got a {type(network).__name__}")
     lines = texts or [line.rstrip("\n") for line in sys.stdin]
-    for line in translate_texts(network, load_tokenizer(model), lines, beams=beams, max_new_tokens=max_new_tokens):
+    tokenizer = data.load_tokenizer(model)
+    for line in translate_texts(network, tokenizer, lines, beams=beams, max_new_tokens=max_new_tokens):
         typer.echo(line)
 
 
@@ -94,13 +92,12 @@ def _load(folder: Path, device: str | None, *, int8: bool, bf16: bool, rows: int
     """Open a model for use on a device, to decode about so many examples at once."""
     import torch
 
-    from course_lib.training.distributed import default_device
     from course_lib.variants import from_pretrained
     from course_lib.variants.int8 import quantize_
     from course_lib.variants.packed import pack_
 
     network = from_pretrained(folder).eval()
-    network.to(torch.device(device or default_device()), torch.bfloat16 if bf16 else None)
+    network.to(torch.device(device or training.default_device()), torch.bfloat16 if bf16 else None)
     if int8:
         quantize_(network)
     elif next(network.parameters()).is_cpu:

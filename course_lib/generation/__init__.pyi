@@ -1,0 +1,12 @@
+from .beam import BeamOutput as BeamOutput
+from .beam import beam_search as beam_search
+from .incremental import pad_left as pad_left
+from .loop import generate as generate
+from .loop import stream as stream
+from .sampling import Sampling as Sampling
+from .sampling import min_p_filter as min_p_filter
+from .sampling import penalise_repetition as penalise_repetition
+from .sampling import top_k_filter as top_k_filter
+from .sampling import top_p_filter as top_p_filter
+from .speculative import SpeculativeOutput as SpeculativeOutput
+from .speculative import speculative_generate as speculative_generate
