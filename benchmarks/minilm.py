@@ -18,6 +18,7 @@ from harness import environment, save
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from course_lib.attention import record_weights
 from course_lib.variants import BERT
 
 SENTENCES = [
@@ -87,13 +88,14 @@ def main() -> None:
     model = BERT.from_pretrained(folder)
     with torch.no_grad():
         vectors = model.embed_sentences(tokens)
-        _, weights = model.encode(tokens, return_weights=True)
+        with record_weights(model) as maps:
+            model.encode(tokens)
     similar = vectors @ vectors.T
     parameters = sum(p.numel() for p in model.parameters())
     result: dict = {"name": "minilm-cpu", "environment": environment(), "sentences": SENTENCES}
     result["parameters"] = parameters
     result["similarities"] = [[round(value, 4) for value in row] for row in similar.tolist()]
-    result["heads"] = heads(weights, tokens)
+    result["heads"] = heads(list(maps.values()), tokens)
     strongest = {
         kind: max(result["heads"], key=lambda h: h[kind]) for kind in ("separator", "previous", "next", "entropy")
     }

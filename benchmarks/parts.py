@@ -35,12 +35,11 @@ class ShortAttention(nn.Module):
         causal: bool = False,
         scale: float | None = None,
         **others: Any,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Attend: (B, H, T, E) to (B, H, T, E'); arguments and results as `scaled_dot_product_attention`."""
+    ) -> Tensor:
+        """Attend: (B, H, T, E) to (B, H, T, E'); arguments as `scaled_dot_product_attention`."""
         T, E = query.shape[-2:]
         half = query.dtype in (torch.bfloat16, torch.float16)
-        special = others.get("dropout") or others.get("return_weights")
-        special = special or any(others.get(name) is not None for name in ("mask", "bias"))
+        special = others.get("dropout") or any(others.get(name) is not None for name in ("mask", "bias"))
         if special or not (half and query.is_cpu and causal and T == key.size(-2) <= self.longest):
             return scaled_dot_product_attention(query, key, value, causal=causal, scale=scale, **others)
         if self._hidden is None or self._hidden.size(0) != T or self._hidden.dtype != query.dtype:

@@ -5,28 +5,36 @@ Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.
 """
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, NamedTuple, overload
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from course_lib.checks import (
+    check_choice,
+    check_floating,
+    check_integer,
+    check_mask,
+    check_number,
+    check_probability,
+    kind,
+)
 from course_lib.masks import causal_mask, combine_masks
 
-if TYPE_CHECKING:
-    from course_lib.cache import KVCache
-    from course_lib.multi_head import MultiHeadAttention
-
 __all__ = [
+    "Attention",
     "Backend",
     "CausalSelfAttention",
     "CrossAttention",
-    "KVCache",
-    "MultiHeadAttention",
     "Options",
     "QKVProjection",
     "SelfAttention",
+    "attend",
     "check_inputs",
+    "check_mask_and_bias",
+    "record_weights",
     "scaled_dot_product_attention",
 ]
 Backend = Literal["auto", "explicit", "fused"]
@@ -74,22 +82,6 @@ def scaled_dot_product_attention(
 ) -> tuple[Tensor, Tensor]: ...
 
 
-@overload
-def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    mask: Tensor | None = ...,
-    causal: bool = ...,
-    scale: float | None = ...,
-    dropout: float = ...,
-    bias: Tensor | None = ...,
-    return_weights: bool = ...,
-    backend: Backend = ...,
-) -> Tensor | tuple[Tensor, Tensor]: ...
-
-
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -131,11 +123,10 @@ def scaled_dot_product_attention(
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
     """
     check_inputs(query, key, value, mask, bias)
-    _check_number("dropout", dropout, 0.0, 1.0)
+    check_probability("dropout", dropout)
     if scale is not None:
-        _check_number("scale", scale, -math.inf, math.inf)
-    if backend not in ("auto", "explicit", "fused"):
-        raise ValueError(f"backend: expected 'auto', 'explicit' or 'fused', got {backend!r}")
+        check_number("scale", scale)
+    check_choice("backend", backend, ("auto", "explicit", "fused"))
     if backend == "fused" and return_weights:
         raise ValueError("return_weights: the fused backend never forms the weights; use backend='explicit'")
     options = Options(mask, causal, 1 / math.sqrt(query.size(-1)) if scale is None else scale, dropout, bias)
@@ -143,6 +134,20 @@ def scaled_dot_product_attention(
         output, weights = _explicit(query, key, value, options)
         return (output, weights) if return_weights else output
     return _fused(query, key, value, options)
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, options: Options, recorder: Callable[[Tensor], None] | None = None
+) -> Tensor:
+    """The same for the modules of this package, which have checked their inputs.
+
+    Fused, or step by step where a recorder asks for the weights; see `record_weights`.
+    """
+    if recorder is None:
+        return _fused(query, key, value, options)
+    output, weights = _explicit(query, key, value, options)
+    recorder(weights)
+    return output
 
 
 def _explicit(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, Tensor]:
@@ -192,13 +197,12 @@ def _causal(query: Tensor, key: Tensor) -> Tensor:
 def check_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None) -> None:
     """Raise what `scaled_dot_product_attention` raises for tensors that do not fit each other."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        _check_floating(name, tensor)
+        check_floating(name, tensor)
         if tensor.dim() < 2:
             raise ValueError(f"{name}: expected at least two dimensions (length, width), got {tuple(tensor.shape)}")
-    for name, other in (("key", key), ("value", value), ("mask", mask), ("bias", bias)):
-        if isinstance(other, Tensor) and other.device != query.device:
-            raise ValueError(f"{name}: expected device {query.device} like query, got {other.device}")
     for name, tensor in (("key", key), ("value", value)):
+        if tensor.device != query.device:
+            raise ValueError(f"{name}: expected device {query.device} like query, got {tensor.device}")
         if tensor.dtype != query.dtype:
             raise TypeError(f"{name}: expected {query.dtype} like query, got {tensor.dtype}")
         if tensor.shape[:-2] != query.shape[:-2]:
@@ -212,44 +216,84 @@ def check_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
         raise ValueError(f"key: expected width E={query.size(-1)} like query, got {key.size(-1)}")
     if value.size(-2) != key.size(-2):
         raise ValueError(f"value: expected length S={key.size(-2)} like key, got {value.size(-2)}")
+    check_mask_and_bias(query, key, mask, bias)
+
+
+def check_mask_and_bias(query: Tensor, key: Tensor, mask: Tensor | None, bias: Tensor | None) -> None:
+    """Refuse what does not fit the scores of query (..., T, E) on key (..., S, E).
+
+    Broadcasting would accept some shapes with another meaning, such as a (B, S) padding mask.
+    """
     if mask is not None:
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            raise TypeError(f"mask: expected a boolean mask (True = may attend), got {_kind(mask)}")
-        _check_scores_shape("mask", mask, query, key)
-    if bias is not None:
-        if not isinstance(bias, Tensor) or bias.dtype != query.dtype:
-            raise TypeError(f"bias: expected a tensor of {query.dtype} like query, got {_kind(bias)}")
-        _check_scores_shape("bias", bias, query, key)
-
-
-def _check_floating(name: str, tensor: Tensor) -> None:
-    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-        raise TypeError(f"{name}: expected a tensor of floating-point numbers, got {_kind(tensor)}")
-
-
-def _check_number(name: str, value: float, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float | torch.SymFloat):
-        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
-    if math.isinf(value) or not low <= value < high:  # also refuses NaN
-        words = "a probability in [0, 1)" if name == "dropout" else "a finite number"
-        raise ValueError(f"{name}: expected {words}, got {value!r}")
-
-
-def _kind(value: object) -> str:
-    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
-
-
-def _check_scores_shape(name: str, tensor: Tensor, query: Tensor, key: Tensor) -> None:
-    """Refuse shapes that broadcasting would accept with another meaning, such as a (B, S) padding mask."""
+        check_mask("mask", mask)
+    if bias is not None and (not isinstance(bias, Tensor) or bias.dtype != query.dtype):
+        raise TypeError(f"bias: expected a tensor of {query.dtype} like query, got {kind(bias)}")
     full = (*query.shape[:-1], key.size(-2))
-    if tensor.dim() == 2 and tuple(tensor.shape) == full[-2:]:
-        return
-    fits = tensor.dim() == len(full) and all(size in (1, whole) for size, whole in zip(tensor.shape, full, strict=True))
-    if not fits:
-        raise ValueError(
-            f"{name}: expected shape (T, S)={full[-2:]} or one that broadcasts to {full} with as many dimensions, "
-            f"got {tuple(tensor.shape)}; a padding mask has shape (B, 1, 1, S)"
-        )
+    for name, tensor in (("mask", mask), ("bias", bias)):
+        if tensor is None:
+            continue
+        if tensor.device != query.device:
+            raise ValueError(f"{name}: expected device {query.device} like query, got {tensor.device}")
+        if tensor.dim() == 2 and tuple(tensor.shape) == full[-2:]:
+            continue
+        if tensor.dim() != len(full) or any(
+            size not in (1, whole) for size, whole in zip(tensor.shape, full, strict=True)
+        ):
+            raise ValueError(
+                f"{name}: expected shape (T, S)={full[-2:]} or one that broadcasts to {full} with as many dimensions, "
+                f"got {tuple(tensor.shape)}; a padding mask has shape (B, 1, 1, S)"
+            )
+
+
+class Attention(nn.Module):
+    """What all modules that attend share: the place where `record_weights` hangs a recorder.
+
+    A module with a recorder gives it the weights (B, H, T, S) of each pass, before dropout.
+    """
+
+    recorder: Callable[[Tensor], None] | None = None
+
+
+class _Recorder:
+    """Keeps the weights of one module under its name, and passes them on to the recorder of a block around this one."""
+
+    def __init__(self, maps: dict[str, Tensor], name: str, outer: Callable[[Tensor], None] | None) -> None:
+        self.maps, self.name, self.outer = maps, name, outer
+
+    def __call__(self, weights: Tensor) -> None:
+        self.maps[self.name] = weights
+        if self.outer is not None:
+            self.outer(weights)
+
+
+@contextmanager
+def record_weights(module: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Record the attention weights of the passes that `module` makes in a `with` block.
+
+    `with record_weights(model) as maps: model(x)` fills `maps`: the name of each attention inside, such as
+    "decoder.layers.0.self_attention", or "" for `module` itself -> its weights (B, H, T, S), before dropout, in the
+    order in which they were formed. They are those of the pass that ran, by the explicit backend, and gradients flow
+    through them. Of several passes, such as the steps of generation, the last one stays.
+
+    Raises ValueError for a module without attention, or with one inside that cannot give its weights.
+    """
+    maps: dict[str, Tensor] = {}
+    attentions = {name: part for name, part in module.named_modules() if isinstance(part, Attention)}
+    if not attentions:
+        raise ValueError(f"module: expected one with attention inside, got {type(module).__name__}")
+    for name, part in attentions.items():
+        inner = getattr(part, "inner", None)
+        if inner is not None and not isinstance(inner, Attention):
+            raise ValueError(f"module: {f'{name}.inner'.lstrip('.')} is a {type(inner).__name__}, not an `Attention`")
+    outer = {name: part.recorder for name, part in attentions.items()}
+    for name, part in attentions.items():
+        # What attends inside a `MultiHeadAttention` reports under the name of the latter.
+        part.recorder = _Recorder(maps, name.removesuffix("inner").removesuffix("."), part.recorder)
+    try:
+        yield maps
+    finally:
+        for name, part in attentions.items():
+            part.recorder = outer[name]
 
 
 class QKVProjection(nn.Module):
@@ -271,8 +315,7 @@ class QKVProjection(nn.Module):
         d_key = d_model if d_key is None else d_key
         d_value = d_key if d_value is None else d_value
         for name, width in (("d_model", d_model), ("d_key", d_key), ("d_value", d_value)):
-            if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-                raise ValueError(f"{name}: expected an integer of at least 1, got {width!r}")
+            check_integer(name, width)
         self.d_model = d_model
         self.query = nn.Linear(d_model, d_key, bias=bias)
         self.key = nn.Linear(d_model, d_key, bias=bias)
@@ -285,7 +328,7 @@ class QKVProjection(nn.Module):
         """
         context = x if context is None else context
         for name, tensor in (("x", x), ("context", context)):
-            _check_floating(name, tensor)
+            check_floating(name, tensor)
             if tensor.dim() < 2 or tensor.size(-1) != self.d_model:
                 raise ValueError(f"{name}: expected shape (..., length, D={self.d_model}), got {tuple(tensor.shape)}")
         if context.shape[:-2] != x.shape[:-2]:
@@ -295,7 +338,7 @@ class QKVProjection(nn.Module):
         return self.query(x), self.key(context), self.value(context)
 
 
-class _SingleHead(nn.Module):
+class _SingleHead(Attention):
     """What the single-head layers share: three projections, then attention, and no output projection."""
 
     causal = False
@@ -310,18 +353,16 @@ class _SingleHead(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        _check_number("dropout", dropout, 0.0, 1.0)
+        check_probability("dropout", dropout)
         self.projection = QKVProjection(d_model, d_key, d_value, bias=bias)
         self.dropout = dropout
 
-    def _attend(
-        self, x: Tensor, context: Tensor | None, mask: Tensor | None, return_weights: bool
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    def _attend(self, x: Tensor, context: Tensor | None, mask: Tensor | None) -> Tensor:
         query, key, value = self.projection(x, context)
+        check_mask_and_bias(query, key, mask, None)
         dropout = self.dropout if self.training else 0.0
-        return scaled_dot_product_attention(
-            query, key, value, mask=mask, causal=self.causal, dropout=dropout, return_weights=return_weights
-        )
+        options = Options(mask, self.causal, 1 / math.sqrt(query.size(-1)), dropout)
+        return attend(query, key, value, options, self.recorder)
 
 
 class SelfAttention(_SingleHead):
@@ -330,14 +371,12 @@ class SelfAttention(_SingleHead):
     Args: as `QKVProjection`, and `dropout`, the probability of dropping a weight in training.
     """
 
-    def forward(
-        self, x: Tensor, *, mask: Tensor | None = None, return_weights: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Attend within x (B, T, D) -> (B, T, E'), or also the weights (B, T, T).
+    def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """Attend within x (B, T, D) -> (B, T, E').
 
-        `mask` is (T, T) or (B, 1 or T, T); there is no head dimension here.
+        `mask` is (T, T) or (B, 1 or T, T); there is no head dimension here, nor in the recorded weights (B, T, T).
         """
-        return self._attend(x, None, mask, return_weights)
+        return self._attend(x, None, mask)
 
 
 class CausalSelfAttention(SelfAttention):
@@ -349,21 +388,6 @@ class CausalSelfAttention(SelfAttention):
 class CrossAttention(_SingleHead):
     """One head in which the tokens of one sequence attend to those of another; arguments as `SelfAttention`."""
 
-    def forward(
-        self, x: Tensor, context: Tensor, *, mask: Tensor | None = None, return_weights: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Queries of x (B, T, D) attend to context (B, S, D) -> (B, T, E'), or also the weights (B, T, S)."""
-        return self._attend(x, context, mask, return_weights)
-
-
-def __getattr__(name: str) -> Any:
-    # These stand on this file, so they can only be taken from it once it is loaded.
-    if name == "MultiHeadAttention":
-        from course_lib.multi_head import MultiHeadAttention
-
-        return MultiHeadAttention
-    if name == "KVCache":
-        from course_lib.cache import KVCache
-
-        return KVCache
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def forward(self, x: Tensor, context: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """Queries of x (B, T, D) attend to context (B, S, D) -> (B, T, E')."""
+        return self._attend(x, context, mask)

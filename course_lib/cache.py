@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from course_lib.checks import check_integer
+
 
 class KVCache:
     """The keys and values of one attention layer, for all positions so far.
@@ -26,8 +28,7 @@ class KVCache:
         self, capacity: int | None = None, *, window: int | None = None, dtype: torch.dtype | None = None
     ) -> None:
         for name, value in (("capacity", capacity), ("window", window)):
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
+            check_integer(name, value, or_none=True)
         if capacity is not None and window is not None:
             raise ValueError("capacity: a sliding cache forgets instead of filling up; give capacity or window")
         self.capacity = capacity

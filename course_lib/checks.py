@@ -15,8 +15,10 @@ from torch import Tensor
 Interval = Literal["[0, 1)", "(0, 1]", "[0, 1]"]
 
 
-def check_integer(name: str, value: object, least: int = 1) -> None:
-    """Refuse what is not an integer of at least `least`."""
+def check_integer(name: str, value: object, least: int = 1, *, or_none: bool = False) -> None:
+    """Refuse what is not an integer of at least `least`; None passes with `or_none`."""
+    if value is None and or_none:
+        return
     expected = f"an integer of at least {least}"
     if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
         _refuse(TypeError, name, expected, repr(value))
@@ -38,8 +40,10 @@ def check_number(name: str, value: object, *, least: float | None = None, above:
         _refuse(ValueError, name, expected, repr(value))
 
 
-def check_probability(name: str, value: object, interval: Interval = "[0, 1)") -> None:
-    """Refuse what is not a number in the interval; a round bracket leaves out its end."""
+def check_probability(name: str, value: object, interval: Interval = "[0, 1)", *, or_none: bool = False) -> None:
+    """Refuse what is not a number in the interval; a round bracket leaves out its end. None passes with `or_none`."""
+    if value is None and or_none:
+        return
     expected = f"a probability in {interval}"
     if not _is_number(value):
         _refuse(TypeError, name, expected, repr(value))

@@ -104,14 +104,12 @@ class TransformerConfig:
         for name, least in _LEAST.items():
             check_integer(name, getattr(self, name), least)
         for name in _OPTIONAL_SIZES:
-            if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name))
+            check_integer(name, getattr(self, name), or_none=True)
         for name, choices in _CHOICES.items():
             check_choice(name, getattr(self, name), get_args(choices))
         check_choice("positions", self.positions, SCHEMES)
         for name in ("dropout", "embedding_dropout", "attention_dropout", "activation_dropout"):
-            if getattr(self, name) is not None:
-                check_probability(name, getattr(self, name))
+            check_probability(name, getattr(self, name), or_none=True)
         for name in ("norm_eps", "init_std"):
             check_number(name, getattr(self, name), above=0)
         self._check_fit()

@@ -3,8 +3,6 @@
 Shapes: B batch, T positions, S source positions, H heads, D model width. Source: Vaswani et al. 2017, section 3.1.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
@@ -21,13 +19,6 @@ from course_lib.layers import (
 )
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.positions import Rotation
-
-
-class LayerWeights(NamedTuple):
-    """The attention weights of one decoder layer."""
-
-    self_attention: Tensor  # (B, H, T, positions so far)
-    cross_attention: Tensor | None  # (B, H, T, S)
 
 
 class DecoderLayer(nn.Module):
@@ -56,9 +47,8 @@ class DecoderLayer(nn.Module):
         rotation: Rotation | None = None,
         bias: Tensor | None = None,
         cache: LayerCache | None = None,
-        return_weights: bool = False,
-    ) -> Tensor | tuple[Tensor, LayerWeights]:
-        """Decode one layer.
+    ) -> Tensor:
+        """Decode one layer: (B, T, D) -> (B, T, D).
 
         Args:
             x: (B, T, D).
@@ -67,37 +57,18 @@ class DecoderLayer(nn.Module):
             context_mask: hides keys of the context; padding is (B, 1, 1, S).
             rotation, bias: positions, for the self-attention.
             cache: keys and values of earlier positions; see `KVCache`.
-            return_weights: also return the attention weights of this pass.
         """
         if (context is None) != (self.cross_attention is None):
             expected = "none, this layer has no cross-attention" if context is not None else "a tensor (B, S, D)"
             raise ValueError(f"context: expected {expected}")
-        attended = self.self_attention(
-            self.self_attention_residual.before(x),
-            mask=mask,
-            causal=True,
-            bias=bias,
-            rotation=rotation,
-            cache=None if cache is None else cache.self_attention,
-            return_weights=return_weights,
+        own, others = (None, None) if cache is None else cache
+        x = self.self_attention_residual(
+            x, lambda y: self.self_attention(y, mask=mask, causal=True, rotation=rotation, bias=bias, cache=own)
         )
-        attended, self_weights = attended if return_weights else (attended, None)
-        x = self.self_attention_residual.after(x, attended)
-
-        cross_weights = None
-        if self.cross_attention is not None and self.cross_attention_residual is not None:
-            attended = self.cross_attention(
-                self.cross_attention_residual.before(x),
-                context,
-                mask=context_mask,
-                cache=None if cache is None else cache.cross_attention,
-                return_weights=return_weights,
-            )
-            attended, cross_weights = attended if return_weights else (attended, None)
-            x = self.cross_attention_residual.after(x, attended)
-
-        x = self.feed_forward_residual.after(x, self.feed_forward(self.feed_forward_residual.before(x)))
-        return x if self_weights is None else (x, LayerWeights(self_weights, cross_weights))
+        cross, residual = self.cross_attention, self.cross_attention_residual
+        if cross is not None and residual is not None:
+            x = residual(x, lambda y: cross(y, context, mask=context_mask, cache=others))
+        return self.feed_forward_residual(x, self.feed_forward)
 
     @classmethod
     def from_torch(cls, module: nn.TransformerDecoderLayer) -> "DecoderLayer":
@@ -135,9 +106,8 @@ class TransformerDecoder(Stack):
         context_mask: Tensor | None = None,
         positions: Tensor | None = None,
         cache: DecoderCache | None = None,
-        return_weights: bool = False,
-    ) -> Tensor | tuple[Tensor, list[LayerWeights]]:
-        """Decode; no position sees a later one.
+    ) -> Tensor:
+        """Decode, no position sees a later one: (B, T, D) -> (B, T, D).
 
         Args:
             x: (B, T, D), the positions after those in the cache.
@@ -147,10 +117,6 @@ class TransformerDecoder(Stack):
             context_mask: the same for the context, broadcastable to (B, H, T, S).
             positions: integers (T,) or (B, T) for rotary positions; those after the cache unless given.
             cache: from `new_cache`; read and extended.
-            return_weights: also return the attention weights of this pass, for each layer.
-
-        Returns:
-            (B, T, D), or also the list of `LayerWeights`.
         """
         self.check(x)
         if cache is not None and len(cache.layers) != len(self.layers):
@@ -158,7 +124,6 @@ class TransformerDecoder(Stack):
         T = x.size(1)
         offset, S = (0, T) if cache is None else (cache.length, cache.keys_after(T))
         rotation, bias = self.position_inputs(x, positions, offset, S)
-        weights = []
         for number, layer in enumerate(self.layers):
             x = layer(
                 x,
@@ -168,13 +133,8 @@ class TransformerDecoder(Stack):
                 rotation=rotation,
                 bias=bias,
                 cache=None if cache is None else cache.layers[number],
-                return_weights=return_weights,
             )
-            if return_weights:
-                x, layer_weights = x
-                weights.append(layer_weights)
-        x = self.final_norm(x)
-        return (x, weights) if return_weights else x
+        return self.final_norm(x)
 
     def new_cache(
         self, capacity: int | None = None, *, sliding: bool = True, dtype: torch.dtype | None = None

@@ -39,20 +39,10 @@ class EncoderLayer(nn.Module):
         mask: Tensor | None = None,
         rotation: Rotation | None = None,
         bias: Tensor | None = None,
-        return_weights: bool = False,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """x (B, T, D) -> (B, T, D), or also the attention weights (B, H, T, T); arguments as `MultiHeadAttention`."""
-        attended = self.self_attention(
-            self.self_attention_residual.before(x),
-            mask=mask,
-            rotation=rotation,
-            bias=bias,
-            return_weights=return_weights,
-        )
-        attended, weights = attended if return_weights else (attended, None)
-        x = self.self_attention_residual.after(x, attended)
-        x = self.feed_forward_residual.after(x, self.feed_forward(self.feed_forward_residual.before(x)))
-        return x if weights is None else (x, weights)
+    ) -> Tensor:
+        """x (B, T, D) -> (B, T, D); arguments as `MultiHeadAttention`."""
+        x = self.self_attention_residual(x, lambda y: self.self_attention(y, mask=mask, rotation=rotation, bias=bias))
+        return self.feed_forward_residual(x, self.feed_forward)
 
     @classmethod
     def from_torch(cls, module: nn.TransformerEncoderLayer) -> "EncoderLayer":
@@ -116,29 +106,19 @@ class TransformerEncoder(Stack):
         *,
         mask: Tensor | None = None,
         positions: Tensor | None = None,
-        return_weights: bool = False,
-    ) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """Encode.
+    ) -> Tensor:
+        """Encode: (B, T, D) -> (B, T, D).
 
         Args:
             x: (B, T, D).
             mask: boolean, True = may attend, (T, T) or broadcastable to (B, H, T, T); padding is (B, 1, 1, T).
             positions: integers (T,) or (B, T) for rotary positions, 0, 1, ... unless given.
-            return_weights: also return the attention weights of this pass, a tensor (B, H, T, T) for each layer.
-
-        Returns:
-            (B, T, D), or also the list of weights.
         """
         self.check(x)
         rotation, bias = self.position_inputs(x, positions, 0, x.size(1))
-        weights = []
         for layer in self.layers:
-            x = layer(x, mask=mask, rotation=rotation, bias=bias, return_weights=return_weights)
-            if return_weights:
-                x, layer_weights = x
-                weights.append(layer_weights)
-        x = self.final_norm(x)
-        return (x, weights) if return_weights else x
+            x = layer(x, mask=mask, rotation=rotation, bias=bias)
+        return self.final_norm(x)
 
     @classmethod
     def from_torch(cls, module: nn.TransformerEncoder) -> "TransformerEncoder":

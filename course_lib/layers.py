@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from course_lib.checks import check_choice, check_integer, check_integers, check_probability
 from course_lib.config import Activation, NormPlace, TransformerConfig
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.norms import build_norm
@@ -25,29 +26,24 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Residual(nn.Module):
-    """The residual connection around attention or a feed-forward, with its norm before or after.
+    """The residual connection around a sublayer f, attention or a feed-forward, with its norm before or after.
 
-    "post" is the original: norm(x + f(x)). "pre" leaves the stream x itself alone: x + f(norm(x)).
-    A layer calls `before` on x, f on the result, and `after` with both. Without `residual`, f(x) stands alone.
+    "post" is the original: norm(x + f(x)). "pre" leaves the stream x itself alone: x + f(norm(x)). Without `residual`,
+    f(x) stands alone.
 
     Sources: Vaswani et al. 2017, section 3.1; Xiong et al. 2020 for "pre".
     """
 
     def __init__(self, norm: nn.Module, *, place: NormPlace, dropout: float = 0.0, residual: bool = True) -> None:
         super().__init__()
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout!r}")
-        if place not in ("pre", "post"):
-            raise ValueError(f"place: expected 'pre' or 'post', got {place!r}")
+        check_probability("dropout", dropout)
+        check_choice("place", place, ("pre", "post"))
         self.norm = norm
         self.place, self.dropout, self.residual = place, dropout, residual
 
-    def before(self, x: Tensor) -> Tensor:
-        """What the sublayer reads."""
-        return self.norm(x) if self.place == "pre" else x
-
-    def after(self, x: Tensor, update: Tensor) -> Tensor:
-        """The stream with the sublayer's output added."""
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """The stream (B, T, D) with the sublayer's output added."""
+        update = sublayer(self.norm(x) if self.place == "pre" else x)
         if self.training and self.dropout > 0:
             update = F.dropout(update, self.dropout)
         x = x + update if self.residual else update
@@ -81,12 +77,9 @@ class FeedForward(nn.Module):
         super().__init__()
         d_ff = 4 * d_model if d_ff is None else d_ff
         for name, size in (("d_model", d_model), ("d_ff", d_ff)):
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation: expected one of {tuple(ACTIVATIONS)}, got {activation!r}")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout!r}")
+            check_integer(name, size)
+        check_choice("activation", activation, ACTIVATIONS)
+        check_probability("dropout", dropout)
         self.activation, self.dropout = activation, dropout
         self.gate = nn.Linear(d_model, d_ff, bias=bias) if gated else None
         self.up = nn.Linear(d_model, d_ff, bias=bias)
@@ -124,8 +117,7 @@ class TokenEmbedding(nn.Module):
     def __init__(self, vocab_size: int, d_model: int, *, scale: bool = True) -> None:
         super().__init__()
         for name, size in (("vocab_size", vocab_size), ("d_model", d_model)):
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+            check_integer(name, size)
         self.vocab_size = vocab_size
         self.factor = d_model**0.5 if scale else 1.0
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
@@ -137,8 +129,7 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Look up integer token ids: (B, T) -> (B, T, D). Raises ValueError (on a CPU) for an id not in the table."""
-        if tokens.is_floating_point() or tokens.dtype == torch.bool:
-            raise TypeError(f"tokens: expected integer token ids, got {tokens.dtype}")
+        check_integers("tokens", tokens, "integer token ids")
         try:
             vectors = F.embedding(tokens, self.weight)
         except IndexError:

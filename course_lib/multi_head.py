@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.attention import scaled_dot_product_attention
+from course_lib.attention import Attention, Options, attend, check_mask_and_bias
 from course_lib.cache import KVCache
+from course_lib.checks import check_integer, check_probability
 from course_lib.masks import combine_masks, sliding_window_mask
 from course_lib.norms import NormKind, build_norm
 from course_lib.positions import Rotation, apply_rotary
@@ -36,7 +37,7 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
     return x if times == 1 else x.repeat_interleave(times, dim=1)
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(Attention):
     """H attentions on E-wide projections of the input, their outputs side by side, then a linear map.
 
     Args:
@@ -58,7 +59,7 @@ class MultiHeadAttention(nn.Module):
         fused: compute queries, keys and values of self-attention by one matrix product. A state dict of either form
             loads into the other.
         inner: attends in each head in place of `scaled_dot_product_attention`, whose arguments it takes, `backend`
-            aside; see `course_lib.variants.efficient`.
+            and `return_weights` aside; see `course_lib.variants.efficient`.
 
     Raises ValueError if the widths and heads do not fit each other.
     """
@@ -82,10 +83,11 @@ class MultiHeadAttention(nn.Module):
         output_bias: bool | None = None,
     ) -> None:
         super().__init__()
-        sizes = {"d_model": d_model, "n_heads": n_heads, "n_kv_heads": n_kv_heads, "d_head": d_head}
-        for name, size in {**sizes, "d_context": d_context, "window": window}.items():
-            if size is not None and (not isinstance(size, int) or size < 1):
-                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+        check_integer("d_model", d_model)
+        check_integer("n_heads", n_heads)
+        optional = {"n_kv_heads": n_kv_heads, "d_head": d_head, "d_context": d_context, "window": window}
+        for name, size in optional.items():
+            check_integer(name, size, or_none=True)
         if d_head is None and d_model % n_heads != 0:
             raise ValueError(f"d_model: expected a multiple of n_heads={n_heads}, got {d_model}")
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
@@ -94,8 +96,7 @@ class MultiHeadAttention(nn.Module):
         d_context = d_model if d_context is None else d_context
         if fused and d_context != d_model:
             raise ValueError(f"fused: expected d_context equal to d_model={d_model}, got {d_context}")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout!r}")
+        check_probability("dropout", dropout)
         self.d_model, self.d_context = d_model, d_context
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.d_head = d_model // n_heads if d_head is None else d_head
@@ -144,9 +145,8 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | None = None,
         rotation: Rotation | None = None,
         cache: KVCache | None = None,
-        return_weights: bool = False,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Let x attend to `context`, or to itself if there is none.
+    ) -> Tensor:
+        """Let x attend to `context`, or to itself if there is none: (B, T, D) -> (B, T, D).
 
         Args:
             x: (B, T, D).
@@ -159,14 +159,8 @@ class MultiHeadAttention(nn.Module):
             rotation: what `RotaryEmbedding` gives for the positions of x; turns queries and keys of self-attention.
             cache: earlier keys and values, which x also attends to and where its own are added. In cross-attention the
                 first call fills it and later ones reuse it, without a look at `context`.
-            return_weights: also return the weights (B, H, T, S) of this pass, before dropout.
-
-        Returns:
-            The output (B, T, D), or (output, weights).
         """
-        self._check(x, context, cache)
-        if rotation is not None and context is not None:
-            raise ValueError("rotation: positions of x and of context cannot be compared; for self-attention only")
+        self._check(x, context, rotation, cache)
         query, key, value = self._project(x, context, cache)
         if rotation is not None:
             # Keys are turned before they are stored: the turn depends on nothing but their own position.
@@ -179,10 +173,8 @@ class MultiHeadAttention(nn.Module):
         if self.window is not None and key.size(2) > self.window:
             near = sliding_window_mask(x.size(1), key.size(2), window=self.window, causal=causal, device=x.device)
             mask, causal = combine_masks(mask, near), False
-
-        heads, weights = self._attend(query, key, value, mask, causal, bias, return_weights)
-        output = self.output(merge_heads(heads))
-        return output if weights is None else (output, weights)
+        heads = self._attend(query, key, value, mask, causal, bias)
+        return self.output(merge_heads(heads))
 
     def _project(self, x: Tensor, context: Tensor | None, cache: KVCache | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, T, E) of x, keys and values (B, G, S, E) of the context."""
@@ -190,64 +182,47 @@ class MultiHeadAttention(nn.Module):
         if context is None and self.fused:
             query, key, value = split_heads(self.qkv(x), H + 2 * G).split([H, G, G], dim=1)  # (B, H + 2 G, T, E), cut
         elif context is not None and cache is not None and cache.length > 0:
-            return self.query_norm(split_heads(self._linear(x, 0), H)), cache.keys, cache.values
+            return self.query_norm(split_heads(self._linear("query", x), H)), cache.keys, cache.values
         else:
             context = x if context is None else context
-            query = split_heads(self._linear(x, 0), H)
-            key, value = split_heads(self._linear(context, 1), G), split_heads(self._linear(context, 2), G)
+            query = split_heads(self._linear("query", x), H)
+            key, value = split_heads(self._linear("key", context), G), split_heads(self._linear("value", context), G)
         return self.query_norm(query), self.key_norm(key), value
 
-    def _linear(self, x: Tensor, which: int) -> Tensor:
-        """One of the projections by itself: 0 query, 1 key, 2 value."""
+    def _linear(self, name: str, x: Tensor) -> Tensor:
+        """One of the projections by itself: "query", "key" or "value"."""
         if not self.fused:
-            return (self.query, self.key, self.value)[which](x)
+            return getattr(self, name)(x)
+        which = _PARTS.index(name)
         bias = None if self.qkv.bias is None else self.qkv.bias.split(self._widths)[which]
         return F.linear(x, self.projection_weights()[which], bias)
 
     def _attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        causal: bool,
-        bias: Tensor | None,
-        return_weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attend in each head: the outputs (B, H, T, E) and, if asked for, the weights (B, H, T, S)."""
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, bias: Tensor | None
+    ) -> Tensor:
+        """Attend in each head: (B, H, T, E), (B, G, S, E) twice -> (B, H, T, E)."""
         B, H, T, E = query.shape
-        G, S = self.n_kv_heads, key.size(2)
+        G, share = self.n_kv_heads, H // self.n_kv_heads
         dtype, query = query.dtype, query.to(key.dtype)  # a cache may keep another one
-        share = H // G
-        folded = share > 1 and T == 1 and self.inner is None
-        if folded:
+        if bias is not None and bias.is_floating_point():
+            bias = bias.to(query.dtype)  # tables of positions stay float32 under autocast
+        dropout = self.dropout if self.training else 0.0
+        if self.inner is not None:
+            key, value = repeat_heads(key, share), repeat_heads(value, share)
+            options = {"mask": mask, "causal": causal, "scale": self.scale, "dropout": dropout, "bias": bias}
+            return self.inner(query, key, value, **options).to(dtype)
+        check_mask_and_bias(query, key, mask, bias)
+        if share > 1 and T == 1 and self.recorder is None:
             # In decoding, the heads of a group stand in as the queries of one: no copy of the cached keys.
             query = query.reshape(B, G, share, E)  # (B, H, 1, E) -> (B, G, H / G, E)
             mask, bias, causal = _fold(mask, G, share), _fold(bias, G, share), False
         else:
             key, value = repeat_heads(key, share), repeat_heads(value, share)
-        if bias is not None and bias.is_floating_point():
-            bias = bias.to(query.dtype)  # tables of positions stay float32 under autocast
-        dropout = self.dropout if self.training else 0.0
-        attend = scaled_dot_product_attention if self.inner is None else self.inner
-        result = attend(
-            query,
-            key,
-            value,
-            mask=mask,
-            causal=causal,
-            scale=self.scale,
-            dropout=dropout,
-            bias=bias,
-            return_weights=return_weights,
-        )
-        heads, weights = result if isinstance(result, tuple) else (result, None)
-        if folded:
-            heads = heads.reshape(B, H, T, E)  # (B, G, H / G, E) -> (B, H, 1, E)
-            weights = None if weights is None else weights.reshape(B, H, T, S)
-        return heads.to(dtype), weights
+        scale = 1 / math.sqrt(E) if self.scale is None else self.scale
+        heads = attend(query, key, value, Options(mask, causal, scale, dropout, bias), self.recorder)
+        return heads.reshape(B, H, T, E).to(dtype)  # from (B, G, H / G, E) if folded
 
-    def _check(self, x: Tensor, context: Tensor | None, cache: KVCache | None) -> None:
+    def _check(self, x: Tensor, context: Tensor | None, rotation: Rotation | None, cache: KVCache | None) -> None:
         if x.dim() != 3 or x.size(-1) != self.d_model or x.size(1) == 0:
             raise ValueError(f"x: expected (B, T, D={self.d_model}) with T of at least 1, got {tuple(x.shape)}")
         if context is not None:
@@ -259,6 +234,8 @@ class MultiHeadAttention(nn.Module):
                 raise ValueError(f"context: expected batch B={x.size(0)} like x, got {context.size(0)}")
             if self.window is not None:
                 raise ValueError("context: attention with a window is for self-attention only")
+            if rotation is not None:
+                raise ValueError("rotation: positions of x and of context cannot be compared; for self-attention only")
         elif self.d_context != self.d_model:
             raise ValueError(f"context: needed, its width d_context={self.d_context} is not that of x")
         elif cache is not None and cache.window is not None and cache.window < (self.window or math.inf):

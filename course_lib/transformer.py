@@ -5,21 +5,20 @@ Source: Vaswani et al. 2017, "Attention Is All You Need", figure 1.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.cache import DecoderCache
 from course_lib.config import TransformerConfig
-from course_lib.decoder import LayerWeights, TransformerDecoder
+from course_lib.decoder import TransformerDecoder
 from course_lib.encoder import TransformerEncoder
 from course_lib.layers import TokenEmbedding, config_from_torch, init_weights
 from course_lib.masks import padding_mask
 from course_lib.norms import build_norm
 from course_lib.positions import build_scheme
 
-__all__ = ["Embedding", "LanguageModel", "Readout", "Transformer", "TransformerConfig", "TransformerWeights"]
+__all__ = ["Embedding", "LanguageModel", "Readout", "Transformer", "TransformerConfig"]
 
 Readout = Callable[[nn.Module, Tensor], Tensor]
 
@@ -107,35 +106,23 @@ class _TokenDecoder(nn.Module):
         positions: Tensor | None = None,
         cache: DecoderCache | None = None,
         last: int | None = None,
-        return_weights: bool = False,
         readout: Readout | None = None,
-    ) -> Tensor | tuple[Tensor, list[LayerWeights]]:
-        """Target tokens to logits; arguments as `TransformerDecoder`, and:
+    ) -> Tensor:
+        """Target tokens to logits (B, T or last, V), those at position t predict token t + 1.
+
+        Arguments as `TransformerDecoder`, and:
 
         Args:
             tokens: ids (B, T), the ones after those in the cache.
             last: compute logits for this many last positions only, all unless given.
             readout: called with the head and the vectors (B, T, D) it would read; what it returns stands in for the
                 logits. A loss may so go through the head piece by piece.
-
-        Returns:
-            Logits (B, T or last, V), or also the list of `LayerWeights`. Those at position t predict token t + 1.
         """
         x = self.embedding(tokens, positions, offset=0 if cache is None else cache.length)
-        x = self.decoder(
-            x,
-            context,
-            mask=mask,
-            context_mask=context_mask,
-            positions=positions,
-            cache=cache,
-            return_weights=return_weights,
-        )
-        x, weights = x if return_weights else (x, None)
+        x = self.decoder(x, context, mask=mask, context_mask=context_mask, positions=positions, cache=cache)
         x = x if last is None else x[:, -last:]  # (B, T, D) -> (B, last, D)
         x = x if self.config.logit_scale == 1.0 else x * self.config.logit_scale
-        logits = self.head(x) if readout is None else readout(self.head, x)
-        return logits if weights is None else (logits, weights)
+        return self.head(x) if readout is None else readout(self.head, x)
 
     def new_cache(
         self, capacity: int | None = None, *, sliding: bool = True, dtype: torch.dtype | None = None
@@ -161,29 +148,13 @@ class LanguageModel(_TokenDecoder):
         positions: Tensor | None = None,
         cache: DecoderCache | None = None,
         last: int | None = None,
-        return_weights: bool = False,
         readout: Readout | None = None,
-    ) -> Tensor | tuple[Tensor, list[LayerWeights]]:
+    ) -> Tensor:
         """Tokens (B, T) to logits (B, T, V); those at position t predict token t + 1. Arguments as `decode`.
 
         Padding on the right needs no mask, real tokens never see it; on the left it needs a mask and positions.
         """
-        return self.decode(
-            tokens,
-            mask=mask,
-            positions=positions,
-            cache=cache,
-            last=last,
-            return_weights=return_weights,
-            readout=readout,
-        )
-
-
-class TransformerWeights(NamedTuple):
-    """The attention weights of one pass, a list over the layers of each stack."""
-
-    encoder: list[Tensor]  # (B, H, S, S)
-    decoder: list[LayerWeights]
+        return self.decode(tokens, mask=mask, positions=positions, cache=cache, last=last, readout=readout)
 
 
 class Transformer(_TokenDecoder):
@@ -196,13 +167,9 @@ class Transformer(_TokenDecoder):
             self.source_embedding.tokens.weight = self.embedding.tokens.weight
         self.encoder = TransformerEncoder(config)
 
-    def encode(
-        self, source: Tensor, *, source_mask: Tensor | None = None, return_weights: bool = False
-    ) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """Source tokens (B, S) to the context (B, S, D) that `decode` reads, or also the weights of each layer."""
-        return self.encoder(
-            self.source_embedding(source), mask=self.mask_of(source, source_mask), return_weights=return_weights
-        )
+    def encode(self, source: Tensor, *, source_mask: Tensor | None = None) -> Tensor:
+        """Source tokens (B, S) to the context (B, S, D) that `decode` reads."""
+        return self.encoder(self.source_embedding(source), mask=self.mask_of(source, source_mask))
 
     def mask_of(self, source: Tensor, source_mask: Tensor | None) -> Tensor | None:
         """Return the mask that hides source padding: the given one, else by `config.pad_id`, else None."""
@@ -217,10 +184,9 @@ class Transformer(_TokenDecoder):
         *,
         source_mask: Tensor | None = None,
         target_mask: Tensor | None = None,
-        return_weights: bool = False,
         readout: Readout | None = None,
-    ) -> Tensor | tuple[Tensor, TransformerWeights]:
-        """Predict all target tokens at once, each from those before it (teacher forcing).
+    ) -> Tensor:
+        """Logits (B, T, V) of all target tokens at once, each predicted from those before it (teacher forcing).
 
         Args:
             source: token ids (B, S).
@@ -228,26 +194,13 @@ class Transformer(_TokenDecoder):
             source_mask: boolean, True = may attend, broadcastable to (B, H, S, S) and (B, H, T, S), so (B, 1, 1, S);
                 hides `config.pad_id` unless given.
             target_mask: hides target positions beside the later ones; padding on the right needs none.
-            return_weights: also return the attention weights of this pass.
             readout: see `decode`.
-
-        Returns:
-            Logits (B, T, V), or also `TransformerWeights`.
         """
         if source.size(0) != target.size(0):
             raise ValueError(f"target: expected batch B={source.size(0)} like source, got {target.size(0)}")
         mask = self.mask_of(source, source_mask)
-        context = self.encode(source, source_mask=mask, return_weights=return_weights)
-        context, encoder_weights = context if isinstance(context, tuple) else (context, [])
-        result = self.decode(
-            target,
-            context,
-            mask=target_mask,
-            context_mask=mask,
-            return_weights=return_weights,
-            readout=readout,
-        )
-        return (result[0], TransformerWeights(encoder_weights, result[1])) if isinstance(result, tuple) else result
+        context = self.encoder(self.source_embedding(source), mask=mask)
+        return self.decode(target, context, mask=target_mask, context_mask=mask, readout=readout)
 
     @classmethod
     def from_torch(cls, module: nn.Transformer) -> "Transformer":

@@ -46,7 +46,6 @@ def test_equal_to_the_fused_kernel(dtype, scale):
         ({}, {"causal": False}),
         ({"T": 5}, {"causal": True}),
         ({}, {"causal": True, "mask": length_mask([17, 9], 17)}),
-        ({}, {"causal": True, "return_weights": True}),
         ({"T": 600, "S": 600}, {"causal": True}),
     ],
 )

@@ -8,6 +8,7 @@ from torch import nn
 from torch_masks import KINDS, for_torch, make_mask
 
 from course_lib import testing as laws
+from course_lib.attention import record_weights
 from course_lib.cache import DecoderCache
 from course_lib.config import TransformerConfig
 from course_lib.decoder import DecoderLayer, TransformerDecoder, shift_right
@@ -173,16 +174,19 @@ def test_teacher_forcing_equals_prefix_by_prefix():
 
 def test_weights_are_those_of_each_layer():
     decoder, x, context = TransformerDecoder(config()).eval(), torch.randn(B, T, D), torch.randn(B, S, D)
-    y, weights = decoder(x, context, return_weights=True)
+    with record_weights(decoder) as maps:
+        y = decoder(x, context)
     torch.testing.assert_close(decoder(x, context), y, rtol=1e-4, atol=1e-5)
-    assert len(weights) == 2
-    for layer in weights:
-        assert layer.self_attention.shape == (B, H, T, T)
-        assert layer.cross_attention.shape == (B, H, T, S)
-        assert layer.self_attention.triu(1).abs().max() == 0
-        torch.testing.assert_close(layer.cross_attention.sum(-1), torch.ones(B, H, T))
-    _, weights = TransformerDecoder(config(), cross=False)(x, return_weights=True)
-    assert weights[0].cross_attention is None
+    assert list(maps) == [f"layers.{n}.{kind}_attention" for n in range(2) for kind in ("self", "cross")]
+    for own, others in zip(list(maps.values())[::2], list(maps.values())[1::2], strict=True):
+        assert own.shape == (B, H, T, T)
+        assert others.shape == (B, H, T, S)
+        assert own.triu(1).abs().max() == 0
+        torch.testing.assert_close(others.sum(-1), torch.ones(B, H, T))
+    decoder = TransformerDecoder(config(), cross=False)
+    with record_weights(decoder) as maps:
+        decoder(x)
+    assert list(maps) == ["layers.0.self_attention", "layers.1.self_attention"]
 
 
 def test_cache_bytes_by_formula():

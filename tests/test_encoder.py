@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from recorded import recorded
 from torch import nn
 from torch_masks import KINDS, for_torch, make_mask
 
@@ -133,7 +134,7 @@ def test_laws(positions, place, norm, obeys):
 def test_weights_are_those_of_each_layer(positions):
     encoder, x = TransformerEncoder(config(positions=positions)).eval(), torch.randn(B, T, D)
     mask = make_mask("padding", B, H, T, T)
-    y, weights = encoder(x, mask=mask, return_weights=True)
+    y, *weights = recorded(encoder, x, mask=mask)
     torch.testing.assert_close(encoder(x, mask=mask), y, rtol=1e-4, atol=1e-5)
     assert [w.shape for w in weights] == [(B, H, T, T)] * 2
     for w in weights:

@@ -118,12 +118,10 @@ def test_norm_laws(kind, obeys):
 def test_residual_places():
     x, update, norm = torch.randn(B, T, D), torch.randn(B, T, D), nn.LayerNorm(D)
     pre, post = Residual(norm, place="pre"), Residual(norm, place="post")
-    assert torch.equal(pre.before(x), norm(x))
-    assert torch.equal(pre.after(x, update), x + update)
-    assert post.before(x) is x
-    assert torch.equal(post.after(x, update), norm(x + update))
-    assert torch.equal(Residual(norm, place="pre", residual=False).after(x, update), update)
-    dropped = Residual(nn.Identity(), place="pre", dropout=0.5).after(torch.zeros_like(x), torch.ones_like(x))
+    assert torch.equal(pre(x, lambda y: y * update), x + norm(x) * update)
+    assert torch.equal(post(x, lambda y: y * update), norm(x + x * update))
+    assert torch.equal(Residual(norm, place="pre", residual=False)(x, lambda y: y * update), norm(x) * update)
+    dropped = Residual(nn.Identity(), place="pre", dropout=0.5)(torch.zeros_like(x), torch.ones_like)
     assert set(dropped.unique().tolist()) == {0.0, 2.0}
 
 
@@ -179,12 +177,12 @@ def test_init(init, scaled):
     [
         (lambda: FeedForward(D, activation="tanh"), ValueError, "activation: expected one of .*relu.*got 'tanh'"),
         (lambda: FeedForward(D, dropout=1.0), ValueError, r"dropout: expected a probability in \[0, 1\), got 1.0"),
-        (lambda: Residual(nn.Identity(), place="mid"), ValueError, "place: expected 'pre' or 'post', got 'mid'"),
+        (lambda: Residual(nn.Identity(), place="mid"), ValueError, "place: expected one of pre, post, got 'mid'"),
         (lambda: FeedForward(0), ValueError, "d_model: expected an integer of at least 1, got 0"),
         (lambda: TokenEmbedding(0, D), ValueError, "vocab_size: expected an integer of at least 1, got 0"),
         (lambda: TokenEmbedding(V, D)(torch.tensor([[V]])), ValueError, "tokens: expected ids 0 to 16.*got 17 to 17"),
         (lambda: TokenEmbedding(V, D)(torch.tensor([[-1]])), ValueError, "tokens: expected ids 0 to 16.*got -1 to -1"),
-        (lambda: TokenEmbedding(V, D)(torch.rand(1, 2)), TypeError, "tokens: expected integer token ids"),
+        (lambda: TokenEmbedding(V, D)(torch.rand(1, 2)), TypeError, "tokens: expected a tensor of integer token ids"),
         (
             lambda: build_norm("batch", D),
             ValueError,

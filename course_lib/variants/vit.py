@@ -158,11 +158,8 @@ class ViT(PublishedModel):
         places = _places(_pair("image_size", image), _pair("patch_size", patch))
         return super().configure(**{"max_length": places, **changes})
 
-    def encode(self, images: Tensor, *, return_weights: bool = False) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """Images (B, C, height, width) to vectors (B, 1 + N, D), that of the class token first.
-
-        With return_weights also the attention weights (B, H, 1 + N, 1 + N) of each layer.
-        """
+    def encode(self, images: Tensor) -> Tensor:
+        """Images (B, C, height, width) to vectors (B, 1 + N, D), that of the class token first."""
         if images.dim() != 4 or tuple(images.shape[1:]) != (self.n_channels, *self.image_size):
             raise ValueError(
                 f"images: expected (B, {self.n_channels}, {self.image_size[0]}, {self.image_size[1]}), "
@@ -171,7 +168,7 @@ class ViT(PublishedModel):
         x = self.patches(patchify(images, self.patch_size))  # (B, N, C * P * P) -> (B, N, D)
         first = self.class_token.expand(x.size(0), 1, -1)  # (D,) -> (B, 1, D)
         x = self.embedding(torch.cat([first, x], dim=1))  # (B, 1 + N, D)
-        return self.encoder(x, return_weights=return_weights)
+        return self.encoder(x)
 
     def pool(self, vectors: Tensor) -> Tensor:
         """The pooled first vector: (B, 1 + N, D) -> (B, D). Raises ValueError without a pooler."""
@@ -181,7 +178,7 @@ class ViT(PublishedModel):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (B, C, height, width) to logits (B, n_classes), or to vectors (B, 1 + N, D) without a classifier."""
-        vectors: Any = self.encode(images)
+        vectors = self.encode(images)
         return vectors if self.classifier is None else self.classifier(vectors[:, 0])
 
     @classmethod

@@ -52,7 +52,7 @@ from torch import Tensor, nn
 
 from course_lib import exercises as ex
 from course_lib import masks, testing
-from course_lib.attention import CausalSelfAttention, CrossAttention, QKVProjection, SelfAttention
+from course_lib.attention import CausalSelfAttention, CrossAttention, QKVProjection, SelfAttention, record_weights
 from course_lib.data import associative_recall, noise_floor, noise_tokens, reference_text
 from course_lib.explorers import AttentionExplorer, MaskComposer, ProductExplorer
 from course_lib.viz import attention_map, attention_steps, live, palette, show
@@ -794,13 +794,19 @@ print(tuple(output.shape), tuple(weights.shape), f"row sums {sums.min():.4f} to 
 prove("with leading axes B and H the weights are (B, H, T, S)", weights.shape == (2, 4, 10, 10))
 
 # %% [markdown] id="six-tokens-says"
-# A fresh head on six tokens, before any training. Its weights are nearly even. Keep this picture in mind for section
-# 8.
+# A layer returns its output and nothing else. Whoever wants the weights of a pass records them: `record_weights` fills
+# a table with the name of each attention inside (here there is one) and its weights. So they are those of the pass that
+# ran, not of a second computation.
+#
+# Below, a fresh head on six tokens, before any training. Its weights are nearly even. Keep this picture in mind for
+# section 8.
 
 # %% id="six-tokens" tags=["atol:0.001"]
 torch.manual_seed(0)
 head = SelfAttention(64, 16)
-_, weights = head(torch.randn(1, 6, 64), return_weights=True)  # (B, T, D) -> (B, T, E), (B, T, T)
+with record_weights(head) as maps:
+    head(torch.randn(1, 6, 64))  # (B, T, D) -> (B, T, E)
+(weights,) = maps.values()  # (B, T, T)
 print("first row:", " ".join(f"{w:.3f}" for w in weights[0, 0]), " sum", f"{weights[0, 0].sum():.3f}")
 
 # %% [markdown] id="fourth-projection"
@@ -833,7 +839,9 @@ prove("in one head, value and output matrix fold into one", same)
 B, T, S, D, E = 2, 5, 7, 11, 3
 cross = CrossAttention(D, E)
 x, context = torch.randn(B, T, D), torch.randn(B, S, D)
-output, weights = cross(x, context, return_weights=True)  # (B, T, E), (B, T, S)
+with record_weights(cross) as maps:
+    output = cross(x, context)  # (B, T, E)
+(weights,) = maps.values()  # (B, T, S)
 print("output", tuple(output.shape), "weights", tuple(weights.shape))
 itself = SelfAttention(D, E)
 itself.load_state_dict(cross.state_dict())
@@ -999,10 +1007,12 @@ class RecallHead(nn.Module):
         for linear in (self.projection.query, self.projection.key):
             nn.init.normal_(linear.weight, std=width**-0.5)
 
-    def forward(self, keys, values, questions, return_weights=False):
+    def read(self, keys, values, questions):
         query, key, value = self.projection(self.key(questions), self.key(keys) + self.value(values))
-        output, weights = sdpa(query, key, value, scale=self.scale, return_weights=True)  # (B, T, 16)
-        return (self.answer(output), weights) if return_weights else self.answer(output)
+        return sdpa(query, key, value, scale=self.scale, return_weights=True)  # (B, T, 16), (B, T, S)
+
+    def forward(self, keys, values, questions):
+        return self.answer(self.read(keys, values, questions)[0])  # (B, T, 16) -> (B, T, V)
 
 
 # %% id="root-training" tags=["atol:0.05"]
@@ -1049,7 +1059,9 @@ for scale in (None, 1.0):
 torch.manual_seed(0)
 embedded, head = torch.randn(8, 50, 512), SelfAttention(512, 64)  # (B, T, D)
 for name, tokens in (("variance 1", embedded), ("times √512", embedded * math.sqrt(512))):
-    _, p = head(tokens, return_weights=True)  # (B, T, T)
+    with record_weights(head) as maps:
+        head(tokens)
+    (p,) = maps.values()  # (B, T, T)
     entropy = -torch.special.xlogy(p, p).sum(-1).mean()
     top = p.amax(-1).mean()
     print(f"{name}: entropy {entropy:.2f} of {math.log(50):.2f} nats, mean largest weight {top:.2f}")
@@ -1491,7 +1503,10 @@ for layer in (SelfAttention(64), CausalSelfAttention(64)):
     size = x.grad[0].norm(dim=-1)  # (T,)
     print(f"{type(layer).__name__}: gradient of the first output")
     print(f"    for the thousandth token {size[-1]:.1e}, mean of those between {size[1:-1].mean():.1e}")
-_, weights = SelfAttention(64)(x, return_weights=True)
+head = SelfAttention(64)
+with record_weights(head) as maps:
+    head(x)
+(weights,) = maps.values()  # (B, T, T)
 print(f"largest weight of a fresh head, mean over queries, times n: {weights.amax(-1).mean() * n:.1f}")
 
 # %% id="cost-thousand-proof"
@@ -1649,7 +1664,7 @@ story, contents, _, _ = batch(1, 7, torch.Generator().manual_seed(5))  # (1, S)
 asked = story[:, [4, 0, 6, 2, 1]]  # five of its keys: (1, T)
 pair_names = [f"{symbols[k]}={v}" for k, v in zip(story[0], contents[0].tolist())]
 question_names = [f"{symbols[k]}?" for k in asked[0]]
-_, before = model(story, contents, asked, return_weights=True)  # (B, T, V), (B, T, S)
+_, before = model.read(story, contents, asked)  # (B, T, S)
 print("pairs:", "  ".join(pair_names), "   questions:", "  ".join(question_names))
 
 # %% [markdown] id="training-question"
@@ -1660,7 +1675,7 @@ print("pairs:", "  ".join(pair_names), "   questions:", "  ".join(question_names
 start = accuracy(model, 7)
 train(model, steps=300, n=7, rate=1e-2)
 end = accuracy(model, 7)
-_, after = model(story, contents, asked, return_weights=True)
+_, after = model.read(story, contents, asked)
 print(f"accuracy on pairs never asked for: {start:.2f} before, {end:.2f} after (chance {1 / 16:.2f})")
 prove("one trained head answers over 95 % of questions that were never asked in training", end > 0.95)
 
@@ -1680,7 +1695,7 @@ show(
 # %% id="training-map-check" tags=["atol:0.01"]
 *inputs, answers = batch(1000, 7, torch.Generator().manual_seed(999), "test")
 with torch.no_grad():
-    _, weights = model(*inputs, return_weights=True)  # (B, 1, S)
+    _, weights = model.read(*inputs)  # (B, 1, S)
 right_pair = inputs[0][:, None, :] == inputs[2][:, :, None]  # (B, 1, S) == (B, 1, 1) -> (B, 1, S)
 share = weights[right_pair].mean().item()
 print(f"mean weight on the pair asked for, over 1000 held-out lists: {share:.2f}")
@@ -1700,7 +1715,7 @@ def retrain(pairs, d_key):
     train(fresh, steps=150, n=pairs, rate=1e-2)
     keys, values, _, _ = batch(1, pairs, torch.Generator().manual_seed(5))
     asked = keys.roll(1, dims=1)[:, :5]  # (1, T)
-    _, weights = fresh(keys, values, asked, return_weights=True)  # (B, T, S)
+    _, weights = fresh.read(keys, values, asked)  # (B, T, S)
     names = [f"{symbols[k]}={v}" for k, v in zip(keys[0], values[0].tolist())]
     ax = attention_map(weights[0].detach(), queries=[f"{symbols[k]}?" for k in asked[0]], keys=names)
     ax.set_title(f"{pairs} pairs, d_key = {d_key}: accuracy {accuracy(fresh, pairs):.2f}")
@@ -1740,13 +1755,21 @@ prove("one direction is not enough for 16 keys, four are", narrow[1] < 0.6 < 0.9
 #
 # Each is produced on purpose below, with its entropy.
 
+
 # %% id="maps-patterns" tags=["atol:0.02"]
+def map_of(head, x):
+    with record_weights(head) as maps:
+        head(x)
+    (weights,) = maps.values()
+    return weights[0]  # (B, T, T) -> (T, T)
+
+
 torch.manual_seed(0)
 x = torch.randn(1, 8, 64)  # (B, T, D)
 patterns = {
-    "uniform: a fresh head": SelfAttention(64)(x, return_weights=True)[1][0],
+    "uniform: a fresh head": map_of(SelfAttention(64), x),
     "diagonal: no projections": sdpa(x, x, x, return_weights=True)[1][0],
-    "triangle: causal, fresh": CausalSelfAttention(64)(x, return_weights=True)[1][0],
+    "triangle: causal, fresh": map_of(CausalSelfAttention(64), x),
     "sparse: the trained head": after[0],
 }
 for name, weights in patterns.items():
@@ -1842,12 +1865,11 @@ class TwoLayers(nn.Module):
         self.norms, self.answer = nn.ModuleList(nn.LayerNorm(D) for _ in range(2)), nn.Linear(D, symbols)
 
     def forward(self, tokens):
-        x, maps = self.token(tokens) + self.position.weight, []  # (B, T, D)
+        x = self.token(tokens) + self.position.weight  # (B, T, D)
         for head, think, norm in zip(self.heads, self.networks, self.norms):
-            mixed, weights = head(norm(x), return_weights=True)  # (B, T, D), (B, T, T)
+            mixed = head(norm(x))  # (B, T, D)
             x = x + mixed + think(x + mixed)
-            maps.append(weights)
-        return self.answer(x), maps
+        return self.answer(x)
 
 
 # %% id="maps-depth-text"
@@ -1866,8 +1888,9 @@ def windows(low, high, B, generator):
 
 @torch.no_grad()
 def entropy_by_layer(reader):
-    _, maps = reader(windows(cut, len(ids), 64, torch.Generator().manual_seed(9))[0])
-    return [-torch.special.xlogy(w, w).sum(-1).mean().item() for w in maps]
+    with record_weights(reader) as maps:
+        reader(windows(cut, len(ids), 64, torch.Generator().manual_seed(9))[0])
+    return [-torch.special.xlogy(w, w).sum(-1).mean().item() for w in maps.values()]
 
 
 # %% id="maps-depth-trained"
@@ -1877,7 +1900,7 @@ optimizer = torch.optim.Adam(reader.parameters(), lr=5e-3)
 fresh = entropy_by_layer(reader)
 for _ in range(200):
     tokens, targets = windows(0, cut, 16, generator)
-    loss = F.cross_entropy(reader(tokens)[0].flatten(0, 1), targets.flatten())  # (B, T, V) -> (B T, V)
+    loss = F.cross_entropy(reader(tokens).flatten(0, 1), targets.flatten())  # (B, T, V) -> (B T, V)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -2014,7 +2037,9 @@ prove("museum 5: a (B, T) mask taken as (T, T) is caught by a batch with B = T",
 
 # %% id="museum-recomputed" tags=["atol:0.02"]
 head = CausalSelfAttention(11, 7)
-output, true_map = head(x, return_weights=True)  # (B, T, E'), (B, T, S)
+with record_weights(head) as maps:
+    output = head(x)  # (B, T, E')
+(true_map,) = maps.values()  # (B, T, S)
 query, key, value = head.projection(x)
 shown = (query @ key.mT / math.sqrt(7)).softmax(-1)  # (B, T, S): computed again, for the figure
 unseen = shown.triu(diagonal=1).sum(-1).mean()
@@ -2036,8 +2061,8 @@ same = torch.allclose(from_pass(value), output, atol=1e-6)
 prove("museum 6: the weights of the pass itself reproduce the output", same)
 
 # %% [markdown] id="museum-recomputed-says"
-# A second computation is a second model. Take weights from the pass that ran, as `return_weights=True` does. (The
-# same goes for dropout, section 3.7.)
+# A second computation is a second model. Take weights from the pass that ran, as `record_weights` does. (The same goes
+# for dropout, section 3.7.)
 #
 # **Exhibit 7.** Generation with a cache: keys of earlier tokens are kept, each new token is one query,
 # `is_causal=True`. *Which keys does the new token see?*

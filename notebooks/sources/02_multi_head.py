@@ -7,7 +7,8 @@
 
 # %% id="first-look"
 import torch
-from course_lib.attention import MultiHeadAttention
+from course_lib.attention import record_weights
+from course_lib.multi_head import MultiHeadAttention
 
 torch.set_num_threads(1)  # the same rounding everywhere
 
@@ -16,7 +17,9 @@ B, T, H, E = 2, 5, 3, 7  # sentences, tokens, heads, width of a head
 D = H * E  # width of a token
 x = torch.randn(B, T, D)
 attention = MultiHeadAttention(D, n_heads=H)
-output, weights = attention(x, return_weights=True)
+with record_weights(attention) as maps:
+    output = attention(x)
+(weights,) = maps.values()  # of the one attention inside
 print("in", tuple(x.shape), " out", tuple(output.shape), " weights", tuple(weights.shape))
 
 # %% [markdown] id="what-just-happened"
@@ -42,8 +45,8 @@ from torch import nn
 
 from course_lib import exercises as ex
 from course_lib import masks, testing
-from course_lib.attention import KVCache
 from course_lib.attention import scaled_dot_product_attention as sdpa
+from course_lib.cache import KVCache
 from course_lib.data import reference_text
 from course_lib.multi_head import merge_heads as library_merge
 from course_lib.multi_head import split_heads as library_split
@@ -389,9 +392,14 @@ prove("multi_head_attention equals the loop over heads", same)
 # %% id="layer-shapes"
 torch.manual_seed(0)
 layer = MultiHeadAttention(512, 8)
-output, weights = layer(torch.randn(4, 20, 512), return_weights=True)
+with record_weights(layer) as maps:
+    output = layer(torch.randn(4, 20, 512))
+(weights,) = maps.values()
 print("out", tuple(output.shape), " weights", tuple(weights.shape), " head width", layer.d_head)
-_, eight = MultiHeadAttention(64, 8)(torch.randn(2, 10, 64), return_weights=True)
+narrow = MultiHeadAttention(64, 8)
+with record_weights(narrow) as maps:
+    narrow(torch.randn(2, 10, 64))
+(eight,) = maps.values()
 print("eight maps for each of two sentences of ten tokens:", tuple(eight.shape))
 prove("8 heads of 64 make 512", layer.n_heads * layer.d_head == 512 and output.shape == (4, 20, 512))
 try:
@@ -443,7 +451,9 @@ def to_torch(layer):
 back = to_torch(attention)
 found = testing.assert_equivalent(attention, lambda x: back(x, x, x)[0], x)
 prove("from ours to torch: outputs and gradients equal to 1e-5", max(found) < 1e-5)
-_, our_maps = attention(x, return_weights=True)  # (B, H, T, T)
+with record_weights(attention) as maps:
+    attention(x)
+(our_maps,) = maps.values()  # (B, H, T, T)
 _, their_maps = back(x, x, x, average_attn_weights=False)
 prove("the maps of every head are equal too", torch.allclose(our_maps, their_maps, atol=1e-6))
 
@@ -551,7 +561,9 @@ seven = torch.randn(1, 7, 64)  # (B, T, D): seven tokens
 layers = {"torch": nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True)}  # in training mode, as made
 layers["ours"] = MultiHeadAttention.from_torch(layers["torch"])
 _, after = layers["torch"](seven, seven, seven, average_attn_weights=False)  # (B, H, T, T)
-_, before = layers["ours"](seven, return_weights=True)
+with record_weights(layers["ours"]) as maps:
+    layers["ours"](seven)
+(before,) = maps.values()
 for name, found in (("torch", after), ("ours", before)):
     sums, holes = found.sum(-1), (found == 0).float().mean()
     print(f"{name:>5}: row sums {sums.min():.2f} to {sums.max():.2f}, cells that are zero {holes:.2f}")
@@ -571,7 +583,10 @@ prove(
 
 # %% id="untrained" tags=["atol:0.02"]
 torch.manual_seed(0)
-_, random_maps = MultiHeadAttention(64, 4)(torch.randn(1, 10, 64), mask=masks.causal_mask(10), return_weights=True)
+fresh = MultiHeadAttention(64, 4)
+with record_weights(fresh) as maps:
+    fresh(torch.randn(1, 10, 64), mask=masks.causal_mask(10))
+(random_maps,) = maps.values()
 last = random_maps[0, :, -1]  # (H, S): the last query, which sees all ten
 tops = last.argmax(-1).tolist()
 print("key with the largest weight, by head:", tops)
@@ -599,10 +614,10 @@ wrong, flops = (
 )  # four projections, two products of all heads together
 for n_heads in (1, 8, 32):
     layer = MultiHeadAttention(width, n_heads)
-    explicit = functools.partial(layer, return_weights=True)
     table = 4 * n_heads * n * n  # a float32 takes 4 bytes
-    wrong += complaint(testing.assert_counts, explicit, long, flops=flops)
-    size = explicit(long)[1].nbytes
+    with record_weights(layer) as maps:
+        wrong += complaint(testing.assert_counts, layer, long, flops=flops)
+    (size,) = (weights.nbytes for weights in maps.values())
     print(f"{n_heads:2} heads: {flops:,} FLOPs, weights {size / 2**20:.0f} MiB")
     prove(f"the weights of {n_heads} heads take 4Hn² bytes", size == table)
 prove("the floating-point operations do not depend on the number of heads", not wrong)
@@ -610,7 +625,8 @@ prove("the floating-point operations do not depend on the number of heads", not 
 # %% id="cost-time" tags=["not-compared:clock"]
 for n_heads in (1, 8, 32):
     layer = MultiHeadAttention(width, n_heads).requires_grad_(False)
-    explicit = milliseconds(functools.partial(layer, long, return_weights=True))
+    with record_weights(layer):  # the weights are formed
+        explicit = milliseconds(functools.partial(layer, long))
     kernel = milliseconds(functools.partial(layer, long))
     print(f"{n_heads:2} heads: explicit {explicit:6.1f} ms, fused kernel {kernel:6.1f} ms")
 
@@ -642,7 +658,7 @@ for n_heads in (1, 8, 32):
 
 # %% id="induction-model"
 class AttentionOnly(nn.Module):
-    """Causal attention layers, nothing between: tokens (B, T) -> scores (B, T, V), maps (layers, B, H, T, T)."""
+    """Causal attention layers, nothing between: tokens (B, T) -> scores (B, T, V)."""
 
     def __init__(self, n_layers=2, n_heads=2, V=26, T=24, D=64):
         super().__init__()
@@ -652,12 +668,17 @@ class AttentionOnly(nn.Module):
         self.answer = nn.Linear(D, V, bias=False)
 
     def forward(self, tokens):
-        x, maps = self.token(tokens) + self.position[: tokens.size(1)], []
+        x = self.token(tokens) + self.position[: tokens.size(1)]
         for layer, norm in zip(self.layers, self.norms):
-            written, weights = layer(norm(x), causal=True, return_weights=True)
-            x = x + written
-            maps.append(weights)
-        return self.answer(self.norms[-1](x)), torch.stack(maps)
+            x = x + layer(norm(x), causal=True)
+        return self.answer(self.norms[-1](x))
+
+
+def scores_and_maps(model, tokens):
+    """One pass: its scores (B, T, V), and the maps of all layers (layers, B, H, T, T)."""
+    with record_weights(model) as maps:
+        scores = model(tokens)
+    return scores, torch.stack(list(maps.values()))
 
 
 # %% id="induction-data"
@@ -689,7 +710,7 @@ def previous_score(maps):
 
 @torch.no_grad()
 def measure(model):
-    scores, maps = model(held_out)
+    scores, maps = scores_and_maps(model, held_out)
     loss = second_copy_loss(scores, held_out, ten).item()
     previous = torch.stack([previous_score(layer) for layer in maps])  # (layers, H)
     induction = torch.stack([induction_score(layer, 10) for layer in maps])
@@ -706,7 +727,7 @@ def train_induction(n_layers, steps=250, seed=0):
         if step % 25 == 0:
             history.append((step, *measure(model)))
         tokens, _ = repeated(32, 8, 12, generator)
-        scores, _ = model(tokens)
+        scores = model(tokens)
         loss = F.cross_entropy(scores[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())  # (B, T, V) -> (B T, V)
         optimizer.zero_grad()
         loss.backward()
@@ -775,7 +796,7 @@ prove(
 # %% id="induction-explore"
 names = [f"head {layer}.{h}" for layer, h in itertools.product((1, 2), range(2))]
 sample = torch.randperm(26, generator=torch.Generator().manual_seed(4))[:7].repeat(2)[None]  # (1, T)
-_, sample_maps = model(sample)  # (layers, 1, H, T, T)
+_, sample_maps = scores_and_maps(model, sample)  # (layers, 1, H, T, T)
 letters = [string.ascii_uppercase[n] for n in sample[0]]
 grid = sample_maps[:, 0].flatten(0, 1)  # (layers, H, T, T) -> (layers H, T, T)
 best = 2 + int(sample_maps[1, 0, :, 12, 6].argmax())
@@ -783,7 +804,7 @@ HeadExplorer(grid, letters, names=names, selected=best, query=12)
 
 # %% id="induction-explore-check" tags=["atol:0.1"]
 sevens, period = repeated(300, 7, 7, torch.Generator().manual_seed(5), T=14)  # two copies of seven letters
-scores, maps_seven = model(sevens)
+scores, maps_seven = scores_and_maps(model, sevens)
 held = second_copy_loss(scores, sevens, period).item()
 led_to = int(grid[best, 12].argmax())
 print(
@@ -856,7 +877,7 @@ prove("without one of the two heads of layer 2 it rises by less than 1 nat", alo
 
 # %% id="text-model"
 class Characters(nn.Module):
-    """Next-character model: tokens (B, T) -> scores (B, T, V), maps (layers, B, H, T, T)."""
+    """Next-character model: tokens (B, T) -> scores (B, T, V)."""
 
     def __init__(self, symbols, n_heads=4, T=32, D=64):
         super().__init__()
@@ -869,13 +890,11 @@ class Characters(nn.Module):
         self.answer = nn.Linear(D, symbols)
 
     def forward(self, tokens):
-        x, maps = self.token(tokens) + self.position.weight, []  # (B, T, D)
+        x = self.token(tokens) + self.position.weight  # (B, T, D)
         for layer, norm, network in zip(self.layers, self.norms, self.networks):
-            written, weights = layer(norm(x), causal=True, return_weights=True)
-            x = x + written
+            x = x + layer(norm(x), causal=True)
             x = x + network(x)
-            maps.append(weights)
-        return self.answer(x), torch.stack(maps)
+        return self.answer(x)
 
 
 # %% id="text-data"
@@ -895,7 +914,7 @@ def windows(low, high, B, generator):
 @torch.no_grad()
 def text_loss(reader):
     tokens, targets = windows(cut, len(ids), 200, torch.Generator().manual_seed(9))
-    scores, maps = reader(tokens)
+    scores, maps = scores_and_maps(reader, tokens)
     return F.cross_entropy(scores.flatten(0, 1), targets.flatten()).item(), maps  # (B, T, V) -> (B T, V)
 
 
@@ -906,7 +925,7 @@ def train_text(n_heads, steps=250, seed=0):
     optimizer = torch.optim.Adam(reader.parameters(), lr=5e-3)
     for _ in range(steps):
         tokens, targets = windows(0, cut, 16, generator)
-        loss = F.cross_entropy(reader(tokens)[0].flatten(0, 1), targets.flatten())
+        loss = F.cross_entropy(reader(tokens).flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -1218,7 +1237,10 @@ def maps_shown(x):
 
 
 def maps_of_the_pass(x):
-    return MultiHeadAttention.from_torch(dropping)(x, return_weights=True)[1]
+    ours = MultiHeadAttention.from_torch(dropping)
+    with record_weights(ours) as maps:
+        ours(x)
+    return maps[""]  # the weights of the recorded module itself
 
 
 found = complaint(testing.assert_equivalent, maps_shown, maps_of_the_pass, x, gradients=False)

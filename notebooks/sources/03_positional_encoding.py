@@ -39,6 +39,7 @@ from torch import nn
 
 from course_lib import exercises as ex
 from course_lib import masks, positions, testing
+from course_lib.attention import record_weights
 from course_lib.cache import KVCache
 from course_lib.config import TransformerConfig
 from course_lib.data import reference_text
@@ -819,9 +820,10 @@ far_keys = torch.arange(128)[-32:, None] - torch.arange(128) > 31  # (32, T)
 share = {}
 for name in ("rotary", "T5 buckets", "ALiBi"):
     model = readers[name]
-    with torch.no_grad():
-        _, weights = model.stack(model.token(piece), mask=masks.causal_mask(128), return_weights=True)
-    share[name] = (weights[0][:, :, -32:] * far_keys).sum(-1).mean().item()  # (B, H, 32, T) -> (B, H, 32)
+    with torch.no_grad(), record_weights(model.stack) as maps:
+        model.stack(model.token(piece), mask=masks.causal_mask(128))
+    first = maps["layers.0.self_attention"]  # (B, H, T, T)
+    share[name] = (first[:, :, -32:] * far_keys).sum(-1).mean().item()  # (B, H, 32, T) -> (B, H, 32)
     print(f"{name:>10}: {share[name]:.2f} of the weight on keys more than 31 back")
 prove("rotary gives unseen distances more than twice the weight that ALiBi does", share["rotary"] > 2 * share["ALiBi"])
 

@@ -7,6 +7,7 @@
 
 # %% id="first-look"
 import torch
+from course_lib.attention import record_weights
 from course_lib.encoder import EncoderLayer
 from course_lib.transformer import TransformerConfig
 
@@ -15,7 +16,9 @@ torch.set_num_threads(1)  # the same rounding everywhere
 torch.manual_seed(0)
 layer = EncoderLayer(TransformerConfig(d_model=64, n_heads=4, dropout=0.0))
 x = torch.randn(2, 10, 64)  # (B, T, D): sentences, tokens, width
-output, weights = layer(x, return_weights=True)
+with record_weights(layer) as maps:
+    output = layer(x)
+weights = maps["self_attention"]
 print("in", tuple(x.shape), " out", tuple(output.shape), " weights", tuple(weights.shape))
 for name, part in layer.named_children():
     print(f"{name:>24}: {sum(p.numel() for p in part.parameters()):6,} parameters")
@@ -470,7 +473,9 @@ prove("EncoderLayer equals nn.TransformerEncoderLayer, both norm places, ReLU an
 
 # %% id="layer-shapes"
 layer = EncoderLayer.from_torch(theirs)
-output, weights = layer(torch.randn(4, 20, 64), return_weights=True)
+with record_weights(layer) as maps:
+    output = layer(torch.randn(4, 20, 64))
+weights = maps["self_attention"]
 print("a batch of 4 sentences of 20 tokens:", tuple(output.shape), "weights", tuple(weights.shape))
 wide = EncoderLayer(TransformerConfig())  # the paper's sizes: D = 512, H = 8
 print("at the paper's width:", tuple(wide(torch.randn(4, 20, 512)).shape))
@@ -517,25 +522,32 @@ show(
 
 # %% id="text-encoder"
 class TextEncoder(nn.Module):
-    """Token ids (B, T), 0 for padding -> vectors (B, T, D), or also the weights of each layer."""
+    """Token ids (B, T), 0 for padding -> vectors (B, T, D)."""
 
     def __init__(self, config):
         super().__init__()
         self.embedding = Embedding(config, config.vocab_size)  # the table, positions, dropout
         self.encoder = TransformerEncoder(config)
 
-    def forward(self, tokens, return_weights=False):
+    def forward(self, tokens):
         mask = masks.padding_mask(tokens, 0)  # (B, 1, 1, T), True = may attend
-        return self.encoder(self.embedding(tokens), mask=mask, return_weights=return_weights)
+        return self.encoder(self.embedding(tokens), mask=mask)
 
 
 torch.manual_seed(0)
 six = TextEncoder(TransformerConfig(vocab_size=30_000))  # otherwise the paper's base encoder
-output, maps = six(torch.randint(1, 30_000, (4, 50)), return_weights=True)
+with record_weights(six) as maps:
+    output = six(torch.randint(1, 30_000, (4, 50)))
 count = sum(p.numel() for p in six.parameters())
-print(tuple(output.shape), len(maps), "maps of", tuple(maps[0].shape), f"{count:,} parameters")
+print(
+    tuple(output.shape),
+    len(maps),
+    "maps of",
+    tuple(maps["encoder.layers.0.self_attention"].shape),
+    f"{count:,} parameters",
+)
 prove(
-    "six layers return six maps, and have 34,274,304 parameters with 30,000 tokens",
+    "six layers form six maps, and have 34,274,304 parameters with 30,000 tokens",
     (len(maps), count) == (6, 34_274_304),
 )
 
@@ -860,9 +872,10 @@ prove("without it sixteen padding tokens change over a fifth", changed[16][1] > 
 fig, axes = plt.subplots(3, 1, figsize=(7.5, 4.2))
 for ax, language in zip(axes, ("de", "it", "da")):
     text = test_texts[LANGUAGES.index(language)]
-    with torch.no_grad():
-        _, maps = encoder(encode([text]), return_weights=True)
-    seaborn.heatmap(maps[-1][0, :, 0], ax=ax, cmap=palette.sequential, vmin=0, vmax=0.5, cbar=False)  # (H, T)
+    with torch.no_grad(), record_weights(encoder) as maps:
+        encoder(encode([text]))
+    *_, last = maps.values()  # (B, H, T, T) of the last layer
+    seaborn.heatmap(last[0, :, 0], ax=ax, cmap=palette.sequential, vmin=0, vmax=0.5, cbar=False)  # (H, T)
     ax.set_xticks([n + 0.5 for n in range(len(text) + 1)], ["·", *text.replace(" ", "␣")], rotation=0, fontsize=8)
     ax.set(title=language, ylabel="head", yticks=[])
 show(
@@ -877,10 +890,11 @@ show(
 # [CLS] reads most, or four others at random.
 
 # %% id="read-most" tags=["atol:0.06"]
-with torch.no_grad():
-    part = test_tokens[:500]
-    _, maps = encoder(part, return_weights=True)
-read = maps[-1][:, :, 0].mean(dim=1)  # (B, H, T) -> (B, T): what [CLS] reads, mean of the heads
+part = test_tokens[:500]
+with torch.no_grad(), record_weights(encoder) as maps:
+    encoder(part)
+*_, last = maps.values()
+read = last[:, :, 0].mean(dim=1)  # (B, H, T) -> (B, T): what [CLS] reads, mean of the heads
 random = torch.rand(read.shape, generator=torch.Generator().manual_seed(0))
 kept = {}
 for name, score in (("nothing", None), ("four at random", random), ("the four read most", read)):

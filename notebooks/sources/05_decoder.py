@@ -46,7 +46,7 @@ torch.set_num_threads(1)  # the same rounding everywhere
 # %% id="imports-course"
 from course_lib import exercises as ex
 from course_lib import masks, testing
-from course_lib.attention import CausalSelfAttention, MultiHeadAttention
+from course_lib.attention import CausalSelfAttention, record_weights
 from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.config import TransformerConfig
 from course_lib.data import copy_task, noise_floor, noise_tokens, reference_text
@@ -54,6 +54,7 @@ from course_lib.decoder import DecoderLayer, TransformerDecoder
 from course_lib.encoder import TransformerEncoder
 from course_lib.generation import Sampling, beam_search, generate, pad_left, speculative_generate
 from course_lib.layers import TokenEmbedding
+from course_lib.multi_head import MultiHeadAttention
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.explorers import DecodingExplorer, SamplingExplorer
 from course_lib.viz import attention_map, live, palette, show
@@ -401,19 +402,21 @@ for norm_first in (False, True):
     prove(f"DecoderLayer equals torch's, norm_first={norm_first}, gradients too", max(found) < 1e-4)
 
 # %% [markdown] id="two-maps-question"
-# The layer hands out both maps of the pass that ran.
+# Record a pass of the layer, and there are two maps.
 #
 # > **Predict** their shapes for 4 sentences, 15 target tokens, 20 source tokens and 8 heads.
 
 # %% id="two-maps"
 torch.manual_seed(0)
 layer = DecoderLayer(TransformerConfig(d_model=64, n_heads=8, dropout=0.0))
-output, maps = layer(torch.randn(4, 15, 64), torch.randn(4, 20, 64), return_weights=True)
+with record_weights(layer) as maps:
+    output = layer(torch.randn(4, 15, 64), torch.randn(4, 20, 64))
+own, across = maps["self_attention"], maps["cross_attention"]
 print("output", tuple(output.shape))
-print("self-attention", tuple(maps.self_attention.shape), " cross-attention", tuple(maps.cross_attention.shape))
-prove("self-attention is square and causal", (maps.self_attention.triu(1) == 0).all())
-prove("cross-attention may read all of the source", (maps.cross_attention > 0).all())
-rows = maps.cross_attention.sum(-1)
+print("self-attention", tuple(own.shape), " cross-attention", tuple(across.shape))
+prove("self-attention is square and causal", (own.triu(1) == 0).all())
+prove("cross-attention may read all of the source", (across > 0).all())
+rows = across.sum(-1)
 prove("rows of the cross-attention sum to one", torch.allclose(rows, torch.ones_like(rows)))
 
 # %% [markdown] id="bridge"
@@ -618,13 +621,13 @@ prove("trained by teacher forcing alone, the model writes over 98 % of the answe
 # %% id="explorer" tags=["picture:20"]
 source, target = held_source[:1], held_target[:1]
 read = shift_right(target, START)
-with torch.no_grad():
-    logits, maps = mirror(source, read, return_weights=True)
+with torch.no_grad(), record_weights(mirror) as maps:
+    logits = mirror(source, read)
 chance = logits.softmax(-1).gather(-1, target[..., None])[0, :, 0]  # (1, T, V) -> (T,): of what was written
 DecodingExplorer(
-    maps.encoder[-1][0],
-    maps.decoder[-1].self_attention[0],
-    maps.decoder[-1].cross_attention[0],
+    maps["encoder.layers.1.self_attention"][0],
+    maps["decoder.layers.1.self_attention"][0],
+    maps["decoder.layers.1.cross_attention"][0],
     source=list(spell(source[0])),
     read=list(spell(read[0])),
     written=list(spell(target[0])),
@@ -634,10 +637,10 @@ DecodingExplorer(
 )
 
 # %% id="mirror-measured" tags=["atol:0.15"]
-with torch.no_grad():
-    _, maps = mirror(held_source, shift_right(held_target, START), return_weights=True)
+with torch.no_grad(), record_weights(mirror) as maps:
+    mirror(held_source, shift_right(held_target, START))
 t = torch.arange(7)
-share = maps.decoder[-1].cross_attention[:, :, t, 6 - t].mean((0, 2))  # (B, H, T, S) -> (B, H, 7) -> (H,)
+share = maps["decoder.layers.1.cross_attention"][:, :, t, 6 - t].mean((0, 2))  # (B, H, T, S) -> (B, H, 7) -> (H,)
 print("weight on the mirrored letter, last layer:", " ".join(f"{s:.2f}" for s in share), f"(even: {1 / 7:.2f})")
 prove("each head of the last cross-attention puts over half its weight on the mirrored letter", share.min() > 0.5)
 

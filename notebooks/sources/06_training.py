@@ -42,6 +42,7 @@ import course_lib
 # %% id="imports-course"
 from course_lib import exercises as ex
 from course_lib import testing
+from course_lib.attention import record_weights
 from course_lib.data import BPETokenizer, CharTokenizer, FastBPETokenizer, TokenBatches
 from course_lib.data import copy_task, encode_pairs, number_words, pad_batch, reference_text
 from course_lib.data.bpe import split_words
@@ -759,9 +760,10 @@ for text in ("siebenundachtzig", "dreihundertfünfundzwanzigtausendvierhundertzw
 text = "sechshundertsiebenundachtzig"
 source = torch.tensor([tokenizer.encode(text, eos=True)])  # (1, S)
 target = torch.tensor([tokenizer.encode(translate([text])[0], bos=True, eos=True)])  # (1, T)
-with torch.no_grad():
-    _, weights = translator.eval()(source, target[:, :-1], return_weights=True)
-looks = torch.stack([layer.cross_attention[0].mean(0) for layer in weights.decoder])  # (L, T, S), mean over heads
+with torch.no_grad(), record_weights(translator.eval()) as maps:
+    translator(source, target[:, :-1])
+across = [weights for name, weights in maps.items() if name.endswith("cross_attention")]  # (B, H, T, S) of each layer
+looks = torch.stack([weights[0].mean(0) for weights in across])  # (L, T, S), mean over heads
 read, written = tokenizer.pieces(source[0]), tokenizer.pieces(target[0, 1:])
 fig, ax = plt.subplots(figsize=(5.6, 4.2))
 attention_map(looks.mean(0), queries=written, keys=read, ax=ax, title="Decoder looks at source, mean of both layers")

@@ -43,12 +43,13 @@ from torch import nn
 import course_lib
 from course_lib import exercises as ex
 from course_lib import masks, testing
-from course_lib.attention import MultiHeadAttention, scaled_dot_product_attention
+from course_lib.attention import record_weights, scaled_dot_product_attention
 from course_lib.config import TransformerConfig
 from course_lib.data import reference_text
 from course_lib.decoder import TransformerDecoder
 from course_lib.encoder import TransformerEncoder
 from course_lib.generation import generate
+from course_lib.multi_head import MultiHeadAttention
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants import BERT, GPT, T5, Llama, ViT, efficient, experts, lora
 from course_lib.viz import palette, show
@@ -695,7 +696,9 @@ for name, inner in patterns.items():
 # %% id="hierarchical-levels"
 inner = efficient.HierarchicalAttention(block=4, cells=2)
 equal_keys = key[..., :1, :].expand_as(key)
-_, weights = inner(query, equal_keys, value, return_weights=True)
+with record_weights(inner) as maps:
+    inner(query, equal_keys, value)
+(weights,) = maps.values()
 prove("with equal keys every key weighs 1 / n: each is seen exactly once", torch.allclose(weights, torch.tensor(1 / n)))
 near = efficient.HierarchicalAttention(block=48)(query, key, value)
 exact = scaled_dot_product_attention(query, key, value)

@@ -6,12 +6,14 @@ import shutil
 
 import pytest
 import torch
+from recorded import recorded
 from torch import nn
 
 from course_lib import testing as laws
-from course_lib.attention import MultiHeadAttention, scaled_dot_product_attention
+from course_lib.attention import scaled_dot_product_attention
 from course_lib.decoder import TransformerDecoder
 from course_lib.masks import causal_mask, length_mask, sliding_window_mask
+from course_lib.multi_head import MultiHeadAttention
 from course_lib.transformer import LanguageModel, TransformerConfig
 from course_lib.variants.efficient import (
     BigBirdAttention,
@@ -52,7 +54,7 @@ def inputs(T=n, S=n, dtype=torch.float32, E_value=E):
 
 def written_out(inner, **options):
     """The same attention by its weights."""
-    return lambda q, k, v: inner(q, k, v, return_weights=True, **options)[0]
+    return lambda q, k, v: recorded(inner, q, k, v, **options)[0]
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -80,7 +82,7 @@ def test_fewer_queries_than_keys_are_the_last_ones(name, causal):
     inner, (query, key, value) = MAKERS[name](), inputs()
     full = inner(query, key, value, causal=causal)
     torch.testing.assert_close(inner(query[..., -9:, :], key, value, causal=causal), full[..., -9:, :])
-    weights = inner(query[..., -9:, :], key, value, causal=causal, return_weights=True)[1]
+    weights = recorded(inner, query[..., -9:, :], key, value, causal=causal)[1]
     torch.testing.assert_close(weights @ value, full[..., -9:, :])
 
 
@@ -175,9 +177,9 @@ def test_hierarchical_sees_every_key_once():
     inner, (query, key, value) = HierarchicalAttention(block=4, cells=2), inputs(61, 61)
     key = key[..., :1, :].expand_as(key)
     mask = length_mask([61, 30], 61)
-    weights = inner(query, key, value, mask=mask, return_weights=True)[1]
+    weights = recorded(inner, query, key, value, mask=mask)[1]
     torch.testing.assert_close(weights, (mask / mask.sum(-1, keepdim=True)).expand_as(weights))
-    weights = inner(query, key, value, causal=True, return_weights=True)[1]
+    weights = recorded(inner, query, key, value, causal=True)[1]
     expected = causal_mask(61) / causal_mask(61).sum(-1, keepdim=True)
     torch.testing.assert_close(weights, expected.expand_as(weights))
 

@@ -5,6 +5,7 @@ import math
 import families
 import pytest
 import torch
+from recorded import recorded
 from tiny_models import insist_on_the_laws_of_an_encoder_decoder
 from torch import nn
 
@@ -153,7 +154,8 @@ def test_patches_are_cut_row_by_row():
 
 
 def test_weights_of_attention():
-    vectors, weights = vit().eval().encode(torch.randn(B, 2, 8, 12), return_weights=True)
+    model = vit().eval()
+    vectors, *weights = recorded(model, torch.randn(B, 2, 8, 12), run=model.encode)
     assert vectors.shape == (B, 7, 16)
     assert [w.shape for w in weights] == [(B, 4, 7, 7)] * 2
     torch.testing.assert_close(weights[0].sum(-1), torch.ones(B, 4, 7))
@@ -180,7 +182,7 @@ def test_first_loss_is_near_that_of_a_guess(name):
 def test_attention_of_a_new_t5_is_spread_out():
     """Nothing divides the scores, so the queries must start small; else each query would see one key alone."""
     model = T5(T5.configure(d_model=256, n_heads=2, d_head=128, vocab_size=100, n_encoder_layers=1)).eval()
-    _, (weights,) = model.encode(torch.randint(1, 100, (4, 32)), return_weights=True)
+    _, weights = recorded(model, torch.randint(1, 100, (4, 32)), run=model.encode)
     entropy = -(weights * weights.clamp(min=1e-9).log()).sum(-1).mean().item()
     assert entropy > 0.8 * math.log(32)
 

@@ -52,12 +52,13 @@ def _model(
 
 
 def _with_layer(B, T, S, D, E, E_value):
-    from course_lib.attention import CrossAttention
+    from course_lib.attention import CrossAttention, record_weights
 
     with torch.device("meta"):  # shapes without numbers: nothing is computed
         layer, x, context = CrossAttention(D, E, E_value), torch.empty(B, T, D), torch.empty(B, S, D)
-        output, weights = layer(x, context, return_weights=True)
-        tensors = (*layer.projection(x, context), weights, output)
+        with record_weights(layer) as maps:
+            output = layer(x, context)
+        tensors = (*layer.projection(x, context), *maps.values(), output)
     names = ("query", "key", "value", "weights", "output")
     return {name: tuple(tensor.shape) for name, tensor in zip(names, tensors, strict=True)}
 

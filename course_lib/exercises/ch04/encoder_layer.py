@@ -84,10 +84,7 @@ def _with_the_residual_of_the_course(x, attention, feed_forward, first_norm, sec
     from course_lib.layers import Residual
 
     for sublayer, norm in ((attention, first_norm), (feed_forward, second_norm)):
-        part = Residual(torch.nn.Identity(), place="pre" if pre else "post")
-        read = norm(part.before(x)) if pre else part.before(x)
-        x = part.after(x, sublayer(read))
-        x = x if pre else norm(x)
+        x = Residual(norm, place="pre" if pre else "post")(x, sublayer)
     return x
 
 

@@ -6,12 +6,12 @@ Shapes: B batch, H heads, T query positions, S key positions, E width of a head.
 from abc import abstractmethod
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from course_lib.attention import Options, check_inputs, scaled_dot_product_attention
+from course_lib.attention import Attention, Options, attend, check_inputs
 
 
-class EfficientAttention(nn.Module):
+class EfficientAttention(Attention):
     """What attends in the heads of `MultiHeadAttention(..., inner=...)` or of `TransformerConfig(inner_attention=...)`.
 
     A subclass says in `attend` how, and in its class attributes which arguments it cannot take; those are refused.
@@ -34,12 +34,11 @@ class EfficientAttention(nn.Module):
         scale: float | None = None,
         dropout: float = 0.0,
         bias: Tensor | None = None,
-        return_weights: bool = False,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> Tensor:
         """Attend: query (B, H, T, E), key (B, H, S, E), value (B, H, S, E') -> (B, H, T, E').
 
-        Arguments as `course_lib.attention.scaled_dot_product_attention`. With `return_weights` the pass is quadratic
-        in memory and the weights (B, H, T, S) are those that multiply the values in it.
+        Arguments as `course_lib.attention.scaled_dot_product_attention`. A pass that `record_weights` records is
+        quadratic in memory, and the weights (B, H, T, S) are those that multiply the values in it.
 
         Raises ValueError for an argument that this attention has no place for.
         """
@@ -58,11 +57,12 @@ class EfficientAttention(nn.Module):
         if mask is not None and not self.takes_any_mask and (mask.dim() != 4 or mask.size(-2) != 1):
             raise ValueError(f"mask: {name} hides keys from all queries alike, expected (B, 1, 1, S), got {mask.shape}")
         options = Options(mask, causal, query.size(-1) ** -0.5 if scale is None else scale, dropout, bias)
-        if return_weights:
-            weights = self.weights(query, key, options)
-            dropped = torch.dropout(weights, dropout, True) if dropout > 0 else weights
-            return dropped @ value, weights  # (B, H, T, S) @ (B, H, S, E') -> (B, H, T, E')
-        return self.attend(query, key, value, options)
+        if self.recorder is None:
+            return self.attend(query, key, value, options)
+        weights = self.weights(query, key, options)
+        self.recorder(weights)
+        dropped = torch.dropout(weights, dropout, True) if dropout > 0 else weights
+        return dropped @ value  # (B, H, T, S) @ (B, H, S, E') -> (B, H, T, E')
 
     @abstractmethod
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
@@ -75,7 +75,6 @@ class EfficientAttention(nn.Module):
 
 def softmax_weights(query: Tensor, key: Tensor, options: Options) -> Tensor:
     """The weights (B, H, T, S) of plain attention, before dropout."""
-    mask, causal, scale, _, bias = options
-    return scaled_dot_product_attention(
-        query, key, key, mask=mask, causal=causal, scale=scale, bias=bias, return_weights=True
-    )[1]
+    found: list[Tensor] = []
+    attend(query, key, key, options._replace(dropout=0.0), found.append)
+    return found[0]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_lib.attention import scaled_dot_product_attention
+from course_lib.attention import Options, attend
 
 
 def to_blocks(x: Tensor, size: int) -> Tensor:
@@ -35,7 +35,7 @@ def attend_in_blocks(
     hidden = torch.zeros(visible.shape, dtype=query.dtype, device=query.device)
     hidden = hidden.masked_fill(~(visible | empty), -torch.inf)
     scores_bias = hidden if bias is None else hidden + bias
-    output = scaled_dot_product_attention(query, key, value, bias=scores_bias, scale=scale, dropout=dropout)
+    output = attend(query, key, value, Options(None, False, scale, dropout, scores_bias))
     return output.masked_fill(empty, 0.0)
 
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.attention import Options
+from course_lib.checks import check_integer
 from course_lib.variants.efficient.base import EfficientAttention
 from course_lib.variants.efficient.blocks import attend_in_blocks, from_blocks, gather_blocks, to_blocks
-from course_lib.variants.efficient.sparse import check_size
 
 
 class _Far(NamedTuple):
@@ -44,8 +44,8 @@ class HierarchicalAttention(EfficientAttention):
 
     def __init__(self, block: int = 32, cells: int = 4) -> None:
         super().__init__()
-        check_size("block", block, 1)
-        check_size("cells", cells, 1)
+        check_integer("block", block)
+        check_integer("cells", cells)
         if block % cells:
             raise ValueError(f"cells: expected a divisor of block={block}, got {cells}")
         self.block, self.cells = block, cells

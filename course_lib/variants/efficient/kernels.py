@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.attention import Options
+from course_lib.checks import check_integer
 from course_lib.masks import causal_mask
 from course_lib.variants.efficient.base import EfficientAttention
 
@@ -120,8 +121,7 @@ class PerformerAttention(KernelAttention):
     def __init__(self, d_head: int, n_features: int = 256, *, seed: int = 0) -> None:
         super().__init__()
         for name, size in (("d_head", d_head), ("n_features", n_features)):
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+            check_integer(name, size)
         self.register_buffer("directions", torch.empty(n_features, d_head))
         self.redraw(seed)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.attention import Options
+from course_lib.checks import check_integer
 from course_lib.variants.efficient.base import EfficientAttention, softmax_weights
 
 
@@ -30,8 +31,7 @@ class LinformerAttention(EfficientAttention):
     def __init__(self, max_length: int, rank: int) -> None:
         super().__init__()
         for name, size in (("max_length", max_length), ("rank", rank)):
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+            check_integer(name, size)
         self.key_map = nn.Parameter(torch.empty(rank, max_length))
         self.value_map = nn.Parameter(torch.empty(rank, max_length))
         for parameter in (self.key_map, self.value_map):

@@ -11,7 +11,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from course_lib.attention import Options, scaled_dot_product_attention
+from course_lib.attention import Options, attend
+from course_lib.checks import check_choice, check_integer
 from course_lib.masks import combine_masks
 from course_lib.variants.efficient.base import EfficientAttention, softmax_weights
 from course_lib.variants.efficient.blocks import attend_in_blocks, from_blocks, gather_blocks, to_blocks
@@ -37,10 +38,9 @@ class SparseAttention(EfficientAttention):
 
     def __init__(self, *, block: int, n_global: int = 0, backend: SparseBackend = "auto") -> None:
         super().__init__()
-        check_size("block", block, 1)
-        check_size("n_global", n_global, 0)
-        if backend not in get_args(SparseBackend):
-            raise ValueError(f"backend: expected one of {get_args(SparseBackend)}, got {backend!r}")
+        check_integer("block", block)
+        check_integer("n_global", n_global, 0)
+        check_choice("backend", backend, get_args(SparseBackend))
         self.block, self.n_global, self.backend = block, n_global, backend
         self._known: dict[tuple[int, bool], tuple[Tensor, Tensor]] = {}
         self._layouts: dict[tuple[int, bool], Tensor] = {}
@@ -83,19 +83,12 @@ class SparseAttention(EfficientAttention):
             raise ValueError(f"query: expected as many queries as keys for backend 'blocks', got T={T}, S={S}")
         if self.backend == "dense" or T != S or (self.backend == "auto" and work >= S):
             mask = self._full_mask(query, key, mask, causal)
-            return scaled_dot_product_attention(query, key, value, mask=mask, scale=scale, dropout=dropout, bias=bias)
+            return attend(query, key, value, options._replace(mask=mask, causal=False))
         output = self._by_blocks(query, key, value, index, used, options)
         g = min(self.n_global, S)
         if g and not causal:  # global queries see everything: full rows
-            rows = scaled_dot_product_attention(
-                query[..., :g, :],
-                key,
-                value,
-                mask=_first_rows(mask, g),
-                bias=_first_rows(bias, g),
-                scale=scale,
-                dropout=dropout,
-            )
+            some = options._replace(mask=_first_rows(mask, g), bias=_first_rows(bias, g))
+            rows = attend(query[..., :g, :], key, value, some)
             output = torch.cat([rows, output[..., g:, :]], dim=-2)
         return output
 
@@ -159,7 +152,7 @@ class SlidingWindowAttention(SparseAttention):
     """
 
     def __init__(self, window: int, *, n_global: int = 0, backend: SparseBackend = "auto") -> None:
-        check_size("window", window, 1)
+        check_integer("window", window)
         super().__init__(block=max(16, -(-window // 2)), n_global=n_global, backend=backend)
         self.window = window
 
@@ -193,7 +186,7 @@ class BigBirdAttention(SparseAttention):
         self, block: int, *, n_random: int = 2, n_global: int = 0, seed: int = 0, backend: SparseBackend = "auto"
     ) -> None:
         super().__init__(block=block, n_global=n_global, backend=backend)
-        check_size("n_random", n_random, 0)
+        check_integer("n_random", n_random, 0)
         self.n_random, self.seed = n_random, seed
 
     def near(self, query: Tensor, key: Tensor, n: int, causal: bool) -> Tensor:
@@ -216,12 +209,6 @@ class BigBirdAttention(SparseAttention):
                 layout[row, others[torch.randperm(len(others), generator=generator)[: self.n_random]]] = True
             self._layouts[n_blocks, causal] = layout.tril() if causal else layout
         return self._layouts[n_blocks, causal]
-
-
-def check_size(name: str, value: int, least: int) -> None:
-    """Refuse what is not an integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}: expected an integer of at least {least}, got {value!r}")
 
 
 def _first_rows(scores_like: Tensor | None, count: int) -> Tensor | None:

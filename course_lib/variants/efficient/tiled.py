@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from course_lib.attention import Options, check_inputs
+from course_lib.checks import check_integer
 from course_lib.variants.efficient.base import EfficientAttention, softmax_weights
 
 
@@ -26,12 +27,13 @@ class TiledAttention(EfficientAttention):
 
     def __init__(self, tile: int = 128) -> None:
         super().__init__()
+        check_integer("tile", tile)
         self.tile = tile
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """Tile by tile."""
         mask, causal, scale, _, bias = options
-        return tiled_attention(query, key, value, mask=mask, causal=causal, scale=scale, bias=bias, tile=self.tile)
+        return _Tiled.apply(query, key, value, mask, bias, causal, scale, self.tile)
 
     def weights(self, query: Tensor, key: Tensor, options: Options) -> Tensor:
         """Those of plain attention."""
@@ -59,8 +61,7 @@ def tiled_attention(
         (..., T, E'). Beside it, the forward pass keeps one number a query for the backward pass.
     """
     check_inputs(query, key, value, mask, bias)
-    if isinstance(tile, bool) or not isinstance(tile, int) or tile < 1:
-        raise ValueError(f"tile: expected an integer of at least 1, got {tile!r}")
+    check_integer("tile", tile)
     scale = query.size(-1) ** -0.5 if scale is None else scale
     return _Tiled.apply(query, key, value, mask, bias, causal, scale, tile)
 
