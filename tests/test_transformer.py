@@ -325,7 +325,11 @@ def test_one_batch_can_be_learned():
         (lambda m, s, t: m(s[:, :0], t), ValueError, r"tokens: expected ids \(B, T\) with T of at least 1"),
         (lambda m, s, t: m(s, t[:, :0]), ValueError, r"tokens: expected ids \(B, T\) with T of at least 1"),
         (lambda m, s, t: m(s, t + V), ValueError, "tokens: expected ids 0 to 22 for vocab_size=23"),
-        (lambda m, s, t: m(s.float(), t), TypeError, "tokens: expected integer token ids, got torch.float32"),
+        (
+            lambda m, s, t: m(s.float(), t),
+            TypeError,
+            "tokens: expected a tensor of integer token ids",
+        ),
         (lambda m, s, t: m(s, t, source_mask=torch.ones(B, S).bool()), ValueError, "mask: expected shape"),
         (lambda m, s, t: m(s, t, source_mask=torch.ones(B, 1, 1, S)), TypeError, "mask: expected a boolean mask"),
         (
