@@ -1,9 +1,10 @@
 """pyproject.toml is the one list of dependencies; everything else that names one agrees with it."""
 
 import ast
-import importlib
+import importlib.metadata
 import itertools
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from test_architecture import IMPORTS
 
 ROOT = Path(__file__).parents[1]
 STUBS = sorted((ROOT / "course_lib").rglob("*.pyi"))
@@ -38,6 +40,16 @@ def test_every_dependency_is_pinned_inside_its_range(requirement):
 @pytest.mark.parametrize("requirement", REQUIREMENTS, ids=lambda requirement: requirement.name)
 def test_every_dependency_has_a_range(requirement):
     assert requirement.specifier, f"{requirement.name} has no lower bound"
+
+
+def test_what_the_package_imports_is_a_dependency():
+    declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]} | {
+        "ipython"
+    }  # of ipykernel
+    homes = importlib.metadata.packages_distributions()
+    for name, found in IMPORTS.items():
+        for top in {one.module.partition(".")[0] for one in found} - sys.stdlib_module_names - {"course_lib"}:
+            assert declared & {canonicalize_name(home) for home in homes[top]}, f"{name} imports {top}"
 
 
 def test_the_lock_does_not_choose_a_build_of_torch():
