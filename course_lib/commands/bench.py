@@ -14,7 +14,7 @@ from course_lib.commands.train import plainly
 __all__ = ["bench"]
 
 
-@plainly
+@plainly()
 def bench(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="The program; without it they are listed.", metavar="[NAME]")] = "",

@@ -3,83 +3,76 @@
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
-from course_lib.commands.corpora import build_corpus, build_model, build_task
-from course_lib.commands.measures import examine
-from course_lib.commands.recipes import Recipe
+from course_lib.commands.tasks import Task
 from course_lib.commands.terminal import for_the_terminal
 from course_lib.files import write_atomic
-from course_lib.training import Run, TrainingConfig, average_checkpoints, join_processes, list_checkpoints
+from course_lib.training import Run, RunFolder, average_checkpoints, join_processes, list_checkpoints
 from course_lib.training.state import load_model, model_tensors
 from course_lib.variants import save_pretrained
 
 __all__ = ["train_job"]
 
 
-def train_job(task: str, recipe: Recipe, folder: Path, *, device: str | None, resume: bool) -> dict[str, Any] | None:
-    """Train what the recipe describes, and return what was measured; None if it was interrupted.
+def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool) -> dict[str, Any] | None:
+    """Train the task's model, and return what was measured; None if it was interrupted.
 
-    The folder then holds `config.json`, `model.safetensors` and `tokenizer.json`, which `from_pretrained` opens,
-    `recipe.json`, `results.json`, `log.jsonl` and `checkpoints/`. Under torchrun all processes call this.
+    The folder then holds all that `RunFolder` names. Under torchrun all processes call this.
     """
-    config = TrainingConfig.from_dict(recipe["training"])
     began = time.perf_counter(), time.process_time()
-    if list_checkpoints(folder / "checkpoints") and not resume:
+    if list_checkpoints(folder.checkpoints) and not resume:
         raise ValueError(f"{folder} holds a run already; go on with it by --resume, or name another folder by --out")
     with join_processes(device) as processes:
         shown = for_the_terminal()
-        corpus = build_corpus(task, recipe, seed=config.seed, folder=folder)
-        waste = {"padding_waste": corpus.train.padding_waste()} if hasattr(corpus.train, "padding_waste") else {}
-        torch.manual_seed(config.seed)
-        model = build_model(task, recipe, corpus.tokenizer, corpus.labels)
+        task.load(folder)
+        waste = task.padding_waste
+        torch.manual_seed(task.seed)
+        model = task.model()
+        parameters = sum(p.numel() for p in model.parameters())
         if processes.main:
-            corpus.tokenizer.save(folder)
-            write_atomic(
-                folder / "recipe.json", json.dumps({"task": task, "labels": corpus.labels, **recipe}, indent=1)
-            )
-            parameters = sum(p.numel() for p in model.parameters())
-            said = [f"{parameters:,} parameters", f"vocabulary {corpus.tokenizer.vocab_size:,}", str(processes.device)]
-            said += [f"{share:.1%} of the batches is padding" for share in waste.values()]
+            task.tokenizer.save(folder.path)
+            recipe = {"task": task.name, "labels": task.labels, **task.recipe}
+            write_atomic(folder.recipe, json.dumps(recipe, indent=1))
+            said = [f"{parameters:,} parameters", f"vocabulary {task.tokenizer.vocab_size:,}", str(processes.device)]
+            said += [] if waste is None else [f"{waste:.1%} of the batches is padding"]
             shown.say(", ".join(said))
         run = Run(
             model,
-            build_task(task, recipe, corpus.tokenizer),
-            corpus.train,
-            config,
-            folder=folder,
-            evaluation=corpus.validation,
+            task.objective(),
+            task.train,
+            task.config,
+            folder=folder.path,
+            evaluation=task.validation,
             processes=processes,
             shown=shown,
         ).train(resume=resume)
         if run.interrupted:
             return None
-        if config.patience and run.best is not None:
+        if task.config.patience and run.best is not None:
             run.restore_best()
         tensors = model_tensors(run.model)
         if not processes.main:
             return {}
-        if recipe["result"]["average"] > 1:
-            tensors = average_checkpoints(folder / "checkpoints", recipe["result"]["average"])
-        final = build_model(task, recipe, corpus.tokenizer, corpus.labels)
+        if (last := task.recipe["result"]["average"]) > 1:
+            tensors = average_checkpoints(folder.checkpoints, last)
+        final = task.model()
         load_model(final, tensors, "the trained weights")
-        save_pretrained(final, folder)
+        save_pretrained(final, folder.path)
         trained = time.perf_counter() - began[0]
-        known = (corpus.tokenizer, corpus.test, corpus.labels, corpus.examples, recipe["result"])
-        scores = examine(task, final.to(processes.device), *known)
+        scores = task.measure(final.to(processes.device))
     results = {
-        "task": task,
+        "task": task.name,
         "command": " ".join(["course", *sys.argv[1:]]),
         "steps": run.step,
         "held_out_loss": next((r["evaluation"] for r in run.history[::-1] if "evaluation" in r), None),
         **scores,
-        "parameters": sum(p.numel() for p in final.parameters()),
+        "parameters": parameters,
         "tokens": run.tokens,
-        **waste,
+        **({} if waste is None else {"padding_waste": waste}),
         "seconds_until_trained": round(trained, 1),
         "seconds": round(time.perf_counter() - began[0], 1),
         "cpu_seconds": round(time.process_time() - began[1], 1),
@@ -88,7 +81,7 @@ def train_job(task: str, recipe: Recipe, folder: Path, *, device: str | None, re
         "processes": processes.world,
         "threads": torch.get_num_threads(),
     }
-    write_atomic(folder / "results.json", json.dumps(results, indent=1, ensure_ascii=False))
+    write_atomic(folder.results, json.dumps(results, indent=1, ensure_ascii=False))
     return results
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from course_lib.data import Pair, Tokenizer, pad_batch
 from course_lib.generation import beam_search, generate
 
-__all__ = ["accuracy", "examine", "translate_texts"]
+__all__ = ["accuracy", "classifications", "translate_texts", "translations"]
 
 
 @torch.no_grad()
@@ -75,28 +75,20 @@ def nearest_targets(examples: Sequence[Pair], texts: Sequence[str]) -> list[str]
     return found
 
 
-def examine(
-    task: str,
+def translations(
     model: nn.Module,
     tokenizer: Tokenizer,
     test: Sequence[Pair],
-    labels: Sequence[str],
     examples: Sequence[Pair],
-    result: dict[str, Any],
+    *,
+    beams: int,
+    max_new_tokens: int,
 ) -> dict[str, Any]:
-    """Return the scores of a model on the test examples of its task, with baselines; none for language models."""
+    """Return how well a model translates the test, beside the target of the nearest training example."""
     if not test:
         return {}
-    if task == "classify":
-        commonest = max(labels, key=lambda label: sum(pair.target == label for pair in test))
-        baseline = sum(pair.target == commonest for pair in test) / len(test)
-        return {
-            "test_examples": len(test),
-            "accuracy": accuracy(model, tokenizer, test, labels),
-            "accuracy_of_the_commonest_label": baseline,
-        }
     texts = [pair.source for pair in test]
-    found = translate_texts(model, tokenizer, texts, beams=result["beams"], max_new_tokens=result["max_new_tokens"])
+    found = translate_texts(model, tokenizer, texts, beams=beams, max_new_tokens=max_new_tokens)
     wrong = [(pair.source, pair.target, guess) for pair, guess in zip(test, found, strict=True) if guess != pair.target]
     import sacrebleu
 
@@ -108,4 +100,18 @@ def examine(
         "bleu": sacrebleu.corpus_bleu(found, [targets]).score,
         "bleu_of_the_nearest_example": sacrebleu.corpus_bleu(nearest, [targets]).score,
         "first_wrong": wrong[:5],
+    }
+
+
+def classifications(
+    model: nn.Module, tokenizer: Tokenizer, test: Sequence[Pair], labels: Sequence[str]
+) -> dict[str, Any]:
+    """Return how many texts of the test a model classifies right, beside always naming the commonest label."""
+    if not test:
+        return {}
+    commonest = max(labels, key=lambda label: sum(pair.target == label for pair in test))
+    return {
+        "test_examples": len(test),
+        "accuracy": accuracy(model, tokenizer, test, labels),
+        "accuracy_of_the_commonest_label": sum(pair.target == commonest for pair in test) / len(test),
     }

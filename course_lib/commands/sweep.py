@@ -28,7 +28,7 @@ TOKENS = "200000,400000,800000,1600000"
 RATE = 0.32
 
 
-@plainly
+@plainly()
 def sweep(
     out: Annotated[Path, typer.Option("--out", help="Folder of the points and of the table.")] = Path("runs/sweep"),
     data: Annotated[str, typer.Option("--data", help="library, reference, tinyshakespeare, or a file.")] = "library",

@@ -1,17 +1,22 @@
 """`course train`: a translator, a language model, a classifier, or a masked language model."""
 
-import functools
+import contextlib
+import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from course_lib.commands.recipes import assemble, read_toml
+from course_lib.commands.recipes import read_toml
+from course_lib.commands.tasks import TASKS, Task
 from course_lib.data import DownloadError
 
-__all__ = ["train_app"]
+if TYPE_CHECKING:
+    from course_lib.training import RunFolder
+
+__all__ = ["plainly", "train_app"]
 
 train_app = typer.Typer(no_args_is_help=True, help="Train a model; an interrupt keeps a checkpoint, --resume goes on.")
 
@@ -36,51 +41,32 @@ Settings = Annotated[
 ]
 
 
-def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn errors that say what is wrong with the input into one line and exit code 2."""
-
-    @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return command(*args, **kwargs)
-        except (ValueError, DownloadError, ConnectionError, FileNotFoundError, FloatingPointError) as error:
-            typer.echo(f"course: {error}", err=True)
-            raise typer.Exit(2) from None
-
-    return run
-
-
-def _value(text: str) -> Any:
-    """Read a value as JSON (numbers, true, false, null, lists), else take the text."""
+@contextlib.contextmanager
+def plainly() -> Iterator[None]:
+    """Turn errors that say what is wrong with the input into one line and exit code 2; to decorate a command with."""
     try:
-        return json.loads(text)
-    except ValueError:
-        return text
+        yield
+    except (ValueError, DownloadError, ConnectionError, FileNotFoundError, FloatingPointError) as error:
+        typer.echo(f"course: {error}", err=True)
+        raise typer.Exit(2) from None
 
 
-def _flags(settings: list[str] | None, flags: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Gather the settings that flags name; those not given are left out."""
-    found = {
-        table: {name: value for name, value in values.items() if value is not None} for table, values in flags.items()
-    }
-    for setting in settings or ():
-        place, equals, value = setting.partition("=")
-        table, dot, name = place.partition(".")
-        if not (equals and dot and name):
-            raise ValueError(f"--set: expected TABLE.NAME=VALUE, such as model.d_model=256, got {setting!r}")
-        found.setdefault(table, {})[name] = _value(value)
-    return found
+def _set(flags: dict[str, dict[str, Any]], setting: str) -> None:
+    """Take in "table.name=value"; the value is read as JSON (numbers, true, false, null, lists), else as text."""
+    place, equals, value = setting.partition("=")
+    table, dot, name = place.partition(".")
+    if not (equals and dot and name):
+        raise ValueError(f"--set: expected TABLE.NAME=VALUE, such as model.d_model=256, got {setting!r}")
+    read: Any = value
+    with contextlib.suppress(ValueError):
+        read = json.loads(value)
+    flags.setdefault(table, {})[name] = read
 
 
-def _train(task: str, config: Path | None, out: Path | None, device: str | None, resume: bool, flags: dict) -> None:
-    from course_lib.commands.jobs import train_job
-
-    layers = [] if config is None else [read_toml(config)]
-    recipe = assemble(task, *layers, flags)
-    folder = Path("runs") / task if out is None else out
-    results = train_job(task, recipe, folder, device=device, resume=resume)
+def _say(results: dict[str, Any] | None, command: str, folder: "RunFolder") -> None:
+    """Say what was measured, or, after an interrupt, how to go on."""
     if results is None:
-        typer.echo(f"Go on with: course train {task} --out {folder} --resume and the other options as before")
+        typer.echo(f"Go on with: course train {command} --out {folder} --resume and the other options as before")
         raise typer.Exit(130)
     for name, value in results.items():
         if name not in ("task", "command", "first_wrong"):
@@ -91,9 +77,11 @@ def _train(task: str, config: Path | None, out: Path | None, device: str | None,
         typer.echo(f"The model is in {folder}")
 
 
-def _command(task: str, explanation: str) -> None:
-    @train_app.command(task, help=explanation)
-    @plainly
+def _add(task: type[Task]) -> None:
+    """Make a command of a task."""
+
+    @train_app.command(task.name, help=inspect.getdoc(task))
+    @plainly()
     def command(
         config: Config = None,
         data: Data = None,
@@ -110,6 +98,9 @@ def _command(task: str, explanation: str) -> None:
         tensorboard: TensorBoard = False,
         settings: Settings = None,
     ) -> None:
+        from course_lib.commands.jobs import train_job
+        from course_lib.training import RunFolder
+
         training = {
             "seed": seed,
             "steps": steps,
@@ -120,38 +111,16 @@ def _command(task: str, explanation: str) -> None:
             "recompute": recompute or None,
             "tensorboard": tensorboard or None,
         }
-        _train(task, config, out, device, resume, _flags(settings, {"data": {"name": data}, "training": training}))
+        flags: dict[str, dict[str, Any]] = {
+            "data": {} if data is None else {"name": data},
+            "training": {name: value for name, value in training.items() if value is not None},
+        }
+        for setting in settings or ():
+            _set(flags, setting)
+        file = {} if config is None else read_toml(config)
+        folder = RunFolder(out or Path("runs") / task.name)
+        _say(train_job(task(file, flags), folder, device=device, resume=resume), task.name, folder)
 
 
-_command(
-    "translate",
-    """Train an encoder-decoder on pairs of texts and measure exact matches and BLEU on held-out ones.
-
-    --data numbers+dates (the default), numbers, dates, multi30k, or a folder with train.tsv, validation.tsv, test.tsv.
-
-    Example: course train translate --out runs/dates --set data.name=dates""",
-)
-_command(
-    "lm",
-    """Train a language model on text.
-
-    --data tinyshakespeare (the default, downloaded), reference (Python's own manual, no network), a text file, or a
-    folder with train.npy, validation.npy (ids on the disk) and tokenizer.json.
-
-    Example: course train lm --data reference --steps 500""",
-)
-_command(
-    "classify",
-    """Train a classifier of texts and measure its accuracy on held-out ones.
-
-    --data languages (the default: of which language is a number in words?), or a folder with train.tsv,
-    validation.tsv, test.tsv, each line a text and its label, apart by a tab.
-
-    Example: course train classify""",
-)
-_command(
-    "mlm",
-    """Train an encoder to fill in masked tokens; data as for `lm`.
-
-    Example: course train mlm --data reference""",
-)
+for task in TASKS:
+    _add(task)

@@ -17,7 +17,7 @@ Int8 = Annotated[bool, typer.Option("--int8", help="Round the weights to 8 bits:
 Bf16 = Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16: faster and less exact.")]
 
 
-@plainly
+@plainly()
 def generate(
     model: Model,
     prompt: Annotated[str, typer.Argument(help="What to continue; otherwise read from the standard input.")] = "",
@@ -62,7 +62,7 @@ def generate(
     typer.echo()
 
 
-@plainly
+@plainly()
 def translate(
     model: Model,
     texts: Annotated[list[str] | None, typer.Argument(help="Otherwise lines of the standard input.")] = None,

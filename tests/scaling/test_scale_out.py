@@ -14,9 +14,8 @@ import yaml
 from typer.testing import CliRunner
 
 from course_lib import cli
-from course_lib.commands.recipes import assemble
+from course_lib.commands.tasks import LanguageTask
 from course_lib.config import TransformerConfig
-from course_lib.training import TrainingConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "scale_out.md").read_text(encoding="utf-8")
@@ -75,22 +74,20 @@ def test_a_command_is_understood(number, page_folder, monkeypatch):
     if words[0] == "generate":
         assert CliRunner().invoke(cli.app, ["generate", "--help"]).exit_code == 0
         return
-    recipes = []
-    monkeypatch.setattr(
-        "course_lib.commands.jobs.train_job", lambda task, recipe, *_, **__: recipes.append(recipe) or {}
-    )
+    tasks = []
+    monkeypatch.setattr("course_lib.commands.jobs.train_job", lambda task, *_, **__: tasks.append(task) or {})
     words = [word.removeprefix("/shared/") if word.endswith(".toml") else word for word in words]
     result = CliRunner().invoke(cli.app, words)
     assert result.exit_code == 0, result.output
-    [recipe] = recipes
-    TransformerConfig(**recipe["model"], vocab_size=50257)
-    config = TrainingConfig.from_dict(recipe["training"])
+    [task] = tasks
+    TransformerConfig(**task.recipe["model"], vocab_size=50257)
+    config = task.config
     assert config.recompute == ("--recompute" in words)
     assert config.precision == ("bfloat16" if "--bf16" in words else "float32")
 
 
 def test_the_configuration_is_that_of_gpt2(page_folder):
-    recipe = assemble("lm", tomllib.loads(blocks("toml")[0]))
+    recipe = LanguageTask(tomllib.loads(blocks("toml")[0])).recipe
     model = TransformerConfig(**recipe["model"], vocab_size=50257)
     assert (model.n_decoder_layers, model.d_model, model.n_heads) == (12, 768, 12)
     per_update = recipe["batches"]["length"] * recipe["batches"]["batch_size"] * recipe["training"]["accumulation"]

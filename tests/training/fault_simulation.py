@@ -82,6 +82,7 @@ def confirming(folder, pipe):
 
         run._save = saved
         run.train(resume=True)
+        os.write(pipe, bytes([run._saved_step]))  # also where the life before ended between the last save and its word
 
     return job
 

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from course_lib import cli
 from course_lib.commands.jobs import peak_resident_bytes
-from course_lib.commands.recipes import TASKS, assemble
+from course_lib.commands.tasks import TASKS
+from course_lib.config import TransformerConfig
 from course_lib.data import load_tokenizer
 from course_lib.training import list_checkpoints
 from course_lib.training.checkpoints import read_checkpoint
@@ -205,14 +206,13 @@ def test_what_is_wrong_is_one_line(tmp_path, monkeypatch, arguments, words):
     assert "Traceback" not in output
 
 
-def test_every_default_is_a_setting_that_there_is():
-    from course_lib.config import TransformerConfig
-    from course_lib.training import TrainingConfig
-
-    for task in TASKS:
-        recipe = assemble(task, {"training": {"steps": 50}})
-        TransformerConfig(**recipe["model"], vocab_size=10)
-        assert TrainingConfig.from_dict(recipe["training"]).warmup <= 5
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_every_default_is_a_setting_that_there_is(task):
+    made = task({"training": {"steps": 50}})
+    TransformerConfig(**made.recipe["model"], vocab_size=10)
+    assert made.config.warmup <= 5
+    assert task.name in course("train", "--help")
+    assert "Example: course train " + task.name in " ".join(course("train", task.name, "--help").split())
 
 
 def command(folder, *more):
