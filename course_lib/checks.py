@@ -15,14 +15,14 @@ from torch import Tensor
 Interval = Literal["[0, 1)", "(0, 1]", "[0, 1]"]
 
 
-def check_integer(name: str, value: object, least: int = 1, *, or_none: bool = False) -> None:
-    """Refuse what is not an integer of at least `least`; None passes with `or_none`."""
+def check_integer(name: str, value: object, least: int = 1, most: int | None = None, *, or_none: bool = False) -> None:
+    """Refuse what is not an integer of at least `least`, and at most `most` if given; None passes with `or_none`."""
     if value is None and or_none:
         return
-    expected = f"an integer of at least {least}"
+    expected = f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
     if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
         _refuse(TypeError, name, expected, repr(value))
-    if value < least:
+    if value < least or (most is not None and value > most):
         _refuse(ValueError, name, expected, repr(value))
 
 

@@ -161,7 +161,7 @@ def test_an_example_that_is_done_does_not_wait_for_the_others(early_stopping):
         (
             lambda m: beam_search(m, PROMPT, n_beams=2, max_new_tokens=1, early_stopping="soon"),
             ValueError,
-            "early_stopping: expected True, False or 'never', got 'soon'",
+            "early_stopping: expected one of True, False, never, got 'soon'",
         ),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from matplotlib.figure import Figure
 
+from course_lib.checks import check_choice, check_integer
 from course_lib.config import TransformerConfig
 from course_lib.explorers.explorer import Explorer, Table
 from course_lib.scaling import Architecture, count_flops, count_parameters, training_memory
@@ -103,8 +104,7 @@ class CostExplorer(Explorer):
         caption: str | None = None,
     ) -> None:
         found = {preset.name: preset for preset in PRESETS}
-        if model not in found:
-            raise ValueError(f"model: expected one of {', '.join(found)}, got {model!r}")
+        check_choice("model", model, found)
         self.preset = found[model]
         self.layers = self.preset.layers if layers is None else layers
         self.heads = self.preset.heads if heads is None else heads
@@ -112,19 +112,14 @@ class CostExplorer(Explorer):
         self.kv_heads = self.preset.kv_heads if kv_heads is None else kv_heads
         self.length, self.batch, self.number_bytes = length, batch, number_bytes
         self.processes, self.recompute = processes, bool(recompute)
-        for name, value in (("layers", self.layers), ("heads", self.heads)):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
-                raise ValueError(f"{name}: expected an integer from 1 to {MOST}, got {value!r}")
-        for name, value, choices in (
-            ("head_width", self.head_width, HEAD_WIDTHS),
-            ("kv_heads", self.kv_heads, SHARED),
-            ("length", length, LENGTHS),
-            ("batch", batch, BATCHES),
-            ("number_bytes", number_bytes, (4, 2)),
-            ("processes", processes, PROCESSES),
-        ):
-            if value not in choices:
-                raise ValueError(f"{name}: expected one of {choices}, got {value!r}")
+        check_integer("layers", self.layers, 1, MOST)
+        check_integer("heads", self.heads, 1, MOST)
+        check_choice("head_width", self.head_width, HEAD_WIDTHS)
+        check_choice("kv_heads", self.kv_heads, SHARED)
+        check_choice("length", length, LENGTHS)
+        check_choice("batch", batch, BATCHES)
+        check_choice("number_bytes", number_bytes, (4, 2))
+        check_choice("processes", processes, PROCESSES)
         super().__init__(alt=alt, caption=caption)
 
     @property

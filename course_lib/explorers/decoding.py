@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_lib.checks import check_integer
 from course_lib.explorers.explorer import Explorer, Table
 from course_lib.viz.arrays import Array, labels, number, plain, shorten
 from course_lib.viz.style import palette, styled
@@ -62,9 +63,8 @@ class DecodingExplorer(Explorer):
         if self.probabilities.shape != (T,) or not ((self.probabilities >= 0) & (self.probabilities <= 1)).all():
             raise ValueError(f"probabilities: expected {T} numbers from 0 to 1, got {self.probabilities.tolist()}")
         self.step, self.head = T if step is None else step, -1 if head is None else head
-        for name, value, low, high in (("step", self.step, 1, T), ("head", self.head, -1, H - 1)):
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise ValueError(f"{name}: expected an integer from {low} to {high}, got {value!r}")
+        check_integer("step", self.step, 1, T)
+        check_integer("head", self.head, -1, H - 1)
         super().__init__(alt=alt, caption=caption)
 
     def maps(self, head: int) -> tuple[Array, Array, Array]:

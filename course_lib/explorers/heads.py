@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_lib.checks import check_integer
 from course_lib.explorers.explorer import Explorer, Table
 from course_lib.viz.arrays import Array, labels, number, plain, shorten
 from course_lib.viz.style import palette, styled
@@ -52,9 +53,8 @@ class HeadExplorer(Explorer):
         entropy = [float(row[0]) for row in self.measures()]
         self.selected = int(np.argmin(entropy)) if selected is None else selected
         self.query = T - 1 if query is None else query
-        for name, index, count in (("selected", self.selected, H), ("query", self.query, T)):
-            if not 0 <= index < count:
-                raise ValueError(f"{name}: expected an index from 0 to {count - 1}, got {index!r}")
+        check_integer("selected", self.selected, 0, H - 1)
+        check_integer("query", self.query, 0, T - 1)
         super().__init__(alt=alt, caption=caption)
 
     def measures(self) -> Array:

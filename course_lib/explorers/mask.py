@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_lib.checks import check_integer
 from course_lib.explorers.explorer import Explorer, Table
 from course_lib.masks import causal_mask, combine_masks, length_mask, sliding_window_mask
 from course_lib.viz.arrays import LONGEST, Array, labels, plain, shorten
@@ -50,7 +51,9 @@ class MaskComposer(Explorer):
         alt: str | None = None,
         caption: str | None = None,
     ) -> None:
-        self.T, self.S = _within("T", T, 1, MAX_SIZE), _within("S", T if S is None else S, 1, MAX_SIZE)
+        check_integer("T", T, 1, MAX_SIZE)
+        check_integer("S", S, 1, MAX_SIZE, or_none=True)
+        self.T, self.S = T, T if S is None else S
         self.key_tokens = labels("tokens", tokens, self.S)
         self.tokens = [
             self.key_tokens[i + self.S - self.T] if i + self.S - self.T >= 0 else f"{i}" for i in range(self.T)
@@ -58,12 +61,16 @@ class MaskComposer(Explorer):
         given = [self.S, (self.S + 1) // 2] if lengths is None else plain("lengths", lengths).tolist()
         if not isinstance(given, list) or not 1 <= len(given) <= 8:
             raise ValueError(f"lengths: expected 1 to 8 lengths, one an example, got {lengths!r}")
-        self.lengths = [_within("lengths", length, 0, self.S) for length in given]
+        for length in given:
+            check_integer("lengths", length, 0, self.S)
+        self.lengths = given
         self.causal = causal
         self.padding = lengths is not None if padding is None else padding
-        self.window = None if window is None else _within("window", window, 1, self.S)
+        check_integer("window", window, 1, self.S, or_none=True)
+        self.window = window
         padded = [number for number, length in enumerate(self.lengths) if length < self.S]
-        self.example = _within("example", (padded or [0])[0] if example is None else example, 0, len(self.lengths) - 1)
+        self.example = (padded or [0])[0] if example is None else example
+        check_integer("example", self.example, 0, len(self.lengths) - 1)
         self.labelled = tokens is not None
         super().__init__(alt=alt, caption=caption)
 
@@ -167,11 +174,3 @@ class MaskComposer(Explorer):
             return f"{text} Every query sees at least one key."
         listed = ", ".join(f"“{name}”" for name in empty)
         return f"{text} Nothing is left for {listed}: a plain softmax there is 0/0, so such a row must be set to zero."
-
-
-def _within(name: str, value: Any, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}: expected an integer from {low} to {high}, got {value!r}")
-    if not low <= value <= high:
-        raise ValueError(f"{name}: expected an integer from {low} to {high}, got {value}")
-    return value

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from course_lib.checks import check_choice, check_integer
 from course_lib.config import TransformerConfig
 from course_lib.explorers.explorer import Explorer, Table
 from course_lib.masks import causal_mask, sliding_window_mask
@@ -57,11 +58,13 @@ class PatternExplorer(Explorer):
         caption: str | None = None,
     ) -> None:
         self.windowed = window is not None
-        self.window = _within("window", 3 if window is None else window, 1, BLOCKS)
-        self.n_global, self.n_random = _within("n_global", n_global, 0, 4), _within("n_random", n_random, 0, 4)
-        for name, value, choices in (("tokens", tokens, UNITS), ("kv_heads", kv_heads, SHARED)):
-            if value not in choices:
-                raise ValueError(f"{name}: expected one of {choices}, got {value!r}")
+        self.window = 3 if window is None else window
+        check_integer("window", self.window, 1, BLOCKS)
+        check_integer("n_global", n_global, 0, 4)
+        check_integer("n_random", n_random, 0, 4)
+        check_choice("tokens", tokens, UNITS)
+        check_choice("kv_heads", kv_heads, SHARED)
+        self.n_global, self.n_random = n_global, n_random
         self.causal, self.tokens, self.kv_heads = bool(causal), tokens, kv_heads
         super().__init__(alt=alt, caption=caption)
 
@@ -166,9 +169,3 @@ def amount(value: float) -> str:
 def _bytes(value: int) -> str:
     """Bytes in words; none where nothing is written."""
     return "none" if value == 0 else amount(value) + ("B" if value >= 999.5 else " B")
-
-
-def _within(name: str, value: Any, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(f"{name}: expected an integer from {low} to {high}, got {value!r}")
-    return value

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from course_lib.checks import check_integer
 from course_lib.explorers.explorer import Explorer, Table, floats
 from course_lib.positions import sines_and_cosines
 from course_lib.viz.arrays import Array, matrix, number
@@ -49,14 +50,10 @@ class PositionExplorer(Explorer):
         rates = matrix("frequencies", row)[0].astype(np.float32).astype(np.float64)
         if len(rates) > MOST_PAIRS or rates.min() <= 0:
             raise ValueError(f"frequencies: expected at most {MOST_PAIRS} positive numbers, got {frequencies!r}")
-        for name, value, low, high in (
-            ("length", length, 2, 96),
-            ("position", position, 0, length - 1),
-            ("shift", shift, 0, length - 1),
-            ("pair", pair, 0, len(rates) - 1),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise ValueError(f"{name}: expected an integer from {low} to {high}, got {value!r}")
+        check_integer("length", length, 2, 96)
+        check_integer("position", position, 0, length - 1)
+        check_integer("shift", shift, 0, length - 1)
+        check_integer("pair", pair, 0, len(rates) - 1)
         self.frequencies, self.position, self.shift, self.length, self.pair = rates, position, shift, length, pair
         super().__init__(alt=alt, caption=caption)
 

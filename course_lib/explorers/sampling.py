@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from course_lib.checks import check_integer
 from course_lib.explorers.explorer import Explorer, Table, floats
 from course_lib.generation import Sampling
 from course_lib.viz.arrays import Array, labels, matrix, number, shorten
@@ -58,10 +59,8 @@ class SamplingExplorer(Explorer):
             raise ValueError(f"logits: expected at most {MOST} numbers, got {N} rows of {V}; show fewer contexts")
         self.tokens, self.contexts = labels("tokens", tokens, V), labels("contexts", contexts, N, prefix="context ")
         self.top_k = V if top_k is None else top_k
-        for name, whole, most in (("selected", selected, N - 1), ("top_k", self.top_k, V)):
-            least = 1 if name == "top_k" else 0
-            if isinstance(whole, bool) or not isinstance(whole, int) or not least <= whole <= most:
-                raise ValueError(f"{name}: expected an integer from {least} to {most}, got {whole!r}")
+        check_integer("selected", selected, 0, N - 1)
+        check_integer("top_k", self.top_k, 1, V)
         for name, value, high in (("temperature", temperature, 2.0), ("top_p", top_p, 1.0), ("min_p", min_p, 1.0)):
             if not 0.0 <= value <= high or (name == "top_p" and value == 0):
                 raise ValueError(f"{name}: expected a number from 0 to {high}, got {value!r}")

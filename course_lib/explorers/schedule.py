@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
 
+from course_lib.checks import check_choice, check_integer
 from course_lib.explorers.explorer import Explorer, Table
 from course_lib.training import cosine_schedule, linear_schedule, noam_schedule, warmup_stable_decay_schedule
 from course_lib.viz.style import palette, styled
@@ -46,18 +47,13 @@ class ScheduleExplorer(Explorer):
         alt: str | None = None,
         caption: str | None = None,
     ) -> None:
-        if kind not in KINDS:
-            raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+        check_choice("kind", kind, KINDS)
         if not 0 < peak < 1000:
             raise ValueError(f"peak: expected a positive number, got {peak!r}")
-        for name, value, low, high in (
-            ("steps", steps, 4, MOST_STEPS),
-            ("warmup", warmup, 1, steps // 2),
-            ("decay", decay, 1, steps // 2 - 1),
-            ("step", step, 1, steps),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise ValueError(f"{name}: expected an integer from {low} to {high}, got {value!r}")
+        check_integer("steps", steps, 4, MOST_STEPS)
+        check_integer("warmup", warmup, 1, steps // 2)
+        check_integer("decay", decay, 1, steps // 2 - 1)
+        check_integer("step", step, 1, steps)
         self.steps, self.peak, self.warmup, self.decay, self.kind, self.step = steps, peak, warmup, decay, kind, step
         super().__init__(alt=alt, caption=caption)
 

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from course_lib.checks import check_integer
 from course_lib.explorers.explorer import Explorer, Table
 from course_lib.viz.arrays import Array, labels, number, plain, shorten
 from course_lib.viz.style import palette, styled
@@ -57,9 +58,8 @@ class StreamExplorer(Explorer):
         self.gradients = None if gradients is None else _checked_gradients(gradients, self.names, places)
         self.stack = int(np.argmax(self.similarity[:, -1])) if stack is None else stack
         self.layer = places - 1 if layer is None else layer
-        for name, index, count in (("stack", self.stack, N), ("layer", self.layer, places)):
-            if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
-                raise ValueError(f"{name}: expected an index from 0 to {count - 1}, got {index!r}")
+        check_integer("stack", self.stack, 0, N - 1)
+        check_integer("layer", self.layer, 0, places - 1)
         super().__init__(alt=alt, caption=caption)
 
     def state(self) -> dict[str, Any]:

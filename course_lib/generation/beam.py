@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from course_lib.checks import check_choice, check_integer
 from course_lib.generation.incremental import IncrementalModel, Model, stop_tokens
 from course_lib.generation.sampling import is_usable
 
@@ -54,12 +55,9 @@ def beam_search(
 
     Source: Wu et al. 2016, section 7, with the rules of `transformers`, whose tokens it reproduces.
     """
-    if isinstance(n_beams, bool) or not isinstance(n_beams, int) or n_beams < 1:
-        raise ValueError(f"n_beams: expected an integer of at least 1, got {n_beams!r}")
-    if isinstance(n_best, bool) or not isinstance(n_best, int) or not 1 <= n_best <= n_beams:
-        raise ValueError(f"n_best: expected 1 to n_beams={n_beams}, got {n_best!r}")
-    if early_stopping not in (True, False, "never"):
-        raise ValueError(f"early_stopping: expected True, False or 'never', got {early_stopping!r}")
+    check_integer("n_beams", n_beams)
+    check_integer("n_best", n_best, 1, n_beams)
+    check_choice("early_stopping", early_stopping, (True, False, "never"))
     incremental = IncrementalModel(
         model,
         prompt,

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from course_lib.checks import check_integer, check_integers
 from course_lib.transformer import LanguageModel, Transformer
 
 Model = LanguageModel | Transformer | Callable[[Tensor], Tensor]
@@ -159,12 +160,10 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 
 def _check_prompt(prompt: Tensor, prompt_mask: Tensor | None, n_new: int) -> None:
-    if not isinstance(prompt, Tensor) or prompt.is_floating_point() or prompt.dtype == torch.bool:
-        raise TypeError(f"prompt: expected a tensor of integer token ids, got {getattr(prompt, 'dtype', type(prompt))}")
+    check_integers("prompt", prompt, "integer token ids")
     if prompt.dim() != 2 or prompt.size(1) == 0 or prompt.size(0) == 0:
         raise ValueError(f"prompt: expected (B, T) with at least one token each, got {tuple(prompt.shape)}")
-    if isinstance(n_new, bool) or not isinstance(n_new, int) or n_new < 1:
-        raise ValueError(f"max_new_tokens: expected an integer of at least 1, got {n_new!r}")
+    check_integer("max_new_tokens", n_new)
     if prompt_mask is None:
         return
     if prompt_mask.dtype != torch.bool or prompt_mask.shape != prompt.shape:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from course_lib.checks import check_integer, check_number, check_probability
+
 
 def check_logits(logits: Tensor) -> None:
     """Refuse what is not a row of finite floating-point numbers, -inf allowed beside them."""
@@ -29,7 +31,7 @@ def top_k_filter(logits: Tensor, k: int) -> Tensor:
     Source: Fan et al. 2018, section 5.4.
     """
     check_logits(logits)
-    _check_k(k)
+    check_integer("top_k", k)
     least = logits.topk(min(k, logits.size(-1)), dim=-1).values[..., -1:]  # (..., 1)
     return logits.masked_fill(logits < least, -torch.inf)
 
@@ -40,7 +42,7 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
     Source: Holtzman et al. 2020, section 3.1 (nucleus sampling).
     """
     check_logits(logits)
-    _check_p("top_p", p)
+    check_probability("top_p", p, "(0, 1]")
     ordered, order = logits.sort(dim=-1, descending=True)
     probabilities = ordered.softmax(dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities  # what the more likely tokens have together
@@ -54,7 +56,7 @@ def min_p_filter(logits: Tensor, p: float) -> Tensor:
     Source: Nguyen et al. 2024, section 3.
     """
     check_logits(logits)
-    _check_p("min_p", p)
+    check_probability("min_p", p, "(0, 1]")
     probabilities = logits.softmax(dim=-1)
     return logits.masked_fill(probabilities < p * probabilities.amax(dim=-1, keepdim=True), -torch.inf)
 
@@ -64,8 +66,7 @@ def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
 
     `seen` is bool (B, V). Source: Keskar et al. 2019 (CTRL), section 4.1.
     """
-    if not penalty > 0:
-        raise ValueError(f"repetition_penalty: expected a positive number, got {penalty!r}")
+    check_number("repetition_penalty", penalty, above=0)
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
@@ -84,15 +85,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
-        if not self.repetition_penalty > 0:
-            raise ValueError(f"repetition_penalty: expected a positive number, got {self.repetition_penalty!r}")
-        if not 0 <= self.temperature < torch.inf:
-            raise ValueError(f"temperature: expected a number of at least 0, got {self.temperature!r}")
-        if self.top_k is not None:
-            _check_k(self.top_k)
-        for name, value in (("top_p", self.top_p), ("min_p", self.min_p)):
-            if value is not None:
-                _check_p(name, value)
+        check_number("repetition_penalty", self.repetition_penalty, above=0)
+        check_number("temperature", self.temperature, least=0)
+        check_integer("top_k", self.top_k, or_none=True)
+        check_probability("top_p", self.top_p, "(0, 1]", or_none=True)
+        check_probability("min_p", self.min_p, "(0, 1]", or_none=True)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Turn logits (..., V) into the distribution that the next token is drawn from, float32 (..., V)."""
@@ -112,13 +109,3 @@ class Sampling:
         if self.temperature == 0:
             return logits.argmax(dim=-1)
         return torch.multinomial(self.probabilities(logits), 1, generator=generator).squeeze(-1)  # (B, 1) -> (B,)
-
-
-def _check_k(k: int) -> None:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ValueError(f"top_k: expected an integer of at least 1, got {k!r}")
-
-
-def _check_p(name: str, p: float) -> None:
-    if not 0 < p <= 1:
-        raise ValueError(f"{name}: expected a probability in (0, 1], got {p!r}")

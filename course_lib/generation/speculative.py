@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from course_lib.checks import check_integer
 from course_lib.generation.incremental import IncrementalModel, Model, stop_tokens
 from course_lib.generation.sampling import Sampling, is_usable
 
@@ -52,8 +53,7 @@ def speculative_generate(
     settings = Sampling(**sampling)
     if settings.repetition_penalty != 1.0:
         raise ValueError("repetition_penalty: not supported here, each guess would change the penalty of the next")
-    if isinstance(n_guesses, bool) or not isinstance(n_guesses, int) or n_guesses < 1:
-        raise ValueError(f"n_guesses: expected an integer of at least 1, got {n_guesses!r}")
+    check_integer("n_guesses", n_guesses)
     if prompt.dim() == 2 and prompt.size(0) != 1:
         raise ValueError(f"prompt: expected one example (1, T), got {tuple(prompt.shape)}")
     sizes = [getattr(part, "vocab_size", None) for part in (model, draft)]

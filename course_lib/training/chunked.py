@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from course_lib.checks import check_integer
 from course_lib.training.losses import label_smoothed_cross_entropy
 
 __all__ = ["chunked_cross_entropy"]
@@ -39,8 +40,7 @@ def chunked_cross_entropy(
     The gradient is computed in the forward pass, so it costs no more operations than the plain form. There is no
     gradient of the gradient. Source: the idea is that of Hsu et al. 2024 (Liger Kernel), section 3.2.
     """
-    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
-        raise ValueError(f"rows: expected an integer of at least 1, got {rows!r}")
+    check_integer("rows", rows)
     if not isinstance(head, nn.Linear):
         raise TypeError(f"head: expected an nn.Linear, got {type(head).__name__}")
     if vectors.shape[:-1] != targets.shape:

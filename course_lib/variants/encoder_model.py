@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from course_lib.checks import check_choice, check_integer
 from course_lib.config import TransformerConfig
 from course_lib.encoder import TransformerEncoder
 from course_lib.layers import ACTIVATIONS, init_weights
@@ -41,12 +42,10 @@ class EncoderModel(nn.Module):
         pooler: bool = False,
     ) -> None:
         super().__init__()
-        if head not in get_args(Head):
-            raise ValueError(f"head: expected one of {get_args(Head)}, got {head!r}")
+        check_choice("head", head, get_args(Head))
         if (n_classes is None) == (head == "classifier"):
             raise ValueError(f"n_classes: expected a number with head='classifier' only, got {n_classes!r}")
-        if n_classes is not None and (isinstance(n_classes, bool) or not isinstance(n_classes, int) or n_classes < 1):
-            raise ValueError(f"n_classes: expected an integer of at least 1, got {n_classes!r}")
+        check_integer("n_classes", n_classes, or_none=True)
         if config.vocab_size is None:
             raise ValueError("config: expected a vocab_size")
         self.config, self.head, self.n_classes = config, head, n_classes

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from course_lib.checks import check_integer, check_number
 from course_lib.config import Activation, TransformerConfig
 from course_lib.layers import FeedForward
 
@@ -53,12 +54,10 @@ class MixtureOfExperts(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        for name, size, limit in (("n_experts", n_experts, math.inf), ("top_k", top_k, n_experts)):
-            if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= limit:
-                words = "of at least 1" if limit == math.inf else f"from 1 to n_experts={limit}"
-                raise ValueError(f"{name}: expected an integer {words}, got {size!r}")
-        if capacity is not None and not 0.0 < capacity < math.inf:
-            raise ValueError(f"capacity: expected a positive number, got {capacity!r}")
+        check_integer("n_experts", n_experts)
+        check_integer("top_k", top_k, 1, n_experts)
+        if capacity is not None:
+            check_number("capacity", capacity, above=0)
         self.n_experts, self.top_k, self.capacity = n_experts, top_k, capacity
         self.router = nn.Linear(d_model, n_experts, bias=False)
         self.experts = nn.ModuleList(

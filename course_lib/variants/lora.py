@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from course_lib.checks import check_integer, check_probability
+
 ATTENTION = ("qkv", "query", "key", "value", "output")
 """The linear maps of an attention, by their names in `MultiHeadAttention`."""
 
@@ -30,11 +32,8 @@ class LoRALinear(nn.Module):
         super().__init__()
         if not isinstance(base, nn.Linear):
             raise TypeError(f"base: expected an nn.Linear, got {type(base).__name__}")
-        limit = min(base.in_features, base.out_features)
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= limit:
-            raise ValueError(f"rank: expected an integer from 1 to {limit}, the smaller width, got {rank!r}")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout!r}")
+        check_integer("rank", rank, 1, min(base.in_features, base.out_features))
+        check_probability("dropout", dropout)
         self.base, self.rank, self.dropout = base, rank, dropout
         self.alpha = float(rank if alpha is None else alpha)
         self.merged = False

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from course_lib.checks import check_integer
 from course_lib.variants.lora import LoRALinear
 
 __all__ = ["NO_KERNEL", "FrozenLinear", "PackedLinear", "pack_", "replace_linear_maps"]
@@ -71,8 +72,7 @@ class PackedLinear(FrozenLinear):
 
     def __init__(self, base: nn.Linear, *, rows: int = 1) -> None:
         super().__init__(base)
-        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
-            raise ValueError(f"rows: expected an integer of at least 1, got {rows!r}")
+        check_integer("rows", rows)
         self.rows = rows
         weight = base.weight.detach()
         by_columns = rows == 1 and weight.dtype == torch.float32 and self.out_features >= self.in_features

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks import check_choice
+from course_lib.checks import check_choice, check_integer
 from course_lib.config import TransformerConfig
 from course_lib.encoder import TransformerEncoder
 from course_lib.layers import init_weights
@@ -129,9 +129,8 @@ class ViT(PublishedModel):
         image, patch = _pair("image_size", image_size), _pair("patch_size", patch_size)
         if image[0] % patch[0] or image[1] % patch[1]:
             raise ValueError(f"patch_size: expected a divisor of image_size={image}, got {patch}")
-        for name, value in (("n_channels", n_channels), ("n_classes", 1 if n_classes is None else n_classes)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
+        check_integer("n_channels", n_channels)
+        check_integer("n_classes", n_classes, or_none=True)
         places = _places(image, patch)
         if config.max_length != places or config.vocab_size is not None:
             raise ValueError(

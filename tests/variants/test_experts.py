@@ -156,7 +156,7 @@ def test_drops_into_a_model():
 def test_bad_input_names_the_argument():
     with pytest.raises(ValueError, match="n_experts: expected an integer of at least 1, got 0"):
         MixtureOfExperts(D, n_experts=0, top_k=0)
-    with pytest.raises(ValueError, match="top_k: expected an integer from 1 to n_experts=2, got 3"):
+    with pytest.raises(ValueError, match="top_k: expected an integer from 1 to 2, got 3"):
         MixtureOfExperts(D, n_experts=2, top_k=3)
     with pytest.raises(ValueError, match="capacity: expected a positive number, got 0"):
         MixtureOfExperts(D, capacity=0)

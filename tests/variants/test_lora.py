@@ -109,7 +109,7 @@ def test_fine_tunes():
 def test_bad_input_names_the_argument():
     with pytest.raises(TypeError, match=r"base: expected an nn\.Linear, got Identity"):
         LoRALinear(nn.Identity(), 2)
-    with pytest.raises(ValueError, match="rank: expected an integer from 1 to 3, the smaller width, got 4"):
+    with pytest.raises(ValueError, match="rank: expected an integer from 1 to 3, got 4"):
         LoRALinear(nn.Linear(3, 5), 4)
     with pytest.raises(ValueError, match="targets: no linear map of the model is called 'c_attn'"):
         add_lora(small_model(), 2, targets=["c_attn"])

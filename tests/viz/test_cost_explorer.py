@@ -77,7 +77,7 @@ def test_presets_are_the_published_models():
     [
         ({"model": "GPT-5"}, "model: expected one of the paper, base"),
         ({"layers": 0}, "layers: expected an integer from 1 to 128, got 0"),
-        ({"heads": True}, "heads: expected an integer from 1 to 128, got True"),
+        ({"heads": 129}, "heads: expected an integer from 1 to 128, got 129"),
         ({"head_width": 63}, "head_width: expected one of"),
         ({"kv_heads": 3}, "kv_heads: expected one of"),
         ({"length": 1000}, "length: expected one of"),

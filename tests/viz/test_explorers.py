@@ -374,8 +374,8 @@ def test_stream_measures_are_torchs():
         ({"tokens": list("ab")}, ValueError, "tokens: expected 3 labels"),
         ({"gradients": {"b": [1, 1]}}, ValueError, "gradients: expected one entry for each"),
         ({"gradients": {"a": [1, 1, 1]}}, ValueError, "gradients: expected 2 finite sizes"),
-        ({"stack": 1}, ValueError, "stack: expected an index from 0 to 0, got 1"),
-        ({"layer": 2}, ValueError, "layer: expected an index from 0 to 1, got 2"),
+        ({"stack": 1}, ValueError, "stack: expected an integer from 0 to 0, got 1"),
+        ({"layer": 2}, ValueError, "layer: expected an integer from 0 to 1, got 2"),
     ],
 )
 def test_wrong_streams_are_named(change, error, message):
@@ -441,7 +441,7 @@ def test_wrong_positions_are_named(arguments, message):
         (
             lambda q, k, v: HeadExplorer(head_weights(), SENTENCE, selected=3),
             ValueError,
-            "selected: expected an index from 0 to 2, got 3",
+            "selected: expected an integer from 0 to 2, got 3",
         ),
         (lambda q, k, v: MaskComposer(0, 3), ValueError, "T: expected an integer from 1 to 12, got 0"),
         (lambda q, k, v: MaskComposer(3, 13), ValueError, "S: expected an integer from 1 to 12, got 13"),
