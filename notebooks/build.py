@@ -1,17 +1,19 @@
 """Builds the notebooks: text sources in `sources/` become executed `.ipynb` files beside this script.
 
-    python notebooks/build.py                 build all
-    python notebooks/build.py 01 03           build some
+    python notebooks/build.py                 build all: chapters, then labs
+    python notebooks/build.py 01 labs/03      build some
     python notebooks/build.py --check         execute nothing; prove that sources and notebooks agree
     python notebooks/build.py 01 --timings    name the five slowest cells too
 
 A source is a jupytext percent file. Each cell names itself, `# %% id="five-steps" tags=["tol:0.001"]`; a line
-`# %% exercise="causal_mask"` with nothing under it stands for an exercise: prompt and stub come from the registry.
+`# %% exercise="causal_mask"` with nothing under it stands for an exercise: prompt and stub come from the registry, and
+the place is written into the package's `places.json`. Sources in `sources/labs/` become notebooks in `labs/`.
 A notebook is written only when every cell ran and the result obeys the rules of `conftest.py`; else the old one stays.
 """
 
 import argparse
 import importlib.util
+import json
 import re
 import sys
 import tempfile
@@ -29,6 +31,7 @@ from nbformat import NotebookNode
 from course_lib.files import write_atomic
 
 NOTEBOOKS = Path(__file__).resolve().parent
+PLACES = NOTEBOOKS.parent / "course_lib" / "exercises" / "places.json"
 KERNEL = "python3"
 METADATA: dict[str, Any] = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": KERNEL},
@@ -43,6 +46,7 @@ METADATA: dict[str, Any] = {
     },
 }
 CELL_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+EXERCISE = re.compile(r'^# %% exercise="(\w+)"', re.MULTILINE)
 
 FindExercise = Callable[[str], tuple[str, str]]  # from an exercise's id to its prompt and its stub
 
@@ -262,18 +266,30 @@ def check(source: Path, target: Path, find_exercise: FindExercise = registered_e
     return [f"{target.name}: {problem}" for problem in problems]
 
 
+def name_of(source: Path) -> str:
+    """Return the notebook's name: "01_attention", or "labs/05_inside_a_model"."""
+    return f"labs/{source.stem}" if source.parent.name == "labs" else source.stem
+
+
 def sources(names: Sequence[str] = (), folder: Path = NOTEBOOKS) -> list[tuple[Path, Path]]:
     """Return (source, notebook) pairs in course order: all, or those whose name starts with one of `names`."""
-    pairs = [(path, folder / f"{path.stem}.ipynb") for path in sorted((folder / "sources").glob("*.py"))]
+    found = [*sorted((folder / "sources").glob("*.py")), *sorted((folder / "sources" / "labs").glob("*.py"))]
+    pairs = [(path, folder / f"{name_of(path)}.ipynb") for path in found]
     for name in names:
-        if not any(source.stem.startswith(name) for source, _ in pairs):
-            known = ", ".join(source.stem for source, _ in pairs) or "none"
+        if not any(name_of(source).startswith(name) for source, _ in pairs):
+            known = ", ".join(name_of(source) for source, _ in pairs) or "none"
             raise BuildError(f"no source is called {name!r}; there are: {known}")
-    return [pair for pair in pairs if not names or pair[0].stem.startswith(tuple(names))]
+    return [pair for pair in pairs if not names or name_of(pair[0]).startswith(tuple(names))]
+
+
+def places(folder: Path = NOTEBOOKS) -> str:
+    """Return the text of the package's `places.json`: by notebook, in course order, the ids of its exercises."""
+    found = {name_of(source): EXERCISE.findall(source.read_text(encoding="utf-8")) for source, _ in sources((), folder)}
+    return json.dumps(found, indent=1) + "\n"
 
 
 def _build_and_report(source: Path, target: Path, timings: bool) -> bool:
-    print(f"{source.stem} …", end=" ", flush=True)
+    print(f"{name_of(source)} …", end=" ", flush=True)
     begin = time.perf_counter()
     try:
         seconds = build(source, target)
@@ -299,8 +315,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pairs = sources(options.names)
         if options.check:
             problems = [problem for source, target in pairs for problem in check(source, target)]
+            if PLACES.read_text(encoding="utf-8") != places():
+                problems.append(f"{PLACES.name}: exercises stand elsewhere in the sources; build again")
             print("\n".join(problems) or f"{len(pairs)} notebooks agree with their sources")
             return 1 if problems else 0
+        if PLACES.exists():  # this script also builds notebooks in folders of their own
+            write_atomic(PLACES, places())
         built = [_build_and_report(*pair, options.timings) for pair in pairs]  # a failure does not stop the others
         return 0 if all(built) else 1
     except BuildError as error:

@@ -64,7 +64,7 @@ def problem_of(place: str, root: Path = ROOT) -> str:
 
 
 def _problem_of_one(place: str, root: Path) -> str:
-    if match := re.fullmatch(r"(notebooks/\d\d_\w+\.ipynb)#([a-z0-9-]+)", place):
+    if match := re.fullmatch(r"(notebooks/(?:labs/)?\d\d_\w+\.ipynb)#([a-z0-9-]+)", place):
         return _cell_problem(root / match[1], match[2])
     if match := re.fullmatch(r"(course_lib/[\w/]+\.py):([\w.]+)", place):
         return "" if match[2] in _names(root / match[1]) else f"{place}: no such name"

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from course_lib.desk import copies, launch
+from course_lib.desk import copies, launch, updates
 from course_lib.desk import rescue as rescuing
 from course_lib.desk.answers import places
 from course_lib.desk.doctor import examine
-from course_lib.desk.finding import desk_or_none, folder_to_start, the_desk
+from course_lib.desk.finding import desk_or_none, folder_to_start, is_called, the_desk
 from course_lib.desk.store import Desk
 from course_lib.desk.tables import describe, plural, print_findings, print_status
 
@@ -60,13 +60,13 @@ def _tell(problems: list[str]) -> None:
 
 def lab(
     context: typer.Context,
-    chapter: Annotated[int | None, typer.Option(help="Open this chapter.", min=1, max=99, show_default=False)] = None,
+    chapter: Annotated[str | None, typer.Option(help="Open this chapter or lab.", show_default=False)] = None,
 ) -> None:
     """Open JupyterLab at your desk, on the chapter you worked on last (at first, chapter 1).
 
     Everything else you write is passed on to JupyterLab.
 
-    Examples: `course lab` · `course lab --chapter 2` · `course lab --no-browser --port 8899`
+    Examples: `course lab` · `course lab --chapter 2` · `course lab --chapter labs/05` · `course lab --no-browser`
     """
 
     desk = _start(folder_to_start(context.obj))
@@ -77,18 +77,18 @@ def lab(
 
 def status(
     context: typer.Context,
-    chapter: Annotated[int | None, typer.Option(help="Only this chapter.", show_default=False)] = None,
+    chapter: Annotated[str | None, typer.Option(help="Only this chapter or lab.", show_default=False)] = None,
 ) -> None:
     """Show every exercise with its kind, difficulty, minutes, state, attempts and hints.
 
-    Examples: `course status` · `course status --chapter 1`
+    Examples: `course status` · `course status --chapter 1` · `course status --chapter labs/05`
     """
     from course_lib.exercises import registry
     from course_lib.exercises.learner import Progress
 
     desk = the_desk(context.obj)
-    entries = [entry for entry in registry.all_exercises() if chapter in (None, entry.chapter)]
-    print_status(Progress(lambda: desk).standings(entries))
+    wanted = [name for name, place in registry.places().items() if chapter is None or is_called(place, chapter)]
+    print_status(Progress(lambda: desk).standings(map(registry.get, wanted)))
 
 
 def next_exercise(context: typer.Context) -> None:
@@ -107,18 +107,19 @@ def next_exercise(context: typer.Context) -> None:
         typer.echo(f"All {plural(len(standings), 'exercise')} are solved.")
         return
     entry, state = open_ones[0].entry, open_ones[0].state
-    place = places(desk).get(entry.id)
+    place, chapter = places(desk).get(entry.id), open_ones[0].place
+    number = str(int(chapter)) if chapter.isdecimal() else ""
     where = (
-        f"{place.path.name}, cell {place.notebook['cells'][place.numbers[0]]['id']}"
+        f"{place.name}.ipynb, cell {place.notebook['cells'][place.numbers[0]]['id']}"
         if place
         else "in no notebook of yours; `course update` adds what is new"
     )
     typer.echo(f"{entry.id}: {entry.title}")
     typer.echo(
-        f"Chapter {entry.chapter}, {entry.kind}, difficulty {entry.difficulty} of 5, "
+        f"{f'Chapter {number}' if number else chapter}, {entry.kind}, difficulty {entry.difficulty} of 5, "
         f"about {entry.minutes} minutes; {state}."
     )
-    typer.echo(f"Where: {where}. Open it with `course lab --chapter {entry.chapter}`.")
+    typer.echo(f"Where: {where}. Open it with `course lab --chapter {number or chapter}`.")
 
 
 def update(context: typer.Context) -> None:
@@ -130,11 +131,11 @@ def update(context: typer.Context) -> None:
     Example: `git pull` and then `course update`
     """
 
-    reports = copies.update(the_desk(context.obj))
+    reports = updates.update(the_desk(context.obj))
     for report in reports:
         for line in describe(report):
             typer.echo(line)
-    if any(report.outcome == copies.UPDATED for report in reports):
+    if any(report.outcome == updates.UPDATED for report in reports):
         typer.echo("If a notebook is open: File > Reload Notebook from Disk.")
     if any(report.outcome == "failed" for report in reports):
         raise typer.Exit(1)

@@ -4,12 +4,12 @@ import ast
 import builtins
 import re
 import symtable
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.desk.copies import base_for, new_backup
-from course_lib.desk.finding import chapters
+from course_lib.desk.finding import name_in, notebooks
 from course_lib.desk.notebooks import Cell, DamagedNotebook, Notebook, exercise_of, read_notebook, write_notebook
 from course_lib.desk.store import UNCHECKED, Desk, DeskError
 from course_lib.files import write_atomic
@@ -19,9 +19,10 @@ _SHELL = re.compile(r"^\s*[%!?]|\?\s*$")
 
 @dataclass
 class Place:
-    """Where an exercise is answered: its notebook and the numbers of its cells (several if the learner split it)."""
+    """Where an exercise is answered: a notebook, and the numbers of the cells (several if the learner split it)."""
 
     path: Path
+    name: str
     notebook: Notebook
     numbers: list[int]
 
@@ -34,21 +35,26 @@ class Place:
 def places(desk: Desk) -> dict[str, Place]:
     """Return the exercise cells of all readable notebooks of the desk, by exercise id, in order."""
     found: dict[str, Place] = {}
-    for path in chapters(desk.folder):
+    for exercise_id, place in all_places(desk):
+        found.setdefault(exercise_id, place)
+    return found
+
+
+def all_places(desk: Desk) -> Iterator[tuple[str, Place]]:
+    """Yield every place of every exercise: the learner may have copied one to another notebook."""
+    for path in notebooks(desk.folder):
         try:
             notebook = read_notebook(path)
         except (OSError, DamagedNotebook):
             continue
+        numbers: dict[str, list[int]] = {}
         for number, cell in enumerate(notebook["cells"]):
-            name = exercise_of(cell)
-            if name is None or (name in found and found[name].path != path):
-                continue
-            found.setdefault(name, Place(path, notebook, [])).numbers.append(number)
-    for name, place in found.items():
-        whole = [n for n in place.numbers if _is_whole(place.notebook["cells"][n], name)]
-        if whole:  # a copied cell beside the answer is no part of it
-            place.numbers = whole[:1]
-    return found
+            if (name := exercise_of(cell)) is not None:
+                numbers.setdefault(name, []).append(number)
+        for name, found in numbers.items():
+            whole = [n for n in found if _is_whole(notebook["cells"][n], name)]
+            # A copied cell beside the answer is no part of it.
+            yield name, Place(path, name_in(desk.folder, path), notebook, whole[:1] or found)
 
 
 def find(desk: Desk, exercise_id: str) -> Place:
@@ -57,7 +63,7 @@ def find(desk: Desk, exercise_id: str) -> Place:
     if place is not None:
         return place
     damaged = []
-    for path in chapters(desk.folder):
+    for path in notebooks(desk.folder):
         try:
             read_notebook(path)
         except DamagedNotebook as problem:
@@ -71,7 +77,7 @@ def find(desk: Desk, exercise_id: str) -> Place:
 
 def stub(desk: Desk, place: Place, exercise_id: str) -> str:
     """Return the exercise's cell as the course wrote it, in the edition that the copy came from."""
-    base = base_for(desk, place.path.stem, place.notebook)
+    base = base_for(desk, place.name, place.notebook)
     for cell in base["cells"] if base else ():
         if exercise_of(cell) == exercise_id:
             return cell["source"]
@@ -131,7 +137,7 @@ def with_check(answer: str, blank: str, exercise_id: str) -> str:
 
 
 def _rewrite(place: Place, exercise_id: str, source: str, backup: Path) -> None:
-    target = backup / place.path.name
+    target = backup / f"{place.name}.ipynb"
     if not target.exists():  # the first state is the one to keep
         write_atomic(target, place.path.read_bytes())
     cells = place.notebook["cells"]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.desk.finding import chapters, course_notebooks, saving_is_off
+from course_lib.desk.finding import course_notebooks, name_in, notebooks, saving_is_off
 from course_lib.desk.notebooks import DamagedNotebook, edition_of, read_notebook, stamp_of
 from course_lib.desk.store import Desk, DeskError, reason
 from course_lib.files import write_atomic
@@ -154,7 +154,7 @@ def _course(desk: Desk | None) -> Iterator[Finding]:
     found: list[Path] = []
     try:
         folder = course_notebooks()
-        found = chapters(folder)
+        found = notebooks(folder)
         yield Finding("course notebooks", True, f"{len(found)} in {folder}")
     except DeskError as problem:
         yield Finding("course notebooks", False, str(problem), "Install the package from a checkout of the course.")
@@ -163,10 +163,11 @@ def _course(desk: Desk | None) -> Iterator[Finding]:
         return
     old, damaged = [], []
     for path in found:
-        mine = desk.folder / path.name
+        name = f"{name_in(folder, path)}.ipynb"
+        mine = desk.folder / name
         try:
             if not mine.exists() or stamp_of(read_notebook(mine)) != edition_of(read_notebook(path)):
-                old.append(path.name)
+                old.append(name)
         except DamagedNotebook as problem:
             damaged.append(str(problem))
     yield Finding("desk notebooks", not damaged, "; ".join(damaged) or "readable", "Run `course rescue`.")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from course_lib.desk.store import MARKER, Desk, DeskError
 
-CHAPTERS = "[0-9][0-9]_*.ipynb"
+NUMBERED = "[0-9][0-9]_*.ipynb"
 _OFF = {"", "0", "false", "no"}
 
 
@@ -29,7 +29,7 @@ def course_notebooks() -> Path:
     """
     named = os.environ.get("COURSE_NOTEBOOKS")
     folder = Path(named).expanduser().absolute() if named else repository() / "notebooks"
-    if folder.is_dir() and any(folder.glob(CHAPTERS)):
+    if folder.is_dir() and any(folder.glob(NUMBERED)):
         return folder
     if named:
         raise DeskError(
@@ -41,9 +41,21 @@ def course_notebooks() -> Path:
     )
 
 
-def chapters(folder: Path) -> list[Path]:
-    """Return the chapter notebooks in `folder`, in order."""
-    return sorted(folder.glob(CHAPTERS))
+def notebooks(folder: Path) -> list[Path]:
+    """Return the course's notebooks in `folder`, or the learner's copies there: chapters, then labs."""
+    return [*sorted(folder.glob(NUMBERED)), *sorted((folder / "labs").glob(NUMBERED))]
+
+
+def name_in(folder: Path, path: Path) -> str:
+    """Return the name of a notebook: "01_attention", or "labs/05_inside_a_model"."""
+    return path.relative_to(folder).with_suffix("").as_posix()
+
+
+def is_called(notebook: str, wanted: str) -> bool:
+    """Whether a learner who says `wanted` means this notebook: the number of a chapter, or the beginning of a name."""
+    if wanted.isdecimal():
+        return notebook.startswith(f"{int(wanted):02d}_")
+    return notebook.startswith((wanted, f"labs/{wanted}"))
 
 
 # -- the desk ----------------------------------------------------------------------------------------------------------

@@ -9,14 +9,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 from course_lib.desk.answers import places
-from course_lib.desk.finding import chapters
+from course_lib.desk.finding import is_called, name_in, notebooks
 from course_lib.desk.store import Desk, DeskError
 
 
-def jupyterlab(desk: Desk, chapter: int | None, arguments: Sequence[str]) -> list[str]:
-    """Return the command that opens JupyterLab at the desk, on this chapter or the one worked on last.
+def jupyterlab(desk: Desk, wanted: str | None, arguments: Sequence[str]) -> list[str]:
+    """Return the command that opens JupyterLab at the desk, on the notebook that is wanted or the one worked on last.
 
-    `arguments` are passed on. Raises DeskError if JupyterLab is not installed or there is no such chapter.
+    `arguments` are passed on. Raises DeskError if JupyterLab is not installed or there is no such notebook.
     """
     if find_spec("jupyterlab") is None:
         raise DeskError(
@@ -27,25 +27,23 @@ def jupyterlab(desk: Desk, chapter: int | None, arguments: Sequence[str]) -> lis
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={desk.folder}", *root, *arguments]
     if not any(argument.endswith(".ipynb") for argument in arguments):
         # As the address to open, and not as a file, so that --no-browser prints it as well.
-        command.append(f"--LabApp.default_url=/lab/tree/{quote(chapter_to_open(desk, chapter).name)}")
+        command.append(f"--LabApp.default_url=/lab/tree/{quote(f'{to_open(desk, wanted)}.ipynb')}")
     return command
 
 
-def chapter_to_open(desk: Desk, number: int | None) -> Path:
-    """Return the notebook of this chapter, or of the latest answer, or the first."""
-    found = chapters(desk.folder)
-    if number is not None:
-        wanted = next((path for path in found if path.name.startswith(f"{number:02d}_")), None)
-        if wanted is None:
-            raise DeskError(
-                f"there is no chapter {number} in {desk.folder}; there are {', '.join(p.stem for p in found)}."
-            )
-        return wanted
+def to_open(desk: Desk, wanted: str | None) -> str:
+    """Return the name of the notebook that is wanted, or of the latest answer's, or of the first chapter."""
+    found = [name_in(desk.folder, path) for path in notebooks(desk.folder)]
+    if wanted is not None:
+        named = next((name for name in found if is_called(name, wanted)), None)
+        if named is None:
+            raise DeskError(f"there is no chapter {wanted} in {desk.folder}; there are {', '.join(found)}.")
+        return named
     recent = sorted((entry["saved"] or "", name) for name, entry in desk.progress().items() if entry["attempts"])
     if recent:
         place = places(desk).get(recent[-1][1])
         if place is not None:
-            return place.path
+            return place.name
     return found[0]
 
 

@@ -14,7 +14,7 @@ from course_lib.desk.copies import (
     stamped,
     sweep,
 )
-from course_lib.desk.finding import chapters, course_notebooks
+from course_lib.desk.finding import course_notebooks, name_in, notebooks
 from course_lib.desk.merge import Wording, merge
 from course_lib.desk.notebooks import (
     DamagedNotebook,
@@ -52,7 +52,7 @@ def rescue(desk: Desk) -> Rescued:
         with desk.lock():
             sweep(desk)
             backup = new_backup(desk, "rescue")
-            for path in chapters(desk.folder):
+            for path in notebooks(desk.folder):
                 _repair(desk, path, backup, report)
             _collect(desk, backup, report)
             report.filled = answers.fill(desk)
@@ -71,10 +71,10 @@ def _repair(desk: Desk, path: Path, backup: Path, report: Rescued) -> None:
         return
     except DamagedNotebook as problem:
         damage = str(problem)
-    data = path.read_bytes()
+    data, known_as = path.read_bytes(), name_in(desk.folder, path)
     parts: list[tuple[str, Notebook | None]] = [("the damaged file", salvage(data))]
     checkpoint = path.parent / ".ipynb_checkpoints" / f"{path.stem}-checkpoint.ipynb"
-    older = sorted((desk.private / "backup").glob(f"*/{path.name}"), reverse=True)
+    older = sorted((desk.private / "backup").glob(f"*/{known_as}.ipynb"), reverse=True)
     for candidate in (checkpoint, *older):
         try:
             parts.append((candidate.parent.name, read_notebook(candidate)))
@@ -82,7 +82,7 @@ def _repair(desk: Desk, path: Path, backup: Path, report: Rescued) -> None:
             continue
         if candidate in older:
             break  # the newest readable backup is enough
-    base = _latest_base(desk, path, [part for _, part in parts if part])
+    base = _latest_base(desk, known_as, [part for _, part in parts if part])
     result: Notebook | None = None
     sources: list[str] = []
     for name, part in parts:
@@ -95,7 +95,7 @@ def _repair(desk: Desk, path: Path, backup: Path, report: Rescued) -> None:
         result = merge(base, result, part, wording=wording, deletions=False).notebook
     if result is None and base is not None:
         result, sources = stamped(base, edition_of(base)), ["a fresh copy"]
-    write_atomic(backup / f"{path.stem}.damaged.ipynb", data)
+    write_atomic(backup / f"{known_as}.damaged.ipynb", data)
     if result is None:
         report.problems.append(f"{damage}; nothing to rebuild it from. It is kept in {backup}.")
         return
@@ -103,20 +103,20 @@ def _repair(desk: Desk, path: Path, backup: Path, report: Rescued) -> None:
     report.lines.append(f"{damage}: rebuilt from {', '.join(sources)}; the damaged file is kept in {backup}.")
 
 
-def _latest_base(desk: Desk, path: Path, parts: list[Notebook]) -> Notebook | None:
+def _latest_base(desk: Desk, name: str, parts: list[Notebook]) -> Notebook | None:
     for part in parts:
-        if stamp_of(part) and (base := base_for(desk, path.stem, part)) is not None:
+        if stamp_of(part) and (base := base_for(desk, name, part)) is not None:
             return base
-    if parts and (base := base_for(desk, path.stem, parts[0])) is not None:
+    if parts and (base := base_for(desk, name, parts[0])) is not None:
         return base
     try:
-        fresh = read_notebook(bases(desk, path.stem)[-1])
+        fresh = read_notebook(bases(desk, name)[-1])
     except (IndexError, OSError, DamagedNotebook):
         try:
-            fresh = read_notebook(course_notebooks() / path.name)
+            fresh = read_notebook(course_notebooks() / f"{name}.ipynb")
         except (OSError, DamagedNotebook, DeskError):
             return None
-    keep_base(desk, path.stem, fresh, edition_of(fresh))
+    keep_base(desk, name, fresh, edition_of(fresh))
     return strip(fresh)
 
 
@@ -158,46 +158,48 @@ def _collect(desk: Desk, backup: Path, report: Rescued) -> None:
     revision, remark = _base_revision(folder)
     if remark:
         report.remarks.append(remark)
-    for path in chapters(folder):
+    for path in notebooks(folder):
         try:
-            _collect_one(desk, path, revision, backup, report)
+            _collect_one(desk, path, name_in(folder, path), revision, backup, report)
         except DamagedNotebook as damage:
             report.problems.append(f"notebooks/{damage}; what is readable of it was not copied.")
-    for path in sorted(set(folder.glob("*.ipynb")) - set(chapters(folder))):
-        _copy_stray(desk, path, report)
+    for path in sorted({*folder.glob("*.ipynb"), *folder.glob("labs/*.ipynb")} - set(notebooks(folder))):
+        _copy_stray(desk, path, name_in(folder, path), report)
 
 
-def _collect_one(desk: Desk, path: Path, revision: str | None, backup: Path, report: Rescued) -> None:
+def _collect_one(desk: Desk, path: Path, name: str, revision: str | None, backup: Path, report: Rescued) -> None:
     """Merge the learner's edits of one tracked notebook into the desk's copy."""
     data = path.read_bytes()
-    base, theirs, differs = _versions(desk, path, data, revision)
+    base, theirs, differs = _versions(desk, path, name, data, revision)
     if differs:
         report.restorable.append(path)
     if base is None:
-        report.problems.append(f"notebooks/{path.name}: no edition to compare it with, so no edits can be told apart.")
+        report.problems.append(f"notebooks/{name}.ipynb: no edition to compare it with, so no edits can be told apart.")
         return
     if _cells(base) == _cells(theirs) or (revision is None and not _edited_by_hand(base, theirs)):
         return
     _keep_answers(desk, base, theirs)
-    target = desk.folder / path.name
+    target = desk.folder / f"{name}.ipynb"
     if target.exists():
         mine = read_notebook(target)
     else:
-        keep_base(desk, path.stem, base, edition_of(base))
+        keep_base(desk, name, base, edition_of(base))
         mine = stamped(base, edition_of(base))
-    wording = Wording(f"Rescued from notebooks/{path.name}, where you also wrote here.", "You wrote there:")
+    wording = Wording(f"Rescued from notebooks/{name}.ipynb, where you also wrote here.", "You wrote there:")
     result = merge(base, mine, theirs, wording=wording, deletions=False)
     if target.exists() and _cells(result.notebook) == _cells(mine):
-        report.lines.append(f"notebooks/{path.name}: your edits are already in the desk.")
+        report.lines.append(f"notebooks/{name}.ipynb: your edits are already in the desk.")
         return
-    write_atomic(backup / f"{path.stem}.notebooks.ipynb", data)
+    write_atomic(backup / f"{name}.notebooks.ipynb", data)
     if target.exists():
-        write_atomic(backup / path.name, target.read_bytes())
+        write_atomic(backup / f"{name}.ipynb", target.read_bytes())
     write_notebook(target, result.notebook)
-    report.lines.append(f"notebooks/{path.name}: {len(result.events)} edited or added cells copied into {target}.")
+    report.lines.append(f"notebooks/{name}.ipynb: {len(result.events)} edited or added cells copied into {target}.")
 
 
-def _versions(desk: Desk, path: Path, data: bytes, revision: str | None) -> tuple[Notebook | None, Notebook, bool]:
+def _versions(
+    desk: Desk, path: Path, name: str, data: bytes, revision: str | None
+) -> tuple[Notebook | None, Notebook, bool]:
     """Return what the course wrote, what stands in the file now, and whether git sees the file as changed.
 
     Raises DamagedNotebook if nothing of the file can be read.
@@ -213,7 +215,7 @@ def _versions(desk: Desk, path: Path, data: bytes, revision: str | None) -> tupl
         theirs = parse_notebook(ours, path.name) if ours else salvage(data)
         if theirs is None:
             raise
-    base = parse_notebook(base_data, path.name) if base_data else base_for(desk, path.stem, theirs)
+    base = parse_notebook(base_data, path.name) if base_data else base_for(desk, name, theirs)
     return (strip(base) if base else None), strip(theirs), at_head is not None and data != at_head
 
 
@@ -237,17 +239,17 @@ def _edited_by_hand(base: Notebook, theirs: Notebook) -> bool:
     return answered or any(cell["id"] not in known and not exercise_of(cell) for cell in theirs["cells"])
 
 
-def _copy_stray(desk: Desk, path: Path, report: Rescued) -> None:
+def _copy_stray(desk: Desk, path: Path, name: str, report: Rescued) -> None:
     """Copy a notebook that the learner made beside the chapters; it is left where it is."""
     data = path.read_bytes()
-    target, number = desk.folder / path.name, 1
+    target, number = desk.folder / f"{name}.ipynb", 1
     while target.exists():
         if target.read_bytes() == data:
             return
         number += 1
-        target = desk.folder / f"{path.stem}-{number}.ipynb"
+        target = desk.folder / f"{name}-{number}.ipynb"
     write_atomic(target, data)
-    report.lines.append(f"notebooks/{path.name}: copied to {target}.")
+    report.lines.append(f"notebooks/{name}.ipynb: copied to {target}.")
 
 
 # -- git ---------------------------------------------------------------------------------------------------------------
@@ -287,11 +289,12 @@ def git_file(path: Path, revision: str) -> bytes | None:
 
 def restore_tracked(desk: Desk, paths: list[Path]) -> Path:
     """Put tracked files back to the last commit, after backing them up; return the folder of the backups."""
+    folder = course_notebooks()
     with desk.lock():
         backup = new_backup(desk, "restore")
         for path in paths:
-            write_atomic(backup / path.name, path.read_bytes())
-    result = _git(paths[0].parent, "checkout", "HEAD", "--", *(path.name for path in paths))
+            write_atomic(backup / path.relative_to(folder), path.read_bytes())
+    result = _git(folder, "checkout", "HEAD", "--", *(str(path.relative_to(folder)) for path in paths))
     if result is None or result.returncode:
         why = result.stderr.decode(errors="replace").strip() if result else "git was not found"
         raise DeskError(f"git could not restore the tracked notebooks: {why}")

@@ -38,7 +38,7 @@ def from_notebook(desk: Desk, exercise_id: str) -> Answer:
     source = answers.runnable(place.source)
     before, missing = answers.prelude(place, source)
     cell_id = place.notebook["cells"][place.numbers[0]]["id"]
-    return Answer(source, before, f"{place.path.name}, cell {cell_id}", missing)
+    return Answer(source, before, f"{place.name}.ipynb, cell {cell_id}", missing)
 
 
 def from_file(path: Path) -> Answer:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from course_lib.desk.copies import Updated
     from course_lib.desk.doctor import Finding
+    from course_lib.desk.updates import Updated
     from course_lib.exercises.learner import Standing
 
 _STYLES = {"solved": "green", "tried": "yellow", "solved against an older edition": "cyan"}
@@ -39,7 +39,7 @@ def print_status(standings: Sequence["Standing"]) -> None:
         table.add_column(name, justify="right")
     for one in standings:
         entry, state = one.entry, Text(one.state, style=_STYLES.get(one.state, ""))
-        row = (f"{entry.chapter:02d}", entry.id, entry.kind, str(entry.difficulty), str(entry.minutes))
+        row = (one.place, entry.id, entry.kind, str(entry.difficulty), str(entry.minutes))
         table.add_row(*row, state, str(one.attempts), str(one.hints))
     minutes = sum(one.entry.minutes for one in standings if not one.solved)
     here = console()
@@ -66,7 +66,7 @@ def print_findings(findings: Iterable["Finding"]) -> int:
 
 
 def describe(report: "Updated") -> Iterator[str]:
-    """Yield the lines on what an update did to one chapter."""
+    """Yield the lines on what an update did to one notebook."""
     from course_lib.desk import merge
 
     yield f"{report.name}: {report.outcome}" + (f" ({report.note})" if report.note else "")

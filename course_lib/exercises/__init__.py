@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     from course_lib.exercises import registry
 
-    if name not in registry.chapters():
+    if name not in registry.places():
         raise AttributeError(registry.unknown(name))
     return _handle(name)
 
@@ -56,4 +56,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from course_lib.exercises import registry
 
-    return [*registry.chapters(), "progress"]
+    return [*registry.places(), "progress"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from course_lib.exercises import registry
 from course_lib.exercises.engine.cells import edition
 from course_lib.exercises.engine.diagnose import RIGHT
 from course_lib.exercises.spec import Entry, Misconception, WrongAnswer
@@ -48,9 +49,10 @@ class State:
 
 @dataclass(frozen=True)
 class Standing:
-    """How far the learner is with one exercise; `state` is in words."""
+    """How far the learner is with one exercise; `place` is its chapter or lab, `state` is in words."""
 
     entry: Entry
+    place: str
     state: str
     attempts: int
     hints: int
@@ -118,7 +120,7 @@ class Progress:
             state = state_of(saved, edition(entry))
         else:
             state = "tried" if attempts else "not tried"
-        return Standing(entry, state, attempts, hints)
+        return Standing(entry, registry.label(entry.id), state, attempts, hints)
 
     def _kept(self, action: Callable[[Keeper], R], trouble: str) -> R | None:
         try:
@@ -153,7 +155,7 @@ def print_progress(standings: Iterable[Standing]) -> None:
     for one in standings:
         entry = one.entry
         solved += one.solved
-        first = (f"{entry.chapter:02d}", entry.id, entry.kind, str(entry.difficulty))
+        first = (one.place, entry.id, entry.kind, str(entry.difficulty))
         table.append((*first, one.state, str(one.attempts), str(one.hints)))
     widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
     for row in table:

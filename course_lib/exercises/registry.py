@@ -1,55 +1,60 @@
-"""All exercises of the course, in its order: found by the lists `EXERCISES` of the chapter folders."""
+"""All exercises of the course: what they are lies in `bank`, where they stand is written in the notebooks' sources.
+
+`notebooks/build.py` copies the places out of the sources into `places.json`, for a package that is installed without
+them. So an exercise is registered by its module and by its marker in a source, and moved by moving the marker.
+"""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import importlib
+import json
 import pkgutil
+from importlib.resources import files
 
+from course_lib.exercises import bank
 from course_lib.exercises.spec import Exercise, Question
 
 
 @functools.cache
-def chapters() -> dict[str, int]:
-    """Exercise id -> chapter number, in course order, without importing any exercise.
+def places() -> dict[str, str]:
+    """Exercise id -> name of the notebook that it stands in, in course order, without importing any exercise.
 
-    Raises ValueError if two chapters use one id.
+    Names are "01_attention", or "labs/05_inside_a_model": chapters first, then labs. An exercise that no notebook has
+    yet comes last, under "".
     """
-    package = importlib.import_module("course_lib.exercises")
-    folders = [m.name for m in pkgutil.iter_modules(package.__path__) if m.ispkg and m.name.startswith("ch")]
-    found: dict[str, int] = {}
-    for folder in sorted(folders):
-        for exercise_id in importlib.import_module(f"course_lib.exercises.{folder}").EXERCISES:
-            if exercise_id in found:
-                raise ValueError(
-                    f"exercise id {exercise_id!r} is used twice: chapters {found[exercise_id]} and {folder}"
-                )
-            found[exercise_id] = int(folder.removeprefix("ch"))
-    return found
+    there = sorted(module.name for module in pkgutil.iter_modules(bank.__path__))
+    found: dict[str, str] = {}
+    for notebook, ids in json.loads(files(__package__).joinpath("places.json").read_text()).items():
+        found |= {exercise_id: notebook for exercise_id in ids if exercise_id in there}
+    return found | {exercise_id: "" for exercise_id in there if exercise_id not in found}
+
+
+def label(exercise_id: str) -> str:
+    """Where an exercise stands, in short: "01" for a chapter, the whole name for a lab, "" for nowhere."""
+    notebook = places().get(exercise_id, "")
+    return notebook if notebook.startswith("labs/") else notebook[:2]
 
 
 @functools.cache
 def get(exercise_id: str) -> Exercise | Question:
     """The exercise or question with this id. Raises KeyError, naming the closest ids, if there is none."""
-    if exercise_id not in chapters():
+    if exercise_id not in places():
         raise KeyError(unknown(exercise_id))
-    module = importlib.import_module(f"course_lib.exercises.ch{chapters()[exercise_id]:02d}.{exercise_id}")
-    entry = module.EXERCISE
-    if entry.id != exercise_id or entry.chapter != chapters()[exercise_id]:
-        raise ValueError(
-            f"{module.__name__}: expected id {exercise_id!r} and its chapter, got {entry.id!r}, {entry.chapter}"
-        )
-    return entry
+    module = importlib.import_module(f"{bank.__name__}.{exercise_id}")
+    if module.EXERCISE.id != exercise_id:
+        raise ValueError(f"{module.__name__}: expected the id {exercise_id!r}, got {module.EXERCISE.id!r}")
+    return module.EXERCISE
 
 
 def all_exercises() -> list[Exercise | Question]:
     """Every exercise and question, in course order."""
-    return [get(exercise_id) for exercise_id in chapters()]
+    return [get(exercise_id) for exercise_id in places()]
 
 
 def unknown(exercise_id: str) -> str:
     """One line that says there is no such exercise and names the closest ids."""
-    close = difflib.get_close_matches(exercise_id, chapters(), n=3, cutoff=0.6)
+    close = difflib.get_close_matches(exercise_id, places(), n=3, cutoff=0.6)
     suggestion = f" Did you mean {' or '.join(close)}?" if close else " course_lib.exercises.progress() lists them all."
     return f"There is no exercise {exercise_id!r}.{suggestion}"

@@ -1,10 +1,10 @@
 """What an exercise is: the dataclasses that an author fills in, one exercise a module.
 
 It is pure data: `engine` works on it (run, compare, diagnose, say), and `handle` holds what a learner calls. The module
-`ch01/causal_mask.py` ends with `EXERCISE = Exercise(...)` (or `EXERCISE = Question(...)`), and its name stands in the
-list `EXERCISES` of `ch01/__init__.py`, which gives the order. `ch01/scaled_dot_product_attention.py` is the pattern to
-follow. Everything else is derived from it: the prompt, the stub and the solved cell of the notebook, the check, its
-messages, the hints, and the proofs in `tests/exercises`.
+`bank/causal_mask.py` ends with `EXERCISE = Exercise(...)` (or `EXERCISE = Question(...)`), and a notebook's source says
+with `# %% exercise="causal_mask"` where it stands. `bank/scaled_dot_product_attention.py` is the pattern to follow.
+Everything else is derived from it: the prompt, the stub and the solved cell of the notebook, the check, its messages,
+the hints, and the proofs in `tests/exercises`.
 
 How a check uses the parts: the learner's function and `model()` run on every case, in order. If anything differs, the
 function is compared with `model(**knobs)` of each misconception, then of each two at once; the one that agrees on every
@@ -94,7 +94,6 @@ class Entry:
     """What `Exercise` and `Question` have in common; they explain the fields."""
 
     id: str
-    chapter: int
     title: str
     kind: Kind
     what: str
@@ -109,8 +108,6 @@ class Entry:
             raise ValueError(f"id: expected an identifier, got {self.id!r}")
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind: expected one of {get_args(Kind)} in {self.id}, got {self.kind!r}")
-        if not 1 <= self.chapter <= 8:
-            raise ValueError(f"chapter: expected 1 to 8 in {self.id}, got {self.chapter}")
         if not 1 <= self.difficulty <= 5:
             raise ValueError(f"difficulty: expected 1 to 5 in {self.id}, got {self.difficulty}")
         if self.minutes < 1:
@@ -129,7 +126,6 @@ class Exercise(Entry):
 
     Args:
         id: the module's name, a valid identifier: `ex.<id>` in the notebook.
-        chapter: 1 to 8, the number of the folder.
         title: a heading, in sentence case.
         kind: "build": the stub is the solution's signature and docstring. "debug": the cell holds `given`, which is
             wrong. "measure": as build, for a function that measures.
@@ -227,7 +223,7 @@ class Question(Entry):
     """A question with one right answer: a number, a shape (tuple), True or False, or one of several choices.
 
     Args:
-        id, chapter, title, difficulty, minutes: as in `Exercise`.
+        id, title, difficulty, minutes: as in `Exercise`.
         kind: "predict" (work it out before running) or "measure" (run something and read it off).
         what: Markdown; the question itself, complete with every number needed. The choices are listed under it.
         why: Markdown; what the answer is good for.

@@ -2,15 +2,14 @@
 
 import re
 import shutil
-from pathlib import Path
 
 import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from notebook_files import NOTEBOOKS, name
 
 from course_lib.exercises import registry
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 RUN_SECONDS = 900  # a limit against hanging, not the time a chapter may take
 KEYS = ("ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "b", "a", "d", "d", "x", "m", "y", "z", "Home", "End")
 
@@ -106,7 +105,7 @@ class Visit:
         return output
 
 
-@pytest.fixture(scope="module", params=NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.fixture(scope="module", params=NOTEBOOKS, ids=name)
 def visit(request, desk, open_notebook):
     shutil.copy(request.param, desk)
     return Visit(open_notebook(request.param.name))

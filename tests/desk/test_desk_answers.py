@@ -19,7 +19,7 @@ def place_in(*cells: str | tuple[str, str]) -> answers.Place:
     for number, cell in enumerate(cells):
         name, source = cell if isinstance(cell, tuple) else (None, cell)
         made.append(course_cell("code", f"c{number}", source, **({"exercise": name} if name else {})))
-    return answers.Place(Path("x.ipynb"), notebook_of(made), [len(made) - 1])
+    return answers.Place(Path("x.ipynb"), "x", notebook_of(made), [len(made) - 1])
 
 
 def test_reset_keeps_the_answer_and_the_rest(desk: Desk) -> None:

@@ -15,7 +15,7 @@ import pytest
 from desk_simulation import Course, Learner
 from desk_tools import Fault, edit, exercise_cells, load, save, snapshot, text_of, texts
 
-from course_lib.desk import answers, copies, rescue
+from course_lib.desk import answers, copies, rescue, updates
 from course_lib.desk.notebooks import read_notebook
 from course_lib.desk.store import Desk, DeskError
 from course_lib.exercises.learner import state_of
@@ -87,7 +87,7 @@ def test_update_survives_a_fault_at_every_step(course: Path, desk: Desk, tmp_pat
     worked(course, desk)
     before = desk.folder.rename(tmp_path / "before")
     shutil.copytree(before, tmp_path / "whole")
-    copies.update(Desk(tmp_path / "whole"))
+    updates.update(Desk(tmp_path / "whole"))
     wanted = {name: (tmp_path / "whole" / name).read_bytes() for name in (ONE, TWO)}
     assert wanted[ONE] != (before / ONE).read_bytes()
     at = 0
@@ -99,7 +99,7 @@ def test_update_survives_a_fault_at_every_step(course: Path, desk: Desk, tmp_pat
         with pytest.MonkeyPatch.context() as patch:
             injected, problem = Fault(patch, at, FAULTS[fault]), None
             try:
-                copies.update(part)
+                updates.update(part)
             except (KeyboardInterrupt, DeskError) as caught:
                 problem: BaseException | None = caught
         assert (problem is not None) == injected.happened
@@ -107,7 +107,7 @@ def test_update_survives_a_fault_at_every_step(course: Path, desk: Desk, tmp_pat
         for name in (ONE, TWO):
             assert (folder / name).read_bytes() in ((before / name).read_bytes(), wanted[name])
         assert no_temporary_files(part)
-        copies.update(part)
+        updates.update(part)
         for name in (ONE, TWO):
             assert (folder / name).read_bytes() == wanted[name]
         if not injected.happened:
@@ -235,7 +235,7 @@ def test_update_killed_at_random_moments(course: Path, desk: Desk, tmp_path: Pat
     worked(course, desk)
     before = desk.folder.rename(tmp_path / "before")
     shutil.copytree(before, tmp_path / "whole")
-    copies.update(Desk(tmp_path / "whole"))
+    updates.update(Desk(tmp_path / "whole"))
     wanted = {name: (tmp_path / "whole" / name).read_bytes() for name in (ONE, TWO)}
     written = learners_texts(before)
     assert len(written) > 3
@@ -246,7 +246,7 @@ def test_update_killed_at_random_moments(course: Path, desk: Desk, tmp_path: Pat
         shutil.copytree(before, folder)
         interrupted += killed(["--desk", str(folder), "update"], rng.uniform(0.05, 1.5))
         assert learners_texts(folder) >= written
-        copies.update(Desk(folder))
+        updates.update(Desk(folder))
         for name in (ONE, TWO):
             assert (folder / name).read_bytes() == wanted[name]
         assert no_temporary_files(Desk(folder))
@@ -389,10 +389,10 @@ def test_a_truncated_notebook_is_left_alone_and_rescued(course: Path, desk: Desk
     path.write_bytes(whole[: len(whole) * 2 // 3])
     truncated = path.read_bytes()
 
-    reports = {report.name: report for report in copies.update(desk)}
+    reports = {report.name: report for report in updates.update(desk)}
     assert reports[ONE].outcome == "failed"
     assert "course rescue" in reports[ONE].note
-    assert reports[TWO].outcome == copies.UPDATED
+    assert reports[TWO].outcome == updates.UPDATED
     assert path.read_bytes() == truncated
     started = copies.create(desk.folder)
     assert any("course rescue" in line for line in started.problems)
@@ -406,7 +406,7 @@ def test_a_truncated_notebook_is_left_alone_and_rescued(course: Path, desk: Desk
         if text.split("\n")[-1] in truncated.decode(errors="ignore").rsplit('"source"', 1)[0]:
             assert text in found
     assert len(exercise_cells(path)) >= len(exercise_cells(course / ONE)) - 3
-    assert copies.update(desk)[0].outcome == copies.UPDATED
+    assert updates.update(desk)[0].outcome == updates.UPDATED
     assert rescue.rescue(desk).lines == []
 
 
@@ -416,7 +416,7 @@ def test_a_truncated_notebook_is_left_alone_and_rescued(course: Path, desk: Desk
 def test_a_notebook_of_which_nothing_is_left(course: Path, desk: Desk, content: bytes) -> None:
     fresh = (desk.folder / ONE).read_bytes()
     (desk.folder / ONE).write_bytes(content)
-    assert copies.update(desk)[0].outcome == "failed"
+    assert updates.update(desk)[0].outcome == "failed"
     assert rescue.rescue(desk).lines
     assert texts(desk.folder / ONE) == {cell["id"]: text_of(cell) for cell in load(course / ONE)["cells"]}
     assert (desk.folder / ONE).read_bytes() == fresh
@@ -439,7 +439,7 @@ def test_a_missing_notebook_comes_back_fresh(course: Path, desk: Desk) -> None:
     report = copies.create(desk.folder)
     assert report.replaced == [ONE]
     (desk.folder / TWO).unlink()
-    assert [one.outcome for one in copies.update(desk)] == [copies.UP_TO_DATE, copies.NEW]
+    assert [one.outcome for one in updates.update(desk)] == [updates.UP_TO_DATE, updates.NEW]
 
 
 def test_a_desk_from_an_older_edition_is_named(course: Path, desk: Desk) -> None:
@@ -455,20 +455,20 @@ def test_without_its_base_every_difference_counts_as_the_learners(course: Path, 
     before = texts(desk.folder / ONE)
     for path in (desk.private / "base").iterdir():
         path.unlink() if damage == "deleted" else path.write_bytes(path.read_bytes()[:100])
-    report = copies.update(desk)[0]
-    assert report.outcome == copies.UPDATED
+    report = updates.update(desk)[0]
+    assert report.outcome == updates.UPDATED
     assert "not known" in report.note
     assert set(before.values()) <= set(texts(desk.folder / ONE).values())
-    assert [one.outcome for one in copies.update(desk)] == [copies.UP_TO_DATE] * 2
+    assert [one.outcome for one in updates.update(desk)] == [updates.UP_TO_DATE] * 2
 
 
 def test_an_old_copy_put_back_is_merged_from_its_own_edition(course: Path, desk: Desk) -> None:
     worked(course, desk)
     old = (desk.folder / ONE).read_bytes()
-    copies.update(desk)
+    updates.update(desk)
     new = (desk.folder / ONE).read_bytes()
     (desk.folder / ONE).write_bytes(old)
-    assert copies.update(desk)[0].outcome == copies.UPDATED
+    assert updates.update(desk)[0].outcome == updates.UPDATED
     assert (desk.folder / ONE).read_bytes() == new
 
 
@@ -485,7 +485,7 @@ def test_a_notebook_without_ids_or_stamp(course: Path, desk: Desk) -> None:
         del cell["id"]
     save(path, notebook)
     edit(course / ONE, "imports", "import another")
-    assert copies.update(desk)[0].outcome == copies.UPDATED
+    assert updates.update(desk)[0].outcome == updates.UPDATED
     after = texts(path)
     assert after[cells[name]].endswith("'by the learner'")
     assert after["imports"] == "import another"
@@ -497,7 +497,7 @@ def test_an_editor_that_saves_meanwhile_is_not_overwritten(
 ) -> None:
     worked(course, desk)
     path = desk.folder / ONE
-    real: Callable[..., None] = copies.write_atomic
+    real: Callable[..., None] = updates.write_atomic
     late = {"done": False}
 
     def write(target: Path, data: bytes) -> None:
@@ -506,6 +506,6 @@ def test_an_editor_that_saves_meanwhile_is_not_overwritten(
             late["done"] = True
             edit(path, "imports", "saved late by the learner")
 
-    monkeypatch.setattr(copies, "write_atomic", write)
-    assert copies.update(desk)[0].outcome == copies.UPDATED
+    monkeypatch.setattr(updates, "write_atomic", write)
+    assert updates.update(desk)[0].outcome == updates.UPDATED
     assert "saved late by the learner" in texts(path).values()

@@ -13,7 +13,7 @@ import pytest
 from desk_simulation import Course, Learner
 from desk_tools import save
 
-from course_lib.desk import copies, finding
+from course_lib.desk import copies, finding, updates
 from course_lib.desk.merge import merge
 from course_lib.desk.notebooks import dump_notebook, read_notebook, strip
 from course_lib.desk.store import Desk
@@ -51,14 +51,14 @@ def test_update_keeps_everything(seed: int, tmp_path: Path, monkeypatch: pytest.
 def one_update(desk: Desk, learner: Learner, before: dict[str, Any], base: dict[str, Any], new: dict[str, Any]) -> None:
     path = desk.folder / NAME
     raw = path.read_bytes()
-    (report,) = copies.update(desk)
+    (report,) = updates.update(desk)
     after = read_notebook(path)
     base_cells, new_cells, before_cells, after_cells = map(by_id, (base, new, before, after))
 
     # Valid, with unique ids, and as it was before in the backup.
     nbformat.validate(nbformat.read(path, as_version=4))
     assert len(after_cells) == len(after["cells"])
-    if report.outcome == copies.UP_TO_DATE:
+    if report.outcome == updates.UP_TO_DATE:
         assert new == base
         return
     assert report.backup is not None
@@ -115,7 +115,7 @@ def one_update(desk: Desk, learner: Learner, before: dict[str, Any], base: dict[
 
     # Again is nothing, even if the merge itself is done again, and even from the old base (a crash in between).
     content = path.read_bytes()
-    assert [one.outcome for one in copies.update(desk)] == [copies.UP_TO_DATE]
+    assert [one.outcome for one in updates.update(desk)] == [updates.UP_TO_DATE]
     assert path.read_bytes() == content
     theirs = strip(read_notebook(finding.course_notebooks() / NAME))
     assert merge(theirs, after, theirs).notebook["cells"] == after["cells"]

@@ -30,7 +30,6 @@ def sums_to_zero(f):
 def make(**changes):
     fields = {
         "id": "center",
-        "chapter": 1,
         "title": "Mean zero",
         "what": "Write `center(x, dim=-1)`.",
         "why": "Norms begin like this.",

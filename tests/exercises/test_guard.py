@@ -170,4 +170,4 @@ def test_a_runaway_answer_does_not_stop_a_plain_script(where, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "It was still running after 0.3 seconds and was stopped." in done.stdout
-    assert done.stdout.endswith("course_lib.exercises.ch01.causal_mask\nand on\n")
+    assert done.stdout.endswith("course_lib.exercises.bank.causal_mask\nand on\n")

@@ -206,7 +206,6 @@ def test_same_code_ignores_where_it_stands():
 def question(**changes):
     fields = {
         "id": "how_many",
-        "chapter": 1,
         "title": "How many",
         "what": "How many?",
         "why": "To know.",
@@ -272,9 +271,9 @@ def test_progress_is_a_plain_table(capsys):
     ex.progress()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["chapter", "exercise", "kind", "difficulty", "state", "attempts", "hints"]
-    assert len(lines) == len(registry.chapters()) + 2
+    assert len(lines) == len(registry.places()) + 2
     assert any(line.split() == ["01", "causal_mask", "build", "2", "solved", "1", "0"] for line in lines)
-    assert lines[-1] == f"1 of {len(registry.chapters())} solved."
+    assert lines[-1] == f"1 of {len(registry.places())} solved."
 
 
 def test_importing_the_exercises_loads_none_of_them():
@@ -283,8 +282,8 @@ def test_importing_the_exercises_loads_none_of_them():
         "assert not any(name.startswith('course_lib.exercises.') for name in sys.modules), sys.modules\n"
         "assert 'torch' not in sys.modules\n"
         "ex.causal_mask\n"
-        "loaded = [n for n in sys.modules if n.startswith('course_lib.exercises.ch01.')]\n"
-        "assert loaded == ['course_lib.exercises.ch01.causal_mask'], loaded\n"
+        "loaded = [n for n in sys.modules if n.startswith('course_lib.exercises.bank.')]\n"
+        "assert loaded == ['course_lib.exercises.bank.causal_mask'], loaded\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -295,7 +294,6 @@ def test_importing_the_exercises_loads_none_of_them():
     [
         ({"id": "not an id"}, "id"),
         ({"kind": "guess"}, "kind"),
-        ({"chapter": 9}, "chapter"),
         ({"difficulty": 0}, "difficulty"),
         ({"minutes": 0}, "minutes"),
         ({"hints": ("one",)}, "hints"),

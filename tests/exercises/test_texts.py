@@ -3,18 +3,16 @@
 import ast
 import inspect
 import re
-from pathlib import Path
 
 import nbformat
 import pytest
+from notebook_files import NOTEBOOKS, name
 from proofs import ENTRIES, EXERCISES, by_id
 
 from course_lib import exercises as ex
 from course_lib.exercises import registry
 from course_lib.exercises.engine import cells
 from course_lib.exercises.spec import Exercise
-
-NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
 
 
 def squeeze(text: str) -> str:
@@ -113,7 +111,7 @@ def _definition(source: str, name: str):
 
 
 def test_ids_are_unique_and_lead_to_their_exercise():
-    ids = list(registry.chapters())
+    ids = list(registry.places())
     assert ids == [entry.id for entry in ENTRIES]
     assert len(set(ids)) == len(ids)
     for entry in ENTRIES:
@@ -122,7 +120,7 @@ def test_ids_are_unique_and_lead_to_their_exercise():
         assert registry.get(entry.id) is entry
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name)
 def test_exercise_cells_of_the_notebooks_are_those_of_the_registry(path):
     notebook = nbformat.read(path, as_version=4)
     found = []
@@ -135,5 +133,4 @@ def test_exercise_cells_of_the_notebooks_are_those_of_the_registry(path):
         assert before.source.strip() == cells.prompt_markdown(entry).strip()
         assert cell.execution_count is not None
     assert len(set(found)) == len(found)
-    chapter = int(path.stem[:2])
-    assert sorted(found) == sorted(entry.id for entry in ENTRIES if entry.chapter == chapter)
+    assert found == [exercise_id for exercise_id, notebook in registry.places().items() if notebook == name(path)]

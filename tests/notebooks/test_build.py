@@ -242,5 +242,11 @@ def test_names_select_sources(builder, tmp_path):
         (tmp_path / "sources" / f"{stem}.py").write_text("")
     assert [source.stem for source, _ in builder.sources(["02"], tmp_path)] == ["02_heads"]
     assert [target.name for _, target in builder.sources([], tmp_path)] == ["01_attention.ipynb", "02_heads.ipynb"]
-    with pytest.raises(builder.BuildError, match="no source is called '09'; there are: 01_attention, 02_heads"):
+    (tmp_path / "sources" / "labs").mkdir()
+    (tmp_path / "sources" / "labs" / "01_look.py").write_text('# %% exercise="causal_mask"\n')
+    ((source, target),) = builder.sources(["labs/01"], tmp_path)
+    assert (source.name, target) == ("01_look.py", tmp_path / "labs" / "01_look.ipynb")
+    assert [source.stem for source, _ in builder.sources(["01"], tmp_path)] == ["01_attention"]
+    assert json.loads(builder.places(tmp_path)) == {"01_attention": [], "02_heads": [], "labs/01_look": ["causal_mask"]}
+    with pytest.raises(builder.BuildError, match="no source is called '09'; there are: 01_attention, 02_heads, labs/"):
         builder.sources(["09"], tmp_path)

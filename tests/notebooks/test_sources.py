@@ -1,46 +1,46 @@
 """The notebooks as shipped: each agrees with its text source, was executed, and reads as the course reads."""
 
-from pathlib import Path
-
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from notebook_files import FOLDER, NOTEBOOKS, SOURCES, name
 from notebook_style import style_problems
-
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-SOURCES = sorted((NOTEBOOKS / "sources").glob("*.py"))
 
 
 def test_every_notebook_has_a_source_and_every_source_a_notebook():
     assert SOURCES
-    assert [path.stem for path in SOURCES] == sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
+    assert [name(path) for path in SOURCES] == [name(path) for path in NOTEBOOKS]
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_the_package_knows_where_the_sources_place_the_exercises(builder):
+    assert builder.PLACES.read_text(encoding="utf-8") == builder.places(), "build.py writes it"
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=name)
 def test_a_notebook_agrees_with_its_source(builder, source):
-    assert builder.check(source, NOTEBOOKS / f"{source.stem}.ipynb") == []
+    assert builder.check(source, FOLDER / f"{name(source)}.ipynb") == []
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("source", SOURCES, ids=name)
 def test_a_notebook_reads_as_the_course_reads(builder, source):
     notebook = builder.read_source(source)
     paths = [(cell.id, what) for cell in notebook.cells for what in builder.rules.path_problems(cell.source)]
     assert style_problems(notebook) + paths == []
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("source", SOURCES, ids=name)
 def test_every_picture_is_shown_with_alternative_text(source):
     """A bare picture has none in JupyterLab; `show` puts it inside HTML that has."""
-    notebook = nbformat.read(NOTEBOOKS / f"{source.stem}.ipynb", 4)
+    notebook = nbformat.read(FOLDER / f"{name(source)}.ipynb", 4)
     outputs = [(cell.id, output) for cell in notebook.cells for output in cell.get("outputs", [])]
     bare = {cell_id for cell_id, output in outputs for kind in output.get("data", {}) if kind.startswith("image/")}
     assert bare == set()
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("source", SOURCES, ids=name)
 def test_no_cell_ends_by_chance_in_the_text_of_an_object(source):
     """The last expression of a cell is an explorer or nothing: `model.train()` there prints all its layers."""
-    notebook = nbformat.read(NOTEBOOKS / f"{source.stem}.ipynb", 4)
+    notebook = nbformat.read(FOLDER / f"{name(source)}.ipynb", 4)
     outputs = [(cell.id, output) for cell in notebook.cells for output in cell.get("outputs", [])]
     results = [(cell_id, output.data) for cell_id, output in outputs if output.output_type == "execute_result"]
     assert [cell_id for cell_id, data in results if "text/html" not in data] == []

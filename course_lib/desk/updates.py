@@ -1,0 +1,185 @@
+"""Bring a new edition of the course into the learner's copies; an answer goes with an exercise that moved."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from course_lib.desk import answers
+from course_lib.desk import merge as merging
+from course_lib.desk.copies import base_for, bases, keep_base, new_backup, sweep
+from course_lib.desk.finding import course_notebooks, name_in, notebooks
+from course_lib.desk.notebooks import (
+    DamagedNotebook,
+    Notebook,
+    edition_of,
+    exercise_of,
+    parse_notebook,
+    read_notebook,
+    stamp_of,
+    stamped,
+    strip,
+    validate,
+    write_notebook,
+)
+from course_lib.desk.store import Desk, DeskError, reason
+from course_lib.files import write_atomic
+
+UP_TO_DATE = "up to date"
+UPDATED = "updated"
+NEW = "new"
+
+
+@dataclass
+class Updated:
+    """What `update` did to one notebook."""
+
+    name: str
+    outcome: str
+    merge: merging.Merge | None = None
+    backup: Path | None = None
+    note: str = ""
+
+
+class Moved(NamedTuple):
+    """An exercise that the course now has in another notebook, `home`, and the learner's answer to it."""
+
+    home: str
+    answer: str
+
+
+def update(desk: Desk) -> list[Updated]:
+    """Merge the course's present edition into every notebook of the desk; one with a problem is left as it is."""
+    source = course_notebooks()
+    reports: dict[str, Updated] = {}
+    try:
+        with desk.lock():
+            sweep(desk)
+            backup = new_backup(desk, "update")
+            course = {name_in(source, path): _read(path) for path in notebooks(source)}
+            moved = _moved(desk, course)
+            homes = {one.home for one in moved.values()}
+            for name in sorted(course, key=lambda name: name not in homes):  # an answer arrives before it leaves
+                reports[name] = _update_one(desk, name, course[name], moved, backup)
+    except OSError as problem:
+        done = ", ".join(report.name for report in reports.values()) or "none"
+        raise DeskError(
+            f"The update stopped: {reason(problem)}. Chapters already updated: {done}; the others are as they were. "
+            "Run `course update` again afterwards."
+        ) from problem
+    for path in notebooks(desk.folder):
+        name = name_in(desk.folder, path)
+        if name not in course and bases(desk, name):
+            note = "no longer in the course; your copy was left as it is"
+            reports[name] = Updated(f"{name}.ipynb", "kept", note=note)
+    return [reports[name] for name in (*course, *(name for name in reports if name not in course))]
+
+
+def _read(path: Path) -> Notebook | DamagedNotebook:
+    try:
+        return read_notebook(path)
+    except DamagedNotebook as problem:
+        return problem
+
+
+def _update_one(
+    desk: Desk, name: str, theirs: Notebook | DamagedNotebook, moved: Mapping[str, Moved], backup: Path
+) -> Updated:
+    file = f"{name}.ipynb"
+    target = desk.folder / file
+    if isinstance(theirs, DamagedNotebook):
+        return Updated(file, "failed", note=f"the course's {theirs}; your copy was left as it is")
+    edition = edition_of(theirs)
+    keep_base(desk, name, theirs, edition)
+    for _ in range(5):  # again if an editor saves the notebook meanwhile
+        if not target.exists():
+            fresh = merging.Merge(stamped(theirs, edition))
+            _carry(fresh, name, None, moved)
+            write_notebook(target, fresh.notebook)
+            return Updated(file, NEW, note="`course rescue` puts saved answers into it")
+        before = target.read_bytes()
+        try:
+            mine = parse_notebook(before, target.name)
+            if stamp_of(mine) == edition:
+                return Updated(file, UP_TO_DATE)
+            base = base_for(desk, name, mine)
+            result = merging.merge(base, mine, strip(theirs))
+            _carry(result, name, base, moved)
+            result.notebook["metadata"]["course"] = {"edition": edition}
+            _validate_merge(result.notebook, mine)
+        except DamagedNotebook as problem:
+            return Updated(file, "failed", note=f"your {problem}; it was left as it is, `course rescue` repairs it")
+        write_atomic(backup / file, before)
+        if target.read_bytes() == before:
+            write_notebook(target, result.notebook)
+            unknown = "" if base else "the edition it came from is not known, so every difference counts as yours"
+            return Updated(file, UPDATED, result, backup / file, unknown)
+    return Updated(file, "failed", note="it is being saved all the time; close it in JupyterLab and try again")
+
+
+# -- exercises that moved ----------------------------------------------------------------------------------------------
+
+
+def _exercises(notebook: Notebook) -> Iterator[str]:
+    return (name for cell in notebook["cells"] if (name := exercise_of(cell)) is not None)
+
+
+def _moved(desk: Desk, course: Mapping[str, Notebook | DamagedNotebook]) -> dict[str, Moved]:
+    """Return, by exercise, the answers that must go to another notebook; each is in the history from here on."""
+    readable = {name: theirs for name, theirs in course.items() if not isinstance(theirs, DamagedNotebook)}
+    homes = {exercise_id: name for name, theirs in readable.items() for exercise_id in _exercises(theirs)}
+    there = {(exercise_id, place.name): place for exercise_id, place in answers.all_places(desk)}
+    found: dict[str, Moved] = {}
+    for (exercise_id, name), place in there.items():
+        home = homes.get(exercise_id, name)
+        arrived = there.get((exercise_id, home))
+        if home == name or place.source.strip() == answers.stub(desk, place, exercise_id).strip():
+            continue
+        if arrived is None or place.source.strip() in arrived.source:  # the second: an interrupted update
+            answers.keep(desk, exercise_id, place.source)
+            found[exercise_id] = Moved(home, place.source)
+    # An update that was interrupted between two notebooks that exchange exercises leaves an answer in neither.
+    for exercise_id in homes.keys() - {exercise_id for exercise_id, _ in there}:
+        kept = desk.latest_answer(exercise_id)
+        if kept is not None and _is_new_in(desk, homes[exercise_id], exercise_id):
+            found[exercise_id] = Moved(homes[exercise_id], kept)
+    return found
+
+
+def _is_new_in(desk: Desk, name: str, exercise_id: str) -> bool:
+    """Whether the learner's copy comes from an edition without the exercise: else they took it out themselves."""
+    target = desk.folder / f"{name}.ipynb"
+    mine = _read(target) if target.exists() else None
+    if mine is None or isinstance(mine, DamagedNotebook):
+        return False
+    base = base_for(desk, name, mine)
+    return base is not None and exercise_id not in _exercises(base)
+
+
+def _carry(result: merging.Merge, name: str, base: Notebook | None, moved: Mapping[str, Moved]) -> None:
+    """Put answers into the notebook that their exercise moved to, and take them out of the one that it left."""
+    left = set(_exercises(base)) if base else set()
+    kept = []
+    for cell in result.notebook["cells"]:
+        exercise_id = exercise_of(cell) or ""
+        one = moved.get(exercise_id)
+        if one is not None and one.home == name:
+            cell["source"] = answers.with_check(one.answer, cell["source"], exercise_id)
+            result.events.append((cell["id"], "moved here, with your answer"))
+        elif one is not None and exercise_id in left and cell["source"].strip() in one.answer:
+            result.events = [event for event in result.events if event[0] != cell["id"]]
+            result.events.append((cell["id"], f"moved to {one.home}, and your answer with it"))
+            continue
+        kept.append(cell)
+    result.notebook["cells"] = kept
+
+
+def _validate_merge(merged: Notebook, mine: Notebook) -> None:
+    try:
+        validate(merged)
+    except DamagedNotebook:
+        try:
+            validate(mine)
+        except DamagedNotebook:
+            return  # some editors write what the schema does not allow; the merge did not make it worse
+        raise

@@ -1,0 +1,48 @@
+"""Question: what a deep stack does without residual connections."""
+
+from course_lib.exercises.spec import Question, WrongAnswer
+
+EXERCISE = Question(
+    id="no_residual",
+    title="Twelve layers without residuals",
+    kind="predict",
+    what="""Take twelve encoder layers with LayerNorm and fresh Xavier weights, and remove the residual connections:
+each sublayer's output is normed and passed on, nothing is added. Eleven random tokens go through. What
+will the next cells show?""",
+    why="What goes wrong without residuals decides what you look for when a deep model does not train.",
+    difficulty=3,
+    minutes=4,
+    right="b",
+    choices={
+        "a": "The gradient that arrives at the input is almost zero.",
+        "b": "All eleven tokens come out as nearly the same vector, and the gradient has its usual size.",
+        "c": "The outputs grow from layer to layer until they overflow.",
+        "d": "Nothing unusual: norms alone keep tokens and gradients in order.",
+    },
+    wrong=[
+        WrongAnswer(
+            "a",
+            "what happens without residuals and without norms",
+            "What does a norm do to the size of what passes through it, forward and backward?",
+        ),
+        WrongAnswer(
+            "c",
+            "what happens with residuals and without norms",
+            "Can the output of a LayerNorm grow, whatever goes in?",
+        ),
+        WrongAnswer(
+            "d",
+            "true of the sizes, not of the differences between tokens",
+            "Fresh attention is nearly even: what is the mean of all tokens, seen from each of them?",
+        ),
+    ],
+    hints=(
+        "Fresh attention weights are nearly equal: what does each token receive, and what else does it keep?",
+        "A norm sets the length of each vector right again. It does nothing about vectors that all point the same way.",
+        "tokens = [mean + small_difference_1, mean + small_difference_2]\nafter_one_layer = [mean, ____]",
+    ),
+    explanation="""Each fresh attention layer gives every token nearly the same average. With a residual connection a
+token keeps itself and adds the average; without one only the average is left, and after a few layers all tokens point
+the same way. The norms keep both vectors and gradients at their usual size, so nothing vanishes except the
+differences. (Dong et al. 2021 prove that pure attention loses rank doubly exponentially with depth.)""",
+)
