@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from course_lib.config import TransformerConfig
 from course_lib.norms import NormKind
-from course_lib.positions import SCHEMES, Place
+from course_lib.positions import SCHEMES
 
 Architecture = Literal["decoder", "encoder", "encoder-decoder"]
 
@@ -77,22 +77,16 @@ def _norm_weights(kind: NormKind, width: int) -> int:
 
 
 def _count_stack(count: Counter[str], config: TransformerConfig, n_layers: int, n_attentions: int) -> None:
-    """Add the layers, the final norm and a table of relative positions."""
+    """Add the layers and the final norm."""
     count["attention"] += n_layers * n_attentions * attention_parameters(config)
     count["feed-forward"] += n_layers * feed_forward_parameters(config)
     n_norms = n_layers * (n_attentions + 1) + config.has_final_norm
     count["norms"] += n_norms * norm_parameters(config)
-    count["positions"] += _position_weights(config, "queries and keys", "scores")
-
-
-def _position_weights(config: TransformerConfig, *places: Place) -> int:
-    scheme = SCHEMES[config.positions]
-    return scheme.n_weights(config) if scheme.acts_on in places else 0
 
 
 def _count_embedding(count: Counter[str], config: TransformerConfig, V: int) -> None:
-    """Add a table of V token vectors, learned positions and the norm after them."""
+    """Add a table of V token vectors, the weights of the position scheme and the norm after them."""
     count["token tables"] += (V + config.n_token_types) * config.d_model
-    count["positions"] += _position_weights(config, "input")
+    count["positions"] += SCHEMES[config.positions].n_weights(config)  # one copy, here or in the stack
     if config.embedding_norm:
         count["norms"] += norm_parameters(config)
