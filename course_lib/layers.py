@@ -14,7 +14,7 @@ from course_lib.checks import check_choice, check_integer, check_integers, check
 from course_lib.config import Activation, NormPlace, TransformerConfig
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.norms import build_norm
-from course_lib.positions import PositionScheme
+from course_lib.position_scheme import PositionScheme
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,

@@ -15,7 +15,7 @@ LINES = 400
 FLOORS = [
     {"checks", "files", "masks", "norms", "testing", "data", "viz"},
     # layers read the config, so it lies here
-    {"attention", "multi_head", "cache", "layers", "positions", "rotary_scaling", "config"},
+    {"attention", "multi_head", "cache", "layers", "position_scheme", "positions", "rotary_scaling", "config"},
     {"encoder", "decoder", "transformer"},
     {"generation", "variants"},
     {"training", "scaling"},
@@ -34,7 +34,8 @@ ONLY = {
     "files": set(),
     "masks": {"checks"},
     "norms": {"checks"},
-    "positions": {"checks", "rotary_scaling"},
+    "position_scheme": set(),
+    "positions": {"checks", "position_scheme", "rotary_scaling"},
     "rotary_scaling": set(),
     "testing": set(),
     "data": {"checks", "files"},
