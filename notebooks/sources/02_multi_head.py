@@ -727,7 +727,7 @@ def train_induction(n_layers, steps=250, seed=0):
         if step % 25 == 0:
             history.append((step, *measure(model)))
         tokens, _ = repeated(32, 8, 12, generator)
-        scores = model(tokens)
+        scores, _ = scores_and_maps(model, tokens)
         loss = F.cross_entropy(scores[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())  # (B, T, V) -> (B T, V)
         optimizer.zero_grad()
         loss.backward()
@@ -925,7 +925,8 @@ def train_text(n_heads, steps=250, seed=0):
     optimizer = torch.optim.Adam(reader.parameters(), lr=5e-3)
     for _ in range(steps):
         tokens, targets = windows(0, cut, 16, generator)
-        loss = F.cross_entropy(reader(tokens).flatten(0, 1), targets.flatten())
+        scores, _ = scores_and_maps(reader, tokens)
+        loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
