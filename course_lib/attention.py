@@ -31,9 +31,10 @@ __all__ = [
     "Options",
     "QKVProjection",
     "SelfAttention",
-    "attend",
     "check_inputs",
     "check_mask_and_bias",
+    "explicit_attention",
+    "fused_attention",
     "record_weights",
     "scaled_dot_product_attention",
 ]
@@ -131,27 +132,13 @@ def scaled_dot_product_attention(
         raise ValueError("return_weights: the fused backend never forms the weights; use backend='explicit'")
     options = Options(mask, causal, 1 / math.sqrt(query.size(-1)) if scale is None else scale, dropout, bias)
     if backend == "explicit" or return_weights:
-        output, weights = _explicit(query, key, value, options)
+        output, weights = explicit_attention(query, key, value, options)
         return (output, weights) if return_weights else output
-    return _fused(query, key, value, options)
+    return fused_attention(query, key, value, options)
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, options: Options, recorder: Callable[[Tensor], None] | None = None
-) -> Tensor:
-    """The same for the modules of this package, which have checked their inputs.
-
-    Fused, or step by step where a recorder asks for the weights; see `record_weights`.
-    """
-    if recorder is None:
-        return _fused(query, key, value, options)
-    output, weights = _explicit(query, key, value, options)
-    recorder(weights)
-    return output
-
-
-def _explicit(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, Tensor]:
-    """The formula, step by step."""
+def explicit_attention(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+    """The formula, step by step, of inputs that were checked: the output (..., T, E') and the weights (..., T, S)."""
     mask, causal, scale, dropout, bias = options
     scores = (query * scale) @ key.transpose(-2, -1)  # (..., T, E) @ (..., E, S) -> (..., T, S)
     if bias is not None:
@@ -167,8 +154,8 @@ def _explicit(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tu
     return dropped @ value, weights  # (..., T, S) @ (..., S, E') -> (..., T, E')
 
 
-def _fused(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
-    """The same through torch's kernel, which picks the fastest implementation for the device."""
+def fused_attention(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
+    """The output alone, by torch's kernel, which picks the fastest implementation for the device."""
     mask, causal, scale, dropout, bias = options
     T, S = query.size(-2), key.size(-2)
     if causal and T == 1:
@@ -246,24 +233,30 @@ def check_mask_and_bias(query: Tensor, key: Tensor, mask: Tensor | None, bias: T
 
 
 class Attention(nn.Module):
-    """What all modules that attend share: the place where `record_weights` hangs a recorder.
+    """What every module that attends shares: two forms of attention, both of inputs that were checked.
 
-    A module with a recorder gives it the weights (B, H, T, S) of each pass, before dropout.
+    It calls `attend`; `record_weights` puts `explicit` in its place for a while, and keeps the weights.
     """
 
-    recorder: Callable[[Tensor], None] | None = None
+    attend: Callable[[Tensor, Tensor, Tensor, Options], Tensor] = staticmethod(fused_attention)
+    explicit: Callable[[Tensor, Tensor, Tensor, Options], tuple[Tensor, Tensor]] = staticmethod(explicit_attention)
 
 
 class _Recorder:
-    """Keeps the weights of one module under its name, and passes them on to the recorder of a block around this one."""
+    """The explicit form of one module: keeps the weights under its name, in this block and in those around it."""
 
-    def __init__(self, maps: dict[str, Tensor], name: str, outer: Callable[[Tensor], None] | None) -> None:
-        self.maps, self.name, self.outer = maps, name, outer
+    def __init__(self, part: Attention, maps: dict[str, Tensor], name: str) -> None:
+        self.explicit, self.outer, self.maps, self.name = part.explicit, part.attend, maps, name
 
-    def __call__(self, weights: Tensor) -> None:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
+        output, weights = self.explicit(query, key, value, options)
+        self.keep(weights)
+        return output
+
+    def keep(self, weights: Tensor) -> None:
         self.maps[self.name] = weights
-        if self.outer is not None:
-            self.outer(weights)
+        if isinstance(self.outer, _Recorder):
+            self.outer.keep(weights)
 
 
 @contextmanager
@@ -285,15 +278,20 @@ def record_weights(module: nn.Module) -> Iterator[dict[str, Tensor]]:
         inner = getattr(part, "inner", None)
         if inner is not None and not isinstance(inner, Attention):
             raise ValueError(f"module: {f'{name}.inner'.lstrip('.')} is a {type(inner).__name__}, not an `Attention`")
-    outer = {name: part.recorder for name, part in attentions.items()}
-    for name, part in attentions.items():
-        # What attends inside a `MultiHeadAttention` reports under the name of the latter.
-        part.recorder = _Recorder(maps, name.removesuffix("inner").removesuffix("."), part.recorder)
+    # What attends inside a `MultiHeadAttention` reports under the name of the latter.
+    recorders = {
+        part: _Recorder(part, maps, name.removesuffix("inner").removesuffix(".")) for name, part in attentions.items()
+    }
+    for part, recorder in recorders.items():
+        part.attend = recorder
     try:
         yield maps
     finally:
-        for name, part in attentions.items():
-            part.recorder = outer[name]
+        for part, recorder in recorders.items():
+            if isinstance(recorder.outer, _Recorder):
+                part.attend = recorder.outer
+            else:
+                del part.attend  # that of the class again
 
 
 class QKVProjection(nn.Module):
@@ -362,7 +360,7 @@ class _SingleHead(Attention):
         check_mask_and_bias(query, key, mask, None)
         dropout = self.dropout if self.training else 0.0
         options = Options(mask, self.causal, 1 / math.sqrt(query.size(-1)), dropout)
-        return attend(query, key, value, options, self.recorder)
+        return self.attend(query, key, value, options)
 
 
 class SelfAttention(_SingleHead):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.attention import Attention, Options, attend, check_mask_and_bias
+from course_lib.attention import Attention, Options, check_mask_and_bias, fused_attention
 from course_lib.cache import KVCache
 from course_lib.checks import check_integer, check_probability
 from course_lib.masks import combine_masks, sliding_window_mask
@@ -161,23 +161,30 @@ class MultiHeadAttention(Attention):
                 first call fills it and later ones reuse it, without a look at `context`.
         """
         self._check(x, context, rotation, cache)
-        query, key, value = self._project(x, context, cache)
-        if rotation is not None:
-            # Keys are turned before they are stored: the turn depends on nothing but their own position.
-            query, key = apply_rotary(query, rotation), apply_rotary(key, rotation)
-        if cache is not None:
-            if context is None or cache.length == 0:
-                key, value = cache.append(key, value)
-            if mask is not None and cache.window is not None and mask.size(-1) == cache.length:
-                mask = mask[..., -key.size(2) :]  # the positions that the cache still has
-        if self.window is not None and key.size(2) > self.window:
-            near = sliding_window_mask(x.size(1), key.size(2), window=self.window, causal=causal, device=x.device)
+        query, key, value = self._project(x, context, rotation, cache)
+        (B, H, T, E), S, dtype = query.shape, key.size(2), query.dtype
+        if cache is not None and cache.window is not None and mask is not None and mask.size(-1) == cache.length:
+            mask = mask[..., -S:]  # the positions that the cache still has
+        if self.window is not None and self.window < S:
+            near = sliding_window_mask(T, S, window=self.window, causal=causal, device=x.device)
             mask, causal = combine_masks(mask, near), False
-        heads = self._attend(query, key, value, mask, causal, bias)
-        return self.output(merge_heads(heads))
+        query = query.to(key.dtype)  # a cache may keep another one
+        if bias is not None and bias.is_floating_point():
+            bias = bias.to(query.dtype)  # tables of positions stay float32 under autocast
+        check_mask_and_bias(query, key, mask, bias)
+        scale = 1 / math.sqrt(E) if self.scale is None else self.scale
+        options = Options(mask, causal, scale, self.dropout if self.training else 0.0, bias)
+        if self.inner is None:
+            heads = self.attend(*self._grouped(query, key, value, options)).reshape(B, H, T, E)
+        else:
+            key, value = (repeat_heads(part, H // self.n_kv_heads) for part in (key, value))
+            heads = self.inner(query, key, value, **{**options._asdict(), "scale": self.scale})
+        return self.output(merge_heads(heads.to(dtype)))
 
-    def _project(self, x: Tensor, context: Tensor | None, cache: KVCache | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, T, E) of x, keys and values (B, G, S, E) of the context."""
+    def _project(
+        self, x: Tensor, context: Tensor | None, rotation: Rotation | None, cache: KVCache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, H, T, E) of x; keys and values (B, G, S, E) of the context and of the cache."""
         H, G = self.n_heads, self.n_kv_heads
         if context is None and self.fused:
             query, key, value = split_heads(self.qkv(x), H + 2 * G).split([H, G, G], dim=1)  # (B, H + 2 G, T, E), cut
@@ -187,7 +194,11 @@ class MultiHeadAttention(Attention):
             context = x if context is None else context
             query = split_heads(self._linear("query", x), H)
             key, value = split_heads(self._linear("key", context), G), split_heads(self._linear("value", context), G)
-        return self.query_norm(query), self.key_norm(key), value
+        query, key = self.query_norm(query), self.key_norm(key)
+        if rotation is not None:
+            # Keys are turned before they are stored: the turn depends on nothing but their own position.
+            query, key = apply_rotary(query, rotation), apply_rotary(key, rotation)
+        return (query, key, value) if cache is None else (query, *cache.append(key, value))
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
         """One of the projections by itself: "query", "key" or "value"."""
@@ -197,30 +208,18 @@ class MultiHeadAttention(Attention):
         bias = None if self.qkv.bias is None else self.qkv.bias.split(self._widths)[which]
         return F.linear(x, self.projection_weights()[which], bias)
 
-    def _attend(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, bias: Tensor | None
-    ) -> Tensor:
-        """Attend in each head: (B, H, T, E), (B, G, S, E) twice -> (B, H, T, E)."""
-        B, H, T, E = query.shape
-        G, share = self.n_kv_heads, H // self.n_kv_heads
-        dtype, query = query.dtype, query.to(key.dtype)  # a cache may keep another one
-        if bias is not None and bias.is_floating_point():
-            bias = bias.to(query.dtype)  # tables of positions stay float32 under autocast
-        dropout = self.dropout if self.training else 0.0
-        if self.inner is not None:
-            key, value = repeat_heads(key, share), repeat_heads(value, share)
-            options = {"mask": mask, "causal": causal, "scale": self.scale, "dropout": dropout, "bias": bias}
-            return self.inner(query, key, value, **options).to(dtype)
-        check_mask_and_bias(query, key, mask, bias)
-        if share > 1 and T == 1 and self.recorder is None:
-            # In decoding, the heads of a group stand in as the queries of one: no copy of the cached keys.
-            query = query.reshape(B, G, share, E)  # (B, H, 1, E) -> (B, G, H / G, E)
-            mask, bias, causal = _fold(mask, G, share), _fold(bias, G, share), False
-        else:
-            key, value = repeat_heads(key, share), repeat_heads(value, share)
-        scale = 1 / math.sqrt(E) if self.scale is None else self.scale
-        heads = attend(query, key, value, Options(mask, causal, scale, dropout, bias), self.recorder)
-        return heads.reshape(B, H, T, E).to(dtype)  # from (B, G, H / G, E) if folded
+    def _grouped(
+        self, query: Tensor, key: Tensor, value: Tensor, options: Options
+    ) -> tuple[Tensor, Tensor, Tensor, Options]:
+        """The same with as many heads of keys and values as of queries."""
+        (B, H, T, E), G = query.shape, key.size(1)
+        share = H // G
+        if share == 1 or T > 1 or self.attend is not fused_attention:  # recorded weights have a row for each head
+            return query, repeat_heads(key, share), repeat_heads(value, share), options
+        # In decoding, the heads of a group stand in as the queries of one: no copy of the cached keys.
+        mask, bias = _fold(options.mask, G, share), _fold(options.bias, G, share)
+        query = query.reshape(B, G, share, E)  # (B, H, 1, E) -> (B, G, H / G, E)
+        return query, key, value, options._replace(mask=mask, bias=bias, causal=False)
 
     def _check(self, x: Tensor, context: Tensor | None, rotation: Rotation | None, cache: KVCache | None) -> None:
         if x.dim() != 3 or x.size(-1) != self.d_model or x.size(1) == 0:

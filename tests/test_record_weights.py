@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib.attention import SelfAttention, record_weights
+from course_lib.attention import Attention, SelfAttention, record_weights
 from course_lib.generation import generate
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
@@ -20,7 +20,7 @@ def model(kind=LanguageModel, **changes):
 
 
 def recorders(module):
-    return [part.recorder for part in module.modules() if hasattr(part, "recorder")]
+    return [vars(part).get("attend") for part in module.modules() if isinstance(part, Attention)]
 
 
 def test_names_in_the_order_of_the_pass():

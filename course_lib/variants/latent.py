@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from course_lib.attention import Attention, Options, attend, check_mask_and_bias
+from course_lib.attention import Attention, Options, check_mask_and_bias
 from course_lib.cache import KVCache
 from course_lib.checks import check_integer, check_probability
 from course_lib.encoder import Stack
@@ -139,7 +139,7 @@ class LatentAttention(Attention):
         check_mask_and_bias(query, key, mask, bias)
         scale = (self.d_head + self.d_rotary) ** -0.5  # that of the plain form in both
         dropout = self.dropout if self.training else 0.0
-        heads = attend(query, key, value, Options(mask, causal, scale, dropout, bias), self.recorder)
+        heads = self.attend(query, key, value, Options(mask, causal, scale, dropout, bias))
         if absorbed:
             heads = heads.to(dtype) @ to_value.mT  # (B, H, T, C) @ (H, C, E) -> (B, H, T, E)
         return self.output(merge_heads(heads))

@@ -8,7 +8,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from course_lib.attention import Attention, Options, attend, check_inputs
+from course_lib.attention import Attention, Options, check_inputs, explicit_attention
 
 
 class EfficientAttention(Attention):
@@ -57,16 +57,17 @@ class EfficientAttention(Attention):
         if mask is not None and not self.takes_any_mask and (mask.dim() != 4 or mask.size(-2) != 1):
             raise ValueError(f"mask: {name} hides keys from all queries alike, expected (B, 1, 1, S), got {mask.shape}")
         options = Options(mask, causal, query.size(-1) ** -0.5 if scale is None else scale, dropout, bias)
-        if self.recorder is None:
-            return self.attend(query, key, value, options)
-        weights = self.weights(query, key, options)
-        self.recorder(weights)
-        dropped = torch.dropout(weights, dropout, True) if dropout > 0 else weights
-        return dropped @ value  # (B, H, T, S) @ (B, H, S, E') -> (B, H, T, E')
+        return self.attend(query, key, value, options)
 
     @abstractmethod
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """The efficient form, of arguments that were checked."""
+
+    def explicit(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+        """The same by its weights, for passes that are recorded: the output and the weights."""
+        weights = self.weights(query, key, options)
+        dropped = torch.dropout(weights, options.dropout, True) if options.dropout > 0 else weights
+        return dropped @ value, weights  # (B, H, T, S) @ (B, H, S, E') -> (B, H, T, E')
 
     @abstractmethod
     def weights(self, query: Tensor, key: Tensor, options: Options) -> Tensor:
@@ -75,6 +76,4 @@ class EfficientAttention(Attention):
 
 def softmax_weights(query: Tensor, key: Tensor, options: Options) -> Tensor:
     """The weights (B, H, T, S) of plain attention, before dropout."""
-    found: list[Tensor] = []
-    attend(query, key, key, options._replace(dropout=0.0), found.append)
-    return found[0]
+    return explicit_attention(query, key, key, options._replace(dropout=0.0))[1]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_lib.attention import Options, attend
+from course_lib.attention import Options, fused_attention
 
 
 def to_blocks(x: Tensor, size: int) -> Tensor:
@@ -35,7 +35,7 @@ def attend_in_blocks(
     hidden = torch.zeros(visible.shape, dtype=query.dtype, device=query.device)
     hidden = hidden.masked_fill(~(visible | empty), -torch.inf)
     scores_bias = hidden if bias is None else hidden + bias
-    output = attend(query, key, value, Options(None, False, scale, dropout, scores_bias))
+    output = fused_attention(query, key, value, Options(None, False, scale, dropout, scores_bias))
     return output.masked_fill(empty, 0.0)
 
 

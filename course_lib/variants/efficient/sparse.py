@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from course_lib.attention import Options, attend
+from course_lib.attention import Options, fused_attention
 from course_lib.checks import check_choice, check_integer
 from course_lib.masks import combine_masks
 from course_lib.variants.efficient.base import EfficientAttention, softmax_weights
@@ -83,12 +83,12 @@ class SparseAttention(EfficientAttention):
             raise ValueError(f"query: expected as many queries as keys for backend 'blocks', got T={T}, S={S}")
         if self.backend == "dense" or T != S or (self.backend == "auto" and work >= S):
             mask = self._full_mask(query, key, mask, causal)
-            return attend(query, key, value, options._replace(mask=mask, causal=False))
+            return fused_attention(query, key, value, options._replace(mask=mask, causal=False))
         output = self._by_blocks(query, key, value, index, used, options)
         g = min(self.n_global, S)
         if g and not causal:  # global queries see everything: full rows
             some = options._replace(mask=_first_rows(mask, g), bias=_first_rows(bias, g))
-            rows = attend(query[..., :g, :], key, value, some)
+            rows = fused_attention(query[..., :g, :], key, value, some)
             output = torch.cat([rows, output[..., g:, :]], dim=-2)
         return output
 
