@@ -70,7 +70,8 @@ class HierarchicalAttention(EfficientAttention):
         """Each key's share of its cell's weight: the output for values that are the unit vectors."""
         S = key.size(-2)
         units = torch.eye(S, dtype=key.dtype, device=key.device).expand(*key.shape[:-2], S, S)
-        return self.attend(query, key, units, options._replace(dropout=0.0))
+        # The form of the class: that of the module may be recorded, by these very weights.
+        return HierarchicalAttention.attend(self, query, key, units, options._replace(dropout=0.0))
 
     def _from_the_end(self, query: Tensor, S: int) -> Tensor:
         """The queries at the last positions of S, zeros before."""
