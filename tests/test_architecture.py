@@ -77,16 +77,13 @@ LATE = {
     "exercises": "a list of exercises is read without torch, and an alternative shows its import to the learner",
 }
 
-# To be gone: imports that go up or round, or that are late without need; who removes them.
-LEFT_UP: dict[tuple[str, str], str] = {}
+# To be gone: imports that go round, or that are late without need; who removes them.
 LEFT_ROUND = {
     ("attention", "cache"): "maps",
     ("attention", "multi_head"): "maps",
 }
 LEFT_LATE = {
     "attention": "maps",
-    "desk.doctor": "desk",
-    "desk.store": "desk",
 }
 
 
@@ -181,7 +178,7 @@ def test_imports_only_go_down(name):
         if not ours(other) or room(other) == room(name):
             continue
         assert room(name), f"course_lib/__init__.py imports {other}; the package itself loads nothing"
-        if not room(other) or (inside(name), inside(other)) in LEFT_UP:
+        if not room(other):
             continue
         floor = FLOOR["commands"] if name == DOOR else FLOOR[room(name)]
         assert FLOOR[room(other)] <= floor, f"{name}:{line} imports {other}, which stands above it"

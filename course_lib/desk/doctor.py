@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from course_lib.desk.finding import course_notebooks, name_in, notebooks, saving_is_off
 from course_lib.desk.notebooks import DamagedNotebook, edition_of, read_notebook, stamp_of
 from course_lib.desk.store import Desk, DeskError, reason
@@ -75,30 +77,19 @@ def _python() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     """The dependencies that the installed package declares, so that this list is kept in one place."""
-    from re import match
-
     wrong, seen = [], []
-    for line in importlib.metadata.requires("course-lib") or []:
-        found = match(r"[A-Za-z0-9._-]+", line)
-        if found is None or "extra ==" in line:
-            continue
-        name = found.group()
+    for requirement in map(Requirement, importlib.metadata.requires("course-lib") or []):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue  # for tests, or for another system
         try:
-            version = importlib.metadata.version(name)
+            version = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            wrong.append(f"{name} is missing")
+            wrong.append(f"{requirement.name} is missing")
             continue
-        seen.append(f"{name} {version}")
-        if (bound := match(r"[A-Za-z0-9._-]+>=([0-9.]+)", line)) and _older(version, bound.group(1)):
-            wrong.append(f"{name} {version} is older than {bound.group(1)}")
+        seen.append(f"{requirement.name} {version}")
+        if not requirement.specifier.contains(version, prereleases=True):
+            wrong.append(f"{requirement.name} {version} is not {requirement.specifier}")
     yield Finding("packages", not wrong, "; ".join(wrong) or ", ".join(seen), "Run `make setup` again.")
-
-
-def _older(version: str, bound: str) -> bool:
-    def numbers(text: str) -> list[int]:
-        return [int(part) for part in text.split("+")[0].split(".") if part.isdecimal()]
-
-    return numbers(version) < numbers(bound)
 
 
 def _torch() -> Iterator[Finding]:

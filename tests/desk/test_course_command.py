@@ -333,6 +333,20 @@ def test_doctor(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "2 things to repair" in output
 
 
+def test_the_doctor_reads_the_ranges_of_the_dependencies(monkeypatch: pytest.MonkeyPatch) -> None:
+    declared = [
+        "numpy>=999",
+        "no-such-package>=1",
+        "pytest>=1",
+        "torch>=999; extra == 'test'",
+        "rich<1; python_version < '3'",
+    ]
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: declared)
+    (found,) = [one for one in examine(None, network_seconds=0.01, kernel=False) if one.what == "packages"]
+    assert not found.ok
+    assert re.fullmatch(r"numpy [\d.]+ is not >=999; no-such-package is missing", found.value)
+
+
 def test_the_doctor_survives_a_broken_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Any:
         raise ImportError("libtorch is gone")
