@@ -71,6 +71,12 @@ def check_integers(name: str, tensor: object, what: str = "integers") -> None:
         _refuse(TypeError, name, f"a tensor of {what}", kind(tensor))
 
 
+def check_vectors(name: str, x: Tensor, width: int, length: str = "T") -> None:
+    """Refuse what is not (B, T, width) with T of at least 1; `length` is the letter to say for T."""
+    if x.dim() != 3 or x.size(1) == 0 or x.size(2) != width:
+        _refuse(ValueError, name, f"(B, {length}, {width}) with {length} of at least 1", str(tuple(x.shape)))
+
+
 def check_mask(name: str, mask: object) -> None:
     """Refuse what is not a boolean tensor."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.cache import DecoderCache, LayerCache
+from course_lib.checks import check_vectors
 from course_lib.config import TransformerConfig
 from course_lib.encoder import Stack
 from course_lib.layers import (
@@ -118,7 +119,7 @@ class TransformerDecoder(Stack):
             positions: integers (T,) or (B, T) for rotary positions; those after the cache unless given.
             cache: from `new_cache`; read and extended.
         """
-        self.check(x)
+        check_vectors("x", x, self.config.d_model)
         if cache is not None and len(cache.layers) != len(self.layers):
             raise ValueError(f"cache: expected {len(self.layers)} layers, got {len(cache.layers)}")
         T = x.size(1)

@@ -6,6 +6,7 @@ Shapes: B batch, T positions, H heads, D model width. Source: Vaswani et al. 201
 import torch
 from torch import Tensor, nn
 
+from course_lib.checks import check_vectors
 from course_lib.config import TransformerConfig
 from course_lib.layers import (
     build_attention,
@@ -83,11 +84,6 @@ class Stack(nn.Module):
             positions = torch.arange(offset, offset + T, device=x.device)
         return self.positions(positions), None
 
-    def check(self, x: Tensor) -> None:
-        """Refuse what is not a batch of sequences of vectors."""
-        if x.dim() != 3 or x.size(1) == 0 or x.size(2) != self.config.d_model:
-            raise ValueError(f"x: expected (B, T, D={self.config.d_model}), T of at least 1, got {tuple(x.shape)}")
-
 
 class TransformerEncoder(Stack):
     """A stack of encoder layers over vectors (B, T, D); `config.n_encoder_layers` of them.
@@ -100,13 +96,7 @@ class TransformerEncoder(Stack):
         super().__init__(config, layers, bidirectional=True)
         init_weights(self, config, n_residuals=2 * len(layers))
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mask: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, *, mask: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
         """Encode: (B, T, D) -> (B, T, D).
 
         Args:
@@ -114,7 +104,7 @@ class TransformerEncoder(Stack):
             mask: boolean, True = may attend, (T, T) or broadcastable to (B, H, T, T); padding is (B, 1, 1, T).
             positions: integers (T,) or (B, T) for rotary positions, 0, 1, ... unless given.
         """
-        self.check(x)
+        check_vectors("x", x, self.config.d_model)
         rotation, bias = self.position_inputs(x, positions, 0, x.size(1))
         for layer in self.layers:
             x = layer(x, mask=mask, rotation=rotation, bias=bias)

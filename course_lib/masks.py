@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from course_lib.checks import check_integer, check_integers, check_mask
+
 
 def causal_mask(T: int, S: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
     """Let each query see itself and what came before: bool (T, S), S = T unless given.
@@ -17,7 +19,6 @@ def causal_mask(T: int, S: int | None = None, *, device: torch.device | str | No
     cache of S - T earlier keys this is the right mask for T new queries. With T > S the first T - S queries see
     nothing. Source: Vaswani et al. 2017, section 3.2.3.
     """
-    T, S = _size("T", T), _size("S", T if S is None else S)
     return _offsets(T, S, device) >= 0
 
 
@@ -34,9 +35,7 @@ def sliding_window_mask(
     With causal=False the window reaches as far to the right: window - 1 keys on either side.
     Source: Beltagy et al. 2020 (Longformer), section 3.1.
     """
-    T, S = _size("T", T), _size("S", T if S is None else S)
-    if _size("window", window) < 1:
-        raise ValueError(f"window: expected an integer of at least 1, got {window}")
+    check_integer("window", window)
     offsets = _offsets(T, S, device)
     return (offsets >= 0) & (offsets < window) if causal else offsets.abs() < window
 
@@ -46,10 +45,9 @@ def prefix_mask(T: int, S: int | None = None, *, prefix: int, device: torch.devi
 
     Source: Raffel et al. 2020 (T5), section 3.2.1, figure 4.
     """
-    T, S = _size("T", T), _size("S", T if S is None else S)
-    if _size("prefix", prefix) > S:
-        raise ValueError(f"prefix: expected an integer from 0 to S={S}, got {prefix}")
-    return (_offsets(T, S, device) >= 0) | (torch.arange(S, device=device) < prefix)
+    offsets = _offsets(T, S, device)
+    check_integer("prefix", prefix, 0, offsets.size(1))
+    return (offsets >= 0) | (torch.arange(offsets.size(1), device=device) < prefix)
 
 
 def padding_mask(tokens: Tensor, pad_id: int) -> Tensor:
@@ -57,8 +55,7 @@ def padding_mask(tokens: Tensor, pad_id: int) -> Tensor:
 
     The two axes of length 1 stand for heads and queries. Without them, (B, S) would be read as (T, S) when B = T.
     """
-    if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.dtype == torch.bool:
-        raise TypeError(f"tokens: expected a tensor of integer token ids, got {_kind(tokens)}")
+    check_integers("tokens", tokens, "integer token ids")
     if tokens.dim() != 2:
         raise ValueError(f"tokens: expected shape (B, S), got {tuple(tokens.shape)}")
     if isinstance(pad_id, bool) or not isinstance(pad_id, int):
@@ -71,16 +68,12 @@ def length_mask(lengths: Tensor | Sequence[int], S: int, *, device: torch.device
 
     Raises ValueError if a length given as plain integers is outside 0..S; a tensor of lengths is not read back.
     """
-    S = _size("S", S)
+    check_integer("S", S, 0)
     if not isinstance(lengths, Tensor):
         for length in lengths:
-            if isinstance(length, bool) or not isinstance(length, int):
-                raise TypeError(f"lengths: expected integers, got {type(length).__name__} {length!r}")
-            if not 0 <= length <= S:
-                raise ValueError(f"lengths: expected values from 0 to S={S}, got {length}")
+            check_integer("lengths", length, 0, S)
         lengths = torch.tensor(list(lengths), dtype=torch.long, device=device)
-    if lengths.is_floating_point() or lengths.dtype == torch.bool:
-        raise TypeError(f"lengths: expected integers, got {lengths.dtype}")
+    check_integers("lengths", lengths)
     if lengths.dim() != 1:
         raise ValueError(f"lengths: expected shape (B,), got {tuple(lengths.shape)}")
     mask = torch.arange(S, device=lengths.device) < lengths[:, None]  # (B, S)
@@ -92,8 +85,7 @@ def document_mask(documents: Tensor) -> Tensor:
 
     It hides nothing later: combine it with `causal`. Documents lie in one piece each; see `course_lib.data.pack`.
     """
-    if not isinstance(documents, Tensor) or documents.is_floating_point() or documents.dtype == torch.bool:
-        raise TypeError(f"documents: expected a tensor of integers, got {_kind(documents)}")
+    check_integers("documents", documents)
     if documents.dim() != 2:
         raise ValueError(f"documents: expected shape (B, T), got {tuple(documents.shape)}")
     return (documents[:, :, None] == documents[:, None, :])[:, None]  # (B, T, T) -> (B, 1, T, T)
@@ -108,8 +100,7 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
     for number, mask in enumerate(masks):
         if mask is None:
             continue
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            raise TypeError(f"masks[{number}]: expected a boolean mask (True = may attend), got {_kind(mask)}")
+        check_mask(f"masks[{number}]", mask)
         if combined is None:
             combined = mask
             continue
@@ -124,19 +115,10 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
     return combined
 
 
-def _offsets(T: int, S: int, device: torch.device | str | None) -> Tensor:
+def _offsets(T: int, S: int | None, device: torch.device | str | None) -> Tensor:
     """How far each key lies before each query when the last query stands on the last key: int (T, S)."""
+    S = T if S is None else S
+    check_integer("T", T, 0)
+    check_integer("S", S, 0)
     queries = torch.arange(T, device=device)[:, None] + (S - T)  # (T, 1)
     return queries - torch.arange(S, device=device)  # (T, S)
-
-
-def _size(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
-        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
-    if value < 0:
-        raise ValueError(f"{name}: expected a size of at least 0, got {value}")
-    return value
-
-
-def _kind(value: object) -> str:
-    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from course_lib.attention import Attention, Options, check_mask_and_bias, fused_attention
 from course_lib.cache import KVCache
-from course_lib.checks import check_integer, check_probability
+from course_lib.checks import check_integer, check_probability, check_vectors
 from course_lib.masks import combine_masks, sliding_window_mask
 from course_lib.norms import NormKind, build_norm
 from course_lib.positions import Rotation, apply_rotary
@@ -222,13 +222,9 @@ class MultiHeadAttention(Attention):
         return query, key, value, options._replace(mask=mask, bias=bias, causal=False)
 
     def _check(self, x: Tensor, context: Tensor | None, rotation: Rotation | None, cache: KVCache | None) -> None:
-        if x.dim() != 3 or x.size(-1) != self.d_model or x.size(1) == 0:
-            raise ValueError(f"x: expected (B, T, D={self.d_model}) with T of at least 1, got {tuple(x.shape)}")
+        check_vectors("x", x, self.d_model)
         if context is not None:
-            if context.dim() != 3 or context.size(-1) != self.d_context or context.size(1) == 0:
-                raise ValueError(
-                    f"context: expected (B, S, {self.d_context}) with S of at least 1, got {tuple(context.shape)}"
-                )
+            check_vectors("context", context, self.d_context, "S")
             if context.size(0) != x.size(0):
                 raise ValueError(f"context: expected batch B={x.size(0)} like x, got {context.size(0)}")
             if self.window is not None:

@@ -187,7 +187,7 @@ def test_autocast_runs_in_bfloat16():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda e, x: e(x[0]), ValueError, r"x: expected \(B, T, D=12\), T of at least 1, got \(7, 12\)"),
+        (lambda e, x: e(x[0]), ValueError, r"x: expected \(B, T, 12\) with T of at least 1, got \(7, 12\)"),
         (lambda e, x: e(x[:, :0]), ValueError, r"x: expected .* got \(3, 0, 12\)"),
         (lambda e, x: e(x[..., :5]), ValueError, r"x: expected .* got \(3, 7, 5\)"),
         (lambda e, x: e(x, mask=torch.ones(B, T).bool()), ValueError, r"mask: expected shape \(T, S\)=\(7, 7\)"),

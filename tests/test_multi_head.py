@@ -311,7 +311,7 @@ def test_bad_settings(changes, message):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda m, x: m(x[0]), ValueError, r"x: expected \(B, T, D=12\) with T of at least 1, got \(5, 12\)"),
+        (lambda m, x: m(x[0]), ValueError, r"x: expected \(B, T, 12\) with T of at least 1, got \(5, 12\)"),
         (lambda m, x: m(x[:, :0]), ValueError, r"x: .* T of at least 1, got \(3, 0, 12\)"),
         (lambda m, x: m(x, x[:, :0]), ValueError, r"context: .* S of at least 1, got \(3, 0, 12\)"),
         (lambda m, x: m(x, x[:2]), ValueError, r"context: expected batch B=3 like x, got 2"),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from course_lib.attention import Attention, Options, check_mask_and_bias
 from course_lib.cache import KVCache
-from course_lib.checks import check_integer, check_probability
+from course_lib.checks import check_integer, check_probability, check_vectors
 from course_lib.encoder import Stack
 from course_lib.layers import init_weights
 from course_lib.multi_head import merge_heads, split_heads
@@ -145,8 +145,7 @@ class LatentAttention(Attention):
         return self.output(merge_heads(heads))
 
     def _check(self, x: Tensor, cache: KVCache | None) -> None:
-        if x.dim() != 3 or x.size(-1) != self.d_model or x.size(1) == 0:
-            raise ValueError(f"x: expected (B, T, D={self.d_model}) with T of at least 1, got {tuple(x.shape)}")
+        check_vectors("x", x, self.d_model)
         if cache is not None and cache.window is not None:
             raise ValueError(f"cache: forgets after {cache.window} positions, this attention has no window")
 

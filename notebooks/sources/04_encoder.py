@@ -547,7 +547,7 @@ print(
     f"{count:,} parameters",
 )
 prove(
-    "six layers form six maps, and have 34,274,304 parameters with 30,000 tokens",
+    "six layers return six maps, and have 34,274,304 parameters with 30,000 tokens",
     (len(maps), count) == (6, 34_274_304),
 )
 
