@@ -21,6 +21,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from harness import environment, save
 
 from course_lib.data import load_pairs
+from course_lib.training import RunFolder
+from course_lib.training.logs import read_log
 
 COMMANDS = {
     "numbers": "--bf16 --device cpu",
@@ -42,13 +44,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder of the run [runs/NAME]")
     options = parser.parse_args()
     where = environment() | {"command": f"python benchmarks/translations.py {options.pairs}"}  # wherever its run lies
-    folder = options.out or Path("runs") / NAMES[options.pairs]
+    folder = RunFolder(options.out or Path("runs") / NAMES[options.pairs])
     arguments = ["train", "translate", *shlex.split(COMMANDS[options.pairs]), "--out", str(folder), "--resume"]
     subprocess.run([sys.executable, "-m", "course_lib.cli", *arguments], check=True)
-    found = json.loads((folder / "results.json").read_text())
+    found = json.loads(folder.results.read_text())
     found["command"] = f"course train translate {COMMANDS[options.pairs]}"
-    recipe = json.loads((folder / "recipe.json").read_text())
-    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    recipe = json.loads(folder.recipe.read_text())
+    log = read_log(folder.log)
     result = {"name": NAMES[options.pairs], "environment": where, **found, "data": recipe["data"]}
     result |= sizes(recipe) | {"held_out": [record for record in log if "evaluation" in record]}
     save(result, page(TITLES[options.pairs], result))

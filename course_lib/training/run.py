@@ -148,44 +148,50 @@ class Run:
             batches = [self.feed.next() for _ in range(config.accumulation)]
             rate = config.rate(self.step + 1)
             set_rate(self.optimizers, rate)
-            try:
-                result = update(
-                    self.wrapped,
-                    self.loss,
-                    batches,
-                    self.optimizers,
-                    clip=config.clip,
-                    precision=config.precision,
-                    processes=self.processes,
-                    stop=interrupts.asked,
-                )
-            except FloatingPointError as error:
-                raise FloatingPointError(f"step {self.step + 1}: {error}{self._where_to_go_on()}") from None
-            self.step += 1
-            self.tokens += result.tokens
-            self._sum = [self._sum[0] + result.loss * result.tokens, self._sum[1] + result.tokens]
+            result = self._update(batches, interrupts)
             times.lap(result.tokens)
-            self.interrupted = result.stop
-            held_out = None
-            if self.evaluation is not None and self._due(config.evaluate_every, end):
-                held_out = self._evaluate(shown, interrupts)
-            recorded = self._record(result, rate, held_out, end)
-            if self._due(config.checkpoint_every, end) and self.step < end:
+            held_out = self._evaluate(shown, interrupts) if self._due(config.evaluate_every) else None
+            recorded = self._record(result, rate, held_out)
+            if self._due(config.checkpoint_every) and self.step < end:
                 self._save(shown)
             times.skip()
             shown.update(self._progress(result, rate, held_out, recorded, times, end))
 
-    def _due(self, every: int, end: int) -> bool:
+    def _update(self, batches: list[Batch], interrupts: Interrupts) -> Update:
+        try:
+            result = update(
+                self.wrapped,
+                self.loss,
+                batches,
+                self.optimizers,
+                clip=self.config.clip,
+                precision=self.config.precision,
+                processes=self.processes,
+                stop=interrupts.asked,
+            )
+        except FloatingPointError as error:
+            kept = [] if self.folder is None else list_checkpoints(self.folder.checkpoints)
+            last = f"; the last checkpoint is {kept[-1]}" if kept else ""
+            raise FloatingPointError(f"step {self.step + 1}: {error}{last}") from None
+        self.step += 1
+        self.tokens += result.tokens
+        self._sum = [self._sum[0] + result.loss * result.tokens, self._sum[1] + result.tokens]
+        self.interrupted = result.stop
+        return result
+
+    def _due(self, every: int) -> bool:
         return (every > 0 and self.step % every == 0) or self.step == self.config.steps
 
     def _stopped_early(self) -> bool:
         return 0 < self.config.patience <= self._waited
 
     def _evaluate(self, shown: Shown, interrupts: Interrupts) -> float | None:
+        if self.evaluation is None:
+            return None
         value = evaluate(
             self.wrapped,
             self.loss,
-            self.evaluation or (),
+            self.evaluation,
             precision=self.config.precision,
             processes=self.processes,
             stop=interrupts.asked,
@@ -205,8 +211,8 @@ class Run:
                 shown.say(f"stopped at step {self.step}: {self._waited} evaluations, none below {self.best[0]:.4f}")
         return value
 
-    def _record(self, result: Update, rate: float, held_out: float | None, end: int) -> bool:
-        if not (self._due(self.config.log_every, end) or held_out is not None or self.step == 1):
+    def _record(self, result: Update, rate: float, held_out: float | None) -> bool:
+        if not (self._due(self.config.log_every) or held_out is not None or self.step == 1):
             return False
         record = {
             "step": self.step,
@@ -305,10 +311,6 @@ class Run:
             self._random.restore()
         else:  # the start, or a resume with another number of processes
             seed_all(self.config.seed + 1_000_003 * self.step + self.processes.rank)
-
-    def _where_to_go_on(self) -> str:
-        kept = [] if self.folder is None else list_checkpoints(self.folder.checkpoints)
-        return f"; the last checkpoint is {kept[-1]}" if kept else ""
 
 
 class _Clock:
