@@ -77,14 +77,7 @@ LATE = {
     "exercises": "a list of exercises is read without torch, and an alternative shows its import to the learner",
 }
 
-# To be gone: imports that go round, or that are late without need; who removes them.
-LEFT_ROUND = {
-    ("attention", "cache"): "maps",
-    ("attention", "multi_head"): "maps",
-}
-LEFT_LATE = {
-    "attention": "maps",
-}
+MOST_LATE = 85  # imports inside functions, outside the exercises
 
 
 def module_name(path: Path) -> str:
@@ -217,6 +210,12 @@ def test_a_late_import_has_a_reason(name):
         if when == "late" and inside(name) not in LEFT_LATE:
             reason = LATE.get(room(name)) if ours(other) else under(other, SLOW)
             assert reason, f"{name}:{line} imports {other} inside a function; move it to the head of the module"
+
+
+def test_late_imports_do_not_grow():
+    late = [f"{name}:{one.line}" for name, found in IMPORTS.items() for one in found if one.when == "late"]
+    late = [place for place in late if room(place) != "exercises"]
+    assert len(late) <= MOST_LATE, late
 
 
 @pytest.mark.parametrize("path", sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.js")]), ids=lambda path: path.name)
