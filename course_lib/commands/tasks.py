@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from course_lib import data
+from course_lib import data, training
 from course_lib.commands.recipes import Recipe, lay_over
 
 if TYPE_CHECKING:
@@ -47,15 +47,13 @@ class Task(ABC):
 
     def __init__(self, *layers: Mapping[str, Any]) -> None:
         """Lay the tables of each layer over the defaults, the last one winning."""
-        from course_lib.training import TrainingConfig
-
         self.recipe: Recipe = {table: dict(values) for table, values in self.defaults.items()}
         for layer in layers:
             lay_over(self.recipe, layer)
-        training = self.recipe["training"]
-        if not any("warmup" in layer.get("training", {}) for layer in layers) and isinstance(training["steps"], int):
-            training["warmup"] = min(training["warmup"], training["steps"] // 10)  # the default fits any length
-        self.config = TrainingConfig.from_dict(training)
+        settings = self.recipe["training"]
+        if not any("warmup" in layer.get("training", {}) for layer in layers) and isinstance(settings["steps"], int):
+            settings["warmup"] = min(settings["warmup"], settings["steps"] // 10)  # the default fits any length
+        self.config = training.TrainingConfig.from_dict(settings)
         self.seed = self.config.seed  # of data, their order, the first weights and dropout
 
     @abstractmethod
@@ -206,10 +204,10 @@ class TranslateTask(_Pairs):
 
     def objective(self) -> Any:
         """Return the smoothed loss of translations."""
-        from course_lib.training import tasks
-
         result = self.recipe["result"]
-        return tasks.Translation(pad_id=self.tokenizer.pad_id, smoothing=result["smoothing"], rows=result["loss_rows"])
+        return training.tasks.Translation(
+            pad_id=self.tokenizer.pad_id, smoothing=result["smoothing"], rows=result["loss_rows"]
+        )
 
     def measure(self, model: "nn.Module") -> dict[str, Any]:
         """Return exact matches and BLEU, beside the nearest training example's."""
@@ -254,9 +252,7 @@ class LanguageTask(_Windows):
 
     def objective(self) -> Any:
         """Return the loss of the next token."""
-        from course_lib.training import tasks
-
-        return tasks.LanguageModelling(rows=self.recipe["result"]["loss_rows"])
+        return training.tasks.LanguageModelling(rows=self.recipe["result"]["loss_rows"])
 
 
 class ClassifyTask(_Pairs):
@@ -320,9 +316,7 @@ class ClassifyTask(_Pairs):
 
     def objective(self) -> Any:
         """Return the loss of labels."""
-        from course_lib.training import tasks
-
-        return tasks.Classification(smoothing=self.recipe["result"]["smoothing"])
+        return training.tasks.Classification(smoothing=self.recipe["result"]["smoothing"])
 
     def measure(self, model: "nn.Module") -> dict[str, Any]:
         """Return the share of right labels, beside that of the commonest one."""
@@ -355,10 +349,8 @@ class MaskedTask(_Windows):
 
     def objective(self) -> Any:
         """Return the loss of hidden tokens."""
-        from course_lib.training import tasks
-
         tokenizer = self.tokenizer
-        return tasks.MaskedLanguageModelling(
+        return training.tasks.MaskedLanguageModelling(
             mask_id=tokenizer.mask_id,
             vocab_size=tokenizer.vocab_size,
             pad_id=tokenizer.pad_id,
