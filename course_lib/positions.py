@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks import check_choice, check_integer, check_integers
+from course_lib.checks import check_choice, check_integer, check_integers, check_number
 from course_lib.position_scheme import Place, PositionScheme
 from course_lib.rotary_scaling import DynamicNTKScaling
 
@@ -31,8 +31,7 @@ def _even(name: str, width: int) -> int:
 
 def frequencies(width: int, base: float = 10000.0) -> Tensor:
     """Angular frequencies in radians a position, one a pair of dimensions: base^(-2i / width), float32 (width / 2,)."""
-    if not base > 1:
-        raise ValueError(f"base: expected a number above 1, got {base!r}")
+    check_number("base", base, above=1)
     return 1.0 / base ** (torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width)
 
 
