@@ -40,7 +40,7 @@ ONLY = {
     "testing": set(),
     "data": {"checks", "files"},
     "viz": {"checks", "files"},
-    "training": {"checks", "files", "masks", "positions", "layers"},
+    "training": {"checks", "files", "masks", "positions"},  # no model class
     "desk": {"checks", "files", "exercises"},
 }
 
