@@ -278,12 +278,10 @@ def record_weights(module: nn.Module) -> Iterator[dict[str, Tensor]]:
         inner = getattr(part, "inner", None)
         if inner is not None and not isinstance(inner, Attention):
             raise ValueError(f"module: {f'{name}.inner'.lstrip('.')} is a {type(inner).__name__}, not an `Attention`")
-    # What attends inside a `MultiHeadAttention` reports under the name of the latter.
-    recorders = {
-        part: _Recorder(part, maps, name.removesuffix("inner").removesuffix(".")) for name, part in attentions.items()
-    }
-    for part, recorder in recorders.items():
-        part.attend = recorder
+    recorders = {}
+    for name, part in attentions.items():
+        outside = name.rpartition(".")[0]  # what attends inside a `MultiHeadAttention` reports under the latter's name
+        recorders[part] = part.attend = _Recorder(part, maps, outside if outside in attentions else name)
     try:
         yield maps
     finally:

@@ -89,6 +89,11 @@ def test_what_attends_inside_reports_under_the_outer_name():
     with record_weights(llm.decoder.layers[0].self_attention) as maps:
         llm(torch.randint(V, (B, T)))
     assert list(maps) == [""]
+    winner = nn.ModuleDict({"winner": SelfAttention(D), "inner": SelfAttention(D)})
+    with record_weights(winner) as maps:
+        for head in winner.values():
+            head(torch.randn(B, T, D))
+    assert list(maps) == ["winner", "inner"]
 
 
 def test_a_compiled_model():
