@@ -4,6 +4,7 @@ Shapes: B batch, G key/value heads, T new positions, S cached positions, E head 
 Source: Shazeer 2019, "Fast Transformer Decoding: One Write-Head is All You Need", section 2.3.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -143,20 +144,25 @@ class LayerCache(NamedTuple):
 
 
 class DecoderCache:
-    """The caches of all layers of a decoder; kinds as in `KVCache`."""
+    """The caches of all layers of a decoder; kinds as in `KVCache`.
+
+    `windows` has an entry for each layer; those with a window slide, and have no capacity.
+    """
 
     def __init__(
         self,
-        n_layers: int,
+        windows: Sequence[int | None],
         *,
         cross: bool = False,
         capacity: int | None = None,
-        window: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         self.layers = [
-            LayerCache(KVCache(capacity, window=window, dtype=dtype), KVCache(dtype=dtype) if cross else None)
-            for _ in range(n_layers)
+            LayerCache(
+                KVCache(capacity if window is None else None, window=window, dtype=dtype),
+                KVCache(dtype=dtype) if cross else None,
+            )
+            for window in windows
         ]
 
     @property
@@ -170,8 +176,8 @@ class DecoderCache:
         return sum(cache.n_bytes for layer in self.layers for cache in layer if cache is not None)
 
     def keys_after(self, T: int) -> int:
-        """How many keys the self-attention of the next T positions will see."""
-        return self.layers[0].self_attention.keys_after(T)
+        """How many keys the self-attention of the next T positions will see, in the layer that sees most."""
+        return max(layer.self_attention.keys_after(T) for layer in self.layers)
 
     def reorder(self, rows: Tensor, *, cross: bool = True) -> None:
         """Take the examples `rows` (B',) in place of the present ones; the cross-attention's too unless told not to."""

@@ -11,7 +11,7 @@ from course_lib.norms import NormKind
 from course_lib.positions import SCHEMES, RotaryLayout
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"]
-NormPlace = Literal["pre", "post"]
+NormPlace = Literal["pre", "post", "both"]
 Init = Literal["xavier", "normal"]
 
 _CHOICES: dict[str, Any] = {
@@ -60,6 +60,8 @@ class TransformerConfig:
     relative_buckets: int = 32
     relative_max_distance: int = 128
     window: int | None = None  # self-attention sees this many latest positions, all unless given
+    local_layers: tuple[bool, ...] | None = None  # in which layers it does, repeated over the depth; all unless given
+    local_rotary_base: float | None = None  # rotary base of those layers, without scaling; as the others' unless given
 
     # Layers
     activation: Activation = "relu"
@@ -67,7 +69,7 @@ class TransformerConfig:
     norm: NormKind = "layer"
     norm_place: NormPlace = "post"
     norm_eps: float = 1e-5
-    final_norm: bool | None = None  # after the last layer; only with norm_place "pre" unless given
+    final_norm: bool | None = None  # after the last layer; unless norm_place is "post", if not given
     bias: bool = True  # in linear maps and LayerNorm
     attention_bias: bool | None = None  # in the maps of attention; `bias` unless given
     qkv_bias: bool | None = None  # in those of queries, keys and values; `attention_bias` unless given
@@ -121,6 +123,13 @@ class TransformerConfig:
         if self.n_kv_heads is not None and self.n_heads % self.n_kv_heads:
             raise ValueError(f"n_kv_heads: expected a divisor of n_heads={self.n_heads}, got {self.n_kv_heads}")
         SCHEMES[self.positions].check_config(self)
+        for name in ("local_layers", "local_rotary_base"):
+            if getattr(self, name) is not None and self.window is None:
+                raise ValueError(f"{name}: expected None without a window, got {getattr(self, name)!r}")
+        if self.local_layers is not None and not (self.local_layers and set(self.local_layers) <= {True, False}):
+            raise ValueError(f"local_layers: expected True or False for each layer, got {self.local_layers!r}")
+        if self.local_rotary_base is not None and self.positions != "rotary":
+            raise ValueError(f"local_rotary_base: expected None with positions {self.positions!r}")
         if self.target_vocab_size is not None and self.vocab_size is None:
             raise ValueError("target_vocab_size: expected None like vocab_size")
         if self.share_vocabulary and self.target_vocab_size not in (None, self.vocab_size):
@@ -129,6 +138,11 @@ class TransformerConfig:
             )
         if self.pad_id is not None and not 0 <= self.pad_id < (self.vocab_size or 0):
             raise ValueError(f"pad_id: expected a token id below vocab_size={self.vocab_size}, got {self.pad_id!r}")
+
+    def window_of(self, layer: int) -> int | None:
+        """The window of the layer with this number in its stack, None where it sees everything."""
+        local = self.local_layers is None or self.local_layers[layer % len(self.local_layers)]
+        return self.window if local else None
 
     def setting(self, name: str) -> Any:
         """What a field comes to: its own value, or that of the field which stands for it where it is None."""
@@ -201,4 +215,4 @@ class TransformerConfig:
     @property
     def has_final_norm(self) -> bool:
         """Whether a norm follows the last layer."""
-        return self.norm_place == "pre" if self.final_norm is None else self.final_norm
+        return self.norm_place != "post" if self.final_norm is None else self.final_norm

@@ -29,9 +29,9 @@ class DecoderLayer(nn.Module):
     config says.
     """
 
-    def __init__(self, config: TransformerConfig, *, cross: bool = True) -> None:
+    def __init__(self, config: TransformerConfig, number: int = 0, *, cross: bool = True) -> None:
         super().__init__()
-        self.self_attention = build_attention(config)
+        self.self_attention = build_attention(config, number)
         self.self_attention_residual = build_residual(config)
         self.cross_attention = build_attention(config, cross=True) if cross else None
         self.cross_attention_residual = build_residual(config) if cross else None
@@ -93,7 +93,9 @@ class TransformerDecoder(Stack):
     """
 
     def __init__(self, config: TransformerConfig, *, cross: bool = True) -> None:
-        layers: list[nn.Module] = [DecoderLayer(config, cross=cross) for _ in range(config.n_decoder_layers)]
+        layers: list[nn.Module] = [
+            DecoderLayer(config, number, cross=cross) for number in range(config.n_decoder_layers)
+        ]
         super().__init__(config, layers, bidirectional=False)
         self.cross = cross
         init_weights(self, config, n_residuals=(3 if cross else 2) * len(layers))
@@ -124,14 +126,14 @@ class TransformerDecoder(Stack):
             raise ValueError(f"cache: expected {len(self.layers)} layers, got {len(cache.layers)}")
         T = x.size(1)
         offset, S = (0, T) if cache is None else (cache.length, cache.keys_after(T))
-        rotation, bias = self.position_inputs(x, positions, offset, S)
+        rotations, bias = self.position_inputs(x, positions, offset, S)
         for number, layer in enumerate(self.layers):
             x = layer(
                 x,
                 context,
                 mask=mask,
                 context_mask=context_mask,
-                rotation=rotation,
+                rotation=rotations[number],
                 bias=bias,
                 cache=None if cache is None else cache.layers[number],
             )
@@ -142,11 +144,10 @@ class TransformerDecoder(Stack):
     ) -> DecoderCache:
         """Return an empty cache: of fixed capacity if given, else growing; in the dtype of the keys unless given.
 
-        Attention with a window gets a sliding one, whatever the capacity, unless `sliding` is False.
+        Layers with a window get a sliding one, whatever the capacity, unless `sliding` is False.
         """
-        window = self.config.window if sliding else None
-        capacity = capacity if window is None else None
-        return DecoderCache(len(self.layers), cross=self.cross, capacity=capacity, window=window, dtype=dtype)
+        windows = [self.config.window_of(layer) if sliding else None for layer in range(len(self.layers))]
+        return DecoderCache(windows, cross=self.cross, capacity=capacity, dtype=dtype)
 
     @classmethod
     def from_torch(cls, module: nn.TransformerDecoder) -> "TransformerDecoder":

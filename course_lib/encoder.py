@@ -3,6 +3,8 @@
 Shapes: B batch, T positions, H heads, D model width. Source: Vaswani et al. 2017, section 3.1.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -26,9 +28,9 @@ class EncoderLayer(nn.Module):
     Initial weights are those of the parts; a stack draws them as its config says.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, number: int = 0) -> None:
         super().__init__()
-        self.self_attention = build_attention(config)
+        self.self_attention = build_attention(config, number)
         self.self_attention_residual = build_residual(config)
         self.feed_forward = build_feed_forward(config)
         self.feed_forward_residual = build_residual(config)
@@ -64,25 +66,33 @@ class Stack(nn.Module):
         super().__init__()
         self.config = config
         self.positions = build_scheme(config, "queries and keys", "scores", bidirectional=bidirectional)
+        self.local_positions = None
+        if config.local_rotary_base is not None:
+            local = replace(config, rotary_base=config.local_rotary_base, rotary_scaling=None)
+            self.local_positions = build_scheme(local, "queries and keys", bidirectional=bidirectional)
         self.layers = nn.ModuleList(layers)
         kind = config.norm if config.has_final_norm else "none"
         self.final_norm = build_norm(kind, config.d_model, eps=config.norm_eps, bias=config.bias)
 
     def position_inputs(
         self, x: Tensor, positions: Tensor | None, offset: int, S: int
-    ) -> tuple[Rotation | None, Tensor | None]:
-        """Rotation and bias for queries x (B, T, D) that follow `offset` positions and see S keys.
+    ) -> tuple[list[Rotation | None], Tensor | None]:
+        """The rotation of each layer, and the bias of all, for queries x (B, T, D) after `offset` others, over S keys.
 
-        Computed once for all layers. `positions`, (T,) or (B, T), replaces offset, offset + 1, ...
+        `positions`, (T,) or (B, T), replaces offset, offset + 1, ...
         """
+        T, n_layers = x.size(1), len(self.layers)
         if self.positions is None:
-            return None, None
-        T = x.size(1)
+            return [None] * n_layers, None
         if self.positions.acts_on == "scores":
-            return None, self.positions(T, S, device=x.device).to(x.dtype)
+            return [None] * n_layers, self.positions(T, S, device=x.device).to(x.dtype)
         if positions is None:
             positions = torch.arange(offset, offset + T, device=x.device)
-        return self.positions(positions), None
+        everywhere = self.positions(positions)
+        if self.local_positions is None:
+            return [everywhere] * n_layers, None
+        local, config = self.local_positions(positions), self.config
+        return [everywhere if config.window_of(layer) is None else local for layer in range(n_layers)], None
 
 
 class TransformerEncoder(Stack):
@@ -92,7 +102,7 @@ class TransformerEncoder(Stack):
     """
 
     def __init__(self, config: TransformerConfig) -> None:
-        layers: list[nn.Module] = [EncoderLayer(config) for _ in range(config.n_encoder_layers)]
+        layers: list[nn.Module] = [EncoderLayer(config, number) for number in range(config.n_encoder_layers)]
         super().__init__(config, layers, bidirectional=True)
         init_weights(self, config, n_residuals=2 * len(layers))
 
@@ -105,8 +115,8 @@ class TransformerEncoder(Stack):
             positions: integers (T,) or (B, T) for rotary positions, 0, 1, ... unless given.
         """
         check_vectors("x", x, self.config.d_model)
-        rotation, bias = self.position_inputs(x, positions, 0, x.size(1))
-        for layer in self.layers:
+        rotations, bias = self.position_inputs(x, positions, 0, x.size(1))
+        for layer, rotation in zip(self.layers, rotations, strict=True):
             x = layer(x, mask=mask, rotation=rotation, bias=bias)
         return self.final_norm(x)
 

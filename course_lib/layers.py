@@ -4,7 +4,7 @@ Shapes: B batch, T positions, D model width, F feed-forward width, V vocabulary.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -28,22 +28,34 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Residual(nn.Module):
     """The residual connection around a sublayer f, attention or a feed-forward, with its norm before or after.
 
-    "post" is the original: norm(x + f(x)). "pre" leaves the stream x itself alone: x + f(norm(x)). Without `residual`,
-    f(x) stands alone.
+    "post" is the original: norm(x + f(x)). "pre" leaves the stream x itself alone: x + f(norm(x)). "both" also norms
+    what is added, by a second norm: x + norm_after(f(norm(x))). Without `residual`, f(x) stands alone.
 
-    Sources: Vaswani et al. 2017, section 3.1; Xiong et al. 2020 for "pre".
+    Sources: Vaswani et al. 2017, section 3.1; Xiong et al. 2020 for "pre"; Ding et al. 2021 (CogView) for "both".
     """
 
-    def __init__(self, norm: nn.Module, *, place: NormPlace, dropout: float = 0.0, residual: bool = True) -> None:
+    def __init__(
+        self,
+        norm: nn.Module,
+        *,
+        place: NormPlace,
+        norm_after: nn.Module | None = None,
+        dropout: float = 0.0,
+        residual: bool = True,
+    ) -> None:
         super().__init__()
         check_probability("dropout", dropout)
-        check_choice("place", place, ("pre", "post"))
-        self.norm = norm
+        check_choice("place", place, get_args(NormPlace))
+        if (norm_after is None) == (place == "both"):
+            raise ValueError("norm_after: expected a second norm with place='both' only")
+        self.norm, self.norm_after = norm, norm_after
         self.place, self.dropout, self.residual = place, dropout, residual
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """The stream (B, T, D) with the sublayer's output added."""
-        update = sublayer(self.norm(x) if self.place == "pre" else x)
+        update = sublayer(x if self.place == "post" else self.norm(x))
+        if self.norm_after is not None:
+            update = self.norm_after(update)
         if self.training and self.dropout > 0:
             update = F.dropout(update, self.dropout)
         x = x + update if self.residual else update
@@ -137,11 +149,12 @@ class TokenEmbedding(nn.Module):
                 f"tokens: expected ids 0 to {self.vocab_size - 1} for vocab_size={self.vocab_size}, "
                 f"got {tokens.min().item()} to {tokens.max().item()}"
             ) from None
-        return vectors if self.factor == 1.0 else vectors * self.factor
+        # Rounded as the vectors are, which is how the published models compute it in bfloat16.
+        return vectors if self.factor == 1.0 else vectors * torch.tensor(self.factor, dtype=vectors.dtype)
 
 
-def build_attention(config: TransformerConfig, *, cross: bool = False) -> MultiHeadAttention:
-    """Return the self-attention or the cross-attention that the config describes."""
+def build_attention(config: TransformerConfig, layer: int = 0, *, cross: bool = False) -> MultiHeadAttention:
+    """Return the self-attention or the cross-attention that the config describes for the layer of this number."""
     return MultiHeadAttention(
         config.d_model,
         config.n_heads,
@@ -153,7 +166,7 @@ def build_attention(config: TransformerConfig, *, cross: bool = False) -> MultiH
         scale=config.attention_scale,
         qk_norm=config.qk_norm,
         norm_eps=config.norm_eps,
-        window=None if cross else config.window,
+        window=None if cross else config.window_of(layer),
         fused=not cross,
         inner=None if cross or config.inner_attention is None else config.inner_attention(),
     )
@@ -175,8 +188,14 @@ def build_feed_forward(config: TransformerConfig) -> FeedForward:
 
 def build_residual(config: TransformerConfig) -> Residual:
     """Return the residual connection, with its norm, that the config describes."""
-    norm = build_norm(config.norm, config.d_model, eps=config.norm_eps, bias=config.bias)
-    return Residual(norm, place=config.norm_place, dropout=config.dropout, residual=config.residual)
+    norms = [build_norm(config.norm, config.d_model, eps=config.norm_eps, bias=config.bias) for _ in range(2)]
+    return Residual(
+        norms[0],
+        place=config.norm_place,
+        norm_after=norms[1] if config.norm_place == "both" else None,
+        dropout=config.dropout,
+        residual=config.residual,
+    )
 
 
 def init_weights(module: nn.Module, config: TransformerConfig, *, n_residuals: int) -> None:

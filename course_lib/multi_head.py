@@ -163,8 +163,9 @@ class MultiHeadAttention(Attention):
         self._check(x, context, rotation, cache)
         query, key, value = self._project(x, context, rotation, cache)
         (B, H, T, E), S, dtype = query.shape, key.size(2), query.dtype
-        if cache is not None and cache.window is not None and mask is not None and mask.size(-1) == cache.length:
-            mask = mask[..., -S:]  # the positions that the cache still has
+        if cache is not None and cache.window is not None:  # only the positions that the cache still has
+            mask = mask[..., -S:] if mask is not None and mask.size(-1) == cache.length else mask
+            bias = None if bias is None else bias[..., -S:]
         if self.window is not None and self.window < S:
             near = sliding_window_mask(T, S, window=self.window, causal=causal, device=x.device)
             mask, causal = combine_masks(mask, near), False

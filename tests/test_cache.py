@@ -101,7 +101,7 @@ def test_truncate_then_append(capacity):
 
 
 def test_decoder_cache_counts_bytes_and_positions():
-    cache = DecoderCache(2, cross=True, capacity=10)
+    cache = DecoderCache([None, None], cross=True, capacity=10)
     for layer in cache.layers:
         key = torch.zeros(B, G, 4, E)
         layer.self_attention.append(key, key)

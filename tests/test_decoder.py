@@ -131,10 +131,13 @@ def test_laws(positions, place, cross, obeys):
     obeys(name, "gradients")
 
 
-@pytest.mark.parametrize(("cross", "kv_heads"), [(True, 3), (False, 1)])
+@pytest.mark.parametrize(("cross", "kv_heads", "local"), [(True, 3, None), (False, 1, None), (False, 1, (True, False))])
 @pytest.mark.parametrize("positions", INSIDE)
-def test_cache_law(positions, kv_heads, cross, obeys):
-    """Preallocated, growing and sliding; several prefills and chunks; padding on the left; windows short and long."""
+def test_cache_law(positions, kv_heads, cross, local, obeys):
+    """Preallocated, growing and sliding; several prefills and chunks; padding on the left; windows short and long.
+
+    The window is in all layers or, with `local`, in every other one, where rotary positions have a base of their own.
+    """
     context = torch.randn(B, S, D) if cross else None
     context_mask = length_mask([S, 2, 3], S) if cross else None
     plain = TransformerDecoder(config(positions=positions, n_kv_heads=kv_heads), cross=cross).eval()
@@ -142,7 +145,10 @@ def test_cache_law(positions, kv_heads, cross, obeys):
     def model(window):
         if window is None:
             return plain
-        other = TransformerDecoder(config(positions=positions, n_kv_heads=kv_heads, window=window), cross=cross)
+        layers = {"window": window, "local_layers": local}
+        if local and positions == "rotary":
+            layers["local_rotary_base"] = 100.0
+        other = TransformerDecoder(config(positions=positions, n_kv_heads=kv_heads, **layers), cross=cross)
         other.load_state_dict(plain.state_dict())
         return other.eval()
 
@@ -219,7 +225,7 @@ def test_counts():
         (lambda d, x, c: d(x, c[:, :0]), "context: .* S of at least 1"),
         (lambda d, x, c: d(x[:, :0], c), "x: expected .* T of at least 1"),
         (lambda d, x, c: d(x, c, context_mask=torch.ones(B, S).bool()), r"mask: expected shape \(T, S\)=\(7, 5\)"),
-        (lambda d, x, c: d(x, c, cache=DecoderCache(3, cross=True)), "cache: expected 2 layers, got 3"),
+        (lambda d, x, c: d(x, c, cache=DecoderCache([None] * 3, cross=True)), "cache: expected 2 layers, got 3"),
         (lambda d, x, c: d(x, c, cache=d.new_cache(6)), "cache: 0 \\+ 7 positions exceed its capacity of 6"),
         (lambda d, x, c: TransformerDecoder(config(), cross=False)(x, c), "context: expected none"),
         (lambda d, x, c: shift_right(torch.zeros(2, 0), 1), r"tokens: expected \(B, T\) with T of at least 1"),

@@ -61,7 +61,7 @@ def test_relu2_is_the_square_of_relu():
 def test_zero_outputs_make_each_layer_the_identity():
     changed = model(zero_residual_init=True)
     x = torch.randn(2, 5, 16)
-    for layer in changed.decoder.layers:
-        rotation, _ = changed.decoder.position_inputs(x, None, 0, 5)
+    rotations, _ = changed.decoder.position_inputs(x, None, 0, 5)
+    for layer, rotation in zip(changed.decoder.layers, rotations, strict=True):
         torch.testing.assert_close(layer(x, rotation=rotation), x)
     assert any(p.abs().sum() > 0 for p in changed.decoder.layers.parameters())

@@ -43,12 +43,13 @@ def activation_bytes(
     S = length if source_length is None else source_length
     total = 0
     if architecture != "decoder":
-        encoder = count.encoder_layer(S if architecture == "encoder-decoder" else length)
         tokens = S if architecture == "encoder-decoder" else length
-        total += count.stack(config.n_encoder_layers, encoder, tokens, recompute)
+        layers = [count.encoder_layer(layer, tokens) for layer in range(config.n_encoder_layers)]
+        total += count.stack(layers, tokens, recompute)
     if architecture != "encoder":
-        decoder = count.decoder_layer(length, S if architecture == "encoder-decoder" else None)
-        total += count.stack(config.n_decoder_layers, decoder, length, recompute)
+        source = S if architecture == "encoder-decoder" else None
+        layers = [count.decoder_layer(layer, length, source) for layer in range(config.n_decoder_layers)]
+        total += count.stack(layers, length, recompute)
         total += batch * length * (config.decoder_vocab_size or 0) * dtype.itemsize
     return total
 
@@ -60,16 +61,16 @@ class _Kept:
         self.config, self.batch, self.width = config, batch, width  # width: bytes of a number
         self.scheme = SCHEMES[config.positions]
 
-    def stack(self, n_layers: int, layer: int, T: int, recompute: bool) -> int:
+    def stack(self, layers: list[int], T: int, recompute: bool) -> int:
         """Embedding, layers and final norm."""
         c, stream = self.config, self.batch * T * self.config.d_model * self.width
-        layers = n_layers * stream + layer if recompute else n_layers * layer
-        total = layers + stream  # ... and what the head reads, or the layers after this stack
+        total = len(layers) * stream + max(layers, default=0) if recompute else sum(layers)
+        total += stream  # ... and what the head reads, or the layers after this stack
         if c.has_final_norm and c.norm != "none":
             total += self.norm(T)
         if c.embedding_norm and c.norm != "none":
             total += self.norm(T)
-        total += self.scheme.kept_bytes(c, T)
+        total += (1 if c.local_rotary_base is None else 2) * self.scheme.kept_bytes(c, T)
         return total
 
     def norm(self, T: int) -> int:
@@ -84,18 +85,19 @@ class _Kept:
 
     def sublayer(self, T: int) -> int:
         """What is kept around attention or feed-forward: what it reads, and the norm's part."""
-        return self.batch * T * self.config.d_model * self.width + self.norm(T)
+        norms = 2 if self.config.norm_place == "both" else 1
+        return self.batch * T * self.config.d_model * self.width + norms * self.norm(T)
 
-    def encoder_layer(self, T: int) -> int:
+    def encoder_layer(self, layer: int, T: int) -> int:
         """Self-attention to both sides, feed-forward."""
-        return 2 * self.sublayer(T) + self.self_attention(T, causal=False) + self.feed_forward(T)
+        return 2 * self.sublayer(T) + self.self_attention(layer, T, causal=False) + self.feed_forward(T)
 
-    def decoder_layer(self, T: int, S: int | None) -> int:
+    def decoder_layer(self, layer: int, T: int, S: int | None) -> int:
         """Causal self-attention, cross-attention over S positions if given, feed-forward."""
-        total = 2 * self.sublayer(T) + self.self_attention(T, causal=True) + self.feed_forward(T)
+        total = 2 * self.sublayer(T) + self.self_attention(layer, T, causal=True) + self.feed_forward(T)
         return total if S is None else total + self.sublayer(T) + self.cross_attention(T, S)
 
-    def self_attention(self, T: int, *, causal: bool) -> int:
+    def self_attention(self, layer: int, T: int, *, causal: bool) -> int:
         """Projections, one number a query and head, the output, and tables of scores where a kernel needs them."""
         c, n = self.config, self.batch * T
         E, H, G = c.head_width, c.n_heads, c.kv_heads
@@ -114,7 +116,8 @@ class _Kept:
             kept += heads if reordered else 0  # the output in the order that merging needs
         else:
             kept = projections + copies
-        masked = (c.window is not None and c.window < T) or (biased and causal)
+        window = c.window_of(layer)
+        masked = (window is not None and window < T) or (biased and causal)
         table = 0
         if masked:
             table = (H if biased else 1) * T * T * self.width + T

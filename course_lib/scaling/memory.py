@@ -39,9 +39,10 @@ def kv_cache_bytes(
     for name, size in (("batch", batch), ("length", length), ("source_length", source_length)):
         if size is not None:
             check_integer(name, size)
-    positions = length if config.window is None else 2 * config.window
-    positions += source_length or 0
-    return 2 * config.n_decoder_layers * batch * config.kv_heads * positions * config.head_width * dtype.itemsize
+    windows = [config.window_of(layer) for layer in range(config.n_decoder_layers)]
+    positions = sum(length if window is None else 2 * window for window in windows)  # of all layers
+    positions += len(windows) * (source_length or 0)
+    return 2 * batch * config.kv_heads * positions * config.head_width * dtype.itemsize
 
 
 def training_memory(

@@ -80,7 +80,7 @@ def _count_stack(count: Counter[str], config: TransformerConfig, n_layers: int, 
     """Add the layers and the final norm."""
     count["attention"] += n_layers * n_attentions * attention_parameters(config)
     count["feed-forward"] += n_layers * feed_forward_parameters(config)
-    n_norms = n_layers * (n_attentions + 1) + config.has_final_norm
+    n_norms = n_layers * (n_attentions + 1) * (2 if config.norm_place == "both" else 1) + config.has_final_norm
     count["norms"] += n_norms * norm_parameters(config)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from course_lib.checks import check_choice
 from course_lib.config import Activation, TransformerConfig
@@ -20,9 +20,23 @@ ACTIVATIONS: dict[str, Activation] = {
 _REQUIRED = object()
 
 
+class Entries(Protocol):
+    """Some entries of a published config and the fields that they stand for."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of `TransformerConfig` that they set."""
+
+    def read(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """From a published config to the fields. Raises KeyError for a missing entry, ValueError for a bad one."""
+
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
+        """From our config to the entries. Raises ValueError for what the published one cannot say."""
+
+
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a published config and the field that it stands for.
+    """One entry of a published config and the one field that it stands for.
 
     Args:
         key: of the entry.
@@ -38,11 +52,11 @@ class Entry:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that it sets."""
+        """The field."""
         return (self.field,)
 
     def read(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """From a published config to the field. Raises KeyError for a missing entry, ValueError for a bad one."""
+        """From a published config to the field."""
         value = found[self.key] if self.default is _REQUIRED else found.get(self.key, self.default)
         if self.values is None:
             return {self.field: value}
@@ -50,7 +64,7 @@ class Entry:
         return {self.field: self.values[value]}
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
-        """From our config to the entry. Raises ValueError for what the published one cannot say."""
+        """From our config to the entry."""
         value = config.setting(self.field)
         if self.values is None:
             return {self.key: value}
@@ -67,13 +81,13 @@ class RotaryEntries:
     fields = ("rotary_base", "rotary_scaling")
 
     def read(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """From a published config to the fields. Raises KeyError or ValueError for a scaling that is not built here."""
+        """From a published config to the fields."""
         said = found.get("rope_parameters") or found.get("rope_scaling") or {}
         base = said.get("rope_theta", found.get("rope_theta", 10000.0))
         return {"rotary_base": base, "rotary_scaling": read_scaling(said, found.get("max_position_embeddings", 2048))}
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
-        """From our config to the entries. Raises ValueError for a scaling that is not published."""
+        """From our config to the entries."""
         base, scaling = write_scaling(config)
         return {
             "rope_theta": base,

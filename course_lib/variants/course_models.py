@@ -38,7 +38,7 @@ def config_to_dict(config: TransformerConfig) -> dict[str, Any]:
             raise ValueError(f"rotary_scaling: expected one of {tuple(_SCALINGS)} to be saved, got {scaling!r}")
         fields["rotary_scaling"] = {"kind": type(scaling).__name__, **dataclasses.asdict(scaling)}  # type: ignore[call-overload]
     for name, value in fields.items():
-        if name != "rotary_scaling" and not isinstance(value, str | int | float | None):
+        if name != "rotary_scaling" and not isinstance(value, str | int | float | tuple | None):
             raise ValueError(f"{name}: expected what JSON can hold to be saved, got {value!r}")
     return fields
 
@@ -53,16 +53,16 @@ def config_from_dict(fields: Mapping[str, Any]) -> TransformerConfig:
     unknown = sorted(set(fields) - known)
     if unknown:
         raise ValueError(f"{unknown[0]}: not a field of TransformerConfig")
-    if isinstance(fields.get("qk_norm"), bool):  # as it was before it named a norm
-        fields = {**fields, "qk_norm": "unit" if fields["qk_norm"] else "none"}
-    scaling = fields.get("rotary_scaling")
-    if scaling is None:
-        return TransformerConfig(**fields)
-    numbers = dict(scaling)
-    kind = numbers.pop("kind", None)
-    if kind not in _SCALINGS:
-        raise ValueError(f"rotary_scaling: expected a kind of {tuple(_SCALINGS)}, got {kind!r}")
-    return TransformerConfig(**{**fields, "rotary_scaling": _SCALINGS[kind](**numbers)})
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    if isinstance(values.get("qk_norm"), bool):  # as it was before it named a norm
+        values["qk_norm"] = "unit" if values["qk_norm"] else "none"
+    if values.get("rotary_scaling") is not None:
+        numbers = dict(values["rotary_scaling"])
+        kind = numbers.pop("kind", None)
+        if kind not in _SCALINGS:
+            raise ValueError(f"rotary_scaling: expected a kind of {tuple(_SCALINGS)}, got {kind!r}")
+        values["rotary_scaling"] = _SCALINGS[kind](**numbers)
+    return TransformerConfig(**values)
 
 
 def save_course_model(model: nn.Module, path: str | os.PathLike[str]) -> None:

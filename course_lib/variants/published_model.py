@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.config import TransformerConfig
-from course_lib.variants.config_entries import Entry, RotaryEntries, refuse
+from course_lib.variants.config_entries import Entries, refuse
 from course_lib.variants.folders import CONFIG, Weights, locate, read_config, write_model
 from course_lib.variants.names import NameTable, fill, published_tensors, read_parameters
 from course_lib.variants.packed import FrozenLinear
@@ -33,7 +33,7 @@ class PublishedModel(nn.Module):
 
     model_types: ClassVar[tuple[str, ...]]  # in the published config; the first is written
     switches: ClassVar[Mapping[str, Any]]  # its row in the table of switches
-    entries: ClassVar[tuple[Entry | RotaryEntries, ...]]  # of the published config
+    entries: ClassVar[tuple[Entries, ...]]  # of the published config
     more_fields: ClassVar[tuple[str, ...]] = ()  # that `read` sets besides; all others stand as in `switches`
     refused: ClassVar[Mapping[str, Any]] = {}  # options of the published config that have this value alone
     names: NameTable

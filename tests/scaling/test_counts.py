@@ -61,6 +61,8 @@ def configs(draw, width=1):
     n_heads = n_kv_heads * draw(st.sampled_from([1, 2]))
     d_head = 2 * width * draw(st.integers(1, 5))
     share = draw(st.booleans())
+    window, positions = draw(st.sampled_from([None, 3, 30])), draw(st.sampled_from(list(SCHEMES)))
+    bases = [None, 100.0] if window is not None and positions == "rotary" else [None]
     maybe = st.sampled_from([None, True, False])
     return TransformerConfig(
         d_model=n_heads * d_head if draw(st.booleans()) else 2 * width * n_heads * draw(st.integers(1, 6)),
@@ -73,13 +75,15 @@ def configs(draw, width=1):
         vocab_size=draw(st.integers(7, 40)),
         target_vocab_size=None if share else draw(st.one_of(st.none(), st.integers(7, 40))),
         max_length=draw(st.integers(T, 20)),
-        positions=draw(st.sampled_from(list(SCHEMES))),
+        positions=positions,
         relative_buckets=4 * draw(st.integers(2, 4)),
-        window=draw(st.sampled_from([None, 3, 30])),
+        window=window,
+        local_layers=None if window is None else draw(st.sampled_from([None, (True, False), (False, False, True)])),
+        local_rotary_base=draw(st.sampled_from(bases)),
         activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu", "relu2"])),
         gated=draw(st.booleans()),
         norm=draw(st.sampled_from(["layer", "rms", "rms_offset", "unit", "none"])),
-        norm_place=draw(st.sampled_from(["pre", "post"])),
+        norm_place=draw(st.sampled_from(["pre", "post", "both"])),
         final_norm=draw(maybe),
         bias=draw(st.booleans()),
         attention_bias=draw(maybe),
@@ -124,7 +128,11 @@ def test_activations_of_any_config(config, architecture):
     assert_counts(Loss(model), *tokens(architecture, 7), saved_bytes=formula, tolerance=0.02)
 
 
-@pytest.mark.parametrize("changes", [{}, {"n_kv_heads": 2}, {"window": 4}, {"positions": "rotary"}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"n_kv_heads": 2}, {"window": 4}, {"window": 4, "local_layers": (True, False)}, {"positions": "rotary"}],
+    ids=str,
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_bytes_of_a_cache(changes, dtype):
     config = TransformerConfig(d_model=24, n_heads=4, n_decoder_layers=3, vocab_size=9, **changes)

@@ -28,18 +28,23 @@ def in_double(theirs, ours):
     """Both in float64; their norms freed of the cast to float32, and one set of float32 rotary frequencies for both."""
     theirs.double(), ours.double()
     for part in theirs.modules():
+        if hasattr(part, "embed_scale"):
+            part.embed_scale = torch.tensor(part.scalar_embed_scale, dtype=torch.float64)
         if type(part) in families.NORMS:
             part.forward = families.NORMS[type(part)].__get__(part)
     for part in ours.modules():
         if isinstance(part, RotaryEmbedding):
             kept = theirs.model.rotary_emb.named_buffers()
-            (frequencies,) = (
+            alike = [
                 buffer
                 for name, buffer in kept
                 if name.endswith("inv_freq")
                 and "original" not in name
                 and torch.allclose(part.values.double(), buffer, rtol=1e-6, atol=0)
-            )
+            ]
+            if not alike:  # theirs has none for a kind of layer that is not there
+                continue
+            frequencies = alike[0]
             part.values, part.dynamic = frequencies.float(), None
             assert torch.equal(part.values.double(), frequencies)
 
