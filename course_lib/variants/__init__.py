@@ -17,6 +17,7 @@
 from course_lib.variants.bert import BERT
 from course_lib.variants.course_models import config_from_dict, config_to_dict
 from course_lib.variants.encoder_model import EncoderModel, mean_pool
+from course_lib.variants.gemma3 import Gemma3
 from course_lib.variants.gpt import GPT
 from course_lib.variants.llama import Llama
 from course_lib.variants.pretrained import from_pretrained, save_pretrained
@@ -32,6 +33,7 @@ __all__ = [
     "PUBLISHED",
     "T5",
     "EncoderModel",
+    "Gemma3",
     "Llama",
     "Published",
     "Qwen3",

@@ -17,6 +17,8 @@ from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -31,13 +33,14 @@ from transformers import (
     ViTForImageClassification,
     ViTModel,
 )
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from course_lib.transformer import LanguageModel
-from course_lib.variants import BERT, GPT, T5, Llama, Qwen3, ViT
+from course_lib.variants import BERT, GPT, T5, Gemma3, Llama, Qwen3, ViT
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -152,6 +155,38 @@ def qwen3(draw) -> nn.Module:
 
 
 @st.composite
+def gemma3(draw) -> nn.Module:
+    heads, width = draw(widths)
+    n_layers = draw(layers)
+    linear = {"rope_type": "linear", "factor": 8.0}
+    scaling = draw(st.sampled_from([{"rope_type": "default"}, linear]))
+    bases = {"full_attention": {**scaling, "rope_theta": 1000.0}, "sliding_attention": {"rope_theta": 50.0}}
+    old = {"rope_theta": 1000.0, "rope_local_base_freq": 50.0, "rope_scaling": draw(st.sampled_from([None, linear]))}
+    kinds = st.sampled_from(["sliding_attention", "full_attention"])
+    listed = {"layer_types": draw(st.lists(kinds, min_size=n_layers, max_size=n_layers))}
+    return Gemma3ForCausalLM(
+        Gemma3TextConfig(
+            vocab_size=draw(st.integers(11, 40)),
+            hidden_size=heads * draw(st.integers(2, 8)),
+            intermediate_size=draw(inner),
+            num_hidden_layers=n_layers,
+            num_attention_heads=heads,
+            num_key_value_heads=draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
+            head_dim=width,
+            query_pre_attn_scalar=draw(st.sampled_from([width, 5])),
+            sliding_window=draw(st.sampled_from([2, 3, 30])),  # with 1, their cache forgets nothing
+            hidden_activation=draw(st.sampled_from(["gelu_pytorch_tanh", "silu"])),
+            rms_norm_eps=draw(eps),
+            attention_bias=draw(st.booleans()),
+            tie_word_embeddings=draw(st.booleans()),
+            **draw(st.sampled_from([listed, {"sliding_window_pattern": 2}])),
+            **draw(st.sampled_from([{"rope_parameters": bases}, old])),
+            **SPECIAL,
+        )
+    )
+
+
+@st.composite
 def t5(draw) -> nn.Module:
     heads, width = draw(widths)
     buckets, reach = draw(st.sampled_from([(8, 10), (12, 20), (32, 40), (32, 128)]))
@@ -227,6 +262,7 @@ def _norm(self, x):
 
 # Norms of transformers that compute in float32 whatever they are given -> the same in the precision of the input.
 NORMS = dict.fromkeys((LlamaRMSNorm, MistralRMSNorm, Qwen3RMSNorm, T5LayerNorm), _norm)
+NORMS[Gemma3RMSNorm] = lambda self, x: self._norm(x) * (1 + self.weight)
 
 
 def shake(model: nn.Module) -> nn.Module:
@@ -236,6 +272,9 @@ def shake(model: nn.Module) -> nn.Module:
             is_norm = "norm" in name.lower() or "ln_" in name
             mean = 1.0 if is_norm and name.endswith("weight") else 0.0
             nn.init.normal_(parameter, mean=mean, std=0.2)
+        for part in model.modules():
+            if isinstance(part, Gemma3RMSNorm):
+                part.weight -= 1  # kept as the difference from 1
     for part in model.modules():
         if isinstance(part, nn.Embedding):
             part.padding_idx = None  # theirs keeps gradients from the vector of padding
@@ -377,6 +416,10 @@ def qwen3_parameters(c) -> int:
     return llama_parameters(c) + c.n_decoder_layers * 2 * c.head_width
 
 
+def gemma3_parameters(c) -> int:
+    return qwen3_parameters(c) + c.n_decoder_layers * 2 * c.d_model
+
+
 FAMILIES = {
     "GPT": decoder(
         GPT,
@@ -394,6 +437,15 @@ FAMILIES = {
         qwen3_parameters,
         n_kv_heads=2,
         d_head=6,
+    ),
+    "Gemma3": decoder(
+        Gemma3,
+        gemma3(),
+        lambda c: Gemma3ForCausalLM(Gemma3TextConfig(**sized_decoder(c))),
+        gemma3_parameters,
+        n_kv_heads=2,
+        window=4,
+        local_layers=(True, False),
     ),
     "T5": Family(
         T5,
