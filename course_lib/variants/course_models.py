@@ -53,7 +53,9 @@ def config_from_dict(fields: Mapping[str, Any]) -> TransformerConfig:
     unknown = sorted(set(fields) - known)
     if unknown:
         raise ValueError(f"{unknown[0]}: not a field of TransformerConfig")
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+    }
     if isinstance(values.get("qk_norm"), bool):  # as it was before it named a norm
         values["qk_norm"] = "unit" if values["qk_norm"] else "none"
     if values.get("rotary_scaling") is not None:
