@@ -101,5 +101,7 @@ def test_a_room_offers_the_names_of_its_stub(stub):
 
 
 def test_stubs_are_shipped():
-    assert PROJECT_FILE["tool"]["setuptools"]["package-data"]["*"] == ["*.pyi"]
+    data = PROJECT_FILE["tool"]["setuptools"]["package-data"]
+    assert data["*"] == ["*.pyi"]
+    assert data["course_lib.exercises"] == ["places.json"]  # the order of the exercises, without the notebooks
     assert STUBS

@@ -42,7 +42,7 @@ class Finding:
 
 def examine(desk: Desk | None, *, network_seconds: float = 2.0, kernel: bool = True) -> Iterator[Finding]:
     """Yield the findings one after the other, each as soon as it is known; none of them raises."""
-    probes: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+    parts: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("Python", _python),
         ("packages", _packages),
         ("torch", _torch),
@@ -53,10 +53,10 @@ def examine(desk: Desk | None, *, network_seconds: float = 2.0, kernel: bool = T
         ("network", lambda: _network(network_seconds)),
     ]
     if kernel:
-        probes.append(("kernel", _kernel))
-    for what, probe in probes:
+        parts.append(("kernel", _kernel))
+    for what, part in parts:
         try:
-            yield from probe()
+            yield from part()
         except Exception as problem:  # a broken installation is what the doctor is for
             yield Finding(what, False, f"{type(problem).__name__}: {problem}", "Run `make setup` again.")
 
@@ -173,16 +173,16 @@ def _disk(desk: Desk | None) -> Iterator[Finding]:
     folder = desk.folder if desk else Path.cwd()
     free = shutil.disk_usage(folder).free / GIB
     yield Finding("disk space", free > 0.5, f"{free:.1f} GiB free at {folder}", "Free at least 0.5 GiB there.")
-    probe = (desk.private if desk else Path(tempfile.gettempdir())) / f"write-test-{os.getpid()}"
+    trial = (desk.private if desk else Path(tempfile.gettempdir())) / f"write-test-{os.getpid()}"
     try:
-        write_atomic(probe, "written and read back")
-        ok = probe.read_text() == "written and read back"
-        text = f"a file in {probe.parent} was written and read back"
+        write_atomic(trial, "written and read back")
+        ok = trial.read_text() == "written and read back"
+        text = f"a file in {trial.parent} was written and read back"
     except OSError as problem:
-        ok, text = False, f"{probe.parent} cannot be written: {reason(problem)}"
+        ok, text = False, f"{trial.parent} cannot be written: {reason(problem)}"
     finally:
         with contextlib.suppress(OSError):
-            probe.unlink()
+            trial.unlink()
     yield Finding("write test", ok, text, "Answers cannot be saved; free space, or choose another folder (--desk).")
     if desk is None:
         return

@@ -61,6 +61,8 @@ def update(desk: Desk) -> list[Updated]:
             homes = {one.home for one in moved.values()}
             for name in sorted(course, key=lambda name: name not in homes):  # an answer arrives before it leaves
                 reports[name] = _update_one(desk, name, course[name], moved, backup)
+                if reports[name].outcome == "failed":  # nothing arrived there
+                    moved = {key: one for key, one in moved.items() if one.home != name}
     except OSError as problem:
         done = ", ".join(report.name for report in reports.values()) or "none"
         raise DeskError(

@@ -64,9 +64,11 @@ def course(*arguments: str, code: int = 0) -> str:
         result = CliRunner().invoke(cli.app, list(arguments), terminal_width=120)
     finally:  # each run of the command is a process of its own
         os.chdir(folder)
-        for name in os.environ.keys() - environment.keys():
+        changed = {name for name, value in os.environ.items() if environment.get(name) != value}
+        for name in changed:
             del os.environ[name]
         os.environ.update(environment)
+    assert changed <= {"MPLBACKEND"}, "a desk is passed as an argument, not through the environment"
     assert result.exit_code == code, (result.output, result.exception)
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result.output

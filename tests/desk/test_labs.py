@@ -79,6 +79,17 @@ def test_an_answer_goes_with_its_exercise(course: Path, desk: Desk, worked: Path
     assert texts(worked / LAB)["exercise-moving"] == ANSWER
 
 
+def test_nothing_leaves_where_nothing_can_arrive(course: Path, desk: Desk, worked: Path) -> None:
+    (worked / "labs").mkdir()
+    (worked / LAB).write_text("{")
+    move_to_lab(course)
+    assert [report.outcome for report in updates.update(desk)] == [updates.UPDATED, updates.UP_TO_DATE, "failed"]
+    assert texts(worked / ONE)["exercise-moving"] == ANSWER
+    (worked / LAB).unlink()
+    updates.update(desk)
+    assert texts(worked / LAB)["exercise-moving"] == ANSWER
+
+
 def test_it_comes_back_when_the_exercise_does(course: Path, desk: Desk, worked: Path) -> None:
     first = (course / ONE).read_bytes()
     move_to_lab(course)

@@ -324,7 +324,7 @@ def test_unchanged_broken_code_is_not_attempted():
 # Cases -------------------------------------------------------------------------------------------------------------
 
 
-def test_probe_tensors_are_the_same_everywhere():
+def test_tensors_of_cases_are_the_same_everywhere():
     assert normal(3, seed=1).tolist() == pytest.approx([1.62, -0.61, -0.53], abs=1e-6)
     assert integers(4, low=0, high=3, seed=1).tolist() == [1, 3, 0, 0]
     assert mask(4, seed=1).tolist() == [True, False, True, True]

@@ -114,7 +114,7 @@ def test_the_answer_is_what_measuring_gives(question, record_property):
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
-def test_every_probe_is_the_same_each_time(exercise):
+def test_every_case_is_the_same_each_time(exercise):
     for case in exercise.cases:
         first, second = cells.fingerprint(case.make()), cells.fingerprint(case.make())
         assert first == second, case.name
