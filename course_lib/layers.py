@@ -149,8 +149,9 @@ class TokenEmbedding(nn.Module):
                 f"tokens: expected ids 0 to {self.vocab_size - 1} for vocab_size={self.vocab_size}, "
                 f"got {tokens.min().item()} to {tokens.max().item()}"
             ) from None
-        # Rounded as the vectors are, which is how the published models compute it in bfloat16.
-        return vectors if self.factor == 1.0 else vectors * torch.tensor(self.factor, dtype=vectors.dtype)
+        if self.factor == 1.0:
+            return vectors
+        return vectors * vectors.new_full((), self.factor)  # rounded as the vectors are, as published models do
 
 
 def build_attention(config: TransformerConfig, layer: int = 0, *, cross: bool = False) -> MultiHeadAttention:

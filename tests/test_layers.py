@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from transformers import LlamaConfig, T5Config
-from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm, Gemma3TextScaledWordEmbedding
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 from transformers.models.t5.modeling_t5 import T5DenseGatedActDense, T5LayerNorm
 
@@ -54,6 +54,13 @@ def test_rms_norm_equals_others(theirs, dtype, scale, parity):
     found = laws.assert_equivalent(ours, theirs, torch.randn(B, T, D).to(dtype) * scale)
     if scale == 1.0:
         parity("RMSNorm", f"{type(theirs).__module__.split('.')[0]} {type(theirs).__name__}", found, dtype)
+
+
+def test_scaled_embedding_in_bfloat16_equals_gemma():
+    theirs = Gemma3TextScaledWordEmbedding(V, D, None, embed_scale=D**0.5).bfloat16()
+    ours, ids = TokenEmbedding(V, D).bfloat16(), torch.arange(V)[None]
+    ours.load_state_dict(theirs.state_dict())
+    assert torch.equal(ours(ids), theirs(ids))
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
