@@ -64,6 +64,7 @@ SLOW = {
     "requests": "a fifth of a second",
     "huggingface_hub": "loads httpx; for downloads only",
     "nbformat": "a third of a second",
+    "filelock": "a hundredth of a second, for who writes only",
     "rich": "a tenth of a second, and `course --help` draws no table of ours",
     "psutil": "for one line of `course doctor`",
     "IPython": "there in notebooks only",

@@ -9,7 +9,6 @@ import typer
 from course_lib.desk import copies, launch, updates
 from course_lib.desk import rescue as rescuing
 from course_lib.desk.answers import places
-from course_lib.desk.doctor import examine
 from course_lib.desk.finding import desk_or_none, folder_to_start, is_called, the_desk
 from course_lib.desk.store import Desk
 from course_lib.desk.tables import describe, plural, print_findings, print_status
@@ -175,6 +174,8 @@ def doctor(context: typer.Context) -> None:
 
     Example: `course doctor`
     """
+
+    from course_lib.desk.doctor import examine
 
     if print_findings(examine(desk_or_none(context.obj))):
         raise typer.Exit(1)

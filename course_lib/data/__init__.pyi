@@ -4,7 +4,6 @@ from .batches import TokenWindows as TokenWindows
 from .batches import encode_pairs as encode_pairs
 from .batches import pad_batch as pad_batch
 from .bpe import BPETokenizer as BPETokenizer
-from .download import DownloadError as DownloadError
 from .download import data_folder as data_folder
 from .download import fetch as fetch
 from .download import tiny_shakespeare as tiny_shakespeare
@@ -23,6 +22,7 @@ from .pairs import number_words as number_words
 from .pairs import read_pairs as read_pairs
 from .registry import FILES as FILES
 from .registry import DataFile as DataFile
+from .registry import DownloadError as DownloadError
 from .synthetic import Recall as Recall
 from .synthetic import associative_recall as associative_recall
 from .synthetic import copy_task as copy_task

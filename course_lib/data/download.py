@@ -11,11 +11,7 @@ from urllib.parse import urlsplit
 
 import platformdirs
 
-from .registry import FILES, DataFile
-
-
-class DownloadError(RuntimeError):
-    """A file could not be had; the message is one line that says why and what to do instead."""
+from .registry import FILES, DataFile, DownloadError
 
 
 def tiny_shakespeare() -> str:

@@ -3,6 +3,10 @@
 from typing import NamedTuple
 
 
+class DownloadError(RuntimeError):
+    """A file could not be had; the message is one line that says why and what to do instead."""
+
+
 class DataFile(NamedTuple):
     """One file on the network. `offline` says what to use where there is no network."""
 

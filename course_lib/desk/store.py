@@ -21,8 +21,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from course_lib.files import write_atomic
 
 MARKER = ".course"
@@ -133,6 +131,8 @@ class Desk:
 
     def lock(self, seconds: float = LOCK_SECONDS) -> contextlib.AbstractContextManager[Any]:
         """Return the lock under which anything in the desk is changed; it is free again when its process dies."""
+        from filelock import FileLock
+
         return FileLock(str(self.private / "lock"), timeout=seconds)
 
     def _entries(self, exercise_id: str) -> list[Path]:
