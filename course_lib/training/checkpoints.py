@@ -99,16 +99,15 @@ def save_checkpoint(
     for rank, random in enumerate(randoms):
         tensors |= {f"random.{rank}/{name}": t for name, t in random.tensors.items()}
     path = checkpoint_path(folder, step)
-    try:
-        if processes.main:
+    problem = None
+    if processes.main:
+        try:
             _write(path, step, tensors, {**(state or {}), "random": [random.numbers for random in randoms]})
-            protected = {checkpoint_path(folder, step) for step in protect}
-            for old in list_checkpoints(folder)[:-keep]:
-                if old not in protected:
-                    old.unlink(missing_ok=True)  # first, so that what is left is no checkpoint
-                    old.with_suffix(".safetensors").unlink(missing_ok=True)
-    finally:
-        processes.barrier()  # the others wait for a writer that fails, too
+            _remove_old(path.parent, keep, {checkpoint_path(folder, kept) for kept in protect})
+        except OSError as error:
+            problem = error
+    if problem := processes.gather(problem)[0]:  # all learn of it, so that none waits for another
+        raise problem
     return path
 
 
@@ -183,6 +182,13 @@ def _write(path: Path, step: int, tensors: dict[str, Tensor], state: dict[str, A
     }
     document["checksum"] = _checksum(document)
     write_atomic(path, json.dumps(document))
+
+
+def _remove_old(folder: Path, keep: int, protected: Collection[Path]) -> None:
+    for old in list_checkpoints(folder)[:-keep]:
+        if old not in protected:
+            old.unlink(missing_ok=True)  # first, so that what is left is no checkpoint
+            old.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
 def average_checkpoints(folder: str | Path, last: int) -> dict[str, Tensor]:
