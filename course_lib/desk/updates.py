@@ -126,6 +126,11 @@ def _exercises(notebook: Notebook) -> Iterator[str]:
     return (name for cell in notebook["cells"] if (name := exercise_of(cell)) is not None)
 
 
+def _stubs(exercise_id: str, *editions: Notebook | None) -> set[str]:
+    cells = (cell for one in editions if one is not None for cell in one["cells"])
+    return {cell["source"].strip() for cell in cells if exercise_of(cell) == exercise_id}
+
+
 def _moved(desk: Desk, course: Mapping[str, Notebook | DamagedNotebook]) -> dict[str, Moved]:
     """Return, by exercise, the answers that must go to another notebook; each is in the history from here on."""
     readable = {name: theirs for name, theirs in course.items() if not isinstance(theirs, DamagedNotebook)}
@@ -134,8 +139,10 @@ def _moved(desk: Desk, course: Mapping[str, Notebook | DamagedNotebook]) -> dict
     found: dict[str, Moved] = {}
     for (exercise_id, name), place in there.items():
         home = homes.get(exercise_id, name)
+        if home == name:
+            continue
         arrived = there.get((exercise_id, home))
-        if home == name or place.source.strip() == answers.stub(desk, place, exercise_id).strip():
+        if place.source.strip() in _stubs(exercise_id, readable[home], base_for(desk, name, place.notebook)):
             continue
         if arrived is None or place.source.strip() in arrived.source:  # the second: an interrupted update
             answers.keep(desk, exercise_id, place.source)
