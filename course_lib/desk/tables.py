@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from course_lib.desk import merge
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -67,8 +69,6 @@ def print_findings(findings: Iterable["Finding"]) -> int:
 
 def describe(report: "Updated") -> Iterator[str]:
     """Yield the lines on what an update did to one notebook."""
-    from course_lib.desk import merge
-
     yield f"{report.name}: {report.outcome}" + (f" ({report.note})" if report.note else "")
     if report.merge is None:
         return
