@@ -121,7 +121,10 @@ def _plain_cell(cell: NotebookNode, where: str) -> NotebookNode:
         raise BuildError(f"{where}: expected a code or a markdown cell, got {cell.cell_type}")
     if not cell.source.strip():
         raise BuildError(f"{where}: the cell {cell_id!r} is empty")
-    return _new_cell(cell.cell_type, cell_id, cell.source, {"tags": tags} if tags else {})
+    metadata: dict[str, Any] = {"tags": tags} if tags else {}
+    if rules.FOLDED in tags:
+        metadata["jupyter"] = {"source_hidden": True}  # how JupyterLab folds a cell
+    return _new_cell(cell.cell_type, cell_id, cell.source, metadata)
 
 
 def _expand(cell: NotebookNode, where: str, find_exercise: FindExercise) -> list[NotebookNode]:

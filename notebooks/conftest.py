@@ -59,7 +59,8 @@ LIMITS = {"tol": (0.0, 0.25), "atol": (0.0, math.inf), "picture": (1.0, 100.0)}
 OUR_TAGS = re.compile(r"\s*(a?tol|pictures?|not[-_ ]?compared?)\b", re.IGNORECASE)
 NBVAL_TAG = re.compile(r"nbval-|pytest-validate-|skip", re.IGNORECASE)
 NBVAL_COMMENT = re.compile(r"^\s*#\s*(NBVAL_\w+|PYTEST_VALIDATE_\w+)", re.MULTILINE)
-OTHER_TAGS = {"raises-exception", "long-cell"}
+FOLDED = "hide-input"  # plumbing: the reader sees its first line, a label, and its output
+OTHER_TAGS = {"raises-exception", "long-cell", FOLDED}
 
 
 def read_tags(tags: Sequence[str], only_known: bool = False) -> Allowance:

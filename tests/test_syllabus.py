@@ -17,7 +17,8 @@ OPEN = "open"
 def asked_for() -> list[str]:
     """The ids of all topics, by the five documents they come from."""
     counts = {"S0": (41, 2), "S1": (63, 2), "S2": (32, 2), "S3": (26, 2), "S4": (145, 3)}
-    return [f"{source}-{i:0{digits}}" for source, (count, digits) in counts.items() for i in range(1, count + 1)]
+    asked = [f"{source}-{i:0{digits}}" for source, (count, digits) in counts.items() for i in range(1, count + 1)]
+    return asked + [f"X-{i:02}" for i in (1, 2, 7, 8)]  # added after a second reading of the documents
 
 
 def rows() -> list[dict[str, str]]:
@@ -32,7 +33,7 @@ def test_every_topic_stands_in_the_syllabus_once_and_in_order():
 def test_every_topic_is_described_and_has_a_chapter():
     assert list(rows()[0]) == ["id", "topic", "chapter", "place"]
     for row in rows():
-        assert row["chapter"] in set("12345678"), row
+        assert row["chapter"] in set("012345678"), row
         assert 2 <= len(row["topic"].split()) <= 25, row
 
 

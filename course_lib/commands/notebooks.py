@@ -61,7 +61,7 @@ def lab(
     context: typer.Context,
     chapter: Annotated[str | None, typer.Option(help="Open this chapter or lab.", show_default=False)] = None,
 ) -> None:
-    """Open JupyterLab at your desk, on the chapter you worked on last (at first, chapter 1).
+    """Open JupyterLab at your desk, on the chapter you worked on last (at first, the overview).
 
     Everything else you write is passed on to JupyterLab.
 

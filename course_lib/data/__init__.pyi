@@ -18,6 +18,7 @@ from .pairs import load_pairs as load_pairs
 from .pairs import multi30k as multi30k
 from .pairs import number_languages as number_languages
 from .pairs import number_pairs as number_pairs
+from .pairs import number_parts as number_parts
 from .pairs import number_words as number_words
 from .pairs import read_pairs as read_pairs
 from .registry import FILES as FILES

@@ -9,6 +9,7 @@ import functools
 import gzip
 import hashlib
 import random
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
@@ -19,6 +20,11 @@ _T = TypeVar("_T")
 PairSplit = Literal["train", "validation", "test"]
 PAIR_SETS = ("numbers", "dates", "numbers+dates", "multi30k")
 DATE_FORMATS = ("full", "long", "medium")
+_PARTS = {  # of number words, longer ones first where one begins with another
+    "de": "zwanzig|dreißig|vierzig|fünfzig|sechzig|siebzig|achtzig|neunzig|elf|zwölf|sechzehn|siebzehn|zehn|hundert|"
+    "tausend|und|eins|eine?|zwei|drei|vier|fünf|sechs|sieben|acht|neun|null",
+    "en": "[a-z]+",
+}
 _MULTI30K_FILES = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 
 
@@ -171,6 +177,18 @@ def number_words(value: int, language: str) -> str:
         return str(num2words.num2words(value, lang=language))
     except (TypeError, IndexError, KeyError, NotImplementedError, OverflowError) as error:
         raise ValueError(f"value: num2words has no words for {value:,} in {language!r}") from error
+
+
+def number_parts(value: int, language: Literal["de", "en"]) -> list[str]:
+    """Return a number below a million as the parts of its words: (27, "de") -> ["sieben", "und", "zwanzig"].
+
+    German writes such a number as one word, units before tens; English words are cut at spaces and hyphens.
+    """
+    if language not in _PARTS:
+        raise ValueError(f"language: expected 'de' or 'en', got {language!r}")
+    if not 0 <= value < 1_000_000:
+        raise ValueError(f"value: expected 0 to 999999, got {value!r}")
+    return re.findall(_PARTS[language], number_words(value, language))
 
 
 def date_words(day: datetime.date, locale: str, format: str = "long") -> str:

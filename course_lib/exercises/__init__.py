@@ -14,12 +14,12 @@ from importlib.util import find_spec
 from typing import Any
 
 
-def progress() -> None:
-    """Print a table of all exercises: tried, solved, attempts and hints."""
+def progress(*, by_chapter: bool = False) -> None:
+    """Print a table of all exercises: tried, solved, attempts and hints; by_chapter=True only counts them."""
     from course_lib.exercises import registry
     from course_lib.exercises.learner import print_progress
 
-    print_progress(_learner().standings(registry.all_exercises()))
+    print_progress(_learner().standings(registry.all_exercises()), by_chapter=by_chapter)
 
 
 @functools.cache

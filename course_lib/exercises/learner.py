@@ -148,16 +148,23 @@ def state_of(kept: Mapping[str, Any] | None, edition: str | None = None) -> str:
 HEADINGS = ("chapter", "exercise", "kind", "difficulty", "state", "attempts", "hints")
 
 
-def print_progress(standings: Iterable[Standing]) -> None:
-    """Print one line for each exercise and the sum, as plain text."""
-    table: list[tuple[str, ...]] = [HEADINGS]
-    solved = 0
-    for one in standings:
-        entry = one.entry
-        solved += one.solved
-        first = (one.place, entry.id, entry.kind, str(entry.difficulty))
-        table.append((*first, one.state, str(one.attempts), str(one.hints)))
-    widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
+def print_progress(standings: Iterable[Standing], *, by_chapter: bool = False) -> None:
+    """Print one line for each exercise, or for each chapter and lab, and the sum, as plain text."""
+    every = list(standings)
+    if by_chapter:
+        parts: dict[str, list[Standing]] = {}
+        for one in every:
+            parts.setdefault(one.place, []).append(one)
+        table: list[tuple[str, ...]] = [("chapter", "solved", "of")]
+        table += [(place, str(sum(one.solved for one in part)), str(len(part))) for place, part in parts.items()]
+    else:
+        table = [HEADINGS, *(_row(one) for one in every)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     for row in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print(f"{solved} of {len(table) - 1} solved.")
+    print(f"{sum(one.solved for one in every)} of {len(every)} solved.")
+
+
+def _row(one: Standing) -> tuple[str, ...]:
+    first = (one.place, one.entry.id, one.entry.kind, str(one.entry.difficulty))
+    return (*first, one.state, str(one.attempts), str(one.hints))

@@ -7,7 +7,12 @@ proved: list[str] = []  # the claims that held, in order
 
 
 def prove(claim: str, evidence: Any) -> None:
-    """Remember the claim in `proved`; raise AssertionError with it if the evidence is false, or an empty text."""
+    """Remember the claim in `proved`; raise AssertionError with it if the evidence is false, or an empty text.
+
+    Raises TypeError for a claim that is no text: the two exchanged would hold whatever the evidence says.
+    """
+    if not isinstance(claim, str):
+        raise TypeError(f"claim: expected a sentence, then the evidence for it, got {type(claim).__name__}")
     if not evidence:
         raise AssertionError(claim)
     if claim not in proved:

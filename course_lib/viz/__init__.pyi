@@ -1,3 +1,4 @@
+from . import drawings as drawings
 from .display import show as show
 from .figures import attention_map as attention_map
 from .figures import attention_steps as attention_steps

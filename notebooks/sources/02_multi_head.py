@@ -1256,7 +1256,7 @@ prove("museum 6: maps taken after dropout are caught by comparison with those be
 # %% id="museum-output" tags=["tol:0.02"]
 class Exhibit7(MultiHeadAttention):
     def forward(self, x):
-        query, key, value = self._project(x, None, None)
+        query, key, value = self._project(x, None, None, None)
         return library_merge(sdpa(query, key, value))
 
 

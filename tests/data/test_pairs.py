@@ -14,6 +14,7 @@ from course_lib.data import (
     multi30k,
     number_languages,
     number_pairs,
+    number_parts,
     number_words,
     read_pairs,
 )
@@ -28,6 +29,21 @@ def test_numbers_are_written_out():
     english = {number_words(value, "en"): value for value in range(30_000)}
     for source, target in number_pairs(300, largest=29_999):
         assert source == number_words(english[target], "de")
+
+
+@pytest.mark.parametrize("language", ["de", "en"])
+def test_numbers_are_cut_into_parts_that_join_again(language):
+    assert number_parts(27, "de") == ["sieben", "und", "zwanzig"]
+    assert number_parts(127, "en") == ["one", "hundred", "and", "twenty", "seven"]
+    every = [*range(10_000), 16_017, 100_000, 999_999]
+    for value in every:
+        words = number_words(value, language)
+        assert "".join(number_parts(value, language)) == "".join(letter for letter in words if letter.isalpha())
+    assert len({part for value in every for part in number_parts(value, language)}) < 40
+    with pytest.raises(ValueError, match="value: expected 0 to 999999, got 1000000"):
+        number_parts(1_000_000, language)
+    with pytest.raises(ValueError, match="language: expected 'de' or 'en', got 'fr'"):
+        number_parts(1, "fr")
 
 
 def test_dates_are_written_out():

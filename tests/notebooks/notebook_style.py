@@ -8,6 +8,14 @@ from typing import Any
 MAX_LINES = 18  # of a code cell, without blank ones and prose; the tag long-cell lifts it
 WORDS_BEFORE_CODE = 80
 
+# Notebooks that explain before they show code. What a reader sees of them has a measured form.
+SECOND_EDITION = {"00_overview"}
+FOLDED = "hide-input"
+VISIBLE_LINES, VISIBLE_COLUMNS = 15, 88  # of a cell in sight
+WORDS_FOR_A_LINE = 9  # of explanation, for each visible line of code
+WORDS_FOR_A_PICTURE = 400
+PROOFS_IN_SIGHT, EXERCISES = 15, 10
+
 EMOJI = re.compile("[\U0001f000-\U0001faff☀-➿️]")
 FILLER = re.compile(
     r"\b(let['’]?s (dive|explore|get started)|dive (deep )?into|delve|as an ai|in this notebook,? we|buckle up"
@@ -21,9 +29,11 @@ PROSE_LINE = re.compile(r"""\s*((alt|caption)=)?f?("{1,3}[^"]*"{1,3})?,?\s*""")
 Problem = tuple[str, str]  # cell id, what is wrong
 
 
-def style_problems(notebook: Any) -> list[Problem]:
+def style_problems(notebook: Any, *, second_edition: bool = False) -> list[Problem]:
     """Return where a notebook breaks a rule of style."""
     problems = [(cell.id, what) for cell in notebook.cells for what in _cell_problems(cell)]
+    if second_edition:
+        return problems + list(_form_problems(notebook))
     words, first = _before_code(notebook)
     if words > WORDS_BEFORE_CODE:
         problems.append((first, f"comes after {words} words; the first code that does something, after at most 80"))
@@ -43,8 +53,37 @@ def _cell_problems(cell: Any) -> Iterator[str]:
     if re.search(r"\bplt\.show\(", cell.source):
         yield "calls plt.show(): use show(fig, alt=…, caption=…)"
     lines = sum(not PROSE_LINE.fullmatch(line) for line in cell.source.splitlines())
-    if lines > MAX_LINES and "long-cell" not in cell.metadata.get("tags", []) and "exercise" not in cell.metadata:
+    free = {"long-cell", FOLDED} & set(cell.metadata.get("tags", [])) or "exercise" in cell.metadata
+    if lines > MAX_LINES and not free:
         yield f"has {lines} lines of code; at most {MAX_LINES}"
+
+
+def _form_problems(notebook: Any) -> Iterator[Problem]:
+    """What a machine can judge of teaching: short cells in sight, plumbing folded, words and pictures enough."""
+    words = sum(len(NOT_PROSE.sub(" ", cell.source).split()) for cell in notebook.cells if cell.cell_type == "markdown")
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    seen = [cell for cell in code if FOLDED not in cell.metadata.get("tags", [])]
+    for cell in code:
+        if cell not in seen and not cell.source.startswith("# "):
+            yield cell.id, "is folded without a label: its first line says in a comment what it does"
+    for cell in seen:
+        lines = [line for line in cell.source.splitlines() if line.strip()]
+        if len(lines) > VISIBLE_LINES and "exercise" not in cell.metadata:
+            yield cell.id, f"has {len(lines)} lines in sight; at most {VISIBLE_LINES}, or fold it"
+        if (widest := max(map(len, lines), default=0)) > VISIBLE_COLUMNS:
+            yield cell.id, f"is {widest} columns wide; at most {VISIBLE_COLUMNS}"
+    visible = sum(bool(line.strip()) for cell in seen for line in cell.source.splitlines())
+    pictures = sum("<img" in output.get("data", {}).get("text/html", "") for cell in code for output in cell.outputs)
+    proofs = sum(cell.source.count("prove(") for cell in seen)
+    exercises = sum("exercise" in cell.metadata for cell in code)
+    if words < WORDS_FOR_A_LINE * visible:
+        yield "the whole", f"has {words} words for {visible} visible lines; at least {WORDS_FOR_A_LINE} for each"
+    if words > WORDS_FOR_A_PICTURE * pictures:
+        yield "the whole", f"has {pictures} pictures for {words} words; one for each {WORDS_FOR_A_PICTURE} at least"
+    if proofs > PROOFS_IN_SIGHT:
+        yield "the whole", f"has {proofs} proofs in sight; at most {PROOFS_IN_SIGHT}, the others folded"
+    if exercises > EXERCISES:
+        yield "the whole", f"has {exercises} exercises; at most {EXERCISES}"
 
 
 def _before_code(notebook: Any) -> tuple[int, str]:

@@ -1,0 +1,269 @@
+"""The drawings of the course. Each function returns one, with its alternative text and caption beside it."""
+
+import math
+from collections.abc import Sequence
+
+from course_lib.viz.drawing import INK, Drawing, Point
+from course_lib.viz.style import palette
+
+__all__ = [
+    "attention_by_hand",
+    "mask_and_targets",
+    "recurrent_and_attention",
+    "sentence_arcs",
+    "whole_transformer",
+    "writing_loop",
+]
+
+
+def whole_transformer(here: int | None = None) -> Drawing:
+    """Figure 1 of the course: encoder left, decoder right, a sentence in both, and where each chapter belongs.
+
+    Args:
+        here: the chapter that the reader is in; its part is lit and the others are faint. None lights all.
+    """
+    where = "" if here is None else f" Lit: the parts that chapter {here:02d} is about."
+    picture = Drawing(
+        770,
+        alt="The whole Transformer. On the left the encoder reads the German words drei Katzen schlafen: token vectors "
+        "plus positions, then N layers of self-attention and feed-forward, each added to the stream. On the right the "
+        "decoder reads start, three, cats: token vectors plus positions, then N layers of masked self-attention, "
+        "cross-attention to the encoder's output, and feed-forward. A linear map and a softmax give the "
+        "probabilities of the next words: three, cats, sleep. Numbers on the parts are those of the chapters." + where,
+        caption="The whole Transformer, with the chapter in which you build each part.",
+    )
+
+    def badge(x: float, y: float, *chapters: int) -> None:
+        for number, chapter in enumerate(chapters):
+            picture.badge((x, y + 31 * number), str(chapter), lit=here is None or here == chapter)
+
+    def sublayer(x: float, y: float, words: Sequence[str], colour: str, *chapters: int) -> None:
+        """A box beside the stream that stands at x: it reads from the stream below and adds to it above."""
+        picture.line([(x, y + 44), (x + 125, y + 44), (x + 125, y + 24)])
+        picture.box((x + 125, y), (150, 46), words, colour=colour)
+        picture.line([(x + 125, y - 23), (x + 125, y - 40), (x + 13, y - 40)])
+        picture.plus((x, y - 40))
+        badge(x + 205, y - 16, *chapters)
+
+    encoder, decoder, bottom = 50, 335, 700
+    for corner, words in ((20, "Encoder"), (305, "Decoder")):
+        height = 260 if corner == 20 else 390
+        picture.frame((corner, 555 - height), (275, height))
+        picture.text((corner + 50, 579), words, anchor="start", bold=True)
+    badge(172, 579, 4)
+    badge(459, 579, 5)
+    picture.text((284, 538), "N ×", anchor="end", colour=palette.residual, bold=True)
+    picture.text((569, 538), "N ×", anchor="end", colour=palette.residual, bold=True)
+    # The encoder's output goes into the cross-attention of every layer, behind the decoder's stream.
+    picture.line([(encoder, 268), (encoder, 235), (298, 235), (298, 365), (384, 365)], colour=palette.key, width=3.5)
+    picture.stream((encoder, 640), (encoder, 265))
+    picture.stream((decoder, 640), (decoder, 128))
+
+    sublayer(encoder, 490, ["self-", "attention"], palette.query, 1, 2)
+    sublayer(encoder, 365, ["feed-forward"], INK, 4)
+    sublayer(decoder, 490, ["masked self-", "attention"], palette.query, 1, 2)
+    sublayer(decoder, 365, ["cross-", "attention"], palette.key, 5)
+    sublayer(decoder, 240, ["feed-forward"], INK, 4)
+    picture.text((170, 217), "to every layer of the decoder", size=16, colour=palette.key)
+
+    for x, sentence, name in (
+        (encoder, ("drei", "Katzen", "schlafen"), "Source"),
+        (decoder, ("⟨start⟩", "three", "cats"), "Target so far"),
+    ):
+        picture.box((x + 102, 640), (245, 34), "token vectors + positions", colour=palette.value)
+        for number, word in enumerate(sentence):
+            picture.box((x + 18 + 84 * number, bottom), (80, 32), word, colour="#777777")
+            picture.line([(x + 18 + 84 * number, bottom - 16), (x + 18 + 84 * number, 658)])
+        picture.text((x + 102, bottom + 40), name)
+    badge(284, 622, 3)
+    badge(569, 622, 3)
+
+    picture.box((decoder + 102, 110), (245, 36), "linear map + softmax", colour=palette.output)
+    for number, word in enumerate(("three", "cats", "sleep")):
+        x = decoder + 18 + 84 * number
+        picture.line([(x, 92), (x, 66)])
+        picture.box((x, 49), (80, 32), word, colour=palette.output)
+    picture.text((decoder + 102, 20), "Next word at each place")
+    badge(569, 92, 5)
+    picture.text((20, 30), "Trained in", anchor="start")
+    badge(127, 30, 6)
+    picture.text((20, 66), "Its relatives in", anchor="start")
+    badge(168, 66, 7)
+    picture.text((20, 102), "What it costs in", anchor="start")
+    badge(178, 102, 8)
+    return picture
+
+
+def attention_by_hand(
+    reader: str, query: Sequence[float], words: Sequence[str], keys: Sequence[Point], values: Sequence[Point]
+) -> Drawing:
+    """One query, a few keys and values of two numbers each, and every step from them to what the reader takes along.
+
+    Args:
+        reader: the word that looks.
+        query: its query, two numbers.
+        words: the words that are looked at.
+        keys, values: two numbers for each of them.
+    """
+    scores = [(query[0] * a + query[1] * b) / math.sqrt(2) for a, b in keys]
+    total = sum(map(math.exp, scores))
+    weights = [math.exp(score) / total for score in scores]
+    taken = [sum(weight * value[i] for weight, value in zip(weights, values, strict=True)) for i in (0, 1)]
+    rows = list(zip(words, keys, scores, weights, values, strict=True))
+    said = "; ".join(
+        f"{word}: key {_pair(key)}, score {score:.2f}, weight {weight:.2f}, value {_pair(value)}"
+        for word, key, score, weight, value in rows
+    )
+    picture = Drawing(
+        130 + 48 * len(rows),
+        alt=f"Attention by hand. The word {reader} asks with the query {_pair(query)}. {said}. The weighted sum of the "
+        f"values is {_pair(taken)}.",
+        caption="Score: query times key, divided by √2. Weight: the softmax of the scores. Taken along: the sum of "
+        "weight times value.",
+    )
+    picture.text((20, 30), f"“{reader}” asks with its query", anchor="start")
+    picture.box((340, 30), (110, 34), _pair(query), colour=palette.query)
+    for x, heading, colour in (
+        (146, "key", palette.key),
+        (250, "score", INK),
+        (354, "weight", INK),
+        (480, "value", palette.value),
+    ):
+        picture.text((x, 74), heading, colour=colour, bold=True)
+    for number, (word, key, score, weight, value) in enumerate(rows):
+        y = 108 + 48 * number
+        picture.text((20, y), word, anchor="start", bold=True)
+        picture.box((146, y), (100, 34), _pair(key), colour=palette.key)
+        picture.line([(200, y), (223, y)])
+        picture.text((250, y), f"{score:.2f}")
+        picture.line([(277, y), (303, y)])
+        picture.box((354, y), (90, 34))
+        picture.bar((311, y), (86 * weight, 30), colour=palette.query)
+        picture.text((354, y), f"{weight:.2f}")
+        picture.text((412, y), "×")
+        picture.box((480, y), (110, 34), _pair(value), colour=palette.value)
+        picture.line([(536, y), (570, y)], arrow=False, colour=palette.value, width=1 + 8 * weight)
+    bottom = 108 + 48 * len(rows)
+    picture.line([(570, 108), (570, bottom), (538, bottom)], colour=palette.output, width=3)
+    picture.box((480, bottom), (110, 34), _pair(taken), colour=palette.output)
+    picture.text((410, bottom), f"“{reader}” takes along", anchor="end", colour=palette.output)
+    return picture
+
+
+def _pair(numbers: Sequence[float]) -> str:
+    return "(" + ", ".join(f"{number:.2f}".rstrip("0").rstrip(".") for number in numbers) + ")"
+
+
+def mask_and_targets(words: Sequence[str]) -> Drawing:
+    """The causal mask as a grid, and beside each row the word that its place has to predict.
+
+    Args:
+        words: of a sentence; all but the last are read, all but the first are predicted.
+    """
+    read, targets = words[:-1], words[1:]
+    cell, left, top = 62, 105, 74
+    bottom = top + cell * len(read)
+    picture = Drawing(
+        bottom + 10,
+        alt=f"The causal mask for the words {' '.join(read)}. Each row is a place that looks, each column a place that "
+        "can be looked at. The lower left triangle, with the diagonal, is open; what lies above is closed. Each row "
+        f"has to predict the word that follows it: {', '.join(targets)}.",
+        caption="Each place looks at itself and at what came before, and has to predict the next word, which is hidden "
+        "from it.",
+    )
+    picture.text((left + cell * len(read) / 2, 20), "may look at", colour=palette.key, bold=True)
+    picture.text((20, 20), "place", anchor="start", colour=palette.query, bold=True)
+    picture.text((500, 20), "has to predict", colour=palette.output, bold=True)
+    for row, (word, target) in enumerate(zip(read, targets, strict=True)):
+        y = top + cell * (row + 0.5)
+        picture.text((20, y), word, anchor="start")
+        picture.text((left + cell * (row + 0.5), 56), word, size=15)
+        for column in range(len(read)):
+            x = left + cell * (column + 0.5)
+            picture.cell((x, y), cell - 5, allowed=column <= row)
+        picture.line([(left + cell * len(read) + 10, y), (left + cell * len(read) + 60, y)], colour=palette.output)
+        picture.text((500, y), target, bold=True)
+    return picture
+
+
+def sentence_arcs(words: Sequence[str], reader: int, weights: Sequence[float], *, caption: str) -> Drawing:
+    """A sentence in which one word reads the others: arcs from them to it, the wider the more it takes.
+
+    Args:
+        words: of the sentence.
+        reader: the place of the word that reads.
+        weights: how much it takes from each word, one number for each, 0 to 1.
+        caption: what the drawing is for.
+    """
+    if len(weights) != len(words):
+        raise ValueError(f"weights: expected {len(words)} numbers, one for each word, got {len(weights)}")
+    shares = ", ".join(f"{word} {weight:.0%}" for word, weight in zip(words, weights, strict=True))
+    picture = Drawing(
+        190,
+        alt=f"The sentence: {' '.join(words)}. From the word {words[reader]} it is read: {shares}.",
+        caption=caption,
+    )
+    room = (Drawing.WIDTH - 30) / sum(len(word) + 2 for word in words)
+    places, x = [], 15.0
+    for word in words:
+        places.append(x + room * (len(word) + 2) / 2)
+        x += room * (len(word) + 2)
+    for number, (word, weight) in enumerate(zip(words, weights, strict=True)):
+        if number != reader and weight >= 0.02:
+            lift = 20 + 0.13 * abs(places[number] - places[reader])
+            picture.curve(
+                (places[number], 128), (places[reader], 126), lift=lift, colour=palette.value, width=1 + 11 * weight
+            )
+        if weight > 0:
+            picture.text((places[number], 172), f"{weight:.0%}", size=16, colour=palette.value, bold=True)
+        picture.text((places[number], 146), word, size=18, bold=number == reader)
+    return picture
+
+
+def recurrent_and_attention(words: Sequence[str]) -> Drawing:
+    """The same words read by a recurrent network, one after the other, and by attention, all at once."""
+    picture = Drawing(
+        310,
+        alt="Two ways to read the same words. A recurrent network is a chain: each word's state goes to the next, so "
+        "that what the first word said passes through every step before it reaches the last. Attention: the last "
+        "word has a direct line to every earlier word.",
+        caption="A recurrent network hands one state along a chain. With attention each word reads others directly.",
+    )
+    step = 560 / len(words)
+    places = [20 + step * (number + 0.5) for number in range(len(words))]
+    picture.text((20, 24), "Recurrent network", anchor="start", bold=True)
+    picture.text((20, 170), "Attention", anchor="start", bold=True)
+    for number, (x, word) in enumerate(zip(places, words, strict=True)):
+        picture.box((x, 70), (step - 26, 32), "state", colour=palette.residual)
+        picture.line([(x, 112), (x, 88)])
+        picture.text((x, 126), word)
+        if number:
+            picture.line([(places[number - 1] + step / 2 - 12, 70), (x - step / 2 + 13, 70)], width=4)
+        picture.text((x, 288), word, bold=number == len(words) - 1)
+        if number < len(words) - 1:
+            picture.curve(
+                (x, 270), (places[-1], 268), lift=12 + 0.085 * (places[-1] - x), colour=palette.value, width=3
+            )
+    return picture
+
+
+def writing_loop(prompt: Sequence[str], following: str) -> Drawing:
+    """How a language model writes: words in, probabilities of the next word out, one chosen and appended."""
+    picture = Drawing(
+        190,
+        alt=f"The loop of writing. The words {' '.join(prompt)} go into the model; out come probabilities of the next "
+        f"word; one is chosen, {following}; it is appended to the words, and the loop begins again.",
+        caption="Predict the next word, append it, predict again: this loop is all there is to writing.",
+    )
+    step = 350 / (len(prompt) + 1)
+    for number, word in enumerate(prompt):
+        picture.box((10 + step * (number + 0.5), 60), (step - 6, 34), word, colour="#777777")
+    last = 10 + step * (len(prompt) + 0.5)
+    picture.frame((last - step / 2 + 3, 43), (step - 6, 34), colour=palette.output, dashed=True)
+    picture.line([(366, 60), (390, 60)], width=3)
+    picture.box((430, 60), (74, 60), ["the", "model"], filled=True)
+    picture.line([(470, 60), (494, 60)], width=3)
+    picture.box((543, 60), (94, 34), following, colour=palette.output)
+    picture.line([(543, 79), (543, 140), (last, 140), (last, 84)], colour=palette.output, width=3)
+    picture.text((430, 160), "append, and begin again", colour=palette.output)
+    return picture

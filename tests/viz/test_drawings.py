@@ -1,0 +1,77 @@
+"""Drawings: text for those who cannot see them, type that a small screen can show, nothing outside the card."""
+
+import base64
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from course_lib.viz import drawings
+from course_lib.viz.drawing import LEAST_TYPE, Drawing
+
+WORDS = ["the", "queen", "near", "the", "boys", "paints", "herself"]
+EVERY = {
+    "whole": drawings.whole_transformer,
+    "here": lambda: drawings.whole_transformer(here=3),
+    "arcs": lambda: drawings.sentence_arcs(WORDS, 6, [0.02, 0.7, 0.03, 0.02, 0.05, 0.18, 0.0], caption="A caption."),
+    "recurrent": lambda: drawings.recurrent_and_attention(WORDS[:-1]),
+    "loop": lambda: drawings.writing_loop(WORDS[:3], "the"),
+}
+TAG = "{http://www.w3.org/2000/svg}"
+
+
+def read(drawing):
+    """The SVG as a page receives it, out of the source of its image."""
+    html = drawing._repr_mimebundle_()["text/html"]
+    (data,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', html)
+    return ET.fromstring(base64.b64decode(data))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_drawing_is_an_image_with_its_text(name):
+    bundle = EVERY[name]()._repr_mimebundle_()
+    assert set(bundle) == {"text/html", "text/plain"}
+    assert len(bundle["text/plain"]) >= 40
+    assert "<figcaption" in bundle["text/html"]
+    assert "<svg" not in bundle["text/html"]  # inline, a view that does not trust the notebook would drop it
+    assert EVERY[name]()._repr_mimebundle_() == bundle
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_everything_lies_on_the_card_and_can_be_read(name):
+    drawing = EVERY[name]()
+    root = read(drawing)
+    assert root.get("viewBox") == f"0 0 600 {drawing.height:g}"
+    for text in root.iter(f"{TAG}text"):
+        assert float(text.get("font-size")) >= LEAST_TYPE
+        half = 0.3 * float(text.get("font-size")) * len(text.text)  # of a wide font
+        x, anchor = float(text.get("x")), text.get("text-anchor")
+        left = {"start": x, "middle": x - half, "end": x - 2 * half}[anchor]
+        assert left >= 0, text.text
+        assert left + 2 * half <= 600, text.text
+        assert 0 < float(text.get("y")) < drawing.height, text.text
+    for box in list(root.iter(f"{TAG}rect"))[1:]:
+        x, y, width, height = (float(box.get(name)) for name in ("x", "y", "width", "height"))
+        assert x >= 0
+        assert y >= 0
+        assert x + width <= 600
+        assert y + height <= drawing.height
+
+
+def test_the_reader_is_shown_where_they_are():
+    def lit(root):
+        """The numbers written in white: those on a dark disc."""
+        return {text.text for text in root.iter(f"{TAG}text") if text.get("fill") == "#FFFFFF"}
+
+    assert lit(read(drawings.whole_transformer())) == set("12345678")
+    assert lit(read(drawings.whole_transformer(here=3))) == {"3"}
+    assert "chapter 03" in drawings.whole_transformer(here=3).alt
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="weights: expected 7 numbers, one for each word, got 2"):
+        drawings.sentence_arcs(WORDS, 0, [0.5, 0.5], caption="A caption.")
+    with pytest.raises(ValueError, match="alt: expected at least 40 characters"):
+        Drawing(100, alt="too short", caption="A caption.")
+    with pytest.raises(ValueError, match="size: expected at least 15"):
+        Drawing(100, alt="x" * 40, caption="A caption.").text((10, 10), "small", size=9)
