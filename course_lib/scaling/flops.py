@@ -43,9 +43,9 @@ def count_flops(
         A Counter with the keys "projections", "scores and mixing", "feed-forward" and "head".
     """
     check_countable(config, architecture)
-    for name, size in (("batch", batch), ("length", length), ("source_length", source_length)):
-        if size is not None:
-            check_integer(name, size)
+    check_integer("batch", batch)
+    check_integer("length", length)
+    check_integer("source_length", source_length, or_none=True)
     B, T = batch, length
     S = T if source_length is None else source_length
     layers: Counter[str] = Counter()

@@ -36,9 +36,9 @@ def kv_cache_bytes(
 
     Raises ValueError for sizes that are not positive.
     """
-    for name, size in (("batch", batch), ("length", length), ("source_length", source_length)):
-        if size is not None:
-            check_integer(name, size)
+    check_integer("batch", batch)
+    check_integer("length", length)
+    check_integer("source_length", source_length, or_none=True)
     windows = [config.window_of(layer) for layer in range(config.n_decoder_layers)]
     positions = sum(length if window is None else 2 * window for window in windows)  # of all layers
     positions += len(windows) * (source_length or 0)

@@ -86,7 +86,7 @@ class MixtureOfExperts(nn.Module):
             capacity=capacity,
             activation=config.activation,
             gated=config.gated,
-            bias=config.bias,
+            bias=config.ff_bias,
             dropout=config.activation_drop,
         )
 

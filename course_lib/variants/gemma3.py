@@ -39,6 +39,8 @@ class TwoRotaryEntries:
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
         """From our config to the entries."""
+        if config.local_rotary_base is None and config.rotary_scaling is not None:
+            raise ValueError("local_rotary_base: expected a number beside rotary_scaling, local layers are not scaled")
         base, scaling = write_scaling(config)
         local = config.rotary_base if config.local_rotary_base is None else config.local_rotary_base
         return {

@@ -233,6 +233,7 @@ def test_a_ring_sends_each_chunk_twice_round(ranks):
     [
         (lambda c: count_parameters(c, "gpt"), "architecture"),
         (lambda c: count_flops(c, 0, 4), "batch"),
+        (lambda c: count_flops(c, None, 4), "batch"),
         (lambda c: count_flops(c, 1, 4.0), "length"),
         (lambda c: kv_cache_bytes(c, 1, -1), "length"),
         (lambda c: training_memory(c, 1, 4, optimizer="adam"), "optimizer"),

@@ -64,6 +64,11 @@ def test_one_expert_is_a_feed_forward():
     torch.testing.assert_close(moe(x), moe.experts[0](x))
 
 
+def test_biases_are_those_of_the_configs_feed_forward():
+    config = TransformerConfig(d_model=D, n_heads=2, feed_forward_bias=False)
+    assert all(expert.up.bias is None for expert in MixtureOfExperts.from_config(config).experts)
+
+
 def test_counts():
     moe = MixtureOfExperts(D, F, n_experts=4, top_k=2, gated=True, bias=False)
     laws.assert_counts(moe, parameters=4 * 3 * D * F + 4 * D)

@@ -21,7 +21,8 @@ from transformers import (
 )
 from transformers import T5ForConditionalGeneration as TheirT5
 
-from course_lib.variants import BERT, T5, Llama, ViT, from_pretrained
+from course_lib.rotary_scaling import LinearScaling
+from course_lib.variants import BERT, T5, Gemma3, Llama, ViT, from_pretrained
 from course_lib.variants.folders import INDEX, WEIGHTS, locate, write_model
 
 IMAGES = {"image_size": 8, "patch_size": 4, "intermediate_size": 20}
@@ -170,3 +171,10 @@ def test_t5_with_repeated_tables(tmp_path):
     change_tensors(tmp_path, repeat)
     ours = T5.from_pretrained(tmp_path)
     assert ours.head.weight is ours.embedding.tokens.weight is ours.source_embedding.tokens.weight
+
+
+def test_gemma_cannot_say_that_local_layers_are_scaled(tmp_path):
+    sizes = {"d_model": 8, "n_heads": 2, "n_decoder_layers": 1, "vocab_size": 11, "d_ff": 12}
+    scaled = Gemma3.configure(**sizes, rotary_scaling=LinearScaling(2.0), local_rotary_base=None)
+    with pytest.raises(ValueError, match="local_rotary_base: expected a number beside rotary_scaling"):
+        Gemma3(scaled).save_pretrained(tmp_path / "folder")
