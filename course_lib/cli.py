@@ -55,7 +55,7 @@ def main(
     Start with `course start` and `course lab`. Your copies of the notebooks, your answers and your progress lie in one
     folder, the desk (usually `my/`); it is found from the working directory upwards, or through COURSE_DESK.
     """
-    context.obj = desk  # the commands hand it to `desk.store.the_desk`
+    context.obj = desk  # the commands hand it to `desk.finding.the_desk`
 
 
 register(app)

@@ -39,9 +39,9 @@ ONLY = {
     "rotary_scaling": set(),
     "testing": set(),
     "data": {"checks", "files"},
-    "viz": {"checks", "files"},
+    "viz": set(),
     "training": {"checks", "files", "masks", "positions"},  # no model class
-    "desk": {"checks", "files", "exercises"},
+    "desk": {"files", "exercises"},
 }
 
 # What may be imported inside a function because it is slow to load, or not there on every system.
@@ -78,7 +78,7 @@ LATE = {
     "exercises": "a list of exercises is read without torch, and an alternative shows its import to the learner",
 }
 
-MOST_LATE = 76  # imports inside functions, outside the exercises
+MOST_LATE = 75  # imports inside functions, outside the exercises
 
 
 def module_name(path: Path) -> str:

@@ -13,8 +13,6 @@ from course_lib.desk.finding import desk_or_none, folder_to_start, is_called, th
 from course_lib.desk.store import Desk
 from course_lib.desk.tables import describe, plural, print_findings, print_status
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-
 
 def start(
     context: typer.Context,
@@ -29,12 +27,10 @@ def start(
 
     Examples: `course start` · `course start --folder ~/transformer`
     """
-
     _start(folder or folder_to_start(context.obj))
 
 
 def _start(folder: Path) -> Desk:
-
     report = copies.create(folder.expanduser().absolute())
     where = report.desk.folder
     if report.added:
@@ -67,7 +63,6 @@ def lab(
 
     Examples: `course lab` · `course lab --chapter 2` · `course lab --chapter labs/05` · `course lab --no-browser`
     """
-
     desk = _start(folder_to_start(context.obj))
     command = launch.jupyterlab(desk, chapter, context.args)
     sys.stdout.flush()
@@ -129,7 +124,6 @@ def update(context: typer.Context) -> None:
 
     Example: `git pull` and then `course update`
     """
-
     reports = updates.update(the_desk(context.obj))
     for report in reports:
         for line in describe(report):
@@ -140,7 +134,10 @@ def update(context: typer.Context) -> None:
         raise typer.Exit(1)
 
 
-def rescue(context: typer.Context, yes: Yes = False) -> None:
+def rescue(
+    context: typer.Context,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
     """Bring work back: edits made in notebooks/ by mistake, damaged notebooks, answers from the history.
 
     Everything is copied to your desk; only then, and only if you agree, are the course's own notebooks put back to
@@ -148,7 +145,6 @@ def rescue(context: typer.Context, yes: Yes = False) -> None:
 
     Examples: `course rescue` · `course rescue --yes`
     """
-
     desk = desk_or_none(context.obj) or _start(folder_to_start(context.obj))
     report = rescuing.rescue(desk)
     for line in (*report.remarks, *report.lines):
@@ -174,7 +170,6 @@ def doctor(context: typer.Context) -> None:
 
     Example: `course doctor`
     """
-
     from course_lib.desk.doctor import examine
 
     if print_findings(examine(desk_or_none(context.obj))):

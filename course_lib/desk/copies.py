@@ -1,4 +1,4 @@
-"""Create the desk and bring new editions into it: which notebooks there are, their base copies, backups, updates."""
+"""The learner's copies: making them, the editions that they came from, their backups."""
 
 import re
 from dataclasses import dataclass, field

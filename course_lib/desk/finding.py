@@ -66,22 +66,21 @@ def saving_is_off() -> bool:
     return os.environ.get("CI", "").lower() not in _OFF
 
 
-def find_desk(start: str | os.PathLike[str] | None = None) -> Desk | None:
+def find_desk() -> Desk | None:
     """Return the desk that checks save into, or None when nothing is to be saved (no desk, or `CI` is set).
 
-    The desk is the nearest folder, from `start` (default: the working directory) upwards, that holds `.course/`.
+    The desk is the nearest folder, from the working directory upwards, that holds `.course/`.
     The environment variable COURSE_DESK names another one.
     """
-    return None if saving_is_off() else locate_desk(start)
+    return None if saving_is_off() else locate_desk()
 
 
-def locate_desk(start: str | os.PathLike[str] | None = None) -> Desk | None:
+def locate_desk() -> Desk | None:
     """Like `find_desk`, but regardless of `CI`: for commands that the learner types."""
     if named := _named_outside():
         return Desk(named) if is_desk(named) else None
     try:
-        here = Path(start) if start is not None else Path.cwd()
-        here = here.absolute()
+        here = Path.cwd()
     except FileNotFoundError:  # the working directory was removed under us
         return None
     return next((Desk(folder) for folder in (here, *here.parents) if is_desk(folder)), None)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from course_lib.desk.notebooks import Cell, Notebook, digest, exercise_of, fresh_id
+from course_lib.desk.notebooks import Cell, Notebook, digest, exercise_of
 
 FOLLOWED = "follows the new edition"
 ADDED = "new in this edition"
@@ -259,6 +259,3 @@ def _same(one: Cell, other: Cell) -> bool:
 
 def _text(cell: Cell) -> tuple[str, str]:
     return cell["cell_type"], cell["source"].replace("\r\n", "\n").rstrip()
-
-
-__all__ = ["Merge", "Wording", "fresh_id", "merge", "recognise"]

@@ -6,14 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_lib.desk import answers
-from course_lib.desk.copies import (
-    base_for,
-    bases,
-    keep_base,
-    new_backup,
-    stamped,
-    sweep,
-)
+from course_lib.desk.copies import base_for, bases, keep_base, new_backup, sweep
 from course_lib.desk.finding import course_notebooks, name_in, notebooks
 from course_lib.desk.merge import Wording, merge
 from course_lib.desk.notebooks import (
@@ -24,6 +17,7 @@ from course_lib.desk.notebooks import (
     parse_notebook,
     read_notebook,
     stamp_of,
+    stamped,
     strip,
     write_notebook,
 )

@@ -66,6 +66,7 @@ class Examiner:
 
     exercise: Exercise
     _outcomes: dict[tuple[tuple[str, ...], int], Outcome] = field(default_factory=dict)
+    _functions: dict[tuple[str, ...], Any] = field(default_factory=dict)
 
     @cached_property
     def rules(self) -> Rules:
@@ -75,10 +76,6 @@ class Examiner:
     @cached_property
     def _leaf_names(self) -> list[list[str]]:
         return [leaf_names(case, self.exercise) for case in self.exercise.cases]
-
-    @cached_property
-    def _functions(self) -> dict[tuple[str, ...], Any]:
-        return {}
 
     def outcome(self, misconceptions: tuple[Misconception, ...], case: int) -> Outcome:
         """What the model with these misconceptions does on a case; without any, what is right."""

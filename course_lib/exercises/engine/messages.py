@@ -11,8 +11,8 @@ from torch import Tensor
 
 from course_lib.exercises.engine import guard, show
 from course_lib.exercises.engine.cells import edition
-from course_lib.exercises.engine.compare import Rules, equal_elements
-from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, Failure, Finding
+from course_lib.exercises.engine.compare import equal_elements
+from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, Failure, Finding, examiner
 from course_lib.exercises.engine.guard import OutOfMemory, RanAway
 from course_lib.exercises.engine.run import PRINTED_LINES, arguments
 from course_lib.exercises.engine.source import code_of, source_of
@@ -43,7 +43,7 @@ def message(exercise: Exercise, finding: Finding, candidate: Any, keep: bool) ->
         parts += ["", *_case(exercise, failure, candidate, known=bool(finding.fits))]
     parts += ["", *_way_on(exercise, finding, keep)]
     if failure is not None and not finding.fits and failure.difference.aspect not in CLEAR:
-        parts += ["", *issue_text(exercise, failure, candidate)]
+        parts += ["", *_issue_text(exercise, failure, candidate)]
     return "\n".join(parts)
 
 
@@ -136,7 +136,7 @@ def _both(exercise: Exercise, failure: Failure) -> list[str]:
         lines = show.lines_of("expected", right.value, 0)
         return lines if outcome.error is not None else lines + show.lines_of("yours", outcome.value, 0)
     expected, actual = difference.expected, difference.actual
-    rules = Rules(exercise.dtypes, exercise.tolerance)
+    rules = examiner(exercise).rules
     if expected is None and actual is None:
         return []
     if isinstance(expected, Tensor) and isinstance(actual, Tensor) and expected.numel() > FULL:
@@ -160,7 +160,7 @@ def _way_on(exercise: Exercise, finding: Finding, keep: bool) -> list[str]:
     return [first, f"All cases with their numbers: ex.{exercise.id}.cases()", going_on]
 
 
-def issue_text(exercise: Exercise, failure: Failure, candidate: Any) -> list[str]:
+def _issue_text(exercise: Exercise, failure: Failure, candidate: Any) -> list[str]:
     """Text that a learner can hand in when no misconception fits."""
     case = exercise.cases[failure.case].name
     source = source_of(candidate).rstrip().splitlines() or ["(source not available)"]
