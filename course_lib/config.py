@@ -153,6 +153,8 @@ class TransformerConfig:
             return self.d_model // self.n_heads
         if name == "d_ff":
             return 4 * self.d_model
+        if name == "final_norm":
+            return self.norm_place != "post"
         return self.setting(FALLBACKS[name]) if name in FALLBACKS else None
 
     # The fallbacks are filled in here, and not when a config is made: with another `d_model` the widths follow.
@@ -215,4 +217,4 @@ class TransformerConfig:
     @property
     def has_final_norm(self) -> bool:
         """Whether a norm follows the last layer."""
-        return self.norm_place != "post" if self.final_norm is None else self.final_norm
+        return self.setting("final_norm")

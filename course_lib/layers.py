@@ -207,25 +207,25 @@ def init_weights(module: nn.Module, config: TransformerConfig, *, n_residuals: i
     """
     for part in module.modules():
         if isinstance(part, nn.Linear):
-            nn.init.xavier_uniform_(part.weight) if config.init == "xavier" else _normal(part.weight, config)
+            if config.init == "xavier":
+                nn.init.xavier_uniform_(part.weight)
+            else:
+                nn.init.normal_(part.weight, std=config.init_std)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
     for part in module.modules():
         if isinstance(part, MultiHeadAttention) and config.init == "xavier":
             part.reset_parameters()  # fused projections keep the fan of each
-        if isinstance(part, MultiHeadAttention | FeedForward) and config.scale_residual_init:
+        if isinstance(part, MultiHeadAttention | FeedForward):
             written = part.output if isinstance(part, MultiHeadAttention) else part.down
             with torch.no_grad():
-                written.weight.mul_(n_residuals**-0.5)
-        if isinstance(part, MultiHeadAttention | FeedForward) and config.zero_residual_init:
-            nn.init.zeros_((part.output if isinstance(part, MultiHeadAttention) else part.down).weight)
+                if config.zero_residual_init:
+                    written.weight.zero_()
+                elif config.scale_residual_init:
+                    written.weight.mul_(n_residuals**-0.5)
     for part in module.modules():  # last: a tied head must start as its table does
         if isinstance(part, TokenEmbedding | PositionScheme):
             part.draw_weights(config)
-
-
-def _normal(weight: Tensor, config: TransformerConfig) -> None:
-    nn.init.normal_(weight, std=config.init_std)
 
 
 def config_from_torch(

@@ -102,8 +102,7 @@ class IncrementalModel:
                 padding["mask"] = self._real[:, None, None, : self.length]  # (B, 1, 1, all so far)
                 places = torch.arange(start, self.length, device=tokens.device) - self._first  # (B, n)
                 padding["positions"] = places.clamp(min=0)
-            logits = self.model.decode(tokens, **self._options, **padding, cache=self._cache, last=last)
-        return logits  # type: ignore[return-value]  # no weights were asked for
+            return self.model.decode(tokens, **self._options, **padding, cache=self._cache, last=last)
 
     def repeat(self, times: int) -> None:
         """Give each example `times` copies, next to each other."""

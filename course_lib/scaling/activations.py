@@ -136,5 +136,5 @@ class _Kept:
 
     def feed_forward(self, T: int) -> int:
         """The inner vectors: before and after the activation, and the gate's."""
-        n = {False: 2, True: 4}[self.config.gated] - (self.config.activation == "relu")
+        n = (4 if self.config.gated else 2) - (self.config.activation == "relu")
         return n * self.batch * T * self.config.ff_width * self.width

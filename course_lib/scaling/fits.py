@@ -39,11 +39,11 @@ class PowerLawFit(NamedTuple):
 
     def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """Bootstrap interval of "floor", "scale" or "exponent"."""
-        return _interval([getattr(law, name) for law in self.resampled], level)
+        return bootstrap_interval([getattr(law, name) for law in self.resampled], level)
 
     def predict_interval(self, x: float, level: float = 0.95) -> tuple[float, float]:
         """Bootstrap interval of the prediction at one x, for the curve; single runs scatter about it."""
-        return _interval([law.predict(x).item() for law in self.resampled], level)
+        return bootstrap_interval([law.predict(x).item() for law in self.resampled], level)
 
 
 class LossSurface(NamedTuple):
@@ -206,7 +206,8 @@ def _positive(name: str, values: ArrayLike) -> Array:
     return array
 
 
-def _interval(values: Sequence[float], level: float) -> tuple[float, float]:
+def bootstrap_interval(values: Sequence[float], level: float) -> tuple[float, float]:
+    """The middle `level` of the values, from resampled points."""
     if not values:
         raise ValueError("n_resamples: expected at least 1 for an interval, got 0")
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])

@@ -6,6 +6,7 @@ Letters: D model width, H heads, G key/value heads, E head width, F feed-forward
 from collections import Counter
 from typing import Literal, get_args
 
+from course_lib.checks import check_choice
 from course_lib.config import TransformerConfig
 from course_lib.norms import NormKind
 from course_lib.positions import SCHEMES
@@ -45,8 +46,7 @@ def count_parameters(config: TransformerConfig, architecture: Architecture = "de
 
 def check_countable(config: TransformerConfig, architecture: str) -> None:
     """Refuse other words, and layers whose parts are given as functions, of which nothing is known."""
-    if architecture not in get_args(Architecture):
-        raise ValueError(f"architecture: expected one of {get_args(Architecture)}, got {architecture!r}")
+    check_choice("architecture", architecture, get_args(Architecture))
     for name in ("inner_attention", "feed_forward"):
         if getattr(config, name) is not None:
             raise ValueError(f"config: expected {name} None, no formula knows what a function makes")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.checks import check_choice
-from course_lib.scaling.fits import LossSurface, PowerLawFit, fit_loss_surface, fit_power_law
+from course_lib.scaling.fits import LossSurface, PowerLawFit, bootstrap_interval, fit_loss_surface, fit_power_law
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ class Reading:
 
     def interval_of(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """Bootstrap interval of a number of the surface, such as "n_exponent" or "size_power"."""
-        low, high = np.quantile([getattr(one, name) for one in self.resampled], [(1 - level) / 2, (1 + level) / 2])
-        return float(low), float(high)
+        return bootstrap_interval([getattr(one, name) for one in self.resampled], level)
 
 
 def read_sweep(rows: Sequence[dict[str, Any]], *, parameters: str = "parameters", n_resamples: int = 100) -> Reading:

@@ -125,7 +125,7 @@ def add_lora(
     for name in found:
         base: nn.Linear = model.get_submodule(name)  # type: ignore[assignment]
         wrapped = LoRALinear(base, rank, alpha=alpha, dropout=dropout).train(base.training)
-        _set(model, name, wrapped)
+        model.set_submodule(name, wrapped)
     return found
 
 
@@ -145,7 +145,7 @@ def remove_lora(model: nn.Module, *, keep: bool = True) -> None:
     """Put plain linear maps back, with the updates added if `keep`; all their parameters are trainable again."""
     for name, part in _wrapped(model).items():
         part.merge() if keep else part.unmerge()
-        _set(model, name, part.base)
+        model.set_submodule(name, part.base)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
 
@@ -155,8 +155,3 @@ def _wrapped(model: nn.Module) -> dict[str, LoRALinear]:
     if not parts:
         raise ValueError("model: has no updates; call add_lora first")
     return parts
-
-
-def _set(model: nn.Module, name: str, part: nn.Module) -> None:
-    parent, _, last = name.rpartition(".")
-    setattr(model.get_submodule(parent), last, part)

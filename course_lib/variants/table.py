@@ -71,8 +71,6 @@ def _stacks(config: TransformerConfig) -> str:
 
 def _shown(config: TransformerConfig, name: str) -> Any:
     """The value that holds, where None stands for another field."""
-    if name == "final_norm":
-        return config.has_final_norm
     value = config.setting(name)
     if name == "logit_scale" and value == config.d_model**-0.5:
         return "D^-0.5"
