@@ -82,6 +82,9 @@ def status(
 
     desk = the_desk(context.obj)
     wanted = [name for name, place in registry.places().items() if chapter is None or is_called(place, chapter)]
+    if not wanted:
+        typer.echo(f"No notebook called {chapter} has exercises.")
+        return
     print_status(Progress(lambda: desk).standings(map(registry.get, wanted)))
 
 

@@ -32,7 +32,7 @@ def jupyterlab(desk: Desk, wanted: str | None, arguments: Sequence[str]) -> list
 
 
 def to_open(desk: Desk, wanted: str | None) -> str:
-    """Return the name of the notebook that is wanted, or of the latest answer's, or of the first chapter."""
+    """Return the name of the notebook that is wanted, or of the latest answer's, or of the first one."""
     found = [name_in(desk.folder, path) for path in notebooks(desk.folder)]
     if wanted is not None:
         named = next((name for name in found if is_called(name, wanted)), None)

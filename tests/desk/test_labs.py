@@ -65,6 +65,13 @@ def test_labs_are_copied_found_and_opened(course: Path) -> None:
     assert texts(report.desk.folder / LAB) == texts(course / LAB)
 
 
+def test_an_overview_without_exercises_is_copied_and_opened_first(course: Path) -> None:
+    save(course / "00_overview.ipynb", notebook_of([course_cell("markdown", "title", "# The whole")]))
+    desk = copies.create(course.parent / "my").desk
+    assert launch.to_open(desk, None) == launch.to_open(desk, "0") == "00_overview"
+    assert {report.outcome for report in updates.update(desk)} == {updates.UP_TO_DATE}
+
+
 def test_an_answer_goes_with_its_exercise(course: Path, desk: Desk, worked: Path) -> None:
     move_to_lab(course)
     reports = {report.name: report for report in updates.update(desk)}
