@@ -44,8 +44,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from torch import nn
 
-from course_lib import exercises as ex
-from course_lib import masks, testing
+from course_lib import exercises as ex, masks, testing
 from course_lib.encoder import TransformerEncoder
 from course_lib.layers import FeedForward
 from course_lib.norms import LayerNorm, RMSNorm
@@ -539,13 +538,8 @@ six = TextEncoder(TransformerConfig(vocab_size=30_000))  # otherwise the paper's
 with record_weights(six) as maps:
     output = six(torch.randint(1, 30_000, (4, 50)))
 count = sum(p.numel() for p in six.parameters())
-print(
-    tuple(output.shape),
-    len(maps),
-    "maps of",
-    tuple(maps["encoder.layers.0.self_attention"].shape),
-    f"{count:,} parameters",
-)
+shape = tuple(maps["encoder.layers.0.self_attention"].shape)
+print(tuple(output.shape), len(maps), "maps of", shape, f"{count:,} parameters")
 prove(
     "six layers return six maps, and have 34,274,304 parameters with 30,000 tokens",
     (len(maps), count) == (6, 34_274_304),
