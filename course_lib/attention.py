@@ -23,21 +23,6 @@ from course_lib.checks import (
 )
 from course_lib.masks import causal_mask, combine_masks
 
-__all__ = [
-    "Attention",
-    "Backend",
-    "CausalSelfAttention",
-    "CrossAttention",
-    "Options",
-    "QKVProjection",
-    "SelfAttention",
-    "check_inputs",
-    "check_mask_and_bias",
-    "explicit_attention",
-    "fused_attention",
-    "record_weights",
-    "scaled_dot_product_attention",
-]
 Backend = Literal["auto", "explicit", "fused"]
 
 
@@ -353,7 +338,7 @@ class _SingleHead(Attention):
         self.projection = QKVProjection(d_model, d_key, d_value, bias=bias)
         self.dropout = dropout
 
-    def _attend(self, x: Tensor, context: Tensor | None, mask: Tensor | None) -> Tensor:
+    def _project_and_attend(self, x: Tensor, context: Tensor | None, mask: Tensor | None) -> Tensor:
         query, key, value = self.projection(x, context)
         check_mask_and_bias(query, key, mask, None)
         dropout = self.dropout if self.training else 0.0
@@ -372,7 +357,7 @@ class SelfAttention(_SingleHead):
 
         `mask` is (T, T) or (B, 1 or T, T); there is no head dimension here, nor in the recorded weights (B, T, T).
         """
-        return self._attend(x, None, mask)
+        return self._project_and_attend(x, None, mask)
 
 
 class CausalSelfAttention(SelfAttention):
@@ -386,4 +371,4 @@ class CrossAttention(_SingleHead):
 
     def forward(self, x: Tensor, context: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Queries of x (B, T, D) attend to context (B, S, D) -> (B, T, E')."""
-        return self._attend(x, context, mask)
+        return self._project_and_attend(x, context, mask)

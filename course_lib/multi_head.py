@@ -206,7 +206,7 @@ class MultiHeadAttention(Attention):
         if not self.fused:
             return getattr(self, name)(x)
         which = _PARTS.index(name)
-        bias = None if self.qkv.bias is None else self.qkv.bias.split(self._widths)[which]
+        bias = None if self.qkv.bias is None else self.separate(self.qkv.bias)[which]
         return F.linear(x, self.projection_weights()[which], bias)
 
     def _grouped(
@@ -286,4 +286,4 @@ def _fuse_or_separate(module: MultiHeadAttention, state: dict[str, Any], prefix:
         if module.fused and all(part in state for part in parts):
             state[whole] = torch.cat([state.pop(part) for part in parts])
         elif not module.fused and whole in state and len(state[whole]) == sum(module._widths):
-            state.update(zip(parts, state.pop(whole).split(module._widths), strict=True))
+            state.update(zip(parts, module.separate(state.pop(whole)), strict=True))

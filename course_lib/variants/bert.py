@@ -5,7 +5,7 @@ Source: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transforme
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -116,7 +116,7 @@ class BERT(PublishedModel, EncoderModel):
         return changes, arguments
 
     @classmethod
-    def load(cls, folder: Path, found: Mapping[str, Any], dtype: torch.dtype | None, **options: Any) -> "BERT":
+    def load(cls, folder: Path, found: Mapping[str, Any], dtype: torch.dtype | None, **options: Any) -> Self:
         """Load a folder whose `config.json` holds `found`; see `from_pretrained`."""
         if options.get("head", "classifier") != "classifier":
             options.setdefault("n_classes", None)

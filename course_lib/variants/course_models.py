@@ -16,7 +16,7 @@ from course_lib.config import TransformerConfig
 from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants.encoder_model import EncoderModel
-from course_lib.variants.folders import Weights, write_model
+from course_lib.variants.folders import CONFIG, Weights, write_model
 from course_lib.variants.names import NameTable, fill, read_parameters
 
 COURSE_MODELS: dict[str, type[nn.Module]] = {
@@ -98,6 +98,6 @@ def load_course_model(folder: Path, found: Mapping[str, Any], dtype: torch.dtype
             kind: Any = COURSE_MODELS[found["model_type"]]
             model = kind(config, **found.get("head", {}))
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / 'config.json'}: {error}") from error
+        raise ValueError(f"{folder / CONFIG}: {error}") from error
     fill(model, read_parameters(model, Weights(folder), NameTable(), {}), dtype)
     return model.eval()

@@ -88,11 +88,6 @@ class LatentAttention(Attention):
             if isinstance(part, nn.Linear):
                 nn.init.xavier_uniform_(part.weight)
 
-    @property
-    def cached_width(self) -> int:
-        """Numbers that a cache holds for a position: C + R."""
-        return self.d_latent + self.d_rotary
-
     def forward(
         self,
         x: Tensor,
@@ -108,7 +103,9 @@ class LatentAttention(Attention):
         `rotation`, of width R, is needed. In the cache, the latent vectors and the rotary keys stand side by side as
         the keys (B, 1, S, C + R) of one head; its values are empty.
         """
-        self._check(x, cache)
+        check_vectors("x", x, self.d_model)
+        if cache is not None and cache.window is not None:
+            raise ValueError(f"cache: forgets after {cache.window} positions, this attention has no window")
         if rotation is None:
             raise ValueError(f"rotation: needed, what `RotaryEmbedding({self.d_rotary})` gives for the positions of x")
         compressed = x
@@ -143,11 +140,6 @@ class LatentAttention(Attention):
         if absorbed:
             heads = heads.to(dtype) @ to_value.mT  # (B, H, T, C) @ (H, C, E) -> (B, H, T, E)
         return self.output(merge_heads(heads))
-
-    def _check(self, x: Tensor, cache: KVCache | None) -> None:
-        check_vectors("x", x, self.d_model)
-        if cache is not None and cache.window is not None:
-            raise ValueError(f"cache: forgets after {cache.window} positions, this attention has no window")
 
 
 def use_latent_attention(

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from course_lib.checks import check_integer
 from course_lib.variants.lora import LoRALinear
 
-__all__ = ["NO_KERNEL", "FrozenLinear", "PackedLinear", "pack_", "replace_linear_maps"]
-
 NO_KERNEL = object()  # in place of a copy, where torch has no kernel that wants one
 _SMALL = 2**17  # numbers of a float32 matrix; with fewer, plain calls are faster
 _ROWS = 16  # what oneDNN's order of the weights is made for; with it, 1 to 256 rows are near their best

@@ -1,10 +1,10 @@
 """The published families: their registry, and what they share: switches, and folders as `transformers` has them."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,6 @@ from course_lib.variants.config_entries import Entries, refuse
 from course_lib.variants.folders import CONFIG, Weights, locate, read_config, write_model
 from course_lib.variants.names import NameTable, fill, published_tensors, read_parameters
 from course_lib.variants.packed import FrozenLinear
-
-M = TypeVar("M", bound="PublishedModel")
 
 # Fields that say how a model is trained, not what it computes.
 _TRAINING = {"dropout", "embedding_dropout", "attention_dropout", "activation_dropout"}
@@ -96,13 +94,13 @@ class PublishedModel(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls: type[M],
+        cls,
         path_or_name: str | os.PathLike[str],
         *,
         dtype: torch.dtype | None = None,
         revision: str | None = None,
         **options: Any,
-    ) -> M:
+    ) -> Self:
         """Load a folder as `transformers` writes it, or a name on the Hugging Face hub; in evaluation mode.
 
         Args:
@@ -121,7 +119,7 @@ class PublishedModel(nn.Module):
         return cls.load(folder, read_config(folder), dtype, **options)
 
     @classmethod
-    def load(cls: type[M], folder: Path, found: Mapping[str, Any], dtype: torch.dtype | None, **options: Any) -> M:
+    def load(cls, folder: Path, found: Mapping[str, Any], dtype: torch.dtype | None, **options: Any) -> Self:
         """Load a folder whose `config.json` holds `found`; see `from_pretrained`."""
         path = folder / CONFIG
         if found["model_type"] not in cls.model_types:
@@ -129,7 +127,6 @@ class PublishedModel(nn.Module):
                 f"{path}: expected a model_type of {cls.model_types} for {cls.__name__}, got {found['model_type']!r}"
             )
         weights = Weights(folder)
-        build: Callable[..., M] = cls
         try:
             changes, arguments = cls.read(found, weights)
             config = cls.configure(**changes)
@@ -138,7 +135,7 @@ class PublishedModel(nn.Module):
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from error
         with torch.device("cpu" if options else "meta"):
-            model = build(config, **{**arguments, **options})
+            model = cls(config, **{**arguments, **options})
         optional = cls.heads if options else ()
         tensors = read_parameters(model, weights, model.names, model.published_shapes(), optional)
         fill(model, tensors, dtype)

@@ -220,7 +220,6 @@ def test_a_cache_holds_the_latents_and_nothing_else():
     kept = cache.layers[0].self_attention
     assert kept.keys.shape == (B, 1, 5, C + R)
     assert kept.values.numel() == 0
-    assert made.decoder.layers[0].self_attention.cached_width == C + R
 
 
 @torch.no_grad()
