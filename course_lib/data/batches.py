@@ -2,6 +2,7 @@
 
 Both kinds share one contract. A `for` loop runs to the end of the epoch, the next loop runs the next epoch, `forever`
 never ends. The order follows from the seed alone. `state_dict` says how far it has come, as plain numbers for JSON.
+
 Batches are dicts of int64 tensors: {"source" (B, S), "target" (B, T)}, {"tokens" (B, T)} or {"tokens" (B, T),
 "labels" (B,)}.
 """
@@ -62,24 +63,20 @@ def pad_batch(examples: Sequence[Example], pad_id: int = 0) -> Batch:
 
 
 class Batches(ABC):
-    """What every kind of batches offers; see the head of this module.
+    """What every kind of batches offers; see the head of this module."""
 
-    Each epoch has a multiple of `batches_per_step` micro-batches, so that no step spans two epochs.
-    """
-
-    def __init__(self, *, seed: int, batches_per_step: int) -> None:
-        check_integer("batches_per_step", batches_per_step)
-        self.seed, self.batches_per_step = seed, batches_per_step
+    def __init__(self, *, seed: int) -> None:
+        self.seed = seed
         self.epoch = 0
-        self._done = 0  # micro-batches of this epoch that were taken
+        self._done = 0  # batches of this epoch that were taken
 
     @abstractmethod
     def _plan(self, epoch: int) -> Sequence[Sequence[int]]:
-        """Return the micro-batches of an epoch as lists of example numbers."""
+        """Return the batches of an epoch as lists of example numbers."""
 
     @abstractmethod
     def _load(self, numbers: Sequence[int], epoch: int) -> Batch:
-        """Return one micro-batch."""
+        """Return one batch."""
 
     @abstractmethod
     def _identity(self) -> dict[str, int]:
@@ -137,10 +134,10 @@ class TokenBatches(Batches):
         bucket: False cuts batches in shuffled order without looking at lengths, to see what bucketing saves.
         max_examples: rows of a batch at most.
         pad_id: fills rows up to the longest.
-        seed, batches_per_step: see `Batches`.
+        seed: of the order.
 
     Raises:
-        ValueError: an example longer than `max_tokens`, or fewer examples than `batches_per_step`.
+        ValueError: no examples, or one longer than `max_tokens`.
     """
 
     def __init__(
@@ -153,13 +150,11 @@ class TokenBatches(Batches):
         max_examples: int | None = None,
         pad_id: int = 0,
         seed: int = 0,
-        batches_per_step: int = 1,
     ) -> None:
-        super().__init__(seed=seed, batches_per_step=batches_per_step)
-        if max_examples is not None:
-            check_integer("max_examples", max_examples)
-        if len(examples) < self.batches_per_step:
-            raise ValueError(f"examples: expected at least {self.batches_per_step}, one a batch, got {len(examples)}")
+        super().__init__(seed=seed)
+        check_integer("max_examples", max_examples, or_none=True)
+        if not examples:
+            raise ValueError("examples: expected at least 1, got 0")
         self.examples, self.max_tokens, self.pad_id = examples, max_tokens, pad_id
         self.shuffle, self.bucket, self.max_examples = shuffle, bucket, max_examples
         sides = [_side_lengths(example) for example in examples]
@@ -200,7 +195,7 @@ class TokenBatches(Batches):
             pool = max(1, POOL * self.max_tokens * n // max(1, sum(self.lengths))) if self.shuffle else n
             pools = [order[start : start + pool] for start in range(0, n, pool)]
             order = [number for part in pools for number in sorted(part, key=self._order_key.__getitem__)]
-        batches = split_largest(self._cut(order), self.batches_per_step)
+        batches = self._cut(order)
         if self.shuffle:
             batches = [batches[i] for i in torch.randperm(len(batches), generator=draw).tolist()]
         return batches
@@ -229,9 +224,9 @@ class TokenWindows(Batches):
     Args:
         tokens: ids (N,): a file of `write_tokens`, which is mapped and not loaded, or a tensor.
         length: predictions of a window.
-        batch_size: windows of a micro-batch.
+        batch_size: windows of a batch.
         shuffle: False gives windows from the start of the text, in its order, in every epoch.
-        seed, batches_per_step: see `Batches`.
+        seed: of the order.
     """
 
     def __init__(
@@ -242,18 +237,18 @@ class TokenWindows(Batches):
         batch_size: int,
         shuffle: bool = True,
         seed: int = 0,
-        batches_per_step: int = 1,
     ) -> None:
-        super().__init__(seed=seed, batches_per_step=batches_per_step)
+        super().__init__(seed=seed)
         check_integer("length", length)
         check_integer("batch_size", batch_size)
         self.tokens = open_tokens(tokens) if isinstance(tokens, str | Path) else torch.as_tensor(tokens).numpy()
         if self.tokens.ndim != 1:
             raise ValueError(f"tokens: expected ids (N,), got {self.tokens.shape}")
         self.length, self.batch_size, self.shuffle = length, batch_size, shuffle
-        if len(self.tokens) // length < 2 * self.batches_per_step:
-            needed = 2 * self.batches_per_step * length
-            raise ValueError(f"tokens: expected at least {needed:,} for windows of {length}, got {len(self.tokens):,}")
+        if len(self.tokens) < 2 * length:
+            raise ValueError(
+                f"tokens: expected at least {2 * length:,} for windows of {length}, got {len(self.tokens):,}"
+            )
         self._planned: tuple[int, list[list[int]]] | None = None
 
     def _identity(self) -> dict[str, int]:
@@ -268,7 +263,7 @@ class TokenWindows(Batches):
         numbers = torch.randperm(count, generator=draw) if self.shuffle else torch.arange(count)
         starts = (first + numbers * self.length).tolist()
         batches = [starts[i : i + self.batch_size] for i in range(0, count, self.batch_size)]
-        self._planned = (epoch, split_largest(batches, self.batches_per_step))
+        self._planned = (epoch, batches)
         return self._planned[1]
 
     def _load(self, numbers: Sequence[int], epoch: int) -> Batch:
@@ -279,21 +274,6 @@ class TokenWindows(Batches):
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:
     """Return the generator of an epoch: the same for the same seed and epoch, whatever was drawn before."""
     return torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
-
-
-def split_largest(batches: list[list[int]], multiple: int) -> list[list[int]]:
-    """Halve the batch with most rows until the number of batches is a multiple: nothing is left out or repeated."""
-    batches = list(batches)
-    while len(batches) % multiple:
-        i = max(range(len(batches)), key=lambda k: len(batches[k]))
-        half = len(batches[i]) // 2
-        if not half:
-            raise ValueError(
-                f"batches_per_step: {len(batches)} batches of one example each are no multiple of {multiple}; "
-                f"let a batch hold more"
-            )
-        batches[i : i + 1] = [batches[i][:half], batches[i][half:]]
-    return batches
 
 
 def _side_lengths(example: Example) -> list[int]:

@@ -35,18 +35,16 @@ def same(one, two):
     max_tokens=st.integers(64, 300),
     bucket=st.booleans(),
     shuffle=st.booleans(),
-    per_step=st.sampled_from([1, 2, 4]),
     seed=st.integers(0, 5),
 )
 @settings(deadline=None, max_examples=60)
-def test_every_example_comes_once_an_epoch(n, max_tokens, bucket, shuffle, per_step, seed):
+def test_every_example_comes_once_an_epoch(n, max_tokens, bucket, shuffle, seed):
     examples = ragged(n, seed)
-    sizes = {"max_tokens": max_tokens, "bucket": bucket, "shuffle": shuffle, "batches_per_step": per_step}
+    sizes = {"max_tokens": max_tokens, "bucket": bucket, "shuffle": shuffle}
     batches = TokenBatches(examples, seed=seed, **sizes)
     count = len(batches)
     epoch = list(batches)
     assert len(epoch) == count
-    assert count % per_step == 0
     for batch in epoch:
         assert batch["source"].dtype == torch.int64
         rows, width = batch["source"].shape
@@ -225,17 +223,11 @@ def test_damaged_token_files_are_named(tmp_path):
         (lambda: TokenBatches(ragged(9), max_tokens=3), "max_tokens: expected .* or more, as long as example"),
         (lambda: TokenBatches([], max_tokens=3), "examples: expected at least 1"),
         (lambda: TokenBatches([{"tokens": []}], max_tokens=3), "examples: expected ids in each"),
-        (lambda: TokenBatches(ragged(3), max_tokens=99, batches_per_step=4), "examples: expected at least 4"),
-        (lambda: make("pairs", batches_per_step=0), "batches_per_step: expected an integer of at least 1, got 0"),
         (lambda: make("pairs").load_state_dict({**make("pairs").state_dict(), "done": 99}), "a place within an epoch"),
         (lambda: TokenWindows(torch.arange(9), length=5, batch_size=1), "tokens: expected at least 10"),
         (lambda: TokenWindows(torch.zeros(3, 9), length=5, batch_size=1), r"tokens: expected ids \(N,\)"),
         (lambda: make("pairs").load_state_dict(make("pairs", seed=1).state_dict()), "state: taken with seed=1"),
         (lambda: make("windows").load_state_dict(make("pairs").state_dict()), "state: taken with length=None"),
-        (
-            lambda: list(TokenBatches(ragged(9, longest=1), max_tokens=5, batches_per_step=4)),
-            "9 batches of one example",
-        ),
         (lambda: pad_batch([]), "examples: expected at least one"),
     ],
 )
