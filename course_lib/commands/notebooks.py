@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from course_lib.desk.answers import places
 from course_lib.desk.finding import desk_or_none, folder_to_start, is_called, the_desk
 from course_lib.desk.store import Desk
 from course_lib.desk.tables import describe, plural, print_findings, print_status
+
+if TYPE_CHECKING:
+    from course_lib.exercises.learner import Standing
 
 
 def start(
@@ -77,15 +80,20 @@ def status(
 
     Examples: `course status` · `course status --chapter 1` · `course status --chapter labs/05`
     """
+    standings = _standings(the_desk(context.obj), chapter)
+    if standings:
+        print_status(standings)
+    else:
+        typer.echo(f"No notebook called {chapter} has exercises.")
+
+
+def _standings(desk: Desk, chapter: str | None = None) -> "list[Standing]":
+    """How far the learner is with the exercises of a chapter or lab, or with all."""
     from course_lib.exercises import registry
     from course_lib.exercises.learner import Progress
 
-    desk = the_desk(context.obj)
     wanted = [name for name, place in registry.places().items() if chapter is None or is_called(place, chapter)]
-    if not wanted:
-        typer.echo(f"No notebook called {chapter} has exercises.")
-        return
-    print_status(Progress(lambda: desk).standings(map(registry.get, wanted)))
+    return Progress(lambda: desk).standings(map(registry.get, wanted))
 
 
 def next_exercise(context: typer.Context) -> None:
@@ -93,11 +101,8 @@ def next_exercise(context: typer.Context) -> None:
 
     Example: `course next`
     """
-    from course_lib.exercises import registry
-    from course_lib.exercises.learner import Progress
-
     desk = the_desk(context.obj)
-    standings = Progress(lambda: desk).standings(registry.all_exercises())
+    standings = _standings(desk)
     open_ones = [one for one in standings if not one.solved]
     open_ones += [one for one in standings if one.solved and one.state != "solved"]  # against an older edition
     if not open_ones:
