@@ -10,6 +10,7 @@ import torch
 from matplotlib.figure import Figure
 
 from course_lib.attention import scaled_dot_product_attention
+from course_lib.checks import check_integer
 from course_lib.explorers.explorer import Explorer, Table, floats
 from course_lib.viz.arrays import Array, labels, mask_matrix, matrix, number, shorten
 from course_lib.viz.figures import attention_map, frame
@@ -54,8 +55,7 @@ class AttentionExplorer(Explorer):
             raise ValueError(f"value: expected length S={len(self.key)} like key, got {len(self.value)}")
         self.mask = mask_matrix("mask", mask, (len(self.query), len(self.key)))
         self.selected = len(self.query) - 1 if selected is None else selected
-        if not 0 <= self.selected < len(self.query):
-            raise ValueError(f"selected: expected an index from 0 to {len(self.query) - 1}, got {selected!r}")
+        check_integer("selected", self.selected, 0, len(self.query) - 1)
         super().__init__(alt=alt, caption=caption)
 
     def weights(self, *, scaled: bool = True) -> Array:

@@ -1,7 +1,7 @@
 """What a Transformer costs: parameters, operations, training memory by sharding stage and cache, for any sizes."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -164,9 +164,8 @@ class CostExplorer(Explorer):
 
     def state(self) -> dict[str, Any]:
         """Return the presets and where the controls stand."""
-        fields = ("name", "family", "layers", "heads", "head_width", "inner", "vocab", "max_length", "kv_heads")
         return {
-            "presets": [[getattr(preset, name) for name in fields] for preset in PRESETS],
+            "presets": [astuple(preset) for preset in PRESETS],
             "choices": {
                 "head_width": HEAD_WIDTHS,
                 "kv_heads": SHARED,

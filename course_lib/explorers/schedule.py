@@ -4,9 +4,9 @@ from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
 
-from course_lib.checks import check_choice, check_integer
+from course_lib.checks import check_choice, check_integer, check_number
 from course_lib.explorers.explorer import Explorer, Table
-from course_lib.training import cosine_schedule, linear_schedule, noam_schedule, warmup_stable_decay_schedule
+from course_lib.training import TrainingConfig
 from course_lib.viz.style import palette, styled
 
 KINDS = ("noam", "cosine", "warmup_stable_decay", "linear")
@@ -48,8 +48,7 @@ class ScheduleExplorer(Explorer):
         caption: str | None = None,
     ) -> None:
         check_choice("kind", kind, KINDS)
-        if not 0 < peak < 1000:
-            raise ValueError(f"peak: expected a positive number, got {peak!r}")
+        check_number("peak", peak, above=0)
         check_integer("steps", steps, 4, MOST_STEPS)
         check_integer("warmup", warmup, 1, steps // 2)
         check_integer("decay", decay, 1, steps // 2 - 1)
@@ -60,14 +59,8 @@ class ScheduleExplorer(Explorer):
     def rate(self, step: int, kind: str | None = None) -> float:
         """Return the rate of an update under a schedule, the chosen one unless given."""
         kind = self.kind if kind is None else kind
-        run: dict[str, Any] = {"peak": self.peak, "warmup": self.warmup}
-        if kind == "noam":
-            return self.peak * noam_schedule(step, 1, self.warmup) / noam_schedule(self.warmup, 1, self.warmup)
-        if kind == "cosine":
-            return cosine_schedule(step, self.steps, **run)
-        if kind == "linear":
-            return linear_schedule(step, self.steps, **run)
-        return warmup_stable_decay_schedule(step, self.steps, decay=self.decay, **run)
+        run: dict[str, Any] = {"schedule": kind, "warmup": self.warmup, "decay": self.decay}
+        return TrainingConfig(steps=self.steps, learning_rate=self.peak, **run).rate(step)
 
     def state(self) -> dict[str, Any]:
         """Return the numbers and where the controls stand."""
