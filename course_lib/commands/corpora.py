@@ -1,27 +1,29 @@
 """Texts by name, and texts with labels."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from course_lib.data import Pair, fetch, library_text, number_words, reference_text
+from course_lib.data import Pair, library_text, number_words, reference_text, tiny_shakespeare
 from course_lib.data.pairs import split_of
 
 __all__ = ["numbers_in_languages", "read_text"]
 
-_TEXTS = "'tinyshakespeare', 'reference', 'library'"
+_TEXTS: dict[str, Callable[[], str]] = {
+    "tinyshakespeare": tiny_shakespeare,
+    "reference": reference_text,
+    "library": library_text,
+}
 
 
 def read_text(name: str) -> str:
     """Return the text of that name, or in that file."""
-    if name == "reference":
-        return reference_text()
-    if name == "library":
-        return library_text()
-    path = fetch("tinyshakespeare.txt") if name == "tinyshakespeare" else Path(name)
-    if not path.is_file():
-        raise ValueError(f"data: expected {_TEXTS}, a text file or a folder of ids, got {name!r}")
-    return path.read_text(encoding="utf-8")
+    if name in _TEXTS:
+        return _TEXTS[name]()
+    if not Path(name).is_file():
+        known = ", ".join(map(repr, _TEXTS))
+        raise ValueError(f"data: expected {known}, a text file or a folder of ids, got {name!r}")
+    return Path(name).read_text(encoding="utf-8")
 
 
 def numbers_in_languages(languages: Sequence[str], split: str, n: int, seed: int) -> list[Pair]:

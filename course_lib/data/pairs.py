@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
+from course_lib.checks import check_choice, check_integer
+
 from .download import fetch
 
 _T = TypeVar("_T")
@@ -60,8 +62,7 @@ def load_pairs(
         DownloadError: Multi30k is neither in the data folder nor reachable.
     """
     _check_split(split)
-    if n is not None:
-        _check_count(n)
+    check_integer("n", n, 0, or_none=True)
     if name in ("numbers", "dates", "numbers+dates"):
         kinds = name.split("+")
         wanted = 10_000 if n is None else n
@@ -223,8 +224,7 @@ def split_of(kind: str, value: int) -> PairSplit:
 def _numbers_by_digits(split: PairSplit, largest: int, seed: int) -> Iterator[int]:
     """Draw numbers of the split without repetition, each count of digits in turn with equal chance."""
     _check_split(split)
-    if largest < 9:
-        raise ValueError(f"largest: expected at least 9, got {largest}")
+    check_integer("largest", largest, 9)
     draw = random.Random(f"numbers {seed} {split}")
     ranges = [(10**d if d else 0, min(10 ** (d + 1) - 1, largest)) for d in range(len(str(largest)))]
     seen: list[set[int]] = [set() for _ in ranges]
@@ -258,7 +258,7 @@ def _days(
 
 
 def _draw(n: int, values: Iterator[_T], what: str) -> list[_T]:
-    _check_count(n)
+    check_integer("n", n, 0)
     drawn = [value for value, _ in zip(values, range(n), strict=False)]
     if len(drawn) < n:
         raise ValueError(f"n: there are {len(drawn):,} {what}, got {n:,}")
@@ -282,12 +282,4 @@ def _tells_century(locale: str, format: str) -> bool:
 
 
 def _check_split(split: str) -> None:
-    if split not in get_args(PairSplit):
-        raise ValueError(f"split: expected one of {', '.join(get_args(PairSplit))}, got {split!r}")
-
-
-def _check_count(n: int) -> None:
-    if isinstance(n, bool) or not isinstance(n, int):
-        raise TypeError(f"n: expected an integer, got {type(n).__name__}")
-    if n < 0:
-        raise ValueError(f"n: expected at least 0, got {n}")
+    check_choice("split", split, get_args(PairSplit))

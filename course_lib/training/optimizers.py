@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from course_lib.checks import check_number
 from course_lib.training.config import TrainingConfig
 from course_lib.training.distributed import gathered, sharded_like
 
@@ -20,25 +21,20 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     A module whose own weights must not decay says so: `decays = False`. A head that is tied to an embedding is that
     embedding, and does not decay.
     """
-    decayed, kept = _split(model)
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
-
-
-def _split(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     kept = [part for part in model.modules() if isinstance(part, nn.Embedding) or not getattr(part, "decays", True)]
     tables = {id(p) for part in kept for p in part.parameters(recurse=False)}
     trained = [p for p in model.parameters() if p.requires_grad]
     # A parameter (1, T, D) or (1, 1, D) is a table of positions or a class token, not a map.
-    decays = [p.dim() >= 2 and p.size(0) > 1 and id(p) not in tables for p in trained]
-    return (
-        [p for p, decay in zip(trained, decays, strict=True) if decay],
-        [p for p, decay in zip(trained, decays, strict=True) if not decay],
-    )
+    decays = {id(p) for p in trained if p.dim() >= 2 and p.size(0) > 1} - tables
+    groups = [
+        {"params": [p for p in trained if id(p) in decays], "weight_decay": weight_decay},
+        {"params": [p for p in trained if id(p) not in decays], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.optim.Optimizer]:
-    """Return the optimizers that the config describes; each group's `rate_factor` times the schedule is its rate.
+    """Return the optimizers that the config describes; a group's `rate_factor`, or 1, times the schedule is its rate.
 
     With "muon", the matrices of the linear maps inside layers (in an `nn.ModuleList`) go to Muon, and all else, the
     embeddings and the head among it, to AdamW.
@@ -71,9 +67,6 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.opt
                 dtype=torch.float32 if config.precision == "float32" else torch.bfloat16,
             )
         )
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group.setdefault("rate_factor", 1.0)
     return optimizers
 
 
@@ -131,8 +124,7 @@ class Muon(torch.optim.Optimizer):
         dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay), ("n_steps", n_steps)):
-            if not value >= 0:
-                raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
+            check_number(name, value, least=0)
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "n_steps": n_steps})
         self.dtype = dtype
         for group in self.param_groups:

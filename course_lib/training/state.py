@@ -21,7 +21,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters and saved buffers by name, each once."""
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-    found: dict[str, Any] = get_model_state_dict(model, options=_whole())
+    found: dict[str, Any] = get_model_state_dict(model, options=_gathered())
     return {name: found[name] for name in _own(model) if name in found}
 
 
@@ -43,7 +43,7 @@ def load_model(model: nn.Module, tensors: dict[str, Tensor], where: str) -> None
         raise ValueError(f"{where}: tensor {unknown[0]!r} is not in the model")
     from torch.distributed.checkpoint.state_dict import set_model_state_dict
 
-    set_model_state_dict(model, dict(tensors), options=_whole())
+    set_model_state_dict(model, dict(tensors), options=_gathered())
 
 
 def optimizer_tensors(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
@@ -53,7 +53,7 @@ def optimizer_tensors(model: nn.Module, optimizers: Sequence[torch.optim.Optimiz
     for optimizer in optimizers:
         _names(model, optimizer)  # refuses parameters of another model
     begun = [optimizer for optimizer in optimizers if optimizer.state]  # torch would take a first step of the others
-    found: Any = get_optimizer_state_dict(model, begun, options=_whole()) if begun else {}
+    found: Any = get_optimizer_state_dict(model, begun, options=_gathered()) if begun else {}
     return {
         f"{name}/{key}": torch.as_tensor(value)
         for name, remembered in found.get("state", {}).items()
@@ -131,8 +131,8 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
 
 
-def _whole() -> Any:
-    """Shards put together; importing torch's module for it takes half a second, for checkpoints only."""
+def _gathered() -> Any:
+    """Torch's options for state put together from its shards; to import them takes half a second."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions
 
     return StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)  # tied tensors lack a second name

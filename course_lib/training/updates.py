@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from course_lib.checks import check_number
 from course_lib.training.config import Precision
 from course_lib.training.distributed import Batch, Processes, gathered
 
@@ -82,8 +83,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float
 
     The direction of the gradient stays. Source: Pascanu et al. 2013, algorithm 1.
     """
-    if not max_norm > 0:
-        raise ValueError(f"max_norm: expected a positive number, got {max_norm!r}")
+    check_number("max_norm", max_norm, above=0)
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = float(_norm(gradients))
     if not math.isfinite(norm):

@@ -175,8 +175,8 @@ def test_a_folder_of_files(tmp_path):
     [
         (lambda: load_pairs("nonsense"), "name: expected one of numbers, dates, .* got 'nonsense'"),
         (lambda: load_pairs("numbers", "dev"), "split: expected one of train, validation, test, got 'dev'"),
-        (lambda: load_pairs("numbers", n=-1), "n: expected at least 0, got -1"),
-        (lambda: load_pairs("numbers", n=2.0), "n: expected an integer, got float"),
+        (lambda: load_pairs("numbers", n=-1), "n: expected an integer of at least 0, got -1"),
+        (lambda: load_pairs("numbers", n=2.0), "n: expected an integer of at least 0, got"),
         (lambda: number_pairs(3, source="xx"), "language: expected one of am, .* got 'xx'"),
         (lambda: date_pairs(3, source="xx"), "locale: expected one of date_locales"),
         (lambda: multi30k(source="fr"), "Multi30k is here in 'de' and 'en', got 'fr' and 'en'"),
