@@ -110,8 +110,7 @@ def scaled_dot_product_attention(
     """
     check_inputs(query, key, value, mask, bias)
     check_probability("dropout", dropout)
-    if scale is not None:
-        check_number("scale", scale)
+    check_number("scale", scale, or_none=True)
     check_choice("backend", backend, ("auto", "explicit", "fused"))
     if backend == "fused" and return_weights:
         raise ValueError("return_weights: the fused backend never forms the weights; use backend='explicit'")

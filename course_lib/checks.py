@@ -26,8 +26,12 @@ def check_integer(name: str, value: object, least: int = 1, most: int | None = N
         _refuse(ValueError, name, expected, repr(value))
 
 
-def check_number(name: str, value: object, *, least: float | None = None, above: float | None = None) -> None:
-    """Refuse what is not a finite number, of at least `least` and greater than `above` where they are given."""
+def check_number(
+    name: str, value: object, *, least: float | None = None, above: float | None = None, or_none: bool = False
+) -> None:
+    """Refuse what is no finite number, of at least `least` or above `above` if given; None passes with `or_none`."""
+    if value is None and or_none:
+        return
     expected = "a finite number"
     if least is not None:
         expected = f"a number of at least {least:g}"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from course_lib.attention import Attention, Options, check_mask_and_bias, fused_attention
 from course_lib.cache import KVCache
-from course_lib.checks import check_integer, check_probability, check_vectors
+from course_lib.checks import check_integer, check_number, check_probability, check_vectors
 from course_lib.masks import combine_masks, sliding_window_mask
 from course_lib.norms import NormKind, build_norm
 from course_lib.positions import Rotation, apply_rotary
@@ -97,6 +97,7 @@ class MultiHeadAttention(Attention):
         if fused and d_context != d_model:
             raise ValueError(f"fused: expected d_context equal to d_model={d_model}, got {d_context}")
         check_probability("dropout", dropout)
+        check_number("scale", scale, or_none=True)
         self.d_model, self.d_context = d_model, d_context
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.d_head = d_model // n_heads if d_head is None else d_head

@@ -17,6 +17,7 @@ from course_lib import checks
         (checks.check_number, -2.5),
         (partial(checks.check_number, least=0), 0),
         (partial(checks.check_number, above=0), 1e-9),
+        (partial(checks.check_number, or_none=True), None),
         (checks.check_probability, 0),
         (partial(checks.check_probability, interval="(0, 1]"), 1.0),
         (partial(checks.check_probability, interval="[0, 1]"), 1),

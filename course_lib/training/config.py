@@ -76,8 +76,7 @@ class TrainingConfig:
             check_integer(name, getattr(self, name), least)
         for name in ("learning_rate", "muon_learning_rate", "eps"):
             check_number(name, getattr(self, name), above=0)
-        if self.clip is not None:
-            check_number("clip", self.clip, above=0)
+        check_number("clip", self.clip, above=0, or_none=True)
         if len(self.betas) != 2:
             raise ValueError(f"betas: expected two probabilities, got {self.betas!r}")
         for beta in self.betas:

@@ -56,8 +56,7 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         check_integer("n_experts", n_experts)
         check_integer("top_k", top_k, 1, n_experts)
-        if capacity is not None:
-            check_number("capacity", capacity, above=0)
+        check_number("capacity", capacity, above=0, or_none=True)
         self.n_experts, self.top_k, self.capacity = n_experts, top_k, capacity
         self.router = nn.Linear(d_model, n_experts, bias=False)
         self.experts = nn.ModuleList(

@@ -55,12 +55,15 @@ def switch_table(configs: Mapping[str, TransformerConfig] | None = None) -> Swit
 
 def family_configs() -> dict[str, TransformerConfig]:
     """The base models of the families, the original first, as rows of the table of switches."""
-    names = {"BERT": "bert-base-uncased", "GPT-2": "gpt2", "T5": "t5-base", "Llama": "llama-2-7b"}
-    rows = {"Transformer": TransformerConfig(vocab_size=37_000, share_vocabulary=True)}
-    rows |= {family: PUBLISHED[name].config() for family, name in names.items()}
-    rows["T5 1.1"] = T5.configure(**{**PUBLISHED["t5-base"].sizes, **T5.version_1_1, "d_ff": 2048})
-    rows["ViT"] = PUBLISHED["vit-base-patch16-224"].config()
-    return {name: rows[name] for name in ("Transformer", "BERT", "GPT-2", "T5", "T5 1.1", "Llama", "ViT")}
+    return {
+        "Transformer": TransformerConfig(vocab_size=37_000, share_vocabulary=True),
+        "BERT": PUBLISHED["bert-base-uncased"].config(),
+        "GPT-2": PUBLISHED["gpt2"].config(),
+        "T5": PUBLISHED["t5-base"].config(),
+        "T5 1.1": T5.configure(**{**PUBLISHED["t5-base"].sizes, **T5.version_1_1, "d_ff": 2048}),
+        "Llama": PUBLISHED["llama-2-7b"].config(),
+        "ViT": PUBLISHED["vit-base-patch16-224"].config(),
+    }
 
 
 def _stacks(config: TransformerConfig) -> str:

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RECORDS", "record"]
-
 RECORDS = Path(__file__).parent
 
 
