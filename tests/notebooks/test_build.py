@@ -220,9 +220,11 @@ def test_check_finds_every_way_to_disagree(builder, write):
     assert "widget state" in complaints(lambda n: n.metadata.update(widgets={}))
 
 
-def test_the_command_line_names_what_it_cannot_find_and_reports_failures(builder, write, capsys, monkeypatch):
+def test_the_command_line_names_what_it_cannot_find_and_reports_failures(builder, write, tmp_path, capsys, monkeypatch):
     source, target = write('# %% id="culprit"\n1 / 0\n')
-    monkeypatch.setattr(builder, "sources", lambda names: [(source, target)])
+    monkeypatch.setattr(builder, "sources", lambda names, folder=None: [(source, target)])
+    monkeypatch.setattr(builder, "PLACES", tmp_path / "places.json")
+    (tmp_path / "places.json").write_text("{}")
     assert builder.main(["01"]) == 1
     assert "'culprit'" in capsys.readouterr().err
     source.write_text('# %% id="fine"\nprint(1)\n')
