@@ -196,9 +196,9 @@ class Desk:
             print(f"{path} is damaged and cannot be moved ({reason(problem)}); counting from the answers instead.")
         return {}
 
-    def _write_progress(self, data: Mapping[str, Any]) -> None:
+    def _write_progress(self, data: dict[str, dict[str, Any]]) -> None:
         for exercise_id in self._answered_ids():  # after damage the others are counted again here, once
-            self._refresh(data, exercise_id)  # type: ignore[arg-type]
+            self._refresh(data, exercise_id)
         document = {"version": 1, "exercises": data}
         write_atomic(self.private / "progress.json", json.dumps(document, indent=1, sort_keys=True) + "\n")
 

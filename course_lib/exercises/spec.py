@@ -128,7 +128,8 @@ class Exercise(Entry):
         id: the module's name, a valid identifier: `ex.<id>` in the notebook.
         title: a heading, in sentence case.
         kind: "build": the stub is the solution's signature and docstring. "debug": the cell holds `given`, which is
-            wrong. "measure": as build, for a function that measures.
+            wrong. "measure": as build, for a function that measures. "predict": as build, for one that says what will
+            come out; no message shows what is expected.
         what: Markdown; what to write, with every rule that the check tests (shapes, polarity, empty rows, dtype).
         why: Markdown; one or two sentences on what it is good for.
         difficulty: 1 to 5.

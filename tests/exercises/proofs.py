@@ -50,7 +50,7 @@ def accepted(examiner: Examiner, candidate: Any, seconds: float = 1.0) -> bool:
         examiner.outcome((), number)
     with Guard(seconds=seconds) as guard:
         for number, case in enumerate(exercise.cases):
-            outcome = observe(exercise, bind(exercise, candidate), case, guard, gradients=True, twice=True)
+            outcome = observe(exercise, bind(exercise, candidate), case, guard)
             if examiner.difference(number, outcome) is not None:
                 return False
     return True

@@ -94,7 +94,7 @@ class _Trial:
         self.examiner = Examiner(self.exercise)
 
     def difference(self, function):
-        outcome = observe(self.exercise, bind(self.exercise, function), self.exercise.cases[0], gradients=True)
+        outcome = observe(self.exercise, bind(self.exercise, function), self.exercise.cases[0])
         if outcome.error is not None and self.examiner.outcome((), 0).error is None:
             raise outcome.error
         return self.examiner.difference(0, outcome)

@@ -87,7 +87,7 @@ class Examiner:
                     knobs |= misconception.knobs
                 self._functions[names] = bind(self.exercise, self.exercise.model(**knobs))
             call = self._functions[names]
-            self._outcomes[names, case] = observe(self.exercise, call, self.exercise.cases[case], gradients=True)
+            self._outcomes[names, case] = observe(self.exercise, call, self.exercise.cases[case])
         return self._outcomes[names, case]
 
     def difference(self, case: int, outcome: Outcome) -> Difference | None:
@@ -169,7 +169,7 @@ class Examiner:
         return found
 
     def examine(self, candidate: Any, *, skip: Collection[str] = (), pairs: bool = True) -> Finding:
-        """Run the candidate on the cases and find out what is to be said. `skip` names unknown misconceptions."""
+        """Run the candidate on the cases and find out what is to be said. `skip` names misconceptions to leave out."""
         exercise = self.exercise
         for number in range(len(exercise.cases)):
             self.outcome((), number)  # before the limits hold: first use of torch may load libraries
@@ -180,7 +180,7 @@ class Examiner:
             outcomes: list[Outcome] = []
             failures: list[Failure] = []
             for number, case in enumerate(exercise.cases):
-                outcome = observe(exercise, call, case, guard, gradients=True, twice=True)
+                outcome = observe(exercise, call, case, guard)
                 if number == 0 and _is_stub(outcome):
                     return Finding(NOT_ATTEMPTED)
                 outcomes.append(outcome)

@@ -101,10 +101,11 @@ def argument_names(exercise: Exercise, count: int) -> list[str]:
     return [names[i] if i < len(names) and len(names) >= count else f"argument {i + 1}" for i in range(count)]
 
 
-def observe(
-    exercise: Exercise, call: Call, case: Case, guard: Guard | None = None, *, gradients: bool, twice: bool = False
-) -> Outcome:
-    """Call it on the case and record the outcome. With a guard, output is captured and limits hold."""
+def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = None) -> Outcome:
+    """Call it on the case and record the outcome.
+
+    With a guard, as for an answer: output is captured, limits hold, and it is called a second time.
+    """
     args, kwargs, names = arguments(case, exercise)
     values = [*args, *kwargs.values()]
     versions = [_versions(value) for value in values]
@@ -127,7 +128,7 @@ def observe(
             if v != _versions(new) or _differ(old, new)
         )
         outcome.changed = tuple(changes)
-    if gradients and exercise.gradients:
+    if exercise.gradients:
         try:
             outcome.gradients = invoke(_projection_gradients, value, values)
         except (RanAway, OutOfMemory) as problem:
@@ -140,7 +141,7 @@ def observe(
     except (RanAway, OutOfMemory) as problem:
         outcome.error = problem
         return outcome
-    if twice:
+    if guard is not None:
         try:
             with quiet(io.StringIO(), seed=4321):
                 again = invoke(call, *fresh_args, **fresh_kwargs)
