@@ -12,6 +12,7 @@ from torch import Tensor
 from course_lib.checks import check_integer
 from course_lib.generation.incremental import IncrementalModel, Model, stop_tokens
 from course_lib.generation.sampling import Sampling, is_usable
+from course_lib.transformer import Transformer
 
 
 class SpeculativeOutput(NamedTuple):
@@ -60,16 +61,11 @@ def speculative_generate(
     if None not in sizes and sizes[0] != sizes[1]:
         raise ValueError(f"draft: expected a vocabulary of {sizes[0]} like model, got {sizes[1]}")
     options: dict[str, Any] = {"use_cache": use_cache, "sliding": False}  # guesses that are refused are taken back
-    target = IncrementalModel(model, prompt, max_new_tokens, source=source, source_mask=source_mask, **options)
-    has_source = hasattr(draft, "encode")
-    guesser = IncrementalModel(
-        draft,
-        prompt,
-        max_new_tokens,
-        source=source if has_source else None,
-        source_mask=source_mask if has_source else None,
-        **options,
-    )
+    of_source: dict[str, Any] = {"source": source, "source_mask": source_mask}
+    target = IncrementalModel(model, prompt, max_new_tokens, **of_source, **options)
+    if not isinstance(draft, Transformer):
+        of_source = {}
+    guesser = IncrementalModel(draft, prompt, max_new_tokens, **of_source, **options)
     stops = None if stop is None else stop_tokens(stop, prompt)
     tokens, end = prompt, prompt.size(1) + max_new_tokens
     guessed = accepted = passes = 0
