@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -112,7 +113,7 @@ def _torch() -> Iterator[Finding]:
     )
 
 
-def _device(torch) -> Finding:  # type: ignore[no-untyped-def]
+def _device(torch: Any) -> Finding:
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory / GIB
         return Finding("device", True, f"{torch.cuda.get_device_name(0)}, {memory:.0f} GiB")
