@@ -98,7 +98,8 @@ def _update_one(
             fresh = merging.Merge(stamped(theirs, edition))
             _carry(fresh, name, None, moved)
             write_notebook(target, fresh.notebook)
-            return Updated(file, NEW, note="`course rescue` puts saved answers into it")
+            answerable = any(_exercises(theirs))
+            return Updated(file, NEW, note="`course rescue` puts saved answers into it" if answerable else "")
         before = target.read_bytes()
         try:
             mine = parse_notebook(before, target.name)

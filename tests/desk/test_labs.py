@@ -70,6 +70,9 @@ def test_an_overview_without_exercises_is_copied_and_opened_first(course: Path) 
     desk = copies.create(course.parent / "my").desk
     assert launch.to_open(desk, None) == launch.to_open(desk, "0") == "00_overview"
     assert {report.outcome for report in updates.update(desk)} == {updates.UP_TO_DATE}
+    (desk.folder / "00_overview.ipynb").unlink()
+    (first, *_) = updates.update(desk)
+    assert (first.outcome, first.note) == (updates.NEW, "")
 
 
 def test_an_answer_goes_with_its_exercise(course: Path, desk: Desk, worked: Path) -> None:
