@@ -6,6 +6,7 @@ the right kind out of its range a ValueError. True and False are no numbers here
 """
 
 import math
+import numbers
 from collections.abc import Iterable
 from typing import Literal, NoReturn, TypeGuard
 
@@ -93,7 +94,9 @@ def kind(value: object) -> str:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float | torch.SymInt | torch.SymFloat) and not isinstance(value, bool)
+    if isinstance(value, int | float | torch.SymInt | torch.SymFloat):
+        return not isinstance(value, bool)
+    return isinstance(value, numbers.Real)  # such as NumPy's
 
 
 def _refuse(error: type[Exception], name: str, expected: str, got: str) -> NoReturn:

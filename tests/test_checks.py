@@ -3,6 +3,7 @@
 import re
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,8 @@ from course_lib import checks
         (checks.check_integer, 1),
         (partial(checks.check_integer, least=0), 0),
         (checks.check_number, -2.5),
+        (partial(checks.check_number, above=0), np.int64(3)),
+        (checks.check_probability, np.float32(0.5)),
         (partial(checks.check_number, least=0), 0),
         (partial(checks.check_number, above=0), 1e-9),
         (partial(checks.check_number, or_none=True), None),
