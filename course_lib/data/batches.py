@@ -132,7 +132,6 @@ class TokenBatches(Batches):
         max_tokens: ids of a batch at most, padding included; for pairs on each side.
         shuffle: False keeps one order by length for every epoch, for evaluation.
         bucket: False cuts batches in shuffled order without looking at lengths, to see what bucketing saves.
-        max_examples: rows of a batch at most.
         pad_id: fills rows up to the longest.
         seed: of the order.
 
@@ -147,16 +146,14 @@ class TokenBatches(Batches):
         max_tokens: int,
         shuffle: bool = True,
         bucket: bool = True,
-        max_examples: int | None = None,
         pad_id: int = 0,
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
-        check_integer("max_examples", max_examples, or_none=True)
         if not examples:
             raise ValueError("examples: expected at least 1, got 0")
         self.examples, self.max_tokens, self.pad_id = examples, max_tokens, pad_id
-        self.shuffle, self.bucket, self.max_examples = shuffle, bucket, max_examples
+        self.shuffle, self.bucket = shuffle, bucket
         sides = [_side_lengths(example) for example in examples]
         self.lengths = [max(lengths) for lengths in sides]
         self._order_key = [(longest, *lengths) for longest, lengths in zip(self.lengths, sides, strict=True)]
@@ -201,14 +198,13 @@ class TokenBatches(Batches):
         return batches
 
     def _cut(self, order: Sequence[int]) -> list[list[int]]:
-        """Cut an order of examples wherever one more would break a limit."""
+        """Cut an order of examples wherever one more would break the limit."""
         batches: list[list[int]] = []
         current: list[int] = []
         longest = 0
         for number in order:
             longest = max(longest, self.lengths[number])
-            full = len(current) == self.max_examples or (len(current) + 1) * longest > self.max_tokens
-            if current and full:
+            if current and (len(current) + 1) * longest > self.max_tokens:
                 batches.append(current)
                 current, longest = [], self.lengths[number]
             current.append(number)

@@ -10,6 +10,7 @@ from matplotlib.patches import Rectangle
 
 from course_lib.checks import check_integer
 from course_lib.explorers.explorer import Explorer, Table
+from course_lib.explorers.heads import head_weights
 from course_lib.viz.arrays import Array, labels, number, plain, shorten
 from course_lib.viz.style import palette, styled
 
@@ -52,9 +53,10 @@ class DecodingExplorer(Explorer):
         alt: str | None = None,
         caption: str | None = None,
     ) -> None:
-        self.cross = _weights("cross", cross)
+        self.cross = head_weights("cross", cross)
         H, T, S = self.cross.shape
-        self.encoder, self.decoder = _weights("encoder", encoder, (H, S, S)), _weights("decoder", decoder, (H, T, T))
+        self.encoder = head_weights("encoder", encoder, (H, S, S))
+        self.decoder = head_weights("decoder", decoder, (H, T, T))
         if max(S, T) > LONGEST:
             raise ValueError(f"cross: expected at most {LONGEST} tokens on a side, got {T} by {S}")
         self.source, self.read = labels("source", source, S), labels("read", read, T)
@@ -156,16 +158,3 @@ class DecodingExplorer(Explorer):
 
 def _thousandths(x: float) -> int:
     return round(1000 * float(x))
-
-
-def _weights(name: str, values: Any, shape: tuple[int, int, int] | None = None) -> Array:
-    """The weights as float64 (H, rows, columns), of the given shape."""
-    array = plain(name, values)
-    if array.ndim != 3 or 0 in array.shape or (shape is not None and array.shape != shape):
-        hint = "; take one example, for instance weights[0]" if array.ndim == 4 else ""
-        raise ValueError(f"{name}: expected {shape or '(H, T, S)'}, got shape {array.shape}{hint}")
-    array = array.astype(np.float64)
-    if not np.isfinite(array).all() or array.min() < -1e-6 or array.max() > 1 + 1e-6:
-        raise ValueError(f"{name}: expected numbers from 0 to 1")
-    clipped: Array = array.clip(0.0, 1.0)
-    return clipped

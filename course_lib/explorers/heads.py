@@ -45,8 +45,10 @@ class HeadExplorer(Explorer):
         alt: str | None = None,
         caption: str | None = None,
     ) -> None:
-        self.weights = _checked(weights)
+        self.weights = head_weights("weights", weights)
         H, T, S = self.weights.shape
+        if H > 16:
+            raise ValueError(f"weights: expected at most 16 heads, got {H}")
         self.tokens = labels("tokens", tokens, T)
         self.key_tokens = labels("key_tokens", self.tokens if key_tokens is None and T == S else key_tokens, S)
         self.names = labels("names", names, H, prefix="head ")
@@ -166,18 +168,19 @@ class HeadExplorer(Explorer):
         return f"{text} {name} reads the previous token most: {number(found[near, 3], 2)} of its weight."
 
 
-def _checked(weights: Any) -> Array:
-    """The weights as float64 (H, T, S). Raises ValueError or TypeError if they are not weights of heads."""
-    array = plain("weights", weights)
-    if array.ndim != 3 or 0 in array.shape:
+def head_weights(name: str, values: Any, shape: tuple[int, int, int] | None = None) -> Array:
+    """Return weights of one example as float64 (H, T, S), of the given shape.
+
+    Raises ValueError or TypeError naming the argument if they are not weights of heads.
+    """
+    array = plain(name, values)
+    if array.ndim != 3 or 0 in array.shape or (shape is not None and array.shape != shape):
         hint = "; take one example, for instance weights[0]" if array.ndim == 4 else ""
-        raise ValueError(f"weights: expected (H, T, S), got shape {array.shape}{hint}")
+        raise ValueError(f"{name}: expected {shape or '(H, T, S)'}, got shape {array.shape}{hint}")
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"weights: expected numbers, got {array.dtype}")
-    if len(array) > 16:
-        raise ValueError(f"weights: expected at most 16 heads, got {len(array)}")
+        raise TypeError(f"{name}: expected numbers, got {array.dtype}")
     array = array.astype(np.float64)
     if not np.isfinite(array).all() or array.min() < -1e-6 or array.max() > 1 + 1e-6:
-        raise ValueError("weights: expected numbers from 0 to 1")
+        raise ValueError(f"{name}: expected numbers from 0 to 1")
     clipped: Array = array.clip(0.0, 1.0)
     return clipped
