@@ -113,8 +113,10 @@ class MultiHeadAttention(Attention):
             self.key = nn.Linear(d_context, d_key, bias=bias)
             self.value = nn.Linear(d_context, d_key, bias=bias)
         self.output = nn.Linear(d_query, d_model, bias=bias if output_bias is None else output_bias)
-        self.query_norm = build_norm(qk_norm, self.d_head, eps=norm_eps, bias=False)
-        self.key_norm = build_norm(qk_norm, self.d_head, eps=norm_eps, bias=False)
+        self.query_norm = self.key_norm = None
+        if qk_norm != "none":
+            self.query_norm = build_norm(qk_norm, self.d_head, eps=norm_eps, bias=False)
+            self.key_norm = build_norm(qk_norm, self.d_head, eps=norm_eps, bias=False)
         self.register_load_state_dict_pre_hook(_fuse_or_separate)
         self.reset_parameters()
 
@@ -191,12 +193,14 @@ class MultiHeadAttention(Attention):
         if context is None and self.fused:
             query, key, value = split_heads(self.qkv(x), H + 2 * G).split([H, G, G], dim=1)  # (B, H + 2 G, T, E), cut
         elif context is not None and cache is not None and cache.length > 0:
-            return self.query_norm(split_heads(self._linear("query", x), H)), cache.keys, cache.values
+            query = split_heads(self._linear("query", x), H)
+            return query if self.query_norm is None else self.query_norm(query), cache.keys, cache.values
         else:
             context = x if context is None else context
             query = split_heads(self._linear("query", x), H)
             key, value = split_heads(self._linear("key", context), G), split_heads(self._linear("value", context), G)
-        query, key = self.query_norm(query), self.key_norm(key)
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
         if rotation is not None:
             # Keys are turned before they are stored: the turn depends on nothing but their own position.
             query, key = apply_rotary(query, rotation), apply_rotary(key, rotation)
