@@ -192,10 +192,8 @@ def test_a_specification_knows_nothing_of_what_is_done_with_it():
 
 
 def test_nothing_imports_itself_in_a_circle():
-    """Imports inside functions count: two modules that need each other are one."""
-    graph = {
-        name: {other for other, when, _ in found if ours(other) and when != "types"} for name, found in IMPORTS.items()
-    }
+    """Imports inside functions and for type checkers count: two modules that need each other are one."""
+    graph = {name: {other for other, _, _ in found if ours(other)} for name, found in IMPORTS.items()}
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
 

@@ -2,19 +2,26 @@
 
 import functools
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-if TYPE_CHECKING:
-    from course_lib.variants.efficient.sparse import SparseAttention
+
+class Pattern(Protocol):
+    """What says which pairs of positions are visible; see `SparseAttention`."""
+
+    def __hash__(self) -> int:
+        """Block masks are kept for each pattern."""
+        ...
+
+    def visible(self, query: Tensor, key: Tensor, n: int, causal: bool) -> Tensor:
+        """Whether positions `query` see positions `key`, of n positions in all."""
+        ...
 
 
-def flex_attend(
-    query: Tensor, key: Tensor, value: Tensor, pattern: "SparseAttention", *, causal: bool, scale: float
-) -> Tensor:
+def flex_attend(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, *, causal: bool, scale: float) -> Tensor:
     """Attend (B, H, n, E) -> (B, H, n, E) under a pattern.
 
     The first call for a shape compiles, which takes seconds, and finds the blocks that hold a visible pair, for which
@@ -33,7 +40,7 @@ def flex_attend(
 
 
 @functools.lru_cache(maxsize=256)  # small: a number for each pair of blocks of 128 positions
-def _block_mask(pattern: "SparseAttention", n: int, causal: bool, device: torch.device) -> BlockMask:
+def _block_mask(pattern: Pattern, n: int, causal: bool, device: torch.device) -> BlockMask:
     def mask_mod(b: Tensor, h: Tensor, position: Tensor, other: Tensor) -> Tensor:
         return pattern.visible(position, other, n, causal)
 
