@@ -65,9 +65,10 @@ drawings.sentence_arcs(
 # - Its **value** is what it hands over if it is chosen. That of *queen* might say: female.
 #
 # A query and a key are compared by multiplying them number by number and adding up. The more they agree, the larger is
-# the result. It is divided by the square root of how many numbers a vector has, because otherwise the result would be
-# larger the more there are, and is then called the *score*. The scores of one query are turned into weights that are
-# positive and sum to one; the function that does so is called *softmax*.
+# the result. Vectors of many numbers would give larger results than vectors of few, so it is divided by the square root
+# of how many there are, and then called the *score*. The scores of one query are turned into weights that are positive
+# and sum to one: each score $s$ becomes $e^s$, divided by the sum of these. The function that does so is called
+# *softmax*.
 #
 # Here it is by hand for three of the words, with two numbers in each vector. All are made up. The first number of a key
 # says how much its word looks like the subject; the second says something else. The query (3, 0) asks for the first
@@ -107,17 +108,18 @@ drawings.whole_transformer().show()
 # - **Positions** ([chapter 3](03_positional_encoding.ipynb)). A query and a key are compared without regard to where
 #   their words stand. So each vector also gets told its place.
 # - **The residual stream**, the thick grey line. Each word has one, the picture draws one for all. Each part reads the
-#   vector in it and *adds* something to it; [chapter 4](04_encoder.ipynb) measures what goes wrong without it.
+#   vector in it and *adds* something to it, so what an early part has found is still there for a late one; [chapter
+#   4](04_encoder.ipynb) measures what goes wrong without it.
 # - **Self-attention** ([chapters 1](01_attention.ipynb) [and 2](02_multi_head.ipynb)). Each word looks at the words of
 #   its own sentence and takes along what matters for it. Several *heads* do so side by side, each with queries, keys
 #   and values of its own, so that a word can look for several things at once.
 # - **Feed-forward** ([chapter 4](04_encoder.ipynb)). Attention only brings things together. A small network then works
 #   on each place alone, on what has arrived there.
 # - **Masked** self-attention ([chapter 1](01_attention.ipynb)). A decoder's place may look at itself and at earlier
-#   places, but not at later ones. Section 4 says why.
+#   places, but not at later ones. Section 4 of this page says why.
 # - **Cross-attention** ([chapter 5](05_decoder.ipynb)). Here the English words look at the German ones. It is the same
-#   computation as self-attention, with keys and values that come from the encoder; every layer of the decoder gets
-#   them.
+#   computation as self-attention, with queries from the English words, and keys and values from the encoder; every
+#   layer of the decoder gets these.
 # - **Linear map and softmax** ([chapter 5](05_decoder.ipynb)). At each place, the vector that arrives at the top
 #   becomes one number for each word of the vocabulary, and the softmax turns these numbers into probabilities. The
 #   likeliest word, or one drawn by chance, is written.
@@ -131,7 +133,7 @@ drawings.whole_transformer().show()
 #
 # Two famous relatives are halves of this picture. Keep the right half, without the cross-attention, and you have a
 # **GPT**: it continues texts. Keep the left half, and you have a **BERT**: it gives each word a vector that knows the
-# whole sentence, and with these one classifies texts, or searches them. [Chapter 7](07_variants.ipynb) makes both.
+# whole sentence, and with these one classifies texts, or finds similar ones. [Chapter 7](07_variants.ipynb) makes both.
 
 # %% [markdown] id="recurrence"
 # ## 3 What it replaced
@@ -147,21 +149,22 @@ drawings.whole_transformer().show()
 drawings.recurrent_and_attention("the queen near the king paints".split()).show()
 
 # %% [markdown] id="recurrence-table"
-# For a text of *n* words, where each word's vector has *d* numbers:
+# For a text of *n* words, where each word's vector has *d* numbers. In training the whole text is given, so that all
+# words can be worked on at once; in writing each word has to wait for the one before.
 #
 # | | recurrent network | Transformer |
 # |---|---|---|
 # | steps that wait for each other, in training | one for each word | one for each layer, however long the text is |
-# | steps that wait for each other, in writing | one for each word | one for each word, and in it one for each layer |
+# | steps that wait for each other, in writing | one for each word | for each word, one for each layer |
 # | way from one word to another | up to *n* steps | one layer |
-# | what is kept of the words so far, while writing | one state, always of the same size | a key and a value of each word, in each layer |
-# | operations in one layer | about *n* · *d*² | about *n*² · *d*, for each word looks at each, and *n* · *d*² for the linear maps |
+# | what is kept of the words so far, while writing | one state, always of the same size | the keys and values of all words, in each layer, so as not to compute them again |
+# | operations in one layer | about *n* · *d*² | about *n*² · *d*, because each word looks at each, and *n* · *d*² for the linear maps |
 # | one more word costs | always the same | more, the longer the text is |
 # | the order of the words | is there by itself | has to be told |
 #
-# So the Transformer is not cheaper in every way. It buys short ways and parallel work. It pays with a cost of which one
-# part, *n*² · *d*, grows with the square of the length; for short texts that part is small. On hardware that does very
-# many things at once, that was a very good trade. (Compare table 1 of the paper.)
+# So the Transformer is not cheaper in every way. It buys short ways, and parallel work in training. It pays with a cost
+# of which one part, *n*² · *d*, grows with the square of the length; for short texts that part is small. On hardware
+# that does very many things at once, that was a very good trade. (Compare table 1 of the paper.)
 #
 # ## 4 A complete GPT
 #
@@ -279,9 +282,10 @@ class Stack(nn.Module):
 drawings.mask_and_targets("the queen paints herself .".split()).show()
 
 # %% [markdown] id="mask-text-2"
-# When the model writes, only the last place is asked what comes next, and nothing stands after that one. But in the
-# next layer it reads the vectors of the places before it, and those must be made as they were made while the model
-# learned, each without a look ahead. So the mask stays. In code it is a triangle of `True`:
+# When the model writes, only the last place is asked what comes next, and nothing stands after it. But without the mask
+# the earlier places could now look at words written after them, which they never could in training. Their vectors would
+# change, and the last place reads these vectors in the layers above. So the mask stays. In code it is a triangle of
+# `True`:
 
 
 # %% id="mask"
@@ -399,7 +403,7 @@ ends = [i for i, word in enumerate(long_text) if word == "."][:200]
 written = [long_text[a + 1 : b + 1] for a, b in zip([-1, *ends], ends)]
 known = {tuple(words) for words in sentences}
 new = [words for words in written if tuple(words) not in known]
-for name, some in (("that it wrote", written), ("of these that it had never read", new)):
+for name, some in (("that it wrote", written), ("that it had never read before", new)):
     print(f"{sum(map(is_english, some)) / len(some):.2f} of the {len(some)} sentences {name} are right")
 
 # %% [markdown] id="guess-text"
@@ -461,9 +465,9 @@ for name, right in rows.items():
     print(f"{name:20} right in {right / len(tests):.2f} of 500 sentences")
 
 # %% [markdown] id="look-text"
-# And where does it look? Each block has kept the weights of its last pass. Here are those of the place *paints*: each
-# row is one head (L2 H1 is the first head of the second layer), each column a place that it can look at, and darker
-# means more.
+# And where does it look? Each block keeps the weights of its last pass, so we give it the sentence with the queen once
+# more. Here are those of the place *paints*: each row is one head (L2 H1 is the first head of the second layer), each
+# column a place that it can look at, and darker means more.
 
 # %% id="look" tags=["hide-input", "picture:40"]
 # Figure: what each head takes from each word, at the last place
@@ -508,9 +512,9 @@ print(f"the subject hidden       right in {right_without(0):.2f} of 500 sentence
 print(f"the other person hidden  right in {right_without(-1):.2f} of 500 sentences")
 
 # %% [markdown] id="hidden-text"
-# Without the subject the model does as well as the verb alone allows. Without the other person it is right as before:
-# it looks there too, but does not need what it finds. So it looks at the subject, and it needs it. We trained it with
-# five seeds, and so it was each time: 0.73 to 0.78 without the subject, 1.00 without the other person (`python
+# Without the subject the model does about as well as the verb alone allows. Without the other person it is right as
+# before: it looks there too, but does not need what it finds. So it looks at the subject, and it needs it. We trained
+# it with five seeds, and so it was each time: 0.73 to 0.78 without the subject, 1.00 without the other person (`python
 # benchmarks/claims.py`).
 
 # %% [markdown] id="translator-text"
@@ -570,8 +574,9 @@ class EncoderDecoder(nn.Module):
 # %% [markdown] id="numbers-text"
 # Its task is small but real: to translate German numbers into English. The tokens are the parts of the words, as in
 # *sieben · und · zwanzig*. German says the units before the tens, seven-and-twenty, so the model cannot go from left to
-# right; it has to look across. It learns from the numbers below 1000, except for 100 that are kept back for the test,
-# 27, 28 and 37 among them. It has read the same parts at the end of longer numbers such as 127, but never on their own.
+# right; it has to look across. It learns from the numbers below 1000, except for a hundred of them that are kept back
+# for the test, 27, 28 and 37 among them. It has read the same parts at the end of longer numbers such as 127, but never
+# on their own.
 
 # %% id="numbers"
 pairs = [(number_parts(n, "de"), number_parts(n, "en")) for n in range(1000)]
@@ -722,6 +727,10 @@ print("the largest difference between two scores is", "below 0.0001" if gap < 1e
 # **Attention**, for queries $Q$ $(T, d_k)$, keys $K$ $(S, d_k)$ and values $V$ $(S, d_k)$:
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V$$
+#
+# **Softmax**, for the scores $s_1 \ldots s_n$ of one query:
+#
+# $$\mathrm{softmax}(s)_i = \frac{e^{s_i}}{e^{s_1} + \ldots + e^{s_n}}$$
 #
 # **Several heads**, with $X$ the words that look and $C$ those that are looked at ($C = X$ in self-attention). The maps
 # $W_i$ of all heads, written side by side, are the one linear map that our code cuts:
