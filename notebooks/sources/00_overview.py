@@ -787,5 +787,5 @@ print("the largest difference between two scores is", "below 0.0001" if gap < 1e
 #
 # Where you are, `course status` tells you in a terminal, and this cell here:
 
-# %% id="progress" tags=["not-compared:progress"]
+# %% id="progress"
 ex.progress(by_chapter=True)
