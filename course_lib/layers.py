@@ -3,6 +3,7 @@
 Shapes: B batch, T positions, D model width, F feed-forward width, V vocabulary.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -189,11 +190,11 @@ def build_feed_forward(config: TransformerConfig) -> FeedForward:
 
 def build_residual(config: TransformerConfig) -> Residual:
     """Return the residual connection, with its norm, that the config describes."""
-    norms = [build_norm(config.norm, config.d_model, eps=config.norm_eps, bias=config.bias) for _ in range(2)]
+    norm = functools.partial(build_norm, config.norm, config.d_model, eps=config.norm_eps, bias=config.bias)
     return Residual(
-        norms[0],
+        norm(),
         place=config.norm_place,
-        norm_after=norms[1] if config.norm_place == "both" else None,
+        norm_after=norm() if config.norm_place == "both" else None,
         dropout=config.dropout,
         residual=config.residual,
     )
