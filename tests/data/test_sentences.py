@@ -47,7 +47,7 @@ def test_a_sentence_with_one_word_changed_is_accepted_only_if_it_could_be_drawn(
 
 
 def test_the_entropy_is_that_of_the_sentences_drawn():
-    """By counting: sentences with "near" and a reflexive, 12 x 12 x 6 ways without adjectives, are all alike likely."""
+    """The mean surprise at a drawn sentence, by the choices that can be read off it, over the mean number of words."""
     draw = random.Random(2)
     drawn = [english_sentence(draw) for _ in range(40_000)]
     words = sum(map(len, drawn)) / len(drawn)
