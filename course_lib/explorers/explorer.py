@@ -19,7 +19,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from course_lib.viz.arrays import Array
-from course_lib.viz.display import caption_tag, check_text, image_tag, render
+from course_lib.viz.display import check_text, figure_tag, render
 
 MAX_OUTPUT = 100_000  # bytes of HTML: a notebook with several explorers must stay quick to open
 MAX_IMAGE = 30_000  # bytes of the PNG inside it
@@ -96,8 +96,7 @@ class Explorer:
         state = json.dumps(self.state(), separators=(",", ":"), ensure_ascii=False)
         document = (
             f'<div data-explorer="{name}" data-state="{html.escape(state, quote=True)}">'
-            f'<figure style="margin:0">{image_tag(picture)}{caption_tag(self.caption)}</figure>'
-            f"{table_tag(self.table())}</div>"
+            f"{figure_tag(picture)}{table_tag(self.table())}</div>"
             f'<script>(()=>{{"use strict";\n{code}\nmount("{name}",render);}})()</script>'
         )
         if len(document.encode()) > MAX_OUTPUT:

@@ -28,20 +28,20 @@ _QUALITIES = ((192, 256), (192, 64), (144, 128), (96, 256), (96, 32))  # dots an
 
 
 class Picture:
-    """A figure ready to be displayed: an image with alternative text and a caption, and plain text."""
+    """A figure ready to be displayed: an image with alternative text and a caption, and plain text.
 
-    def __init__(self, png: bytes, width: int, alt: str, caption: str) -> None:
-        self.png, self.width, self.alt, self.caption = png, width, alt, caption
+    `kind` is that of the image: "png" or "svg+xml".
+    """
+
+    def __init__(self, data: bytes, width: int, alt: str, caption: str, *, kind: str = "png") -> None:
+        self.data, self.width, self.alt, self.caption, self.kind = data, width, alt, caption, kind
 
     def __repr__(self) -> str:
         """Return the alternative text: all that a terminal can show."""
         return self.alt
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {
-            "text/html": f'<figure style="margin:0">{image_tag(self)}{caption_tag(self.caption)}</figure>',
-            "text/plain": self.alt,
-        }
+        return {"text/html": figure_tag(self), "text/plain": self.alt}
 
 
 def show(fig: Figure, *, alt: str, caption: str) -> None:
@@ -88,12 +88,17 @@ def check_text(alt: str, caption: str) -> None:
         raise ValueError("caption: expected a sentence with the conclusion of the figure, got an empty text")
 
 
+def figure_tag(picture: Picture) -> str:
+    """Return the HTML of the image with its caption."""
+    return f'<figure style="margin:0">{image_tag(picture)}{caption_tag(picture.caption)}</figure>'
+
+
 def image_tag(picture: Picture) -> str:
     """Return the HTML of the image alone: its alternative text, its width as shown, its bytes."""
-    data = base64.b64encode(picture.png).decode("ascii")
+    data = base64.b64encode(picture.data).decode("ascii")
     alt = html.escape(picture.alt, quote=True)
     style = "max-width:100%;height:auto;background:#fff"
-    return f'<img alt="{alt}" width="{picture.width}" style="{style}" src="data:image/png;base64,{data}">'
+    return f'<img alt="{alt}" width="{picture.width}" style="{style}" src="data:image/{picture.kind};base64,{data}">'
 
 
 def caption_tag(caption: str) -> str:

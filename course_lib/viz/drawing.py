@@ -4,15 +4,13 @@ A drawing is SVG inside an `<img>`, the one carrier that JupyterLab, code hosts 
 a white card of its own, because nothing inside an `<img>` follows the theme of the page.
 """
 
-import base64
-import html
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from typing import Any
 
 from IPython.display import display
 
-from course_lib.viz.display import caption_tag, check_text
+from course_lib.viz.display import Picture, check_text
 from course_lib.viz.style import palette
 
 __all__ = ["Drawing"]
@@ -49,7 +47,7 @@ class Drawing:
             },
         )
         ET.SubElement(self.root, "title").text = self.alt
-        self._add("rect", x=0, y=0, width=self.WIDTH, height=height, rx=10, fill="#FFFFFF")
+        self._add("rect", x=0, y=0, width=self.WIDTH, height=height, fill="#FFFFFF")
 
     def text(
         self,
@@ -146,16 +144,8 @@ class Drawing:
         return self.alt
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        data = base64.b64encode(self.svg().encode()).decode("ascii")
-        alt = html.escape(self.alt, quote=True)
-        image = (
-            f'<img alt="{alt}" width="{self.WIDTH}" style="max-width:100%;height:auto;background:#fff;'
-            f'border-radius:10px" src="data:image/svg+xml;base64,{data}">'
-        )
-        return {
-            "text/html": f'<figure style="margin:0">{image}{caption_tag(self.caption)}</figure>',
-            "text/plain": self.alt,
-        }
+        picture = Picture(self.svg().encode(), self.WIDTH, self.alt, self.caption, kind="svg+xml")
+        return picture._repr_mimebundle_(include, exclude)
 
     def _head(self, before: Point, tip: Point, colour: str, size: float) -> None:
         """A triangle at `tip` that points away from `before`."""

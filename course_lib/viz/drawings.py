@@ -3,7 +3,10 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from course_lib.viz.drawing import INK, Drawing, Point
+from course_lib.viz.figures import softmax
 from course_lib.viz.style import palette
 
 __all__ = [
@@ -46,14 +49,11 @@ def whole_transformer(here: int | None = None) -> Drawing:
         badge(x + 205, y - 16, *chapters)
 
     encoder, decoder, bottom = 50, 335, 700
-    for corner, words in ((20, "Encoder"), (305, "Decoder")):
-        height = 260 if corner == 20 else 390
-        picture.frame((corner, 555 - height), (275, height))
-        picture.text((corner + 50, 579), words, anchor="start", bold=True)
-    badge(172, 579, 4)
-    badge(459, 579, 5)
-    picture.text((284, 538), "N ×", anchor="end", colour=palette.residual, bold=True)
-    picture.text((569, 538), "N ×", anchor="end", colour=palette.residual, bold=True)
+    for left, words, height, chapter in ((20, "Encoder", 260, 4), (305, "Decoder", 390, 5)):
+        picture.frame((left, 555 - height), (275, height))
+        picture.text((left + 50, 579), words, anchor="start", bold=True)
+        picture.text((left + 264, 538), "N ×", anchor="end", colour=palette.residual, bold=True)
+        badge(left + 153, 579, chapter)
     # The encoder's output goes into the cross-attention of every layer, behind the decoder's stream.
     picture.line([(encoder, 268), (encoder, 235), (298, 235), (298, 365), (384, 365)], colour=palette.key, width=3.5)
     picture.stream((encoder, 640), (encoder, 265))
@@ -75,8 +75,7 @@ def whole_transformer(here: int | None = None) -> Drawing:
             picture.box((x + 18 + 84 * number, bottom), (80, 32), word, colour="#777777")
             picture.line([(x + 18 + 84 * number, bottom - 16), (x + 18 + 84 * number, 658)])
         picture.text((x + 102, bottom + 40), name)
-    badge(284, 622, 3)
-    badge(569, 622, 3)
+        badge(x + 234, 622, 3)
 
     picture.box((decoder + 102, 110), (245, 36), "linear map + softmax", colour=palette.output)
     for number, word in enumerate(("three", "cats", "sleep")):
@@ -105,10 +104,9 @@ def attention_by_hand(
         words: the words that are looked at.
         keys, values: two numbers for each of them.
     """
-    scores = [(query[0] * a + query[1] * b) / math.sqrt(2) for a, b in keys]
-    total = sum(map(math.exp, scores))
-    weights = [math.exp(score) / total for score in scores]
-    taken = [sum(weight * value[i] for weight, value in zip(weights, values, strict=True)) for i in (0, 1)]
+    scores = np.array(keys) @ np.array(query) / math.sqrt(2)  # (S, 2) @ (2,) -> (S,)
+    weights = softmax(scores, None)
+    taken = weights @ np.array(values)  # (S,) @ (S, 2) -> (2,)
     rows = list(zip(words, keys, scores, weights, values, strict=True))
     said = "; ".join(
         f"{word}: key {_pair(key)}, score {score:.2f}, weight {weight:.2f}, value {_pair(value)}"
@@ -200,7 +198,7 @@ def sentence_arcs(words: Sequence[str], reader: int, weights: Sequence[float], *
     shares = ", ".join(f"{word} {weight:.0%}" for word, weight in zip(words, weights, strict=True))
     picture = Drawing(
         190,
-        alt=f"The sentence: {' '.join(words)}. From the word {words[reader]} it is read: {shares}.",
+        alt=f"The sentence: {' '.join(words)}. What its word {words[reader]} takes from each: {shares}.",
         caption=caption,
     )
     room = (Drawing.WIDTH - 30) / sum(len(word) + 2 for word in words)

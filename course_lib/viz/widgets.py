@@ -12,7 +12,7 @@ from IPython.display import display
 from ipywidgets.widgets.interaction import interactive
 from matplotlib.figure import Figure
 
-from course_lib.viz.display import Picture, caption_tag, check_text, image_tag, render
+from course_lib.viz.display import Picture, check_text, figure_tag, render
 
 Text = str | Callable[..., str]
 
@@ -50,7 +50,7 @@ def live(fn: Callable[..., Figure], *, alt: Text, caption: Text, **controls: Any
 
     for control in panel.values():
         control.observe(redraw, names="value")
-    display(_First(first.png, first.width, first.alt, first.caption))
+    display(_First(first.data, first.width, first.alt, first.caption))
     display(_Controls(ipywidgets.VBox([*panel.values(), note, result]), list(panel)))
 
 
@@ -125,7 +125,7 @@ def _answer(fn: Callable[..., Figure], alt: Text, caption: Text, panel: dict[str
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
             picture, _ = _draw(fn, alt, caption, panel)
-            answer = f"<figure style='margin:0'>{image_tag(picture)}{caption_tag(picture.caption)}</figure>"
+            answer = figure_tag(picture)
         except Exception as error:  # shown to the reader, who caused it by a control
             answer = f"<pre role='alert'>{html.escape(f'{type(error).__name__}: {error}')}</pre>"
     if printed.getvalue().strip():

@@ -76,7 +76,7 @@ def test_a_refused_figure_is_closed_too():
 
 
 def test_same_figure_gives_same_bytes():
-    assert render(line(), alt=ALT, caption=CAPTION).png == render(line(), alt=ALT, caption=CAPTION).png
+    assert render(line(), alt=ALT, caption=CAPTION).data == render(line(), alt=ALT, caption=CAPTION).data
 
 
 def test_a_crowded_picture_stays_small():
@@ -84,7 +84,7 @@ def test_a_crowded_picture_stays_small():
     points = np.random.default_rng(0).normal(size=(2, 3000))
     ax.scatter(*points, s=4, c=points[0], cmap="viridis")
     picture = render(fig, alt=ALT, caption=CAPTION)
-    assert len(picture.png) <= MAX_PNG
+    assert len(picture.data) <= MAX_PNG
 
 
 def test_noise_that_cannot_be_small_is_refused():
@@ -98,7 +98,7 @@ def test_background_is_opaque_white_and_palette_colours_are_exact():
     fig, ax = plt.subplots()
     for y, colour in enumerate(palette.series):
         ax.plot([0, 1], [y, y], color=colour, linewidth=6)
-    image = Image.open(io.BytesIO(render(fig, alt=ALT, caption=CAPTION).png))
+    image = Image.open(io.BytesIO(render(fig, alt=ALT, caption=CAPTION).data))
     assert "transparency" not in image.info
     pixels = {colour for _, colour in image.convert("RGB").getcolors(1 << 20)}
     assert {(255, 255, 255), *(tuple(bytes.fromhex(c[1:])) for c in palette.series)} <= pixels
@@ -180,7 +180,7 @@ def test_unknown_names_are_refused():
 def test_stored_picture_is_the_rendered_one():
     picture = render(line(), alt=ALT, caption=CAPTION)
     data = re.search(r"base64,([^\"]+)", picture._repr_mimebundle_()["text/html"])[1]
-    assert base64.b64decode(data) == picture.png
+    assert base64.b64decode(data) == picture.data
 
 
 # Machado, Oliveira and Fernandes 2009, table 1, severity 1.0: what people see who lack one kind of cone.
