@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tiny_models import Loss
 from torch import nn
 
 from course_lib import testing as laws
@@ -67,17 +68,6 @@ class Nearness(PositionScheme):
     def forward(self, T, S, *, device):
         distance = torch.arange(S - T, S, device=device)[:, None] - torch.arange(S, device=device)  # (T, S)
         return -distance.abs().float().expand(1, self.n_heads, T, S)
-
-
-class Loss(nn.Module):
-    """A model with the loss that training takes of it."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, *tokens):
-        return F.cross_entropy(self.model(*tokens).flatten(0, 1), tokens[-1].flatten())
 
 
 @pytest.fixture(params=[EvenOrOdd, OneSpeed, Nearness], ids=lambda scheme: scheme.__name__)

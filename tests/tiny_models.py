@@ -1,8 +1,9 @@
-"""What the tests of generation share: small models, prompts, comparison with transformers, and statistics."""
+"""What tests share: small models, their loss, prompts, comparison with transformers, and statistics."""
 
 import math
 
 import torch
+import torch.nn.functional as F
 from published import PAD
 from torch import nn
 
@@ -12,6 +13,17 @@ from course_lib.transformer import LanguageModel, TransformerConfig
 
 V, STOP = 7, 1
 PROMPT = torch.tensor([[3, 4]])
+
+
+class Loss(nn.Module):
+    """A model with the loss that training takes of it."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *tokens):
+        return F.cross_entropy(self.model(*tokens).flatten(0, 1), tokens[-1].flatten())
 
 
 def prompts():

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiny_models import Loss
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -41,17 +41,6 @@ class Encoder(nn.Module):
 
 
 MODELS = {"decoder": LanguageModel, "encoder": Encoder, "encoder-decoder": Transformer}
-
-
-class Loss(nn.Module):
-    """A model with the loss that training takes of it."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, *tokens):
-        return F.cross_entropy(self.model(*tokens).flatten(0, 1), tokens[-1].flatten())
 
 
 @st.composite
