@@ -8,8 +8,17 @@ from typing import Any
 MAX_LINES = 18  # of a code cell, without blank ones and prose; the tag long-cell lifts it
 WORDS_BEFORE_CODE = 80
 
-# Notebooks that explain before they show code. What a reader sees of them has a measured form.
-SECOND_EDITION = {"00_overview"}
+# These still prove before they explain. Of all others, what a reader sees has a measured form.
+FIRST_EDITION = {
+    "01_attention",
+    "02_multi_head",
+    "03_positional_encoding",
+    "04_encoder",
+    "05_decoder",
+    "06_training",
+    "07_variants",
+    "08_scaling",
+}
 FOLDED = "hide-input"
 VISIBLE_LINES, VISIBLE_COLUMNS = 15, 88  # of a cell in sight
 WORDS_FOR_A_LINE = 9  # of explanation, for each visible line of code

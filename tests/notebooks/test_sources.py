@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from notebook_files import FOLDER, NOTEBOOKS, SOURCES, name
-from notebook_style import SECOND_EDITION, style_problems
+from notebook_style import FIRST_EDITION, style_problems
 
 
 def test_every_notebook_has_a_source_and_every_source_a_notebook():
@@ -26,13 +26,13 @@ def test_a_notebook_reads_as_the_course_reads(builder, source):
     notebook = builder.read_source(source)
     paths = [(cell.id, what) for cell in notebook.cells for what in builder.rules.path_problems(cell.source)]
     assert paths == []
-    if name(source) not in SECOND_EDITION:
+    if name(source) in FIRST_EDITION:
         assert style_problems(notebook) == []
 
 
-@pytest.mark.parametrize("notebook", sorted(SECOND_EDITION))
+@pytest.mark.parametrize("notebook", [path for path in NOTEBOOKS if name(path) not in FIRST_EDITION], ids=name)
 def test_a_notebook_of_the_second_edition_has_its_form(notebook):
-    assert style_problems(nbformat.read(FOLDER / f"{notebook}.ipynb", 4), second_edition=True) == []
+    assert style_problems(nbformat.read(notebook, 4), second_edition=True) == []
 
 
 def folded(source):
