@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, overload
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.checks import (
     check_choice,
+    check_flag,
     check_floating,
     check_integer,
     check_mask,
@@ -104,11 +106,12 @@ def scaled_dot_product_attention(
     Raises:
         ValueError: shapes or devices that do not fit, an unknown backend, a dropout outside [0, 1), a scale that is
             not finite, weights of the fused backend.
-        TypeError: a mask that is not boolean, inputs that are not floating-point tensors of one dtype.
+        TypeError: a mask or `causal` that is not boolean, inputs that are not floating-point tensors of one dtype.
 
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
     """
     check_inputs(query, key, value, mask, bias)
+    check_flag("causal", causal)
     check_probability("dropout", dropout)
     check_number("scale", scale, or_none=True)
     check_choice("backend", backend, ("auto", "explicit", "fused"))
@@ -124,6 +127,8 @@ def scaled_dot_product_attention(
 def explicit_attention(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, Tensor]:
     """The formula, step by step, of inputs that were checked: the output (..., T, E') and the weights (..., T, S)."""
     mask, causal, scale, dropout, bias = options
+    if query.dtype == torch.float16:  # its largest number is 65,504, which a score may pass
+        query, key = query.float(), key.float()
     scores = (query * scale) @ key.transpose(-2, -1)  # (..., T, E) @ (..., E, S) -> (..., T, S)
     if bias is not None:
         scores = scores + bias
@@ -134,6 +139,7 @@ def explicit_attention(query: Tensor, key: Tensor, value: Tensor, options: Optio
         # A row without any visible key would be softmax of all -inf, which is NaN: leave it open, then zero it.
         empty = ~mask.any(dim=-1, keepdim=True)  # (..., T, 1)
         weights = scores.masked_fill(~(mask | empty), -math.inf).softmax(dim=-1).masked_fill(empty, 0.0)
+    weights = weights.to(value.dtype)
     dropped = F.dropout(weights, dropout) if dropout > 0 else weights
     return dropped @ value, weights  # (..., T, S) @ (..., S, E') -> (..., T, E')
 

@@ -62,15 +62,18 @@ class KVCache:
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Add T positions, key and value (B, G, T, E); return all that they may see, (B, G, S, E) each.
 
-        Raises ValueError if the cache is full or holds another batch, number of heads or width, TypeError if it holds
-        another dtype and was not told which to keep.
+        Raises ValueError if key and value do not belong together, if the cache is full or holds another batch, number
+        of heads or width, TypeError if it holds another dtype and was not told which to keep.
         """
+        if key.dim() != 4 or value.dim() != 4 or value.shape[:3] != key.shape[:3]:
+            raise ValueError(f"value: expected (B, G, T, E) as the key {tuple(key.shape)}, got {tuple(value.shape)}")
         T = key.size(2)
         if self.capacity is not None and self.length + T > self.capacity:
             raise ValueError(f"cache: {self.length} + {T} positions exceed its capacity of {self.capacity}")
         if self._keys.numel() == 0:
             self._reserve(key, value, self.capacity or (T if self.window is None else 2 * self.window))
-        self._check(key)
+        self._check("keys", key, self._keys)
+        self._check("values", value, self._values)
         self.length += T
         if self.window is not None and self.window < T:
             return self._append_long(key, value, self.window)
@@ -128,12 +131,14 @@ class KVCache:
         self.values.copy_(values[:, :, -window:])
         return keys, values
 
-    def _check(self, key: Tensor) -> None:
-        if self.dtype is None and key.dtype != self._keys.dtype:
-            raise TypeError(f"cache: holds {self._keys.dtype}, cannot take {key.dtype}")
-        expected, got = (*self._keys.shape[:2], self._keys.size(3)), (*key.shape[:2], key.size(3))
+    def _check(self, name: str, new: Tensor, held: Tensor) -> None:
+        if self.dtype is None and new.dtype != held.dtype:
+            raise TypeError(f"cache: holds {name} of {held.dtype}, cannot take {new.dtype}")
+        if new.device != held.device:
+            raise ValueError(f"cache: holds {name} on {held.device}, cannot take {new.device}")
+        expected, got = (*held.shape[:2], held.size(3)), (*new.shape[:2], new.size(3))
         if got != expected:
-            raise ValueError(f"cache: holds batch, key heads and width {expected}, cannot take {got}")
+            raise ValueError(f"cache: holds {name} of batch, key heads and width {expected}, cannot take {got}")
 
 
 class LayerCache(NamedTuple):

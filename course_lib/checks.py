@@ -64,6 +64,12 @@ def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
         _refuse(ValueError, name, f"one of {', '.join(map(str, choices))}", repr(value))
 
 
+def check_flag(name: str, value: object) -> None:
+    """Refuse what is neither True nor False: any text counts as true, "no" among them."""
+    if not isinstance(value, bool):
+        _refuse(TypeError, name, "True or False", repr(value))
+
+
 def check_floating(name: str, tensor: object) -> None:
     """Refuse what is not a tensor of floating-point numbers."""
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
@@ -74,6 +80,12 @@ def check_integers(name: str, tensor: object, what: str = "integers") -> None:
     """Refuse what is not a tensor of integers, such as "integer token ids"."""
     if not isinstance(tensor, Tensor) or tensor.is_floating_point() or tensor.dtype == torch.bool:
         _refuse(TypeError, name, f"a tensor of {what}", kind(tensor))
+
+
+def check_token_ids(name: str, tensor: object) -> None:
+    """Refuse what torch does not take as rows of a table."""
+    if not isinstance(tensor, Tensor) or tensor.dtype not in (torch.int64, torch.int32):
+        _refuse(TypeError, name, "a tensor of integer token ids, int64 or int32", kind(tensor))
 
 
 def check_vectors(name: str, x: Tensor, width: int, length: str = "T") -> None:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.checks import check_choice, check_integer, check_integers, check_probability
+from course_lib.checks import check_choice, check_integer, check_probability, check_token_ids
 from course_lib.config import Activation, NormPlace, TransformerConfig
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.norms import build_norm
@@ -142,7 +142,7 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Look up integer token ids: (B, T) -> (B, T, D). Raises ValueError (on a CPU) for an id not in the table."""
-        check_integers("tokens", tokens, "integer token ids")
+        check_token_ids("tokens", tokens)
         try:
             vectors = F.embedding(tokens, self.weight)
         except IndexError:

@@ -142,6 +142,17 @@ def test_bfloat16_is_as_near_the_truth_as_torch(backend, device):
     assert error <= 2 * (torchs.cpu().double() - truth).pow(2).mean().sqrt()
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_float16_holds_scores_beyond_its_largest_number(backend, device):
+    """A query times a key may pass 65,504; the weights are still those of the formula."""
+    given = [(40 * x).half().to(device) for x in inputs(lead=(B, H))]
+    given[0][..., 0, :], given[1][..., 0, :] = 300.0, 300.0  # their score is 90,000 times the root of the width
+    output = scaled_dot_product_attention(*given, causal=True, backend=backend)
+    truth = scaled_dot_product_attention(*[x.double() for x in given], causal=True)
+    assert output.dtype == torch.float16
+    torch.testing.assert_close(output.double(), truth, rtol=2e-3, atol=0.05)
+
+
 # ------------------------------------------------------------------------------------- other implementations
 
 

@@ -163,6 +163,11 @@ def test_an_example_that_is_done_does_not_wait_for_the_others(early_stopping):
             ValueError,
             "early_stopping: expected one of True, False, never, got 'soon'",
         ),
+        (
+            lambda m: beam_search(m, PROMPT, n_beams=2, max_new_tokens=1, length_penalty=float("nan")),
+            ValueError,
+            "length_penalty: expected a finite number, got nan",
+        ),
     ],
 )
 def test_bad_input(call, error, message):

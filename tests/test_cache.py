@@ -121,8 +121,9 @@ def full_cache():
     return cache
 
 
-def put(*shape, dtype=torch.float32):
-    return lambda: full_cache().append(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
+def put(*shape, dtype=torch.float32, value=None, value_dtype=None):
+    key, values = torch.zeros(shape, dtype=dtype), torch.zeros(value or shape, dtype=value_dtype or dtype)
+    return lambda: full_cache().append(key, values)
 
 
 @pytest.mark.parametrize(
@@ -132,10 +133,19 @@ def put(*shape, dtype=torch.float32):
         (
             put(B + 1, G, 1, E),
             ValueError,
-            r"cache: holds batch, key heads and width \(2, 3, 4\), cannot take \(3, 3, 4\)",
+            r"cache: holds keys of batch, key heads and width \(2, 3, 4\), cannot take \(3, 3, 4\)",
         ),
         (put(B, G, 1, E + 1), ValueError, r"cache: holds .* cannot take \(2, 3, 5\)"),
-        (put(B, G, 1, E, dtype=torch.bfloat16), TypeError, r"cache: holds torch.float32, cannot take torch.bfloat16"),
+        (put(B, G, 1, E, dtype=torch.bfloat16), TypeError, r"holds keys of torch.float32, cannot take torch.bfloat16"),
+        (put(B, G, 1, E, value=(B, G, 2, E)), ValueError, r"value: expected \(B, G, T, E\) with .* got \(2, 3, 2, 4\)"),
+        (put(B, G, 1, E, value=(B, 1, 1, E)), ValueError, r"value: expected .* got \(2, 1, 1, 4\)"),
+        (
+            put(B, G, 1, E, value=(B, G, 1, 2)),
+            ValueError,
+            r"holds values of .* \(2, 3, 4\), cannot take \(2, 3, 2\)",
+        ),
+        (put(B, G, 1, E, value_dtype=torch.bfloat16), TypeError, r"holds values of torch.float32, cannot take"),
+        (put(G, 1, E), ValueError, r"value: expected \(B, G, T, E\)"),
         (lambda: full_cache().truncate(4), ValueError, r"length: expected 0 to 3"),
         (lambda: KVCache(0), ValueError, r"capacity: expected an integer of at least 1, got 0"),
         (lambda: KVCache(window=-1), ValueError, r"window: expected an integer of at least 1, got -1"),

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from course_lib.checks import check_choice, check_integer
+from course_lib.checks import check_choice, check_integer, check_number
 from course_lib.generation.incremental import IncrementalModel, Model, stop_tokens
 from course_lib.generation.sampling import is_usable
 
@@ -57,6 +57,7 @@ def beam_search(
     """
     check_integer("n_beams", n_beams)
     check_integer("n_best", n_best, 1, n_beams)
+    check_number("length_penalty", length_penalty)
     check_choice("early_stopping", early_stopping, (True, False, "never"))
     incremental = IncrementalModel(
         model,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks import check_integer, check_integers
+from course_lib.checks import check_integer, check_token_ids
 from course_lib.transformer import LanguageModel, Transformer
 
 Model = LanguageModel | Transformer | Callable[[Tensor], Tensor]
@@ -159,7 +159,7 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 
 def _check_prompt(prompt: Tensor, prompt_mask: Tensor | None, n_new: int) -> None:
-    check_integers("prompt", prompt, "integer token ids")
+    check_token_ids("prompt", prompt)
     if prompt.dim() != 2 or prompt.size(1) == 0 or prompt.size(0) == 0:
         raise ValueError(f"prompt: expected (B, T) with at least one token each, got {tuple(prompt.shape)}")
     check_integer("max_new_tokens", n_new)
