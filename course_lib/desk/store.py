@@ -5,6 +5,7 @@ Layout of a desk (usually `my/`):
     01_attention.ipynb …              the learner's copies
     answers/<exercise>.py             the latest answer
     answers/history/<exercise>/0001.py …   every answer, with a header line saying how it did
+    predictions.txt                   every guess, one line each: when, which prediction, the guess
     .course/progress.json             a summary; it can always be rebuilt from the history
     .course/base/                     the editions the copies came from
     .course/backup/                   notebooks as they were before an update, a reset or a rescue
@@ -57,7 +58,7 @@ class Desk:
         _require_id(exercise_id)
         if not isinstance(source, str):
             raise TypeError(f"source must be the text of the answer, got {type(source).__name__}")
-        with _told(f"Your answer to {exercise_id} could not be saved in {self.folder}"), self.lock():
+        with _told(f"Your answer to {exercise_id} could not be saved in {self.folder}", _CHECKED), self.lock():
             self.keep_answer(exercise_id, source, verdict, edition)
 
     def keep_answer(self, exercise_id: str, source: str, verdict: str, edition: str) -> None:
@@ -87,10 +88,23 @@ class Desk:
     def record_hint(self, exercise_id: str) -> None:
         """Count one more hint read for this exercise."""
         _require_id(exercise_id)
-        with _told(f"The hint could not be counted in {self.folder}"), self.lock():
+        with _told(f"The hint could not be counted in {self.folder}", _CHECKED), self.lock():
             data, entry = self._load_entry(exercise_id)
             entry["hints"] += 1
             self._write_progress(data)
+
+    def save_prediction(self, name: str, guess: str) -> bool:
+        """Keep a guess of one line, unless it is the latest already; whether it is kept now."""
+        kept = False
+        with _told(f"Your guess could not be saved in {self.folder}"), self.lock():
+            if self.predictions().get(name) != guess:
+                path = self._predictions
+                old = path.read_bytes() if path.exists() else b""
+                line = f"{datetime.now(UTC).isoformat(timespec='seconds')} | {name} | {guess}\n"
+                broken = b"\n" if old and not old.endswith(b"\n") else b""
+                write_atomic(path, old + broken + line.encode("utf-8", "backslashreplace"))
+            kept = True
+        return kept
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -127,6 +141,16 @@ class Desk:
         _require_id(exercise_id)
         return [_read_answer(path) for path in self._entries(exercise_id)]
 
+    def predictions(self) -> dict[str, str]:
+        """Return the latest guess of each prediction, in the order of the first ones; what is no guess is skipped."""
+        found: dict[str, str] = {}
+        with contextlib.suppress(FileNotFoundError):
+            for line in self._predictions.read_bytes().split(b"\n"):
+                parts = line.decode("utf-8", "replace").strip("\r").split(" | ", 2)
+                if len(parts) == 3 and _ID.match(parts[1]):
+                    found[parts[1]] = parts[2]
+        return found
+
     # -- files -----------------------------------------------------------------------------------------------------
 
     def lock(self, seconds: float = LOCK_SECONDS) -> contextlib.AbstractContextManager[Any]:
@@ -134,6 +158,10 @@ class Desk:
         from filelock import FileLock
 
         return FileLock(str(self.private / "lock"), timeout=seconds)
+
+    @property
+    def _predictions(self) -> Path:
+        return self.folder / "predictions.txt"
 
     def _entries(self, exercise_id: str) -> list[Path]:
         folder = self.answers / "history" / exercise_id
@@ -286,9 +314,12 @@ def reason(problem: BaseException) -> str:
     return getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
 
 
+_CHECKED = " The check itself is not affected."
+
+
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _told(what: str, comfort: str = "") -> Iterator[None]:
     try:
         yield
     except (OSError, NotImplementedError) as problem:
-        print(f"{what}: {reason(problem)}. The check itself is not affected.")
+        print(f"{what}: {reason(problem)}.{comfort}")

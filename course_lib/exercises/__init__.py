@@ -1,7 +1,8 @@
 """Exercises that check an answer and say which mistake it makes.
 
 `from course_lib import exercises as ex`, then `ex.causal_mask.check(...)`, `.hint()`, `.solution()`, `.cases()`;
-`ex.progress()` prints where you stand. An exercise is loaded when it is first used.
+`ex.progress()` prints where you stand. `ex.predict("name", "your guess")` keeps what you expect before a cell shows it,
+and `ex.predictions()` lists it. An exercise is loaded when it is first used.
 
 This file is the door: what notebooks import. It stands above the rooms that it joins, the exercises and the desk where
 answers are kept, and nothing in the package imports it.
@@ -20,6 +21,20 @@ def progress(*, by_chapter: bool = False) -> None:
     from course_lib.exercises.learner import print_progress
 
     print_progress(_learner().standings(registry.all_exercises()), by_chapter=by_chapter)
+
+
+def predict(name: str, guess: str = "") -> None:
+    """Keep a guess, written before the cell that shows the answer; it is never judged."""
+    from course_lib.exercises.guesses import predict as keep
+
+    keep(_learner(), name, guess)
+
+
+def predictions() -> None:
+    """Print a table of what you predicted."""
+    from course_lib.exercises.guesses import print_predictions
+
+    print_predictions(_learner())
 
 
 @functools.cache
@@ -56,4 +71,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from course_lib.exercises import registry
 
-    return [*registry.places(), "progress"]
+    return [*registry.places(), "predict", "predictions", "progress"]

@@ -34,6 +34,12 @@ class Keeper(Protocol):
     def latest_answer(self, exercise_id: str) -> str | None:
         """The source of the latest answer, or None."""
 
+    def save_prediction(self, name: str, guess: str) -> bool:
+        """Keep a guess of one line; whether it is kept now."""
+
+    def predictions(self) -> Mapping[str, str]:
+        """By name, the latest guess of each prediction, in the order of the first ones."""
+
 
 @dataclass
 class State:
@@ -74,6 +80,7 @@ class Progress:
     def __init__(self, find_keeper: Callable[[], Keeper | None] = lambda: None) -> None:
         self.find_keeper = find_keeper
         self.states: dict[str, State] = {}
+        self.guesses: dict[str, str] = {}
 
     def state(self, exercise_id: str) -> State:
         """The state of an exercise in this session, made when first asked for."""
@@ -100,6 +107,20 @@ class Progress:
     def latest_answer(self, entry: Entry) -> str | None:
         """The latest answer that was kept."""
         return self._kept(lambda keeper: keeper.latest_answer(entry.id), "Your saved answer could not be read")
+
+    def predict(self, name: str, guess: str) -> bool:
+        """Have a guess kept, or note it for this session; whether it is kept."""
+        kept = self._kept(lambda keeper: keeper.save_prediction(name, guess), "Your guess could not be saved")
+        if kept:
+            self.guesses.pop(name, None)
+            return True
+        self.guesses[name] = guess
+        return False
+
+    def predictions(self) -> dict[str, str]:
+        """The latest guess of each prediction, of this session and before."""
+        saved = self._kept(lambda keeper: keeper.predictions(), "Your predictions could not be read") or {}
+        return {**saved, **self.guesses}
 
     def standings(self, entries: Iterable[Entry]) -> list[Standing]:
         """Where the learner stands with each of the exercises, in this session and before."""

@@ -143,3 +143,26 @@ def test_an_answer_survives_an_update_that_is_interrupted_anywhere(
             break
     assert at > 5
     assert finding.notebooks(part.folder)[-1] == part.folder / LAB
+
+
+def test_a_written_prediction_stays_in_its_cell(course: Path, desk: Desk) -> None:
+    def edition(text: str, first: str, second: str) -> None:
+        cells = [course_cell("markdown", "title", "# One"), course_cell("code", "guess", first)]
+        cells += [course_cell("markdown", "text", text), course_cell("code", "guess-again", second)]
+        save(course / ONE, notebook_of(cells))
+
+    edition("Old.", 'ex.predict("moved", "")', 'ex.predict("masked", "")')
+    updates.update(desk)
+    (desk.folder / ONE).unlink()
+    copies.create(desk.folder)
+    notebook = load(desk.folder / ONE)
+    notebook["cells"][1]["source"] = 'ex.predict("moved", "it moves")'
+    notebook["cells"][3]["source"] = 'ex.predict("masked", "two of three")'
+    save(desk.folder / ONE, notebook)
+    edition("New.", 'ex.predict("moved", "")', 'ex.predict("hidden", "")')
+    updates.update(desk)
+    mine = texts(desk.folder / ONE)
+    assert (mine["guess"], mine["text"]) == ('ex.predict("moved", "it moves")', "New.")
+    assert mine["guess-again"] == 'ex.predict("masked", "two of three")'
+    (beside,) = (text for cell_id, text in mine.items() if cell_id.startswith("guess-again-beside-"))
+    assert 'ex.predict("hidden", "")' in beside  # the course's question changed, and is put beside
