@@ -1,111 +1,120 @@
-"""What the overview says about its two models, trained again with other seeds.
+"""What the course says about training, trained again: several seeds, several rates, and a control.
 
-    python benchmarks/claims.py               five seeds, about three minutes; writes results/claims.*
-    python benchmarks/claims.py --quick       one seed, writes nothing
+    python benchmarks/claims.py [NAME ...]    runs what is missing, and prints the tables
+    python benchmarks/claims.py --list        the experiments, and what is recorded of each
+    python benchmarks/claims.py --table       writes results/claims.md from all the records
+    python benchmarks/claims.py --quick NAME  one seed; writes nothing
 
-The code is that of the notebook itself: its cells run once for each seed, which decides the sentences, the weights and
-the batches. A sentence of the overview about a trained model must be true of every row.
+An experiment is a function in `benchmarks/experiments/`. Its record lies in the package, in
+`course_lib/records/claims/`, and is saved after each run, so that an interrupted command goes on where it was.
 """
 
 import argparse
-import contextlib
-import io
-import re
+import itertools
+import json
+import math
 import time
 from pathlib import Path
 
-import jupytext
 import matplotlib
-import torch
-from harness import environment, save
 
 matplotlib.use("Agg")
-SOURCE = Path(__file__).parents[1] / "notebooks" / "sources" / "00_overview.py"
-SEEDS = range(5)
-SEEDED = {"sentences": "random.Random(0)", "numbers": "random.Random(0)", "train-translator": "torch.manual_seed(0)"}
-BATCHES = "random.Random(step)"  # of the translator
-LAST = "crossing-drawn"  # the last cell that a claim rests on
-TRANSLATED = ["twenty seven", "twenty eight", "thirty seven"]
+import torch
+from experiments import Experiment, discover
+from harness import RESULTS, environment
+
+from course_lib.files import write_atomic
+from course_lib.records import Claim, claim
+from course_lib.records.claim import CLAIMS
 
 
-def cells() -> dict[str, str]:
-    """The notebook's code by cell id, up to the last cell that is needed."""
-    notebook = jupytext.reads(SOURCE.read_text(encoding="utf-8"), fmt="py:percent")
-    code = {cell.metadata["id"]: cell.source for cell in notebook.cells if cell.cell_type == "code"}
-    return {name: code[name] for name in list(code)[: list(code).index(LAST) + 1]}
-
-
-def with_seed(seed: int) -> dict[str, object]:
-    """Run the cells with another seed, and return what the overview speaks of."""
-    names: dict = {"__name__": "overview"}
-    said: dict[str, str] = {}
-    began = time.process_time()
-    for name, code in cells().items():
-        if name in SEEDED:
-            if SEEDED[name] not in code:
-                raise ValueError(f"{SOURCE.name}: the cell {name} no longer holds {SEEDED[name]}")
-            code = code.replace(SEEDED[name], SEEDED[name].replace("0", str(seed)))
-            code = code.replace(BATCHES, f"random.Random(step + {1000 * seed})")
-        if name == "train":
-            torch.manual_seed(seed)
-        with contextlib.redirect_stdout(io.StringIO()) as stream:
-            exec(code, names)
-        said[name] = stream.getvalue()
-        if name == "look":  # the last place, in the second layer
-            on_queen = names["rows"][4:, names["words"].index("queen")].max().item()
-    shares = {name: [float(number) for number in re.findall(r"\d\.\d\d", text)] for name, text in said.items()}
-    translated = [line.split(" → ")[1].strip() for line in said["crossing"].splitlines()]
-    crossed = names["weights"]  # (T, S) of the cross-attention, for twenty seven
-    return {
-        "seed": seed,
-        "written right": shares["written-counted"][0],
-        "herself": shares["guess-answer"][0],
-        "word before": shares["measured"][0],
-        "nearest person": shares["measured"][1],
-        "model": shares["measured"][2],
-        "weight on queen": round(on_queen, 2),
-        "subject hidden": shares["hidden"][0],
-        "other hidden": shares["hidden"][1],
-        "unseen numbers": shares["translated"][0],
-        "27, 28, 37": "right" if translated == TRANSLATED else "wrong",
-        "twenty on zwanzig": round(crossed[0, 2].item(), 2),
-        "seven on sieben": round(crossed[1, 0].item(), 2),
-        "CPU seconds": round(time.process_time() - began),
-    }
-
-
-def page(result: dict) -> str:
-    """The table."""
-    where, rows = result["environment"], result["seeds"]
-    lines = [
-        "# The claims of the overview, with other seeds",
-        "",
-        f"`{where['command']}`: {where['device']}, torch {where['torch']}. The cells of the notebook `00_overview`, "
-        "run with other seeds for sentences, weights, batches. Shares of 200 sentences written, of 500 sentences "
-        "and 100 numbers never read; the weights are those of the maps that the notebook draws.",
-        "",
-        "| " + " | ".join(rows[0]) + " |",
-        "|" + "--:|" * len(rows[0]),
+def kept(found: dict, experiment: Experiment) -> list[dict]:
+    """The runs of an earlier record that are still true: same source, same settings."""
+    if found.get("fingerprint") != experiment.fingerprint:
+        return []
+    same = {label for label, settings in experiment.arms.items() if found["arms"].get(label) == settings}
+    return [
+        run
+        for run in found["runs"]
+        if run["arm"] in same and run["rate"] in experiment.rates and run["seed"] < experiment.seeds
     ]
-    lines += ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
+
+
+def one_run(experiment: Experiment, arm: str, rate: float | None, seed: int) -> dict:
+    """Train once; ValueError if a measure is no finite number."""
+    began = time.process_time()
+    measures = experiment.run(seed, rate, **experiment.arms[arm])
+    if not all(math.isfinite(value) for value in measures.values()):
+        raise ValueError(f"{experiment.name}, {arm}, rate {rate}, seed {seed}: measures must be finite, got {measures}")
+    seconds = round(time.process_time() - began, 2)
+    return {"arm": arm, "rate": rate, "seed": seed, "cpu_seconds": seconds, "measures": measures}
+
+
+def complete(experiment: Experiment, folder: Path = CLAIMS) -> Claim:
+    """Run what is missing, saving after each run, and return the record."""
+    path = folder / f"{experiment.name}.json"
+    try:
+        runs = kept(json.loads(path.read_text(encoding="utf-8")), experiment)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing or damaged: all again
+        runs = []
+    done = {(run["arm"], run["rate"], run["seed"]) for run in runs}
+    every = list(itertools.product(experiment.arms, experiment.rates, range(experiment.seeds)))
+    missing = [run for run in every if run not in done]
+    where = environment() if missing else json.loads(path.read_text(encoding="utf-8"))["environment"]
+    for arm, rate, seed in missing or [(None, None, None)]:
+        if arm is not None:
+            runs.append(one_run(experiment, arm, rate, seed))
+            print(f"{experiment.name}: {len(runs)} of {len(every)}  {runs[-1]}", flush=True)
+        runs.sort(key=lambda run: every.index((run["arm"], run["rate"], run["seed"])))
+        record = {
+            "name": experiment.name,
+            "claim": experiment.claim,
+            "arms": experiment.arms,
+            "rates": experiment.rates,
+            "seeds": experiment.seeds,
+            "better": experiment.better,
+            "runs": runs,
+            "environment": {**where, "command": f"python benchmarks/claims.py {experiment.name}"},
+            "fingerprint": experiment.fingerprint,
+        }
+        write_atomic(path, json.dumps(record, indent=1) + "\n")
+    return claim(experiment.name, folder)
+
+
+def page(records: list[Claim]) -> str:
+    """All the tables."""
+    lines = ["# What training was found to do", "", "Mean (least … greatest) over the seeds; * is the best rate."]
+    for record in records:
+        where = record.environment
+        lines += ["", f"## {record.name}", "", record.markdown(), f"{where['device']}, torch {where['torch']}"]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Train again for each seed, write the results, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one seed; writes nothing")
-    quick = parser.parse_args().quick
+    """Run, list, or write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    where = environment()
-    result = {
-        "name": "claims",
-        "environment": where,
-        "seeds": [with_seed(seed) for seed in SEEDS[: 1 if quick else None]],
-    }
-    if not quick:
-        save(result, page(result))
-    print(page(result))
+    experiments = discover()
+    if unknown := set(options.names) - set(experiments):
+        parser.error(f"no experiment {sorted(unknown)}; there are {sorted(experiments)}")
+    for name in options.names or sorted(experiments):
+        experiment = experiments[name]
+        if options.list or options.table:
+            if options.list:
+                print(f"{name}: {experiment.claim}")
+        elif options.quick:
+            for arm, rate in itertools.product(experiment.arms, experiment.rates):
+                print(one_run(experiment, arm, rate, 0), flush=True)
+        else:
+            record = complete(experiment)
+            print(record, "" if experiment.holds(record) else "\nThe record does not support the claim.", sep="\n")
+    if options.table:
+        write_atomic(RESULTS / "claims.md", page([claim(name) for name in sorted(experiments)]))
 
 
 if __name__ == "__main__":

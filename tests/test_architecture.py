@@ -13,7 +13,7 @@ PACKAGE = ROOT / "course_lib"
 LINES = 400
 
 FLOORS = [
-    {"checks", "files", "masks", "norms", "testing", "data", "viz"},
+    {"checks", "files", "masks", "norms", "testing", "data", "viz", "records"},
     # layers read the config, so it lies here
     {"attention", "multi_head", "cache", "layers", "position_scheme", "positions", "rotary_scaling", "config"},
     {"encoder", "decoder", "transformer"},
@@ -40,6 +40,7 @@ ONLY = {
     "testing": set(),
     "data": {"checks", "files"},
     "viz": set(),
+    "records": {"viz"},
     "training": {"checks", "files", "masks", "positions"},  # no model class
     "desk": {"files", "exercises"},
 }
