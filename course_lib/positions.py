@@ -164,7 +164,8 @@ class RotaryEmbedding(_Frequencies):
         base: the slowest frequency is about 1 / base radians a position.
         layout: which dimensions form a pair: "half" pairs i with i + E / 2 (Llama and `transformers`), "interleaved"
             2i with 2i + 1 (the paper). Weights trained with one are wrong with the other.
-        scaling: maps the frequencies (E / 2,) to those used, to reach beyond the trained length.
+        scaling: maps the frequencies (E / 2,) to those used, to reach beyond the trained length. One that has a
+            `stretch`, as YaRN's, multiplies queries and keys by it, too.
 
     Source: Su et al. 2021 (RoFormer), section 3.2.
     """
@@ -184,6 +185,7 @@ class RotaryEmbedding(_Frequencies):
         super().__init__(values if scaling is None else scaling(values))
         self.dynamic = (values, scaling) if isinstance(scaling, DynamicNTKScaling) else None
         self.layout: RotaryLayout = layout
+        self.stretch: float = getattr(scaling, "stretch", 1.0)
 
     @classmethod
     def from_config(cls, config: Any, *, bidirectional: bool) -> Self:
@@ -210,7 +212,7 @@ class RotaryEmbedding(_Frequencies):
         angles = self.angles(positions)
         if angles.dim() == 3:
             angles = angles[:, None]  # (B, T, E / 2) -> (B, 1, T, E / 2), alike in every head
-        return Rotation(angles.cos(), angles.sin(), self.layout)
+        return Rotation(angles.cos() * self.stretch, angles.sin() * self.stretch, self.layout)
 
 
 def apply_rotary(x: Tensor, rotation: Rotation) -> Tensor:

@@ -67,3 +67,51 @@ class Llama3Scaling:
         turns = self.original_length * values / (2 * math.pi)
         keep = ((turns - self.low_turns) / (self.high_turns - self.low_turns)).clamp(0, 1)
         return (1 - keep) * values / self.factor + keep * values
+
+
+@dataclass(frozen=True)
+class YarnScaling:
+    """Slow frequencies divided by `factor`, fast ones kept, a ramp over the pairs between; queries and keys stretched.
+
+    A pair is slow if it turns fewer than `slow_turns` times in the `original_length`, fast above `fast_turns`. The
+    ramp is that of the released code, straight in the number of the pair; `rounded` lets it begin and end at whole
+    pairs. (In the paper's text it is straight in the number of turns, as in `Llama3Scaling`.)
+
+    Source: Peng et al. 2023 (YaRN), section 3, and its code.
+    """
+
+    factor: float
+    original_length: int
+    fast_turns: float = 32.0
+    slow_turns: float = 1.0
+    attention_factor: float | None = None  # of queries and of keys; 0.1 ln(factor) + 1 unless given
+    rounded: bool = True
+
+    @property
+    def stretch(self) -> float:
+        """What queries and keys are multiplied by, so that the softmax over more keys stays as sharp as it was."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return 0.1 * math.log(self.factor) + 1 if self.factor > 1 else 1.0
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Return the scaled frequencies (E / 2,)."""
+        keep = self.kept_share(values)
+        return (1 - keep) * values / self.factor + keep * values
+
+    def kept_share(self, values: Tensor) -> Tensor:
+        """How much of each frequency stays as it was, from 1 for the fast to 0 for the slow: (E / 2,)."""
+        n_pairs = len(values)
+        step = -math.log(float(values[-1])) / max(n_pairs - 1, 1)  # from one pair to the next, in logarithms
+        first, last = (self._pair_that_turns(turns, step) for turns in (self.fast_turns, self.slow_turns))
+        if self.rounded:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, 2 * n_pairs - 1)
+        if first == last:
+            last += 0.001
+        pairs = torch.arange(n_pairs, dtype=torch.float32, device=values.device)
+        return 1 - ((pairs - first) / (last - first)).clamp(0, 1)
+
+    def _pair_that_turns(self, turns: float, step: float) -> float:
+        """The number, with a fraction, of the pair that turns so often in the original length."""
+        return math.log(self.original_length / (2 * math.pi * turns)) / step

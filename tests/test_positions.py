@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
 from transformers.models.gptj import modeling_gptj
@@ -27,7 +28,7 @@ from course_lib.positions import (
     position_shift_matrix,
     relative_bucket,
 )
-from course_lib.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling
+from course_lib.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
 
 B, H, T, E, D = 2, 3, 11, 8, 12
 
@@ -92,8 +93,9 @@ LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positio
         ({}, None),
         ({"rope_type": "linear", "factor": 4.0}, LinearScaling(4.0)),
         ({"rope_type": "llama3", "factor": 8.0, **LLAMA3}, Llama3Scaling(8.0, original_length=64)),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, YarnScaling(4.0, 64)),
     ],
-    ids=["plain", "linear", "llama3"],
+    ids=["plain", "linear", "llama3", "yarn"],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rotary_half_equals_llama(parameters, scaling, dtype, parity):
@@ -168,6 +170,32 @@ def test_ntk_scaling_is_a_larger_base():
     factor = 4.0
     base = 10000.0 * factor ** (E / (E - 2))
     torch.testing.assert_close(RotaryEmbedding(E, scaling=NTKScaling(factor)).values, frequencies(E, base))
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0, 40.0])
+@pytest.mark.parametrize(("fast", "slow"), [(32.0, 1.0), (4.0, 1.0), (2.0, 2.0), (1e6, 1e-6)])
+@pytest.mark.parametrize("length", [7, 64, 4096])
+@pytest.mark.parametrize("rounded", [True, False])
+@pytest.mark.parametrize("width", [4, 64])
+def test_yarn_equals_transformers(factor, fast, slow, length, rounded, width):
+    rope = {"rope_type": "yarn", "rope_theta": 500.0, "factor": factor, "beta_fast": fast, "beta_slow": slow}
+    rope |= {"original_max_position_embeddings": length, "truncate": rounded}
+    config = LlamaConfig(hidden_size=2 * width, num_attention_heads=2, max_position_embeddings=64, rope_parameters=rope)
+    theirs, stretch = ROPE_INIT_FUNCTIONS["yarn"](config)
+    ours = YarnScaling(factor, length, fast_turns=fast, slow_turns=slow, rounded=rounded)
+    torch.testing.assert_close(ours(frequencies(width, 500.0)), theirs, rtol=1e-5, atol=1e-8)
+    assert ours.stretch == pytest.approx(stretch)
+
+
+def test_yarn_keeps_the_fast_squeezes_the_slow_and_stretches_the_scores():
+    plain, scaled = RotaryEmbedding(64), RotaryEmbedding(64, scaling=YarnScaling(4.0, 4096))
+    ratio = scaled.values / plain.values
+    assert ratio[0] == 1
+    assert ratio[-1] == 0.25
+    assert (ratio.diff() <= 0).all()
+    x = torch.randn(1, 1, 1, 64)
+    turned = apply_rotary(x, scaled(torch.tensor([0])))
+    torch.testing.assert_close(turned, x * (0.1 * math.log(4) + 1))
 
 
 @pytest.mark.parametrize("n_heads", [1, 2, 3, 6, 8, 12, 16, 20])

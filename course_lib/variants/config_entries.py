@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from course_lib.checks import check_choice
 from course_lib.config import Activation, TransformerConfig
-from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling
+from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
@@ -113,7 +113,18 @@ def read_scaling(said: Mapping[str, Any], length: int) -> Any:
             high_turns=said["high_freq_factor"],
             original_length=said.get("original_max_position_embeddings", length),
         )
-    raise ValueError(f"rope_type: expected 'default', 'linear', 'dynamic' or 'llama3', got {kind!r}")
+    if kind == "yarn":
+        refuse(said, mscale=None, mscale_all_dim=None)  # those of DeepSeek change the scale of the scores as well
+        original = said.get("original_max_position_embeddings") or length
+        return YarnScaling(
+            factor=said.get("factor") or length / original,
+            original_length=original,
+            fast_turns=said.get("beta_fast") or 32.0,
+            slow_turns=said.get("beta_slow") or 1.0,
+            attention_factor=said.get("attention_factor"),
+            rounded=said.get("truncate", True),
+        )
+    raise ValueError(f"rope_type: expected 'default', 'linear', 'dynamic', 'llama3' or 'yarn', got {kind!r}")
 
 
 def write_scaling(config: TransformerConfig) -> tuple[float, dict[str, Any] | None]:
@@ -136,8 +147,18 @@ def write_scaling(config: TransformerConfig) -> tuple[float, dict[str, Any] | No
             "high_freq_factor": scaling.high_turns,
             "original_max_position_embeddings": scaling.original_length,
         }
+    if isinstance(scaling, YarnScaling):
+        return base, {
+            "rope_type": "yarn",
+            "factor": scaling.factor,
+            "beta_fast": scaling.fast_turns,
+            "beta_slow": scaling.slow_turns,
+            "attention_factor": scaling.stretch,
+            "truncate": scaling.rounded,
+            "original_max_position_embeddings": scaling.original_length,
+        }
     raise ValueError(
-        "rotary_scaling: expected LinearScaling, NTKScaling, Llama3Scaling, or DynamicNTKScaling of "
+        "rotary_scaling: expected LinearScaling, NTKScaling, Llama3Scaling, YarnScaling, or DynamicNTKScaling of "
         f"original_length={config.max_length} like max_length, got {scaling!r}"
     )
 

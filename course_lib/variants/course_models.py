@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from course_lib.config import TransformerConfig
-from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling
+from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants.encoder_model import EncoderModel
 from course_lib.variants.folders import CONFIG, Weights, write_model
@@ -24,7 +24,7 @@ COURSE_MODELS: dict[str, type[nn.Module]] = {
     "course_language_model": LanguageModel,
     "course_encoder": EncoderModel,
 }
-_SCALINGS = {kind.__name__: kind for kind in (LinearScaling, NTKScaling, DynamicNTKScaling, Llama3Scaling)}
+_SCALINGS = {kind.__name__: kind for kind in (LinearScaling, NTKScaling, DynamicNTKScaling, Llama3Scaling, YarnScaling)}
 # Fields that older folders have, and the value with which they change nothing.
 _DROPPED = {"bigram_rows": 0}
 

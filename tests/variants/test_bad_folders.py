@@ -151,7 +151,8 @@ def test_an_index_that_leads_elsewhere(shards):
         ({"hidden_act": "mish"}, r"config\.json: hidden_act: expected one of .*got 'mish'"),
         ({"hidden_size": "wide"}, r"config\.json: "),
         ({"num_attention_heads": 3, "head_dim": None}, r"config\.json: d_model: expected a multiple of n_heads=3"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, r"config\.json: rope_type: expected .*got 'yarn'"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, r"config\.json: rope_type: expected .*got 'longrope'"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "mscale": 1.0}}, r"json: mscale: expected None"),
         ({"rope_parameters": {"rope_type": "linear"}}, r"config\.json: expected an entry 'factor'"),
     ],
 )

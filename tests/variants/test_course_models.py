@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling
+from course_lib.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from course_lib.variants import EncoderModel, folders, from_pretrained, save_pretrained
 from course_lib.variants.folders import write_model
@@ -75,7 +75,9 @@ switches = st.fixed_dictionaries(
         "tie_embeddings": st.booleans(),
         "share_vocabulary": st.booleans(),
         "head_bias": st.booleans(),
-        "rotary_scaling": st.sampled_from([None, LinearScaling(2.0), NTKScaling(4.0), Llama3Scaling(factor=2.0)]),
+        "rotary_scaling": st.sampled_from(
+            [None, LinearScaling(2.0), NTKScaling(4.0), Llama3Scaling(factor=2.0), YarnScaling(2.0, 8)]
+        ),
     }
 )
 

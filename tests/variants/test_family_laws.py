@@ -12,7 +12,7 @@ from torch import nn
 from course_lib import testing as laws
 from course_lib.decoder import shift_right
 from course_lib.generation import beam_search, generate
-from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling
+from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
 from course_lib.transformer import LanguageModel
 from course_lib.variants import BERT, GPT, T5, Llama, ViT, from_pretrained, patchify
 
@@ -198,7 +198,10 @@ def test_generation_takes_a_loaded_model(name, tmp_path):
     assert beam_search(other, prompt, n_beams=2, max_new_tokens=3).tokens.shape == (2, 1, 7)
 
 
-@pytest.mark.parametrize("scaling", [None, LinearScaling(4.0), NTKScaling(4.0), DynamicNTKScaling(4.0, 32)])
+@pytest.mark.parametrize(
+    "scaling",
+    [None, LinearScaling(4.0), NTKScaling(4.0), DynamicNTKScaling(4.0, 32), YarnScaling(4.0, 32, fast_turns=4.0)],
+)
 def test_every_scaling_survives_its_published_form(scaling, tmp_path):
     """NTK scaling is published as a larger base: another config, the same function."""
     model, ids = decoder("Llama", rotary_scaling=scaling).eval(), tokens(2, 60)

@@ -120,6 +120,9 @@ LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positi
         {"rope_type": "linear", "factor": 4.0},
         {"rope_type": "dynamic", "factor": 4.0},
         {"rope_type": "llama3", "factor": 8.0, **LLAMA_3},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 2.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "truncate": False},
+        {"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": 16, "attention_factor": 1.5},
     ],
     ids=lambda scaling: scaling["rope_type"],
 )
