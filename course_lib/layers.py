@@ -111,7 +111,7 @@ class FeedForward(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """A table with one trained vector a token.
+    """A table with one trained vector per token.
 
     The table starts with standard deviation D^-0.5. Used as the head too (tied), it then gives logits of about unit
     variance from normed vectors, so that the first loss is near ln V; and times sqrt(D), as the paper does, the token

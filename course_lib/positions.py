@@ -100,7 +100,7 @@ def document_positions(documents: Tensor) -> Tensor:
 
 
 class LearnedPositionalEmbedding(PositionScheme):
-    """A table with one trained vector a position, to be added to the token vectors.
+    """A table with one trained vector per position, to be added to the token vectors.
 
     Args:
         max_length: positions in the table; there is no vector for any other.

@@ -1,4 +1,4 @@
-"""The linter, the formatter and the type checker pass."""
+"""The linter, the formatter, the type checker and the spelling checker pass."""
 
 import subprocess
 import sys
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PROSE = ["README.md", "CONTRIBUTING.md", "docs", "notebooks/sources", "course_lib", "benchmarks", "tests"]
 
 
 @pytest.mark.parametrize(
@@ -15,8 +16,9 @@ ROOT = Path(__file__).parents[1]
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
         ["mypy"],
+        ["codespell_lib", *PROSE],
     ],
-    ids=["ruff", "ruff format", "mypy"],
+    ids=["ruff", "ruff format", "mypy", "codespell"],
 )
 def test_style(command):
     done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=300)

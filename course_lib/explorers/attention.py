@@ -105,7 +105,7 @@ class AttentionExplorer(Explorer):
     def table(self) -> Table:
         """Return the weights of every query."""
         rows = [[token, *map(number, row)] for token, row in zip(self.tokens, self.weights(), strict=True)]
-        return Table("weights, one row a query, scores divided by √E", ["query", *self.key_tokens], rows)
+        return Table("weights, one row per query, scores divided by √E", ["query", *self.key_tokens], rows)
 
     def default_alt(self) -> str:
         """Say what the chosen query reads, key by key."""

@@ -148,7 +148,7 @@ class MaskComposer(Explorer):
         rows = [
             [name, *("1" if cell else "0" for cell in row)] for name, row in zip(self.tokens, self.mask(), strict=True)
         ]
-        return Table("the combined mask, 1 = may attend, one row a query", ["query", *self.key_tokens], rows)
+        return Table("the combined mask, 1 = may attend, one row per query", ["query", *self.key_tokens], rows)
 
     def default_alt(self) -> str:
         """Say which masks are combined and what each query may see."""

@@ -123,7 +123,7 @@ class ProductExplorer(Explorer):
     def table(self) -> Table:
         """Return the scores before the scaling."""
         rows = [[token, *map(number, row)] for token, row in zip(self.tokens, self.scores, strict=True)]
-        return Table("scores Q Kᵀ before the scaling, one row a query", ["query", *self.key_tokens], rows)
+        return Table("scores Q Kᵀ before the scaling, one row per query", ["query", *self.key_tokens], rows)
 
     def default_alt(self) -> str:
         """Say which cell is chosen and what makes it."""

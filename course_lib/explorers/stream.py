@@ -180,7 +180,9 @@ def _checked_gradients(gradients: Mapping[str, Sequence[float]], names: list[str
         raise ValueError(f"gradients: expected one entry for each of {names}, got {sorted(gradients)}")
     rows = [plain(f"gradients[{name!r}]", gradients[name]).astype(np.float64) for name in names]
     if any(row.shape != (places,) or not np.isfinite(row).all() or row.min() < 0 for row in rows):
-        raise ValueError(f"gradients: expected {places} finite sizes for each stack, one a layer and one at the input")
+        raise ValueError(
+            f"gradients: expected {places} finite sizes for each stack, one per layer and one at the input"
+        )
     return np.stack(rows)
 
 

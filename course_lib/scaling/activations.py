@@ -98,7 +98,7 @@ class _Kept:
         return total if S is None else total + self.sublayer(T) + self.cross_attention(T, S)
 
     def self_attention(self, layer: int, T: int, *, causal: bool) -> int:
-        """Projections, one number a query and head, the output, and tables of scores where a kernel needs them."""
+        """Projections, one number per query and head, the output, and tables of scores where a kernel needs them."""
         c, n = self.config, self.batch * T
         E, H, G = c.head_width, c.n_heads, c.kv_heads
         heads = n * H * E * self.width

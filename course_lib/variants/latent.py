@@ -1,4 +1,4 @@
-"""Multi-head latent attention: one small vector a position, from which every head makes its key and its value.
+"""Multi-head latent attention: one small vector per position, from which every head makes its key and its value.
 
 Shapes: B batch, T query positions, S key positions, H heads, D model width, E width of a head, C width of the latent
 vector, R width of the rotary part.
@@ -21,7 +21,7 @@ from course_lib.positions import Rotation, apply_rotary
 
 
 class LatentAttention(Attention):
-    """Causal or bidirectional self-attention with keys and values compressed into one latent vector a position.
+    """Causal or bidirectional self-attention with keys and values compressed into one latent vector per position.
 
     A position's latent vector c is (C,), norm(x W_down); each head's key and value are linear maps of it. Such a key
     cannot be turned by its position before it is cached, so the position stands in a part of its own: R more numbers

@@ -56,7 +56,7 @@ def labels(name: str, values: Sequence[Any] | None, count: int, prefix: str = ""
         raise TypeError(f"{name}: expected a list of {count} labels, got one text {values!r}; split it first")
     texts = [_visible(str(value)) for value in values]
     if len(texts) != count:
-        raise ValueError(f"{name}: expected {count} labels, one a row of the tensor, got {len(texts)}")
+        raise ValueError(f"{name}: expected {count} labels, one per row of the tensor, got {len(texts)}")
     return texts
 
 

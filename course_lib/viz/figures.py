@@ -31,7 +31,7 @@ def attention_map(
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw attention weights: a row a query, a column a key, white 0 to dark blue 1 whatever the data.
+    """Draw attention weights: a row per query, a column per key, white 0 to dark blue 1 whatever the data.
 
     Args:
         weights: (T, S), numbers from 0 to 1.

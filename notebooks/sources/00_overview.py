@@ -43,7 +43,7 @@ torch.set_num_threads(1)
 # matter now, and to take something from each of them.
 #
 # That is what **attention** does. Suppose we have read as far as *paints* and want to guess what follows. The place of
-# *paints* looks at all words so far, itself among them, gives each of them a weight, and takes along a weighted average
+# *paints* looks at all words so far, itself among them, gives each of them a *weight*, and takes along a weighted average
 # of what they have to say. These weights stand in no table. They are computed anew for each sentence; what a model
 # learns is how to compute them.
 
@@ -94,7 +94,8 @@ drawings.attention_by_hand(
 # In 2017 a model for translation was built on attention, without the recurrence that was usual until then. Its eight
 # authors called it the *Transformer* (Vaswani et al. 2017, “Attention Is All You Need”). Read the picture from the
 # bottom to the top: a German sentence goes in on the left, the English words written so far go in on the right, and at
-# the top comes out, for each of their places, which English word should follow there.
+# the top comes out, for each of their places, which English word should follow there. The left half, which reads, is
+# called the *encoder*; the right half, which writes, the *decoder*.
 
 # %% id="whole-drawn" tags=["hide-input"]
 # Drawing: the whole Transformer
@@ -121,15 +122,15 @@ drawings.whole_transformer().show()
 #   computation as self-attention, with queries from the English words, and keys and values from the encoder; every
 #   layer of the decoder gets these.
 # - **Linear map and softmax** ([chapter 5](05_decoder.ipynb)). At each place, the vector that arrives at the top
-#   becomes one number for each word of the vocabulary, and the softmax turns these numbers into probabilities. The
-#   likeliest word, or one drawn by chance, is written.
+#   becomes one number for each word of the *vocabulary*, all the words that the model knows. The softmax turns these
+#   numbers into probabilities, and the likeliest word, or one drawn by chance, is written.
 #
 # One small part is not drawn, the *norm*. In the models below, each box reads a copy of the stream that was brought to
 # a standard size; the stream itself stays as it is. (The paper of 2017 brought the stream itself to that size after
 # each addition. [Chapter 4](04_encoder.ipynb) compares the two.)
 #
-# **N ×** means that the grey field stands N times on top of itself, with parameters of its own each time. (*Parameters*
-# are the numbers that a model learns.) The original has six of each.
+# **N ×** means that the grey field, one *layer*, stands N times on top of itself, with parameters of its own each time.
+# (*Parameters* are the numbers that a model learns.) The original has six of each.
 #
 # Two famous relatives are halves of this picture. Keep the right half, without the cross-attention, and you have a
 # **GPT**: it continues texts. Keep the left half, and you have a **BERT**: it gives each word a vector that knows the
@@ -178,8 +179,8 @@ if torch.backends.mps.is_available():
     device = "mps"
 
 # %% [markdown] id="attend-text"
-# Attention is what you saw by hand, for all words at once. The letters of the shapes: **B** sentences are worked on
-# together, **T** places look, **S** places are looked at, and each head has vectors of `d_head` numbers.
+# Attention is what you saw by hand, for all words at once. The letters of the shapes: **B** sentences, a *batch*, are
+# worked on together, **T** places look, **S** places are looked at, and each head has vectors of `d_head` numbers.
 
 
 # %% id="attend"
@@ -514,8 +515,8 @@ print(f"the other person hidden  right in {right_without(-1):.2f} of 500 sentenc
 # %% [markdown] id="hidden-text"
 # Without the subject the model does about as well as the verb alone allows. Without the other person it is right as
 # before: it looks there too, but does not need what it finds. So it looks at the subject, and it needs it. We trained
-# it with five seeds, and so it was each time: 0.73 to 0.78 without the subject, 1.00 without the other person (`python
-# benchmarks/claims.py`).
+# it with five *seeds*, that is from five other random starts, and so it was each time: 0.73 to 0.78 without the
+# subject, 1.00 without the other person (`python benchmarks/claims.py`).
 
 # %% [markdown] id="translator-text"
 # ## 5 A complete encoder–decoder

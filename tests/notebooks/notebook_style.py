@@ -23,6 +23,7 @@ FOLDED = "hide-input"
 VISIBLE_LINES, VISIBLE_COLUMNS = 15, 88  # of a cell in sight
 WORDS_FOR_A_LINE = 9  # of explanation, for each visible line of code
 WORDS_FOR_A_PICTURE = 400
+PICTURES = 12  # of a chapter; labs and the overview may do with fewer
 PROOFS_IN_SIGHT, EXERCISES = 15, 10
 
 EMOJI = re.compile("[\U0001f000-\U0001faff☀-➿️]")
@@ -38,11 +39,11 @@ PROSE_LINE = re.compile(r"""\s*((alt|caption)=)?f?("{1,3}[^"]*"{1,3})?,?\s*""")
 Problem = tuple[str, str]  # cell id, what is wrong
 
 
-def style_problems(notebook: Any, *, second_edition: bool = False) -> list[Problem]:
-    """Return where a notebook breaks a rule of style."""
+def style_problems(notebook: Any, *, second_edition: bool = False, chapter: bool = False) -> list[Problem]:
+    """Return where a notebook breaks a rule of style; `chapter`: it is one, no lab and not the overview."""
     problems = [(cell.id, what) for cell in notebook.cells for what in _cell_problems(cell)]
     if second_edition:
-        return problems + list(_form_problems(notebook))
+        return problems + list(_form_problems(notebook, PICTURES if chapter else 0))
     words, first = _before_code(notebook)
     if words > WORDS_BEFORE_CODE:
         problems.append((first, f"comes after {words} words; the first code that does something, after at most 80"))
@@ -67,7 +68,7 @@ def _cell_problems(cell: Any) -> Iterator[str]:
         yield f"has {lines} lines of code; at most {MAX_LINES}"
 
 
-def _form_problems(notebook: Any) -> Iterator[Problem]:
+def _form_problems(notebook: Any, least_pictures: int) -> Iterator[Problem]:
     """What a machine can judge of teaching: short cells in sight, plumbing folded, words and pictures enough."""
     words = sum(len(NOT_PROSE.sub(" ", cell.source).split()) for cell in notebook.cells if cell.cell_type == "markdown")
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -89,6 +90,8 @@ def _form_problems(notebook: Any) -> Iterator[Problem]:
         yield "the whole", f"has {words} words for {visible} visible lines; at least {WORDS_FOR_A_LINE} for each"
     if words > WORDS_FOR_A_PICTURE * pictures:
         yield "the whole", f"has {pictures} pictures for {words} words; one for each {WORDS_FOR_A_PICTURE} at least"
+    if pictures < least_pictures:
+        yield "the whole", f"has {pictures} pictures; at least {least_pictures}"
     if proofs > PROOFS_IN_SIGHT:
         yield "the whole", f"has {proofs} proofs in sight; at most {PROOFS_IN_SIGHT}, the others folded"
     if exercises > EXERCISES:

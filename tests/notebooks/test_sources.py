@@ -5,6 +5,13 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from notebook_files import FOLDER, NOTEBOOKS, SOURCES, name
 from notebook_style import FIRST_EDITION, style_problems
+from prose import prose_problems, unexplained
+
+SECOND_EDITION = [path for path in SOURCES if name(path) not in FIRST_EDITION]
+
+
+def is_chapter(path):
+    return name(path) != "00_overview" and not name(path).startswith("labs/")
 
 
 def test_every_notebook_has_a_source_and_every_source_a_notebook():
@@ -32,7 +39,61 @@ def test_a_notebook_reads_as_the_course_reads(builder, source):
 
 @pytest.mark.parametrize("notebook", [path for path in NOTEBOOKS if name(path) not in FIRST_EDITION], ids=name)
 def test_a_notebook_of_the_second_edition_has_its_form(notebook):
-    assert style_problems(nbformat.read(notebook, 4), second_edition=True) == []
+    assert style_problems(nbformat.read(notebook, 4), second_edition=True, chapter=is_chapter(notebook)) == []
+
+
+@pytest.mark.parametrize("source", SECOND_EDITION, ids=name)
+def test_a_notebook_of_the_second_edition_is_written_in_plain_sentences(builder, source):
+    assert list(prose_problems(builder.read_source(source))) == []
+
+
+@pytest.mark.parametrize("source", SECOND_EDITION, ids=name)
+def test_a_term_is_explained_where_it_is_first_used(builder, source):
+    """In the notebook, or in a chapter that comes before it: a lab stands on the chapters up to its own."""
+    chapters = [path for path in SOURCES if not name(path).startswith("labs/")]
+    last = source.stem[:2] + ("~" if name(source).startswith("labs/") else "")
+    before = [builder.read_source(path) for path in chapters if path.stem[: len(last)] < last]
+    assert list(unexplained(name(source), builder.read_source(source), before)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("There is one a head.", "'one a head'"),
+        ("Keep three short vectors a token.", "'three short vectors a token'"),
+        ("It writes texts a\nlanguage.", "'texts a language'"),
+        ("So the the score grows.", "'the the'"),
+        ("Word, " * 41 + "word.", "a sentence of 42 words"),
+    ],
+)
+def test_the_rules_of_prose_bite(text, complaint):
+    assert any(complaint in what for _, what in prose_problems(new_notebook(cells=[new_markdown_cell(text)])))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "One per head, three vectors for each token, and each word a second time.",
+        "| one a head | the the |\n|---|---|",
+        "# one a head\n\n`one a head` and $one a head$",
+        "- " + "a word " * 15 + "\n- " + "word, " * 30 + "\n\nHe said that that was half of a head.",
+    ],
+)
+def test_the_rules_of_prose_leave_the_rest_alone(text):
+    assert list(prose_problems(new_notebook(cells=[new_markdown_cell(text)]))) == []
+
+
+def missing(text, *before):
+    notebooks = [new_notebook(cells=[new_markdown_cell(one)]) for one in (text, *before)]
+    return [what.split("'")[1] for _, what in unexplained("09_new", notebooks[0], notebooks[1:])]
+
+
+def test_a_term_that_is_used_before_it_is_explained_is_named():
+    assert missing("Each query has a score.") == ["query", "score"]
+    assert missing("Each *query*, a vector of numbers, has a **score**.") == ["vector"]
+    assert missing("Two queries are masked.", "A **query** asks.", "*Masks* hide.") == []
+    assert missing("# Queries\n\n`query` and | `keys` |\n\n| keys |\n|---|\n\nKeyboards.") == []
+    assert missing("*The query is compared with each of all the keys.*") == ["query", "key"]  # stressed, not explained
 
 
 def folded(source):
@@ -47,12 +108,14 @@ def folded(source):
         ([new_code_cell("x = 1" + " " * 83 + "+ 2")], "91 columns wide"),
         ([new_code_cell("x = 1"), new_markdown_cell("Eight words do not explain one line enough.")], "8 words for 1"),
         ([new_markdown_cell("word " * 401)], "0 pictures for 401 words"),
+        ([new_markdown_cell("A chapter without a picture.")], "0 pictures; at least 12"),
         ([new_code_cell("prove(1 == 1, 'one')\n" * 8)] * 2, "16 proofs in sight"),
         ([new_code_cell("x", metadata={"exercise": f"e{number}"}) for number in range(11)], "11 exercises"),
     ],
 )
 def test_the_rules_of_form_bite(cells, complaint):
-    assert any(complaint in what for _, what in style_problems(new_notebook(cells=cells), second_edition=True))
+    found = style_problems(new_notebook(cells=cells), second_edition=True, chapter=True)
+    assert any(complaint in what for _, what in found)
 
 
 def test_plumbing_may_be_long_when_it_is_folded():

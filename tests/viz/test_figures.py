@@ -114,7 +114,7 @@ def test_map_takes_weights_that_require_gradients():
         ({"weights": torch.zeros(0, 3)}, ValueError, "weights: expected at least one row"),
         ({"weights": [["a"]]}, TypeError, "weights: expected numbers"),
         ({"weights": [[0.0], [0.0, 1.0]]}, ValueError, "weights: expected rows of equal length"),
-        ({"queries": list("abc")}, ValueError, "queries: expected 5 labels, one a row of the tensor, got 3"),
+        ({"queries": list("abc")}, ValueError, "queries: expected 5 labels, one per row of the tensor, got 3"),
         ({"keys": "abcdefg"}, TypeError, "keys: expected a list of 7 labels, got one text"),
         ({"mask": torch.ones(5, 7)}, TypeError, "mask: expected a boolean mask"),
         ({"mask": causal_mask(7)}, ValueError, r"mask: expected shape \(T, S\)=\(5, 7\), got \(7, 7\)"),

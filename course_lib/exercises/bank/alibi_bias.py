@@ -88,8 +88,8 @@ EXERCISE = Exercise(
     id="alibi_bias",
     title="Scores lowered by distance",
     what="""Write `alibi_bias(slopes, T, S)`: the numbers that ALiBi adds to the scores, of shape `(H, T, S)`, for
-slopes of shape `(H,)`, one a head. Entry (h, t, s) is minus the slope of head h times the distance between query t and
-key s, in positions. Later keys count their distance too. As everywhere in this course the last query stands on the
+slopes of shape `(H,)`, one per head. Entry (h, t, s) is minus the slope of head h times the distance between query t
+and key s, in positions. Later keys count their distance too. As everywhere in this course the last query stands on the
 last key, so S may exceed T.""",
     why="ALiBi has no parameters and needs no table: it is this one sum. Its sign and its corner are easy to miss.",
     difficulty=2,

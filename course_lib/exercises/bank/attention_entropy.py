@@ -106,7 +106,7 @@ EXERCISE = Exercise(
     what="""Write `attention_entropy(weights)`: for each row of weights w, the entropy −Σ w·log w in nats (natural
 logarithm). It is log S when a query gives every one of S keys the same weight, and 0 when it gives one key all of it.
 A weight of exactly zero adds nothing, so a row of zeros has entropy 0. There is no gradient to compute here.""",
-    why="One number a query says whether attention spreads or picks. The next cells use it to see what the scale does.",
+    why="One number per query says if attention spreads or picks. The next cells use it to see what the scale does.",
     difficulty=2,
     minutes=6,
     reference=attention_entropy,

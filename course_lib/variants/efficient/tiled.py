@@ -58,7 +58,7 @@ def tiled_attention(
         tile: queries and keys in a tile.
 
     Returns:
-        (..., T, E'). Beside it, the forward pass keeps one number a query for the backward pass.
+        (..., T, E'). Beside it, the forward pass keeps one number per query for the backward pass.
     """
     check_inputs(query, key, value, mask, bias)
     check_integer("tile", tile)
@@ -71,7 +71,7 @@ class _Tiled(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None, *more):  # type: ignore[no-untyped-def,override]
         tiles = _Tiles(query, key, mask, bias, *more)
         output = query.new_empty(*query.shape[:-1], value.size(-1))
-        log_sums = tiles.query.new_empty(query.shape[:-1])  # (..., T), one number a query
+        log_sums = tiles.query.new_empty(query.shape[:-1])  # (..., T), one number per query
         for rows in tiles.rows():
             highest = tiles.query.new_full((*query.shape[:-2], rows.stop - rows.start, 1), -math.inf)
             total = torch.zeros_like(highest)
