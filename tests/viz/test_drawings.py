@@ -16,6 +16,11 @@ EVERY = {
     "arcs": lambda: drawings.sentence_arcs(WORDS, 6, [0.02, 0.7, 0.03, 0.02, 0.05, 0.18, 0.0], caption="A caption."),
     "recurrent": lambda: drawings.recurrent_and_attention(WORDS[:-1]),
     "loop": lambda: drawings.writing_loop(WORDS[:3], "the"),
+    "ways": drawings.three_ways,
+    "state": lambda: drawings.one_state_or_all(["C=4", "A=9", "F=1", "B=7"], "A ?", "9"),
+    "tiles": drawings.score_tiles,
+    "leak": drawings.leak_in_noise,
+    "nan": drawings.spreading_nan,
 }
 TAG = "{http://www.w3.org/2000/svg}"
 

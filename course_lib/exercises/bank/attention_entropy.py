@@ -10,7 +10,7 @@ from course_lib.exercises.tensors import normal, strided
 
 
 def attention_entropy(weights):
-    """Weights (..., T, S), rows sum to one, zeros allowed -> entropy of each row in nats (..., T)"""
+    """Weights (..., T, S), zeros allowed -> entropy of each row in nats, (..., T)"""
     return -torch.xlogy(weights, weights).sum(dim=-1)  # xlogy(0, 0) is 0
 
 
@@ -106,7 +106,7 @@ EXERCISE = Exercise(
     what="""Write `attention_entropy(weights)`: for each row of weights w, the entropy −Σ w·log w in nats (natural
 logarithm). It is log S when a query gives every one of S keys the same weight, and 0 when it gives one key all of it.
 A weight of exactly zero adds nothing, so a row of zeros has entropy 0. There is no gradient to compute here.""",
-    why="One number per query says if attention spreads or picks. The next cells use it to see what the scale does.",
+    why="One number for each query says whether attention spreads or picks. The next cells use it.",
     difficulty=2,
     minutes=6,
     reference=attention_entropy,

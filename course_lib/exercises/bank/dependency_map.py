@@ -13,7 +13,7 @@ from course_lib.exercises.tensors import normal
 
 
 def dependencies(layer, x):
-    """A function (T, D) -> (T, E), one input x (T, D) -> bool (T, T), True at [i, j] if output i depends on token j"""
+    """layer: (T, D) -> (T, E); x: (T, D). Returns bool (T, T): does output i depend on token j"""
     before = layer(x)  # (T, E)
     columns = []
     for token in range(len(x)):

@@ -11,7 +11,7 @@ from course_lib.exercises.tensors import normal, strided
 
 
 def leaky_attention(query, key, value):
-    """(..., T, E), (..., S, E), (..., S, E') with S >= T -> (..., T, E'); the last query stands on the last key"""
+    """(..., T, E), (..., S, E), (..., S, E') with S >= T -> (..., T, E')"""
     T, S = query.size(-2), key.size(-2)
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (..., T, S)
     visible = torch.ones(T, S, dtype=torch.bool, device=query.device).tril(S - T)
@@ -21,7 +21,7 @@ def leaky_attention(query, key, value):
 
 def _leaks():
     def leaky_attention(query, key, value):
-        """(..., T, E), (..., S, E), (..., S, E') with S >= T -> (..., T, E'); the last query stands on the last key"""
+        """(..., T, E), (..., S, E), (..., S, E') with S >= T -> (..., T, E')"""
         T, S = query.size(-2), key.size(-2)
         scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (..., T, S)
         visible = torch.ones(T, S, dtype=torch.bool, device=query.device).tril()

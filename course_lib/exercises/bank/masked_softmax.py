@@ -10,7 +10,7 @@ from course_lib.exercises.tensors import normal, strided
 
 
 def masked_softmax(scores, mask):
-    """Scores (B, H, T, S), bool broadcastable to them, True = may attend -> weights (B, H, T, S)"""
+    """Scores (B, H, T, S), bool mask that broadcasts to them -> weights (B, H, T, S)"""
     weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
     empty = ~mask.any(dim=-1, keepdim=True)  # queries that may attend to nothing
     return weights.masked_fill(empty, 0.0)

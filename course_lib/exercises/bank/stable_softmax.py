@@ -11,7 +11,7 @@ from course_lib.exercises.tensors import normal, strided
 
 
 def stable_softmax(scores, dim=-1):
-    """Scores of any shape and size -> weights of the same shape, positive and summing to one along `dim`"""
+    """Scores of any shape -> weights of the same shape, summing to one along `dim`"""
     largest = scores.amax(dim=dim, keepdim=True)
     powers = (scores - largest).exp()  # at most exp(0) = 1
     return powers / powers.sum(dim=dim, keepdim=True)
