@@ -21,6 +21,7 @@ from scipy.stats import bootstrap
 
 import course_lib
 from course_lib.files import write_atomic
+from course_lib.records.record import MEASURED
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -154,7 +155,13 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
     return float(np.polyfit([math.log(n) for n in sizes], [math.log(max(v, 1e-12)) for v in values], 1)[0])
 
 
+def place(name: str) -> Path:
+    """The JSON file of a result: in the package if notebooks read it, else in `results/`."""
+    shipped = MEASURED / f"{name}.json"
+    return shipped if shipped.exists() else RESULTS / f"{name}.json"
+
+
 def save(result: dict, page: str) -> None:
     """Write `results/<name>.json` and `results/<name>.md`, whole or not at all."""
-    write_atomic(RESULTS / f"{result['name']}.json", json.dumps(result, indent=1) + "\n")
+    write_atomic(place(result["name"]), json.dumps(result, indent=1) + "\n")
     write_atomic(RESULTS / f"{result['name']}.md", page)

@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 import torch.nn.functional as F
-from harness import RESULTS, environment, interleave, medians, ratios, shared_machine
+from harness import RESULTS, environment, interleave, medians, place, ratios, shared_machine
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from course_lib import scaling
@@ -127,7 +127,7 @@ def main() -> None:
     page = "\n".join(lines) + "\n"
     print(page)
     if not arguments.quick:
-        write_atomic(scaling.RECORDS / f"{result['name']}.json", json.dumps(result, indent=1) + "\n")
+        write_atomic(place(result["name"]), json.dumps(result, indent=1) + "\n")
         write_atomic(RESULTS / f"{result['name']}.md", page)
 
 

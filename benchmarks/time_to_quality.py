@@ -26,7 +26,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from harness import RESULTS, environment, save, shared_machine
+from harness import environment, place, save, shared_machine
 from parts import RunEmbedding, ShortAttention
 from torch import Tensor
 from torch.nn import functional as F
@@ -197,7 +197,7 @@ def main() -> None:
         model, seconds = trained(text, BEST, 0)
         print(f"loss {text.quality(model):.4f} after {seconds:.1f} s of CPU time")
         return
-    path = RESULTS / f"{NAME}.json"
+    path = place(NAME)
     result = json.loads(path.read_text()) if path.exists() else {"name": NAME}
     ladder(text, result) if options.ladder else race(text, result, options.seeds)
 

@@ -21,7 +21,7 @@ from functools import partial
 import safetensors.torch
 import torch
 import torch.nn.functional as F
-from harness import RESULTS, environment, save, shared_machine
+from harness import environment, place, save, shared_machine
 from scipy.stats import t as student
 from small_families import (
     BATCH,
@@ -310,7 +310,7 @@ def main() -> None:
         raise SystemExit(f"no number words for {sorted(unknown)}")
     result: dict = {"name": "variants-cpu", "environment": environment(), "settings": {}}
     if arguments.part and not arguments.quick:
-        recorded = json.loads((RESULTS / "variants-cpu.json").read_text(encoding="utf-8"))
+        recorded = json.loads(place("variants-cpu").read_text(encoding="utf-8"))
         result |= {part: recorded[part] for part in PARTS if part in recorded}
         result["settings"] = {part: recorded["settings"][part] for part in PARTS if part in recorded}
     for part in [arguments.part] if arguments.part else PARTS:

@@ -104,5 +104,5 @@ def test_stubs_are_shipped():
     data = PROJECT_FILE["tool"]["setuptools"]["package-data"]
     assert data["*"] == ["*.pyi"]
     assert data["course_lib.exercises"] == ["places.json"]  # the order of the exercises, without the notebooks
-    assert data["course_lib.records"] == ["claims/*.json"]
+    assert data["course_lib.records"] == ["claims/*.json", "measured/*.json"]
     assert STUBS

@@ -17,8 +17,6 @@ from .parameters import Architecture as Architecture
 from .parameters import count_parameters as count_parameters
 from .readings import Reading as Reading
 from .readings import read_sweep as read_sweep
-from .records import RECORDS as RECORDS
-from .records import record as record
 from .roofline import PEAKS as PEAKS
 from .roofline import Roofline as Roofline
 from .roofline import measure_roofline as measure_roofline

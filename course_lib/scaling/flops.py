@@ -86,7 +86,7 @@ def _count_cross_attention(count: Counter[str], config: TransformerConfig, B: in
 def six_n_d(parameters: int, tokens: int) -> int:
     """The usual estimate of training, 6 N D: six operations for each parameter and token.
 
-    It leaves the score table out. N is without the token and position tables, but with the head.
-    Source: Kaplan et al. 2020, section 2.1.
+    It leaves the score table out. N is to count the weights that are multiplied with: without the token and position
+    tables, but with the head. Source: Kaplan et al. 2020, section 2.1, whose N leaves out the head, too.
     """
     return 6 * parameters * tokens

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from course_lib.transformer import LanguageModel
 from course_lib.variants.config_entries import ACTIVATIONS, Entry
-from course_lib.variants.folders import Weights
 from course_lib.variants.names import NameTable, layer_names
 from course_lib.variants.published_model import Published, PublishedModel, register
 
@@ -25,6 +24,7 @@ class GPT(PublishedModel, LanguageModel):
         "scale_embeddings": False,
         "init": "normal",
         "scale_residual_init": True,
+        "activation_dropout": 0.0,
     }
     entries = (
         Entry("n_embd", "d_model"),
@@ -69,12 +69,6 @@ class GPT(PublishedModel, LanguageModel):
         ties={"lm_head.weight": "transformer.wte.weight"},
     )
     architecture = "GPT2LMHeadModel"
-
-    @classmethod
-    def read(cls, found: Mapping[str, Any], weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
-        """From a published config: changes for `configure`; no arguments."""
-        changes, arguments = super().read(found, weights)
-        return {**changes, "activation_dropout": 0.0}, arguments
 
     def write(self) -> dict[str, Any]:
         """The published config."""

@@ -23,10 +23,10 @@ from course_lib.positions import Rotation, apply_rotary
 class LatentAttention(Attention):
     """Causal or bidirectional self-attention with keys and values compressed into one latent vector per position.
 
-    A position's latent vector c is (C,), norm(x W_down); each head's key and value are linear maps of it. Such a key
-    cannot be turned by its position before it is cached, so the position stands in a part of its own: R more numbers
-    of each query, and one rotary key (R,) that all heads share. A cache holds c and the rotary key, C + R numbers,
-    where `MultiHeadAttention` holds 2 G E.
+    A position's latent vector c is (C,), norm(x W_down); each head's key and value are linear maps of it. Were such a
+    key turned by its position, its map could not be absorbed into the query (below), so the position stands in a part
+    of its own: R more numbers of each query, and one rotary key (R,) that all heads share. A cache holds c and the
+    rotary key, C + R numbers, where `MultiHeadAttention` holds 2 G E.
 
     While decoding, the keys and values need not be made at all. q · (W_k c) = (W_k^T q) · c, so the map of the keys is
     absorbed into the query, that of the values is applied to the weighted sum of the latents, and what is left is

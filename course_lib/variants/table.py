@@ -56,7 +56,10 @@ def switch_table(configs: Mapping[str, TransformerConfig] | None = None) -> Swit
 def family_configs() -> dict[str, TransformerConfig]:
     """The base models of the families, the original first, as rows of the table of switches."""
     return {
-        "Transformer": TransformerConfig(vocab_size=37_000, share_vocabulary=True),
+        # Dropout after each sublayer and on the embeddings, nowhere else: Vaswani et al. 2017, section 5.4.
+        "Transformer": TransformerConfig(
+            vocab_size=37_000, share_vocabulary=True, attention_dropout=0.0, activation_dropout=0.0
+        ),
         "BERT": PUBLISHED["bert-base-uncased"].config(),
         "GPT-2": PUBLISHED["gpt2"].config(),
         "T5": PUBLISHED["t5-base"].config(),

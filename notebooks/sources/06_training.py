@@ -37,11 +37,9 @@ import sacrebleu
 import torch.nn.functional as F
 from torch import nn
 
-import course_lib
-
 # %% id="imports-course"
 from course_lib import exercises as ex
-from course_lib import testing
+from course_lib import records, testing
 from course_lib.attention import record_weights
 from course_lib.data import BPETokenizer, CharTokenizer, FastBPETokenizer, TokenBatches
 from course_lib.data import copy_task, encode_pairs, number_words, pad_batch, reference_text
@@ -801,8 +799,7 @@ prove("for the units it looks back", units[earlier].sum() > tens[earlier].sum() 
 # `python benchmarks/translations.py multi30k` runs the command and writes the record that is loaded here.
 
 # %% id="multi30k-recorded"
-place = Path(course_lib.__file__).parents[1] / "benchmarks/results/translate-multi30k.json"
-record = json.loads(place.read_text(encoding="utf-8"))
+record = records.record("translate-multi30k")
 for point in record["held_out"]:
     loss = point["evaluation"]
     print(f"step {point['step']}: held-out loss {loss:.3f} a token, as sure as among {math.exp(loss):.0f} tokens")
@@ -825,8 +822,7 @@ for source, target, guess in record["first_wrong"][:3]:
 # > **Predict** which one gives most when there are so few steps: the optimizer, the positions, or the embeddings.
 
 # %% id="settings-recorded"
-place = Path(course_lib.__file__).parents[1] / "benchmarks/results/time-to-quality.json"
-record = json.loads(place.read_text(encoding="utf-8"))
+record = records.record("time-to-quality")
 alone = [entry for entry in record["ladder"] if entry["rung"] == "alone"]
 print(f"the recipe, cut to {alone[0]['steps']} steps: held-out loss {alone[0]['loss']:.3f}")
 for entry in sorted(alone[1:], key=lambda entry: entry["loss"]):

@@ -19,8 +19,10 @@ print(switch_table())
 # 2019) keeps both and casts every task as text in, text out; 1.1 is its second version. **Llama** (Meta, 2023) is a
 # decoder with newer parts. **ViT** (Google, 2020) is the encoder, reading pieces of an image.
 #
-# Every column is a `TransformerConfig`; the table prints the switches in which the columns differ, and nothing else
-# does. There is no class for "the BERT layer". Most rows you have met: `positions` in chapter 3, `activation`, `norm`
+# Every column is a `TransformerConfig`, and the table prints the switches in which the columns differ, sizes left out.
+# Loaded with the same weights, two models with the same switches compute the same numbers. Where training starts is a
+# little more than switches: T5's code draws its token table with a standard deviation of 1 and the weights of the
+# queries smaller by the root of E, since nothing divides its scores. There is no class for "the BERT layer". Most rows you have met: `positions` in chapter 3, `activation`, `norm`
 # and its place in chapter 4, `tie_embeddings` in chapter 5. The largest difference is the first row; the small ones
 # decide whether a published checkpoint gives its published numbers.
 #
@@ -29,7 +31,6 @@ print(switch_table())
 
 # %% id="imports"
 import copy
-import json
 import math
 from pathlib import Path
 
@@ -40,7 +41,6 @@ import torch.nn.functional as F
 from torch import nn
 
 # %% id="imports-course"
-import course_lib
 from course_lib import exercises as ex
 from course_lib import masks, testing
 from course_lib.attention import record_weights, scaled_dot_product_attention
@@ -50,12 +50,12 @@ from course_lib.decoder import TransformerDecoder
 from course_lib.encoder import TransformerEncoder
 from course_lib.generation import generate
 from course_lib.multi_head import MultiHeadAttention
+from course_lib.records import claim, record
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants import BERT, GPT, T5, Llama, ViT, efficient, experts, lora
 from course_lib.viz import palette, show
 
 torch.set_num_threads(1)  # the same rounding everywhere
-RESULTS = Path(course_lib.__file__).parents[1] / "benchmarks" / "results"  # recorded by the programs in benchmarks/
 
 # %% id="prove"
 from course_lib.testing import complaint, prove, proved  # prove stops at a false claim
@@ -365,7 +365,8 @@ print(repr("".join(letters[i] if i < len(letters) else "?" for i in written[0].t
 #
 # T5 says its task in the input, as in "translate English to German: ...", and answers in words, whatever the task.
 # It was trained to restore what was cut out of a text: the encoder reads `Thank you <X> me to your party <Y> week`, the
-# decoder writes `<X> for inviting <Y> last` (figure 2 of its paper).
+# decoder writes `<X> for inviting <Y> last <Z>` (figure 2 of its paper). The last one, `<Z>`, says that nothing more
+# is missing.
 #
 # It has no positions in its vectors. Each head adds a trained number to the score of a query and a key, chosen by their
 # distance: near distances have a number each, farther ones share one with their neighbours in a **bucket**.
@@ -392,8 +393,21 @@ prove("T5 does not divide its scores", model.config.attention_scale == 1.0)
 #
 # A decoder that writes keeps the keys and values of all earlier tokens (chapter 5), and with long texts that memory is
 # what runs out. Two ways to keep less. **Grouped heads** (`n_kv_heads`): several query heads share keys and values.
-# **Latent attention** (DeepSeek-V2): one short vector a token is kept, from which every head makes its key and its
-# value, and beside it one rotary key for all heads, since a key made later cannot have been turned by its position.
+# **Latent attention** (DeepSeek-V2): one short vector c is kept for each token, and every head makes its key W c and
+# its value from it.
+#
+# Making the keys of all earlier tokens again at each step would be slow. It is not needed. The score of a query q with
+# such a key is q · (W c), and moving the matrix to the other side does not change the number: it is (Wᵀ q) · c. So the
+# query is multiplied by Wᵀ once, and is then compared with the short vectors as they lie in the cache. The matrix of
+# the keys has been **absorbed** into the query. That of the values is applied once as well, to the weighted sum of the
+# short vectors.
+#
+# Rotary positions stand in the way. They turn the query by its position t and the key by its position s, and the score
+# becomes (R(t) q) · (R(s) W c). The turn R(s) now stands between the query and W, and it is another one for each key,
+# so no single matrix can be moved to the query's side. The keys would have to be made again, and turned, for every
+# token that is written. DeepSeek-V2 therefore leaves these keys unturned. It keeps R more numbers beside c: one rotary
+# key, which does not come from c and is shared by all heads, and each score is the sum of both products (section 2.1.3
+# of its paper).
 #
 # > **Predict**: Llama 3 8B at 8192 tokens, 32 heads of width 128. How large is its cache with 32, 8 and 1 heads of keys
 # > and values, and with a latent vector of 512 numbers and a rotary key of 64?
@@ -423,6 +437,38 @@ for name, model, numbers in (("grouped", llama, 2 * 2 * 8), ("latent", latent, 1
         in_steps = torch.cat([model(tokens[:, t : t + 1], cache=cache) for t in range(7)], dim=1)
         prove(f"{name}: cached steps give the full pass", torch.allclose(in_steps, model(tokens), atol=1e-5))
     prove(f"{name}: the formula gives the bytes of the real cache", cache.n_bytes == cache_bytes(2, numbers, 7, 4))
+
+# %% [markdown] id="latent-absorbed-intro"
+# In numbers, for one head and one query: is there a vector whose products with the short vectors are the scores? First
+# without positions, then with each key turned by its own.
+
+# %% id="latent-absorbed"
+from course_lib.positions import RotaryEmbedding, apply_rotary
+
+torch.manual_seed(0)
+W = torch.randn(8, 12, dtype=torch.float64)  # (E, C): makes a head's key from a short vector
+c, q = torch.randn(30, 12, dtype=torch.float64), torch.randn(8, dtype=torch.float64)  # thirty tokens, one query
+keys = c @ W.T  # (S, E)
+prove("without positions the matrix of the keys is absorbed into the query", torch.allclose(keys @ q, c @ (W.T @ q)))
+
+turn = RotaryEmbedding(8)(torch.arange(30))
+turned_keys = apply_rotary(keys[None, None], turn)[0, 0]
+turned_query = apply_rotary(q.expand(1, 1, 30, 8), turn)[0, 0, -1]  # that of the last token
+scores = turned_keys @ turned_query  # (S,)
+nearest = torch.linalg.lstsq(c, scores[:, None]).solution[:, 0]  # the best of all vectors (C,)
+missed = ((c @ nearest - scores).norm() / scores.norm()).item()
+print(f"turned keys: the best vector of all misses the scores by {missed:.0%} of their length")
+prove("with turned keys no vector gives the scores of all of them", missed > 0.1)
+
+# %% id="latent-forms"
+layer = latent.decoder.layers[0].self_attention
+x = torch.randn(1, 7, 32)
+with torch.no_grad():
+    outputs = []
+    for layer.absorbed in (False, True):
+        outputs.append(layer(x, causal=True, rotation=RotaryEmbedding(4)(torch.arange(7))))
+    layer.absorbed = None
+prove("latent attention gives the same with keys made and with W absorbed", torch.allclose(*outputs, atol=1e-5))
 
 # %% [markdown] id="llama-cache-says"
 # The latent vector costs as much as two and a quarter heads of keys and values. What it is worth in quality is an
@@ -513,7 +559,7 @@ with tempfile.TemporaryDirectory() as folder:
 # > one of the same topic?
 
 # %% id="minilm-neighbours"
-recorded = json.loads((RESULTS / "minilm-cpu.json").read_text())
+recorded = record("minilm-cpu")
 similar = torch.tensor(recorded["similarities"])
 nearest = (similar - 2 * torch.eye(12)).argmax(-1)
 for i in (0, 4, 8, 11):
@@ -588,7 +634,7 @@ print(over)
 # > **Predict** the best and the worst family on each task.
 
 # %% id="tasks-table"
-recorded = json.loads((RESULTS / "variants-cpu.json").read_text())
+recorded = record("variants-cpu")
 tasks, halves = ("classify", "translate", "continue"), ("equal_steps", "equal_compute")
 rows = {(half, row["family"], row["task"]): row for half in halves for row in recorded[half]}
 families = list(dict.fromkeys(row["family"] for row in recorded["equal_steps"]))
@@ -780,7 +826,7 @@ for k in (32, 64, 128):
 # > **You will read that** beyond 4096 tokens Flash or sparse attention is needed.
 #
 # Flash belongs in no list of approximations. It computes exact attention, tile by tile, and needs no table because a
-# softmax can be taken in one pass:
+# softmax can be taken in one pass (Milakov and Gimelshein 2018):
 
 # %% exercise="online_softmax"
 
@@ -803,7 +849,7 @@ prove("and gradients to 1e-12", found.gradient < 1e-12)
 # is relative, the median over the queries, on inputs from heads of a trained model.
 
 # %% id="costs-table"
-recorded = json.loads((RESULTS / "efficient-attention-cpu.json").read_text())
+recorded = record("efficient-attention-cpu")
 power, last = recorded["exponents"]["forward"], [r for r in recorded["rows"] if r["pass"] == "forward"][-1]
 print(f"{'forward':<15}{'time':>7}{'memory':>9}{'ms at ' + str(last['n']):>14}{'MiB':>8}{'error, real':>13}")
 for name, errors in recorded["errors"].items():
@@ -872,7 +918,7 @@ dense = torch.zeros(400, 8).scatter(1, chosen, weights)
 prove("the exercise routes as the layer does", torch.allclose(route_experts(moe.router(x), 2), dense, atol=1e-6))
 
 # %% id="experts-recorded"
-recorded = json.loads((RESULTS / "variants-cpu.json").read_text())
+recorded = record("variants-cpu")
 print(f"{'':<42}{'parameters':>11}{'active':>9}{'nats a letter':>17}")
 for row in recorded["experts"]:
     print(
@@ -1026,8 +1072,8 @@ prove("museum 4: the course's Performer obeys", obeys)
 # ## 12 What was proved
 
 # %% id="proved-table"
-for number, claim in enumerate(proved, start=1):
-    print(f"{number:3}  {claim}")
+for number, sentence in enumerate(proved, start=1):
+    print(f"{number:3}  {sentence}")
 
 # %% [markdown] id="card"
 # ### The formulas on one card
@@ -1094,7 +1140,8 @@ for number, claim in enumerate(proved, start=1):
 # - Beltagy et al. 2020 (Longformer), arXiv:2004.05150. Zaheer et al. 2020 (Big Bird), arXiv:2007.14062. Zhu and Soricut
 #   2021 (H-Transformer-1D), arXiv:2107.11906. Wang et al. 2020 (Linformer), arXiv:2006.04768. Katharopoulos et al.
 #   2020, arXiv:2006.16236. Choromanski et al. 2021 (Performer), arXiv:2009.14794. Mezzadri 2007, arXiv:math-ph/0609050.
-#   Dao et al. 2022 (FlashAttention), arXiv:2205.14135.
+#   Milakov and Gimelshein 2018 (the softmax in one pass), arXiv:1805.02867. Dao et al. 2022 (FlashAttention),
+#   arXiv:2205.14135.
 # - Shazeer 2020 (gated units), arXiv:2002.05202. Ainslie et al. 2023 (grouped heads), arXiv:2305.13245. DeepSeek-AI
 #   2024 (DeepSeek-V2, latent attention), arXiv:2405.04434: section 2.1. Fedus et al. 2022 (Switch), arXiv:2101.03961.
 #   Jiang et al. 2024 (Mixtral), arXiv:2401.04088. Hu et al. 2022 (LoRA), arXiv:2106.09685.

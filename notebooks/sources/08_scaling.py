@@ -40,6 +40,7 @@ from course_lib import testing
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.data import CharTokenizer, reference_text
 from course_lib.encoder import EncoderLayer
+from course_lib.records import claim, record
 from course_lib.scaling import read_sweep
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from course_lib.explorers import CostExplorer
@@ -471,7 +472,7 @@ rung("+ bfloat16 autocast", autocast=True)
 # multiplies bfloat16 in hardware; ratios to the first rung are medians over interleaved rounds, with 95 % intervals:
 
 # %% id="ladder-recorded"
-recorded = scaling.record("speed-ladder-cpu")
+recorded = record("speed-ladder-cpu")
 print(f"{recorded['parameters']:,} parameters on {recorded['device']}, {recorded['threads']} thread")
 for row in recorded["rungs"]:
     middle, low, high = row["ratio"]
@@ -632,7 +633,7 @@ show(
 # ```
 
 # %% id="recorded-sweep"
-recorded = scaling.record("sweep")
+recorded = record("sweep")
 rows = recorded["rows"]
 budgets = sorted({row["tokens"] for row in rows})
 most = max(row["epochs"] for row in rows)
@@ -892,8 +893,8 @@ prove(
 # ## What you have proved
 
 # %% id="proved-table"
-for count, claim in enumerate(proved, start=1):
-    print(f"{count:3}  {claim}")
+for count, sentence in enumerate(proved, start=1):
+    print(f"{count:3}  {sentence}")
 
 # %% [markdown] id="card"
 # ### The formulas on one card

@@ -63,6 +63,17 @@ def test_switch_table():
     assert not {"d_model", "vocab_size", "residual", "window"} & rows["BERT"].keys()
     assert rows["T5"]["logit_scale"] == "D^-0.5"
     assert configs["T5"].logit_scale == 768**-0.5
+    places = ("dropout", "attention_dropout", "activation_dropout")
+    dropped = {name: tuple(row[place] for place in places) for name, row in rows.items()}
+    assert dropped == {
+        "Transformer": (0.1, 0.0, 0.0),
+        "BERT": (0.1, 0.1, 0.0),
+        "GPT-2": (0.1, 0.1, 0.0),
+        "T5": (0.1, 0.1, 0.1),
+        "T5 1.1": (0.1, 0.1, 0.1),
+        "Llama": (0.0, 0.0, 0.0),
+        "ViT": (0.0, 0.0, 0.0),
+    }
     lines = str(table).splitlines()
     assert len(lines) == 1 + len(rows["BERT"])
     assert lines[0].split() == ["Transformer", "BERT", "GPT-2", "T5", "T5", "1.1", "Llama", "ViT"]

@@ -131,7 +131,8 @@ line in $\\log x$: fit it by least squares. Of the m laws keep the one whose pre
 of the squared differences of $\\log y$ and $\\log(\\text{predicted})$ is least. Return three floats, the floor, the
 scale and the exponent of $y = floor + scale \\cdot x^{-exponent}$.""",
     why="""A straight line through the logarithms promises a loss of zero to a model that is large enough, and its
-exponent is too small. The floor is the part that belongs to the text.""",
+exponent is too small. The floor is what no size removes at this number of tokens: what the text leaves open, and what
+cannot be learned from so little of it.""",
     difficulty=3,
     minutes=15,
     reference=fit_power_law,

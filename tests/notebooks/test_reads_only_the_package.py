@@ -1,0 +1,91 @@
+"""A notebook reads no file of the repository but those of the package, so that it runs from an installed one."""
+
+import ast
+import json
+import re
+
+import jupytext
+import pytest
+from notebook_files import SOURCES, name
+
+from course_lib.records import claim, record
+from course_lib.records.claim import CLAIMS
+from course_lib.records.record import MEASURED
+
+OUTSIDE = re.compile(r"(^|/)(\.\.|benchmarks|docs|tests|notebooks|sources)(/|$)")
+READERS = {"record": record, "claim": claim}
+
+
+def outside(code: str) -> list[str]:
+    """What in a cell looks for a place beside the package: the file of a module, folders above, paths with "..".
+
+    Text that is printed or shown may name such a path; it is only one if something is done with it as a path.
+    """
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Attribute) and node.attr in ("__file__", "__path__", "parents"):
+            found.append(node.attr)
+        elif isinstance(node, ast.Name) and node.id == "__file__":
+            found.append(node.id)
+        elif isinstance(node, ast.Call) and _called(node) in ("Path", "open", "read_text", "loadtxt", "load"):
+            texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+            found += [text for text in texts if OUTSIDE.search(text)]
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Constant):
+            found += [text for text in [node.right.value] if isinstance(text, str) and OUTSIDE.search(text)]
+    return found
+
+
+def names_read(code: str) -> list[tuple[str, str]]:
+    """The records that a cell reads: the function, and the name it is given."""
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and _called(node) in READERS]
+    return [(_called(node), str(node.args[0].value)) for node in calls if isinstance(node.args[0], ast.Constant)]
+
+
+def _called(node: ast.Call) -> str:
+    return getattr(node.func, "id", getattr(node.func, "attr", ""))
+
+
+def cells(path) -> list[str]:
+    """The code of a source; exercises are built into it later."""
+    notebook = jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_a_notebook_reads_nothing_beside_the_package(path):
+    assert [place for code in cells(path) for place in outside(code)] == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_every_record_that_a_notebook_reads_is_in_the_package(path):
+    for function, wanted in [read for code in cells(path) for read in names_read(code)]:
+        READERS[function](wanted)
+
+
+def test_every_measured_record_is_shown_somewhere_and_says_its_command():
+    shown = {wanted for path in SOURCES for code in cells(path) for _, wanted in names_read(code)}
+    for path in MEASURED.glob("*.json"):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        command = found.get("command") or found["environment"]["command"]
+        assert command.startswith(("python benchmarks/", "course ")), path.name
+        assert found.get("name", path.stem) == path.stem
+        assert path.stem in shown, f"no notebook shows {path.stem}: it belongs in benchmarks/results"
+    assert CLAIMS.is_dir()
+
+
+def test_places_beside_the_package_are_found():
+    planted = [
+        "place = Path(course_lib.__file__).parents[1] / 'benchmarks' / 'results'",
+        "json.loads(Path('../benchmarks/results/minilm-cpu.json').read_text())",
+        "open('docs/syllabus.csv')",
+        "text = (here / 'tests').iterdir()",
+    ]
+    assert all(outside(code) for code in planted)
+    harmless = [
+        "print('python benchmarks/variants.py')",
+        "folder / 'checkpoints'",
+        "half = n / 2",
+        "Path(folder, name)",
+    ]
+    assert not any(outside(code) for code in harmless)
+    assert names_read("records.record('sweep')") == [("record", "sweep")]
