@@ -137,7 +137,7 @@ def put(*shape, dtype=torch.float32, value=None, value_dtype=None):
         ),
         (put(B, G, 1, E + 1), ValueError, r"cache: holds .* cannot take \(2, 3, 5\)"),
         (put(B, G, 1, E, dtype=torch.bfloat16), TypeError, r"holds keys of torch.float32, cannot take torch.bfloat16"),
-        (put(B, G, 1, E, value=(B, G, 2, E)), ValueError, r"value: expected \(B, G, T, E\) with .* got \(2, 3, 2, 4\)"),
+        (put(B, G, 1, E, value=(B, G, 2, E)), ValueError, r"value: expected \(B, G, T, E\) as .* got \(2, 3, 2, 4\)"),
         (put(B, G, 1, E, value=(B, 1, 1, E)), ValueError, r"value: expected .* got \(2, 1, 1, 4\)"),
         (
             put(B, G, 1, E, value=(B, G, 1, 2)),
