@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from course_lib.desk import answers
+from course_lib.desk import answers, isolated
 from course_lib.desk.finding import desk_or_none, the_desk
 from course_lib.desk.store import DeskError
 from course_lib.desk.tables import plural
@@ -18,27 +18,17 @@ def check(
     context: typer.Context,
     exercise_id: ExerciseId,
     file: Annotated[Path | None, typer.Option(help="Check this file instead.", show_default=False)] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="End it after so long.")] = 60,
 ) -> None:
     """Check the answer in your notebook, or in a file, and say which mistake it makes, as in the notebook.
 
-    Only the imports and definitions that the answer uses are run with it, not the whole notebook. Save the notebook
-    first. Exit code 0: right, 1: not right, 2: it could not be run.
+    Only the imports and definitions that the answer uses are run with it, not the whole notebook, in a process of its
+    own. Save the notebook first. Exit code 0: right, 1: not right, 2: it could not be run.
 
     Examples: `course check causal_mask` · `course check causal_mask --file answer.py`
     """
-    from course_lib.desk import running
-
-    if file is not None:
-        handle = running.handle(exercise_id, desk_or_none(context.obj))
-        answer, folder = running.from_file(file), Path.cwd()
-    else:
-        desk = the_desk(context.obj)
-        handle = running.handle(exercise_id, desk)
-        answer, folder = running.from_notebook(desk, handle.spec.id), desk.folder
-    right = running.check(handle, answer, folder)
-    if not right and answer.missing:
-        typer.echo(running.explain_missing(answer.missing))
-    raise typer.Exit(0 if right else 1)
+    desk = the_desk(context.obj) if file is None else desk_or_none(context.obj)
+    raise typer.Exit(0 if isolated.check(exercise_id, desk, file, seconds) else 1)
 
 
 def hint(context: typer.Context, exercise_id: ExerciseId) -> None:

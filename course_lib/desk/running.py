@@ -6,6 +6,7 @@ import io
 import linecache
 import os
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from course_lib.desk.finding import saving_is_off
 from course_lib.desk.store import Desk, DeskError
 from course_lib.exercises import registry
 from course_lib.exercises.engine.cells import PRELUDE
-from course_lib.exercises.engine.diagnose import RIGHT, WRONG
+from course_lib.exercises.engine.diagnose import WRONG
 from course_lib.exercises.handle import Handle
 from course_lib.exercises.handle import handle as handle_of
 from course_lib.exercises.learner import Named, Progress
@@ -64,15 +65,6 @@ def handle(exercise_id: str, desk: Desk | None) -> Handle:
     return handle_of(spec_of(exercise_id), Progress(lambda: keeper))
 
 
-def check(handle: Handle, answer: Answer, folder: Path) -> bool:
-    """Run the answer and let the exercise judge it, which prints; return whether it is right.
-
-    Raises DeskError with one line if the answer cannot be run.
-    """
-    with _working_in(folder):
-        return handle.judge(evaluate(handle, answer)) == RIGHT
-
-
 def evaluate(handle: Handle, answer: Answer) -> Any:
     """Run the answer without its check; return the function, or for a question the value, that it gives."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
@@ -102,7 +94,7 @@ def _recognised(handle: Handle, desk: Desk, body: str) -> list[Named]:
     """Return the misconceptions that the kept answer shows; none if it cannot be run any more."""
     try:
         before, _ = answers.prelude(answers.find(desk, handle.spec.id), body)
-        with contextlib.redirect_stdout(io.StringIO()), _working_in(desk.folder):
+        with contextlib.redirect_stdout(io.StringIO()), working_in(desk.folder):
             return list(handle.recognise(evaluate(handle, Answer(body, before, "the latest answer", {}))))
     except DeskError:
         return []
@@ -114,6 +106,8 @@ def _without_check(answer: Answer, exercise_id: str) -> ast.Module:
         tree = ast.parse(answer.source)
     except SyntaxError as problem:
         raise DeskError(f"{answer.where}, line {problem.lineno}: this is not Python yet ({problem.msg}).") from None
+    except (ValueError, RecursionError, MemoryError) as problem:  # a null byte, brackets thousands deep
+        raise DeskError(f"{answer.where}: Python cannot read this ({type(problem).__name__}: {problem}).") from None
     calls = tuple(f"ex.{exercise_id}.{method}(" for method in ("check", "answer", "hint", "solution", "cases"))
     tree.body = [node for node in tree.body if not _mentions(node, calls)]
     return tree
@@ -133,7 +127,9 @@ def _run(
         exec(compile(tree if tree is not None else source, filename, "exec"), namespace)
     except NameError as problem:
         raise DeskError(_explain_name(problem, where, missing)) from None
-    except (Exception, SystemExit) as problem:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:  # whatever an answer raises is said in one line
         lines = [frame.lineno for frame in traceback.extract_tb(problem.__traceback__) if frame.filename == filename]
         line = f", line {lines[-1]}" if lines else ""
         raise DeskError(f"{where}{line}: running it raised {type(problem).__name__}: {problem}") from None
@@ -156,7 +152,8 @@ def explain_missing(missing: dict[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def _working_in(folder: Path) -> Any:
+def working_in(folder: Path) -> Iterator[None]:
+    """Work in the folder, as a notebook there does, and draw without a screen."""
     before = Path.cwd()
     os.environ.setdefault("MPLBACKEND", "agg")
     os.chdir(folder)

@@ -128,7 +128,7 @@ def test_memory_is_watched_where_the_system_does_not_cap_it(monkeypatch):
 
     from course_lib.exercises.engine import guard as module
 
-    monkeypatch.setattr(module, "_memory_cap", lambda extra: contextlib.nullcontext(False))
+    monkeypatch.setattr(module, "memory_cap", lambda extra: contextlib.nullcontext(False))
 
     def hoard():
         kept = []

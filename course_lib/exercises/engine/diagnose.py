@@ -202,7 +202,9 @@ class Examiner:
                     sentence = guard.call(law.check, call)
             except AssertionError as problem:
                 sentence = str(problem)
-            except (Exception, SystemExit):
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
                 continue
             if sentence:
                 return law.law, sentence

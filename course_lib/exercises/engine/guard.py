@@ -66,7 +66,7 @@ class Guard:
     def __enter__(self) -> Guard:
         """Cap the memory and start the watchdog."""
         self._limits = contextlib.ExitStack()
-        capped = self._limits.enter_context(_memory_cap(self.memory))
+        capped = self._limits.enter_context(memory_cap(self.memory))
         self._resident = None if capped else psutil.Process().memory_info().rss + self.memory
         self._target = threading.get_ident()
         self._processor_time = _clock_of(self._target)
@@ -164,7 +164,7 @@ def _raise_in_thread(thread: int, exception: type[BaseException] | None) -> None
 
 
 @contextlib.contextmanager
-def _memory_cap(extra: int) -> Iterator[bool]:
+def memory_cap(extra: int) -> Iterator[bool]:
     """Let the process grow by at most `extra` bytes of writable memory; yields whether the system does that."""
     try:
         import resource

@@ -14,7 +14,7 @@ from course_lib.exercises.engine.cells import edition
 from course_lib.exercises.engine.compare import equal_elements
 from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, Failure, Finding, examiner
 from course_lib.exercises.engine.guard import OutOfMemory, RanAway
-from course_lib.exercises.engine.run import PRINTED_LINES, arguments
+from course_lib.exercises.engine.run import PRINTED_COLUMNS, PRINTED_LINES, arguments
 from course_lib.exercises.engine.source import code_of, source_of
 from course_lib.exercises.spec import Exercise
 
@@ -94,7 +94,7 @@ def _case(exercise: Exercise, failure: Failure, candidate: Any, known: bool) -> 
     lines += [f"  {line}" for line in _both(exercise, failure)]
     if printed:
         lines.append("  It printed:")
-        lines += [f"      {show.without_addresses(line)}" for line in printed[:PRINTED_LINES]]
+        lines += [f"      {show.without_addresses(line[:PRINTED_COLUMNS])}" for line in printed[:PRINTED_LINES]]
         if len(printed) > PRINTED_LINES:
             lines.append(f"      ... and {len(printed) - PRINTED_LINES} more lines")
     return lines

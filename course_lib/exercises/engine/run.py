@@ -19,10 +19,11 @@ from torch.utils._pytree import tree_leaves
 
 from course_lib.exercises.engine.compare import Rules, compare
 from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
+from course_lib.exercises.engine.state import same_generators, same_state
 from course_lib.exercises.spec import Case, Exercise
 
 Call = Callable[..., Any]
-PRINTED_LINES = 12
+PRINTED_LINES, PRINTED_COLUMNS = 12, 200
 
 
 @dataclass
@@ -115,7 +116,9 @@ def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = No
     try:
         with quiet(printed if guard is not None else None, seed=1234), _cost(exercise, args, kwargs, outcome):
             value = invoke(call, *args, **kwargs)
-    except (Exception, SystemExit) as problem:
+    except KeyboardInterrupt:
+        raise  # the learner's own
+    except BaseException as problem:
         outcome.error, outcome.printed = problem, printed.getvalue()
         return outcome
     outcome.printed = printed.getvalue()
@@ -146,7 +149,9 @@ def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = No
             with quiet(io.StringIO(), seed=4321):
                 again = invoke(call, *fresh_args, **fresh_kwargs)
             outcome.repeats = compare(outcome.value, again, Rules()) is None
-        except (Exception, SystemExit):
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             outcome.repeats = False
     return outcome
 
@@ -206,31 +211,18 @@ def _detached(value: Any) -> Any:
 
 @contextlib.contextmanager
 def quiet(output: io.StringIO | None, seed: int) -> Iterator[None]:
-    """No warnings, printed text to `output`, gradients on; random generators seeded, and afterwards as before."""
-    with warnings.catch_warnings(), _same_state(), contextlib.ExitStack() as stack:
+    """No warnings, printed text to `output`, gradients on; random generators seeded, and all state as before."""
+    with warnings.catch_warnings(), same_generators(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore")
         stack.enter_context(torch.enable_grad())
-        if output is not None:
+        if output is not None:  # the learner's code, which may change anything
+            stack.enter_context(same_state())
             stack.enter_context(contextlib.redirect_stdout(output))
             stack.enter_context(contextlib.redirect_stderr(output))
         torch.default_generator.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed)
         yield
-
-
-@contextlib.contextmanager
-def _same_state() -> Iterator[None]:
-    """Leave the random generators and the default dtype as they were before."""
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    dtype = torch.get_default_dtype()
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(dtype)
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        np.random.set_state(states[2])
 
 
 class _Largest(TorchDispatchMode):

@@ -1,0 +1,79 @@
+"""What an answer may change beyond its result, put back after each call."""
+
+import contextlib
+import math
+import os
+import random
+import sys
+import types
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+_LIBRARIES: tuple[types.ModuleType | type, ...] = (torch, torch.Tensor, F, torch.nn, torch.linalg, np, math)
+
+
+@contextlib.contextmanager
+def same_generators() -> Iterator[None]:
+    """Leave the random generators as they were."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])
+
+
+@contextlib.contextmanager
+def same_state() -> Iterator[None]:
+    """Leave the settings of torch, NumPy and Python, their functions, the environment and the folder as they were."""
+    dtype, device, threads = torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()
+    gradients, anomaly = torch.is_grad_enabled(), torch.is_anomaly_enabled()
+    checks_nan = torch.is_anomaly_check_nan_enabled()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    numpy_errors, depth = np.geterr(), sys.getrecursionlimit()
+    environment, folder = dict(os.environ), _folder()
+    libraries = [dict(vars(library)) for library in _LIBRARIES]
+    try:
+        yield
+    finally:
+        for library, before in zip(_LIBRARIES, libraries, strict=True):
+            _put_back(library, before)
+        torch.set_default_dtype(dtype)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        torch.set_grad_enabled(gradients)
+        torch.autograd.set_detect_anomaly(anomaly, checks_nan)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        np.seterr(**numpy_errors)
+        sys.setrecursionlimit(depth)
+        if os.environ != environment:
+            os.environ.clear()
+            os.environ.update(environment)
+        if folder is not None and _folder() != folder:
+            with contextlib.suppress(OSError):
+                os.chdir(folder)
+
+
+def _folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return None
+
+
+def _put_back(library: types.ModuleType | type, before: dict[str, object]) -> None:
+    """Undo what was set over a library's names, such as `torch.softmax = mine`."""
+    now = dict(vars(library))
+    for name, value in before.items():
+        if now.pop(name, before) is not value:
+            setattr(library, name, value)
+    if isinstance(library, type):  # a method set over an inherited one; a module may gain names by an import
+        for name in now:
+            delattr(library, name)

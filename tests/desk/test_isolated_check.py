@@ -1,0 +1,74 @@
+"""`course check` judges an answer in a process of its own: nothing that the answer does reaches the learner's shell."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from course_lib.desk import isolated
+from course_lib.desk.store import DeskError
+
+RIGHT = "import torch\ndef causal_mask(T, S):\n    return torch.ones(T, S, dtype=torch.bool).tril(S - T)\n"
+LATE = "def causal_mask(T, S):\n    "
+
+
+def check(folder: Path, source: str, seconds: float = 120) -> bool:
+    path = folder / "answer.py"
+    path.write_text(source)
+    return isolated.check("causal_mask", None, path, seconds)
+
+
+def test_what_is_printed_is_cut_and_the_verdict_is_not(tmp_path, capsys):
+    assert check(tmp_path, f"print('x\\n' * 20_000_000)\n{RIGHT}")
+    said = capsys.readouterr().out
+    assert len(said) < 2 * isolated.SHOWN
+    assert "the rest of what the answer printed is cut" in said
+    assert "Right: causal_mask" in said
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("import os\nos._exit(0)\n" + RIGHT, "ended the whole process .with exit code 0. before it could be judged"),
+        ("import os\n" + LATE + "os._exit(0)", "ended the whole process .with exit code 0. before it could be judged"),
+        ("class Odd(BaseException): pass\nraise Odd('no')", r"line 2: running it raised Odd: no"),
+        ("x = " + "-" * 200_000 + "1\n" + RIGHT, "MemoryError|RecursionError"),
+        ("x = [0] * 10**10\n" + RIGHT, "MemoryError"),
+    ],
+    ids=["exit at once", "exit in the call", "an odd error", "too deep to read", "too large"],
+)
+def test_no_verdict_is_not_right(tmp_path, source, says):
+    with pytest.raises(DeskError, match=says):
+        check(tmp_path, source)
+
+
+@pytest.mark.parametrize(
+    "source", ["while True: pass", LATE + "return 10 ** (10 ** 9)"], ids=["a loop", "one long call"]
+)
+def test_it_ends_at_its_limit(tmp_path, source):
+    """Also where no Python instruction is reached any more."""
+    began = time.monotonic()
+    with pytest.raises(DeskError, match="stopped after 8 s without an end"):
+        check(tmp_path, source, seconds=8)
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.skipif(os.name != "posix", reason="groups of processes")
+def test_what_the_answer_started_ends_with_it(tmp_path):
+    place, sleep = tmp_path / "pid", [sys.executable, "-c", "import time; time.sleep(600)"]
+    started = (
+        f"import subprocess\nchild = subprocess.Popen({sleep!r})\nopen({str(place)!r}, 'w').write(str(child.pid))\n"
+    )
+    assert check(tmp_path, started + RIGHT)
+    pid = int(place.read_text())
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] == "Z":  # ended, nobody has asked yet
+                return
+            os.kill(pid, 0)
+        except (ProcessLookupError, FileNotFoundError):
+            return
+        time.sleep(0.1)
+    pytest.fail("it still runs")
