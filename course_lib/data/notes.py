@@ -1,7 +1,7 @@
 """Two tasks on text that ask for what stands further back: notes to be remembered, and letters to be echoed.
 
-Both are drawn from a `torch.Generator`, out of the Python reference. `SYMBOLS` is their vocabulary: letters, ten digits,
-a question mark, and a sign for the start.
+Both are drawn from a `torch.Generator`, out of the Python reference. `SYMBOLS` is their vocabulary: letters, digits, a
+question mark, and a sign for the start.
 """
 
 import functools
@@ -13,6 +13,7 @@ from torch import Tensor
 from course_lib.checks import check_integer
 from course_lib.data.text import reference_text
 
+Split = Literal["train", "test"]
 LETTERS = " abcdefghijklmnopqrstuvwxyz.,\n"
 SYMBOLS = LETTERS + "0123456789?^"
 DIGIT, QUESTION, START = len(LETTERS), len(LETTERS) + 10, len(LETTERS) + 11  # the first digit, "?", "^"
@@ -44,7 +45,7 @@ def _letters() -> Tensor:
     return torch.tensor([number.get(letter, 0) for letter in reference_text()[:LONGEST].lower()])
 
 
-def _pieces(n_examples: int, length: int, split: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _pieces(n_examples: int, length: int, split: Split, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Pieces of the text, and what follows each letter: (N, T) both."""
     text = _letters()[:-KEPT_BACK] if split == "train" else _letters()[-KEPT_BACK:]
     starts = torch.randint(len(text) - length - 1, (n_examples, 1), generator=generator)
@@ -58,7 +59,7 @@ def notes_in_text(
     *,
     notes: int = 3,
     questions: int = 4,
-    split: Literal["train", "test"] = "train",
+    split: Split = "train",
     generator: torch.Generator,
 ) -> Asked:
     """Draw pieces of real text in which some letters are replaced by notes and questions, at random places.
@@ -95,7 +96,7 @@ def echoes_in_text(
     *,
     share: float = 0.1,
     start: bool = True,
-    split: Literal["train", "test"] = "train",
+    split: Split = "train",
     generator: torch.Generator,
 ) -> Asked:
     """Draw pieces of real text in which some letters are replaced by questions; the answer is the letter just before.
