@@ -148,12 +148,13 @@ def write_scaling(config: TransformerConfig) -> tuple[float, dict[str, Any] | No
             "original_max_position_embeddings": scaling.original_length,
         }
     if isinstance(scaling, YarnScaling):
+        given = scaling.attention_factor
         return base, {
             "rope_type": "yarn",
             "factor": scaling.factor,
             "beta_fast": scaling.fast_turns,
             "beta_slow": scaling.slow_turns,
-            "attention_factor": scaling.stretch,
+            **({} if given is None else {"attention_factor": given}),
             "truncate": scaling.rounded,
             "original_max_position_embeddings": scaling.original_length,
         }

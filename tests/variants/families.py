@@ -93,13 +93,16 @@ def gpt(draw) -> nn.Module:
 
 def rotary(draw, width: int) -> dict[str, Any]:
     """Entries of a config for a base and a kind of scaling, in the new form or the old."""
-    kind = draw(st.sampled_from(["default", "linear", "dynamic", "llama3"] if width > 2 else ["default", "linear"]))
+    kinds = ["default", "linear", "dynamic", "llama3", "yarn"] if width > 2 else ["default", "linear"]
+    kind = draw(st.sampled_from(kinds))
     base = draw(st.sampled_from([100.0, 10000.0, 500000.0]))
     scaling: dict[str, Any] = {"rope_type": kind}
     if kind != "default":
         scaling["factor"] = draw(st.sampled_from([2.0, 8.0]))
     if kind == "llama3":
         scaling |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+    if kind == "yarn":
+        scaling |= {"original_max_position_embeddings": 16, "beta_fast": 2.0, "beta_slow": 0.5}
     if draw(st.booleans()):
         return {"rope_parameters": {**scaling, "rope_theta": base}}
     return {"rope_theta": base, "rope_scaling": None if kind == "default" else scaling}

@@ -10,6 +10,14 @@ from course_lib.viz.drawings.attention_labs import (
     spreading_nan,
     three_ways,
 )
+from course_lib.viz.drawings.long_context import (
+    clock_arcs,
+    local_and_global,
+    notes_and_question,
+    squeezed_places,
+    streaming_cache,
+    window_reach,
+)
 from course_lib.viz.drawings.overview import (
     attention_by_hand,
     mask_and_targets,
@@ -17,18 +25,26 @@ from course_lib.viz.drawings.overview import (
     sentence_arcs,
     writing_loop,
 )
-from course_lib.viz.drawings.whole import whole_transformer
+from course_lib.viz.drawings.whole import (
+    whole_transformer,
+)
 
 __all__ = [
     "attention_by_hand",
+    "clock_arcs",
     "leak_in_noise",
+    "local_and_global",
     "mask_and_targets",
+    "notes_and_question",
     "one_state_or_all",
     "recurrent_and_attention",
     "score_tiles",
     "sentence_arcs",
     "spreading_nan",
+    "squeezed_places",
+    "streaming_cache",
     "three_ways",
     "whole_transformer",
+    "window_reach",
     "writing_loop",
 ]
