@@ -28,12 +28,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from harness import (
-    RESULTS,
     environment,
     in_fresh_process,
     interleave,
     medians,
     peak_bytes,
+    place,
     ratios,
     save,
     seconds,
@@ -348,7 +348,7 @@ def main() -> None:
     if arguments.device == "cpu":
         torch.set_num_threads(1)
     name = f"training-step-{arguments.device}"
-    before = RESULTS / f"{name}.json"
+    before = place(name)
     shapes = json.loads(before.read_text())["shapes"] if before.exists() else {}
     result = {"name": name, "shapes": {} if arguments.quick else shapes}
     for shape in ["4x128"] if arguments.quick else arguments.shapes:
