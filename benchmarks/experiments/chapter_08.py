@@ -41,7 +41,7 @@ def law_holds(record: Claim) -> bool:
     claim="When each of five small models gets its best rate the exponent of the law of size doubles; the law's floor "
     "then lies above the loss of a larger model, predicted hardly better than by the largest small one's.",
     arms={f"width {width}": {"width": width} for width in WIDTHS},
-    rates=(0.02, 0.04, 0.08),
+    rates=(0.01, 0.02, 0.04, 0.08, 0.16),
     better="min training loss",
     holds=law_holds,
 )
