@@ -21,6 +21,15 @@ EVERY = {
     "streaming": drawings.streaming_cache,
     "reach": lambda: drawings.window_reach(3, 4),
     "local": drawings.local_and_global,
+    "average": drawings.one_average_or_two,
+    "two places": drawings.two_places_task,
+    "split": drawings.split_into_heads,
+    "straight": lambda: drawings.split_into_heads(straight=True),
+    "layer": drawings.multi_head_layer,
+    "add up": drawings.heads_add_up,
+    "mask axes": drawings.mask_axes,
+    "induction": drawings.induction_steps,
+    "shared": drawings.shared_heads,
     "loop": lambda: drawings.writing_loop(WORDS[:3], "the"),
     "ways": drawings.three_ways,
     "state": lambda: drawings.one_state_or_all(["C=4", "A=9", "F=1", "B=7"], "A ?", "9"),
@@ -86,3 +95,5 @@ def test_bad_input_is_named():
         Drawing(100, alt="too short", caption="A caption.")
     with pytest.raises(ValueError, match="size: expected at least 15"):
         Drawing(100, alt="x" * 40, caption="A caption.").text((10, 10), "small", size=9)
+    with pytest.raises(ValueError, match="letters: expected the last one, C, to have come before"):
+        drawings.induction_steps("ABC")
