@@ -256,9 +256,7 @@ def shared_heads(n_heads: int = 6, groups: Sequence[int] = (6, 3, 1)) -> Drawing
         at = [left + room * (head + 0.5) / shared for head in range(shared)]
         for head in range(n_heads):
             x = left + room * (head + 0.5) / n_heads
-            picture.line(
-                [(x, 96), (at[head * shared // n_heads], 146)], arrow=False, colour=palette.residual, width=2
-            )
+            picture.line([(x, 96), (at[head * shared // n_heads], 146)], arrow=False, colour=palette.residual, width=2)
             picture.box((x, 78), (24, 36), "q", colour=palette.query)
         for x in at:
             picture.box((x, 165), (25, 36), "k", colour=palette.key)
