@@ -262,11 +262,11 @@ def _characters_hold(record: Claim) -> bool:
 @experiment(
     claim="At equal width 1, 4 and 16 heads end close together; heads removed together cost more than one by one.",
     arms={"1 head": {"n_heads": 1}, "4 heads": {"n_heads": 4}, "16 heads": {"n_heads": 16}},
-    rates=(2e-3, 5e-3, 1e-2),
+    rates=(5e-3, 1e-2),
     better="min held-out loss",
     holds=_characters_hold,
 )
-def character_heads(seed: int, rate: float, n_heads: int, steps: int = 400) -> dict[str, float]:
+def character_heads(seed: int, rate: float, n_heads: int, steps: int = 300) -> dict[str, float]:
     """Train on English prose, character by character; remove heads one by one and several at once."""
     text = reference_text()[:300_000]
     number = {character: n for n, character in enumerate(sorted(set(text)))}

@@ -390,10 +390,10 @@ print(f"directions in which each head compares: {ranks.pop()} of {D}")
 
 
 # %% id="multi-head-proof"
-flat = [torch.cat(list(W), dim=-1) for W in (W_query, W_key, W_value)]  # each (D, H * E)
+flat = [torch.cat(list(W), dim=-1) for W in (W_query, W_key, W_value)]
 at_once = multi_head_attention(x, *flat, W_output, H)
 same = torch.allclose(at_once, by_loop, atol=1e-5)
-prove("all heads at once equal the loop over heads", same)
+prove("all heads at once equal the loop", same)
 
 # %% [markdown] id="layer"
 # ## 3 The layer
@@ -447,11 +447,13 @@ class MultiHead(nn.Module):
 # %% id="layer-shapes"
 layer = MultiHead(512, 8)
 output = layer(torch.randn(4, 20, 512))  # four sentences of 20 tokens
-library_layer = MultiHeadAttention(512, 8)
-with record_weights(library_layer) as maps:
-    library_layer(torch.randn(4, 20, 512))
-(weights,) = maps.values()
-print("out", tuple(output.shape), " weights", tuple(weights.shape))
+print("out", tuple(output.shape))
+for width, T_ in ((512, 20), (64, 10)):  # eight heads of 64, and of 8
+    library_layer = MultiHeadAttention(width, 8)
+    with record_weights(library_layer) as maps:
+        library_layer(torch.randn(4, T_, width))
+    (weights,) = maps.values()
+    print(f"width {width}, {T_} tokens: weights", tuple(weights.shape))
 try:
     MultiHead(10, 3)
 except ValueError as error:
@@ -483,7 +485,7 @@ def copy_from_torch(ours, theirs):
 theirs, ours = nn.MultiheadAttention(D, H, batch_first=True), MultiHead(D, H)
 copy_from_torch(ours, theirs)
 found = testing.assert_equivalent(ours, lambda x: theirs(x, x, x)[0], x)
-prove("with PyTorch's parameters ours gives its outputs and gradients", max(found) < 1e-5)
+prove("ours equals PyTorch's layer, gradients too", max(found) < 1e-5)
 context = torch.randn(B, 11, D)  # another sequence, of 11 tokens
 found = testing.assert_equivalent(ours, lambda x, c: theirs(x, c, c)[0], x, context)
 prove("the same in cross-attention, 5 tokens looking at 11", max(found) < 1e-5)
@@ -1140,7 +1142,7 @@ prove(
 #
 # Olsson et al. saw a bump in the loss of larger models, at the time when induction heads formed. In our small models we
 # can only ask how steep the fall is: which share of it happens in the steepest fifth of the training? That is the row
-# *steepest fifth*. For two layers it is a large share. But for one layer it is just as large, and one layer forms no
+# *steepest fifth*. For two layers it is a large share. But for one layer it is nearly as large, and one layer forms no
 # induction head. So a steep fall proves nothing here. What tells the two apart is how low they get.
 #
 # How do the two heads find each other? The second head's query and the note that the first one wrote must speak the

@@ -11,7 +11,7 @@ from course_lib.exercises.tensors import normal, strided
 
 
 def grouped_query_attention(query, key, value):
-    """(B, H, T, E), (B, G, S, E), (B, G, S, E') with H a multiple of G -> (B, H, T, E')"""
+    """(B, H, T, E), (B, G, S, E), (B, G, S, E') -> (B, H, T, E')"""
     share = query.size(1) // key.size(1)
     key = key.repeat_interleave(share, dim=1)  # (B, G, S, E) -> (B, H, S, E)
     value = value.repeat_interleave(share, dim=1)  # (B, G, S, E') -> (B, H, S, E')

@@ -11,7 +11,7 @@ from course_lib.exercises.tensors import normal
 
 
 def multi_head_attention(x, W_query, W_key, W_value, W_output, n_heads, mask=None):
-    """(B, T, D), three of (D, H * E), (H * E, D), H, bool broadcasting to (B, H, T, T) -> (B, T, D)"""
+    """(B, T, D), three of (D, H * E), (H * E, D), H, bool mask -> (B, T, D)"""
     B, T = x.shape[:2]
 
     def heads(W):
