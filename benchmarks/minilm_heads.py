@@ -2,7 +2,7 @@
 
     python benchmarks/minilm_heads.py            needs the extra `pretrained`
 
-Writes `course_lib/records/minilm_heads.json`: the maps of four heads on one sentence, and for each of the 72 heads the
+Writes `course_lib/records/measured/minilm-heads.json`: the maps of four heads on one sentence, and for each of the 72 heads the
 share of its attention that goes to the token before, to the one after, to the first and to the last, over the twelve
 sentences of `benchmarks/minilm.py`.
 """
@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from course_lib.attention import record_weights
 from course_lib.files import write_atomic
-from course_lib.records.minilm import RECORD
+from course_lib.records.record import MEASURED
 from course_lib.variants import BERT
 
 SENTENCE = "The queen near the king paints herself."
@@ -45,7 +45,7 @@ def main() -> None:
         "maps": {f"{layer}.{head}": _rounded(weights[layer - 1, head - 1]) for layer, head in SHOWN},
         "shares": {name: _rounded(table) for name, table in shares.items()},
     }
-    write_atomic(RECORD, json.dumps(record) + "\n")
+    write_atomic(MEASURED / "minilm-heads.json", json.dumps(record) + "\n")
     print({name: round(table.max().item(), 2) for name, table in shares.items()})
 
 

@@ -35,8 +35,7 @@ from course_lib.explorers import HeadExplorer
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.multi_head import merge_heads as library_merge
 from course_lib.multi_head import split_heads as library_split
-from course_lib.records import claim
-from course_lib.records.minilm import minilm_heads
+from course_lib.records import claim, record
 from course_lib.testing import prove
 from course_lib.transformer import LanguageModel
 from course_lib.viz import drawings, palette, show
@@ -899,7 +898,7 @@ prove(
 
 # %% id="minilm-maps" tags=["hide-input"]
 # Figure: four heads of MiniLM on one sentence, recorded
-minilm = minilm_heads()
+minilm = record("minilm-heads")
 chosen = {name: torch.tensor(table) for name, table in minilm["maps"].items()}
 show(
     draw_heads(list(chosen.values()), minilm["tokens"], [f"layer {k[0]}, head {k[2:]}" for k in chosen]),
@@ -1031,8 +1030,8 @@ def look(model):
     weights = torch.stack(list(maps.values()))  # (layers, B, H, T, T)
     previous = weights.diagonal(-1, -2, -1).mean((1, 3))  # (layers, H)
     on_copies = (weights * after_copy[None, :, None]).sum(-1)[..., :-1]  # (layers, B, H, T - 1)
-    induction = (on_copies * known[None, :, None]).sum((1, 3)) / known.sum()
-    return known_loss(scores, held_out, known), previous[0].max().item(), induction[-1].max().item(), induction
+    followed = (on_copies * known[None, :, None]).sum((1, 3)) / known.sum()
+    return known_loss(scores, held_out, known), previous[0].max().item(), followed[-1].max().item(), followed
 
 
 def train_induction(n_layers, steps=500, seed=0):
@@ -1115,18 +1114,18 @@ print(f"the last K gives {on_q:.2f} of its weight to the two Qs")
 
 # %% id="induction-record" tags=["hide-input"]
 # Record: two layers against one, five seeds
-record = claim("induction")
+induction = claim("induction")
 rows = (
     "loss", "loss of counting letters", "previous-token score", "induction score", "steepest fifth",
     "loss at period 10", "counting letters at period 10",
 )  # fmt: skip
 print(f"{'five seeds, least to greatest':<34}{'two layers':>16}{'one layer':>16}")
 for row in rows:
-    cells = ["{:.2f} to {:.2f}".format(*record.range(arm, row)) for arm in ("two layers", "one layer")]
+    cells = ["{:.2f} to {:.2f}".format(*induction.range(arm, row)) for arm in ("two layers", "one layer")]
     print(f"{row:<34}{cells[0]:>16}{cells[1]:>16}")
 prove(
     "two layers go far below counting letters, one layer does not, with every seed",
-    record.range("two layers", "loss")[1] < 0.5 * record.range("one layer", "loss")[0],
+    induction.range("two layers", "loss")[1] < 0.5 * induction.range("one layer", "loss")[0],
 )
 
 # %% [markdown] id="induction-says"
