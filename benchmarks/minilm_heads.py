@@ -2,9 +2,9 @@
 
     python benchmarks/minilm_heads.py            needs the extra `pretrained`
 
-Writes `course_lib/records/measured/minilm-heads.json`: the maps of four heads on one sentence, and for each of the 72 heads the
-share of its attention that goes to the token before, to the one after, to the first and to the last, over the twelve
-sentences of `benchmarks/minilm.py`.
+Writes `course_lib/records/measured/minilm-heads.json`: the maps of four heads on one sentence, and for each of the 72
+heads the share of its attention that goes to the token before, to the one after, to the first and to the last, over the
+twelve sentences of `benchmarks/minilm.py`.
 """
 
 import json
