@@ -162,8 +162,8 @@ class RotaryEmbedding(_Frequencies):
     Args:
         width: width E of a head, even.
         base: the slowest frequency is about 1 / base radians a position.
-        layout: which dimensions form a pair: "half" pairs i with i + E / 2 (Llama and `transformers`), "interleaved"
-            2i with 2i + 1 (the paper). Weights trained with one are wrong with the other.
+        layout: which dimensions form a pair: "half" pairs i with i + E / 2 (`transformers`), "interleaved" 2i with
+            2i + 1 (the paper, and Meta's own code of Llama). Weights trained with one are wrong with the other.
         scaling: maps the frequencies (E / 2,) to those used, to reach beyond the trained length. One that has a
             `stretch`, as YaRN's, multiplies queries and keys by it, too.
 

@@ -38,10 +38,10 @@ function render({ model, el }) {
       h("tbody", {}, ...rates.map(line)));
   }
 
-  // The hand points to (cos, sin), so angle 0 is at three o'clock and positions turn against the clock.
+  // A hand starts at twelve and turns like a clock: sine to the right, cosine up.
   function drawClocks(p, k, chosen) {
     const hand = (angle, color) => h("div", { style: `position:absolute;left:50%;top:calc(50% - 1.5px);width:46%;height:3px;background:${color};` +
-      `transform-origin:left center;transform:rotate(${-degrees(angle)}deg)` });
+      `transform-origin:left center;transform:rotate(${degrees(angle) - 90}deg)` });
     clocks.replaceChildren(...rates.map((rate, i) => h("div", { style: `position:relative;width:46px;height:46px;border-radius:50%;cursor:pointer;` +
       `box-sizing:border-box;border:${i === chosen ? "3px solid #D55E00" : "1px solid currentColor"}`, title: `pair ${i}`, onclick: () => change("pair")(i) },
       hand((p + k) * rate, "#D55E00"), hand(p * rate, "#0072B2"))));

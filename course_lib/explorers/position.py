@@ -82,12 +82,12 @@ class PositionExplorer(Explorer):
         with styled():
             fig = plt.figure(figsize=(7.2, 2.9))
             left, right = fig.subplots(1, 2, width_ratios=[1.25, 1])
-            left.imshow(self.codes().T, aspect="auto", cmap=palette.signed, vmin=-1, vmax=1, interpolation="nearest")
+            left.imshow(self.codes(), aspect="auto", cmap=palette.signed, vmin=-1, vmax=1, interpolation="nearest")
             left.grid(visible=False)
-            left.set(title="Sines and cosines by position", xlabel="position", ylabel="dimension")
+            left.set(title="Sines and cosines by position", xlabel="dimension", ylabel="position")
             for place in (self.position, self.position + self.shift):
                 if place < self.length:
-                    left.axvline(place, color="#111111", linewidth=1.2)
+                    left.axhline(place, color="#111111", linewidth=1.2)
             similar = self.similarity()
             right.plot(similar, color=palette.query)
             right.plot([self.shift], [similar[self.shift]], "o", color=palette.key)
@@ -107,9 +107,9 @@ class PositionExplorer(Explorer):
         """Say what the two pictures show."""
         similar = self.similarity()
         return (
-            f"Left: {2 * len(self.frequencies)} rows of sines and cosines at {self.length} positions, fast at the top, "
-            f"slow at the bottom. Right: similarity of two codes against distance, 1 at distance 0 and "
-            f"{number(similar[self.shift], 2)} at the marked distance {self.shift}."
+            f"Left: sines and cosines of {self.length} positions, one row each, in {2 * len(self.frequencies)} "
+            f"columns, fast at the left, slow at the right. Right: similarity of two codes against distance, 1 at "
+            f"distance 0 and {number(similar[self.shift], 2)} at the marked distance {self.shift}."
         )
 
     def default_caption(self) -> str:

@@ -4,6 +4,7 @@ A drawing is SVG inside an `<img>`, the one carrier that JupyterLab, code hosts 
 a white card of its own, because nothing inside an `<img>` follows the theme of the page.
 """
 
+import math
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from IPython.display import display
 from course_lib.viz.display import Picture, check_text
 from course_lib.viz.style import palette
 
-__all__ = ["Drawing"]
+__all__ = ["Drawing", "tip"]
 
 INK = "#222222"
 FAINT = "#F3F3F3"
@@ -21,6 +22,12 @@ FONT = "Helvetica, Arial, 'DejaVu Sans', sans-serif"
 LEAST_TYPE = 15  # of 600: still nine pixels on a page that is 360 wide
 
 Point = tuple[float, float]
+
+
+def tip(at: Point, length: float, degrees: float) -> Point:
+    """Where the hand of a clock ends: its middle is `at`, and it has turned by so much from twelve."""
+    angle = math.radians(degrees)
+    return at[0] + length * math.sin(angle), at[1] - length * math.cos(angle)
 
 
 class Drawing:
@@ -113,6 +120,21 @@ class Drawing:
         path = f"M{start[0]:g} {start[1]:g} Q{middle[0]:g} {middle[1]:g} {end[0]:g} {end[1]:g}"
         self._add("path", d=path, fill="none", stroke=colour, stroke_width=round(width, 2))
         self._head(middle, end, colour, 5 + 1.2 * width)
+
+    def circle(self, at: Point, radius: float, *, colour: str = INK, width: float = 2, filled: bool = False) -> None:
+        """A circle around `at`; filled, a dot."""
+        x, y = at
+        self._add(
+            "circle", cx=x, cy=y, r=radius, fill=colour if filled else "#FFFFFF", stroke=colour, stroke_width=width
+        )
+
+    def arc(self, at: Point, radius: float, degrees: Point, *, colour: str = INK, width: float = 2) -> None:
+        """A part of a circle around `at`, between two angles; they run like a clock, from twelve."""
+        first, last = sorted(degrees)
+        ends = [tip(at, radius, angle) for angle in (first, last)]
+        bend = f"A{radius:g} {radius:g} 0 {int(last - first > 180)} 1"
+        path = f"M{ends[0][0]:.1f} {ends[0][1]:.1f} {bend} {ends[1][0]:.1f} {ends[1][1]:.1f}"
+        self._add("path", d=path, fill="none", stroke=colour, stroke_width=width)
 
     def stream(self, start: Point, end: Point) -> None:
         """The residual stream: one thick grey line."""

@@ -355,7 +355,8 @@ prove("a tied table of N(0, 1) repeats what it reads", again > 0.99)
 # ### 3.1 From ten letters to thirty
 #
 # Writing has to be in evaluation mode, or dropout changes each answer; `generate` takes care of that. And a learned
-# table ends: beyond it there is no position to add. Llama's rotary positions have no such end.
+# table ends: beyond it there is no position to add. Llama's rotary positions can be computed at any place, but a model
+# does not read well at distances it was never trained on (chapter 3, section 7).
 
 # %% id="gpt-trained-on"
 letter_gpt = train(letter_gpt, next_loss, 200, seed=1)  # some more, for something to read

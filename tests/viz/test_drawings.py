@@ -36,6 +36,18 @@ EVERY = {
     "tiles": drawings.score_tiles,
     "leak": drawings.leak_in_noise,
     "nan": drawings.spreading_nan,
+    "order": lambda: drawings.order_lost(["dog", "bites", "man"], [(2, 0), (1, 1), (0, 2)]),
+    "places": lambda: drawings.added_places(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(0, 1)] * 3),
+    "clock": lambda: drawings.clock_hand(60),
+    "rows of clocks": drawings.clock_rows,
+    "step": drawings.step_of_a_clock,
+    "table": drawings.learned_table,
+    "products": drawings.four_products,
+    "rotary": drawings.rotary_hands,
+    "layouts": drawings.rotary_layouts,
+    "slopes": drawings.alibi_slopes,
+    "buckets": lambda: drawings.relative_buckets((0, 1, 2, 3, 4, 6, 8, 12), 23),
+    "far keys": drawings.hidden_far_keys,
 }
 TAG = "{http://www.w3.org/2000/svg}"
 

@@ -8,7 +8,7 @@ from course_lib.exercises.tensors import normal
 
 
 def alibi_bias(slopes, T, S):
-    """(H,), int, int -> (H, T, S): minus slope times distance; the last query stands on the last key"""
+    """(H,), int, int -> (H, T, S): minus slope times distance, aligned at the end"""
     query = torch.arange(T)[:, None] + (S - T)  # (T, 1): where each query stands among the keys
     distance = (query - torch.arange(S)).abs()  # (T, 1) - (S,) -> (T, S)
     return -slopes[:, None, None] * distance  # (H, 1, 1) * (T, S) -> (H, T, S)

@@ -8,7 +8,7 @@ from course_lib.exercises.tensors import integers, normal, strided
 
 
 def apply_rotary(x, positions):
-    """(B, H, T, E), E even, integer positions (T,) -> (B, H, T, E) of the dtype of x; pairs are (i, i + E / 2)"""
+    """(B, H, T, E), E even, positions (T,) -> (B, H, T, E); pairs are (i, i + E / 2)"""
     E = x.size(-1)
     angle = positions[:, None] * 10000.0 ** (-torch.arange(0, E, 2) / E)  # (T, 1) * (E / 2,) -> (T, E / 2)
     first, second = x.chunk(2, dim=-1)  # (B, H, T, E) -> 2 times (B, H, T, E / 2)
@@ -130,7 +130,8 @@ EXERCISE = Exercise(
 `(T,)`. Component i forms a pair with component i + E/2, for i below E/2. Each pair (a, b) at position p is turned by
 the angle θ = p / 10000^(2i/E): a becomes a cos θ − b sin θ, and b becomes b cos θ + a sin θ. All heads turn alike.
 The result has the dtype of x, but the angles are computed in float32.""",
-    why="Llama and most language models after it turn queries and keys like this, and weights depend on the details.",
+    why="""Most open language models turn queries and keys, and their weights depend on the details. The pairs here are
+those of `transformers`; the paper and Meta's own code of Llama pair neighbours.""",
     difficulty=3,
     minutes=12,
     reference=apply_rotary,

@@ -8,14 +8,14 @@ from course_lib.exercises.tensors import mask
 
 
 def padded_positions(real):
-    """bool (B, T), True = a real token -> int64 (B, T): its place among the real tokens, 0 for padding"""
+    """bool (B, T) -> int64 (B, T): place among the real tokens, 0 for padding"""
     counted = real.cumsum(dim=-1) - 1  # (B, T): real tokens so far, without itself
     return counted.masked_fill(~real, 0)
 
 
 def _counts_columns():
     def padded_positions(real):
-        """bool (B, T), True = a real token -> int64 (B, T): its place among the real tokens, 0 for padding"""
+        """bool (B, T) -> int64 (B, T): place among the real tokens, 0 for padding"""
         B, T = real.shape
         return torch.arange(T).expand(B, T)
 

@@ -9,7 +9,7 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 
 
 def position_shift_matrix(shift, d_model):
-    """int, even width D -> float32 (D, D): the matrix M with M @ encoding(p) = encoding(p + shift) for every p"""
+    """int, even width D -> float32 (D, D): the matrix that moves every code by shift"""
     blocks = []
     for i in range(d_model // 2):
         angle = shift / 10000 ** (2 * i / d_model)
@@ -117,7 +117,7 @@ EXERCISE = Exercise(
     id="position_shift_matrix",
     title="A step forward is a rotation",
     what="""Write `position_shift_matrix(shift, d_model)`: the float32 matrix M of shape `(D, D)` such that
-M @ encoding(p) = encoding(p + shift) for **every** position p, where encoding is the table of the last exercise
+M @ encoding(p) = encoding(p + shift) for **every** position p, where encoding is the table of `sinusoidal_encoding`
 (sine and cosine side by side). It may not depend on p. `shift` is an integer of either sign; D is even.""",
     why="""The paper chose sinusoids because of this property. It is also the whole idea of rotary positions.""",
     difficulty=3,

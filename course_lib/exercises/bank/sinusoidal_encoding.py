@@ -9,7 +9,7 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 
 
 def sinusoidal_encoding(positions, d_model):
-    """Integer positions (T,), an even width D -> float32 (T, D): sine and cosine of each frequency side by side"""
+    """Integer positions (T,), even width D -> float32 (T, D): pairs of sine, cosine"""
     frequency = 10000.0 ** (-torch.arange(0, d_model, 2) / d_model)  # (D / 2,), radians a position
     angle = positions[:, None] * frequency  # (T, 1) * (D / 2,) -> (T, D / 2)
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # (T, D / 2, 2) -> (T, D)
