@@ -73,6 +73,12 @@ class Drawing:
         x, y = at
         self._add("text", words, x=x, y=y + 0.35 * size, fill=colour, font_size=size, text_anchor=anchor, **weight)
 
+    def upright(self, at: Point, words: str, *, size: float = 15, colour: str = INK) -> None:
+        """Write one line upwards from `at`, for columns that are narrower than their names."""
+        x, y = at
+        turn = f"rotate(-90 {x:g} {y:g})"
+        self._add("text", words, x=x, y=y + 0.35 * size, fill=colour, font_size=size, transform=turn)
+
     def box(
         self, at: Point, size: Point, words: str | Sequence[str] = (), *, colour: str = INK, filled: bool = False
     ) -> None:
@@ -100,6 +106,26 @@ class Drawing:
         for share in () if allowed else (0.3, 0.6):
             for a, b in ((-half, share * side - half), (half - share * side, half)):  # two lines, at both corners
                 self.line([(x + a, y + b), (x + b, y + a)], colour="#9A9A9A", width=1, arrow=False)
+
+    def numbers(
+        self,
+        corner: Point,
+        rows: Sequence[Sequence[str]],
+        *,
+        cell: Point = (44, 28),
+        colour: str = INK,
+        lit: Sequence[int] | None = None,
+    ) -> None:
+        """A tensor with its numbers: a grid with its upper left corner at `corner`; rows not `lit` are faint."""
+        width, height = cell
+        for i, row in enumerate(rows):
+            seen = lit is None or i in lit
+            for j, words in enumerate(row):
+                x, y = corner[0] + j * width, corner[1] + i * height
+                fill = "#FFFFFF" if seen else FAINT
+                self._add("rect", x=x, y=y, width=width, height=height, fill=fill, stroke=colour, stroke_width=1.5)
+                if words:
+                    self.text((x + width / 2, y + height / 2), words, size=15, colour=INK if seen else "#767676")
 
     def frame(self, corner: Point, size: Point, *, colour: str = palette.residual, dashed: bool = False) -> None:
         """A field that holds what belongs together; `corner` is its upper left one."""

@@ -11,6 +11,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
@@ -30,6 +32,7 @@ def attention_map(
     mask: Any = None,
     ax: Axes | None = None,
     title: str | None = None,
+    bar: bool = False,
 ) -> Axes:
     """Draw attention weights: a row per query, a column per key, white 0 to dark blue 1 whatever the data.
 
@@ -40,6 +43,7 @@ def attention_map(
         mask: boolean (T, S), True = may attend; the cells that may not are hatched.
         ax: where to draw; a figure of fitting size is made unless given.
         title: above the map.
+        bar: whether a colour bar stands beside it.
 
     Returns:
         The axes; its figure is `axes.figure`. Up to 10 rows and columns the cells show their numbers.
@@ -62,6 +66,51 @@ def attention_map(
     _name_axes(ax, row_names, column_names)
     ax.set_xlabel("key")
     ax.set_ylabel("query")
+    if title:
+        ax.set_title(title)
+    if bar:
+        colour_bar(ax.figure, ax)
+    return ax
+
+
+def colour_bar(fig: Any, axes: Any) -> None:
+    """Put the scale of weights, white 0 to dark blue 1, beside one map or several."""
+    scale = ScalarMappable(Normalize(0.0, 1.0), palette.sequential)
+    drawn = fig.colorbar(scale, ax=axes, fraction=0.05, aspect=14, pad=0.03, ticks=[0, 0.25, 0.5, 0.75, 1])
+    drawn.set_label("weight")
+    drawn.outline.set_visible(False)
+
+
+def reading_rows(
+    sentences: Sequence[Sequence[str]], weights: Sequence[Any], *, ax: Axes | None = None, title: str | None = None
+) -> Axes:
+    """Draw what one reader takes from each word of several sentences: a row a sentence, its words in the cells.
+
+    Args:
+        sentences: the words of each.
+        weights: for each sentence one number from 0 to 1 for each word.
+        ax: where to draw; a figure of fitting size is made unless given.
+        title: above the rows.
+
+    Raises:
+        ValueError: numbers that do not fit the words.
+    """
+    longest = max(map(len, sentences))
+    if ax is None:
+        with styled():
+            ax = plt.figure(figsize=(WIDEST, 0.75 + 0.36 * len(sentences))).subplots()
+    colours = plt.get_cmap(palette.sequential)
+    for row, (words, shares) in enumerate(zip(sentences, weights, strict=True)):
+        for column, (word, share) in enumerate(zip(words, np.asarray(shares, dtype=float), strict=True)):
+            colour = colours(share)
+            ax.add_patch(Rectangle((column, row), 1, 1, facecolor=colour, edgecolor="white", linewidth=1.5))
+            ax.text(
+                column + 0.5, row + 0.5, shorten(word), ha="center", va="center", fontsize=9, color=_ink(colour),
+                parse_math=False,
+            )  # fmt: skip
+    ax.set(xlim=(0, longest), ylim=(len(sentences), 0), xticks=[], yticks=[])
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
     if title:
         ax.set_title(title)
     return ax

@@ -778,8 +778,8 @@ print("the largest difference between two scores is", "below 0.0001" if gap < 1e
 # | [07 Variants](07_variants.ipynb) | What are BERT, GPT-2, T5, Llama and ViT? | all of them as settings of one block |
 # | [08 Scaling](08_scaling.ipynb) | What does it cost, and what does more buy? | counts, a roofline, a scaling law |
 #
-# **Two hours**, if you want the idea and no more: this page; then in chapter 01 sections 2 and 3 (the soft dictionary;
-# queries, keys and values) and section 5 (masks); in 02 section 2 (split, attend, merge); in 03 section 2 (sinusoids);
+# **Two hours**, if you want the idea and no more: this page; then in chapter 01 sections 1 and 4 (the soft dictionary,
+# queries, keys and values; masks); in 02 section 2 (split, attend, merge); in 03 section 2 (sinusoids);
 # in 04 section 2 (norms and residual connections); in 05 sections 1 to 3 and 8 (writing, no look ahead, teacher
 # forcing, choosing the next token). Do the first exercise of each section that has one.
 #

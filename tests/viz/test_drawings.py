@@ -5,11 +5,15 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
+import torch
 
 from course_lib.viz import drawings
 from course_lib.viz.drawing import LEAST_TYPE, Drawing
 
 WORDS = ["the", "queen", "near", "the", "boys", "paints", "herself"]
+FEATURES = ["female", "male", "action", "after near"]
+X = [(1, 0, 0, 0), (0, 1, 0, 1), (0, 0, 1, 0)]
+W_KEY = [(1, 0), (1, 0), (0, 1), (-0.7, 0)]
 EVERY = {
     "whole": drawings.whole_transformer,
     "here": lambda: drawings.whole_transformer(here=3),
@@ -49,6 +53,21 @@ EVERY = {
     "buckets": lambda: drawings.relative_buckets((0, 1, 2, 3, 4, 6, 8, 12), 23),
     "far keys": drawings.hidden_far_keys,
 }
+EVERY |= {  # of chapter 01
+    "one vector": drawings.one_vector,
+    "dot products": lambda: drawings.dot_products((2, 1), [(1, 2), (-1, 2), (-2, 0)]),
+    "dictionary": lambda: drawings.soft_dictionary("pony", (0.1, 0.9), WORDS[:2], [(1, 0), (0, 1)], [25, 160]),
+    "linear map": lambda: drawings.linear_map("king", FEATURES, X[1], W_KEY, "key"),
+    "linear maps": lambda: drawings.linear_maps(["queen", "king", "paints"], FEATURES, X, [W_KEY] * 3),
+    "path": lambda: drawings.attention_path(["queen", "king", "paints"], 2, X, [W_KEY] * 3),
+    "batch": drawings.batch_of_sentences,
+    "cross": lambda: drawings.self_and_cross(["she", "paints"], ["Anna", "malt", "ein", "Bild"]),
+    "masks": lambda: drawings.mask_grids(
+        [("square", WORDS, WORDS, torch.ones(7, 7).tril()), ("last row", WORDS[6:], WORDS, torch.ones(1, 7))],
+        caption="A caption.", cell=24,
+    ),
+    "shuffled": lambda: drawings.shuffled_words(["dog", "bites", "man"], [2, 1, 0]),
+}  # fmt: skip
 TAG = "{http://www.w3.org/2000/svg}"
 
 
@@ -76,6 +95,8 @@ def test_everything_lies_on_the_card_and_can_be_read(name):
     assert root.get("viewBox") == f"0 0 600 {drawing.height:g}"
     for text in root.iter(f"{TAG}text"):
         assert float(text.get("font-size")) >= LEAST_TYPE
+        if text.get("transform"):
+            continue  # it runs upwards; see below
         half = 0.3 * float(text.get("font-size")) * len(text.text)  # of a wide font
         x, anchor = float(text.get("x")), text.get("text-anchor")
         left = {"start": x, "middle": x - half, "end": x - 2 * half}[anchor]
@@ -103,9 +124,34 @@ def test_the_reader_is_shown_where_they_are():
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="weights: expected 7 numbers, one for each word, got 2"):
         drawings.sentence_arcs(WORDS, 0, [0.5, 0.5], caption="A caption.")
+    with pytest.raises(ValueError, match=r"mask: expected \(1, 7\) for the words, got \(2, 7\)"):
+        drawings.mask_grids([("one row", WORDS[:1], WORDS, torch.ones(2, 7))], caption="A caption.")
+    with pytest.raises(ValueError, match="reader: expected the last of three words, got 0 of 3"):
+        drawings.attention_path(["queen", "king", "paints"], 0, X, [W_KEY] * 3)
     with pytest.raises(ValueError, match="alt: expected at least 40 characters"):
         Drawing(100, alt="too short", caption="A caption.")
     with pytest.raises(ValueError, match="size: expected at least 15"):
         Drawing(100, alt="x" * 40, caption="A caption.").text((10, 10), "small", size=9)
     with pytest.raises(ValueError, match="letters: expected the last one, C, to have come before"):
         drawings.induction_steps("ABC")
+
+
+def test_the_numbers_of_a_drawing_are_those_of_attention():
+    queries = [[0, 2], [0, 2], [3, 0], [0, 0]]
+    values = [[1, 0], [0, 1], [0, 0], [0, 0]]
+    drawing = drawings.attention_path(["queen", "king", "paints"], 2, X, [queries, W_KEY, values])
+    q, k, v = (
+        torch.tensor(X, dtype=torch.float) @ torch.tensor(W, dtype=torch.float) for W in (queries, W_KEY, values)
+    )
+    (taken,) = torch.nn.functional.scaled_dot_product_attention(q[2:], k, v)
+    assert f"is ({taken[0]:.2f}, {taken[1]:.2f})." in drawing.alt
+    said = {text.text for text in read(drawing).iter(f"{TAG}text")}
+    assert {f"({taken[0]:.2f}, {taken[1]:.2f})", "2.12", "0.64", "0.17", "0.09"} <= said
+
+
+def test_a_line_that_runs_upwards_stays_on_the_card():
+    drawing = EVERY["masks"]()
+    upright = [text for text in read(drawing).iter(f"{TAG}text") if text.get("transform")]
+    assert {text.text for text in upright} == set(WORDS)
+    for text in upright:
+        assert float(text.get("y")) - 0.6 * float(text.get("font-size")) * len(text.text) >= 0

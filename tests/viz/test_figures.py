@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.masks import causal_mask
-from course_lib.viz import attention_map, attention_steps, palette, shape_badge
+from course_lib.viz import attention_map, attention_steps, palette, reading_rows, shape_badge
 from course_lib.viz.arrays import labels, mask_matrix, matrix, number
 from course_lib.viz.display import render
 from course_lib.viz.figures import arrow, softmax
@@ -207,3 +207,20 @@ def test_no_number_of_the_steps_leaves_its_cell(labels_):
     for ax in fig.axes:
         cell = ax.get_window_extent().width / 6
         assert all(box.width < cell for box in boxes(ax))
+
+
+def test_a_colour_bar_shows_the_scale_from_0_to_1():
+    ax = attention_map(weights(), bar=True)
+    (bar,) = [other for other in ax.figure.axes if other is not ax]
+    assert bar.get_ylabel() == "weight"
+    assert bar.get_ylim() == (0, 1)
+
+
+def test_reading_rows_write_each_word_on_the_colour_of_its_weight():
+    ax = reading_rows([["a", "queen", "paints"], ["kings", "paint"]], [[0.0, 1.0, 0.0], [0.5, 0.5]], title="read")
+    assert texts(ax) == ["a", "queen", "paints", "kings", "paint"]
+    colours = plt.get_cmap(palette.sequential)
+    assert [patch.get_facecolor() for patch in ax.patches] == [colours(share) for share in (0.0, 1.0, 0.0, 0.5, 0.5)]
+    assert [text.get_color() for text in ax.texts[:2]] == ["black", "white"]
+    with pytest.raises(ValueError, match="argument 2"):
+        reading_rows([["a", "b"]], [[1.0]])

@@ -11,7 +11,7 @@ from course_lib.exercises.tensors import normal, strided
 
 
 def batched_attention(query, key, value):
-    """(..., T, E), (..., S, E), (..., S, E') -> (..., T, E'): one sentence, a batch, or a batch with heads"""
+    """(..., T, E), (..., S, E), (..., S, E') -> (..., T, E')"""
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (..., T, S)
     weights = scores.softmax(dim=-1)  # (..., T, S)
     return weights @ value  # (..., T, E')
@@ -19,7 +19,7 @@ def batched_attention(query, key, value):
 
 def _counts_from_the_front():
     def batched_attention(query, key, value):
-        """(..., T, E), (..., S, E), (..., S, E') -> (..., T, E'): one sentence, a batch, or a batch with heads"""
+        """(..., T, E), (..., S, E), (..., S, E') -> (..., T, E')"""
         scores = query @ key.transpose(0, 1) / math.sqrt(query.size(1))  # (..., T, S)
         weights = scores.softmax(dim=1)  # (..., T, S)
         return weights @ value  # (..., T, E')

@@ -9,9 +9,9 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 
 
 def cross_attention_shapes(B, T, S, D, E, E_value):
-    """Sizes -> dict of shapes (tuples) with the keys "query", "key", "value", "weights" and "output"
+    """Sizes -> dict of shapes: "query", "key", "value", "weights" and "output"
 
-    Queries are projections of x (B, T, D); keys and values are projections of context (B, S, D).
+    Queries are projections of x (B, T, D); keys and values those of context (B, S, D).
     """
     return {
         "query": (B, T, E),

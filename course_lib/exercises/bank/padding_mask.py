@@ -10,7 +10,7 @@ from course_lib.exercises.tensors import integers, strided
 
 
 def padding_mask(tokens, pad_id):
-    """Integer tokens (B, S), the id of padding -> bool (B, 1, 1, S), True = may attend"""
+    """Tokens (B, S), the padding's id -> bool (B, 1, 1, S), True = may attend"""
     return (tokens != pad_id)[:, None, None, :]  # (B, S) -> (B, 1, 1, S)
 
 

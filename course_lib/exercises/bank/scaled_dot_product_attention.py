@@ -11,7 +11,7 @@ from course_lib.exercises.tensors import mask, normal, strided
 
 
 def attention(query, key, value, mask=None):
-    """(B, H, T, E), (B, H, S, E), (B, H, S, E'), bool broadcastable to (B, H, T, S) -> (B, H, T, E')"""
+    """(B, H, T, E), (B, H, S, E), (B, H, S, E'), bool (B, H, T, S) -> (B, H, T, E')"""
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (B, H, T, S)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))

@@ -11,7 +11,7 @@ from course_lib.exercises.tensors import normal, strided
 
 
 def soft_lookup(query, keys, values):
-    """(E,), (S, E), (S, E') -> (E',): the values, averaged by how well each key fits the query"""
+    """(E,), (S, E), (S, E') -> (E',): the values, averaged by how well keys fit"""
     scores = keys @ query  # (S, E) @ (E,) -> (S,)
     weights = scores.softmax(dim=0)  # (S,), sum to one
     return weights @ values  # (S,) @ (S, E') -> (E',)
