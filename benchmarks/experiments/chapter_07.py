@@ -53,7 +53,7 @@ def experts_hold(record: Claim) -> bool:
         "one large expert of eight": {"gate": "as published", "top_k": 1, "d_ff": 256, "balance": 0.01},
         "the same, its output times 8": {"gate": "times 8", "top_k": 1, "d_ff": 256, "balance": 0.01},
     },
-    rates=(2e-3, 4e-3),
+    rates=(1e-3, 2e-3, 4e-3),
     better="min loss",
     holds=experts_hold,
     sources=lambda: "".join(map(inspect.getsource, (variants.train, variants.gpt, variants.text_loss))),
@@ -153,7 +153,7 @@ def hide(batch: Tensor, V: int, generator: torch.Generator) -> tuple[Tensor, Ten
         "next letter, 15 in 100 asked": {"kind": "next", "share": 0.15},
         "hidden letter, 15 in 100 asked": {"kind": "hidden", "share": 0.15},
     },
-    rates=(3e-3, 1e-2),
+    rates=(1e-3, 3e-3, 1e-2),
     better="min loss",
     holds=asked_hold,
 )

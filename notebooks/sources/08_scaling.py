@@ -229,18 +229,18 @@ prove("Llama 2 70B took 8.4e23 operations", round(6 * 70e9 * 2e12 / 1e23, 1) == 
 prove("GPT-3 saw fewer than two tokens a parameter", 300e9 / 174.6e9 < 2)
 
 # %% [markdown] id="budgets-says"
-# > **You will read that** GPT-2 has 125 million parameters and saw 40 billion tokens; and that a 13 B model on 2 T
-# > tokens is near a named commercial one.
+# > **You will read that** GPT-2 has 125 million parameters and saw 40 billion tokens.
 #
-# *GPT-2: false.* It has 124.4 million; its publishers state 40 **giga-bytes of text**, about 10 billion tokens at four
-# bytes each, and never said how often it was read. *The comparison of abilities cannot be checked* from sizes and
-# tokens, for 13 B as for 70 B; those two numbers match the published models.
+# *False.* It has 124.4 million; its publishers state 40 **giga-bytes of text**, about 10 billion tokens at four bytes
+# each, and never said how often it was read.
+#
+# Of the models with 13 and 70 billion parameters the sizes and the tokens are published, and the operations follow from
+# them. How able a model is does not: that has to be measured on tasks.
 
 # %% [markdown] id="attention-memory"
 # ### 2.2 Quadratic, in what?
 #
-# > **You will read that** beyond 4096 tokens Flash or sparse attention is needed, and that Flash is an approximation.
-#
+# "Attention is quadratic" is said of its memory and of its time. Does a long text then force us to leave something out?
 # Count what the backward pass needs of one head, and compare outputs:
 
 
@@ -271,8 +271,8 @@ times = [scaling.count_flops(gpt2, 1, n)["scores and mixing"] for n in (4096, 81
 prove("its operations still grow with the square of the length", times[1] == 4 * times[0])
 
 # %% [markdown] id="attention-memory-says"
-# *False.* Flash kernels (Dao et al. 2022) compute exact attention: linear in memory, quadratic in time. No length
-# forces an approximation; time may.
+# The table is quadratic, and it is not needed: Flash kernels (Dao et al. 2022) compute exact attention, linear in memory
+# and quadratic in time. No length forces an approximation; time may.
 
 # %% [markdown] id="bytes"
 # ## 3 Bytes
