@@ -12,9 +12,9 @@ from course_lib.exercises.tensors import strided
 
 
 def combine_masks(*masks):
-    """Boolean masks that broadcast with each other, or None for "all may attend" -> one bool mask, or None
+    """Boolean masks, or None for "all may attend" -> one bool mask, or None
 
-    True = may attend. The result is None only if no mask was given or all of them are None.
+    True = may attend. The result is None only if no mask but None was given.
     """
     combined = None
     for mask in masks:

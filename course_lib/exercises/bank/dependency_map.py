@@ -13,7 +13,7 @@ from course_lib.exercises.tensors import normal
 
 
 def dependencies(layer, x):
-    """layer: (T, D) -> (T, E); x: (T, D). Returns bool (T, T): does output i depend on token j"""
+    """A function (T, D) -> (T, E), x (T, D) -> bool (T, T), rows are outputs"""
     before = layer(x)  # (T, E)
     columns = []
     for token in range(len(x)):
