@@ -6,6 +6,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class Experiment:
     holds: Callable[[Claim], bool]
     sources: Callable[[], str]
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Of the source of the function and of what it uses in its own file; comments do not count."""
         return hashlib.sha256((source_of(self.run) + self.sources()).encode()).hexdigest()[:16]
@@ -46,6 +47,9 @@ def experiment(
     sources: Callable[[], str] = str,
 ) -> Callable[[Callable[..., dict[str, float]]], Callable[..., dict[str, float]]]:
     """Register a function (seed, rate, **settings) -> measures as the experiment behind a claim, under its own name.
+
+    One that trains with `Run`, which catches signals, raises KeyboardInterrupt if `run.interrupted`: else the measures
+    of half a training would be recorded.
 
     Args:
         claim: one sentence that the record must support.

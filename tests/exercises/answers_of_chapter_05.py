@@ -50,7 +50,7 @@ def beams_by_last_token(scores, log_probabilities, n_beams):
 
 def beams_by_divmod_of_k(scores, log_probabilities, n_beams):
     best, flat = (scores.unsqueeze(-1) + log_probabilities).view(-1).topk(n_beams)
-    return best, flat % len(scores), flat // len(scores)
+    return best, flat // len(scores), flat % len(scores)
 
 
 WRONG_ANSWERS = [

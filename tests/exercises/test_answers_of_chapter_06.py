@@ -200,6 +200,14 @@ def resume_without_momentum(state, data, updates):
     return {"weight": weight, "momentum": momentum, "step": step, "position": position}
 
 
+def loss_with_a_share_too_large(logits, targets, smoothing, pad_id):
+    V = logits.size(-1)
+    wanted = F.one_hot(targets, V) * (1 - smoothing) + smoothing / (V - 1)
+    real = targets != pad_id
+    costs = -(wanted * logits.log_softmax(-1)).sum(-1)
+    return costs[real].sum() / max(int(real.sum()), 1), int(real.sum())
+
+
 @pytest.mark.parametrize(
     ("exercise_id", "function", "name"),
     [
@@ -218,6 +226,7 @@ def resume_without_momentum(state, data, updates):
         ("bucket_batches", bucket_without_the_last, "last-batch-lost"),
         ("resume_state", resume_without_momentum, "momentum-lost"),
         ("label_smoothed_loss", loss_over_the_wrong_tokens, "spread-over-the-others"),
+        ("label_smoothed_loss", loss_with_a_share_too_large, "spread-divided-by-one-less"),
     ],
 )
 def test_a_wrong_answer_gets_its_name_or_none(exercise_id, function, name):

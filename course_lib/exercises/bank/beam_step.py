@@ -40,8 +40,8 @@ def _model(total="sum", compete="all", index="rows", rank="best", outputs="as-as
         else:
             best, flat = candidates.flatten().topk(wanted, largest=rank == "best")
         parents, tokens = flat // V, flat % V
-        if index == "columns":
-            parents, tokens = flat % K, flat // K
+        if index == "texts":
+            parents, tokens = flat // K, flat % K
         elif index == "flat":
             tokens = flat.clone()
         if outputs == "exchanged":
@@ -179,7 +179,7 @@ continuations are kept, and die when none is.""",
         ),
         Misconception(
             name="divided-by-the-wrong-size",
-            knobs={"index": "columns"},
+            knobs={"index": "texts"},
             statement="takes the flat index apart with K in place of V",
             question="In the flattened (K, V), how far apart are two neighbouring rows?",
         ),

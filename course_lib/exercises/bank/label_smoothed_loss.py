@@ -42,6 +42,8 @@ def _model(
             others = logp.mean(-1) if mean == "log" else logp.exp().mean(-1).log()
         if spread == "others":  # the right token gets nothing of what is spread
             others = (others * V - right) / (V - 1)
+        elif spread == "one-less":  # all tokens share, divided by the number of the wrong ones
+            others = others * V / (V - 1)
         elif spread == "sum":
             others = others * V
         epsilon = smoothing if smooth else 0.0
@@ -157,6 +159,12 @@ the whole batch, or 0 if there are none; and how many they are.""",
             knobs={"spread": "others"},
             statement="spreads the smoothing over the wrong tokens only",
             question="Over how many tokens is the smoothing spread, and is the right one among them?",
+        ),
+        Misconception(
+            name="spread-divided-by-one-less",
+            knobs={"spread": "one-less"},
+            statement="gives every token, the right one too, its share of V - 1 parts",
+            question="What do the entries of your wanted distribution sum to?",
         ),
         Misconception(
             name="spread-is-a-sum",

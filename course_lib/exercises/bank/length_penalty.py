@@ -47,5 +47,6 @@ decides how much of that is taken back.""",
         "alpha = math.log(5.6 / 4.0) / math.log(____)",
     ),
     explanation="""-5.6 / 8^α = -4.0 / 4^α means 2^α = 1.4, so α = ln 1.4 / ln 2 = 0.485. Scores are negative: dividing
-by more brings them closer to zero, so a larger α favours the longer text.""",
+by more brings them closer to zero, so a larger α favours the longer text. (The α = 0.6 of the 2017 paper belongs to
+another form, ((5 + length) / 6)^α of Wu et al. 2016.)""",
 )

@@ -15,7 +15,7 @@ will the next cells show?""",
     right="b",
     choices={
         "a": "The gradient that arrives at the input is almost zero.",
-        "b": "All eleven tokens come out as nearly the same vector, and the gradient has its usual size.",
+        "b": "All eleven tokens come out as nearly the same vector, and the gradient at the input has its usual size.",
         "c": "The outputs grow from layer to layer until they overflow.",
         "d": "Nothing unusual: norms alone keep tokens and gradients in order.",
     },
@@ -43,6 +43,8 @@ will the next cells show?""",
     ),
     explanation="""Each fresh attention layer gives every token nearly the same average. With a residual connection a
 token keeps itself and adds the average; without one only the average is left, and after a few layers all tokens point
-the same way. The norms keep both vectors and gradients at their usual size, so nothing vanishes except the
-differences. (Dong et al. 2021 prove that pure attention loses rank doubly exponentially with depth.)""",
+the same way. The norms keep the vectors, and the gradient that reaches the input, at their usual size. What vanishes
+are the differences, and with them the gradients of the queries' and keys' weights: where all tokens are alike, it
+makes no difference which one is looked at. (Dong et al. 2021 prove that pure attention loses rank doubly exponentially
+with depth; Noci et al. 2022 show what that does to the gradients.)""",
 )

@@ -43,6 +43,11 @@ larger is the share without sorting?""",
             "By what is a share of all ids divided: by the real ones, or by all?",
         ),
         WrongAnswer(24.0, "a number of ids", "Which share of the batches is that?"),
+        WrongAnswer(
+            _share(LENGTHS) / _share(sorted(LENGTHS)),
+            "how many times as large the share is",
+            "And how much is one share minus the other?",
+        ),
     ],
     hints=(
         "How many ids does a batch of three rows take, the longest of which has 17?",

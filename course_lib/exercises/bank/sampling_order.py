@@ -140,8 +140,8 @@ EXERCISE = Exercise(
 temperature 2 and `p` = 0.9 and got texts far more cautious than expected. The sampler must draw from the fewest tokens
 that have probability `p` together **at the temperature asked for**, in proportion to their probabilities there. Find
 what is wrong and repair it.""",
-    why="""The two steps exchanged are both legal Python and both give a distribution. Only the order that libraries
-agree on makes settings mean the same everywhere.""",
+    why="""The two steps exchanged are both legal Python and both give a distribution. Libraries do not agree on the
+order: `transformers` and vLLM heat first, llama.cpp last. Whoever moves settings from one to another must know it.""",
     difficulty=2,
     minutes=6,
     reference=next_token_probabilities,
