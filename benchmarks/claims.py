@@ -114,7 +114,9 @@ def main() -> None:
             record = complete(experiment)
             print(record, "" if experiment.holds(record) else "\nThe record does not support the claim.", sep="\n")
     if options.table:
-        write_atomic(RESULTS / "claims.md", page([claim(name) for name in sorted(experiments)]))
+        there = sorted(name for name in experiments if (CLAIMS / f"{name}.json").is_file())
+        print("not run yet:", *(sorted(set(experiments) - set(there)) or ["none"]))
+        write_atomic(RESULTS / "claims.md", page([claim(name) for name in there]))
 
 
 if __name__ == "__main__":
