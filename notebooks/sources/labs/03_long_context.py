@@ -1,0 +1,992 @@
+# %% [markdown] id="title"
+# # Lab: how can a model read further than it was trained?
+#
+# A model is trained on pieces of a certain length, because longer ones cost more. Then somebody gives it a whole book.
+# What happens at the first place that it has never seen, and what can be done about it without training it again from
+# the beginning? This lab takes the rotary positions of [chapter 3](../03_positional_encoding.ipynb), makes them fail,
+# finds out why, and then builds the four repairs that you meet in the settings of published models: interpolation, a
+# larger base, YaRN, and layers with a window. It takes about an hour and a half.
+
+# %% id="setup" tags=["hide-input"]
+# Imports, and settings so that the numbers come out nearly the same in every run
+import math
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import torch
+import torch.nn.functional as F
+
+from course_lib import exercises as ex
+from course_lib.attention import record_weights
+from course_lib.config import TransformerConfig
+from course_lib.data.notes import SYMBOLS, echoes_in_text, notes_in_text, spelled
+from course_lib.positions import RotaryEmbedding, frequencies
+from course_lib.records import claim
+from course_lib.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
+from course_lib.testing import prove
+from course_lib.transformer import LanguageModel
+from course_lib.viz import drawings, palette, show
+
+torch.set_num_threads(1)
+SERIES = palette.series
+
+# %% [markdown] id="longer"
+# ## 1 A text longer than any before
+#
+# We need a task in which it matters what stands far away. Real text has few such places, so we put some in. In a piece
+# of English some letters are replaced by digits, the **notes**, and some by question marks. At a question mark the
+# model has to say the latest note before it. Everywhere else it has to continue the text, letter by letter, as usual.
+
+# %% id="notes-drawn" tags=["hide-input"]
+# Drawing: two notes and a question
+drawings.notes_and_question("the 4 list is in 7 of a?").show()
+
+# %% [markdown] id="notes-text"
+# So one model does two things at once. To continue a text, the near letters are nearly all it needs. To answer a
+# question, it may have to go back a hundred places, and it must know which of several digits is the *nearest* one. Here
+# is a piece as the model sees it; the sign ^ marks the start.
+
+# %% id="notes-shown"
+piece = notes_in_text(1, 64, generator=torch.Generator().manual_seed(4))
+print(repr(spelled(piece.tokens[0])))
+print("answers:", spelled(piece.targets[piece.asked]))
+
+# %% [markdown] id="model-text"
+# The model is small: two layers, four heads, and a head is 16 numbers wide. Its positions are **rotary**. To recall
+# [chapter 3](../03_positional_encoding.ipynb): the 16 numbers of a query or key form 8 pairs; each pair is turned like
+# the hand of a clock by an angle that grows with the place; and so the product of a query and a key depends on how far
+# apart they stand, not on where.
+
+
+# %% id="model"
+def small_model(**switches):
+    torch.manual_seed(0)
+    sizes = {"d_model": 64, "n_heads": 4, "d_ff": 128, "n_encoder_layers": 0}
+    sizes |= {"n_decoder_layers": 2, "vocab_size": len(SYMBOLS), "dropout": 0.0}
+    kinds = {"norm_place": "pre", "positions": "rotary"}
+    return LanguageModel(TransformerConfig(**{**sizes, **kinds, **switches}))
+
+
+# %% [markdown] id="fit-text"
+# Training is the loop that you know from the overview. Text and answers have equal weight in the loss. The learning
+# rate rises over the first 20 steps and then falls.
+
+
+# %% id="fit"
+def fit(model, draw, steps, rate, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
+    for step in range(steps):
+        drawn = draw(generator)
+        scores = model(drawn.tokens).mT  # (B, V, T)
+        losses = F.cross_entropy(scores, drawn.targets, reduction="none")  # (B, T)
+        loss = losses[~drawn.asked].mean() + losses[drawn.asked].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        now = rate * min(1.0, (step + 1) / 20) * (1 - 0.9 * step / steps)
+        optimizer.param_groups[0]["lr"] = now
+        optimizer.step()
+    return model.eval()
+
+
+# %% [markdown] id="train-text"
+# All its texts have 64 places. So no query in training ever stood more than 63 places after its key.
+
+
+# %% id="train"
+def short_pieces(generator):
+    return notes_in_text(16, 64, questions=4, generator=generator)
+
+
+model = fit(small_model().train(), short_pieces, steps=400, rate=4e-3)
+
+# %% id="measure" tags=["hide-input"]
+# Measure: loss at each place of 256, and the share of right answers by how far back the note stands
+FAR = ((1, 32), (32, 64), (64, 128), (128, 256))
+
+
+@torch.no_grad()
+def read(model, n_examples=100, length=256):
+    drawn = notes_in_text(n_examples, length, questions=12, split="test", generator=torch.Generator().manual_seed(9))
+    scores = model(drawn.tokens)
+    losses = F.cross_entropy(scores.mT, drawn.targets, reduction="none")
+    text = torch.stack([losses[:, t][~drawn.asked[:, t]].mean() for t in range(1, length)])  # (T - 1,)
+    right = (scores.argmax(-1) == drawn.targets).float()
+    notes = [right[(drawn.back >= a) & (drawn.back < b)].mean().item() for a, b in FAR]
+    return text, notes, right[drawn.back >= 64].mean().item()
+
+
+def said(name, result):
+    text, notes, _ = result
+    print(f"{name:24}{text[16:63].mean():8.2f}{text[63:].mean():8.2f}   " + "".join(f"{share:8.2f}" for share in notes))
+
+
+def head():
+    print(f"{'':24}{'text, loss':>12}{'':7}{'notes, share of right answers, by distance':>42}")
+    print(f"{'':24}{'16-63':>8}{'64-255':>8}   " + "".join(f"{f'{a}-{b - 1}':>8}" for a, b in FAR))
+
+
+# %% [markdown] id="beyond-text"
+# Now we give it 256 places, four times as many, from a part of the text that was kept back.
+#
+# **Predict.** What happens to the loss on the text from place 64 on: does it go on falling because more has been read,
+# stay as it was, or rise? And are notes that stand more than 63 places back found? Write it down.
+
+# %% id="beyond-guess"
+ex.predict("beyond_64", "")
+
+# %% id="beyond" tags=["hide-input", "picture:30"]
+# Figure: loss by place, answers by distance
+plain = read(model)
+fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.9), width_ratios=(3, 2))
+axes[0].plot(torch.arange(8, 248), plain[0].unfold(0, 16, 1).mean(-1)[:240])
+axes[0].axvspan(0, 64, color="#EDEDED", zorder=0)
+axes[0].text(32, axes[0].get_ylim()[1], "trained", ha="center", va="top", color="#555555")
+axes[0].set(title="Text", xlabel="place", ylabel="loss", xlim=(0, 256))
+axes[1].bar(range(4), plain[1], color=[SERIES[0], SERIES[0], SERIES[1], SERIES[1]])
+axes[1].set(title="Notes", xlabel="places back", ylabel="right answers", ylim=(0, 1.05))
+axes[1].set_xticks(range(4), [f"{a}–{b - 1}" for a, b in FAR])
+show(
+    fig,
+    alt="Left: the loss on the text by place, from 0 to 256; within the trained 64 places it falls, beyond them it is "
+    "higher. Right: the share of right answers by distance of the note: high for near notes, low for notes 64 and more "
+    "places back.",
+    caption="Within the trained length the loss falls. Beyond it the loss is higher again, and most notes that stand "
+    "further back than any in training are missed.",
+)
+
+# %% [markdown] id="beyond-read"
+# Nothing broke loudly. There is no error, as there would be with a table of learned positions. The model reads on, and
+# is simply worse, in places where it has *more* to go by than before. (Questions that it does get right far out are
+# partly luck: one digit in ten is right by chance, and older digits may happen to be equal.)
+#
+# What exactly fails? Here is a control. We let each query see only the latest 64 keys, so that no distance is new. The
+# weights stay as they are.
+
+
+# %% id="changed"
+def changed(model, **switches):
+    """The same weights in a model with other switches."""
+    other = LanguageModel(replace(model.config, **switches))
+    other.load_state_dict(model.state_dict())
+    return other.eval()
+
+
+# %% id="window-control" tags=["atol:0.12"]
+windowed = read(changed(model, window=64))
+head()
+said("as trained", plain)
+said("far keys hidden", windowed)
+
+# %% [markdown] id="window-read"
+# The text is repaired, by nothing but hiding. So it is the far keys that disturb: the model looks at them, and what it
+# sees there is wrong. But the window is no answer to our question. A note that stands outside it cannot be found by any
+# model. (Two layers with windows of 64 could hand something on over 126 places; this one was never asked to.)
+#
+# This tells us how to judge what follows. **A loss on text alone proves little**, because a window repairs it. A model
+# reads further only if it also *finds* what stands far away.
+
+# %% [markdown] id="clocks"
+# ## 2 Why: the slow clocks
+#
+# Pair $i$ turns by the angle $m\,\theta_i$ at place $m$. Here $d$ is the width of a head, 16, and $b$ is called the
+# *base*, 10000:
+#
+# $$\theta_i = b^{-2i/d}, \qquad i = 0, 1, \ldots, d/2 - 1$$
+#
+# By hand, for 64 places, so that the largest distance is 63. Pair 0 turns by one radian for each place: 63 radians are
+# ten full turns, so it has met every angle many times. Pair 4 turns by 0.01 radian: after 63 places its hand stands at
+# 0.63 radian, which is 36 degrees, a tenth of a turn. All other angles of this clock are unknown to the model. In a
+# text of 256 places its hand goes on to 146 degrees.
+
+# %% id="clocks-drawn" tags=["hide-input"]
+# Drawing: the eight clocks of a head, with what they have met and what is new
+drawings.clock_arcs(frequencies(16).tolist(), 64, 256).show()
+
+# %% id="turns"
+speed = frequencies(16)  # (8,) radians for each place
+turns = 63 * speed / (2 * math.pi)  # within the trained length
+print("full turns in training:", [round(number, 3) for number in turns.tolist()])
+print("pairs that never went round once:", int((turns < 1).sum()), "of 8")
+
+# %% id="turns-proof" tags=["hide-input"]
+# Check: the angles said above
+prove("pair 4 reaches 36 degrees in training", round(math.degrees(63 * 0.01)) == 36)
+prove("pair 4 goes on to 146 degrees", round(math.degrees(255 * 0.01)) == 146)
+prove("pair 0 goes round ten times", int(63 / (2 * math.pi)) == 10)
+
+# %% [markdown] id="fit-why"
+# Is a new angle so bad? A cosine is a smooth curve, so one might hope that it goes on sensibly. Look at what a score is
+# made of. With query and key fixed, it depends on the distance $n$ alone, as a sum of one wave for each pair:
+#
+# $$s(n) = \sum_i a_i \cos(n\,\theta_i) + c_i \sin(n\,\theta_i)$$
+#
+# Training chooses the numbers $a_i$ and $c_i$ so that $s(n)$ is right for the distances that occur. Nobody looks at the
+# others. The next cell does the same without a model: it chooses them so that the sum comes near 64 random numbers, at
+# the distances 0 to 63, and then draws the curve beyond. Chen et al. (2023, figure 2) made this experiment.
+
+# %% id="fit-drawn" tags=["hide-input", "picture:30"]
+# Figure: a sum of waves fitted to 64 distances, between them and beyond them
+waves = frequencies(64).double()
+
+
+def sums(distance):
+    return torch.cat([(distance[:, None] * waves).cos(), (distance[:, None] * waves).sin()], dim=1)
+
+
+wanted = torch.randn(64, generator=torch.Generator().manual_seed(1)).double().clamp(-2, 2) / 2
+inside = sums(torch.arange(64).double())
+weights = torch.linalg.solve(inside.T @ inside + 1e-3 * torch.eye(64).double(), inside.T @ wanted)
+fine = torch.arange(0, 256, 0.25).double()
+curve = sums(fine) @ weights
+fig, ax = plt.subplots(figsize=(6.8, 2.8))
+ax.axvspan(0, 63, color="#EDEDED", zorder=0)
+ax.plot(fine, curve, linewidth=1.2)
+ax.scatter(torch.arange(64), wanted, s=8, color=SERIES[1], zorder=3)
+ax.set(xlabel="distance", ylabel="sum of 32 waves", xlim=(0, 256))
+show(
+    fig,
+    alt="A curve over distances 0 to 256. In the shaded part, up to 63, it runs calmly among random dots between -1 and "
+    "1. Beyond 63 it swings to more than ten.",
+    caption="Between the 64 distances (dots) the curve stays small. Beyond them it swings to more than ten times that "
+    "size: where nothing was asked of it, a sum of waves may do anything.",
+)
+between, outside = curve[fine < 63].abs().max().item(), curve[fine >= 64].abs().max().item()
+prove("between the fitted distances the curve stays below 1, beyond them it exceeds 10", between < 1 and outside > 10)
+
+# %% [markdown] id="fit-read"
+# One sees two things here. Beyond the last distance the curve leaves all measure. But *between* the distances, at 10.5
+# or 37.25, it is as calm as at them. This is the key to what follows: **the model cannot be trusted with larger angles
+# than it has met, but it can be trusted with angles in between.**
+#
+# ## 3 Position interpolation: squeeze the places
+#
+# So let us not give it larger angles. Four times as many places? Then we number them in quarters: 0, ¼, ½, ¾, 1, …, and
+# the last of 256 stands at 63¾. This is **position interpolation** (Chen et al. 2023).
+
+# %% id="squeezed-drawn" tags=["hide-input"]
+# Drawing: the trained places, a longer text, and the longer text squeezed
+drawings.squeezed_places(64, 4).show()
+
+# %% [markdown] id="squeezed-text"
+# By hand: a word at place 200 is turned as one at place 50 was. Two words that stand 100 places apart look as if they
+# stood 25 apart, and that has occurred in training. The price is on the other side. Two neighbours, one place apart,
+# now differ by ¼ of a place. The fastest hand, which used to move by 57 degrees from one letter to the next, now moves
+# by 14.
+#
+# As a formula, with $L$ the trained length and $L'$ the longer one, and $f$ whatever turns a vector $x$ at place $m$:
+#
+# $$f'(x, m) = f\left(x,\; m\,\frac{L}{L'}\right)$$
+#
+# An angle is place times speed, so one may as well leave the places and divide all speeds by four. That is how it is
+# written in practice, and one line is enough:
+
+
+# %% id="interpolate"
+def interpolated(speed, factor):
+    return speed / factor
+
+
+theirs = RotaryEmbedding(16, scaling=LinearScaling(4.0)).values
+ours = interpolated(speed, 4.0)
+prove("this is course_lib's linear scaling", torch.equal(ours, theirs))
+
+# %% [markdown] id="interpolate-question"
+# **Predict.** We put these speeds into our trained model, without any training, and read 256 places. What becomes of
+# the text *within* the first 64 places, which was fine before? And of the far notes?
+
+# %% id="interpolate-guess"
+ex.predict("after_squeezing", "")
+
+# %% id="interpolate-measured" tags=["atol:0.15"]
+squeezed = changed(model, rotary_scaling=LinearScaling(4.0))
+head()
+said("as trained", plain)
+said("interpolated", read(squeezed))
+
+# %% [markdown] id="interpolate-read"
+# The far notes are found, which is astonishing for a model that has never seen such a distance. But the text has
+# suffered everywhere, even where nothing was wrong. The next figure shows why. If query and key are all ones, the score
+# is the sum of the cosines. It used to fall steeply from one letter to the next, and that is how a head tells the last
+# letter from the one before. Squeezed, neighbours look nearly alike.
+
+# %% id="near-drawn" tags=["hide-input", "picture:30"]
+# Figure: the score of two vectors of ones by their distance, before and after
+fig, ax = plt.subplots(figsize=(6.4, 2.7))
+distance = torch.arange(0, 13)
+for name, scaling, color in (("as trained", None, SERIES[0]), ("squeezed 4 times", LinearScaling(4.0), SERIES[1])):
+    values = RotaryEmbedding(16, scaling=scaling).values
+    score = (distance[:, None] * values).cos().mean(1)
+    ax.plot(distance, score, marker="o", color=color)
+    ax.text(12.2, score[-1], name, color=color, va="center")
+ax.set(xlabel="distance between two letters", ylabel="mean cosine", xlim=(-0.3, 16), xticks=range(0, 13, 2))
+show(
+    fig,
+    alt="Two curves of the mean cosine by distance from 0 to 12. As trained it drops from 1 to about 0.93 at distance 1 "
+    "and to 0.8 at 2. Squeezed four times it falls a quarter as fast and is still above 0.9 at distance 4.",
+    caption="What distance 1 used to look like is now distance 4. A head that reads “the letter before” reads a blur of "
+    "several letters.",
+)
+
+# %% [markdown] id="tune-text"
+# ### A short training
+#
+# The model has to get used to the new distances, but it need not learn to read again. Chen et al. took models of 7 to
+# 65 billion parameters from 2,048 to 32,768 places and needed at most 1,000 steps for it. We take 40 steps, on texts of
+# 256 places; the first training took 400.
+#
+# A control belongs to it. Perhaps 40 steps on long texts would repair *any* model, and the squeezing is not needed at
+# all? So the unchanged model gets the same 40 steps.
+
+
+# %% id="tune"
+def long_pieces(generator):
+    return notes_in_text(4, 256, questions=12, generator=generator)
+
+
+def tuned(scaling):
+    start = changed(model, rotary_scaling=scaling).train()
+    return fit(start, long_pieces, steps=40, rate=3e-3, seed=100)
+
+
+# %% id="tuned" tags=["atol:0.2"]
+head()
+said("40 steps, as it was", read(tuned(None)))
+said("40 steps, interpolated", read(tuned(LinearScaling(4.0))))
+
+# %% [markdown] id="tuned-read"
+# Both read the text about equally well now, and the interpolated model has not quite come back to what it was within the
+# first 64 places; 40 steps are few. But the far notes are found by the interpolated model alone. One run proves little;
+# section 5 shows five.
+#
+# ## 4 A larger base: slow the slow clocks, leave the fast
+#
+# Interpolation slows all clocks alike. But which of them had a problem? The fast ones have gone round many times. They
+# know all their angles, and they are the ones that tell neighbours apart. Only the slow ones meet something new. So it
+# would be better to slow the slow clocks and to leave the fast ones alone.
+#
+# There is a way to do that with a single number. All speeds come from the base: $\theta_i = b^{-2i/d}$. A larger base
+# leaves pair 0 as it is, since anything to the power 0 is 1, and slows each following pair more. How large must the new
+# base $b'$ be, so that the *last* pair, $i = d/2 - 1$, turns $s$ times slower? Its exponent is $2i/d = (d-2)/d$, so
+#
+# $$b'^{-(d-2)/d} = \frac{1}{s}\, b^{-(d-2)/d} \quad\Longrightarrow\quad b' = b \cdot s^{\,d/(d-2)}$$
+#
+# By hand, for our heads: $d = 16$, $s = 4$, so $b' = 10000 \cdot 4^{16/14}$, which is about 48,760. An anonymous user,
+# bloc97, proposed this on a forum in 2023 under the name *NTK-aware* scaling, after a theory about which frequencies a
+# network learns easily (the neural tangent kernel); the paper on YaRN (Peng et al. 2023, section 3.1) writes it down.
+
+# %% id="base-proof" tags=["hide-input"]
+# Check: the number said above, and that the library does the same
+prove("the base by hand is about 48,760", abs(10000 * 4 ** (16 / 14) - 48760) < 5)
+slower = RotaryEmbedding(16, scaling=NTKScaling(4.0)).values
+prove("a larger base is NTK scaling", torch.allclose(slower, frequencies(16, 10000 * 4 ** (16 / 14)), rtol=1e-5))
+
+# %% exercise="ntk_base"
+
+
+# %% [markdown] id="base-middle"
+# Now see what the formula does to the pairs in the middle. Pair $i$ becomes $s^{2i/(d-2)}$ times slower. So pair 4 of
+# our heads becomes $4^{8/14} = 2.2$ times slower, but its text is four times as long. Its hand still goes 1.8 times as
+# far as it ever went in training. Only the last pair, which was squeezed by four, stays where it knows its way.
+#
+# That is why in practice one takes a larger factor than one needs, such as 8 for a text four times as long, or simply a
+# very large base. Code Llama took 1,000,000 in place of 10,000 and trained on with it (Rozière et al. 2023).
+
+# %% id="base-measured" tags=["atol:0.15"]
+prove("pair 4 becomes 2.2 times slower", round(4 ** (8 / 14), 1) == 2.2)
+head()
+said("interpolated", read(squeezed))
+for factor in (4.0, 8.0):
+    slower = changed(model, rotary_scaling=NTKScaling(factor))
+    said(f"larger base, factor {factor:g}", read(slower))
+
+# %% [markdown] id="base-read"
+# The text is much better than after interpolation, and without a single step of training. With the factor 4 the far
+# notes are found less reliably, for the reason above; the larger factor helps.
+#
+# ## 5 YaRN: clock by clock
+#
+# A single number cannot say exactly what we want. What do we want? Let us ask the model. We keep the first $k$ pairs as
+# they are and squeeze the others by four, for every $k$: at $k = 0$ all are squeezed, which is interpolation; at $k =
+# 8$ none is.
+
+# %% id="sweep" tags=["hide-input", "picture:40"]
+# Figure: text and notes when the first k pairs are kept and the others squeezed
+near, far, found = [], [], []
+for k in range(9):
+
+    def some(values, k=k):
+        return torch.where(torch.arange(8) < k, values, values / 4)
+
+    text, _, notes = read(changed(model, rotary_scaling=some), n_examples=60)
+    near.append(text[16:63].mean())
+    far.append(text[63:].mean())
+    found.append(notes)
+fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.8))
+axes[0].plot(near, marker="o", color=SERIES[4])
+axes[0].plot(far, marker="o", color=SERIES[0])
+axes[0].text(0.2, near[0] - 0.03, "places 16–63", color=SERIES[4], va="top")
+axes[0].text(7.9, far[8] + 0.015, "places 64–255", color=SERIES[0], ha="right", va="bottom")
+axes[0].set(title="Text", xlabel="pairs kept, from the fastest", ylabel="loss")
+axes[1].plot(found, marker="o", color=SERIES[2])
+axes[1].set(title="Notes 64 and more places back", xlabel="pairs kept, from the fastest", ylim=(0, 1.05))
+show(
+    fig,
+    alt="Left: the loss on the text as the fastest k of eight pairs are kept. It falls as the first pairs are kept. "
+    "Right: the share of far notes found, near 1 while few pairs are kept, and falling once slow pairs are kept too.",
+    caption="The text needs the fastest pairs as they were. The far notes need the slow pairs squeezed. In the middle "
+    "there is a place where both are content.",
+)
+
+# %% [markdown] id="sweep-read"
+# So there is a border, and it lies about where section 2 would put it: at the clocks that went round about once in
+# training. YaRN (“yet another RoPE extension”, Peng et al. 2023) draws it by that number. For pair $i$ let
+#
+# $$r_i = \frac{L\,\theta_i}{2\pi}$$
+#
+# be the number of turns within the trained length $L$. Pairs with many turns are kept, pairs with less than one turn
+# are squeezed by $s$, and between them there is a ramp: $\gamma$ goes from 0 to 1.
+#
+# $$\theta_i' = (1 - \gamma)\,\frac{\theta_i}{s} + \gamma\,\theta_i$$
+#
+# Llama 3.1 uses just this rule, with 1 and 4 turns as its two borders and $\gamma$ a straight line between them (Dubey
+# et al. 2024, and the published code). Here it is:
+
+
+# %% id="by-parts"
+def by_parts(speed, factor, length, few=1.0, many=4.0):
+    turns = length * speed / (2 * math.pi)
+    keep = ((turns - few) / (many - few)).clamp(0, 1)  # 0: squeeze, 1: keep
+    return (1 - keep) * speed / factor + keep * speed
+
+
+# %% [markdown] id="yarn-text"
+# YaRN's borders are 1 and 32 turns, which fits a model that was trained on thousands of places; ours turns ten times at
+# most, so we take 1 and 4 for it, too. In YaRN's published code the ramp is straight in the *number of the pair* and
+# not in the turns, with its ends rounded to whole pairs. (The text of the paper has the other form. Models are run with
+# the code.)
+
+
+# %% id="yarn"
+def yarn(speed, factor, length, few=1.0, many=32.0, base=10000.0):
+    n_pairs = len(speed)
+
+    def pair_with(turns):  # the pair that turns so often, as a number with a fraction
+        return n_pairs * math.log(length / (2 * math.pi * turns)) / math.log(base)
+
+    first, last = math.floor(pair_with(many)), math.ceil(pair_with(few))
+    first, last = max(first, 0), min(last, 2 * n_pairs - 1)
+    ramp = ((torch.arange(n_pairs) - first) / (last - first)).clamp(0, 1)
+    return ramp * speed / factor + (1 - ramp) * speed
+
+
+# %% [markdown] id="temperature-text"
+# YaRN changes one more thing. In a longer text each query compares itself with more keys, and a softmax over more keys
+# gives less to each. By hand: one key has the score 3, all others the score 0. Among 64 keys it gets
+# $e^3 / (e^3 + 63) = 0.24$ of the weight, among 256 only 0.07. To keep the softmax sharp, all scores are multiplied by
+# a number a little above one. YaRN multiplies queries and keys by
+#
+# $$t = 0.1 \ln s + 1$$
+#
+# each, so the scores by $t^2$. For $s = 4$ that is 1.14 and 1.30, and the key above gets 0.16. The authors found this
+# formula by trying; it fits several sizes of Llama.
+
+# %% id="temperature-proof" tags=["hide-input"]
+# Check: the numbers said above
+share = [math.exp(score) / (math.exp(score) + others) for score, others in ((3, 63), (3, 255), (3 * 1.139**2, 255))]
+prove("the shares are 0.24, 0.07 and 0.16", [round(number, 2) for number in share] == [0.24, 0.07, 0.16])
+stretch = YarnScaling(4.0, 64).stretch
+prove("the factor is 1.14 for four times the length", round(stretch, 2) == 1.14 and round(stretch**2, 2) == 1.30)
+
+# %% id="parts-proof"
+ours = yarn(speed, 4.0, 64, many=4.0)
+theirs = YarnScaling(4.0, 64, fast_turns=4.0)(speed)
+prove("this is course_lib's YaRN", torch.allclose(ours, theirs, rtol=1e-5))
+ours = by_parts(speed, 4.0, 64)
+theirs = Llama3Scaling(4.0, original_length=64)(speed)
+prove("this is course_lib's rule of Llama 3", torch.allclose(ours, theirs, rtol=1e-5))
+
+# %% id="parity" tags=["hide-input"]
+# Check, where the library transformers is installed: speeds, and a whole model's outputs and gradients
+print("compared with transformers, where it is installed: linear, llama3, yarn; a Llama with yarn")
+try:
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+except ImportError:
+    LlamaConfig = None
+if LlamaConfig is not None:
+    llama3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    for kind, entries, scaling in (
+        ("linear", {}, LinearScaling(4.0)),
+        ("llama3", llama3, Llama3Scaling(4.0, original_length=64)),
+        ("yarn", {"original_max_position_embeddings": 64}, YarnScaling(4.0, 64)),
+    ):
+        rope = {"rope_type": kind, "rope_theta": 10000.0, "factor": 4.0, **entries}
+        config = LlamaConfig(hidden_size=32, num_attention_heads=2, max_position_embeddings=256, rope_parameters=rope)
+        values, stretch = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
+        prove(f"{kind}: the speeds are those of transformers", torch.allclose(scaling(speed), values, rtol=1e-5))
+        prove(f"{kind}: and so is the factor", abs(getattr(scaling, "stretch", 1.0) - stretch) < 1e-9)
+
+# %% [markdown] id="speeds-text"
+# Side by side, this is what the four rules do to the clocks of a real head, that of Llama 3: 64 pairs, base 500,000,
+# trained at 8,192 places.
+
+# %% id="speeds-drawn" tags=["hide-input", "picture:30"]
+# Figure: by how much each rule slows each pair of a head of Llama 3, for eight times the length
+real = frequencies(128, 500_000.0)
+rules = {
+    "interpolation": LinearScaling(8.0),
+    "larger base": NTKScaling(8.0),
+    "Llama 3's rule": Llama3Scaling(8.0),
+    "YaRN": YarnScaling(8.0, 8192),
+}
+fig, ax = plt.subplots(figsize=(6.8, 3.0))
+once = int((8192 * real / (2 * math.pi) >= 1).sum())
+ax.axvline(once - 0.5, color="#8A8A8A", linestyle="--", linewidth=1)
+ax.text(once, 8.9, "from here on: less than\none turn in training", va="top", color="#555555", fontsize=8.5)
+for (name, rule), color, (x, y) in zip(
+    rules.items(), SERIES, ((6, 7.6), (50, 4.2), (27.5, 1.3), (17, 2.2)), strict=False
+):
+    ax.plot(real / rule(real), color=color)
+    ax.text(x, y, name, color=color)
+ax.set(xlabel="pair, from fast to slow", ylabel="times slower", ylim=(0.6, 9.2), xlim=(0, 63))
+show(
+    fig,
+    alt="Curves over 64 pairs of how many times slower each pair becomes. Interpolation is a flat line at 8. A larger "
+    "base rises slowly from 1 to 8. Llama 3's rule and YaRN stay at 1 for the fast pairs, rise in the middle and stay "
+    "at 8 for those with less than one turn in training.",
+    caption="Interpolation slows every clock, a larger base slows each a little more than the last. Llama 3's rule and "
+    "YaRN keep the fast ones, slow those that never went round, and differ only in the ramp.",
+)
+
+# %% [markdown] id="five-text"
+# ### Five seeds, before and after a short training
+#
+# Now the whole comparison, with five models that differ in their seed. Each was trained at 64 places, changed, and read
+# at 256; then it got 40 steps on long texts, at two learning rates, of which the better one is shown. The window is the
+# control.
+
+# %% id="five-places" tags=["hide-input"]
+# Figure: loss by place for each method, mean and range of five seeds, before and after 40 steps
+record = claim("reading_further")
+arms = list(record.arms)
+colors = dict(zip(arms, ["#111111", SERIES[1], SERIES[5], SERIES[3], SERIES[0], SERIES[2]], strict=True))
+starts = range(0, 256, 32)
+fig, axes = plt.subplots(1, 2, figsize=(7.4, 3.4), sharey=True)
+for ax, before, title in zip(axes, ("", "tuned "), ("without training", "after 40 steps"), strict=True):
+    for arm in arms:
+        values = torch.tensor([record.values(arm, f"{before}text from {low}") for low in starts])  # (8, seeds)
+        places = [low + 16 for low in starts]
+        ax.plot(places, values.mean(1), color=colors[arm], marker="o", markersize=3, label=arm)
+        ax.fill_between(places, values.amin(1), values.amax(1), color=colors[arm], alpha=0.1, linewidth=0)
+    ax.axvspan(0, 64, color="#EDEDED", zorder=0)
+    ax.set(title=title, xlabel="place", xlim=(0, 256))
+axes[0].set_ylabel("loss on the text")
+axes[1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+show(
+    fig,
+    alt="Two panels of the loss on the text by place, a line for each method with the range of five seeds. Left, without "
+    "training: as trained rises beyond 64, interpolation is high everywhere, the larger bases and YaRN lie between, the "
+    "window stays low. Right, after 40 steps: all but the unchanged model lie close to the window.",
+    caption="Mean and range of five seeds. On text alone nothing beats the window: it needs no training and no clock. "
+    f"({record.command}, {record.cpu_seconds:.0f} s of CPU.)",
+)
+
+# %% id="five-notes" tags=["hide-input"]
+# Figure: the farthest notes for each method, a dot for each seed, before and after 40 steps
+fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.9), sharey=True)
+for ax, before, title in zip(axes, ("", "tuned "), ("without training", "after 40 steps"), strict=True):
+    for height, arm in enumerate(reversed(arms)):
+        values = record.values(arm, f"{before}notes 128-255 back")
+        ax.plot([min(values), max(values)], [height, height], color="#8A8A8A", linewidth=2, zorder=1)
+        ax.scatter(values, [height] * len(values), color=colors[arm], alpha=0.8, zorder=2)
+    ax.set(title=title, xlabel="found, of notes 128 and more places back", xlim=(0, 1.03))
+axes[0].set_yticks(range(len(arms)), arms[::-1])
+ranges = "; ".join(
+    f"{arm} {min(a):.2f} to {max(a):.2f}, then {min(b):.2f} to {max(b):.2f}"
+    for arm in arms
+    for a, b in [[record.values(arm, f"{before}notes 128-255 back") for before in ("", "tuned ")]]
+)
+show(
+    fig,
+    alt=f"Share of notes found 128 or more places back, five dots for each method, before and after 40 steps: {ranges}.",
+    caption="A dot for each of five seeds. Where something far away is asked for, a window finds it no more often than "
+    "chance, one in ten. Interpolation and YaRN find it even without training.",
+)
+
+# %% [markdown] id="five-read"
+# **On the text**, all five unchanged models are worse beyond place 64 than the window. Squeezing without training is worse
+# than doing nothing. A larger base and YaRN are better than doing nothing, and nothing is better than the window. After
+# 40 steps the methods lie close together.
+#
+# **With the far notes** it is the other way round. The window finds what chance finds, before and after the training:
+# two layers with a window of 64 reach 126 places back and not one more. The unchanged model is right in about half of
+# the cases, which sounds like more than it is: a text has three notes, and who names any of them is right once in three.
+# Interpolation finds nearly all at once. The larger base with factor 4 finds few until it is trained.
+#
+# YaRN is the only one here that does both without any training: its text suffers little, and it finds nearly all. This
+# is one small model, one task and one factor, so it is no ranking for large models. But it is the reason that its
+# authors give: the fast clocks keep the neighbours apart, the slow ones stay where they know their way.
+
+# %% [markdown] id="sinks"
+# ## 6 Reading for ever: attention sinks
+#
+# A different wish. A program that listens all day cannot keep all keys and values; its cache must stop growing. The
+# obvious rule is to keep the latest thousand or so and to forget the rest. We have just seen that a window does not hurt
+# the reading of text. But when Xiao et al. (2023) tried this with models such as Llama 2, the text fell apart at the very
+# moment when the **first** token left the cache. And it became whole again when four tokens from the beginning were
+# kept, whatever they said.
+
+# %% id="streaming-drawn" tags=["hide-input"]
+# Drawing: three caches after the same stream
+drawings.streaming_cache().show()
+
+# %% [markdown] id="sink-why"
+# Why should the first token matter? Think of a head that looks for something that is rarely there. What does it do in
+# the meantime? Its weights come out of a softmax, so they must sum to one; it *cannot* look at nothing. It needs a place
+# to put its weight where it does no harm. The first token is a good one: every later place can see it, and it is always
+# the same. The model learns to give it a key that attracts idle queries and a value that does little harm. Xiao et
+# al. call it an **attention sink**. If it is taken away, the weight goes to places whose values do add something, and
+# the result is noise. When it forgets, StreamingLLM (their method) also numbers the places anew within the cache, so
+# that no distance is ever larger than the cache.
+#
+# Has our model a sink? The next cell measures how much weight each head gives to the start sign, from the second half of
+# the text.
+
+
+# %% id="on-first"
+@torch.no_grad()
+def weight_on_first(model, drawn):
+    with record_weights(model) as maps:
+        model(drawn.tokens)
+    quiet = ~drawn.asked[:, 32:]  # not at the questions, where a head is at work
+    shares = []
+    for weights in maps.values():  # (B, H, T, S) of one layer
+        first = weights[:, :, 32:, 0]  # (B, H, T / 2)
+        shares.append([first[:, head][quiet].mean().item() for head in range(4)])
+    return shares  # for each layer, for each head
+
+
+# %% id="on-first-measured" tags=["atol:0.08"]
+drawn = notes_in_text(100, 64, split="test", generator=torch.Generator().manual_seed(9))
+for layer, shares in enumerate(weight_on_first(model, drawn), start=1):
+    print(f"layer {layer}, weight on the first:", [round(s, 2) for s in shares])
+
+# %% [markdown] id="on-first-read"
+# An even share would be one in about fifty, 0.02. Some heads give the first token more than that, but none rests there:
+# in this small model each head has something to do nearly everywhere.
+#
+# What makes a strong sink, then? By the explanation above, a head with a rare task. So here is another task, the **echo**: at a
+# question mark the model has to repeat the letter just before it, and one place in ten is a question. A head that does
+# the echo has nothing to do at the other nine. And the model has one layer only, so that nobody else can do it.
+
+# %% id="echo-train"
+echo_model = small_model(n_decoder_layers=1).train()
+
+
+def echo_pieces(generator):
+    return echoes_in_text(16, 64, generator=generator)
+
+
+echo_model = fit(echo_model, echo_pieces, steps=400, rate=6e-3)
+
+# %% id="echo-shown" tags=["hide-input", "picture:40"]
+# Figure: weight on the first token, head by head, in both models
+echoes = echoes_in_text(100, 64, split="test", generator=torch.Generator().manual_seed(9))
+rows = weight_on_first(model, drawn) + weight_on_first(echo_model, echoes)
+names = ["notes, layer 1", "notes, layer 2", "echo, its one layer"]
+fig, ax = plt.subplots(figsize=(6.4, 2.4))
+for row, (shares, color) in enumerate(zip(rows, (SERIES[4], SERIES[4], SERIES[1]), strict=True)):
+    ax.bar([row + 0.2 * h - 0.3 for h in range(4)], shares, width=0.17, color=color)
+ax.axhline(1 / 48, color="#111111", linewidth=1, linestyle="--")
+ax.set_xticks(range(3), names)
+ax.set(ylabel="weight on the first token", ylim=(0, 0.6))
+show(
+    fig,
+    alt="Three groups of four bars, one bar for each head: the weight on the first token. In the two layers of the model "
+    "that remembers notes the bars are low; in the model that echoes at least one head is much higher.",
+    caption="Each bar is a head, the dashed line an even share. Where a head is idle most of the time, it rests on the "
+    "first token.",
+)
+
+# %% [markdown] id="echo-question"
+# **Predict.** We now hide, in the echo model, all keys but the latest 16. The echo needs only the letter before. Will
+# the loss change? And if the first four places stay visible besides? Each text has 64 places here, as in training, so no
+# distance is new.
+
+# %% id="echo-guess"
+ex.predict("window_without_first", "")
+
+
+# %% id="echo-window"
+@torch.no_grad()
+def losses_with(model, drawn, mask):
+    scores = model(drawn.tokens, mask=mask).mT
+    losses = F.cross_entropy(scores, drawn.targets, reduction="none")[:, 32:]
+    asked = drawn.asked[:, 32:]
+    return losses[~asked].mean().item(), losses[asked].mean().item()
+
+
+place = torch.arange(64)
+causal = place[:, None] >= place  # (T, S)
+near = causal & (place[:, None] - place < 16)
+first = causal & (place < 4)
+masks = {"all keys": causal, "latest 16": near, "and first 4": near | first}
+
+# %% id="echo-measured" tags=["atol:0.15"]
+for name, some in (("echo", (echo_model, echoes)), ("notes", (model, drawn))):
+    for words, mask in masks.items():
+        text, answers = losses_with(*some, mask)
+        print(f"{name:6} {words:12} loss on text {text:.2f}   on answers {answers:.2f}")
+
+# %% [markdown] id="echo-read"
+# The model without a sink reads its text as before. (Its answers suffer, but for another reason: the notes stand
+# further back than 16 places.) The model with a sink is harmed by losing a token that means nothing, and four kept
+# places mend it entirely.
+#
+# Is it really the idle head? Two controls, five seeds each. In the first, the texts have **no start sign**, so that the
+# first token is a letter like any other. In the second, attention **may look at nothing**: the softmax gets one more
+# score, always 0, that belongs to no key.
+#
+# $$w_j = \frac{e^{s_j}}{1 + \sum_k e^{s_k}}$$
+
+# %% id="sink-record" tags=["hide-input"]
+# Figure: weight on the first token and harm of the window, a dot for each of five seeds
+record = claim("first_token_sink")
+arms = list(record.arms)
+fig, axes = plt.subplots(1, 2, figsize=(7.3, 2.8), sharey=True)
+said_of = []
+for height, arm in enumerate(reversed(arms)):
+    shares = record.values(arm, "weight on the first")
+    full, cut = (torch.tensor(record.values(arm, f"text, {name}")) for name in ("full", "window"))
+    kept = torch.tensor(record.values(arm, "text, window and first four"))
+    axes[0].scatter(shares, [height] * 5, color=SERIES[0], alpha=0.75)
+    axes[1].scatter(cut - full, [height + 0.12] * 5, color=SERIES[1], alpha=0.75)
+    axes[1].scatter(kept - full, [height - 0.12] * 5, color=SERIES[2], alpha=0.75)
+    said_of.append(
+        f"{arm}: weight {min(shares):.2f} to {max(shares):.2f}, harm {(cut - full).min():.2f} to "
+        f"{(cut - full).max():.2f}, with four kept {(kept - full).min():.2f} to {(kept - full).max():.2f}"
+    )
+axes[0].set_yticks(range(len(arms)), arms[::-1])
+axes[0].set(title="weight on the first token", xlabel="head that gives it most")
+axes[1].set(title="loss on text: added by the window", xlabel="nats (orange), with four kept (green)")
+show(
+    fig,
+    alt="Two panels with five dots for each arm. " + "; ".join(said_of) + ".",
+    caption=f"A dot for each of five seeds. ({record.command}, {record.cpu_seconds:.0f} s of CPU.)",
+)
+
+# %% [markdown] id="sink-read"
+# In all five echo models some head puts a quarter or more of its weight on the start sign. The window then does harm,
+# and four kept places undo it. In the models that remember notes it depends on the seed: some have hardly a sink, others
+# one nearly as strong, and the harm is smaller.
+#
+# The first control agrees with the explanation: without a start sign no head gives the first token more than an even
+# share, and nothing is lost with it. The second control does **not**. Heads that may look at nothing rest on the start
+# sign nearly as much. So “the weights have to go somewhere” is not the whole story in our model; a fixed score of 0 is
+# perhaps just not where training goes first. Larger models were studied by Gu et al. (2024): there sinks did not appear
+# when the softmax was replaced by a form whose weights need not sum to one. And gpt-oss gives each head a score of its
+# own for “nothing”, which is *learned*; its published code calls these numbers `sinks`.
+#
+# So the practical rule stands on measurement: before you forget the first tokens of a model, look at how much weight they
+# get.
+
+# %% exercise="streaming_cache"
+
+
+# %% [markdown] id="local"
+# ## 7 Some layers near, a few far
+#
+# So far one model had either a window or none. But a model has many layers, and not all of them have to see everything.
+# Suppose that a layer has a window of 4: each place reads itself and the three before it. What can it know in the end?
+# In the first layer it has heard of 3 places back. In the second it reads places that have heard of 3 places back
+# themselves, and so on: each layer adds 3.
+
+# %% id="reach-drawn" tags=["hide-input"]
+# Drawing: how far three layers with a window of 4 look back
+drawings.window_reach(3, 4).show()
+
+# %% [markdown] id="reach-text"
+# For $N$ layers with a window of $W$, the reach is $N\,(W - 1)$ places. This is an upper limit, not a promise: what has
+# passed through many layers is a summary of a summary. One can see the limit without training anything. If a token
+# cannot influence the output, the gradient of the output with respect to its vector is exactly zero.
+
+# %% id="reach-gradient" tags=["hide-input", "picture:30"]
+# Figure: gradient of the last output with respect to each input, three layers with a window of 4
+torch.manual_seed(0)
+config = replace(small_model().config, n_decoder_layers=3, window=4, vocab_size=None)
+stack = LanguageModel(config)
+vectors = torch.randn(1, 13, 64, requires_grad=True)
+(stack(vectors)[0, -1] @ torch.randn(64)).backward()
+size = vectors.grad[0].norm(dim=1)
+fig, ax = plt.subplots(figsize=(6.4, 2.2))
+ax.bar(range(13), size, color=[SERIES[0] if value > 0 else "#BBBBBB" for value in size])
+for number in range(3):
+    ax.text(number, 0.02 * size.max(), "0", ha="center", va="bottom")
+ax.set(xlabel="place of the token", ylabel="gradient", xticks=range(13))
+show(
+    fig,
+    alt="Thirteen bars: the gradient of the last output with respect to each token. The tokens 0, 1 and 2 have none; "
+    "from token 3 on all have some, the last ones most.",
+    caption="Exactly the places that the drawing reaches have a gradient. What lies before them cannot matter, however "
+    "the model is trained.",
+)
+prove("the gradient is zero before place 3 and nowhere after it", (size > 0).tolist() == [False] * 3 + [True] * 10)
+
+# %% exercise="window_reach"
+
+
+# %% [markdown] id="mix-text"
+# A few **global** layers, which see everything, lift the limit. Between them, **local** ones, with a window, do the
+# reading of the neighbourhood, which is most of the work. Gemma 3 has five local layers to each global one (Gemma Team
+# 2025). What it buys is memory. A cache holds a key and a value for each place, layer and key head:
+#
+# $$\text{bytes} = 2 \cdot b \cdot n_{kv} \cdot d_{head} \cdot \sum_{\text{layers}} \min(W_{layer},\, T)$$
+#
+# Here $b$ is the number of bytes of one number, $n_{kv}$ the number of key heads, $T$ the length of the text, and
+# $W_{layer}$ is without limit for a global layer.
+
+# %% id="mix-drawn" tags=["hide-input"]
+# Drawing: five local layers and a global one, with what they keep
+drawings.local_and_global().show()
+
+
+# %% id="cache-bytes"
+def cache_bytes(windows, length, n_kv_heads, d_head, number=2):
+    kept = [length if window is None else min(window, length) for window in windows]
+    return 2 * number * n_kv_heads * d_head * sum(kept)
+
+
+# Gemma 3 of 1 B parameters: 26 layers, every sixth of them global
+gemma = [None if layer % 6 == 5 else 512 for layer in range(26)]
+for name, windows in (("all global", [None] * 26), ("as published", gemma)):
+    found = cache_bytes(windows, 32_768, n_kv_heads=1, d_head=256)
+    print(f"{name:13} {found / 1e6:.0f} MB for a text of 32,768 tokens")
+
+# %% id="cache-drawn" tags=["hide-input", "picture:30"]
+# Figure: bytes of the cache by length
+lengths = [2**k for k in range(9, 16)]
+fig, ax = plt.subplots(figsize=(6.4, 2.7))
+for name, windows, color in (
+    ("all global", [None] * 26, SERIES[1]),
+    ("5 local to 1 global", gemma, SERIES[0]),
+    ("all local", [512] * 26, SERIES[2]),
+):
+    values = [cache_bytes(windows, length, 1, 256) / 1e6 for length in lengths]
+    ax.plot(lengths, values, color=color, marker="o", markersize=3)
+    ax.text(lengths[-1] * 1.02, values[-1], name, color=color, va="center")
+ax.set(xlabel="tokens in the text", ylabel="MB", xlim=(0, 45_000), xticks=[0, 8192, 16384, 24576, 32768])
+show(
+    fig,
+    alt="Three lines of cache size by length of the text up to 32768 tokens: all global grows to about 870 MB, five "
+    "local to one global to about 146 MB, all local stays at about 14 MB.",
+    caption="The mix needs a sixth of the memory of the global stack at this length. All local needs least, and is blind "
+    "beyond its reach.",
+)
+ratio = cache_bytes([None] * 26, 32_768, 1, 256) / cache_bytes(gemma, 32_768, 1, 256)
+prove("the mix needs about a sixth", 5.5 < ratio < 6.5)
+
+# %% [markdown] id="mix-clocks"
+# Local and global layers need not have the same clocks. A local layer of Gemma 3 never compares places that are more
+# than 511 apart, so it keeps the base 10,000. A global one compares places up to 32,768 apart (131,072 in the larger
+# models), and has the base 1,000,000, so that its clocks are slow enough. In our config these are `local_layers`,
+# `rotary_base` and `local_rotary_base`.
+#
+# **Predict.** Three models of three layers learn the notes at 64 places. The first has a window of 8 in every layer, so
+# its reach is 21 places. The second has two such layers and a global one at the top. The third is all global. Which of
+# them finds notes more than 21 places back, and which reads the text best?
+
+# %% id="mix-guess"
+ex.predict("local_and_global", "")
+
+# %% id="mix-record" tags=["hide-input"]
+# Figure: notes by distance and loss on text for three mixes, a dot for each of five seeds
+record = claim("local_and_global")
+arms = list(record.arms)
+measures = ("notes within the window", "notes within the reach", "notes beyond the reach", "text")
+fig, axes = plt.subplots(1, 4, figsize=(7.4, 2.3), sharey=True)
+for ax, measure in zip(axes, measures, strict=True):
+    for height, arm in enumerate(reversed(arms)):
+        values = record.values(arm, measure)
+        ax.scatter(values, [height] * 5, color=SERIES[1] if measure == "text" else SERIES[0], alpha=0.75)
+    ax.set(title={"text": "text"}.get(measure, measure.replace("notes ", "").replace(" the ", "\nthe ")))
+    ax.set(xlabel="loss" if measure == "text" else "found", ylim=(-0.6, 2.6))
+    if measure != "text":
+        ax.set_xlim(-0.05, 1.08)
+axes[0].set_yticks(range(3), arms[::-1])
+ranges = "; ".join(
+    f"{arm}: " + ", ".join("{} {:.2f} to {:.2f}".format(measure, *record.range(arm, measure)) for measure in measures)
+    for arm in arms
+)
+show(
+    fig,
+    alt=f"Four panels, five dots for each of three mixes of layers. {ranges}.",
+    caption=f"A dot for each of five seeds; 21 places is the reach of three windows. ({record.command}, "
+    f"{record.cpu_seconds:.0f} s of CPU.)",
+)
+
+# %% [markdown] id="mix-read"
+# With windows alone, notes beyond 21 places are found about as often as by guessing, one in ten. No training helps,
+# because the information does not arrive. One global layer of three repairs that almost entirely. Within the reach all
+# three do well, so the windows can hand a note from layer to layer.
+
+# %% [markdown] id="who"
+# ## 8 Who does what
+#
+# The settings of some published models, as their papers or their published configs state them. “Trained” is the length
+# before the context was extended, as far as it was.
+#
+# | model | rotary base | rule | trained → read | windows | source |
+# |---|---|---|---|---|---|
+# | LLaMA, by Chen et al. | 10,000 | interpolation | 2,048 → 32,768 | none | Chen et al. 2023 |
+# | Code Llama | 1,000,000 | larger base, trained on | 4,096 → 16,384, read up to 100,000 | none | Rozière et al. 2023 |
+# | Llama 3.1 | 500,000 | by turns, factor 8, borders 1 and 4 | 8,192 → 131,072 | none | its config; Dubey et al. 2024 |
+# | Qwen2.5, for long texts | 1,000,000 | YaRN, factor 4 | 32,768 → 131,072 | none | its model card |
+# | DeepSeek-V3 | 10,000 | YaRN, factor 40 | 4,096 → 131,072 | none | DeepSeek-AI 2024, section 4.3 |
+# | gpt-oss | 150,000 | YaRN, factor 32 | 4,096 → 131,072 | 128 in every second layer; a learned sink in each head | its config |
+# | Mistral 7B v0.1 | 10,000 | none | 8,192 | 4,096 in all layers | Jiang et al. 2023 |
+# | Gemma 2 | 10,000 | none | 8,192 | 4,096 in every second layer | Gemma Team 2024 |
+# | Gemma 3, 4 B and larger | 1,000,000; local 10,000 | interpolation, factor 8, in global layers | 32,768 → 131,072 | 1,024 in five of six layers | Gemma Team 2025 |
+#
+# Read the rows as decisions: how slow the clocks are, which of them are changed, and which layers may look far.
+
+# %% id="who-proof" tags=["hide-input"]
+# Check, where the library transformers is installed: the rows whose settings are its defaults
+print("compared with the defaults of transformers, where it is installed: gpt-oss, Gemma 2")
+try:
+    from transformers import Gemma2Config, GptOssConfig
+except ImportError:
+    GptOssConfig = None
+if GptOssConfig is not None:
+    config = GptOssConfig()
+    rope = config.rope_parameters
+    prove("gpt-oss: YaRN by 32 from 4096", (rope["rope_type"], rope["factor"]) == ("yarn", 32.0))
+    prove("gpt-oss: 4096 places before", rope["original_max_position_embeddings"] == 4096)
+    prove("gpt-oss: a window of 128 in every second layer", config.sliding_window == 128)
+    prove("gpt-oss: alternating", config.layer_types[:2] == ["sliding_attention", "full_attention"])
+    prove(
+        "Gemma 2: 4096 of 8192", (Gemma2Config().sliding_window, Gemma2Config().max_position_embeddings) == (4096, 8192)
+    )
+
+# %% [markdown] id="end"
+# ## 9 The answer
+#
+# How can a model read further than it was trained? A rotary model fails beyond its length because its slow clocks enter
+# angles that they never met, so that far keys get scores which nobody trained. Slowing the clocks brings every angle
+# back to where the model knows its way: all of them alike (interpolation), by a larger base, or only those that never
+# went round (YaRN, Llama 3), and a short training on long texts makes up for the rest. Whether it worked is not to be
+# seen from the loss on text, which a window repairs as well, but only from tasks that need what stands far away. To read
+# for ever in the same memory one keeps a window and the first few tokens, on which idle heads rest. And to read far in
+# little memory, most layers get a window and a few see everything.
+#
+# ## Sources
+#
+# - Su et al. 2021, RoFormer: rotary positions.
+# - Chen et al. 2023, “Extending Context Window of Large Language Models via Positional Interpolation”.
+# - bloc97 2023, “NTK-Aware Scaled RoPE”, a post on the forum r/LocalLLaMA.
+# - Peng et al. 2023, “YaRN: Efficient Context Window Extension of Large Language Models”, and its code.
+# - Rozière et al. 2023, “Code Llama”. Dubey et al. 2024, “The Llama 3 Herd of Models”.
+# - DeepSeek-AI 2024, “DeepSeek-V3 Technical Report”. OpenAI 2025, gpt-oss: its config and code in `transformers`.
+# - Xiao et al. 2023, “Efficient Streaming Language Models with Attention Sinks”. Gu et al. 2024, “When Attention Sink
+#   Emerges in Language Models: An Empirical View”.
+# - Jiang et al. 2023, “Mistral 7B”. Gemma Team 2024, “Gemma 2”; 2025, “Gemma 3 Technical Report”.
