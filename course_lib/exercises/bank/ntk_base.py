@@ -7,7 +7,7 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 
 
 def ntk_base(base, factor, width):
-    """float, float, int (even, at least 4) -> float: the base whose slowest pair turns `factor` times slower"""
+    """float, float, int (even) -> float: base of a last pair `factor` times slower"""
     last = (width - 2) / width  # the exponent of the slowest pair
     return base * factor ** (1 / last)
 

@@ -5,7 +5,7 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 
 
 def streaming_cache(n_seen, window, first):
-    """int, int, int -> list of int, ascending: the places that the cache holds after n_seen tokens"""
+    """int, int, int -> list of int, ascending: the places kept after n_seen tokens"""
     return [place for place in range(n_seen) if place < first or place >= n_seen - window]
 
 

@@ -5,7 +5,7 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 
 
 def window_reach(windows, length):
-    """list of int or None, one for each layer, int -> int: how many places back the last of `length` can read"""
+    """list of int or None, int -> int: how far back the last place reads"""
     if None in windows:
         return length - 1
     return min(length - 1, sum(window - 1 for window in windows))
