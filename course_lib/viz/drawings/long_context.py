@@ -90,8 +90,8 @@ def squeezed_places(trained: int, factor: int) -> Drawing:
         alt=f"Three rulers. The first has the places 0 to {trained}, those of training. The second runs to {longer}; "
         f"all that lies beyond {trained} is marked as new. The third is the second one squeezed: the same marks from "
         f"0 to {longer} stand within the first ruler's length, {factor} times as close.",
-        caption=f"Squeezed {factor} times, a text of {longer} places fits between 0 and {trained}. No angle is new, "
-        f"but neighbours now stand only 1/{factor} of a place apart.",
+        caption=f"Squeezed {factor} times, a text of {longer} places fits between 0 and {trained}. The hands turn "
+        f"about as far as in training, but neighbours now stand only 1/{factor} of a place apart.",
     )
     step = 14.0
     for y, words in ((46, "in training"), (124, "a longer text, as it is"), (212, "the same text, squeezed")):
