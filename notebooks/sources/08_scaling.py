@@ -40,13 +40,13 @@ from course_lib import testing
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.data import CharTokenizer, reference_text
 from course_lib.encoder import EncoderLayer
-from course_lib.records import claim, record
 from course_lib.scaling import read_sweep
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from course_lib.explorers import CostExplorer
 from course_lib.viz import palette, show
 
 # %% id="prove"
+from course_lib.records import claim, record
 from course_lib.testing import complaint, prove, proved  # prove stops at a false claim
 
 
@@ -429,9 +429,8 @@ prove("at length 512 the layer has twice the work of the LSTM", layer_work == 2 
 # *Depends on the hardware, and on the length.* An LSTM takes n steps one after the other, and each is a product with one
 # vector. A layer takes all positions in one product of matrices. Even one thread does such a product faster for each
 # multiplication: it computes several numbers with one instruction and uses each weight that it has fetched many times.
-# So look at both lines above: the layer has about one and a half times the work at 64 tokens and twice the work at 512,
-# and its time does not grow in that proportion. Where there are many processors, as on a GPU, the gain is far
-# larger. Recurrent and state-space models of several billion parameters exist; attention has
+# So the layer, with about one and a half times the work, is often no slower at 64 tokens. At 512 it has twice the work,
+# and is mostly the slower one. Where there are many processors, as on a GPU, the gain is far larger. Recurrent and state-space models of several billion parameters exist; attention has
 # been scaled further, to hundreds of billions.
 
 # %% [markdown] id="denominators"
@@ -822,14 +821,16 @@ same_budget = scaling.compute_optimal(scaling.BESIROGLU, 6 * 174.6e9 * 300e9)
 print(
     f"GPT-3 as it was: {at_gpt3:.3f} nats; its budget on {same_budget.parameters / 1e9:.0f} B: {same_budget.loss:.3f}"
 )
-smaller_wins = {}
+smaller = same_budget.parameters < 174.6e9 / 2
+prove("by that fit, GPT-3's budget is better spent on a smaller model", smaller and same_budget.loss < at_gpt3)
+
+# %% id="fits-compared"
+smaller_wins = []
 for name, surface in (("Hoffmann et al. 2022", scaling.HOFFMANN), ("Besiroglu et al. 2024", scaling.BESIROGLU)):
     thirteen, large = surface.predict(13e9, 2e12).item(), surface.predict(174.6e9, 300e9).item()
     print(f"{name}: 13 B on 2 T tokens {thirteen:.3f}, GPT-3 {large:.3f}")
-    smaller_wins[name] = thirteen < large
-prove("whether 13 B on 2 T tokens beat GPT-3, the two fits disagree", list(smaller_wins.values()) == [True, False])
-smaller = same_budget.parameters < 174.6e9 / 2
-prove("by that fit, GPT-3's budget is better spent on a smaller model", smaller and same_budget.loss < at_gpt3)
+    smaller_wins.append(thirteen < large)
+prove("whether 13 B on 2 T tokens beat GPT-3, the two fits disagree", smaller_wins == [True, False])
 
 # %% [markdown] id="optimal-says"
 # The published numbers of Hoffmann's own fit give a different answer than their text; the corrected fit of the same
