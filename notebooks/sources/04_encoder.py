@@ -346,9 +346,24 @@ prove("and none in the last, norms or not", gradients[-1] < 1e-4)
 #
 # Look again at post-norm with residuals: its tokens become alike too, only later, and in the last layer the gradient of
 # W_q and W_k is hundreds of times smaller than in the first. Here all matrices were drawn by Xavier's rule, so each
-# sublayer writes about as much as the stream holds, and each norm shrinks the old part. PyTorch's own layer draws only
-# W_q, W_k and W_v so, and its other matrices two to three times smaller. Its tokens stay apart (the row with torch's own
-# weights), and so do those of BERT's weights with standard deviation 0.02.
+# sublayer writes about as much as the stream holds, and each norm shrinks the old part. PyTorch's own layer follows that
+# rule in one matrix only, which holds W_q, W_k and W_v together. What its sublayers write with is about half as large:
+
+# %% id="torch-init" tags=["tol:0.05"]
+torch.manual_seed(0)
+theirs, ours = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True), fresh_encoder(1).layers[0]
+ratios = []
+for name, their, our in (
+    ("output of attention", theirs.self_attn.out_proj, ours.self_attention.output),
+    ("output of the feed-forward", theirs.linear2, ours.feed_forward.down),
+):
+    ratios.append((their.weight.std() / our.weight.std()).item())
+    print(f"{name:>26}: standard deviation {their.weight.std():.3f} in torch, {our.weight.std():.3f} by Xavier")
+prove("torch draws what its sublayers write with half as large as Xavier", all(0.4 < ratio < 0.65 for ratio in ratios))
+
+# %% [markdown] id="torch-init-says"
+# So its tokens stay apart (the row with torch's own weights), and so do those of weights with standard deviation 0.02, as
+# BERT draws them.
 #
 # > **Predict.** In the explorer below, where does the post-norm stack lose its tokens? What changes if its initial
 # > weights are smaller (standard deviation 0.02, as in BERT)?
