@@ -20,7 +20,9 @@ ADDED = "new in this edition"
 REMOVED = "no longer in the course"
 KEPT = "changed by you and by the course: yours stays, the new text is in the cell below it"
 KEPT_REMOVED = "no longer in the course, kept because you changed it"
+KEPT_MOVED = "the course has it in {home} now; yours stays here because you changed it"
 RETURNED = "deleted by you, but changed in this edition: it is back"
+STRANDED = "yours ({start}): the cell above it is no longer in the course; it stands {where} now"
 _NOTE = "**{title}** You changed the cell above, so it was left alone. Delete this note when you have read it. {lead}"
 
 
@@ -121,6 +123,8 @@ class _Plan:
         self.survivors: dict[str, Cell] = {}
         self.beside: dict[str, Cell] = {}
         self.settled: set[str] = set()
+        self.own: set[str] = set()
+        self.removed: set[str] = set()
         self.events: list[tuple[str, str]] = []
 
     def decide(self, cell_id: str, base: Cell | None, mine: Cell, theirs: Cell | None, deletions: bool) -> None:
@@ -129,9 +133,12 @@ class _Plan:
         if theirs is None:
             if base is not None and not edited and deletions:
                 self.events.append((cell_id, REMOVED))
+                self.removed.add(cell_id)
                 return
             self.survivors[cell_id] = mine
-            if base is not None and deletions:
+            if base is None:
+                self.own.add(cell_id)
+            elif deletions:
                 self.events.append((cell_id, KEPT_REMOVED))
         elif _same(mine, theirs):
             self.survivors[cell_id] = _taken(theirs, mine, base, keep_outputs=True)
@@ -160,10 +167,15 @@ class _Plan:
         order = [i for i in theirs if i in self.survivors and i not in moved]
         placed = set(order)
         after: str | None = None
+        above: str | None = None
         for cell in mine:
-            cell_id = cell["id"]
+            cell_id, above_it = cell["id"], above
+            above = cell_id
             if cell_id not in self.survivors or self._outdated(cell):
                 continue
+            if cell_id in self.own and above_it in self.removed:
+                where = "at the top" if after is None else f"below {after}"
+                self.events.append((cell_id, STRANDED.format(start=beginning(cell), where=where)))
             if cell_id not in placed:
                 order.insert(0 if after is None else order.index(after) + 1, cell_id)
                 placed.add(cell_id)
@@ -204,6 +216,12 @@ class _Plan:
         if "attachments" in theirs:
             note["attachments"] = copy.deepcopy(theirs["attachments"])
         return note
+
+
+def beginning(cell: Cell) -> str:
+    """Return the first words of a cell, by which its writer knows it again."""
+    text = " ".join(cell["source"].split())
+    return f"“{text}”" if len(text) <= 40 else f"“{text[:39].rstrip()}…”"
 
 
 def _moved(mine: Sequence[str], base: Sequence[str]) -> set[str]:

@@ -1,6 +1,6 @@
 """Bring a new edition of the course into the learner's copies; an answer goes with an exercise that moved."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -10,10 +10,12 @@ from course_lib.desk import merge as merging
 from course_lib.desk.copies import base_for, bases, keep_base, new_backup, sweep
 from course_lib.desk.finding import course_notebooks, name_in, notebooks
 from course_lib.desk.notebooks import (
+    Cell,
     DamagedNotebook,
     Notebook,
     edition_of,
     exercise_of,
+    fresh_id,
     parse_notebook,
     read_notebook,
     stamp_of,
@@ -42,10 +44,14 @@ class Updated:
 
 
 class Moved(NamedTuple):
-    """An exercise that the course now has in another notebook, `home`, and the learner's answer to it."""
+    """An exercise that the course now has in another notebook, `home`, and what the learner wrote for it.
+
+    That is the answer, "" where there is only the stub, and by notebook the cells of their own directly below it.
+    """
 
     home: str
     answer: str
+    notes: Mapping[str, Sequence[Cell]] = {}
 
 
 def update(desk: Desk) -> list[Updated]:
@@ -61,8 +67,10 @@ def update(desk: Desk) -> list[Updated]:
             homes = {one.home for one in moved.values()}
             for name in sorted(course, key=lambda name: name not in homes):  # an answer arrives before it leaves
                 reports[name] = _update_one(desk, name, course[name], moved, backup)
-                if reports[name].outcome == "failed":  # nothing arrived there
-                    moved = {key: one for key, one in moved.items() if one.home != name}
+                mine = _read_copy(desk, name)
+                moved = {key: one for key, one in moved.items() if one.home != name or _arrived(key, one, mine)}
+            _take_out_notes(desk, reports, moved)
+            _say_where(reports, course)
     except OSError as problem:
         done = ", ".join(report.name for report in reports.values()) or "none"
         raise DeskError(
@@ -82,6 +90,14 @@ def _read(path: Path) -> Notebook | DamagedNotebook:
         return read_notebook(path)
     except DamagedNotebook as problem:
         return problem
+
+
+def _read_copy(desk: Desk, name: str) -> Notebook | None:
+    """The learner's copy as it is now, or None if there is none that can be read."""
+    try:
+        return read_notebook(desk.folder / f"{name}.ipynb")
+    except (OSError, DamagedNotebook):
+        return None
 
 
 def _update_one(
@@ -133,7 +149,7 @@ def _stubs(exercise_id: str, *editions: Notebook | None) -> set[str]:
 
 
 def _moved(desk: Desk, course: Mapping[str, Notebook | DamagedNotebook]) -> dict[str, Moved]:
-    """Return, by exercise, the answers that must go to another notebook; each is in the history from here on."""
+    """Return, by exercise, what must go to another notebook; each answer is in the history from here on."""
     readable = {name: theirs for name, theirs in course.items() if not isinstance(theirs, DamagedNotebook)}
     homes = {exercise_id: name for name, theirs in readable.items() for exercise_id in _exercises(theirs)}
     there = {(exercise_id, place.name): place for exercise_id, place in answers.all_places(desk)}
@@ -143,16 +159,39 @@ def _moved(desk: Desk, course: Mapping[str, Notebook | DamagedNotebook]) -> dict
         if home == name:
             continue
         arrived = there.get((exercise_id, home))
-        if place.source.strip() in _stubs(exercise_id, readable[home], base_for(desk, name, place.notebook)):
-            continue
-        if arrived is None or place.source.strip() in arrived.source:  # the second: an interrupted update
+        base = base_for(desk, name, place.notebook)
+        notes = {name: _notes_below(place, base, readable.get(name))}
+        if exercise_id in found:
+            notes |= found[exercise_id].notes
+        if place.source.strip() in _stubs(exercise_id, readable[home], base):
+            if notes[name] and base is not None and exercise_id in _exercises(base):
+                answer = found[exercise_id].answer if exercise_id in found else ""
+                found[exercise_id] = Moved(home, answer, notes)
+        elif arrived is None:
             answers.keep(desk, exercise_id, place.source)
-            found[exercise_id] = Moved(home, place.source)
+            found[exercise_id] = Moved(home, place.source, notes)
+        elif place.source.strip() in arrived.source:  # an interrupted update
+            found[exercise_id] = Moved(home, place.source, notes)
     # An update that was interrupted between two notebooks that exchange exercises leaves an answer in neither.
     for exercise_id in homes.keys() - {exercise_id for exercise_id, _ in there}:
         kept = desk.latest_answer(exercise_id)
         if kept is not None and _is_new_in(desk, homes[exercise_id], exercise_id):
             found[exercise_id] = Moved(homes[exercise_id], kept)
+    return found
+
+
+def _notes_below(place: answers.Place, base: Notebook | None, theirs: Notebook | None) -> list[Cell]:
+    """The learner's own cells that stand directly below an exercise: they belong to it."""
+    if base is None:
+        return []
+    courses = {cell["id"] for one in (base, theirs) if one is not None for cell in one["cells"]}
+    name, below = exercise_of(place.notebook["cells"][place.numbers[0]]), False
+    found: list[Cell] = []
+    for cell in place.notebook["cells"]:
+        own = cell["id"] not in courses and exercise_of(cell) is None and "course" not in cell["metadata"]
+        below = exercise_of(cell) == name or (below and own)
+        if below and own:
+            found.append(cell)
     return found
 
 
@@ -167,21 +206,85 @@ def _is_new_in(desk: Desk, name: str, exercise_id: str) -> bool:
 
 
 def _carry(result: merging.Merge, name: str, base: Notebook | None, moved: Mapping[str, Moved]) -> None:
-    """Put answers into the notebook that their exercise moved to, and take them out of the one that it left."""
+    """Put answers into the notebook that their exercise moved to, and take them out of the one that it left.
+
+    The learner's own cells below an exercise go with it; `_take_out_notes` takes them out when they have arrived.
+    """
     left = set(_exercises(base)) if base else set()
-    kept = []
+    kept: list[Cell] = []
     for cell in result.notebook["cells"]:
         exercise_id = exercise_of(cell) or ""
         one = moved.get(exercise_id)
-        if one is not None and one.home == name:
-            cell["source"] = answers.with_check(one.answer, cell["source"], exercise_id)
-            result.events.append((cell["id"], "moved here, with your answer"))
-        elif one is not None and exercise_id in left and cell["source"].strip() in one.answer:
-            result.events = [event for event in result.events if event[0] != cell["id"]]
-            result.events.append((cell["id"], f"moved to {one.home}, and your answer with it"))
+        if one is not None and one.home != name and exercise_id in left and cell["source"].strip() in one.answer:
+            _say(result, cell, f"moved to {one.home}, and your answer with it")
             continue
         kept.append(cell)
+        if one is None or one.home != name:
+            continue
+        if one.answer and one.answer.strip() not in cell["source"]:
+            cell["source"] = answers.with_check(one.answer, cell["source"], exercise_id)
+            result.events.append((cell["id"], "moved here, with your answer"))
+        taken = {other["id"] for other in result.notebook["cells"]} | {other["id"] for other in kept}
+        for note in (note for notes in one.notes.values() for note in notes if not _has(result.notebook, note)):
+            new_id = fresh_id(note["source"], taken) if note["id"] in taken else note["id"]
+            taken.add(new_id)
+            kept.append({**note, "id": new_id})
+            result.events.append((new_id, f"yours ({merging.beginning(note)}): came here with the exercise above it"))
     result.notebook["cells"] = kept
+
+
+def _take_out_notes(desk: Desk, reports: Mapping[str, Updated], moved: Mapping[str, Moved]) -> None:
+    """Take the learner's own cells out of the notebooks that their exercises left; all have arrived.
+
+    This comes last, for two notebooks may exchange exercises. What an interrupt leaves in both places stays in both.
+    """
+    leaving: dict[str, dict[tuple[str, str], str]] = {}
+    for one in moved.values():
+        for name, notes in one.notes.items():
+            leaving.setdefault(name, {}).update({(note["id"], note["source"]): one.home for note in notes})
+    for name, homes in leaving.items():
+        mine, report = _read_copy(desk, name), reports.get(name)
+        if mine is None or report is None or report.merge is None:
+            continue
+        gone = [cell for cell in mine["cells"] if (cell["id"], cell["source"]) in homes]
+        mine["cells"] = [cell for cell in mine["cells"] if cell not in gone]
+        for cell in gone:
+            home = homes[cell["id"], cell["source"]]
+            _say(report.merge, cell, f"yours ({merging.beginning(cell)}): moved to {home}, with the exercise above it")
+        if gone:
+            write_notebook(desk.folder / f"{name}.ipynb", mine)
+
+
+def _say(result: merging.Merge, cell: Cell, event: str) -> None:
+    result.events = [(cell_id, what) for cell_id, what in result.events if cell_id != cell["id"]]
+    result.events.append((cell["id"], event))
+
+
+def _has(notebook: Notebook | None, note: Cell) -> bool:
+    """Whether a notebook has a cell with this text."""
+    wanted = (note["cell_type"], note["source"])
+    return notebook is not None and wanted in [(cell["cell_type"], cell["source"]) for cell in notebook["cells"]]
+
+
+def _arrived(exercise_id: str, one: Moved, mine: Notebook | None) -> bool:
+    """Whether a learner's copy has what moved there."""
+    if mine is None:
+        return False
+    text = "\n".join(cell["source"] for cell in mine["cells"] if exercise_of(cell) == exercise_id)
+    return one.answer.strip() in text and all(_has(mine, note) for notes in one.notes.values() for note in notes)
+
+
+def _say_where(reports: Mapping[str, Updated], course: Mapping[str, Notebook | DamagedNotebook]) -> None:
+    """Where the learner changed a cell that the course has in another notebook now, name that notebook."""
+    now: dict[str, list[str]] = {}
+    for name, theirs in course.items():
+        for cell in () if isinstance(theirs, DamagedNotebook) else theirs["cells"]:
+            now.setdefault(cell["id"], []).append(name)
+    for report in reports.values():
+        events = report.merge.events if report.merge else []
+        for number, (cell_id, event) in enumerate(events):
+            if event == merging.KEPT_REMOVED and len(now.get(cell_id, ())) == 1:
+                events[number] = (cell_id, merging.KEPT_MOVED.format(home=now[cell_id][0]))
 
 
 def _validate_merge(merged: Notebook, mine: Notebook) -> None:
