@@ -128,8 +128,8 @@ def update(context: typer.Context) -> None:
     """Bring the present edition of the course into your copies; nothing of yours is lost.
 
     Cells you did not touch follow the course. Cells you changed or added stay; where both changed, yours stays and the
-    new text is put below it. An answer goes where its exercise went, and your own cells below it go along. Every notebook
-    is backed up first.
+    new text is put below it. An answer goes where its exercise went, and your own cells below it go along. Every
+    notebook is backed up first.
 
     Example: `git pull` and then `course update`
     """

@@ -47,11 +47,13 @@ class Moved(NamedTuple):
     """An exercise that the course now has in another notebook, `home`, and what the learner wrote for it.
 
     That is the answer, "" where there is only the stub, and by notebook the cells of their own directly below it.
+    `left` names the notebooks that the course took it out of.
     """
 
     home: str
     answer: str
     notes: Mapping[str, Sequence[Cell]] = {}
+    left: frozenset[str] = frozenset()
 
 
 def update(desk: Desk) -> list[Updated]:
@@ -69,7 +71,7 @@ def update(desk: Desk) -> list[Updated]:
                 reports[name] = _update_one(desk, name, course[name], moved, backup)
                 mine = _read_copy(desk, name)
                 moved = {key: one for key, one in moved.items() if one.home != name or _arrived(key, one, mine)}
-            _take_out_notes(desk, reports, moved)
+            _take_out(desk, reports, moved)
             _say_where(reports, course)
     except OSError as problem:
         done = ", ".join(report.name for report in reports.values()) or "none"
@@ -112,7 +114,7 @@ def _update_one(
     for _ in range(5):  # again if an editor saves the notebook meanwhile
         if not target.exists():
             fresh = merging.Merge(stamped(theirs, edition))
-            _carry(fresh, name, None, moved)
+            _carry(desk, fresh, name, moved)
             write_notebook(target, fresh.notebook)
             answerable = any(_exercises(theirs))
             return Updated(file, NEW, note="`course rescue` puts saved answers into it" if answerable else "")
@@ -123,7 +125,7 @@ def _update_one(
                 return Updated(file, UP_TO_DATE)
             base = base_for(desk, name, mine)
             result = merging.merge(base, mine, strip(theirs))
-            _carry(result, name, base, moved)
+            _carry(desk, result, name, moved)
             result.notebook["metadata"]["course"] = {"edition": edition}
             _validate_merge(result.notebook, mine)
         except DamagedNotebook as problem:
@@ -160,18 +162,18 @@ def _moved(desk: Desk, course: Mapping[str, Notebook | DamagedNotebook]) -> dict
             continue
         arrived = there.get((exercise_id, home))
         base = base_for(desk, name, place.notebook)
-        notes = {name: _notes_below(place, base, readable.get(name))}
-        if exercise_id in found:
-            notes |= found[exercise_id].notes
+        was = found.get(exercise_id, Moved(home, ""))
+        taken_out = base is not None and name in course and exercise_id in _exercises(base)
+        notes = {name: _notes_below(place, base, readable.get(name))} if taken_out else {}
+        one = Moved(home, place.source, {**was.notes, **notes}, was.left | notes.keys())
         if place.source.strip() in _stubs(exercise_id, readable[home], base):
-            if notes[name] and base is not None and exercise_id in _exercises(base):
-                answer = found[exercise_id].answer if exercise_id in found else ""
-                found[exercise_id] = Moved(home, answer, notes)
+            if notes.get(name):
+                found[exercise_id] = one._replace(answer=was.answer)
         elif arrived is None:
             answers.keep(desk, exercise_id, place.source)
-            found[exercise_id] = Moved(home, place.source, notes)
+            found[exercise_id] = one
         elif place.source.strip() in arrived.source:  # an interrupted update
-            found[exercise_id] = Moved(home, place.source, notes)
+            found[exercise_id] = one
     # An update that was interrupted between two notebooks that exchange exercises leaves an answer in neither.
     for exercise_id in homes.keys() - {exercise_id for exercise_id, _ in there}:
         kept = desk.latest_answer(exercise_id)
@@ -205,26 +207,22 @@ def _is_new_in(desk: Desk, name: str, exercise_id: str) -> bool:
     return base is not None and exercise_id not in _exercises(base)
 
 
-def _carry(result: merging.Merge, name: str, base: Notebook | None, moved: Mapping[str, Moved]) -> None:
-    """Put answers into the notebook that their exercise moved to, and take them out of the one that it left.
-
-    The learner's own cells below an exercise go with it; `_take_out_notes` takes them out when they have arrived.
-    """
-    left = set(_exercises(base)) if base else set()
+def _carry(desk: Desk, result: merging.Merge, name: str, moved: Mapping[str, Moved]) -> None:
+    """Put what moved here beside its exercise, and take out what has arrived elsewhere."""
     kept: list[Cell] = []
+    taken = {cell["id"] for cell in result.notebook["cells"]}
     for cell in result.notebook["cells"]:
-        exercise_id = exercise_of(cell) or ""
-        one = moved.get(exercise_id)
-        if one is not None and one.home != name and exercise_id in left and cell["source"].strip() in one.answer:
-            _say(result, cell, f"moved to {one.home}, and your answer with it")
+        if (event := _gone(desk, name, cell, moved)) is not None:
+            _say(result, cell, event)
             continue
         kept.append(cell)
+        exercise_id = exercise_of(cell) or ""
+        one = moved.get(exercise_id)
         if one is None or one.home != name:
             continue
         if one.answer and one.answer.strip() not in cell["source"]:
             cell["source"] = answers.with_check(one.answer, cell["source"], exercise_id)
             result.events.append((cell["id"], "moved here, with your answer"))
-        taken = {other["id"] for other in result.notebook["cells"]} | {other["id"] for other in kept}
         for note in (note for notes in one.notes.values() for note in notes if not _has(result.notebook, note)):
             new_id = fresh_id(note["source"], taken) if note["id"] in taken else note["id"]
             taken.add(new_id)
@@ -233,26 +231,44 @@ def _carry(result: merging.Merge, name: str, base: Notebook | None, moved: Mappi
     result.notebook["cells"] = kept
 
 
-def _take_out_notes(desk: Desk, reports: Mapping[str, Updated], moved: Mapping[str, Moved]) -> None:
-    """Take the learner's own cells out of the notebooks that their exercises left; all have arrived.
+def _take_out(desk: Desk, reports: Mapping[str, Updated], moved: Mapping[str, Moved]) -> None:
+    """Take out what had not arrived yet when its notebook was merged: two notebooks may exchange exercises.
 
-    This comes last, for two notebooks may exchange exercises. What an interrupt leaves in both places stays in both.
+    What an interrupt before this leaves in both places stays in both.
     """
-    leaving: dict[str, dict[tuple[str, str], str]] = {}
-    for one in moved.values():
-        for name, notes in one.notes.items():
-            leaving.setdefault(name, {}).update({(note["id"], note["source"]): one.home for note in notes})
-    for name, homes in leaving.items():
+    for name in {name for one in moved.values() for name in one.left}:
         mine, report = _read_copy(desk, name), reports.get(name)
         if mine is None or report is None or report.merge is None:
             continue
-        gone = [cell for cell in mine["cells"] if (cell["id"], cell["source"]) in homes]
-        mine["cells"] = [cell for cell in mine["cells"] if cell not in gone]
-        for cell in gone:
-            home = homes[cell["id"], cell["source"]]
-            _say(report.merge, cell, f"yours ({merging.beginning(cell)}): moved to {home}, with the exercise above it")
-        if gone:
+        events = [(cell, _gone(desk, name, cell, moved)) for cell in mine["cells"]]
+        for cell, event in events:
+            if event is not None:
+                _say(report.merge, cell, event)
+        if any(event is not None for _, event in events):
+            mine["cells"] = [cell for cell, event in events if event is None]
             write_notebook(desk.folder / f"{name}.ipynb", mine)
+
+
+def _gone(desk: Desk, name: str, cell: Cell, moved: Mapping[str, Moved]) -> str | None:
+    """Say where a cell went, if it belongs to an exercise that left this notebook and has arrived there."""
+    one = moved.get(exercise_of(cell) or "")
+    if one is not None and one.home != name and name in one.left and cell["source"].strip() in one.answer:
+        there = _read_copy(desk, one.home)
+        inside = there is not None and any(
+            exercise_of(other) == exercise_of(cell) and cell["source"].strip() in other["source"]
+            for other in there["cells"]
+        )
+        return f"moved to {one.home}, and your answer with it" if inside else None
+    if exercise_of(cell) is not None:
+        return None
+    for one in moved.values():
+        if one.home != name and (cell["id"], cell["source"]) in [
+            (n["id"], n["source"]) for n in one.notes.get(name, ())
+        ]:
+            start = merging.beginning(cell)
+            arrived = _has(_read_copy(desk, one.home), cell)
+            return f"yours ({start}): moved to {one.home}, with the exercise above it" if arrived else None
+    return None
 
 
 def _say(result: merging.Merge, cell: Cell, event: str) -> None:
