@@ -202,25 +202,22 @@ class History:
         """One cell of the learner's, by its text: it is where it was, or where its exercise is now."""
         cell = before[name]["cells"][number]
         exercise_id = exercise_of(cell)
-        home = homes.get(exercise_id) if exercise_id else home_of_note(before[name]["cells"][:number], self.ids, homes)
         where = [one for one, notebook in after.items() if has(notebook, cell)]
         assert where, (name, cell["id"], cell["source"][:80])
-        places = [
-            one for one, notebook in before.items() for each in notebook["cells"] if exercise_of(each) == exercise_id
-        ]
-        if exercise_id and home is not None and places == [name]:
+        places = [one for one, other in before.items() for each in other["cells"] if exercise_of(each) == exercise_id]
+        if exercise_id and exercise_id in homes and places == [name]:
+            home = homes[exercise_id]
             assert has(after[home], cell, exercise_id), (name, home, exercise_id)
             self.counted["answers"] += 1
             self.counted["answers that moved"] += home != name
         elif exercise_id:
             self.counted["answers, in several cells or of no exercise now"] += 1
-        elif cell["id"] in self.ids:
-            assert name in where, (name, cell["id"])
-            self.counted["predictions" if "ex.predict(" in cell["source"] else "edited cells"] += 1
         else:
-            assert name in where or home in where, (name, home, cell["id"])
-            self.counted["own cells"] += 1
-            self.counted["own cells that moved"] += name not in where
+            above = (exercise_of(one) for one in reversed(before[name]["cells"][:number]) if exercise_of(one))
+            assert name in where or homes.get(next(above, None)) in where, (name, where, cell["id"])
+            kind = "edited cells" if cell["id"] in self.ids else "own cells"
+            self.counted["predictions" if "ex.predict(" in cell["source"] else kind] += 1
+            self.counted[f"{kind} that moved"] += name not in where
 
     def hear(self, before: Edition, after: Edition, reports: dict[str, updates.Updated]) -> None:
         """What became of a cell is said: that it moved, or that what stood above it is gone."""
@@ -235,16 +232,6 @@ class History:
                 if text_of(cell) not in texts or (above["id"] in self.ids - now and text_of(above) not in texts):
                     assert cell["id"] in said, (name, cell["id"])
                     self.counted["said"] += 1
-
-
-def home_of_note(above: list[Notebook], course_ids: set[str], homes: dict[str | None, str]) -> str | None:
-    """Where the exercise is now that stands directly above a note, other notes between them."""
-    for cell in reversed(above):
-        if exercise_of(cell) is not None:
-            return homes.get(exercise_of(cell))
-        if cell["id"] in course_ids or "course" in cell["metadata"]:
-            return None
-    return None
 
 
 def notebooks_of(desk: Desk) -> Edition:

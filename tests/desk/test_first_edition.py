@@ -30,7 +30,14 @@ def test_nothing_is_lost(seed, present, tmp_path, monkeypatch):
 
 
 def test_every_exercise_of_the_first_edition_has_a_place(present):
-    now = {cell["metadata"].get("exercise") for notebook in present.values() for cell in notebook["cells"]}
+    every = [
+        cell["metadata"]["exercise"]
+        for one in present.values()
+        for cell in one["cells"]
+        if "exercise" in cell["metadata"]
+    ]
+    now = set(every)
+    assert len(every) == len(now), "an exercise stands in two notebooks"
     first = first_edition().values()
     before = {cell["metadata"]["exercise"] for one in first for cell in one["cells"] if "exercise" in cell["metadata"]}
     assert len(before) == 85
