@@ -75,7 +75,7 @@ def head_finds_the_subject(record: Claim) -> bool:
         and head["right, misleading person"][0] >= 0.99
         and head["weight on subject"][0] >= 0.95
         and head["weight on subject, plural verb"][1] <= 0.2
-        and record.range("one head", "weight on subject", 1e-3)[0] < 0.5
+        and record.range("one head", "weight on subject, herself", 1e-3)[0] < 0.1
         and all(record.range("one head", "right", rate)[0] >= 0.99 for rate in record.rates if rate is not None)
         and head["subject hidden"][1] <= 0.8
         and head["other person hidden"][0] >= 0.99
@@ -137,6 +137,7 @@ def _measured(model: PronounReader, test: list[list[str]]) -> dict[str, float]:
         "right": found.mean(),
         "right, misleading person": found[misled].mean(),
         "weight on subject": weight[one].mean(),
+        "weight on subject, herself": weight[answers == REFLEXIVES.index("herself")].mean(),
         "weight on subject, plural verb": weight[~one].mean(),
         "subject hidden": right(hide_subject).mean(),
         "other person hidden": right(hide_other)[with_other].mean(),
