@@ -26,6 +26,7 @@ from torch import nn
 from course_lib import exercises as ex
 from course_lib import testing
 from course_lib.attention import CausalSelfAttention, CrossAttention, SelfAttention, record_weights
+from course_lib.attention import scaled_dot_product_attention
 from course_lib.data.sentences import ENGLISH, REFLEXIVES, english_sentence
 from course_lib.explorers import AttentionExplorer, MaskComposer
 from course_lib.records import claim
@@ -430,12 +431,14 @@ drawings.self_and_cross("Anna paints".split(), "Anna malt ein Bild".split()).sho
 
 # %% id="cross-attention-run"
 torch.manual_seed(0)
-head = Head(d_model=8, d_head=3)
-english, german = torch.randn(1, 2, 8), torch.randn(1, 4, 8)  # 2 and 4 words
-print("English reads itself:", tuple(head(english).shape))
+head = Head(d_model=64, d_head=16)
+english = torch.randn(4, 10, 64)  # four sentences of 10 words
+german = torch.randn(4, 30, 64)  # and of 30 words
 found = head(english, german)
+print("query", tuple(head.query(english).shape), "key", tuple(head.key(german).shape))
+print("English reads itself:", tuple(head(english).shape))
 print("English reads German:", tuple(found.shape))
-prove("there is one row for each word that asks", found.shape == (1, 2, 3))
+prove("there is one row for each word that asks", found.shape == (4, 10, 16))
 
 # %% [markdown] id="root"
 # ## 3 Why divide by √d_k
@@ -642,11 +645,11 @@ prove("a padded sentence gives what it gives alone", same)
 # %% [markdown] id="alignment"
 # ### 4.3 When fewer words read than are read
 #
-# One more case, and it is the one that people get wrong. A model that writes adds one word after the other. The keys
-# and values of the earlier words do not change, so it keeps them in a **cache** and only computes the new word. Then
-# there is one query and there are many keys: the mask is no longer a square. The new word is the *last* one, so it may
-# read everything. The rule stays the same, each word reads itself and what came before; the grid is the lower part of
-# the square.
+# One more case, and it is the one that people get wrong. A model that writes adds one word after the other. Under a
+# causal mask the keys and values of the earlier words do not change, so it keeps them in a **cache** and only computes
+# the new word. Then there is one query and there are many keys: the mask is no longer a square. The new word is the
+# *last* one, so it may read everything. The rule stays the same, each word reads itself and what came before; the grid
+# is the lower part of the square.
 
 # %% id="alignment-drawn" tags=["hide-input"]
 # Drawing: the causal mask when two words are new, and when one is new
@@ -666,8 +669,8 @@ drawings.mask_grids(
 
 
 # %% [markdown] id="combine-text"
-# Masks are combined with a logical *and*: a word may be read if every mask allows it. Try it below. The third word
-# there, and what follows in the shorter sentences, is padding.
+# Masks are combined with a logical *and*: a word may be read if every mask allows it. Try it below, with a sentence of
+# two words. All that follows *sleeps* is padding.
 
 # %% id="mask-composer"
 MaskComposer(5, tokens="she sleeps PAD PAD PAD".split(), lengths=[5, 2], example=1)
@@ -690,6 +693,16 @@ q, k, v = torch.randn(2, 3, 5, 11), torch.randn(2, 3, 7, 11), torch.randn(2, 3, 
 mask = causal_mask(5, 7)
 gap = attention(q, k, v, mask) - F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 prove("with a mask, too, it gives what PyTorch gives", gap.abs().max() < 1e-5)
+
+# %% [markdown] id="shape-text"
+# The library's version can hand out the weights as well. Here are the shapes for two sentences of ten words, with four
+# heads of width 64:
+
+# %% id="shape-demo"
+q, k, v = torch.randn(3, 2, 4, 10, 64)
+found, shown = scaled_dot_product_attention(q, k, v, return_weights=True)
+print("output", tuple(found.shape), " weights", tuple(shown.shape))
+prove("each row of weights sums to one", (shown.sum(dim=-1) - 1).abs().max() < 1e-5)
 
 # %% [markdown] id="order"
 # ## 5 It does not know the order
@@ -735,15 +748,17 @@ prove("a causal mask breaks the equivariance", law)
 # ### 6.1 Against recurrence
 #
 # Before, sentences were read by **recurrent** networks: one word after the other, with one vector, the *state*, that is
-# handed on from word to word. ([The overview](00_overview.ipynb) has the comparison in a table.) Attention buys two
-# things.
+# handed on from word to word. ([The overview](00_overview.ipynb) has the comparison in a table.) Convolutional
+# networks, which look at a few neighbours at a time, read text too (Kalchbrenner et al. 2016; Gehring et al. 2017), and
+# attention was at first an addition to recurrent ones. What was new in June 2017 was to leave both out and to keep
+# attention alone. It buys two things.
 #
 # **Short ways.** In a recurrent network, what the first word said reaches the last one after passing through every step
 # between them. With attention the last word reads the first one directly.
 #
 # **Work side by side.** The state after step 100 cannot be computed before step 99. The scores of all words can be
 # computed at once. A machine that does thousands of things at a time, such as a GPU, turns this into speed. On one core
-# it is no advantage: [a lab](labs/01_costs.ipynb) runs the race.
+# a recurrent network can even be the faster one: [a lab](labs/01_costs.ipynb) runs the race.
 
 # %% id="recurrence-drawn" tags=["hide-input"]
 # Drawing: a chain of states beside attention
@@ -834,7 +849,7 @@ pairs = [4 * n**2 * d_model for n in lengths]
 fig, ax = plt.subplots(figsize=(6.8, 3.2))
 ax.plot(lengths, linear, marker="o", markersize=4, color=palette.residual)
 ax.plot(lengths, pairs, marker="o", markersize=4, color=palette.query)
-ax.text(200, 1.2e10, "linear maps: grow with n", color=palette.residual)
+ax.text(140, 6e10, "linear maps: grow with n", color=palette.residual)
 ax.text(9000, 8e12, "comparing and collecting:\ngrow with n²", color=palette.query, ha="right")
 ax.set(xscale="log", yscale="log", xlabel="n, words in the text", ylabel="operations in one layer")
 ax.set_xticks(lengths[::2], [f"{n:,}" for n in lengths[::2]])
@@ -854,6 +869,7 @@ from torch.utils.flop_counter import FlopCounterMode
 with torch.device("meta"), FlopCounterMode(display=False) as counter:
     nn.TransformerEncoderLayer(64, 1, 256, batch_first=True)(torch.randn(1, 128, 64))
 counted = {str(name): flops for name, flops in counter.get_flop_counts()["Global"].items()}
+prove("for 4096 words the table of weights fills 64 MiB", 4 * 4096**2 == 64 * 2**20)
 prove("the linear maps of a layer take 24 n d² operations", counted["aten.addmm"] == 24 * 128 * 64**2)
 prove("comparing and collecting takes 4 n² d operations", counted["aten.bmm"] == 4 * 128**2 * 64)
 
@@ -993,7 +1009,7 @@ rows = [
     ("right if the other person is hidden", "one head", "other person hidden", 1e-2),
     ("weight on the subject if the verb has an s", "one head", "weight on subject", 1e-2),
     ("weight on the subject if it has none", "one head", "weight on subject, plural verb", 1e-2),
-    ("verb with s, and a learning rate of 0.001", "one head", "weight on subject", 1e-3),
+    ("for “herself”, with a learning rate of 0.001", "one head", "weight on subject, herself", 1e-3),
 ]
 for what, arm, measure, rate in rows:
     low, high = record.range(arm, measure, rate)
@@ -1001,12 +1017,12 @@ for what, arm, measure, rate in rows:
 print(f"({record.command})")
 
 # %% [markdown] id="training-record-says"
-# Without the subject the model is right in about three of four: the verb still tells whether it is one person or many,
+# Without the subject the model is right in about seven of ten: the verb still tells whether it is one person or many,
 # and between *herself* and *himself* it can only guess. Without the other person nothing changes. So the head looks at
 # the subject **and needs it**. Without places, or with even weights, it falls into the trap more often.
 #
-# The last line is a warning once more. With a smaller learning rate the heads are right just as often, but one of them
-# puts little weight on the subject. It is enough to look at queens and to take "found nothing" for a king.
+# The last line is a warning once more. With a smaller learning rate the five heads are right just as often, but one of
+# them hardly looks at the subject when it is a woman. It looks for men, and takes "found none" for *herself*.
 
 # %% [markdown] id="real-map-text"
 # ### 7.1 A real model
@@ -1066,16 +1082,18 @@ for one in both:
     places = [one["tokens"].index(word) for word in ("animal", "street")]
     of_head = [one["weights"][one["tokens"].index("it")][place] for place in places]
     more = sum(row[places[0]] > row[places[1]] for row in one["it"])
-    print(f"{one['sentence']:66} animal {of_head[0]:.2f}, street {of_head[1]:.2f}; more on animal: {more} of 72 heads")
+    word = one["tokens"][-3]
+    print(f"too {word}: this head takes {of_head[0]:.2f} from animal and {of_head[1]:.2f} from street;", end=" ")
+    print(f"{more} of 72 heads take more from animal")
 
 # %% [markdown] id="real-map-reading"
-# The head did not follow the meaning. It reads *animal* in both cases, perhaps because it is the subject of the sentence,
-# perhaps for another reason; and over all 72 heads, just as many prefer *animal* in the one sentence as in the other. So
-# how far may a map be read? It tells you exactly how the values were mixed, in this head, in this layer. It does not
-# tell you *why*, nor what the answer depends on: later layers mix again, a value may not matter, and other weights can
-# give the same result (Jain & Wallace 2019). A map is a good place to get an idea. To test the idea, change the
-# sentence, as we did here, or hide a word, as we did with the subject. [A lab](labs/01_who_sees_what.ipynb) goes on
-# with this.
+# The head did not follow the meaning. It reads *animal* in both cases, and over all 72 heads, just as many prefer
+# *animal* in the one sentence as in the other. Now look at the whole map once more, down the column of *animal*: nearly
+# every word reads it. *It* was no exception, we had only looked at no other row. So how far may a map be read? A map
+# tells you exactly how the values were mixed, in this head, in this layer. It does not tell you *why*, nor what the
+# answer depends on: later layers mix again, a value may not matter, and other weights can give the same result (Jain &
+# Wallace 2019). It is a good place to get an idea. To test the idea, change the sentence, as we did here, or hide a
+# word, as we did with the subject. [A lab](labs/01_who_sees_what.ipynb) goes on with this.
 
 # %% [markdown] id="end"
 # ## 8 What you have
@@ -1096,8 +1114,11 @@ for one in both:
 #
 # $$j \le i + (S - T)$$
 #
-# **The cost** of one layer for n words: $4 n^2 d_{model}$ operations for comparing and collecting, and $24\, n\,
-# d_{model}^2$ for the linear maps. A score of random numbers of variance 1 has the standard deviation $\sqrt{d_k}$.
+# **The cost** of one layer for $n$ words, in operations: first comparing and collecting, then the linear maps:
+#
+# $$4 n^2 d_{model} \qquad 24 n d_{model}^2$$
+#
+# **The spread** of a score of random numbers with variance 1 is $\sqrt{d_k}$.
 
 # %% [markdown] id="you-can-now"
 # **You can now**
@@ -1176,6 +1197,8 @@ for one in both:
 # - Bahdanau, Cho, Bengio 2014, *Neural Machine Translation by Jointly Learning to Align and Translate*,
 #   arXiv:1409.0473. Before it: Sutskever, Vinyals, Le 2014, arXiv:1409.3215; Cho et al. 2014, arXiv:1406.1078. That
 #   long sentences suffer from one vector: Cho et al. 2014b, arXiv:1409.1259.
+# - Kalchbrenner et al. 2016, *Neural Machine Translation in Linear Time*, arXiv:1610.10099; Gehring et al. 2017,
+#   *Convolutional Sequence to Sequence Learning*, arXiv:1705.03122.
 # - Gers, Schmidhuber, Cummins 2000, *Learning to Forget*, Neural Computation 12(10): the forget gate and its bias.
 # - Dao et al. 2022, *FlashAttention*, arXiv:2205.14135.
 # - Uszkoreit 2017, *Transformer: A Novel Neural Network Architecture for Language Understanding*, Google Research blog:
