@@ -1,18 +1,13 @@
 """README.md says what is there: its chapters, their editions, its labs and its files."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from notebook_files import SOURCES, name
+from notebook_files import FIRST_EDITION, SOURCES, name
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-sys.path.insert(0, str(ROOT / "tests" / "notebooks"))
-
-from notebook_style import FIRST_EDITION  # noqa: E402
-
 LINKS = re.findall(r"\]\(([^)#:]+)\)", README)
 ROWS = re.findall(r"^\| \[\d\d [^\]]+\]\(notebooks/(\w+)\.ipynb\) \| (\w+) \|", README, re.MULTILINE)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from notebook_files import FIRST_EDITION
 
 ROOT = Path(__file__).resolve().parents[1]
 SYLLABUS = ROOT / "docs" / "syllabus.csv"
@@ -18,7 +19,7 @@ def asked_for() -> list[str]:
     """The ids of all topics, by the five documents they come from."""
     counts = {"S0": (41, 2), "S1": (63, 2), "S2": (32, 2), "S3": (26, 2), "S4": (145, 3)}
     asked = [f"{source}-{i:0{digits}}" for source, (count, digits) in counts.items() for i in range(1, count + 1)]
-    return asked + [f"X-{i:02}" for i in (1, 2, 7, 8)]  # added after a second reading of the documents
+    return asked + [f"X-{i:02}" for i in range(1, 11)]  # added after a second reading of the documents
 
 
 def rows() -> list[dict[str, str]]:
@@ -50,9 +51,11 @@ def test_how_much_is_placed(note):
 
 
 def test_no_topic_of_a_shipped_chapter_is_open():
-    """A chapter whose notebook exists teaches everything that the syllabus gives it."""
+    """A chapter whose notebook exists teaches all that the syllabus gives it; X rows wait for its second edition."""
     shipped = {str(int(path.name[:2])) for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")}
-    assert [row["id"] for row in rows() if row["chapter"] in shipped and row["place"] == OPEN] == []
+    first = {str(int(name[:2])) for name in FIRST_EDITION}
+    still = [row for row in rows() if row["chapter"] in shipped and row["place"] == OPEN]
+    assert [row["id"] for row in still if row["chapter"] not in first or not row["id"].startswith("X-")] == []
 
 
 def problem_of(place: str, root: Path = ROOT) -> str:

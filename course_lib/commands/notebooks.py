@@ -109,19 +109,19 @@ def next_exercise(context: typer.Context) -> None:
         typer.echo(f"All {plural(len(standings), 'exercise')} are solved.")
         return
     entry, state = open_ones[0].entry, open_ones[0].state
-    place, chapter = places(desk).get(entry.id), open_ones[0].place
-    number = str(int(chapter)) if chapter.isdecimal() else ""
-    where = (
-        f"{place.name}.ipynb, cell {place.notebook['cells'][place.numbers[0]]['id']}"
-        if place
-        else "in no notebook of yours; `course update` adds what is new"
-    )
+    place, part = places(desk).get(entry.id), open_ones[0].place
+    number = str(int(part)) if part.isdecimal() else ""
+    called = f"Chapter {number}" if number else part.replace("labs/", "Lab ", 1) or "In no notebook yet"
     typer.echo(f"{entry.id}: {entry.title}")
-    typer.echo(
-        f"{f'Chapter {number}' if number else chapter}, {entry.kind}, difficulty {entry.difficulty} of 5, "
-        f"about {entry.minutes} minutes; {state}."
-    )
-    typer.echo(f"Where: {where}. Open it with `course lab --chapter {number or chapter}`.")
+    typer.echo(f"{called}, {entry.kind}, difficulty {entry.difficulty} of 5, about {entry.minutes} minutes; {state}.")
+    if place:
+        where = f"{place.name}.ipynb, cell {place.notebook['cells'][place.numbers[0]]['id']}"
+        name = place.name.partition("_")[0].lstrip("0") if "/" not in place.name else place.name
+        typer.echo(f"Where: {where}. Open it with `course lab --chapter {name or '0'}`.")
+    elif part:
+        typer.echo("Where: in no notebook of yours; `course update` adds what is new.")
+    else:
+        typer.echo(f"Where: nowhere; `course check {entry.id} --file answer.py` works without a notebook.")
 
 
 def update(context: typer.Context) -> None:

@@ -205,8 +205,10 @@ class History:
         where = [one for one, notebook in after.items() if has(notebook, cell)]
         assert where, (name, cell["id"], cell["source"][:80])
         places = [one for one, other in before.items() for each in other["cells"] if exercise_of(each) == exercise_id]
-        if exercise_id and exercise_id in homes and places == [name]:
-            home = homes[exercise_id]
+        home = homes.get(exercise_id, name)
+        there = [exercise_of(one) for one in after.get(home, {"cells": ()})["cells"]]
+        taken_out = home in before and exercise_id not in there  # by the learner: the course's cell stays away
+        if exercise_id and exercise_id in homes and places == [name] and not taken_out:
             assert has(after[home], cell, exercise_id), (name, home, exercise_id)
             self.counted["answers"] += 1
             self.counted["answers that moved"] += home != name

@@ -144,6 +144,24 @@ def test_status_and_next(chapter: Path) -> None:
     assert course("next").splitlines()[0].startswith(registry.all_exercises()[0].id)
 
 
+def test_next_says_where_an_exercise_stands(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    course("start")
+    for where, first, last in [
+        ("01_attention", "Chapter 1, build", "Open it with `course lab --chapter 1`."),
+        ("labs/01_reach", "Lab 01_reach, build", "Open it with `course lab --chapter 1`."),
+        ("", "In no notebook yet, build", "Open it with `course lab --chapter 1`."),
+    ]:
+        monkeypatch.setattr(registry, "places", lambda where=where: {BUILD: where})
+        name, what, place = course("next").splitlines()
+        assert name.startswith(BUILD)
+        assert what.startswith(first)
+        assert place.endswith(last)
+    (chapter / "my" / ONE).unlink()
+    assert course("next").splitlines()[2].startswith("Where: nowhere; `course check causal_mask --file")
+    monkeypatch.setattr(registry, "places", lambda: {BUILD: "01_attention"})
+    assert "`course update` adds what is new" in course("next").splitlines()[2]
+
+
 def test_an_answer_to_an_older_edition_is_named(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     course("start")
     edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
