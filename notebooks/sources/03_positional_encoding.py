@@ -105,6 +105,12 @@ stack = TransformerEncoder(plain).eval()
 sentence = torch.randn(1, 7, 32)  # (B, T, d_model)
 sentence[:, 5] = sentence[:, 1]  # a word that occurs twice
 output = stack(sentence)
+forward = torch.randn(3, 4)  # three words with vectors of four numbers
+backward = forward.flip(0)
+_, one = scaled_dot_product_attention(forward, forward, forward, return_weights=True)
+_, other = scaled_dot_product_attention(backward, backward, backward, return_weights=True)
+prove("cell by cell the attention weights of two orders differ", (one - other).abs().max() > 0.1)
+prove("with rows and columns exchanged they are equal", torch.allclose(one, other.flip(0, 1)))
 found = complaint(testing.assert_permutation_equivariant, stack, sentence)
 prove("three layers without positions are permutation-equivariant", not found)
 prove("a word that occurs twice gets the same vector twice", torch.allclose(output[:, 5], output[:, 1], atol=1e-5))
@@ -310,7 +316,7 @@ show(
 fig, ax = plt.subplots(figsize=(6.6, 3.1))
 line = 2 * math.pi / positions.frequencies(512)
 ax.plot(torch.arange(256) / 256, line, color=palette.residual)
-for d_model, color, marker, drop in zip((16, 64, 512), palette.series, "os^", (6e3, 2e4, 7e4)):
+for d_model, color, marker, drop in zip((16, 64, 512), palette.series, "os^", (6e3, 2e4, 1.3e5)):
     waves = 2 * math.pi / positions.frequencies(d_model)
     end = (1 - 2 / d_model, waves.max().item())
     ax.plot(*end, marker, color=color, markersize=7)
@@ -988,7 +994,7 @@ for name, model in models.items():
     print(f"{name:>20}: beyond {beyond:.2f}, with far keys hidden {hidden:.2f}")
 
 # %% [markdown] id="hidden-says"
-# The schemes that know only distances are repaired: they had not lost the third token, they were distracted from it. The
+# Rotary positions and T5's buckets are repaired: they had not lost the third token, they were distracted from it. The
 # schemes that number the places are not repaired. There the place itself is new, so hiding other places cannot help.
 # That is what makes it a good control: it could have come out the other way. Here are the five seeds.
 

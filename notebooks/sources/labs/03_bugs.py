@@ -207,7 +207,8 @@ ex.predict("moved_text_catches", "")
 # %% id="museum-relative-found" tags=["tol:0.02"]
 def moved(**bug):
     at_0, at_100 = lambda x: run(x, 0, **bug), lambda x: run(x, 100, **bug)
-    return complaint(testing.assert_equivalent, at_0, at_100, x, gradients=False, tolerance=1e-4)
+    same = testing.assert_equivalent
+    return complaint(same, at_0, at_100, x, gradients=False, tolerance=1e-4)
 
 
 neighbours = {"early": True, "layout": "interleaved"}
