@@ -32,7 +32,7 @@ def kept(found: dict, experiment: Experiment) -> list[dict]:
     """The runs of an earlier record that are still true: same source, same settings."""
     if found.get("fingerprint") != experiment.fingerprint:
         return []
-    same = {label for label, settings in experiment.arms.items() if found["arms"].get(label) == settings}
+    same = {label for label, settings in experiment.recorded_arms.items() if found["arms"].get(label) == settings}
     return [
         run
         for run in found["runs"]

@@ -35,7 +35,7 @@ def others(record: Claim) -> list[Claim]:
 def test_the_record_supports_the_claim(name):
     experiment, record = ALL[name], claim(name)
     assert record.seeds >= 5
-    assert record.arms == experiment.arms, f"run {record.command}"
+    assert record.arms == experiment.recorded_arms, f"run {record.command}"
     assert (record.rates, record.seeds, record.better) == (experiment.rates, experiment.seeds, experiment.better)
     assert record.claim == experiment.claim, f"run {record.command}"
     assert record.fingerprint == experiment.fingerprint, f"the experiment changed since; run {record.command}"
@@ -59,10 +59,10 @@ def test_the_page_shows_every_record():
 def small(tmp_path):
     """An experiment of no cost, and its record."""
 
-    def run(seed, rate, *, gain):
+    def run(seed, rate, *, gain, steps):
         return {"accuracy": gain * rate + seed / 100, "loss": 1.0}
 
-    arms = {"with": {"gain": 1.0}, "without": {"gain": -1.0}}
+    arms = {"with": {"gain": 1.0, "steps": (1, 2)}, "without": {"gain": -1.0, "steps": (1, 2)}}
     options = {"claim": "It helps.", "rates": (0.1, 0.5), "seeds": 5, "better": "max accuracy"}
     experiment = Experiment("small", arms=arms, run=run, holds=bool, sources=str, **options)
     return experiment, tmp_path
@@ -107,7 +107,7 @@ def test_a_run_that_was_interrupted_goes_on(small, monkeypatch):
     assert len(calls) == 21
     claims.complete(slow, folder)
     assert len(calls) == 21
-    other = dataclasses.replace(slow, arms={**slow.arms, "with": {"gain": 2.0}})
+    other = dataclasses.replace(slow, arms={**slow.arms, "with": {"gain": 2.0, "steps": (1, 2)}})
     assert claims.complete(other, folder).values("with", "accuracy")[0] == 1.0
     assert len(calls) == 31
 
@@ -132,7 +132,7 @@ def test_every_single_measure_is_a_number(small):
     (folder / "small.json").write_text(json.dumps(found))
     with pytest.raises(ValueError, match="no finite number"):
         claim("small", folder)
-    broken = dataclasses.replace(experiment, run=lambda seed, rate, gain: {"accuracy": float("inf")})
+    broken = dataclasses.replace(experiment, run=lambda seed, rate, gain, steps: {"accuracy": float("inf")})
     with pytest.raises(ValueError, match="must be finite"):
         claims.complete(broken, folder / "new")
 

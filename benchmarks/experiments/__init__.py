@@ -4,6 +4,7 @@ import ast
 import hashlib
 import importlib
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,11 @@ class Experiment:
     better: str
     holds: Callable[[Claim], bool]
     sources: Callable[[], str]
+
+    @property
+    def recorded_arms(self) -> dict[str, dict[str, Any]]:
+        """The arms as a record gives them back: JSON has lists for tuples."""
+        return json.loads(json.dumps(self.arms))
 
     @cached_property
     def fingerprint(self) -> str:
