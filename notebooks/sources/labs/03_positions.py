@@ -49,7 +49,7 @@ def reach(record, arm, measure):
 # There are two things to vary: with or without a causal mask, and with or without a fixed **start token** in front of
 # the eight.
 #
-# **Predict** the four accuracies.
+# **Predict.** Which four accuracies do you expect?
 
 # %% id="predict-places"
 ex.predict("places_without_positions", "")
@@ -145,7 +145,7 @@ prove("with a start token the place is found", record.range("causal, start token
 # Many texts say that each position has a unique pattern. Take 2000 positions, and of all pairs the two that are most
 # similar. How far apart are they?
 #
-# **Predict** the order of magnitude at width 512 and at width 2.
+# **Predict.** How far is it at width 512, and at width 2? The order of magnitude is enough.
 
 # %% id="predict-distinct"
 ex.predict("nearest_codes", "")
@@ -226,7 +226,7 @@ show(
 # We do the same to a learned table: before its training, when it holds random numbers, and after a training in which
 # the model had to name the token three places back.
 #
-# **Predict** the three errors.
+# **Predict.** Which three errors do you expect?
 
 # %% id="predict-fit"
 ex.predict("fitted_shift", "")
@@ -240,7 +240,7 @@ def unseen_error(table, k=3, seen=96):
     return (wrong.norm() / table[seen + k :].norm()).item()
 
 
-sinusoids = SinusoidalPositionalEncoding(16)(torch.arange(128))
+sinusoids = SinusoidalPositionalEncoding(16)(torch.arange(128)).double()
 print(f"sinusoids:          {unseen_error(sinusoids):.4f}")
 print(f"random table:       {unseen_error(torch.randn(128, 16)):.2f}")
 fit_record = claim("learned_shift")
@@ -418,7 +418,7 @@ prove("with std 0.02 or 1/√d the first loss is within 0.8 of ln V", near < 0.8
 
 # %% [markdown] id="first-loss-says"
 # So "embeddings must be multiplied by √$d_{model}$" is right for a table with standard deviation 1/√$d_{model}$, and
-# wrong for others. A first loss far above ln $V$ is the quickest way to notice a bad start.
+# harmful for one from N(0, 1). A first loss far above ln $V$ is the quickest way to notice a bad start.
 #
 # ## 4 What is saved, and what must be refused
 #
