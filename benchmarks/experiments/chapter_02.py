@@ -250,17 +250,21 @@ class Characters(nn.Module):
 
 
 def _characters_hold(record: Claim) -> bool:
-    ranges = [record.range(arm, "held-out loss") for arm in record.arms]
-    four = [record.values("4 heads", f"all, {how}") for how in ("together", "one by one")]
+    def ratios(arm: str) -> list[float]:
+        pair = [record.values(arm, f"all, {how}") for how in ("together", "one by one")]
+        return [together / alone for together, alone in zip(*pair, strict=True)]
+
     return (
-        max(high for _, high in ranges) - min(low for low, _ in ranges) < 0.4
-        and record.range("16 heads", "held-out loss")[0] > record.range("4 heads", "held-out loss")[0] - 0.05
-        and all(joint > 1.5 * single for joint, single in zip(*four, strict=True))
+        record.range("16 heads", "held-out loss")[0] > record.range("4 heads", "held-out loss")[1]
+        and record.range("16 heads", "held-out loss")[0] > record.range("1 head", "held-out loss")[1]
+        and min(ratios("4 heads") + ratios("16 heads")) > 1.1
+        and max(ratios("1 head")) < 1.05
+        and record.range("4 heads", "heads that cost under 0.1 alone")[0] >= 7
     )
 
 
 @experiment(
-    claim="At equal width 1, 4 and 16 heads end close together; heads removed together cost more than one by one.",
+    claim="At equal width 16 heads are worse than 4; heads removed together cost more than one by one.",
     arms={"1 head": {"n_heads": 1}, "4 heads": {"n_heads": 4}, "16 heads": {"n_heads": 16}},
     rates=(5e-3, 1e-2),
     better="min held-out loss",
