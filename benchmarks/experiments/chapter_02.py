@@ -453,3 +453,71 @@ def induction(seed: int, rate: float, n_layers: int, steps: int = 500) -> dict[s
         found[f"loss at period {period}"] = copy_loss(model(other), other, again)
         found[f"counting letters at period {period}"] = copy_loss(letter_counts(other), other, again)
     return found
+
+
+# The circuit behind induction, read off the matrices ------------------------------------------------------------------
+
+
+def circuits(model: AttentionOnly) -> tuple[Tensor, Tensor, Tensor]:
+    """Tables (letters, letters) of a two-layer model, for its best previous-token head and its best induction head.
+
+    Returns how well the query of letter a fits the note "after b", how well it fits the letter b itself, and how much
+    reading letter c raises the score of letter d.
+    """
+    first, second = model.layers
+    letters, known = names(300, torch.Generator().manual_seed(99))
+    with record_weights(model) as maps:
+        model(letters)
+    weights = torch.stack(list(maps.values()))
+    writer = int(weights.diagonal(-1, -2, -1).mean((1, 3))[0].argmax())
+    reader = int(read_after(weights, letters, known)[1].argmax())
+    E = first.d_head
+    w, r = slice(writer * E, (writer + 1) * E), slice(reader * E, (reader + 1) * E)
+    embedded = model.letter.weight  # (letters, D)
+    read = F.layer_norm(embedded, embedded.shape[1:])
+    note = read @ first.value.weight[w].T @ first.output.weight[:, w].T  # what the first head writes of each letter
+    query, key = read @ second.query.weight[r].T, second.key.weight[r].T  # (letters, E), (D, E)
+    written = read @ second.value.weight[r].T @ second.output.weight[:, r].T
+    return query @ (note @ key).T, query @ (read @ key).T, written @ model.answer.weight.T
+
+
+def own_is_largest(table: Tensor) -> float:
+    """In how many rows the letter itself has the largest entry."""
+    return (table.argmax(-1) == torch.arange(len(table))).float().mean().item()
+
+
+def _circuits_hold(record: Claim) -> bool:
+    fresh = max(record.range("untrained", name)[1] for name in record.measures)
+    through = record.range("trained", "query fits the note of its own letter")[0]
+    return (
+        through > 0.8
+        and record.range("trained", "reading a letter raises that letter")[0] > 0.8
+        and fresh < 0.4
+        and record.range("trained", "query fits its own letter")[1] < through
+    )
+
+
+@experiment(
+    claim="In the matrices of two layers, a query fits the note of its own letter, and reading a letter raises it.",
+    arms={"trained": {"steps": 500}, "untrained": {"steps": 0}},
+    rates=(3e-3, 1e-2),
+    better="max query fits the note of its own letter",
+    holds=_circuits_hold,
+)
+def induction_circuits(seed: int, rate: float, steps: int) -> dict[str, float]:
+    """Train two layers on names, and read the two circuits off their matrices."""
+    torch.manual_seed(seed)
+    model, generator = AttentionOnly(2), torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    for _ in range(steps):
+        batch, _ = names(32, generator)
+        loss = F.cross_entropy(model(batch)[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    fits, directly, copies = circuits(model.requires_grad_(False))
+    return {
+        "query fits the note of its own letter": own_is_largest(fits),
+        "query fits its own letter": own_is_largest(directly),
+        "reading a letter raises that letter": own_is_largest(copies),
+    }

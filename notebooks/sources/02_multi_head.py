@@ -153,7 +153,7 @@ for n_heads, model in trained.items():
     print(f"   right: one back {right[0]:.2f}, three back {right[1]:.2f}")
 
 # %% [markdown] id="two-places-look"
-# One head answers one of the two questions, and does little better than guessing in the other. Two heads answer both.
+# One head answers one of the two questions and is mostly wrong in the other. Two heads answer both.
 # Look at where they look. Each map has a row for each place that looks and a column for each place that is looked at.
 
 # %% id="two-places-figure" tags=["hide-input", "picture:40"]
@@ -186,8 +186,8 @@ two_places = claim("two_places")
 show(
     two_places.figure("worse answer"),
     alt=two_places.alt("worse answer"),
-    caption="How often the worse of the two answers is right. With one head it stays near guessing, 0.08, even after "
-    f"five times as many steps. Recorded by `{two_places.command}`.",
+    caption="How often the worse of the two answers is right. With one head it stays below a third, even after "
+    f"five times as many steps. Recorded by {two_places.command}.",
 )
 for arm in two_places.arms:
     low, high = two_places.range(arm, "worse answer")
@@ -198,7 +198,7 @@ prove(
 prove("two heads: both, whatever the seed", two_places.range("two heads", "worse answer")[0] > 0.98)
 
 # %% [markdown] id="two-places-argument"
-# Longer training does not help one head. But look at the last row. There we put a small network with a non-linear
+# Five times as many steps help one head little. But look at the last row. There we put a small network with a non-linear
 # function between the head and the answers. Now one head can do it: it gives the two places unequal weights, and the
 # network tells the stronger part of the mixture from the weaker one.
 
@@ -672,7 +672,7 @@ def maps_of(words):
 
 
 # %% [markdown] id="text-maps-text"
-# To see what a head does, draw its map with the words on both axes. This function draws a row of them. Each cell says
+# To see what a head does, draw its map with the words on both axes. This function draws up to four of them. Each cell says
 # how much the word of its row takes from the word of its column, and the bar on the right says which colour is which
 # weight.
 
@@ -708,11 +708,12 @@ show(
 # The upper right of each map is empty, because a word may not look at later words. In the rows you see that different
 # heads look at different words. Look at the last row, the one of *paints*: is there a head that looks at *queen*?
 #
-# Below you can go through all eight heads. Choose a head, then choose a word, and follow its lines.
+# Below you can go through all eight heads; L1 H2 is head 2 of layer 1. Choose a head, then choose a word, and follow
+# its lines.
 
 # %% id="text-explore" tags=["hide-input", "picture:60", "atol:0.2"]
 # Explorer: all eight heads on the sentence, and what each word takes from the others
-names = [f"layer {layer}, head {h}" for layer, h in itertools.product((1, 2), range(1, 5))]
+names = [f"L{layer} H{h}" for layer, h in itertools.product((1, 2), range(1, 5))]
 HeadExplorer(
     sentence_maps.flatten(0, 1),
     words,
@@ -905,7 +906,7 @@ show(
     alt="Four maps with the tokens CLS, the, queen, near, the, king, paints, herself, full stop, SEP on both axes. First: "
     "a sharp diagonal just left of the main one. Second: each article looks right, at its noun. Third: one dark column at "
     "CLS. Fourth: spread, with queen, king and herself looking most at king.",
-    caption=f"Four of the 72 heads. Recorded by `{minilm['command']}`.",
+    caption=f"Four of the 72 heads. Recorded by {minilm['command']}.",
 )
 
 # %% [markdown] id="minilm-says"
@@ -1084,8 +1085,8 @@ show(
 )
 
 # %% [markdown] id="induction-map-text"
-# Here is the better of the two heads of layer 2, on the text of the drawing with one name more. Find the last row, that
-# of the second K, and see where it looks.
+# Here is the better of the two heads of layer 2, on a text that begins like that of the drawing. Find the last row,
+# that of the last K, and see where it looks.
 
 # %% id="induction-map" tags=["hide-input", "picture:60"]
 # Figure: the induction head on one text
@@ -1338,7 +1339,7 @@ print("grouped heads with a cache, token by token, equal one pass")
 # [Chapter 3](03_positional_encoding.ipynb) asks how to tell a token where it stands.
 #
 # Two labs go on from here. [What heads do](labs/02_heads.ipynb) takes an induction circuit to pieces and tests what is
-# said about heads. The [bug museum](labs/02_bugs.ipynb) shows seven ways to get heads wrong that no error tells you.
+# said about heads. The [bug museum](labs/02_bugs.ipynb) shows eight ways to get heads wrong that no error tells you.
 
 # %% [markdown] id="sources"
 # ### Sources
