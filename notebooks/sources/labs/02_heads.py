@@ -263,7 +263,7 @@ rows = {
     "counting letters": "loss of counting letters",
 }
 fig, ax = plt.subplots(figsize=(7.0, 2.4), layout="constrained")
-for height, (name, measure) in enumerate(reversed(rows.items())):
+for height, measure in enumerate(reversed(rows.values())):
     values = induction_claim.values("two layers", measure)
     ax.scatter(values, [height] * len(values), color=palette.query, alpha=0.75)
 ax.set_yticks(range(len(rows)), list(rows)[::-1])
