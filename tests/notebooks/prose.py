@@ -40,7 +40,7 @@ LOOKED_UP = {("00_overview", "formulas"), ("00_overview", "map")}  # a page of f
 
 _HEADING = re.compile(r"^#[^\n]*$|^\|[^\n]*$", re.MULTILINE)  # and tables
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
-_STRESSED = re.compile(r"(\*{1,2})(?=\S)([^*\n]+?)(?<=\S)\1")
+_STRESSED = re.compile(r"(\*{1,2})(?=\S)([^*]+?)(?<=\S)\1")
 _BLOCKS = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*>]|\d+\.)\s)")
 _SENTENCES = re.compile(r"(?<=[.?:;])[\"”’*_)]*\s+")
 

@@ -90,6 +90,7 @@ def missing(text, *before):
 
 def test_a_term_that_is_used_before_it_is_explained_is_named():
     assert missing("Each query has a score.") == ["query", "score"]
+    assert missing("We call it **rotary\nembedding**.") == []
     assert missing("Each *query*, a vector of numbers, has a **score**.") == ["vector"]
     assert missing("Two queries are masked.", "A **query** asks.", "*Masks* hide.") == []
     assert missing("# Queries\n\n`query` and | `keys` |\n\n| keys |\n|---|\n\nKeyboards.") == []

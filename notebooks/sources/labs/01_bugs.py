@@ -266,10 +266,10 @@ same = torch.allclose(true_map @ value, output, atol=1e-6)
 prove("6: the weights of the pass itself reproduce the output", same)
 
 # %% [markdown] id="recomputed-says"
-# A second computation is a second model, and this one has forgotten the mask. The same happens with dropout, with a
-# position that is added on the way, with a scale. Weights must come from the pass that ran. There is a simple test for
-# every map: weights times values must give the output of the head. `record_weights` in `course_lib` keeps those of the
-# pass itself.
+# A second computation is a second model, and this one has forgotten the mask. The same happens with *dropout* (in
+# training, numbers that chance chooses are set to zero), with a position that is added on the way, with a scale. Weights
+# must come from the pass that ran. There is a simple test for every map: weights times values must give the output of the
+# head. `record_weights` in `course_lib` keeps those of the pass itself.
 #
 # ## Exhibit 7: the first word for ever
 #
