@@ -930,7 +930,7 @@ class Reader(nn.Module):
 
 
 # %% [markdown] id="training-question"
-# We look at four sentences before and after. In three of them a second person stands nearer to the verb.
+# We look at four sentences before and after. In each of them a second person stands nearer to the verb.
 #
 # **Predict.** After training, where does the verb look in *the boys near the queen paint*: at *boys*, at *queen*, or
 # somewhere else? Careful, there is a catch.
@@ -1083,17 +1083,17 @@ for one in both:
     of_head = [one["weights"][one["tokens"].index("it")][place] for place in places]
     more = sum(row[places[0]] > row[places[1]] for row in one["it"])
     word = one["tokens"][-3]
-    print(f"too {word}: this head takes {of_head[0]:.2f} from animal and {of_head[1]:.2f} from street;", end=" ")
-    print(f"{more} of 72 heads take more from animal")
+    print(f"too {word}: this head: animal {of_head[0]:.2f}, street {of_head[1]:.2f};", end=" ")
+    print(f"more on animal than on street: {more} of 72 heads")
 
 # %% [markdown] id="real-map-reading"
 # The head did not follow the meaning. It reads *animal* in both cases, and over all 72 heads, just as many prefer
-# *animal* in the one sentence as in the other. Now look at the whole map once more, down the column of *animal*: nearly
-# every word reads it. *It* was no exception, we had only looked at no other row. So how far may a map be read? A map
-# tells you exactly how the values were mixed, in this head, in this layer. It does not tell you *why*, nor what the
-# answer depends on: later layers mix again, a value may not matter, and other weights can give the same result (Jain &
-# Wallace 2019). It is a good place to get an idea. To test the idea, change the sentence, as we did here, or hide a
-# word, as we did with the subject. [A lab](labs/01_who_sees_what.ipynb) goes on with this.
+# *animal* in the one sentence as in the other. Now look at the whole map once more, down the column of *animal*: most
+# of the words read it, whatever they mean. *It* is only one of them; we had looked at no other row. So how far may a
+# map be read? A map tells you exactly how the values were mixed, in this head, in this layer. It does not tell you
+# *why*, nor what the answer depends on: later layers mix again, a value may not matter, and other weights can give the
+# same result (Jain & Wallace 2019). It is a good place to get an idea. To test the idea, change the sentence, as we did
+# here, or hide a word, as we did with the subject. [A lab](labs/01_who_sees_what.ipynb) goes on with this.
 
 # %% [markdown] id="end"
 # ## 8 What you have
