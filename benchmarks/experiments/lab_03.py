@@ -275,9 +275,9 @@ def mixes_hold(record: Claim) -> bool:
 @experiment(
     claim="Layers with a window cannot answer beyond their common reach; one global layer among three can.",
     arms={
-        "3 local": {"local": (True, True, True)},
-        "2 local, 1 global": {"local": (True, True, False)},
-        "3 global": {"local": (False, False, False)},
+        "3 local": {"local": [True, True, True]},
+        "2 local, 1 global": {"local": [True, True, False]},
+        "3 global": {"local": [False, False, False]},
     },
     rates=(2e-3, 4e-3),
     better="min text",
