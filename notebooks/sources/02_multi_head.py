@@ -1080,7 +1080,7 @@ show(
     alt="Left: the loss of two layers falls from above 3 to below 1 within 200 steps; that of one layer falls to the "
     "dotted line of counting letters and stays near it. Right: in the two-layer model the weight on the letter before "
     "in layer 1, and the weight on what followed in layer 2, rise together between steps 50 and 200.",
-    caption="One layer gets no further than counting letters. With two layers both kinds of head appear, at the same "
+    caption="One layer gets hardly further than counting letters. With two layers both kinds of head appear, at the same "
     "time, and the loss goes below what counting can do.",
 )
 

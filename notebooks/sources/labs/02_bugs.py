@@ -227,14 +227,14 @@ axes = attention_map(after[0, 0].detach().clamp(max=1))
 axes.set_title("after dropout")
 show(
     axes.figure,
-    alt="A map of seven by seven tokens with weights between 0.05 and 0.3, and a few cells that are exactly zero, "
+    alt="A map of seven by seven tokens with weights below one half, and a few cells that are exactly zero, "
     "scattered by chance.",
     caption="The zeros are no pattern of the head. They were rolled by dice, and the next pass has others.",
 )
 
 # %% [markdown] id="museum-dropout-says"
 # The holes are dropout's and not the head's. Ask for weights in evaluation mode (`model.eval()`), or keep those before
-# dropout, as `record_weights` does. Note also that this model is not trained at all. Its rows are nearly even, and there
+# dropout, as `record_weights` does. Note also that this model is not trained at all. Its rows are fairly even, and there
 # is nothing to be read off them.
 #
 # ## 7 What cannot happen without it?

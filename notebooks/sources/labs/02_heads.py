@@ -81,7 +81,7 @@ for _ in range(500):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-model.requires_grad_(False)
+model = model.requires_grad_(False)
 
 # %% [markdown] id="score-text"
 # ### 1.1 A number for each head
@@ -154,8 +154,9 @@ axes[0].set_ylabel("letter that asks")
 show(
     fig,
     alt="Two tables of 26 by 26 letters. The left one, for notes, has a clear red diagonal. The right one, for the letters "
-    "themselves, has no diagonal.",
-    caption="The query of a letter fits the note with its own name, and no other. It does not fit the letter itself.",
+    "themselves, has a weak blue one: numbers below zero.",
+    caption="The query of a letter fits the note with its own name best. It does not fit the letter itself. (The two bars "
+    "have different scales; the numbers on the left are the larger ones.)",
 )
 
 
@@ -171,11 +172,11 @@ print(f"letters {own_is_largest(fits_letter):.2f}")
 
 # %% [markdown] id="qk-says"
 # The first table is a diagonal. The query of K and the note *after K* were made by four different matrices in two
-# layers, and they fit each other, and nothing else. That is the agreement between the two heads. It is called
+# layers, and they fit each other as nothing else does. That is the agreement between the two heads. It is called
 # *composition*: what one head writes becomes part of the key of another.
 #
-# The second table has no diagonal. An induction head does not look for its own letter. That would lead it to the earlier
-# K, and it needs the Q behind it.
+# In the second table the diagonal is not red; in this run it is even pale blue, below zero. An induction head does not
+# look for its own letter. That would lead it to the earlier K, and it needs the Q behind it.
 #
 # ### 1.3 What is handed over: values and output
 #
