@@ -504,8 +504,9 @@ drawings.rotary_hands().show()
 
 # %% [markdown] id="rotary-by-hand"
 # The dot product of two hands of fixed length depends only on the angle between them. When the whole sentence moves,
-# both hands turn by the same amount, and the angle between them stays as it was. This is the idea of **rotary position
-# embedding**, or RoPE (Su et al. 2021). Llama, Qwen, Mistral and most open language models of today use it.
+# both hands turn by the same amount, and the angle between them stays as it was. This is the idea of
+# **rotary position embedding**, or RoPE (Su et al. 2021). (An embedding is a vector that stands for something, here for
+# a position.) Llama, Qwen, Mistral and most open language models of today use it.
 #
 # **By hand.** Let query and key both be (1, 0): one up, nothing to the right, so both hands point to twelve. We turn
 # by 30 degrees for each place, as in the drawing. The first number says how high the tip is, the second how far to the
