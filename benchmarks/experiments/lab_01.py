@@ -1,6 +1,7 @@
-"""What the labs on chapter 1 say about trained models."""
+"""What the labs on chapter 1 say about trained models: reach, bottleneck, leaks, narrow heads, sharpness by layer."""
 
 import itertools
+import math
 from typing import Any
 
 import torch
@@ -8,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib import masks
-from course_lib.attention import CrossAttention, SelfAttention
-from course_lib.data import associative_recall, noise_floor, noise_tokens
+from course_lib.attention import CausalSelfAttention, CrossAttention, SelfAttention, record_weights
+from course_lib.data import associative_recall, noise_floor, noise_tokens, reference_text
 from course_lib.records import Claim
 from experiments import experiment
 
@@ -34,6 +35,71 @@ def right(model: nn.Module, examples: tuple[Tensor, ...]) -> float:
     """Return the share of right answers."""
     *inputs, targets = examples
     return float((model(*inputs).argmax(dim=-1) == targets).float().mean())
+
+
+# How far back can learning reach? ------------------------------------------------------------------------------------
+
+
+class FirstToken(nn.Module):
+    """Reads T tokens and reports the first at the end, through one layer of some kind."""
+
+    def __init__(self, kind: str, length: int, width: int = 32) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(SYMBOLS, width), nn.Embedding(length, width)
+        lstm = nn.LSTM(width, width, batch_first=True)
+        if kind == "open LSTM":
+            for name, bias in (("bias_ih_l0", 5.0), ("bias_hh_l0", 0.0)):
+                nn.init.constant_(lstm.get_parameter(name)[width : 2 * width], bias)
+        self.read = SelfAttention(width) if kind == "attention" else lstm
+        self.answer = nn.Linear(width, SYMBOLS)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, T) -> scores of the first one, (B, 1, V)."""
+        x = self.token(tokens) + self.position.weight  # (B, T, width)
+        read = self.read(x)
+        read = read[0] if isinstance(read, tuple) else read
+        return self.answer(read[:, -1:])  # (B, 1, V)
+
+
+def reach_holds(record: Claim) -> bool:
+    """The ordinary LSTM never learns far places; the open one does at its better rate, not always at the other."""
+    learned = ("LSTM, 5", "open LSTM, 5", "attention, 5", "attention, 50")
+    nothing = ("LSTM, 20", "LSTM, 50", "LSTM, 50, three times as long")
+    return (
+        all(record.range(arm, "accuracy")[0] > 0.95 for arm in learned)
+        and all(record.range(arm, "accuracy")[1] < 0.12 for arm in nothing)
+        and record.range("open LSTM, 50", "accuracy")[0] > 0.8
+        and record.range("open LSTM, 50", "accuracy", 1e-2)[0] < 0.12
+        and min(record.range("attention, 50", "accuracy", rate)[0] for rate in record.rates) > 0.95
+    )
+
+
+@experiment(
+    claim="An ordinary LSTM learns nothing fifty places back; an open forget gate does, less surely than attention.",
+    arms={
+        **{
+            f"{kind}, {distance}": {"kind": kind, "distance": distance}
+            for kind in ("LSTM", "open LSTM", "attention")
+            for distance in (5, 50)
+        },
+        "LSTM, 20": {"kind": "LSTM", "distance": 20},
+        "LSTM, 50, three times as long": {"kind": "LSTM", "distance": 50, "steps": 1200},
+    },
+    rates=(3e-3, 1e-2),
+    better="max accuracy",
+    holds=reach_holds,
+)
+def reach_learned(seed: int, rate: float, *, kind: str, distance: int, steps: int = 400) -> dict[str, float]:
+    """Train to report the first of distance + 1 tokens."""
+    torch.manual_seed(seed)
+    model, generator = FirstToken(kind, distance + 1), torch.Generator().manual_seed(seed)
+
+    def draw(B: int) -> tuple[Tensor, ...]:
+        tokens = torch.randint(SYMBOLS, (B, distance + 1), generator=generator)
+        return tokens, tokens[:, :1]
+
+    learn(model, draw, steps, rate)
+    return {"accuracy": right(model, draw(1000))}
 
 
 # The bottleneck ------------------------------------------------------------------------------------------------------
@@ -124,6 +190,50 @@ def bottleneck(seed: int, rate: float, *, attends: bool, n: int, steps: int = 20
     return learn_recall(Attending(width) if attends else LastState(width), n, steps, seed, rate)
 
 
+# How narrow can a head be? -------------------------------------------------------------------------------------------
+
+
+class RecallHead(nn.Module):
+    """One head reads pairs and answers questions; only the width of queries and keys is limited."""
+
+    def __init__(self, d_key: int, width: int = 32) -> None:
+        super().__init__()
+        self.key, self.value = nn.Embedding(SYMBOLS, width), nn.Embedding(SYMBOLS, width)
+        self.read, self.answer = CrossAttention(width, d_key, 16), nn.Linear(16, SYMBOLS)
+        for linear in (self.read.projection.query, self.read.projection.key):
+            nn.init.normal_(linear.weight, std=width**-0.5)
+
+    def forward(self, keys: Tensor, values: Tensor, questions: Tensor) -> Tensor:
+        """Keys (B, n), values (B, n), questions (B, T) -> scores (B, T, V)."""
+        return self.answer(self.read(self.key(questions), self.key(keys) + self.value(values)))  # (B, T, V)
+
+
+def narrow_holds(record: Claim) -> bool:
+    """What looks like a limit of width 2 after 150 steps is a matter of time; that of width 1 is not."""
+    return (
+        record.range("width 2, 3000 steps", "never asked")[0] > 0.97
+        and record.range("width 2, 150 steps", "never asked")[1] < 0.97
+        and record.range("width 1, 1000 steps", "never asked")[1] < 0.6
+        and record.range("width 4, 150 steps", "never asked")[0] > 0.97
+    )
+
+
+@experiment(
+    claim="A head of width 2 tells 16 keys apart, given enough steps; one of width 1 does not.",
+    arms={
+        f"width {d_key}, {steps} steps": {"d_key": d_key, "steps": steps}
+        for d_key, steps in ((1, 150), (2, 150), (4, 150), (1, 1000), (2, 1000), (2, 3000))
+    },
+    rates=(5e-3, 1e-2),
+    better="max never asked",
+    holds=narrow_holds,
+)
+def narrow_head(seed: int, rate: float, *, d_key: int, steps: int) -> dict[str, float]:
+    """Train one head whose queries and keys have few numbers."""
+    torch.manual_seed(seed)
+    return learn_recall(RecallHead(d_key), 7, steps, seed, rate)
+
+
 # The leak detector ---------------------------------------------------------------------------------------------------
 
 
@@ -182,3 +292,66 @@ def leak_detector(seed: int, rate: float, *, mask: str, steps: int = 100) -> dic
     with torch.no_grad():
         loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).item()
     return {"loss": loss, "below the floor": noise_floor(LEAK_VOCABULARY) - loss}
+
+
+# Do early layers attend evenly? --------------------------------------------------------------------------------------
+
+
+class TwoLayers(nn.Module):
+    """Next-character model: two causal heads, each followed by a small network on each position."""
+
+    def __init__(self, symbols: int, length: int, width: int = 64) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(symbols, width), nn.Embedding(length, width)
+        self.heads = nn.ModuleList(CausalSelfAttention(width) for _ in range(2))
+        self.networks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
+            for _ in range(2)
+        )
+        self.norms, self.answer = nn.ModuleList(nn.LayerNorm(width) for _ in range(2)), nn.Linear(width, symbols)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, T) -> scores of the next one, (B, T, V)."""
+        x = self.token(tokens) + self.position.weight  # (B, T, width)
+        for head, think, norm in zip(self.heads, self.networks, self.norms, strict=True):
+            x = x + head(norm(x))
+            x = x + think(x)
+        return self.answer(x)
+
+
+def sharpness_holds(record: Claim) -> bool:
+    """Against the rule that early layers attend evenly and late ones sharply."""
+    even = record.range("fresh", "even rows")[0]
+    return (
+        min(record.range("fresh", name)[0] for name in ("layer 1", "layer 2")) > 0.95 * even
+        and record.range("trained", "layer 1")[1] < record.range("trained", "layer 2")[0]
+    )
+
+
+@experiment(
+    claim="Fresh, both layers of a small character model attend nearly evenly; trained, the first is the sharper one.",
+    arms={"fresh": {"steps": 0}, "trained": {"steps": 200}},
+    rates=(2e-3, 5e-3),
+    better="min loss",
+    holds=sharpness_holds,
+)
+def sharpness_by_layer(seed: int, rate: float, *, steps: int, length: int = 32) -> dict[str, float]:
+    """Train a character model, or not; entropy of its two layers' weights in nats."""
+    text = reference_text()[:300_000]
+    number = {character: n for n, character in enumerate(sorted(set(text)))}
+    ids = torch.tensor([number[character] for character in text])
+    torch.manual_seed(seed)
+    model, generator = TwoLayers(len(number), length), torch.Generator().manual_seed(seed)
+
+    def draw(B: int, low: int = 0, high: int = 270_000) -> tuple[Tensor, ...]:
+        begin = torch.randint(low, high - length - 1, (B, 1), generator=generator)
+        piece = ids[begin + torch.arange(length + 1)]
+        return piece[:, :-1], piece[:, 1:]
+
+    learn(model, draw, steps, rate)
+    with torch.no_grad(), record_weights(model) as maps:
+        tokens, targets = draw(200, 270_000, len(ids))
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).item()
+    first, second = (-torch.special.xlogy(w, w).sum(dim=-1).mean().item() for w in maps.values())
+    even = sum(math.log(seen) for seen in range(1, length + 1)) / length
+    return {"layer 1": first, "layer 2": second, "even rows": even, "loss": loss}
