@@ -1,5 +1,6 @@
 """The learner's notebooks: `course start`, `lab`, `status`, `next`, `update`, `rescue` and `doctor`."""
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ from course_lib.desk import copies, launch, updates
 from course_lib.desk import rescue as rescuing
 from course_lib.desk.answers import places
 from course_lib.desk.finding import desk_or_none, folder_to_start, is_called, the_desk
-from course_lib.desk.store import Desk
+from course_lib.desk.store import Desk, DeskError
 from course_lib.desk.tables import describe, plural, print_findings, print_status
 
 if TYPE_CHECKING:
@@ -80,11 +81,15 @@ def status(
 
     Examples: `course status` · `course status --chapter 1` · `course status --chapter labs/05`
     """
-    standings = _standings(the_desk(context.obj), chapter)
+    desk = the_desk(context.obj)
+    standings = _standings(desk, chapter)
     if standings:
         print_status(standings)
     else:
         typer.echo(f"No notebook called {chapter} has exercises.")
+    with contextlib.suppress(DeskError):  # where only the package is installed, nothing is known of its notebooks
+        if kept := copies.left_over(desk):
+            typer.echo(f"No longer in the course, kept as you left them: {', '.join(f'{name}.ipynb' for name in kept)}")
 
 
 def _standings(desk: Desk, chapter: str | None = None) -> "list[Standing]":

@@ -75,6 +75,14 @@ def _create_copy(report: Started, path: Path, name: str) -> None:
     (report.replaced if known else report.added).append(f"{name}.ipynb")
 
 
+def left_over(desk: Desk) -> list[str]:
+    """Return the names of the learner's copies of notebooks that the course no longer has; what they hold is kept."""
+    source = course_notebooks()
+    course = {name_in(source, path) for path in notebooks(source)}
+    mine = (name_in(desk.folder, path) for path in notebooks(desk.folder))
+    return [name for name in mine if name not in course and bases(desk, name)]
+
+
 # -- base copies and backups -------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from course_lib.desk import answers
 from course_lib.desk import merge as merging
-from course_lib.desk.copies import base_for, bases, keep_base, new_backup, sweep
+from course_lib.desk.copies import base_for, keep_base, left_over, new_backup, sweep
 from course_lib.desk.finding import course_notebooks, name_in, notebooks
 from course_lib.desk.notebooks import (
     Cell,
@@ -79,11 +79,8 @@ def update(desk: Desk) -> list[Updated]:
             f"The update stopped: {reason(problem)}. Chapters already updated: {done}; the others are as they were. "
             "Run `course update` again afterwards."
         ) from problem
-    for path in notebooks(desk.folder):
-        name = name_in(desk.folder, path)
-        if name not in course and bases(desk, name):
-            note = "no longer in the course; your copy was left as it is"
-            reports[name] = Updated(f"{name}.ipynb", "kept", note=note)
+    for name in left_over(desk):
+        reports[name] = Updated(f"{name}.ipynb", "kept", note="no longer in the course; your copy was left as it is")
     return [reports[name] for name in (*course, *(name for name in reports if name not in course))]
 
 

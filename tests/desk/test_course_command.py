@@ -144,6 +144,15 @@ def test_status_and_next(chapter: Path) -> None:
     assert course("next").splitlines()[0].startswith(registry.all_exercises()[0].id)
 
 
+def test_status_names_copies_that_the_course_no_longer_has(chapter: Path) -> None:
+    other = chapter / "notebooks" / "09_other.ipynb"
+    other.write_bytes((chapter / "notebooks" / ONE).read_bytes())
+    course("start")
+    assert "No longer in the course" not in course("status")
+    other.unlink()
+    assert "No longer in the course, kept as you left them: 09_other.ipynb" in course("status")
+
+
 def test_next_says_where_an_exercise_stands(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     course("start")
     for where, first, last in [
