@@ -128,9 +128,9 @@ drawings.dot_products(query=(2, 1), keys=[(1, 2), (-1, 2), (-2, 0)]).show()
 drawings.soft_dictionary("pony", (0.1, 0.9), ["cat", "dog", "horse"], [(1, 0), (1, 0.2), (0, 1)], [25, 60, 160]).show()
 
 # %% [markdown] id="soft-lookup-text"
-# Write this dictionary yourself. In the shapes of the exercises, S is the number of keys, E is the width of queries and
-# keys, that is how many numbers are in each, and E' is the width of values. (The *gradient* in the text below is the
-# direction in which training changes its numbers.)
+# Write this dictionary yourself. What is looked up, here the pony, is called the **query**. In the shapes of the
+# exercises, S is the number of keys, E is how many numbers a query or a key has, and E' how many a value has. (When an
+# exercise speaks of the *gradient*, you may skip that for now: what it is stands right after this one.)
 
 # %% exercise="soft_lookup"
 
@@ -305,7 +305,8 @@ show(
 # (Vaswani et al. 2017), the paper that made attention the whole of a network. You can now read it from left to right.
 #
 # In the next picture you can choose the word that reads and follow its numbers. The *temperature* divides the scores,
-# so it is the factor of the pony upside down.
+# so it is the factor of the pony upside down. The *entropy* is a measure of how evenly the weights are spread: zero if
+# one word has all the weight, largest if all have the same. You may skip its number; the words after it say the same.
 
 # %% id="explore-attention"
 AttentionExplorer(query, key, value, words, selected=2)
@@ -351,8 +352,9 @@ prove("two matrix products give what the loop gives", same)
 # ### 2.2 From one sentence to a batch
 #
 # Training works on many sentences at once, a *batch*. A tensor of queries then has three axes: first the sentences
-# (**B**), then the words, then the numbers of each word's vector. Later a fourth joins them, for several heads. The
-# function above counts its axes from the front, and in a batch other things stand there.
+# (**B**), then the words, then the numbers of each word's vector. Later a fourth joins them, **H**: in chapter 2 several
+# attentions work side by side in one layer, and each is called a *head*. The function above counts its axes from the
+# front, and in a batch other things stand there.
 
 # %% id="batch-drawn" tags=["hide-input"]
 # Drawing: a batch as a pile of sheets
@@ -381,8 +383,10 @@ prove("outputs and gradients equal those of PyTorch to 0.00001", max(gaps) < 1e-
 # %% [markdown] id="own-layer-text"
 # ### 2.3 A layer that learns
 #
-# In 1.4 we wrote the three matrices by hand. Now they become parameters, numbers that an optimizer may change. In
-# PyTorch a linear map is `nn.Linear`. One set of three maps with its attention is called a **head**.
+# In 1.4 we wrote the three matrices by hand. Now they become parameters, numbers that training may change. In PyTorch
+# something with parameters is a class made from `nn.Module`: what it owns is made in `__init__`, and what it computes
+# stands in `forward`, which runs when you call it like a function. A linear map is `nn.Linear`. One set of three maps
+# with its attention is a **head**.
 
 
 # %% id="own-layer"
@@ -402,9 +406,9 @@ class Head(nn.Module):
 
 
 # %% [markdown] id="own-layer-says"
-# `d_model` is the width of a word's vector, 4 in our example, and `d_head` that of queries, keys and values, 2 in our
-# example; for the formula's $d_k$ code says `d_head`. The shapes in comments and exercises are shorter and write D and
-# E for the two. Does the head do what we did by hand? We give it our matrices. (`nn.Linear` keeps its matrix turned
+# Two widths occur again and again, and each has several names. The width of a word's vector is `d_model` in code and D
+# in the shapes of exercises; in our example it is 4. The width of queries and keys is `d_head` in code, E in shapes,
+# and $d_k$ in the formula; in our example it is 2. Does the head do what we did by hand? We give it our matrices. (`nn.Linear` keeps its matrix turned
 # round, so we turn ours, too.)
 
 # %% id="own-layer-equals"
@@ -445,7 +449,8 @@ prove("there is one row for each word that asks", found.shape == (4, 10, 16))
 #
 # In one sentence: **a dot product adds up one term for each number in a query, so wide queries give large scores, and
 # large scores make the softmax give nearly everything to one word, before anything is learned.** First, how large do
-# they become?
+# they become? We say it by the *standard deviation*, the usual measure of how far random numbers spread around their
+# mean. If you do not remember how it behaves when numbers are multiplied and added, try it with `torch.randn`.
 
 # %% exercise="score_spread"
 
@@ -459,9 +464,10 @@ for d_k in (4, 16, 64, 256, 1024):
     print(f"d_k = {d_k:4}   spread of the scores {spread:6.2f}   {root:5.1f}")
 
 # %% [markdown] id="root-spread-says"
-# The last column is √d_k, and the spread follows it. The reason is that the variances of independent terms add up: d_k
-# terms of variance 1 have variance d_k together, which is a standard deviation of √d_k. Divided by √d_k, the scores
-# have spread 1 whatever the width.
+# The last column is √d_k, and the spread follows it. Here is the reason. The *variance* is the spread squared. The
+# product of two independent numbers with mean 0 and variance 1 has variance 1 again, 1 · 1. When independent terms are
+# added, their variances add up, so d_k terms have variance d_k. The spread is the root of that, √d_k. Divided by √d_k,
+# the scores have spread 1 whatever the width.
 #
 # What do large scores do to the softmax? You saw it with the pony: factor 100 picked one animal. So without the
 # division a wide head decides for one word before it has learned anything.
@@ -519,19 +525,13 @@ show(
 # a small change of the scores changes nothing, and where nothing changes there is nothing to learn from. A few rows
 # stand between two words and still have a gradient; the *median* row has none.
 #
-# Does it matter for learning? Below is a small head that has to recall which symbol stood with which, trained for 100
-# steps. Five learning rates were tried for each line, and the best is shown.
+# Does it matter for learning? We tried it on a small task: a head reads a list of pairs, such as *a 7, k 2, c 9*, then a
+# letter, and has to say which number stood with it. It is trained for 100 steps with the division and without. Five
+# learning rates were tried for each line of the figure, and the best one is shown.
 
 # %% id="root-training" tags=["hide-input"]
 # Figure: the recorded training with and without the division
 record = claim("scaled_scores")
-print(f"d_k = 256, five seeds          {'divided':>18}{'not divided':>20}")
-for measure in ("gradient, all", "gradient, median row", "right"):
-    spans = [
-        record.range(f"d_k 256, {name}", measure, 3e-3 if "grad" in measure else None)
-        for name in ("divided", "not divided")
-    ]
-    print(f"{measure:30}" + "".join(f"{low:10.5f} to {high:.5f}" for low, high in spans))
 show(
     record.figure("right"),
     alt=record.alt("right"),
@@ -596,6 +596,9 @@ prove("under a causal mask no weight lies on later words", bool((causal_weights.
 # a sentence gives what one would get from running each of its beginnings alone**: seven words, seven guesses to learn
 # from, at the price of one pass.
 
+# %% [markdown] id="causal-prefixes-text"
+# To see it, we take a causal head from the library and compare: the whole sentence at once, and each beginning alone.
+
 # %% id="causal-prefixes"
 torch.manual_seed(0)
 causal_head = CausalSelfAttention(8, 3)
@@ -626,16 +629,21 @@ drawings.mask_grids(
 # %% [markdown] id="padding-shape"
 # The weights of a batch have the shape (B, H, T, S): sentences, heads, words that read, words that are read. The mask
 # is the same for all heads and all readers of a sentence, so it has length 1 on these two axes, (B, 1, 1, S), and
-# PyTorch repeats it as needed, which is called *broadcasting*. The two axes of length 1 are no decoration. A mask of
-# shape (B, S) would be taken for (T, S), "which word may read which", and when there happen to be as many sentences as
-# words, no error says so.
+# PyTorch repeats it as needed, which is called *broadcasting*.
+#
+# The two axes of length 1 are no decoration. Take 5 sentences of 5 words. A mask of shape (B, S) is then (5, 5), and so
+# is a mask of shape (T, S). PyTorch takes it for the second: its row 3, meant for sentence 3, is used for word 3 of every
+# sentence. No error says so.
+#
+# In the exercise words come as numbers. A text is cut into *tokens*, here words, and each token has a number, its *id*.
 
 # %% exercise="padding_mask"
 
 
 # %% id="padding-proof"
 torch.manual_seed(0)
-table, head = nn.Embedding(10, 8), SelfAttention(8, 3)
+table = nn.Embedding(10, 8)  # a vector of 8 numbers for each of 10 ids
+head = SelfAttention(8, 3)  # the library's head
 tokens = torch.tensor([[7, 3, 9, 4, 2], [5, 8, 0, 0, 0]])  # 0 is the padding
 padded = head(table(tokens), mask=padding_mask(tokens, 0)[:, 0])  # no axis for heads
 alone = head(table(tokens[1:, :2]))
@@ -670,7 +678,9 @@ drawings.mask_grids(
 
 # %% [markdown] id="combine-text"
 # Masks are combined with a logical *and*: a word may be read if every mask allows it. Try it below, with a sentence of
-# two words. All that follows *sleeps* is padding.
+# two words. All that follows *sleeps* is padding. The picture shows the same mask twice, because PyTorch has two habits:
+# one of its functions writes 1 where a word may be read, as we do, and its layer `nn.MultiheadAttention` writes 1 where
+# a word is hidden. (A *sliding window* hides what is too far back.)
 
 # %% id="mask-composer"
 MaskComposer(5, tokens="she sleeps PAD PAD PAD".split(), lengths=[5, 2], example=1)
@@ -735,9 +745,10 @@ prove("a causal mask breaks the equivariance", law)
 
 # %% [markdown] id="order-says"
 # The outputs move with the words; this is called **equivariance**. *Dog* gets the same vector in *dog bites man* and in
-# *man bites dog*, although in one of them it bites and in the other it is bitten. (You may read that attention is
-# permutation-*invariant*. That would mean that each place keeps its output, and only a summary, such as the average
-# over the sentence, does that. And a causal mask breaks it: under the mask the places differ.)
+# *man bites dog*, although in one of them it bites and in the other it is bitten. A causal mask breaks this, because
+# under it the places differ: the first reads one word, the last reads all. (In the question the word
+# *permutation-invariant* came up. Invariant would mean that shuffling the words changes nothing at all. But it does:
+# the outputs change their places.)
 #
 # In our running example the order was smuggled in: the king's vector said "stands after *near*". A real model has to
 # put the order into the words' vectors first. [Chapter 3](03_positional_encoding.ipynb) shows how.
@@ -767,7 +778,9 @@ drawings.recurrent_and_attention("the queen near the king paints".split()).show(
 # %% [markdown] id="reach-text"
 # The length of the way matters because a network learns by gradients, and it learns from a word only if the gradient
 # reaches it. Here are networks before any training. How strongly does the last output depend on a word so many steps
-# back, compared with the last word itself?
+# back, compared with the last word itself? *RNN* is the plain recurrent network, in which each step makes a whole new
+# state. An *LSTM* is a recurrent network with a memory, and a *forget gate* that decides at each step which share of
+# the memory is kept. The gate can be set so that it keeps nearly everything at the start of training: it is *open*.
 
 
 # %% id="reach-measured" tags=["hide-input", "picture:30"]
@@ -849,7 +862,7 @@ pairs = [4 * n**2 * d_model for n in lengths]
 fig, ax = plt.subplots(figsize=(6.8, 3.2))
 ax.plot(lengths, linear, marker="o", markersize=4, color=palette.residual)
 ax.plot(lengths, pairs, marker="o", markersize=4, color=palette.query)
-ax.text(140, 6e10, "linear maps: grow with n", color=palette.residual)
+ax.text(140, 2e11, "linear maps: grow with n", color=palette.residual)
 ax.text(9000, 8e12, "comparing and collecting:\ngrow with n²", color=palette.query, ha="right")
 ax.set(xscale="log", yscale="log", xlabel="n, words in the text", ylabel="operations in one layer")
 ax.set_xticks(lengths[::2], [f"{n:,}" for n in lengths[::2]])
@@ -995,7 +1008,7 @@ show(
 #
 # To learn what it needs, take something away. Here are five runs that differ only in their *seed*, the number from
 # which all random numbers are drawn, and two controls: a model without vectors for the places, and one whose weights
-# are always even.
+# are always even. Each was trained with three learning rates, and the controls are shown at their best one.
 
 # %% id="training-record" tags=["hide-input"]
 # Table: the recorded runs, least and greatest of five seeds
@@ -1003,13 +1016,13 @@ record = claim("pronoun_head")
 rows = [
     ("right in unread sentences", "one head", "right", 1e-2),
     ("  with a misleading person", "one head", "right, misleading person", 1e-2),
-    ("  the same without places, best of three rates", "without places", "right, misleading person", None),
-    ("  the same with even weights, best of three rates", "even weights", "right, misleading person", None),
+    ("  the same in a model without places", "without places", "right, misleading person", None),
+    ("  the same in a model with even weights", "even weights", "right, misleading person", None),
     ("right if the subject is hidden", "one head", "subject hidden", 1e-2),
     ("right if the other person is hidden", "one head", "other person hidden", 1e-2),
     ("weight on the subject if the verb has an s", "one head", "weight on subject", 1e-2),
     ("weight on the subject if it has none", "one head", "weight on subject, plural verb", 1e-2),
-    ("for “herself”, with a learning rate of 0.001", "one head", "weight on subject, herself", 1e-3),
+    ("weight on a woman as subject, rate 0.001", "one head", "weight on subject, herself", 1e-3),
 ]
 for what, arm, measure, rate in rows:
     low, high = record.range(arm, measure, rate)
@@ -1021,8 +1034,9 @@ print(f"({record.command})")
 # and between *herself* and *himself* it can only guess. Without the other person nothing changes. So the head looks at
 # the subject **and needs it**. Without places, or with even weights, it falls into the trap more often.
 #
-# The last line is a warning once more. With a smaller learning rate the five heads are right just as often, but one of
-# them hardly looks at the subject when it is a woman. It looks for men, and takes "found none" for *herself*.
+# The last line is a warning once more. With a smaller learning rate the five heads are right just as often. But one of
+# them hardly looks at the subject when it is a woman. That head looks for a man. If it finds none, the answer is
+# *herself*, and so it is right without looking at the woman at all.
 
 # %% [markdown] id="real-map-text"
 # ### 7.1 A real model
