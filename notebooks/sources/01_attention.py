@@ -129,8 +129,9 @@ drawings.soft_dictionary("pony", (0.1, 0.9), ["cat", "dog", "horse"], [(1, 0), (
 
 # %% [markdown] id="soft-lookup-text"
 # Write this dictionary yourself. What is looked up, here the pony, is called the **query**. In the shapes of the
-# exercises, S is the number of keys, E is how many numbers a query or a key has, and E' how many a value has. (When an
-# exercise speaks of the *gradient*, you may skip that for now: what it is stands right after this one.)
+# exercises, S is the number of keys. E is the width of the query and of a key, that is, how many numbers each of them has,
+# and E' is the width of a value. (When an exercise speaks of the *gradient*, you may skip that for now: what it is stands
+# right after this one.)
 
 # %% exercise="soft_lookup"
 
