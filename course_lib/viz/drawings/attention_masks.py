@@ -57,10 +57,10 @@ def self_and_cross(here: Sequence[str], there: Sequence[str]) -> Drawing:
             picture.line([(left + 80, 226), (left + 80, 196)], arrow=False)
             picture.line([(left + 150, 196), (left + 220, 196)], arrow=False)
             picture.line([(left + 185, 226), (left + 185, 196)], arrow=False)
-            picture.box((left + 66, 246), (118, 40), " ".join(here), colour=palette.residual)
-            picture.box((left + 212, 246), (158, 40), " ".join(there), colour=palette.residual)
-            picture.text((left + 66, 280), "asks", size=15)
-            picture.text((left + 212, 280), "is asked", size=15)
+            picture.box((left + 58, 246), (108, 40), " ".join(here), colour=palette.residual)
+            picture.box((left + 205, 246), (172, 40), " ".join(there), colour=palette.residual)
+            picture.text((left + 58, 280), "asks", size=15)
+            picture.text((left + 205, 280), "is asked", size=15)
     return picture
 
 
