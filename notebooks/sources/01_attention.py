@@ -128,10 +128,11 @@ drawings.dot_products(query=(2, 1), keys=[(1, 2), (-1, 2), (-2, 0)]).show()
 drawings.soft_dictionary("pony", (0.1, 0.9), ["cat", "dog", "horse"], [(1, 0), (1, 0.2), (0, 1)], [25, 60, 160]).show()
 
 # %% [markdown] id="soft-lookup-text"
-# Write this dictionary yourself. What is looked up, here the pony, is called the **query**. In the shapes of the
-# exercises, S is the number of keys. E is the width of the query and of a key, that is, how many numbers each of them has,
-# and E' is the width of a value. (When an exercise speaks of the *gradient*, you may skip that for now: what it is stands
-# right after this one.)
+# Write this dictionary yourself. What is looked up, here the pony, is called the **query**. All inputs are tensors of
+# PyTorch, its arrays. Three things are enough for this chapter: `a @ b` is the matrix product, `a.T` exchanges rows and
+# columns, and `a.softmax(dim=-1)` works along the last axis. The line under `def` gives the shapes: S is the number of
+# keys, E is how many numbers the query has, and each key as well, and E' is that of a value. (When an exercise speaks
+# of the *gradient*, you may skip that for now: what it is stands right after this one.)
 
 # %% exercise="soft_lookup"
 
@@ -173,8 +174,8 @@ for factor in (0, 1, 5, 100):
 # | **value** | What do I hand over when I am read? | *queen* hands over that she is female |
 #
 # Why three, and not one? A word rarely looks for something like itself. *Paints* looks for a person, and is none. With
-# one vector for everything, a word would mostly fit itself best, and if *paints* listened to *queen*, then *queen* would
-# have to listen to *paints* with the same score.
+# one vector for everything, a word would mostly fit itself best, and if *paints* listened to *queen*, then *queen*
+# would have to listen to *paints* with the same score.
 #
 # Where do the three vectors come from? From the vector of the word, by a **linear map**: it is multiplied by a table of
 # numbers, a matrix. There is one matrix for queries, one for keys, one for values, and the same three serve every word.
@@ -199,10 +200,11 @@ W_key = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [-0.7, 0.0]])
 W_value = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
 
 # %% [markdown] id="linear-map-text"
-# A matrix has a row for each number of the word's vector. The vector says how much of each row is taken, and what is
-# taken is added. Here the first number of a key means "I look like the subject", the second "I am an action". Both
-# *female* and *male* speak for a person who could be the subject. *After near* takes 0.7 away again, because the
-# person after *near* is seldom the one who paints.
+# Our vectors are rows and stand to the left of the matrix, `X @ W_key`. So a matrix has a row for each number of the
+# word's vector. The vector says how much of each row is taken, and what is taken is added: see the picture. Here the
+# first number of a key means "I look like the subject", the second "I am an action". Both *female* and *male* speak for
+# a person who could be the subject. *After near* takes 0.7 away again, because the person after *near* is seldom the
+# one who paints.
 
 # %% id="linear-map-drawn" tags=["hide-input"]
 # Drawing: the key of "king", from its vector and the matrix
@@ -250,12 +252,14 @@ drawings.attention_path(words, 2, X.tolist(), maps).show()
 # %% [markdown] id="what-it-holds"
 # What does *paints* hold afterwards? Before, its vector said "an action", and this it would say in any sentence. Now
 # (0.74, 0.17) has arrived as well: *the one who does it is female*, with a little doubt because of the king. In a
-# Transformer what arrives is added to what the word had. So the place of *paints* now says: an action, done by someone
-# female. From this it is a small step to write *herself*.
+# Transformer one more linear map brings what arrives to the width of the word's vector, here from two numbers to four,
+# and it is added to what the word had ([chapter 2](02_multi_head.ipynb) builds that map). So the place of *paints* now
+# says: an action, done by someone female. From this it is a small step to write *herself*.
 #
-# And once *herself* is written and is read in turn, it does the same. It asks for a person, finds the queen, and takes
-# along what the queen hands over. It began as some female being and is now *this* queen. This is all that attention
-# does: **it moves information from the words that have it to the words that need it.**
+# And once *herself* is written and is read in turn, it does the same. In a trained model its query asks for a person to
+# stand for. It finds the queen, and takes along what the queen hands over. It began as some female being and is now
+# *this* queen. This is all that attention does: **it moves information from the words that have it to the words that
+# need it.**
 #
 # In code the words of the sentence are the rows of a matrix, and one line makes the queries of all words:
 
@@ -335,7 +339,8 @@ print(attention_loop(query, key, value))
 #
 # Nothing in the loop waits for anything: the second word does not need the result of the first. So the loop can be
 # replaced by one product of matrices, and the machine may work on all words at the same time. That is the form of the
-# formula, and of the code in 1.5:
+# formula, and of the code in 1.5. The line with `prove` is a check, of which you will see a few: it stops the notebook
+# if what it says is not so, and is silent if it is.
 
 
 # %% id="rung-matrices"
@@ -353,9 +358,9 @@ prove("two matrix products give what the loop gives", same)
 # ### 2.2 From one sentence to a batch
 #
 # Training works on many sentences at once, a *batch*. A tensor of queries then has three axes: first the sentences
-# (**B**), then the words, then the numbers of each word's vector. Later a fourth joins them, **H**: in chapter 2 several
-# attentions work side by side in one layer, and each is called a *head*. The function above counts its axes from the
-# front, and in a batch other things stand there.
+# (**B**), then the words, then the numbers of each word's vector. Later a fourth joins them, **H**: in chapter 2
+# several attentions work side by side in one layer, and each is called a *head*. The function above counts its axes
+# from the front, and in a batch other things stand there.
 
 # %% id="batch-drawn" tags=["hide-input"]
 # Drawing: a batch as a pile of sheets
@@ -409,13 +414,14 @@ class Head(nn.Module):
 # %% [markdown] id="own-layer-says"
 # Two widths occur again and again, and each has several names. The width of a word's vector is `d_model` in code and D
 # in the shapes of exercises; in our example it is 4. The width of queries and keys is `d_head` in code, E in shapes,
-# and $d_k$ in the formula; in our example it is 2. Does the head do what we did by hand? We give it our matrices. (`nn.Linear` keeps its matrix turned
-# round, so we turn ours, too.)
+# and $d_k$ in the formula; in our example it is 2. Does the head do what we did by hand? We give it our matrices.
+# (`nn.Linear` keeps its matrix turned round, so we turn ours, too.)
 
 # %% id="own-layer-equals"
 head = Head(4, 2)
 matrices = {"query": W_query, "key": W_key, "value": W_value}
-head.load_state_dict({f"{name}.weight": W.T for name, W in matrices.items()})
+weights_by_name = {f"{name}.weight": W.T for name, W in matrices.items()}
+head.load_state_dict(weights_by_name)  # puts them in place of the random ones
 same = torch.allclose(head(X), output)
 prove("with our matrices the head gives the numbers of 1.5", same)
 
@@ -473,6 +479,8 @@ for d_k in (4, 16, 64, 256, 1024):
 # What do large scores do to the softmax? You saw it with the pony: factor 100 picked one animal. So without the
 # division a wide head decides for one word before it has learned anything.
 #
+# Training follows gradients, so we ask about these.
+#
 # **Predict.** When nearly all weight lies on one word, and the scores change a little, how much do the weights change:
 # more than before, about the same, or hardly at all?
 
@@ -517,8 +525,9 @@ show(
     fig,
     alt="Two panels against d_k from 4 to 1024. Divided by the root, the largest weight stays near 0.1 and the gradient "
     "near 0.16. Not divided, the largest weight rises to 0.95 and the gradient of the median row falls below 0.001.",
-    caption="Before any training, five seeds. Divided, nothing depends on the width. Not divided, one word takes nearly "
-    "all, and for most rows hardly any gradient is left at the scores.",
+    caption="Before any training: 64 random words share the attention, and a random loss asks for other weights. A dot "
+    "for each of five seeds, that is, draws of all the random numbers. Divided, nothing depends on the width. Not "
+    "divided, one word takes nearly all, and for most rows hardly any gradient is left at the scores.",
 )
 
 # %% [markdown] id="root-verdict"
@@ -526,9 +535,10 @@ show(
 # a small change of the scores changes nothing, and where nothing changes there is nothing to learn from. A few rows
 # stand between two words and still have a gradient; the *median* row has none.
 #
-# Does it matter for learning? We tried it on a small task: a head reads a list of pairs, such as *a 7, k 2, c 9*, then a
-# letter, and has to say which number stood with it. It is trained for 100 steps with the division and without. Five
-# learning rates were tried for each line of the figure, and the best one is shown.
+# Does it matter for learning? We tried it on a small task: a head reads a list of pairs, such as *a 7, k 2, c 9*, then
+# a letter, and has to say which number stood with it. It is trained for 100 steps with the division and without. Five
+# learning rates were tried for each line of the figure (the *learning rate* says how large a step of training is), and
+# the best one is shown.
 
 # %% id="root-training" tags=["hide-input"]
 # Figure: the recorded training with and without the division
@@ -633,8 +643,8 @@ drawings.mask_grids(
 # PyTorch repeats it as needed, which is called *broadcasting*.
 #
 # The two axes of length 1 are no decoration. Take 5 sentences of 5 words. A mask of shape (B, S) is then (5, 5), and so
-# is a mask of shape (T, S). PyTorch takes it for the second: its row 3, meant for sentence 3, is used for word 3 of every
-# sentence. No error says so.
+# is a mask of shape (T, S). PyTorch takes it for the second: its row 3, meant for sentence 3, is used for word 3 of
+# every sentence. No error says so.
 #
 # In the exercise words come as numbers. A text is cut into *tokens*, here words, and each token has a number, its *id*.
 
@@ -646,7 +656,8 @@ torch.manual_seed(0)
 table = nn.Embedding(10, 8)  # a vector of 8 numbers for each of 10 ids
 head = SelfAttention(8, 3)  # the library's head
 tokens = torch.tensor([[7, 3, 9, 4, 2], [5, 8, 0, 0, 0]])  # 0 is the padding
-padded = head(table(tokens), mask=padding_mask(tokens, 0)[:, 0])  # no axis for heads
+mask = padding_mask(tokens, 0)[:, 0]  # (B, 1, 1, S) -> (B, 1, S): one head, no axis H
+padded = head(table(tokens), mask=mask)
 alone = head(table(tokens[1:, :2]))
 same = torch.allclose(padded[1:, :2], alone, atol=1e-6)
 prove("a padded sentence gives what it gives alone", same)
@@ -655,10 +666,10 @@ prove("a padded sentence gives what it gives alone", same)
 # ### 4.3 When fewer words read than are read
 #
 # One more case, and it is the one that people get wrong. A model that writes adds one word after the other. Under a
-# causal mask the keys and values of the earlier words do not change, so it keeps them in a **cache** and only computes
-# the new word. Then there is one query and there are many keys: the mask is no longer a square. The new word is the
-# *last* one, so it may read everything. The rule stays the same, each word reads itself and what came before; the grid
-# is the lower part of the square.
+# causal mask no earlier word can read the new one, so in all layers of the model nothing changes for the earlier words.
+# Their keys and values are kept in a **cache**, and only the new word is computed. Then there is one query and there
+# are many keys: the mask is no longer a square. The new word is the *last* one, so it may read everything. The rule
+# stays the same, each word reads itself and what came before; the grid is the lower part of the square.
 
 # %% id="alignment-drawn" tags=["hide-input"]
 # Drawing: the causal mask when two words are new, and when one is new
@@ -679,9 +690,9 @@ drawings.mask_grids(
 
 # %% [markdown] id="combine-text"
 # Masks are combined with a logical *and*: a word may be read if every mask allows it. Try it below, with a sentence of
-# two words. All that follows *sleeps* is padding. The picture shows the same mask twice, because PyTorch has two habits:
-# one of its functions writes 1 where a word may be read, as we do, and its layer `nn.MultiheadAttention` writes 1 where
-# a word is hidden. (A *sliding window* hides what is too far back.)
+# two words. All that follows *sleeps* is padding. The picture shows the same mask twice, because PyTorch has two
+# habits: one of its functions writes 1 where a word may be read, as we do, and its layer `nn.MultiheadAttention` writes
+# 1 where a word is hidden. (A *sliding window* hides what is too far back.)
 
 # %% id="mask-composer"
 MaskComposer(5, tokens="she sleeps PAD PAD PAD".split(), lengths=[5, 2], example=1)
@@ -778,10 +789,12 @@ drawings.recurrent_and_attention("the queen near the king paints".split()).show(
 
 # %% [markdown] id="reach-text"
 # The length of the way matters because a network learns by gradients, and it learns from a word only if the gradient
-# reaches it. Here are networks before any training. How strongly does the last output depend on a word so many steps
-# back, compared with the last word itself? *RNN* is the plain recurrent network, in which each step makes a whole new
-# state. An *LSTM* is a recurrent network with a memory, and a *forget gate* that decides at each step which share of
-# the memory is kept. The gate can be set so that it keeps nearly everything at the start of training: it is *open*.
+# reaches it. So we take networks before any training, change one word a little, and see how much the last output
+# changes: first with the last word, then with words further and further back. The figure shows the second as a share of
+# the first. If it falls towards zero, nothing can be learned from words so far back. *RNN* is the plain recurrent
+# network, in which each step makes a whole new state. An *LSTM* is a recurrent network with a memory, and a *forget
+# gate* that decides at each step which share of the memory is kept. The gate can be set so that it keeps nearly
+# everything at the start of training: it is *open*.
 
 
 # %% id="reach-measured" tags=["hide-input", "picture:30"]
@@ -853,6 +866,10 @@ prove(
 # depends on the length. Here it is counted for one *layer* of a Transformer, the stage that it repeats, of width 768.
 # That is the width of BERT-base and of the smallest GPT-2. The linear maps include those of the feed-forward part,
 # which [chapter 4](04_encoder.ipynb) explains.
+#
+# The two formulas: a score is a product of $d$ numbers with $d$ numbers, that is $2d$ operations, and collecting a
+# value takes as many. With $n^2$ pairs of words that is $4 n^2 d$. The linear maps of a layer have $12 d^2$ numbers,
+# and each is used for each word in one multiplication and one addition, that is $24 n d^2$.
 
 # %% id="cost-figure" tags=["hide-input", "picture:20"]
 # Figure: operations of one layer, the part that grows with n² and the part that grows with n
@@ -899,7 +916,8 @@ prove("comparing and collecting takes 4 n² d operations", counted["aten.bmm"] =
 #
 # The task is the one we began with. A program writes sentences of a small English, such as *the old queen near the king
 # paints herself*. The model gets the sentence without its last word, and must say which word it is: *herself*,
-# *himself* or *themselves*. Some sentences have a second person, as a trap.
+# *himself* or *themselves*. Some sentences have a second person, as a trap. `ENGLISH` is the list of the words of this
+# small language, and `REFLEXIVES` are the three answers.
 
 # %% id="training-sentences"
 PAD = len(ENGLISH)
@@ -913,7 +931,7 @@ def as_tensor(sentences):  # lists of words -> (B, T), filled up with PAD
 
 
 draw = random.Random(0)
-drawn = [words[:-1] for words in (english_sentence(draw) for _ in range(12_000))]
+drawn = [english_sentence(draw)[:-1] for _ in range(12_000)]  # without the full stop
 sentences = [words for words in drawn if words[-1] in REFLEXIVES][:5000]
 for words in sentences[:3]:
     print(" ".join(words[:-1]), "→", words[-1])
@@ -922,8 +940,9 @@ for words in sentences[:3]:
 # The model is small. Each word becomes a vector, and a second vector is added for its place, because attention does
 # not know the order (section 5). Then the last word, the verb, reads the sentence with one head, and a linear map turns
 # what it found into a score for each of the three answers. That is all. There is nothing but the head through which
-# the answer could get from the subject to the verb. (`CrossAttention` is the library's version of your `Head`; it
-# takes a mask, and its weights can be recorded.)
+# the answer could get from the subject to the verb. (`nn.Embedding` is a table with a vector for each word.
+# `CrossAttention` is the library's version of your `Head`; it takes a mask, and `record_weights` hands out the weights
+# that it used.)
 
 
 # %% id="training-model"
@@ -938,7 +957,7 @@ class Reader(nn.Module):
     def forward(self, tokens):  # (B, T) -> (B, 3)
         x = self.words(tokens) + self.places.weight[: tokens.size(1)]
         length = (tokens != PAD).sum(dim=1)
-        verb = x[torch.arange(len(x)), length - 1][:, None]  # (B, 1, d_model)
+        verb = x[torch.arange(len(x)), length - 1][:, None]  # the last word
         found = self.head(verb, x, mask=padding_mask(tokens, PAD)[:, 0])
         return self.answer(found[:, 0])
 
@@ -979,12 +998,12 @@ answers = torch.tensor([REFLEXIVES.index(words[-1]) for words in sentences])
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for _ in range(400):
     chosen = torch.randint(4000, (64,))  # the last thousand are kept for the test
-    loss = F.cross_entropy(model(inputs[chosen]), answers[chosen])
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+    loss = F.cross_entropy(model(inputs[chosen]), answers[chosen])  # surprise at the answers
+    optimizer.zero_grad()  # forget the last gradient
+    loss.backward()  # compute the new one
+    optimizer.step()  # and take a small step along it
 right = (model(inputs[4000:]).argmax(dim=-1) == answers[4000:]).float().mean()
-print(f"right in {right:.2f} of 1000 sentences")
+print(f"share of right answers in 1000 unread sentences: {right:.2f}")
 
 # %% id="training-maps" tags=["hide-input", "picture:60"]
 # Figure: what the verb reads, before and after training
@@ -1043,9 +1062,9 @@ print(f"({record.command})")
 # ### 7.1 A real model
 #
 # Last, a model that people use: MiniLM, which turns sentences into vectors for search. It has six layers of twelve
-# heads, and a reader like ours in each place. We look at one of its 72 heads, in the last layer, while it reads a
-# sentence that was used to show what attention can do when the Transformer was new (Uszkoreit 2017). `[CLS]` and `[SEP]`
-# are signs that the model puts around each sentence.
+# heads, and in each head every word asks, not only the verb. We look at one of its 72 heads, in the last layer, while
+# it reads a sentence that was used to show what attention can do when the Transformer was new (Uszkoreit 2017). `[CLS]`
+# and `[SEP]` are signs that the model puts around each sentence.
 
 # %% id="real-map" tags=["hide-input", "picture:40"]
 # Figure: a head of MiniLM, from the record (python benchmarks/sentence_maps.py)
@@ -1152,8 +1171,8 @@ for one in both:
 #
 # <details><summary>1. Why does a word have three vectors, and not only one?</summary>
 #
-# Because what it looks for, what it can be found by, and what it hands over are three different things. If all were the same,
-# a word would mostly fit itself best, and reading would always be mutual (1.4).
+# Because what it looks for, what it can be found by, and what it hands over are three different things. If all were the
+# same, a word would mostly fit itself best, and reading would always be mutual (1.4).
 #
 # </details>
 #
