@@ -77,9 +77,12 @@ for first, second in ((queen, boy), (boy, queen)):
 # is **multi-head attention**.
 #
 # You may object: *sees* could give unequal weights, say 0.7 to who sees and 0.3 to who is seen. Then the averages of the
-# two sentences are (0.7, 0.3) and (0.3, 0.7), which differ. That is true. But somebody has to read such a mixture. In a
-# linear map, each word adds to the answer in proportion to its weight, so the word with weight 0.7 has more than twice
-# the say of the one with 0.3. It drowns the other out. Let us see whether training finds a way around it.
+# two sentences are (0.7, 0.3) and (0.3, 0.7), which differ. That is true. But somebody has to read from such a mixture
+# who sees, and also who is seen. Say that a linear map reads it. For each question it gives each word points, in
+# proportion to the weight of the word. If more weight brings more points, the word with 0.7 wins, whichever question is
+# asked. If more weight brings fewer points, the word with 0.3 comes before the word with 0.7, but the words that are not
+# in the sentence come before both, because they lose no points at all. Let us see whether training finds a way around
+# it.
 
 # %% [markdown] id="two-places-question"
 # ### 1.1 The same, measured
@@ -174,6 +177,18 @@ show(
     "them to.",
 )
 
+# %% [markdown] id="two-places-lead"
+# The two diagonals of the single head are nearly equally dark. Why is it right so often in one question then, and so
+# seldom in the other? Because a small lead is enough. At nearly every place the letter one place back has a little more
+# weight, so it gets more points in both questions. If this is the reason, then asked for the letter three places back,
+# the model should mostly name the letter one place back. Let us count.
+
+# %% id="two-places-lead-counted" tags=["hide-input", "atol:0.08"]
+# Count: the second question, answered as if it were the first
+named = trained[1](letters).argmax(-1)[:, 3:, 1]
+mistaken = (named == wanted[:, 3:, 0]).float().mean()
+print(f"asked for three back, one head names the letter one back: {mistaken:.2f}")
+
 # %% [markdown] id="two-places-record"
 # This was one training. Could it be bad luck, or a bad learning rate, or too little time? We trained with five seeds
 # and three learning rates, and one arm five times as long. (An *arm* is one of the settings that are compared. A
@@ -210,10 +225,12 @@ prove("two heads: both, whatever the seed", two_places.range("two heads", "worse
 # > **You will read that** different heads learn different things.
 #
 # Nothing in the formula makes them. Ours did because the task needed two different things. In the record, eight heads on
-# this two-place task also move apart while they learn, although two would do.
+# this two-place task also move apart while they learn, although two would do. How far apart are two heads? Take the same
+# row of both maps and add up the differences between their weights; half of that sum is 0 if the rows are equal, and 1
+# if the heads look at different places altogether. Printed is the mean over all rows and all pairs of heads.
 
 # %% id="two-places-differ" tags=["hide-input"]
-# Count: how far heads move apart, five seeds (0: the same map, 1: nothing in common)
+# Count: how far heads move apart, five seeds
 for arm in ("two heads", "eight heads"):
     fresh, after = two_places.range(arm, "apart, fresh"), two_places.range(arm, "apart")
     print(
@@ -243,6 +260,7 @@ for arm in ("two heads", "eight heads"):
 # | **D** | numbers in the vector of a token | `d_model` |
 # | **H** | heads | `n_heads` |
 # | **E** = D / H | numbers in the vector of one head | `d_head` |
+# | **E'** | numbers in a value, where they may differ from E | |
 #
 # First the formula word by word, as a loop. The sizes 2, 5, 3 and 7 are different primes on purpose. If we mix up two
 # axes, Python complains, instead of going on with nonsense.
@@ -336,6 +354,9 @@ print("split_heads gives each head its own numbers:", tuple(split_heads(wide, H)
 # Joining axes after that is not always possible without moving numbers. Then `view`, which never moves any, stops with
 # an error, and `reshape` makes a copy. If you forget the exchange, neither of them complains, and the sentence is
 # scrambled.
+#
+# Below the exercise, a line with `prove` checks your two functions. It prints nothing if the check holds. If it does
+# not, the cell stops with an error. All lines with `prove` work like that.
 
 # %% exercise="merge_heads"
 
@@ -369,9 +390,11 @@ prove("side by side, then W_O, is the sum of the heads' parts", same)
 # %% [markdown] id="sum-of-heads-says"
 # Because the parts are added, one can take a single head away and see what is missing. We do so in section 5.
 #
-# There is a price. The scores of a head come from vectors of only E numbers, so it compares two tokens in E directions
-# and is blind in all others. One head of full width compares them in D directions, but gives a single average. Several
-# narrow heads give up directions and get averages.
+# There is a price. A head makes a query or a key of only E numbers. Each of these numbers is one weighted sum of the D
+# numbers of the token. Such a sum is called a *direction*; one of them may say, for example, how much the token is like a
+# person. A head compares two tokens by these E sums alone. If two tokens differ in something that none of the sums
+# holds, the head cannot tell them apart. One head of full width has D directions to compare in, but gives a single
+# average. Several narrow heads have fewer directions each, but give one average each.
 
 # %% id="sum-of-heads-rank" tags=["hide-input"]
 # Check: the table that scores any token against any other has rank E in each head
@@ -398,7 +421,7 @@ prove("all heads at once equal the loop", same)
 # ## 3 The layer
 #
 # A layer for a model is the same function with its four matrices kept in one place, as linear maps with biases. Read
-# the drawing from the bottom to the top, and then the code beside it.
+# the drawing from the bottom to the top. Then read the code: first the attention inside, then the layer around it.
 
 # %% id="layer-drawn" tags=["hide-input"]
 # Drawing: the layer, with the shape on each line
@@ -416,8 +439,10 @@ def attend(query, key, value, mask=None):
 
 # %% [markdown] id="layer-text"
 # The division is by the root of E, the width of a head, and not by that of D. A score is a sum of E products, and
-# chapter 1 divided by the root of the number of products. The argument `context` says who is looked at: another
-# sequence, or, if there is none, the same one.
+# chapter 1 divided by the root of the number of products.
+#
+# Now the layer. Its argument `context` holds the tokens that are looked at. They may be those of another sequence. If
+# none are given, the tokens look at their own sequence.
 
 
 # %% id="layer-code"
@@ -573,6 +598,9 @@ for name, mask in shapes.items():
 # %% [markdown] id="mask-says"
 # In the last row, plain PyTorch takes the mask of sentence 1 and uses it in *head* 1 of all sentences. The library
 # refuses every mask whose axes it would have to guess.
+#
+# Sometimes each head is meant to have a mask of its own, for example if some heads may look only at the last few tokens,
+# and the others at all. Such a mask is written with all four axes, (1, H, T, S), so nobody has to guess.
 
 # %% exercise="mask_for_every_head"
 
@@ -624,14 +652,35 @@ show(
 )
 
 # %% [markdown] id="cost-says"
-# Each head works on fewer numbers, and there are more heads; the two cancel out. But each head has a map of its own, so
-# the maps take H times as much room, and each of their cells needs an exponential, which the count leaves out. Modern
+# How are the operations counted? To multiply a matrix of n × a numbers by one of a × b takes n · a · b multiplications
+# and as many additions. Each of the four linear maps multiplies n × D by D × D. Together they take 8 n D² operations. For
+# the scores, each head multiplies n × E by E × n, and for the averages n × n by n × E. That makes 4 n² E for each head.
+# There are H heads, and H · E = D, so all heads take 4 n² D. In the sum, 8 n D² + 4 n² D, there is no H: each head works
+# on fewer numbers, and there are more heads; the two cancel out.
+#
+# The memory is another matter. Each head has a map of its own, so the maps take H times as much room, and each of their cells needs an exponential, which the count leaves out. Modern
 # programs avoid the room: they compute the maps in small pieces and never store them. (Such a program is called a
 # *fused kernel*; chapter 7 explains one, Flash attention.)
 #
 # Then why not hundreds of heads? Because with the width fixed, each head gets narrower and compares in fewer
-# directions. The [lab on heads](labs/02_heads.ipynb) trains with 1, 4 and 16 heads at equal width, with five seeds. The
-# model of 2017 has 8 heads of 64 numbers. Larger models mostly keep 64 or 128 numbers for a head, and add heads.
+# directions. Do more heads make a model better at all? The [lab on heads](labs/02_heads.ipynb) trains a model of width
+# 64 to read English prose, with 1, 4 or 16 heads in each layer and five seeds. This is its loss on text that was held
+# out.
+
+# %% id="cost-better" tags=["hide-input"]
+# Record: the loss with 1, 4 and 16 heads at equal width, five seeds
+characters = claim("character_heads")
+for arm in characters.arms:
+    print("{:<9} held-out loss {:.2f} to {:.2f}".format(arm, *characters.range(arm, "held-out loss")))
+prove(
+    "16 heads of width 4 are worse than 4 heads of width 16, with every seed",
+    characters.range("16 heads", "held-out loss")[0] > characters.range("4 heads", "held-out loss")[1],
+)
+
+# %% [markdown] id="cost-better-says"
+# One head and four heads end alike here. Sixteen heads, of four numbers each, end worse with every seed. So more heads
+# are not better by themselves. A wider model has room for more. The model of 2017 has 8 heads of 64 numbers; larger
+# models mostly keep 64 or 128 numbers for a head, and add heads.
 
 # %% [markdown] id="roles"
 # ## 5 What heads do
@@ -674,7 +723,8 @@ def maps_of(words):
 # %% [markdown] id="text-maps-text"
 # To see what a head does, draw its map with the words on both axes. This function draws up to four of them. Each cell says
 # how much the word of its row takes from the word of its column, and the bar on the right says which colour is which
-# weight.
+# weight. The first word is a full stop. In training each sentence follows the full stop of the one before, so we put one
+# in front here, too.
 
 
 # %% id="text-maps-function"
@@ -709,7 +759,10 @@ show(
 # heads look at different words. Look at the last row, the one of *paints*: is there a head that looks at *queen*?
 #
 # Below you can go through all eight heads; L1 H2 is head 2 of layer 1. Choose a head, then choose a word, and follow
-# its lines.
+# its lines. The numbers that come with a head are means over its words. *Entropy* says how evenly the weights are
+# spread, as in chapter 1: it is 0 if all the weight lies on one word. Its unit, the *nat*, says that the logarithm is the
+# natural one. *Largest* is the largest weight, *distance* is how many places away the head looks, *previous* is the
+# weight on the word before, and *first* the weight on the first word.
 
 # %% id="text-explore" tags=["hide-input", "picture:60", "atol:0.2"]
 # Explorer: all eight heads on the sentence, and what each word takes from the others
@@ -725,7 +778,8 @@ HeadExplorer(
 # %% [markdown] id="text-roles-text"
 # One sentence is an anecdote. We take 300 sentences with another person between the subject and the verb, and measure
 # for each head how much the last verb takes from its subject, from the other person, from the word before it, and from
-# itself.
+# itself. Two of the sentences are printed. With *near*, the word before the last verb is the other person. With *that*,
+# it is the verb of the other person.
 
 # %% id="text-roles" tags=["hide-input", "picture:60"]
 # Figure: what each head takes at the last verb, mean of 300 sentences
@@ -734,6 +788,9 @@ while len(tests) < 300:
     words_ = english_sentence(test_draw)
     if words_[-2] in REFLEXIVES and ("near" in words_ or "that" in words_):
         tests.append(words_)
+print(f"two of the {len(tests)} sentences:")
+for joint in ("near", "that"):
+    print("  ", " ".join(next(each for each in tests if joint in each)))
 of_length = [[each for each in tests if len(each) == n] for n in sorted({len(each) for each in tests})]
 
 
@@ -780,7 +837,8 @@ show(
 # One head looks at the subject, and the model needs the subject. It is tempting to say: this is the head that finds the
 # subject. But a map shows only where a head looks. Whether the model uses what it finds there is another question, and
 # it has a test. A head adds its part to the stream (section 2.3), so we can leave its part out and see what happens. To
-# take a head away like this is called *ablation*.
+# take a head away like this is called *ablation*. The code sets the head's rows of $W^O$ to zero. PyTorch stores the
+# matrix of a linear map with rows and columns exchanged, so in the code they are columns.
 
 
 # %% id="ablation"
@@ -798,7 +856,8 @@ def without(*heads):
 
 # %% [markdown] id="ablation-question"
 # **Predict.** With all heads the model chooses the right one of *herself*, *himself* and *themselves* nearly always.
-# Someone who knows only the verb is right in about three of four. How often will the model be right without the head
+# Someone who knows only the verb is right in about three of four: after *paint* only *themselves* can follow, and after
+# *paints* one has to guess between *herself* and *himself*. How often will the model be right without the head
 # that looks most at the subject? And without the three heads that look most at it?
 
 # %% id="ablation-guess"
@@ -847,7 +906,7 @@ for row in rows:
 places = zip(
     english.values("trained", "layer of that head"), english.values("trained", "number of that head"), strict=True
 )
-print(f"{'which head it is':<42}" + "".join(f"{f'{layer:.0f}.{head:.0f}':>7}" for layer, head in places))
+print(f"{'which head it is':<42}" + "".join(f"{f'L{layer:.0f} H{head:.0f}':>7}" for layer, head in places))
 print(f"rates tried: {', '.join(map(str, english.rates))}; {english.command}")
 prove(
     "the head that looks most at the subject can be spared, with every seed",
@@ -861,7 +920,7 @@ prove(
 
 # %% [markdown] id="ablation-record-says"
 # Read it column by column. In each training some head came to look at the subject, far more than any head of an
-# untrained model does. Which head it is, differs from seed to seed. That head alone can be spared, each time: without it
+# untrained model does. It is in layer 2 each time, but not always the same head of it. That head alone can be spared, each time: without it
 # the model is right as before, or nearly so. A single head can matter, as the fourth row shows, but it is another one,
 # whose map does not give it away.
 #
@@ -915,8 +974,9 @@ show(
 #   follows.
 # - **Layer 5, head 6** looks at [CLS], from everywhere. A head has to put its weight somewhere, since weights sum to
 #   one. A token that means little is a place to rest.
-# - **Layer 6, head 3** looks from person to person. You might hope that it leads from *herself* to *queen*. But most of
-#   it goes to *king*. This head has something to do with people; it is not a head that knows grammar.
+# - **Layer 6, head 3** looks at persons. Read its columns: apart from [CLS], those of *king* and *queen* are the
+#   darkest, and nearly every word looks there, *near* as well as *herself*. You might hope that *herself* looks most at
+#   *queen*. But it looks most at *king*. This head has something to do with people; it is not a head that knows grammar.
 #
 # How common are such heads? For each of the 72, the share of its weight that goes to the token before, to the token
 # after, and to [CLS], over twelve other sentences:
@@ -977,8 +1037,9 @@ prove("half of the 72 heads rest on [CLS]", above["[CLS]"] == 36)
 drawings.induction_steps().show()
 
 # %% [markdown] id="induction-model-text"
-# Does training find this? We use a model with nothing but attention, so that there is nothing else to do the work. Its
-# texts are made of names. Each text has five people of its own, and each person has a first name and a family name, two
+# Does training find this? We use a model with attention layers and no feed-forward networks, so that nothing else can do
+# the work. (`nn.LayerNorm`, in the code, brings the numbers of each letter's vector to mean 0 and to the same spread
+# before a layer reads them. It looks at no other letter. Chapter 4 explains it.) The texts are made of names. Each text has five people of its own, and each person has a first name and a family name, two
 # letters. They come in random order. A first name that has come before tells which family name must follow.
 
 
@@ -1267,7 +1328,7 @@ print("grouped heads with a cache, token by token, equal one pass")
 # | scale of the scores | 1 / √E, by the width of a head | 3 |
 # | parameters | 4 (D² + D), however many heads | 3 |
 # | operations for n tokens | 8 n D² + 4 n² D, however many heads | 4 |
-# | bytes of the weights | 4 H n² in float32 | 4 |
+# | bytes of the maps | 4 H n² in float32 | 4 |
 # | bytes of the cache | 2 · layers · G · E · tokens · bytes of a number | 7 |
 #
 # ### You can now
