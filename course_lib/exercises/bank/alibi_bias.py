@@ -89,9 +89,11 @@ EXERCISE = Exercise(
     title="Scores lowered by distance",
     what="""Write `alibi_bias(slopes, T, S)`: the numbers that ALiBi adds to the scores, of shape `(H, T, S)`, for
 slopes of shape `(H,)`, one per head. Entry (h, t, s) is minus the slope of head h times the distance between query t
-and key s, in positions. Later keys count their distance too. As everywhere in this course the last query stands on the
-last key, so S may exceed T.""",
-    why="ALiBi has no parameters and needs no table: it is this one sum. Its sign and its corner are easy to miss.",
+and key s, in positions. Later keys count their distance too. There may be more keys than
+queries: then the queries belong to the last T of the S positions, so that the last query stands at the position of the
+last key.""",
+    why="""ALiBi has no parameters and needs no table: it is this one sum. Easy to get wrong are its sign, and where the
+first query stands when there are more keys than queries.""",
     difficulty=2,
     minutes=7,
     reference=alibi_bias,

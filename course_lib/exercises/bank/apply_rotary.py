@@ -127,11 +127,12 @@ EXERCISE = Exercise(
     id="apply_rotary",
     title="Rotary positions",
     what="""Write `apply_rotary(x, positions)` for queries or keys `(B, H, T, E)` with E even and integer positions
-`(T,)`. Component i forms a pair with component i + E/2, for i below E/2. Each pair (a, b) at position p is turned by
-the angle θ = p / 10000^(2i/E): a becomes a cos θ − b sin θ, and b becomes b cos θ + a sin θ. All heads turn alike.
+`(T,)`. Component i forms a pair with component i + E/2, for i below E/2. Pair i has
+the speed θᵢ = 1 / 10000^(2i/E), so at position p it is turned by the angle φ = p · θᵢ: a becomes a cos φ − b sin φ,
+and b becomes b cos φ + a sin φ. All heads turn alike.
 The result has the dtype of x, but the angles are computed in float32.""",
-    why="""Most open language models turn queries and keys, and their weights depend on the details. The pairs here are
-those of `transformers`; the paper and Meta's own code of Llama pair neighbours.""",
+    why="""Most open language models turn queries and keys, and a trained model works only with the pairs that it was
+trained with. Those here are those of `transformers`; the paper and Meta's own code of Llama pair neighbours.""",
     difficulty=3,
     minutes=12,
     reference=apply_rotary,

@@ -15,8 +15,8 @@ EXERCISE = Question(
     id="longest_wavelength",
     title="The slowest wave",
     kind="predict",
-    what="""A table of sinusoids has width D = 16: its pair i turns by 1 / 10000^(2i/16) radians a position. After how
-many positions has the slowest pair come round once?""",
+    what="""A table of sinusoids has width D = 16: its clock i, also called pair i, turns by 1 / 10000^(2i/16)
+radians for each position. After how many positions has the slowest clock come round once?""",
     why="You will read that wavelengths run from 2π to 10000 · 2π. The answer says whether they do.",
     difficulty=2,
     minutes=4,

@@ -329,7 +329,7 @@ def relative_buckets(starts: Sequence[int], longest: int) -> Drawing:
         + " ".join(f"Bucket {number}: {name}." for number, name in enumerate(names[:-1]))
         + f" Bucket {len(starts) - 1}: distance {starts[-1]} and all beyond.",
         caption="Near distances have a bucket each. Far ones share buckets that grow wider, and the last takes all the "
-        "rest. The bar at the bottom shows how wide they are.",
+        "rest. The bar at the bottom shows which part of the line of distances each bucket covers.",
     )
     step = 592 / max(near, len(rows) - near)
     for number, name in enumerate(names):
@@ -341,7 +341,8 @@ def relative_buckets(starts: Sequence[int], longest: int) -> Drawing:
     room = 592 / (longest + 1)
     for number, (first, last) in enumerate(rows):
         left, colour = 4 + room * first, palette.key if number >= near else palette.query
-        picture.line([(left, 240), (4 + room * last, 240)], colour=colour, width=26 if number % 2 else 14, arrow=False)
+        picture.line([(left, 240), (room * last, 240)], colour=colour, width=26, arrow=False)  # a gap after each
+        picture.text(((left + room * last) / 2, 240), str(number), size=15, colour="#FFFFFF")
     picture.text((4, 276), "distance 0", anchor="start", size=15)
     picture.text((596, 276), f"{longest}", anchor="end", size=15)
     return picture
