@@ -78,6 +78,9 @@ def head_finds_the_subject(record: Claim) -> bool:
         and record.range("one head", "weight on subject, herself", 1e-3)[0] < 0.1
         and all(record.range("one head", "right", rate)[0] >= 0.99 for rate in record.rates if rate is not None)
         and head["subject hidden"][1] <= 0.8
+        and head["subject hidden, themselves"][0] >= 0.99
+        and head["subject hidden, worse"][1] <= 0.5
+        and head["fronted, right"][1] <= 0.7
         and head["other person hidden"][0] >= 0.99
         and record.range("without places", "right, misleading person")[1] <= 0.93
         and record.range("even weights", "right, misleading person")[1] <= 0.8
@@ -133,16 +136,34 @@ def _measured(model: PronounReader, test: list[list[str]]) -> dict[str, float]:
     found = right()
     weight = model.weights[rows, 0, subject]
     with_other = torch.tensor([len(places) > 1 for places in people])
+    without = right(hide_subject)
+    of_one = [without[answers == REFLEXIVES.index(word)].mean() for word in ("herself", "himself")]
     measures = {
         "right": found.mean(),
         "right, misleading person": found[misled].mean(),
         "weight on subject": weight[one].mean(),
         "weight on subject, herself": weight[answers == REFLEXIVES.index("herself")].mean(),
+        "weight on subject, himself": weight[answers == REFLEXIVES.index("himself")].mean(),
         "weight on subject, plural verb": weight[~one].mean(),
-        "subject hidden": right(hide_subject).mean(),
+        "subject hidden": without.mean(),
+        "subject hidden, themselves": without[~one].mean(),
+        "subject hidden, better": max(of_one),
+        "subject hidden, worse": min(of_one),
         "other person hidden": right(hide_other)[with_other].mean(),
     }
+    measures |= _fronted(model)
     return {name: round(value.item(), 4) for name, value in measures.items()}
+
+
+def _fronted(model: PronounReader) -> dict[str, Tensor]:
+    """Sentences turned round, in which the first person is not the subject: near the king the queen paints."""
+    people = [person for person in REFLEXIVE_OF if REFLEXIVE_OF[person] != "themselves"]
+    pairs = [(a, b) for a in people for b in people if REFLEXIVE_OF[a] != REFLEXIVE_OF[b]]
+    tokens, answers = as_tensors(
+        [["near", "the", first, "the", second, "paints", REFLEXIVE_OF[second], "."] for first, second in pairs]
+    )
+    found = (model(tokens).argmax(dim=-1) == answers).float()
+    return {"fronted, right": found.mean(), "fronted, weight on first person": model.weights[:, 0, 2].mean()}
 
 
 # The division by √d_k -----------------------------------------------------------------------------------------------

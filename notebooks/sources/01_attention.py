@@ -68,10 +68,10 @@ drawings.sentence_arcs(
 # what colour was the coat of the stranger in chapter two? The postcard cannot know. It was written before the question,
 # and it has room for little.
 #
-# The first networks that translated sentences worked like this friend. They read the whole sentence, put it into one
-# vector of fixed size, and wrote the translation from this vector alone (Sutskever et al. 2014; Cho et al. 2014). With
-# long sentences they became worse. Bahdanau et al. (2014) let the network keep a vector for every word of the sentence,
-# and look back at all of them for each word that it writes. They called the looking back attention.
+# Some networks for translation worked like this friend. They read the whole sentence, put it into one vector of fixed
+# size, and wrote the translation from this vector alone (Sutskever et al. 2014; Cho et al. 2014b). Some of them became
+# much worse with long sentences (Cho et al. 2014b). Bahdanau et al. (2014) let the network keep a vector for every word
+# of the sentence, and look back at all of them for each word that it writes. They called the looking back attention.
 #
 # A person with the book at hand does the same: first comes the question, then the eye goes to the line that answers it.
 
@@ -115,7 +115,7 @@ drawings.dot_products(query=(2, 1), keys=[(1, 2), (-1, 2), (-2, 0)]).show()
 # It is also large when the arrows are long. Keep that in mind; it comes back in section 3.
 #
 # So each key gets a number, its **score**. From the scores we want **weights**, shares of attention: all of them
-# positive, and together one. The function that makes them is called **softmax**. It replaces each score $s$ by $e^s$,
+# positive, with the sum one. The function that makes them is called **softmax**. It replaces each score $s$ by $e^s$,
 # which is always positive, and divides by the sum of all of these:
 #
 # $$\mathrm{softmax}(s)_i = \frac{e^{s_i}}{e^{s_1} + \ldots + e^{s_n}}$$
@@ -183,8 +183,9 @@ for factor in (0, 1, 5, 100):
 #
 # Here is the example that goes with us through this chapter. To keep it small we look at three words, *queen*, *king*
 # and *paints*, and we read as far as *paints*: this is the place from which a model that writes has to choose between
-# *herself* and *himself*. Each word is a vector of four numbers. In a real model nobody knows what the numbers mean.
-# Ours have names, so that you can follow them: female, male, action, and "stands after *near*".
+# *herself* and *himself*. Each word is a vector of four numbers. In a real model the numbers have no names, and it
+# takes research to find out what some of them stand for. Ours have names, so that you can follow them: female, male,
+# action, and "stands after *near*".
 
 # %% id="projection-matrices"
 words = ["queen", "king", "paints"]
@@ -201,10 +202,10 @@ W_value = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
 
 # %% [markdown] id="linear-map-text"
 # Our vectors are rows and stand to the left of the matrix, `X @ W_key`. So a matrix has a row for each number of the
-# word's vector. The vector says how much of each row is taken, and what is taken is added: see the picture. Here the
-# first number of a key means "I look like the subject", the second "I am an action". Both *female* and *male* speak for
-# a person who could be the subject. *After near* takes 0.7 away again, because the person after *near* is seldom the
-# one who paints.
+# word's vector. (The picture draws the vector from top to bottom, so that each number stands beside its row.) The
+# vector says how much of each row is taken, and what is taken is added: see the picture. Here the first number of a key
+# means "I look like the subject", the second "I am an action". Both *female* and *male* speak for a person who could be
+# the subject. *After near* takes 0.7 away again, because the person after *near* is seldom the one who paints.
 
 # %% id="linear-map-drawn" tags=["hide-input"]
 # Drawing: the key of "king", from its vector and the matrix
@@ -305,9 +306,10 @@ show(
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V$$
 #
-# $Q K^\top$ is every query against every key. $d_k$ is the width of queries and keys, 2 in our example. The
-# softmax works along each row, and $V$ hands over the values. This is equation 1 of "Attention Is All You Need"
-# (Vaswani et al. 2017), the paper that made attention the whole of a network. You can now read it from left to right.
+# $Q K^\top$ is every query against every key. $d_k$ is the width of queries and keys, 2 in our example. The softmax
+# works along each row, and $V$ hands over the values. This is equation 1 of "Attention Is All You Need" (Vaswani et al.
+# 2017), the paper in which attention became the only way that words exchange information. You can now read it from left
+# to right.
 #
 # In the next picture you can choose the word that reads and follow its numbers. The *temperature* divides the scores,
 # so it is the factor of the pony upside down. The *entropy* is a measure of how evenly the weights are spread: zero if
@@ -338,9 +340,9 @@ print(attention_loop(query, key, value))
 # **T** is the number of words that read and **S** the number of words that are read; here both are 3.
 #
 # Nothing in the loop waits for anything: the second word does not need the result of the first. So the loop can be
-# replaced by one product of matrices, and the machine may work on all words at the same time. That is the form of the
-# formula, and of the code in 1.5. The line with `prove` is a check, of which you will see a few: it stops the notebook
-# if what it says is not so, and is silent if it is.
+# replaced by products of matrices, one for the scores and one for the sums, and the machine may work on all words at
+# the same time. That is the form of the formula, and of the code in 1.5. The line with `prove` is a check, of which you
+# will see a few: it stops the notebook if what it says is not so, and is silent if it is.
 
 
 # %% id="rung-matrices"
@@ -476,10 +478,12 @@ for d_k in (4, 16, 64, 256, 1024):
 # added, their variances add up, so d_k terms have variance d_k. The spread is the root of that, √d_k. Divided by √d_k,
 # the scores have spread 1 whatever the width.
 #
-# What do large scores do to the softmax? You saw it with the pony: factor 100 picked one animal. So without the
-# division a wide head decides for one word before it has learned anything.
+# What do large scores do to the softmax? You saw it with the pony: factor 100 picked one animal. So a wide head whose
+# queries and keys start with variance 1 decides for one word before it has learned anything.
 #
-# Training follows gradients, so we ask about these.
+# Training follows gradients, so we ask about these. To have one, each of 64 weights gets a random number that says how
+# much the loss would like it to grow. This is done for 400 queries, and the *median* is the one in the middle when they
+# are ordered by the size of their gradient.
 #
 # **Predict.** When nearly all weight lies on one word, and the scores change a little, how much do the weights change:
 # more than before, about the same, or hardly at all?
@@ -496,7 +500,12 @@ def at_start(d_k, divisor, seed, S=64):
     u = torch.randn(400, S, generator=generator)  # what the loss would like of each weight
     p = ((q @ k.mT)[:, 0] / divisor).softmax(dim=-1)  # (400, S)
     gradient = p * (u - (p * u).sum(dim=-1, keepdim=True))  # of sum p·u, for the scores
-    return p.amax(dim=-1).mean().item(), gradient.norm(dim=-1).median().item()
+    return p.amax(dim=-1).mean().item(), gradient.norm(dim=-1)
+
+
+def died(d_k, seed):  # the share of rows with less than a tenth of the median with division
+    usual, left = at_start(d_k, math.sqrt(d_k), seed)[1].median(), at_start(d_k, 1.0, seed)[1]
+    return (left < usual / 10).float().mean().item()
 
 
 widths = [4, 16, 64, 256, 1024]
@@ -511,7 +520,7 @@ fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.9))
 for number, title in enumerate(("largest weight", "gradient at the scores, median row")):
     ax = axes[number]
     for (name, rows), color in zip(started.items(), (palette.query, palette.key), strict=True):
-        values = [[one[number] for one in row] for row in rows]
+        values = [[(one[0], one[1].median().item())[number] for one in row] for row in rows]
         ax.plot(widths, [sum(row) / 5 for row in values], color=color, label=name)
         for seed in range(5):
             ax.plot(widths, [row[seed] for row in values], ".", color=color, markersize=5)
@@ -521,19 +530,27 @@ for number, title in enumerate(("largest weight", "gradient at the scores, media
 axes[0].set_ylim(0, 1)
 axes[0].legend(loc="center right")
 axes[1].set_yscale("log")
+for d_k in (256, 1024):
+    shares = [died(d_k, seed) for seed in range(5)]
+    print(f"d_k = {d_k:4}, not divided: {min(shares):.2f} to {max(shares):.2f} of the rows", end=" ")
+    print("have less than a tenth of the usual gradient")
 show(
     fig,
     alt="Two panels against d_k from 4 to 1024. Divided by the root, the largest weight stays near 0.1 and the gradient "
     "near 0.16. Not divided, the largest weight rises to 0.95 and the gradient of the median row falls below 0.001.",
-    caption="Before any training: 64 random words share the attention, and a random loss asks for other weights. A dot "
+    caption="Before any training: 64 random words share the attention of each query. A dot "
     "for each of five seeds, that is, draws of all the random numbers. Divided, nothing depends on the width. Not "
     "divided, one word takes nearly all, and for most rows hardly any gradient is left at the scores.",
 )
 
 # %% [markdown] id="root-verdict"
-# So the gradient does vanish, and this is where: at the scores. If one weight is 0.9999, the softmax has no doubt left,
-# a small change of the scores changes nothing, and where nothing changes there is nothing to learn from. A few rows
-# stand between two words and still have a gradient; the *median* row has none.
+# So at the scores the gradient does vanish, for many rows. If one weight is 0.9999, the softmax has no doubt left, a
+# small change of the scores changes nothing, and where nothing changes there is nothing to learn from. The printed
+# shares say for how many rows that is so. The other rows stand between two words. They still have a gradient, and they
+# alone carry the training at first.
+#
+# All this holds because our queries and keys start with variance 1. A model can also start with smaller matrices and
+# leave the division out; T5 does so (Raffel et al. 2020).
 #
 # Does it matter for learning? We tried it on a small task: a head reads a list of pairs, such as *a 7, k 2, c 9*, then
 # a letter, and has to say which number stood with it. It is trained for 100 steps with the division and without. Five
@@ -570,8 +587,9 @@ drawings.mask_grids(
 
 # %% [markdown] id="causal-how"
 # In code a mask holds `True` where one may read and `False` where not. It is applied to the *scores*, before the
-# softmax: a hidden score is replaced by minus infinity. Because $e^{-\infty} = 0$, its weight is exactly zero, and the
-# softmax shares out everything among the words that are left.
+# softmax: a hidden score is replaced by minus infinity. (In code, `~mask` turns True and False round, and `masked_fill`
+# fills in a number where it is True.) Because $e^{-\infty} = 0$, its weight is exactly zero, and the softmax shares out
+# everything among the words that are left.
 #
 # **Predict.** Under a causal mask, what is the weight of the first word of a sentence on itself?
 
@@ -612,7 +630,7 @@ prove("under a causal mask no weight lies on later words", bool((causal_weights.
 
 # %% id="causal-prefixes"
 torch.manual_seed(0)
-causal_head = CausalSelfAttention(8, 3)
+causal_head = CausalSelfAttention(8, 3)  # d_model 8, d_head 3
 x = torch.randn(1, 7, 8)  # a sentence of seven words
 whole = causal_head(x)
 last = [causal_head(x[:, : t + 1])[:, -1:] for t in range(7)]  # of each beginning
@@ -640,7 +658,8 @@ drawings.mask_grids(
 # %% [markdown] id="padding-shape"
 # The weights of a batch have the shape (B, H, T, S): sentences, heads, words that read, words that are read. The mask
 # is the same for all heads and all readers of a sentence, so it has length 1 on these two axes, (B, 1, 1, S), and
-# PyTorch repeats it as needed, which is called *broadcasting*.
+# PyTorch repeats it as needed, which is called *broadcasting*. (An axis of length 1 is put in by `None`: if `a` has the
+# shape (B, S), `a[:, None]` has (B, 1, S).)
 #
 # The two axes of length 1 are no decoration. Take 5 sentences of 5 words. A mask of shape (B, S) is then (5, 5), and so
 # is a mask of shape (T, S). PyTorch takes it for the second: its row 3, meant for sentence 3, is used for word 3 of
@@ -663,7 +682,7 @@ same = torch.allclose(padded[1:, :2], alone, atol=1e-6)
 prove("a padded sentence gives what it gives alone", same)
 
 # %% [markdown] id="alignment"
-# ### 4.3 When fewer words read than are read
+# ### 4.3 When only the newest words read
 #
 # One more case, and it is the one that people get wrong. A model that writes adds one word after the other. Under a
 # causal mask no earlier word can read the new one, so in all layers of the model nothing changes for the earlier words.
@@ -698,9 +717,10 @@ drawings.mask_grids(
 MaskComposer(5, tokens="she sleeps PAD PAD PAD".split(), lengths=[5, 2], example=1)
 
 # %% [markdown] id="empty-rows"
-# It can happen that nothing is left for a query: with the padding on the *left*, the first places see only padding. The
-# softmax then computes 0/0, which is NaN ("not a number"), and NaN spreads to everything it meets. So a good function
-# gives such a query an output of zeros. ([A lab](labs/01_numbers.ipynb) measures what the other choices cost.)
+# It can happen that nothing is left for a query: with the padding on the *left* and a causal mask, the first places see
+# only padding. The softmax then computes 0/0, which is NaN ("not a number"), and NaN spreads to everything it meets.
+# Our function gives such a query an output of zeros, as PyTorch's does. ([A lab](labs/01_numbers.ipynb) measures what
+# the other choices cost.)
 #
 # ### 4.4 All in one function
 #
@@ -762,8 +782,9 @@ prove("a causal mask breaks the equivariance", law)
 # *permutation-invariant* came up. Invariant would mean that shuffling the words changes nothing at all. But it does:
 # the outputs change their places.)
 #
-# In our running example the order was smuggled in: the king's vector said "stands after *near*". A real model has to
-# put the order into the words' vectors first. [Chapter 3](03_positional_encoding.ipynb) shows how.
+# In our running example the order was smuggled in: the king's vector said "stands after *near*". A real model must get
+# the order from somewhere: from the words' vectors, from the scores, or from the mask.
+# [Chapter 3](03_positional_encoding.ipynb) shows how.
 
 # %% [markdown] id="buys"
 # ## 6 What it buys, and what it costs
@@ -773,15 +794,16 @@ prove("a causal mask breaks the equivariance", law)
 # Before, sentences were read by **recurrent** networks: one word after the other, with one vector, the *state*, that is
 # handed on from word to word. ([The overview](00_overview.ipynb) has the comparison in a table.) Convolutional
 # networks, which look at a few neighbours at a time, read text too (Kalchbrenner et al. 2016; Gehring et al. 2017), and
-# attention was at first an addition to recurrent ones. What was new in June 2017 was to leave both out and to keep
-# attention alone. It buys two things.
+# attention was at first an addition to recurrent ones. What was new for translation in June 2017 was to leave both
+# out, so that words exchange information by attention alone. It buys two things.
 #
 # **Short ways.** In a recurrent network, what the first word said reaches the last one after passing through every step
 # between them. With attention the last word reads the first one directly.
 #
-# **Work side by side.** The state after step 100 cannot be computed before step 99. The scores of all words can be
-# computed at once. A machine that does thousands of things at a time, such as a GPU, turns this into speed. On one core
-# a recurrent network can even be the faster one: [a lab](labs/01_costs.ipynb) runs the race.
+# **Work side by side.** In such a network the state after step 100 cannot be computed before that of step 99. The
+# scores of all words can be computed at once, when the text is there, as it is in training. (In writing, both go word
+# by word.) A machine that does thousands of things at a time, such as a GPU, turns this into speed. On one core a
+# recurrent network can even be the faster one: [a lab](labs/01_costs.ipynb) runs the race.
 
 # %% id="recurrence-drawn" tags=["hide-input"]
 # Drawing: a chain of states beside attention
@@ -791,10 +813,12 @@ drawings.recurrent_and_attention("the queen near the king paints".split()).show(
 # The length of the way matters because a network learns by gradients, and it learns from a word only if the gradient
 # reaches it. So we take networks before any training, change one word a little, and see how much the last output
 # changes: first with the last word, then with words further and further back. The figure shows the second as a share of
-# the first. If it falls towards zero, nothing can be learned from words so far back. *RNN* is the plain recurrent
-# network, in which each step makes a whole new state. An *LSTM* is a recurrent network with a memory, and a *forget
-# gate* that decides at each step which share of the memory is kept. The gate can be set so that it keeps nearly
-# everything at the start of training: it is *open*.
+# the first. If it falls towards zero, nothing can be learned from words so far back. (Attention begins at about 0.1 and
+# not at 1, because the last word is also the one that reads: changing it changes the query as well. A number above 1
+# means that a word far back counts more than the last.) *RNN* is the plain recurrent network, in which each step makes
+# a whole new state. An *LSTM* is a recurrent network with a memory, and a *forget gate* that decides at each step which
+# share of the memory is kept. The gate can be set so that it keeps nearly everything at the start of training: it is
+# *open*.
 
 
 # %% id="reach-measured" tags=["hide-input", "picture:30"]
@@ -844,8 +868,9 @@ show(
     fig,
     alt="Relative gradient against the number of steps back, both axes logarithmic. RNN and LSTM fall below 1e-10 by 50 "
     "steps. Attention, and an LSTM whose forget gate starts open, stay nearly level up to 200 steps.",
-    caption="Untrained, usual recurrent networks lose the gradient within tens of steps. Attention does not, and neither "
-    "does an LSTM whose forget gate starts open (old advice: Gers et al. 2000).",
+    caption="Untrained, as PyTorch makes them: the RNN and the LSTM lose the gradient within tens of steps. Attention "
+    "does not, and neither does an LSTM whose forget gate starts wide open, with a bias of 5. (The usual advice is a bias "
+    "of about 1; Gers et al. 2000 were the first to give one.)",
 )
 prove("at distance 50 a default LSTM keeps less than 1e-9 of the gradient", reached["LSTM"][5] < 1e-9)
 prove("an LSTM with an open gate keeps over 1 % at 200", reached["LSTM, forget gate open"][-1] > 0.01)
@@ -855,8 +880,9 @@ prove(
 
 # %% [markdown] id="reach-says"
 # So forgetting is not a law of recurrence: with care at the start an LSTM remembers. With attention no such care is
-# needed, because the way is one step long. Whether a model *uses* what it could reach is another question, and training
-# decides it. [A lab](labs/01_reach.ipynb) goes further into both.
+# needed, because the way is one step long. The gradient does not fall with the distance. It is shared, though: an
+# untrained head gives each of n words about 1/n of its weight. Whether a model *uses* what it could reach is another
+# question, and training decides it. [A lab](labs/01_reach.ipynb) goes further into all of this.
 
 # %% [markdown] id="cost"
 # ### 6.2 The price
@@ -868,8 +894,9 @@ prove(
 # which [chapter 4](04_encoder.ipynb) explains.
 #
 # The two formulas: a score is a product of $d$ numbers with $d$ numbers, that is $2d$ operations, and collecting a
-# value takes as many. With $n^2$ pairs of words that is $4 n^2 d$. The linear maps of a layer have $12 d^2$ numbers,
-# and each is used for each word in one multiplication and one addition, that is $24 n d^2$.
+# value takes as many. With $n^2$ pairs of words that is $4 n^2 d$. The linear maps of a layer, with a feed-forward part
+# of the usual width $4d$, have $12 d^2$ numbers: $d^2$ each for query, key, value and output, and $8 d^2$ for the
+# feed-forward part. Each number is used for each word in one multiplication and one addition, that is $24 n d^2$.
 
 # %% id="cost-figure" tags=["hide-input", "picture:20"]
 # Figure: operations of one layer, the part that grows with n² and the part that grows with n
@@ -905,9 +932,10 @@ prove("the linear maps of a layer take 24 n d² operations", counted["aten.addmm
 prove("comparing and collecting takes 4 n² d operations", counted["aten.bmm"] == 4 * 128**2 * 64)
 
 # %% [markdown] id="cost-says"
-# The table of weights has n² numbers, too. For n = 4096 it fills 64 MiB for each head, if it is kept. Today's programs
-# do not keep it: they work through it tile by tile (FlashAttention, Dao et al. 2022). That saves memory, not
-# comparisons. [A lab](labs/01_costs.ipynb) measures both.
+# The table of weights has n² numbers, too. For n = 4096 it fills 64 MiB for each head and sentence in float32, four
+# bytes for each number, if it is kept. Today's programs do not keep it: they work through it tile by tile
+# (FlashAttention, Dao et al. 2022). That saves the memory and the time to move it; what stays are the comparisons. [A
+# lab](labs/01_costs.ipynb) measures both.
 
 # %% [markdown] id="training"
 # ## 7 Train one head, and read its map
@@ -931,7 +959,7 @@ def as_tensor(sentences):  # lists of words -> (B, T), filled up with PAD
 
 
 draw = random.Random(0)
-drawn = [english_sentence(draw)[:-1] for _ in range(12_000)]  # without the full stop
+drawn = {tuple(english_sentence(draw)[:-1]): None for _ in range(30_000)}  # each once
 sentences = [words for words in drawn if words[-1] in REFLEXIVES][:5000]
 for words in sentences[:3]:
     print(" ".join(words[:-1]), "→", words[-1])
@@ -998,7 +1026,8 @@ answers = torch.tensor([REFLEXIVES.index(words[-1]) for words in sentences])
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for _ in range(400):
     chosen = torch.randint(4000, (64,))  # the last thousand are kept for the test
-    loss = F.cross_entropy(model(inputs[chosen]), answers[chosen])  # surprise at the answers
+    found = model(inputs[chosen])
+    loss = F.cross_entropy(found, answers[chosen])  # surprise at the answers
     optimizer.zero_grad()  # forget the last gradient
     loss.backward()  # compute the new one
     optimizer.step()  # and take a small step along it
@@ -1016,19 +1045,21 @@ show(
     alt="Two blocks of four sentences whose last word, the verb, reads. Before training the colour is spread over all "
     "words. After training one word of each row is dark: queen, king, man in the first three sentences.",
     caption="Each row is one sentence; the darker a word, the more the verb at the end takes from it. After 400 steps "
-    "“paints” looks at the subject, not at the nearer person.",
+    "“paints” looks at the first person, which is the subject here, and not at the nearer one.",
 )
 
 # %% [markdown] id="training-says"
-# Nobody told the head what a subject is. It was only told, sentence by sentence, which answer was right.
+# Nobody told the head whom to look at. It was only told, sentence by sentence, which answer was right.
 #
 # And the boys? The verb *paint*, without an *s*, already says that there are several, so the answer is *themselves*
 # whatever the subject is called. The head needs nothing from *boys*, so training gives it no reason to look there, and
-# where it looks instead differs from one run to the next. **A weight is where the head looked, not what it needed.**
+# where it looks instead differs from one run to the next. How does *themselves* get through the head, then? By *where*
+# the verb looks: in this run a verb without an *s* looks at *the*, as no verb with an *s* does, and so the vector of
+# *the* has come to stand for *themselves*. **A weight is where the head looked, not what it needed.**
 #
-# To learn what it needs, take something away. Here are five runs that differ only in their *seed*, the number from
-# which all random numbers are drawn, and two controls: a model without vectors for the places, and one whose weights
-# are always even. Each was trained with three learning rates, and the controls are shown at their best one.
+# To learn what it needs, take something away. Here are five runs that differ only in their *seed*, and two controls: a
+# model without vectors for the places, and one whose weights are always even. Each was trained with three learning
+# rates; the controls are shown at their best one.
 
 # %% id="training-record" tags=["hide-input"]
 # Table: the recorded runs, least and greatest of five seeds
@@ -1038,11 +1069,14 @@ rows = [
     ("  with a misleading person", "one head", "right, misleading person", 1e-2),
     ("  the same in a model without places", "without places", "right, misleading person", None),
     ("  the same in a model with even weights", "even weights", "right, misleading person", None),
-    ("right if the subject is hidden", "one head", "subject hidden", 1e-2),
     ("right if the other person is hidden", "one head", "other person hidden", 1e-2),
-    ("weight on the subject if the verb has an s", "one head", "weight on subject", 1e-2),
-    ("weight on the subject if it has none", "one head", "weight on subject, plural verb", 1e-2),
-    ("weight on a woman as subject, rate 0.001", "one head", "weight on subject, herself", 1e-3),
+    ("right if the subject is hidden: themselves", "one head", "subject hidden, themselves", 1e-2),
+    ("  the better one of herself and himself", "one head", "subject hidden, better", 1e-2),
+    ("  the worse one of herself and himself", "one head", "subject hidden, worse", 1e-2),
+    ("weight on the subject, a woman", "one head", "weight on subject, herself", 1e-2),
+    ("weight on the subject, a man", "one head", "weight on subject, himself", 1e-2),
+    ("near the king the queen paints: right", "one head", "fronted, right", 1e-2),
+    ("  weight on the first person, the king", "one head", "fronted, weight on first person", 1e-2),
 ]
 for what, arm, measure, rate in rows:
     low, high = record.range(arm, measure, rate)
@@ -1050,13 +1084,20 @@ for what, arm, measure, rate in rows:
 print(f"({record.command})")
 
 # %% [markdown] id="training-record-says"
-# Without the subject the model is right in about seven of ten: the verb still tells whether it is one person or many,
-# and between *herself* and *himself* it can only guess. Without the other person nothing changes. So the head looks at
-# the subject **and needs it**. Without places, or with even weights, it falls into the trap more often.
+# Read the table in three steps.
 #
-# The last line is a warning once more. With a smaller learning rate the five heads are right just as often. But one of
-# them hardly looks at the subject when it is a woman. That head looks for a man. If it finds none, the answer is
-# *herself*, and so it is right without looking at the woman at all.
+# *Is it the places and the choice that make it right?* Yes: without places, or with even weights, the models fall into
+# the trap of the other person more often. Hiding that other person changes nothing.
+#
+# *Does the head need the subject, at which it looks?* Only in part. *Themselves* is never lost, because the verb says
+# it. Of *herself* and *himself* one is lost when the subject is hidden, and the other mostly stays. The head of such a
+# run has learned to look for a man, say, and if it finds none, the answer is *herself*. Then it does not need the
+# woman, although nearly all of its weight lies on her.
+#
+# *Has it learned what a subject is?* No. In all the sentences that it has read, the subject is the first person. In a
+# sentence turned round, *near the king the queen paints*, it is right no more often than by guessing, because most of
+# the five heads read the king. They have learned what was enough for their sentences, and no more. From the maps alone
+# you could not have told.
 
 # %% [markdown] id="real-map-text"
 # ### 7.1 A real model
@@ -1121,13 +1162,14 @@ for one in both:
     print(f"more on animal than on street: {more} of 72 heads")
 
 # %% [markdown] id="real-map-reading"
-# The head did not follow the meaning. It reads *animal* in both cases, and over all 72 heads, just as many prefer
-# *animal* in the one sentence as in the other. Now look at the whole map once more, down the column of *animal*: most
-# of the words read it, whatever they mean. *It* is only one of them; we had looked at no other row. So how far may a
-# map be read? A map tells you exactly how the values were mixed, in this head, in this layer. It does not tell you
-# *why*, nor what the answer depends on: later layers mix again, a value may not matter, and other weights can give the
-# same result (Jain & Wallace 2019). It is a good place to get an idea. To test the idea, change the sentence, as we did
-# here, or hide a word, as we did with the subject. [A lab](labs/01_who_sees_what.ipynb) goes on with this.
+# This head did not follow the meaning. It reads *animal* in both cases, and over all 72 heads, just as many prefer
+# *animal* in the one sentence as in the other. (A few single heads do shift their weight between the two.) Now look at
+# the whole map once more, down the column of *animal*: most of the words read it, whatever they mean. The word *it* is
+# only one of many that do so; we had looked at no other row. So how far may a map be read? A map tells you exactly how
+# the values were mixed, in this head, in this layer. It does not tell you *why*, nor what the answer depends on: later
+# layers mix again, a value may not matter, and other weights can give the same result (Jain & Wallace 2019). It is a
+# good place to get an idea. To test the idea, change the sentence, as we did here, or hide a word, as we did with the
+# subject. [A lab](labs/01_who_sees_what.ipynb) goes on with this.
 
 # %% [markdown] id="end"
 # ## 8 What you have

@@ -11,7 +11,7 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 def cross_attention_shapes(B, T, S, D, E, E_value):
     """Sizes -> dict of shapes: "query", "key", "value", "weights" and "output"
 
-    Queries are projections of x (B, T, D); keys and values those of context (B, S, D).
+    Queries are linear maps of x (B, T, D); keys and values those of context (B, S, D).
     """
     return {
         "query": (B, T, E),
