@@ -5,11 +5,11 @@
 # then with a few lines of code that you write yourself. At its end you train one head of attention, watch where it
 # looks, and look into a real model.
 #
-# You need Python, and you should know that a neural network learns by making a loss smaller. The chapter is one sitting
-# of 60 to 90 minutes with its eight exercises. An exercise tells you which mistake you made, not only that there is
-# one, and the notebook runs to its end even if you solve none. From time to time you are asked to **predict** what a
-# cell will show. Write your guess down before you run the cell: a guess that turns out wrong teaches more than a result
-# that was only read.
+# You need Python, and you should know that a neural network learns by making a loss smaller. The chapter takes 60 to 90
+# minutes with its eight exercises; after section 4 is a good place for a break. An exercise tells you which mistake you
+# made, not only that there is one, and the notebook runs to its end even if you solve none. From time to time you are
+# asked to **predict** what a cell will show. Write your guess down before you run the cell: a guess that turns out
+# wrong teaches more than a result that was only read.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -139,7 +139,7 @@ drawings.soft_dictionary("pony", (0.1, 0.9), ["cat", "dog", "horse"], [(1, 0), (
 
 # %% [markdown] id="soft-factor-text"
 # The answer for the pony, 102, lies between a dog and a horse. Perhaps it is too undecided for you. One can multiply
-# all scores by a factor before the softmax.
+# all scores by a factor before the softmax; multiplying the query does the same.
 #
 # **Predict.** What answer does the soft dictionary give for the pony if the factor is 0? And if it is 100?
 
@@ -533,7 +533,7 @@ axes[1].set_yscale("log")
 for d_k in (256, 1024):
     shares = [died(d_k, seed) for seed in range(5)]
     print(f"d_k = {d_k:4}, not divided: {min(shares):.2f} to {max(shares):.2f} of the rows", end=" ")
-    print("have less than a tenth of the usual gradient")
+    print("have less than a tenth of the median with division")
 show(
     fig,
     alt="Two panels against d_k from 4 to 1024. Divided by the root, the largest weight stays near 0.1 and the gradient "
@@ -658,8 +658,8 @@ drawings.mask_grids(
 # %% [markdown] id="padding-shape"
 # The weights of a batch have the shape (B, H, T, S): sentences, heads, words that read, words that are read. The mask
 # is the same for all heads and all readers of a sentence, so it has length 1 on these two axes, (B, 1, 1, S), and
-# PyTorch repeats it as needed, which is called *broadcasting*. (An axis of length 1 is put in by `None`: if `a` has the
-# shape (B, S), `a[:, None]` has (B, 1, S).)
+# PyTorch repeats it as needed, which is called *broadcasting*. It lines the axes of two shapes up from the last one.
+# (An axis of length 1 is put in by `None`: if `a` has the shape (B, S), `a[:, None]` has (B, 1, S).)
 #
 # The two axes of length 1 are no decoration. Take 5 sentences of 5 words. A mask of shape (B, S) is then (5, 5), and so
 # is a mask of shape (T, S). PyTorch takes it for the second: its row 3, meant for sentence 3, is used for word 3 of
@@ -893,10 +893,11 @@ prove(
 # That is the width of BERT-base and of the smallest GPT-2. The linear maps include those of the feed-forward part,
 # which [chapter 4](04_encoder.ipynb) explains.
 #
-# The two formulas: a score is a product of $d$ numbers with $d$ numbers, that is $2d$ operations, and collecting a
-# value takes as many. With $n^2$ pairs of words that is $4 n^2 d$. The linear maps of a layer, with a feed-forward part
-# of the usual width $4d$, have $12 d^2$ numbers: $d^2$ each for query, key, value and output, and $8 d^2$ for the
-# feed-forward part. Each number is used for each word in one multiplication and one addition, that is $24 n d^2$.
+# The two formulas: with one head as wide as the word, a score is a product of $d$ numbers with $d$ numbers, that is
+# $2d$ operations, and collecting a value takes as many. With $n^2$ pairs of words that is $4 n^2 d$. The linear maps of
+# a layer, with a feed-forward part of the usual width $4d$, have $12 d^2$ numbers: $d^2$ each for query, key, value and
+# output, and $8 d^2$ for the feed-forward part, which has two maps, from $d$ to $4d$ numbers and back. Each number is
+# used for each word in one multiplication and one addition, that is $24 n d^2$.
 
 # %% id="cost-figure" tags=["hide-input", "picture:20"]
 # Figure: operations of one layer, the part that grows with n² and the part that grows with n
@@ -1053,9 +1054,10 @@ show(
 #
 # And the boys? The verb *paint*, without an *s*, already says that there are several, so the answer is *themselves*
 # whatever the subject is called. The head needs nothing from *boys*, so training gives it no reason to look there, and
-# where it looks instead differs from one run to the next. How does *themselves* get through the head, then? By *where*
-# the verb looks: in this run a verb without an *s* looks at *the*, as no verb with an *s* does, and so the vector of
-# *the* has come to stand for *themselves*. **A weight is where the head looked, not what it needed.**
+# where it looks instead differs from one run to the next. The answer is made only from what the head has found, so how
+# does *themselves* get through? By *where* the verb looks: in this run a verb without an *s* looks at *the*, as no verb
+# with an *s* does, and so the vector of *the* has come to stand for *themselves*. **A weight is where the head looked,
+# not what it needed.**
 #
 # To learn what it needs, take something away. Here are five runs that differ only in their *seed*, and two controls: a
 # model without vectors for the places, and one whose weights are always even. Each was trained with three learning
@@ -1075,12 +1077,13 @@ rows = [
     ("  the worse one of herself and himself", "one head", "subject hidden, worse", 1e-2),
     ("weight on the subject, a woman", "one head", "weight on subject, herself", 1e-2),
     ("weight on the subject, a man", "one head", "weight on subject, himself", 1e-2),
-    ("near the king the queen paints: right", "one head", "fronted, right", 1e-2),
-    ("  weight on the first person, the king", "one head", "fronted, weight on first person", 1e-2),
 ]
 for what, arm, measure, rate in rows:
     low, high = record.range(arm, measure, rate)
     print(f"{what:52}{low:.2f} to {high:.2f}")
+print("sentences turned round, the five runs one by one")
+for what, measure in (("right", "fronted, right"), ("weight on the first person", "fronted, weight on first person")):
+    print(f"  {what:50}" + "  ".join(f"{value:.2f}" for value in record.values("one head", measure, 1e-2)))
 print(f"({record.command})")
 
 # %% [markdown] id="training-record-says"
@@ -1094,10 +1097,11 @@ print(f"({record.command})")
 # run has learned to look for a man, say, and if it finds none, the answer is *herself*. Then it does not need the
 # woman, although nearly all of its weight lies on her.
 #
-# *Has it learned what a subject is?* No. In all the sentences that it has read, the subject is the first person. In a
-# sentence turned round, *near the king the queen paints*, it is right no more often than by guessing, because most of
-# the five heads read the king. They have learned what was enough for their sentences, and no more. From the maps alone
-# you could not have told.
+# *Has it learned what a subject is?* No. In all the sentences that it has read, the subject is the first person. The
+# last rows are for sentences turned round, such as *near the king the queen paints*, with every man and every woman.
+# Four of the five heads read the first person, here the king, and are always wrong. The fifth looks at neither of the
+# two, and guesses. They have learned what was enough for their sentences, and no more. From the maps alone you could
+# not have told.
 
 # %% [markdown] id="real-map-text"
 # ### 7.1 A real model
