@@ -219,6 +219,8 @@ def english_heads(seed: int, rate: float, steps: int) -> dict[str, float]:
         "number of that head": 1.0 + order[0][1],
         "right without that head": singles[0],
         "right without the worst single head": min(singles),
+        "place of the worst single head": 1.0 + singles.index(min(singles)),
+        "right without the 2nd and 3rd": without(layers, order[1:3], right),
         "right without the 3 that look most": without(layers, order[:3], right),
         "right without the 3 that look least": without(layers, order[-3:], right),
         "right without layer 2": without(layers, [(1, h) for h in range(4)], right),
