@@ -69,9 +69,9 @@ for sentence in ("dog bites man", "man bites dog"):
 
 # %% [markdown] id="dog-man-says"
 # The dog of the first sentence and the dog of the second become the same vector, and so do the two men. You can see the
-# reason in the formula. What a word becomes is a weighted **sum** over all words, and a weight depends on a query and
-# a key, that is, on two words. Nowhere does it say where a word stands. And a sum does not change when its terms are
-# added in another order.
+# reason in the formula. A score depends on a query and a key, that is, on two words. To make weights of the scores, the
+# softmax divides by a **sum** over all words, and what a word becomes is a weighted sum over all words, too. Nowhere does
+# it say where a word stands, and a sum does not change when its terms are added in another order.
 
 # %% id="dog-man-drawn" tags=["hide-input"]
 # Drawing: both sentences, with lines between equal results
@@ -128,8 +128,9 @@ print("three layers without positions: permutation-equivariant without a mask, n
 # are no longer alike, and a model can learn to count. Suppose that a fixed start sign stands before every text and that
 # a word gives the same weight to everything it may see. The word at place $t$, counted from 0, sees the start sign and
 # $t + 1$ words, so the start sign gets the share $1/(t + 2)$. This number tells the place. Language models without
-# any positions do learn to use this (Haviv et al. 2022). The [lab on positions](labs/03_positions.ipynb) measures how
-# well. Still, nearly all models are told the order, because it is such a plain and useful thing to know.
+# any positions do learn where a word stands (Haviv et al. 2022); that they count in this way is a conjecture. The
+# [lab on positions](labs/03_positions.ipynb) measures how well they do. Still, nearly all models are told the order,
+# because it is such a plain and useful thing to know.
 #
 # ## 2 Adding a place: sinusoids
 #
@@ -204,8 +205,8 @@ drawings.clock_rows().show()
 #   column after it.
 # - $\theta_i$ (theta) is the speed of clock $i$, in radians for each place; it is also called the frequency. For
 #   $i = 0$ it is 1. Each further clock is slower than the one before by the same factor. With the two clocks of our table
-#   this factor is 100. With many clocks the steps are smaller, and the last clock is nearly 10,000 times slower than the
-#   first.
+#   this factor is 100. With many clocks the steps are smaller, and in a wide table the last clock is nearly 10,000 times
+#   slower than the first.
 #
 # The two numbers of one clock are also called a *pair*: clock $i$ is pair $i$. Vectors made in this way have their name
 # from the sine: **sinusoids**, or sinusoidal positions. The same clocks will come back in
@@ -490,7 +491,7 @@ except ValueError as error:
 # %% [markdown] id="learned-alike"
 # > You may read that learned tables and sinusoids are equally good. The paper of 2017 says so of its translation model
 # > (its table 3, row E: "nearly identical results"). That is a statement about texts no longer than those in training.
-# > There the two are equal in section 7.1, too; beyond, neither of them is good.
+# > Section 7 compares the two inside the trained length and beyond.
 #
 # ## 4 Turning instead of adding: rotary positions
 #
@@ -509,9 +510,9 @@ except ValueError as error:
 drawings.four_products().show()
 
 # %% [markdown] id="rotary-idea"
-# Put three words in front of the sentence, so that everything moves to the right by three places. Three of the four
-# products change, all those with a place in them, although nothing that a reader cares about has changed. It would be better if the score knew only
-# one thing about positions: how far apart the two words are.
+# Put three words in front of the sentence, so that everything moves to the right by three places. The two products of a
+# word with a place change, and in general that of the two places changes, too, although nothing that a reader cares about
+# has changed. It would be better if the score knew only one thing about positions: how far apart the two words are.
 #
 # Here is a way to get exactly that. Think of the query as the hand of a clock, and of the key as another hand. Before we
 # compare the two, we turn each hand by an angle that depends on its position, say 30 degrees for each place.
@@ -551,7 +552,8 @@ drawings.rotary_hands().show()
 # \begin{pmatrix} a \\ b \end{pmatrix} \qquad \theta_i = 10000^{-2i/d_{head}}$$
 #
 # Here $d_{head}$ is the width of one head, $i$ runs from 0 to $d_{head}/2 - 1$, and $\theta_i$ is the speed of pair $i$.
-# In code, for a single pair:
+# The 10000 is a setting. Many newer models take a larger number, so that their slow clocks are slower still: in their
+# published settings, Mixtral has 1,000,000 and SmolLM3 has 2,000,000. In code, for a single pair:
 
 
 # %% id="turn-pair"
@@ -645,8 +647,8 @@ show(
 # moved sentence would be broken. The [bug museum](labs/03_bugs.ipynb) has such a case.
 #
 # **Two layouts.** We paired number $i$ with number $i + d_{head}/2$. Other programs pair neighbours, $2i$
-# with $2i$ + 1. The paper does so, and so does the code in which Meta published Llama. The `transformers` library uses
-# halves, and reorders Llama's parameters when it converts them. Both layouts are right, and both obey the law. But a
+# with $2i$ + 1. The paper does so, and so does the code in which Meta published Llama. For Llama the `transformers`
+# library uses halves, and reorders Llama's parameters when it converts them; for GPT-J it uses neighbours. Both layouts are right, and both obey the law. But a
 # model trained with one gives nonsense with the other, and no error tells you, because all shapes fit.
 
 # %% id="layouts-drawn" tags=["hide-input"]
@@ -707,7 +709,7 @@ prove("rotary attention with a cache equals the full pass", not law)
 # %% [markdown] id="rotary-cost"
 # **What it buys and what it costs.** There is nothing to learn and nothing to store. The score knows the distance and
 # not the position, by construction. The price is a turn of every query and key in every layer, since nothing was added
-# to the words at the bottom. Does such a model also read texts that are longer than those it was trained on? A distance
+# to the words at the bottom. (Some newer models leave layers out: Llama 4 and SmolLM3 turn nothing in every fourth.) Does such a model also read texts that are longer than those it was trained on? A distance
 # that never occurred in training is new to it. Section 7 will tell.
 #
 # ## 5 ALiBi: far is lower
@@ -740,8 +742,8 @@ drawings.alibi_slopes().show()
 #
 # $$\mathrm{score}_{t,s} = \frac{q_t \cdot k_s}{\sqrt{d_{head}}} - m_h \cdot |t - s|$$
 #
-# $m_h$ is the slope of head $h$. The slopes are not learned. With $H$ heads they are $2^{-8/H}$, $2^{-16/H}$ and so on,
-# so each is smaller than the one before by the same factor. With 8 heads that is 1/2, 1/4, … 1/256.
+# $m_h$ is the slope of head $h$. The slopes are not learned. With $H$ heads, where $H$ is a power of two, they
+# are $2^{-8/H}$, $2^{-16/H}$ and so on, so each is smaller than the one before by the same factor. With 8 heads that is 1/2, 1/4, … 1/256.
 
 # %% id="alibi-code"
 scores = torch.tensor([2.0, 1.0, 2.0])  # of the last word, with all three
@@ -766,6 +768,11 @@ prove("eight heads have the slopes 1/2 to 1/256", slopes.tolist() == [2.0**-i fo
 for T, S in ((5, 5), (3, 7)):
     same = torch.allclose(alibi_bias(slopes, T, S), positions.ALiBi(8)(T, S)[0])
     prove(f"the library's ALiBi is the same for T = {T}, S = {S}", same)
+x = torch.tensor([vector[word] for word in ("dog", "bites", "man")])  # (T, d)
+bias = alibi_bias(slopes, 3, 3)[0]
+there, back = (scaled_dot_product_attention(y, y, y, bias=bias) for y in (x, x.flip(0)))
+same = torch.allclose(there, back.flip(0))
+prove("without a mask, ALiBi makes the same vectors of both sentences of section 1", same)
 fig, ax = plt.subplots(figsize=(6.6, 2.9))
 for head, (slope, style) in enumerate(zip(slopes[::2], ("-", "--", "-.", ":"))):
     ax.plot(torch.exp(-slope * torch.arange(65)), style, color=palette.series[head])
@@ -783,9 +790,12 @@ show(
 
 # %% [markdown] id="alibi-cost"
 # **What it buys and what it costs.** One subtraction, nothing to learn, and far words fade whatever the length of the
-# text. Its authors made it in order to train on short texts and read long ones. What it cannot say is "exactly three
-# back": in every head a nearer word with the same score always wins over a farther one. BLOOM (Le Scao et al. 2022) and
-# MPT (MosaicML 2023) were trained with ALiBi.
+# text. Its authors made it in order to train on short texts and read long ones. No single head can say "exactly three
+# back": in every head a nearer word with the same score always wins over a farther one. What several heads of different
+# slopes learn together, section 7 measures. And ALiBi was made for models with a causal mask. Without one it does not
+# know before from after: turn a sentence round, and every $|t - s|$ stays. Then *dog bites man* and *man bites dog* still
+# give the same vectors, and our first example is not solved. (The cell above has checked it.) BLOOM (Le Scao et al. 2022)
+# and MPT (MosaicML 2023) were trained with ALiBi.
 #
 # ## 6 T5: a learned number for each distance
 #
@@ -1001,8 +1011,8 @@ prove("beyond, these three are not, with any seed", beyond < 0.9)
 # Where could the trouble come from? The key three places back gets the same score as ever: it depends only on the
 # distance. But at place 60 it has **competitors** that never existed in training: keys that stand 16 to 60 places back.
 # With rotary positions, the clocks then stand at angles that the model has never seen. With T5's buckets, these words fall
-# into buckets whose numbers were never trained. Either way the model has not learned to give them a low score. By
-# chance some of them get a high one, and they take weight from the right key.
+# into buckets whose numbers were never trained. Either way the model has not learned to give them a low score. Some of
+# them get a high one, and they take weight from the right key.
 #
 # If this is so, it must help to take the competitors away. We change nothing in the trained models. We only give them
 # another mask in the test: each place sees itself and the 15 places before it, as many as in training.
@@ -1026,8 +1036,9 @@ for name, model in models.items():
 
 # %% [markdown] id="hidden-says"
 # Rotary positions and T5's buckets are repaired: they had not lost the third token, they were distracted from it. The
-# schemes that number the places are not repaired. There the place itself is new, so hiding other places cannot help.
-# That is what makes it a good control: it could have come out the other way. Here are the five seeds.
+# schemes that number the places are not repaired. There the place itself is new, and hiding other places cannot mend that.
+# They gain a little, but so does the model without positions: among fewer tokens, a guess is right more often. That is
+# what makes it a good control: it could have come out the other way. Here are the five seeds.
 
 # %% id="hidden-figure" tags=["hide-input"]
 # Figure: beyond the trained length, as usual and with the far keys hidden
@@ -1074,6 +1085,14 @@ most = all(max(row) == row[list(lost).index("rotary")] for row in zip(*lost.valu
 prove("rotary loses more far on than any other scheme, with every seed", most)
 little = max(lost["T5 buckets"]) < 0.06 and max(lost["learned"]) < 0.15
 prove("T5's buckets lose less than 0.06, the learned table less than 0.15", little)
+unharmed = max(lost["none"] + lost["ALiBi"]) < 0.03
+prove("ALiBi and the model without positions lose less than 0.03, with every seed", unharmed)
+close = {arm: text_record.values(arm, "near") for arm in text_record.arms}
+for arm in ("sinusoidal, shifted", "learned"):
+    better = all(a < b for a, b in zip(close["sinusoidal"], close[arm]))
+    prove(f"near the beginning plain sinusoids read better than {arm}, with every seed", better)
+less = all(a < b for a, b in zip(lost["sinusoidal, shifted"], lost["sinusoidal"]))
+prove("shifted sinusoids lose less far on than plain ones, with every seed", less)
 prove("16 tokens never use the last 4 of 16 buckets, 32 use all", reached == [set(range(12)), set(range(16))])
 fig, ax = plt.subplots(figsize=(6.8, 3.7))
 dots(ax, text_record, ("near", "far", "far, far hidden"), (palette.residual, palette.query, palette.key))
@@ -1112,15 +1131,18 @@ prove(
 # For rotary positions it is the same story, and a stronger one. Near the beginning they are among the best, and far on
 # they lose more than any other scheme: there are now up to 127 places to look back, and they have practised 31. Hiding the
 # far keys repairs them completely. They then read as well as near the beginning, and no worse than ALiBi, which reads on
-# without harm because it makes far keys fade by itself.
+# without harm. It is not the fading alone that protects it: the model without positions, in which nothing fades, reads on
+# without harm as well. In neither can a word get a higher score from farther away, so there is nothing new that training
+# would have had to put down.
 #
-# Plain sinusoids lose, as before. Two schemes look better here than in 7.1.
+# Plain sinusoids lose, as before. Shifted ones lose less, but they pay for it near the beginning, where they read worse
+# than plain ones with every seed. Two schemes look better here than in 7.1.
 #
 # - **T5's buckets** lose only a little. In 7.1, training with 16 tokens never used the last 4 of the 16 buckets, and all far
 #   words fell into these. Here 32 characters reach every bucket, so far words get a number that was trained.
 # - The **learned table** also loses little, but look at where it starts. Near the beginning it reads hardly better
-#   than the model without positions. In this short training it has learned little from its places, so beyond its end there
-#   is little to lose. In 7.1 the places were everything, and it fell to chance.
+#   than the model without positions, and worse than plain sinusoids with every seed. In this short training it has
+#   learned little from its places, so beyond its end there is little to lose. In 7.1 the places were everything, and it fell to chance.
 #
 # Two limits of what was shown. These are small models with one layer, trained for seconds. They show a mechanism, not a
 # ranking of large models. And hiding is a repair with a price: a model that may not look farther back than in training
@@ -1151,8 +1173,8 @@ prove(
 # | sinusoidal | added to the words | sin(*p* · θ<sub>i</sub>), cos(*p* · θ<sub>i</sub>) | none | fails, unless practised with shifts |
 # | learned | added to the words | row *p* of a table | one row for each position | fails, then ends |
 # | rotary | turns queries and keys | pair *i* by the angle *p* · θ<sub>i</sub> | none | distracted by far keys; right when they are hidden |
-# | ALiBi | lowers scores | − slope · distance | none | reads on, but finds no exact distance |
-# | T5 buckets | added to scores | number of bucket(distance) | one for each bucket and head | distracted by far keys in untrained buckets; right when they are hidden |
+# | ALiBi | lowers scores | − slope · distance | none | reads on in text; learns an exact distance slowly and in part |
+# | T5 buckets | added to scores | number of bucket(distance) | one for each bucket and head | distracted where far buckets were never trained; nearly unharmed where the last one was |
 #
 # The speeds are θ<sub>i</sub> = 10000<sup>−2i/d</sup> for *i* = 0 … *d*/2 − 1, where *d* is the width of a word's vector
 # (sinusoids) or of a head (rotary).
@@ -1169,8 +1191,8 @@ prove(
 #
 # <details><summary>1. Why must the order be told at all?</summary>
 #
-# Attention is a weighted sum, and its weights depend on the words alone. Exchange two words, and the results are
-# exchanged with them: word by word everything is the same (section 1).
+# A score depends on two words. The softmax divides by a sum over all of them, and the result is a sum, too; a sum has no
+# order. Exchange two words, and the results are exchanged with them: word by word everything is the same (section 1).
 #
 # </details>
 #
@@ -1183,8 +1205,8 @@ prove(
 #
 # <details><summary>3. What is turned in rotary positions, and what is not?</summary>
 #
-# Queries and keys, each pair of numbers by an angle that grows with the position, in every layer. Values are not: the
-# position decides who is read, not what they say (section 4.1).
+# Queries and keys, each pair of numbers by an angle that grows with the position, in every layer of most models. Values
+# are not: the position decides who is read, not what they say (section 4.1).
 #
 # </details>
 #

@@ -132,7 +132,8 @@ the speed θᵢ = 1 / 10000^(2i/E), so at position p it is turned by the angle �
 and b becomes b cos φ + a sin φ. All heads turn alike.
 The result has the dtype of x, but the angles are computed in float32.""",
     why="""Most open language models turn queries and keys, and a trained model works only with the pairs that it was
-trained with. Those here are those of `transformers`; the paper and Meta's own code of Llama pair neighbours.""",
+trained with. Those here are those of Llama in `transformers`; the paper and Meta's own code of Llama pair
+neighbours.""",
     difficulty=3,
     minutes=12,
     reference=apply_rotary,

@@ -208,9 +208,9 @@ def four_products() -> Drawing:
     picture = Drawing(
         236,
         alt="A score when places were added to the words. The query holds a word and a place, the key holds a word "
-        "and a place. Their product has four parts: word with word, word with place, place with word and place with "
-        "place. The last three change when the sentence moves.",
-        caption="Move the sentence, and three of the four parts change.",
+        "and a place. Their product has four parts. When the sentence moves, word with word stays, word with place and "
+        "place with word change, and place with place changes in general.",
+        caption="Move the sentence: one part stays, two change, and the fourth changes in general.",
     )
     picture.text((405, 22), "the key holds", colour=palette.key, bold=True)
     picture.text((16, 62), "the query holds", colour=palette.query, bold=True, anchor="start")
@@ -221,7 +221,8 @@ def four_products() -> Drawing:
         picture.text((120, y), f"a {what}", colour=palette.query)
         for column, other in enumerate(("word", "place")):
             stays = row + column == 0
-            words = [f"{what} × {other}", "stays" if stays else "changes"]
+            fate = ("stays", "changes", "changes in general")[row + column]
+            words = [f"{what} × {other}", fate]
             picture.box((310 + 190 * column, y), (170, 60), words, colour=INK if stays else palette.output)
     return picture
 
