@@ -784,21 +784,21 @@ print("the largest difference between two scores is", "below 0.0001" if gap < 1e
 # forcing, choosing the next token). Do the first exercise of each section that has one.
 #
 # **The full course**: the chapters in order, one sitting each, with their exercises. An exercise tells you which
-# mistake you made, not only that there is one. Chapters 1 to 3 are written like this page. Chapters 4 to 8 are older:
-# they prove more and explain less, and ask for more patience.
+# mistake you made, not only that there is one. Chapters 4 to 8 are older than 1 to
+# 3: they prove more and explain less.
 #
-# **Labs**, if you want to go deeper. Each is an evening on one question and stands on the chapter with its number.
+# **Labs**, if you want to go deeper, each on one question:
 #
 # | lab | the question |
 # |---|---|
-# | [01 Reach](labs/01_reach.ipynb) | How far back can learning reach, with recurrence and with attention? |
-# | [01 Costs](labs/01_costs.ipynb) | What does attention cost, and when does the length matter? |
+# | [01 Reach](labs/01_reach.ipynb) | How far back can learning reach? |
+# | [01 Costs](labs/01_costs.ipynb) | What does attention cost? |
 # | [01 Numbers](labs/01_numbers.ipynb) | Which numbers break attention? |
-# | [01 Who sees what](labs/01_who_sees_what.ipynb) | Does a model look where it must not, and what does a map say? |
-# | [02 Heads](labs/02_heads.ipynb) | How do two heads copy together, and which heads are needed? |
-# | [03 Positions](labs/03_positions.ipynb) | What else can be known, and what can go wrong, about positions? |
+# | [01 Who sees what](labs/01_who_sees_what.ipynb) | Does a model look where it must not? |
+# | [02 Heads](labs/02_heads.ipynb) | How do two heads copy together? |
+# | [03 Positions](labs/03_positions.ipynb) | What else is there to know about positions? |
 # | [03 Long context](labs/03_long_context.ipynb) | How can a model read further than it was trained? |
-# | Museums of bugs: [01](labs/01_bugs.ipynb), [02](labs/02_bugs.ipynb), [03](labs/03_bugs.ipynb) | Which mistakes raise no error, and what catches them? |
+# | Museums of bugs: [01](labs/01_bugs.ipynb), [02](labs/02_bugs.ipynb), [03](labs/03_bugs.ipynb) | Which mistakes raise no error? |
 #
 # Where you are, `course status` tells you in a terminal, and this cell here:
 

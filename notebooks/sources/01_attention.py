@@ -129,7 +129,7 @@ drawings.soft_dictionary("pony", (0.1, 0.9), ["cat", "dog", "horse"], [(1, 0), (
 
 # %% [markdown] id="soft-lookup-text"
 # Write this dictionary yourself. What is looked up, here the pony, is called the **query**. All inputs are tensors of
-# PyTorch, its arrays. Three things are enough for this chapter: `a @ b` is the matrix product, `a.T` exchanges rows and
+# PyTorch, its arrays. Three things are enough for now: `a @ b` is the matrix product, `a.T` exchanges rows and
 # columns, and `a.softmax(dim=-1)` works along the last axis. The line under `def` gives the shapes: S is the number of
 # keys, E is how many numbers the query has, and each key as well, and E' is that of a value. (When an exercise speaks
 # of the *gradient*, you may skip that for now: what it is stands right after this one.)
@@ -1069,8 +1069,8 @@ record = claim("pronoun_head")
 rows = [
     ("right in unread sentences", "one head", "right", 1e-2),
     ("  with a misleading person", "one head", "right, misleading person", 1e-2),
-    ("  the same in a model without places", "without places", "right, misleading person", None),
-    ("  the same in a model with even weights", "even weights", "right, misleading person", None),
+    ("  misleading person, model without places", "without places", "right, misleading person", None),
+    ("  misleading person, model with even weights", "even weights", "right, misleading person", None),
     ("right if the other person is hidden", "one head", "other person hidden", 1e-2),
     ("right if the subject is hidden: themselves", "one head", "subject hidden, themselves", 1e-2),
     ("  the better one of herself and himself", "one head", "subject hidden, better", 1e-2),
@@ -1093,9 +1093,9 @@ print(f"({record.command})")
 # the trap of the other person more often. Hiding that other person changes nothing.
 #
 # *Does the head need the subject, at which it looks?* Only in part. *Themselves* is never lost, because the verb says
-# it. Of *herself* and *himself* one is lost when the subject is hidden, and the other mostly stays. The head of such a
-# run has learned to look for a man, say, and if it finds none, the answer is *herself*. Then it does not need the
-# woman, although nearly all of its weight lies on her.
+# it. Of *herself* and *himself* one is lost when the subject is hidden, and the other mostly stays. (Another person in
+# the sentence stays in sight.) The head of such a run has learned to look for a man, say, and if it finds none, the
+# answer is *herself*. Then it does not need the woman, although nearly all of its weight lies on her.
 #
 # *Has it learned what a subject is?* No. In all the sentences that it has read, the subject is the first person. The
 # last rows are for sentences turned round, such as *near the king the queen paints*, with every man and every woman.

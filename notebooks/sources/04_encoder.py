@@ -30,7 +30,7 @@ for name, part in layer.named_children():
 # stack** (3), what they **weigh** (4). Then an encoder learns a real task (5), and learns it better after having read
 # text without labels (6). Section 7 shows famous bugs.
 
-# %% id="imports"
+# %% id="imports" tags=["long-cell"]
 import copy
 import functools
 import math
