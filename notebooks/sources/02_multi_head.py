@@ -914,7 +914,7 @@ places = zip(
     english.values("trained", "layer of that head"), english.values("trained", "number of that head"), strict=True
 )
 worst = "".join(f"{place:7.0f}" for place in english.values("trained", "place of the worst single head"))
-print(f"{'place of the worst in looking, of 8':<42}{worst}")
+print(f"{'its rank in looking at the subject, of 8':<42}{worst}")
 print(f"{'which head looks most':<42}" + "".join(f"{f'L{layer:.0f} H{head:.0f}':>7}" for layer, head in places))
 print(f"rates tried: {', '.join(map(str, english.rates))}; {english.command}")
 prove(
@@ -933,8 +933,8 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # Read it column by column. In each training some head came to look at the subject, far more than any head of an
 # untrained model does. It is in layer 2 each time, but not always the same head of it. That head alone can be spared,
 # each time: without it the model is right as before, or nearly so. A single head can matter, as the row of the *worst
-# single head* shows. It is another one each time. In four of the five trainings it is the second or third in looking at
-# the subject, and in one it looks there least of all.
+# single head* shows. It is another one each time, and the row below says which: in four of the five trainings it is the
+# second or third in looking at the subject, and in one it looks there least of all.
 #
 # Take away the three heads that look most at the subject, and the model gets worse each time, and more so than without
 # the three that look least. Do the three do one work, so that each stands in for the others? The row *without the 2nd
@@ -942,9 +942,9 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # better with it, with seed 4 a little. With seeds 1 and 3 it is no help at all; what was missed there are the other
 # two. **A head that can be spared alone may be needed once others are gone. It need not be.**
 #
-# One row more is a warning. The first head always belongs to layer 2. Yet without all the heads of that layer the model
-# is right more often than without the three. So what a cut does depends on what is left, and one cut does not tell you
-# where in the model an answer is found.
+# The row *without layer 2* is a warning. The head that looks most always belongs to this layer. Yet without all the
+# heads of that layer the model is right more often than without the three. So what a cut does depends on what is left,
+# and one cut does not tell you where in the model an answer is found.
 
 # %% [markdown] id="claims"
 # ### 5.2 What is reported of large models
@@ -1132,10 +1132,10 @@ def train_induction(n_layers, steps=500, seed=0):
 
 
 # %% [markdown] id="induction-rival"
-# We compare with two rivals. The first is the same model with a single layer. If our story is right, it must fail. The
-# second is no network: it predicts each letter by how often it has come in this text so far. It knows which letters are
-# about, but not who belongs to whom. Beside it we print a third one that knows even less: it takes all letters that
-# have come so far as equally likely.
+# We compare with three rivals. The first is the same model with a single layer. If our story is right, it must fail.
+# The second is no network: it predicts each letter by how often it has come in this text so far. It knows which letters
+# are about, but not who belongs to whom. The third knows even less: it takes all letters that have come so far as
+# equally likely.
 
 # %% id="induction-measured" tags=["hide-input", "picture:60"]
 # Training, and figure: two layers against one
@@ -1217,7 +1217,7 @@ prove(
 
 # %% [markdown] id="induction-says"
 # Read the record row by row. With every seed, two layers end far below the rival that counts letters, and one layer
-# ends near it. (Two layers also end far below the other rival, which takes all letters so far as equally likely; one
+# ends near it. (Two layers also end far below the third rival, which takes all letters so far as equally likely; one
 # layer does not.) The two scores, the weight on the letter before and the weight on what followed, are high in the
 # two-layer models and low in the others. So it takes two layers.
 #

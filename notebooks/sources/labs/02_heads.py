@@ -380,7 +380,8 @@ show(
 # %% [markdown] id="more-says"
 # After 300 steps one head and four heads are alike, and 16 heads are worse with every seed. It is tempting to explain
 # that: a head of 4 numbers compares in four directions only. But in a trial with 1000 steps and two seeds, four heads
-# were best, and 16 had passed one head. So part of it is how fast they learn. Why, we did not measure.
+# were best, and 16 had passed one head. So the order after 300 steps is not the last word. What decides it, we did not
+# measure.
 #
 # ## 4 Do heads differ before they are trained?
 #
