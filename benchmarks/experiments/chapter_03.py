@@ -1,13 +1,16 @@
 """What chapter 3 says about trained models: which positions carry over to longer texts, and what repairs them."""
 
 import functools
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from course_lib.attention import scaled_dot_product_attention
 from course_lib.config import TransformerConfig
 from course_lib.data import reference_text
 from course_lib.encoder import TransformerEncoder
@@ -97,6 +100,96 @@ def three_back(seed: int, rate: float, scheme: str, shifted: bool = False) -> di
             found["inside" + name] = right[:13].mean().item()
             found["beyond" + name] = right[13:].mean().item()
     return found
+
+
+def _again(seed: int, rate: float, steps: int, scheme: str, farthest: int) -> dict[str, float]:
+    """The task of `three_back` with another number of steps, or with the last bucket of T5 beginning earlier."""
+    config = replace(small_gpt(scheme, 11, 64).config, relative_max_distance=farthest)
+    torch.manual_seed(seed)
+    model, generator = LanguageModel(config), torch.Generator().manual_seed(1000 + seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    for _ in range(steps):
+        loss = _three_back_loss(model, generator, None)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    tokens = torch.randint(11, (400, 64), generator=torch.Generator().manual_seed(99))
+    with torch.no_grad():
+        right = (model.eval()(tokens)[:, 3:].argmax(-1) == tokens[:, :-3]).float().mean(0)  # (T - 3,)
+    return {"inside": right[:13].mean().item(), "beyond": right[13:].mean().item()}
+
+
+def _heads_together(record: Claim) -> bool:
+    """With every seed ALiBi gets past half inside, and the model without positions does not get near."""
+    return record.range("ALiBi", "inside")[0] > 0.5 and record.range("none", "inside")[1] < 0.4
+
+
+@experiment(
+    claim="With 2000 steps instead of 300, ALiBi finds the third token back more often than not inside the 16 tokens "
+    "of training; a model without positions does not.",
+    arms={"none": {"scheme": "none"}, "ALiBi": {"scheme": "alibi"}},
+    rates=RATES,
+    better="max inside",
+    holds=_heads_together,
+)
+def three_back_longer(seed: int, rate: float, scheme: str) -> dict[str, float]:
+    """The task of `three_back` with 2000 steps."""
+    return _again(seed, rate, 2000, scheme, 32)
+
+
+def _last_bucket_matters(record: Claim) -> bool:
+    return record.range("begins at 12", "beyond")[0] > 0.9 and record.range("begins at 27", "beyond")[1] < 0.7
+
+
+@experiment(
+    claim="Trained on 16 tokens and tested on 64, T5's buckets find the third token back nearly as well as inside if "
+    "training reached the last bucket, into which all far keys fall, and often miss it if training did not.",
+    arms={"begins at 27": {"farthest": 32}, "begins at 12": {"farthest": 12}},
+    rates=RATES,
+    better="max inside",
+    holds=_last_bucket_matters,
+)
+def three_back_buckets(seed: int, rate: float, farthest: int) -> dict[str, float]:
+    """The task of `three_back` with T5's buckets; the last one begins where training reaches it, or farther."""
+    return _again(seed, rate, 300, "relative", farthest)
+
+
+def _by_the_fast_clock(record: Claim) -> bool:
+    """Rotary with every seed: right up to place 30, at chance at 63, and there the weight lies where the clock says."""
+    return (
+        record.range("rotary", "to place 30")[0] > 0.97
+        and record.range("rotary", "at place 63")[1] < 0.25
+        and record.range("rotary", "weight at turns")[0] > 0.3
+        and record.range("T5 buckets", "weight at turns")[1] < 0.15
+    )
+
+
+@experiment(
+    claim="Trained on 16 tokens, rotary positions find the third token back up to place 30 and no longer at place 63. "
+    "There the heads look 41, 47, 53 and 60 places back, where the fast clock stands as at 3; T5's heads do not.",
+    arms={"rotary": {"scheme": "rotary"}, "T5 buckets": {"scheme": "relative"}},
+    rates=RATES,
+    better="max inside",
+    holds=_by_the_fast_clock,
+)
+def three_back_where(seed: int, rate: float, scheme: str) -> dict[str, float]:
+    """The task of `three_back`: how often right at which place, and where the heads look at the last one."""
+    model = trained(seed, rate, 300, (scheme, 11, 64, False), _three_back_loss, 16)
+    tokens, seen = torch.randint(11, (400, 64), generator=torch.Generator().manual_seed(99)), []
+
+    def watched(*heads: Tensor, **options: Any) -> Tensor:
+        output, weights = scaled_dot_product_attention(*heads, **options, return_weights=True)
+        seen.append(weights)  # (B, H, T, S)
+        return output
+
+    model.decoder.layers[0].self_attention.inner = watched
+    with torch.no_grad():
+        right = (model(tokens)[:, 3:].argmax(-1) == tokens[:, :-3]).float().mean(0)  # (T - 3,)
+    back = seen[0][:, :, -1].mean((0, 1)).flip(0)  # (S,), by distance
+    found = {"inside": right[:13], "to place 30": right[13:28], "at place 63": right[60:]}
+    return {name: part.mean().item() for name, part in found.items()} | {
+        "weight at turns": back[[round(3 + 2 * math.pi * turns) for turns in (6, 7, 8, 9)]].sum().item()
+    }
 
 
 @functools.cache
