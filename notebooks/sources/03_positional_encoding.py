@@ -511,7 +511,7 @@ drawings.four_products().show()
 
 # %% [markdown] id="rotary-idea"
 # Put three words in front of the sentence, so that everything moves to the right by three places. The two products of a
-# word with a place change, and in general that of the two places changes, too, although nothing that a reader cares about
+# word with a place change, and usually that of the two places changes, too, although nothing that a reader cares about
 # has changed. It would be better if the score knew only one thing about positions: how far apart the two words are.
 #
 # Here is a way to get exactly that. Think of the query as the hand of a clock, and of the key as another hand. Before we

@@ -209,8 +209,8 @@ def four_products() -> Drawing:
         236,
         alt="A score when places were added to the words. The query holds a word and a place, the key holds a word "
         "and a place. Their product has four parts. When the sentence moves, word with word stays, word with place and "
-        "place with word change, and place with place changes in general.",
-        caption="Move the sentence: one part stays, two change, and the fourth changes in general.",
+        "place with word change, and place with place usually changes.",
+        caption="Move the sentence: one part stays, two change, and the fourth usually changes.",
     )
     picture.text((405, 22), "the key holds", colour=palette.key, bold=True)
     picture.text((16, 62), "the query holds", colour=palette.query, bold=True, anchor="start")
@@ -221,7 +221,7 @@ def four_products() -> Drawing:
         picture.text((120, y), f"a {what}", colour=palette.query)
         for column, other in enumerate(("word", "place")):
             stays = row + column == 0
-            fate = ("stays", "changes", "changes in general")[row + column]
+            fate = ("stays", "changes", "usually changes")[row + column]
             words = [f"{what} × {other}", fate]
             picture.box((310 + 190 * column, y), (170, 60), words, colour=INK if stays else palette.output)
     return picture
