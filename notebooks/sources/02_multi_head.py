@@ -492,8 +492,9 @@ except ValueError as error:
 # ### 3.1 Equal to PyTorch's
 #
 # PyTorch has this layer as `nn.MultiheadAttention`. If ours is right, it must give the same numbers with the same
-# parameters. It must also give the same *gradients*, the numbers that say how training would change each parameter. PyTorch keeps the three input maps in one tall matrix, `in_proj_weight`:
-# first the rows of the queries, then those of the keys, then those of the values. We cut it in three.
+# parameters. It must also give the same *gradients*, the numbers that say how training would change each parameter.
+# PyTorch keeps the three input maps in one tall matrix, `in_proj_weight`: first the rows of the queries, then those of
+# the keys, then those of the values. We cut it in three.
 
 
 # %% id="copy-from-torch"
@@ -559,10 +560,11 @@ print("fused and separate maps agree, the gradients too")
 # %% [markdown] id="masks"
 # ### 3.3 Masks for several heads
 #
-# The scores now have four axes, (B, H, T, S), and a mask must fit them. Not every axis has to be there. PyTorch lines up
-# two shapes *from the right*; where one of them has no axis, or one of length 1, it is repeated. That is what
-# **broadcasting** does. So a *causal* mask, which hides later tokens, fits as it is with its shape (T, S). A *padding* mask
-# says for each sentence which tokens are real, and which only fill it up. It needs places for the two axes between, so its shape is (B, 1, 1, S).
+# The scores now have four axes, (B, H, T, S), and a mask must fit them. Not every axis has to be there. PyTorch lines
+# up two shapes *from the right*; where one of them has no axis, or one of length 1, it is repeated. That is what
+# **broadcasting** does. So a *causal* mask, which hides later tokens, fits as it is with its shape (T, S). A *padding*
+# mask says for each sentence which tokens are real, and which only fill it up. It needs places for the two axes
+# between, so its shape is (B, 1, 1, S).
 #
 # Danger comes with a mask of its own for each sentence, in shape (B, T, S). Line it up from the right.
 
@@ -960,7 +962,7 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # | a head that looks from a pronoun to whom it means | BERT: Clark et al. 2019, section 4.3 |
 # | a head for rare words | a translation encoder, not BERT: Voita et al. 2019 |
 # | most heads can be removed, one at a time, with hardly any loss | Michel et al. 2019, section 3 |
-# | removed together, it ends soon: after 20 % of the heads in a translator, 40 % in a BERT | Michel et al. 2019, section 4 |
+# | removed together, quality falls soon: after 20 % of the heads in a translator, 40 % in a BERT | Michel et al. 2019, section 4 |
 #
 # The last two rows belong together. If two heads do the same work, each can be spared, but not both. So a head that can
 # be spared need not be a head that does nothing. (If a model is trained further while heads are taken away, more of
@@ -1057,10 +1059,11 @@ prove("half of the 72 heads give [CLS] more than half of their weight", above["[
 drawings.induction_steps().show()
 
 # %% [markdown] id="induction-model-text"
-# Does training find this? We use a model with attention layers and no feed-forward networks, so that nothing else can do
-# the work. (`nn.LayerNorm`, in the code, brings the numbers of each letter's vector to mean 0 and to the same spread
-# before a layer reads them. It looks at no other letter. Chapter 4 explains it.) The texts are made of names. Each text has five people of its own, and each person has a first name and a family name, two
-# letters. They come in random order. A first name that has come before tells which family name must follow.
+# Does training find this? We use a model with attention layers and no feed-forward networks, so that nothing else can
+# do the work. (`nn.LayerNorm`, in the code, brings the numbers of each letter's vector to mean 0 and to the same spread
+# before a layer reads them. It looks at no other letter. Chapter 4 explains it.) The texts are made of names. Each text
+# has five people of its own, and each person has a first name and a family name of one letter each. They come in random
+# order. A first name that has come before tells which family name must follow.
 
 
 # %% id="induction-model"
@@ -1218,8 +1221,10 @@ prove(
 # %% [markdown] id="induction-says"
 # Read the record row by row. With every seed, two layers end far below the rival that counts letters, and one layer
 # ends near it. (Two layers also end far below the third rival, which takes all letters so far as equally likely; one
-# layer does not.) The two scores, the weight on the letter before and the weight on what followed, are high in the
-# two-layer models and low in the others. So it takes two layers.
+# layer does not. Why does that rival, which knows less, do better than counting? Counting bets most on the letters that
+# have come most often, and on the one just read. But the rest of a name is seldom one of these, and so the bets are
+# lost.) The two scores, the weight on the letter before and the weight on what followed, are high in the two-layer
+# models and low in the others. So it takes two layers.
 #
 # The two lines at the bottom are a test of another kind. They are texts in which ten random letters repeat, which no
 # model has seen in training. There are no names in them. Two layers predict the second copy better than counting does;

@@ -646,10 +646,11 @@ show(
 # arrived turned by an angle of its own, what a word says would depend on where it stands in the text, and the law of the
 # moved sentence would be broken. The [bug museum](labs/03_bugs.ipynb) has such a case.
 #
-# **Two layouts.** We paired number $i$ with number $i + d_{head}/2$. Other programs pair neighbours, $2i$
-# with $2i$ + 1. The paper does so, and so does the code in which Meta published Llama. For Llama the `transformers`
-# library uses halves, and reorders Llama's parameters when it converts them; for GPT-J it uses neighbours. Both layouts are right, and both obey the law. But a
-# model trained with one gives nonsense with the other, and no error tells you, because all shapes fit.
+# **Two layouts.** We paired number $i$ with number $i + d_{head}/2$. Other programs pair neighbours, $2i$ with $2i + 1$.
+# The paper does so, and so does the code in which Meta published Llama. For Llama the `transformers` library uses
+# halves, and reorders Llama's parameters when it converts them; for GPT-J it uses neighbours. Both layouts are right,
+# and both obey the law. But a model trained with one gives nonsense with the other, and no error tells you, because all
+# shapes fit.
 
 # %% id="layouts-drawn" tags=["hide-input"]
 # Drawing: which numbers are a pair
@@ -709,8 +710,9 @@ prove("rotary attention with a cache equals the full pass", not law)
 # %% [markdown] id="rotary-cost"
 # **What it buys and what it costs.** There is nothing to learn and nothing to store. The score knows the distance and
 # not the position, by construction. The price is a turn of every query and key in every layer, since nothing was added
-# to the words at the bottom. (Some newer models leave layers out: Llama 4 and SmolLM3 turn nothing in every fourth.) Does such a model also read texts that are longer than those it was trained on? A distance
-# that never occurred in training is new to it. Section 7 will tell.
+# to the words at the bottom. (Some newer models leave layers out: Llama 4 and SmolLM3 turn nothing in every fourth.)
+# Does such a model also read texts that are longer than those it was trained on? A distance that never occurred in
+# training is new to it. Section 7 will tell.
 #
 # ## 5 ALiBi: far is lower
 #
@@ -917,10 +919,11 @@ def train(model, rate, starts=0):
 
 
 # %% [markdown] id="shifted-text"
-# Seven models come to the test. Six you know: without positions (*none*), *sinusoidal*, *learned* (with 64 rows, of which
-# training reaches 16), *rotary*, *ALiBi* and *T5 buckets*. The seventh tries to help the sinusoids in a simple way: in
-# training, each batch starts at a random position between 0 and 48. No text becomes longer by it, but the model practises on
-# all the positions that it will meet. We call it *sinusoidal, shifted*.
+# Seven models come to the test. Six you know: without positions (*none*), *sinusoidal*, *learned* (with 64 rows, of
+# which training reaches 16), *rotary*, *ALiBi* and *T5 buckets* (16 of them: one for each distance from 0 to 7, then
+# wider ones, of which the last begins at 27). The seventh tries to help the sinusoids in a simple way: in training,
+# each batch starts at a random position between 0 and 48. No text becomes longer by it, but the model practises on all
+# the positions that it will meet. We call it *sinusoidal, shifted*.
 #
 # **Predict.** Which of the seven are right inside the 16 places of training? And which of them go on being right
 # beyond, at the places 16 to 63?
@@ -1095,9 +1098,9 @@ for name, model in models.items():
 
 # %% [markdown] id="hidden-says"
 # Rotary positions and T5's buckets are repaired: they had not lost the third token, they were distracted from it. The
-# schemes that number the places are not repaired. There the place itself is new, and hiding other places cannot mend that.
-# They gain a little, but so does the model without positions: among fewer tokens, a guess is right more often. That is
-# what makes it a good control: it could have come out the other way. Here are the five seeds.
+# schemes that number the places are not repaired. There the place itself is new, and hiding other places cannot mend
+# that. They gain something. A part of it the model without positions gains, too: among fewer tokens, a guess is right
+# more often. So hiding is a test that some schemes pass and others fail. Here are the five seeds.
 #
 # For T5's buckets there is a second test. All keys from distance 27 on fall into the last bucket, which 16 tokens never
 # reach. Let it begin at distance 12, so that training reaches it, and change nothing else. The cell under the picture
@@ -1196,17 +1199,16 @@ prove(
 
 # %% [markdown] id="long-says"
 # For rotary positions it is the same story, and a stronger one. Near the beginning they are among the best, and far on
-# they lose more than any other scheme: there are now up to 127 places to look back, and they have practised 31. Hiding the
-# far keys repairs them completely. They then read as well as near the beginning, and no worse than ALiBi, which reads on
-# without harm. It is not the fading alone that protects it: the model without positions, in which nothing fades, reads on
-# without harm as well. In neither can a word get a higher score from farther away, so there is nothing new that training
-# would have had to put down.
+# they lose more than any other scheme: there are now up to 127 places to look back, and they have practised 31. Hiding
+# the far keys repairs them completely. They then read as well as near the beginning, and no worse than ALiBi, which
+# reads on without harm. It is not the fading alone that protects it: the model without positions, in which nothing
+# fades, reads on without harm as well. In neither can a word get a higher score from farther away, so no word beyond
+# the trained length can push itself forward.
 #
 # Plain sinusoids lose, as before. Shifted ones lose less, but they pay for it near the beginning, where they read worse
 # than plain ones with every seed. Two schemes look better here than in 7.1.
 #
-# - **T5's buckets** lose only a little, as the second test in 7.2 lets us expect. In 7.1, training with 16 tokens never used the last 4 of the 16 buckets, and all far
-#   words fell into these. Here 32 characters reach every bucket, so far words get a number that was trained.
+# - **T5's buckets** lose only a little, as the second test in 7.2 lets us expect. In 7.1, training with 16 tokens reached the distance 15 at most, so the last 4 of the 16 buckets were never trained, and far words fell into these. Here 32 characters reach every bucket, so far words get a number that was trained.
 # - The **learned table** also loses little, but look at where it starts. Near the beginning it reads hardly better
 #   than the model without positions, and worse than plain sinusoids with every seed. In this short training it has
 #   learned little from its places, so beyond its end there is little to lose. In 7.1 the places were everything, and it fell to chance.

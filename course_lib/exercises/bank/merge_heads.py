@@ -86,7 +86,7 @@ EXERCISE = Exercise(
     title="Merge the heads",
     what="""Write `merge_heads(x)`: put the outputs of the heads side by side, head 0 first, so that `(B, H, T, E)`
 becomes `(B, T, H * E)`. It undoes `split_heads`.""",
-    why="""PyTorch refuses a `view` here, and many mend that with a `reshape` that runs and scrambles the sentence.""",
+    why="""A `reshape` without the exchange of axes runs as well, and scrambles the sentence.""",
     difficulty=2,
     minutes=5,
     reference=merge_heads,
