@@ -587,8 +587,8 @@ prove("the slowest of 32 pairs takes about 47,000 places", round(slowest, -3) ==
 
 
 # %% [markdown] id="rotary-predict-text"
-# **Predict.** A query of 16 random numbers stands at position 5, a key at position 3. Now both are moved, to 1005 and
-# 1003. By how much does their score change? And if only the query moves, to 1005?
+# **Predict.** A query of 16 random numbers stands at position 5, a key at position 3. Now both are moved, by 1000
+# places, to 1005 and 1003. By how much does their score change? And if only the query moves, to 1005?
 
 # %% id="rotary-predict"
 ex.predict("rotary_moved_by_1000", "")

@@ -968,7 +968,7 @@ show(
 # or four others at random. To hide means here that nobody may attend to them, as to padding. (Putting [MASK] in their
 # place would be unfair: its vector was never trained.)
 
-# %% id="read-most" tags=["atol:0.06"]
+# %% id="read-most" tags=["long-cell", "atol:0.06"]
 part = test_tokens[:500]
 with torch.no_grad(), record_weights(encoder) as maps:
     encoder(part)
