@@ -532,8 +532,8 @@ axes[0].legend(loc="center right")
 axes[1].set_yscale("log")
 for d_k in (256, 1024):
     shares = [died(d_k, seed) for seed in range(5)]
-    print(f"d_k = {d_k:4}, not divided: {min(shares):.2f} to {max(shares):.2f} of the rows", end=" ")
-    print("have less than a tenth of the median with division")
+    print(f"d_k = {d_k:4}, not divided: {min(shares):.2f} to {max(shares):.2f} of the rows have")
+    print("  less than a tenth of the median gradient with division")
 show(
     fig,
     alt="Two panels against d_k from 4 to 1024. Divided by the root, the largest weight stays near 0.1 and the gradient "
