@@ -266,7 +266,7 @@ def _characters_hold(record: Claim) -> bool:
 
 
 @experiment(
-    claim="After 300 steps at equal width, 16 heads are worse than 4; heads removed together cost more than one by one.",
+    claim="After 300 steps at equal width 16 heads are worse than 4; heads removed together cost more than one by one.",
     arms={"1 head": {"n_heads": 1}, "4 heads": {"n_heads": 4}, "16 heads": {"n_heads": 16}},
     rates=(5e-3, 1e-2),
     better="min held-out loss",

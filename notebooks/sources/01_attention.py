@@ -540,14 +540,15 @@ show(
     "near 0.16. Not divided, the largest weight rises to 0.95 and the gradient of the median row falls below 0.001.",
     caption="Before any training: 64 random words share the attention of each query. A dot "
     "for each of five seeds, that is, draws of all the random numbers. Divided, nothing depends on the width. Not "
-    "divided, one word takes nearly all, and for most rows hardly any gradient is left at the scores.",
+    "divided, one word takes the more, the wider the head is; at 1024 it takes nearly all, and for most rows hardly any "
+    "gradient is left at the scores.",
 )
 
 # %% [markdown] id="root-verdict"
 # So at the scores the gradient does vanish, for many rows. If one weight is 0.9999, the softmax has no doubt left, a
 # small change of the scores changes nothing, and where nothing changes there is nothing to learn from. The printed
-# shares say for how many rows that is so. The other rows stand between two words. They still have a gradient, and they
-# alone carry the training at first.
+# shares say for how many rows less than a tenth of the gradient is left. The other rows stand between two words. They
+# carry nearly all of the training at first.
 #
 # All this holds because our queries and keys start with variance 1. A model can also start with smaller matrices and
 # leave the division out; T5 does so (Raffel et al. 2020).
@@ -1099,9 +1100,9 @@ print(f"({record.command})")
 #
 # *Has it learned what a subject is?* No. In all the sentences that it has read, the subject is the first person. The
 # last rows are for sentences turned round, such as *near the king the queen paints*, with every man and every woman.
-# Four of the five heads read the first person, here the king, and are always wrong. The fifth looks at neither of the
-# two, and guesses. They have learned what was enough for their sentences, and no more. From the maps alone you could
-# not have told.
+# Four of the five heads read the first person, here the king, and are always wrong. The fifth does not look at the
+# first person, and is right in half of them. They have learned what was enough for their sentences, and no more. From
+# the maps alone you could not have told.
 
 # %% [markdown] id="real-map-text"
 # ### 7.1 A real model
@@ -1225,8 +1226,8 @@ for one in both:
 # <details><summary>2. Queries are 256 wide and nobody divides the scores. What happens at the start of
 # training?</summary>
 #
-# The scores have a spread of 16, one word takes nearly all the weight, and for most rows no gradient is left at the
-# scores. The head learns slowly (3).
+# The scores have a spread of 16, one word takes nearly all the weight, and about half of the rows keep less than a
+# tenth of the gradient at the scores. The head learns slowly (3).
 #
 # </details>
 #
@@ -1275,7 +1276,7 @@ for one in both:
 # - Vaswani et al. 2017, *Attention Is All You Need*, arXiv:1706.03762: sections 3.2.1 (formula and √d_k) and 3.2.3
 #   (self- and cross-attention, causal mask).
 # - Bahdanau, Cho, Bengio 2014, *Neural Machine Translation by Jointly Learning to Align and Translate*,
-#   arXiv:1409.0473. Before it: Sutskever, Vinyals, Le 2014, arXiv:1409.3215; Cho et al. 2014, arXiv:1406.1078. That
+#   arXiv:1409.0473. With one vector for the sentence: Sutskever, Vinyals, Le 2014, arXiv:1409.3215; Cho et al. 2014, arXiv:1406.1078. That
 #   long sentences suffer from one vector: Cho et al. 2014b, arXiv:1409.1259.
 # - Kalchbrenner et al. 2016, *Neural Machine Translation in Linear Time*, arXiv:1610.10099; Gehring et al. 2017,
 #   *Convolutional Sequence to Sequence Learning*, arXiv:1705.03122.

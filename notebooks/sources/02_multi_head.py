@@ -263,7 +263,7 @@ for arm in ("two heads", "eight heads"):
 # | **E'** | numbers in a value, where they may differ from E | |
 #
 # First the formula word by word, as a loop. The sizes 2, 5, 3 and 7 are different primes on purpose. If we mix up two
-# axes, Python complains, instead of going on with nonsense.
+# axes, Python often complains, instead of going on with nonsense.
 
 # %% id="loop-over-heads"
 B, T, H, E = 2, 5, 3, 7
@@ -1027,9 +1027,9 @@ show(
 prove("half of the 72 heads give [CLS] more than half of their weight", above["[CLS]"] == 36)
 
 # %% [markdown] id="minilm-read"
-# So the heads that were reported for BERT exist here, too, but they are few. The token that gets most of the weight is
-# another one, [CLS] and not the separator. What was found in one model is a fact about that model; in the next one you
-# have to look again.
+# So some of the heads that were reported for BERT, those for the word before and the word after, exist here, too, but
+# they are few. The token that gets most of the weight is another one, [CLS] and not the separator. What was found in
+# one model is a fact about that model; in the next one you have to look again.
 
 # %% [markdown] id="roles-in-general"
 # How to read a map, in three rules. Put the words on the axes, and fix the scale from 0 to 1. Measure over many
@@ -1236,8 +1236,8 @@ prove(
 # main sign was another one: late tokens of a text suddenly gained much more from the early ones. Here we only ask how
 # steep the fall is: which share of a model's own fall happens in the steepest fifth of its training? That is the row
 # *steepest fifth*. For two layers it is a large share. But for one layer it is nearly as large, and one layer forms no
-# induction head. So, measured as a share of its own fall, a steep fall does not tell them apart. The fall below the line
-# of counting letters does: only two layers have it.
+# induction head. So, measured as a share of its own fall, a steep fall does not tell them apart. The fall far below the
+# line of counting letters does: only two layers have it, and one layer ends just under that line.
 #
 # How do the two heads find each other? The second head's query and the note that the first one wrote must speak the
 # same language. One can read that off the matrices, and take heads away to test it. The

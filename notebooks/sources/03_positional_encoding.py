@@ -552,8 +552,7 @@ drawings.rotary_hands().show()
 # \begin{pmatrix} a \\ b \end{pmatrix} \qquad \theta_i = 10000^{-2i/d_{head}}$$
 #
 # Here $d_{head}$ is the width of one head, $i$ runs from 0 to $d_{head}/2 - 1$, and $\theta_i$ is the speed of pair $i$.
-# The 10000 is a setting. Many newer models take a larger number, so that their slow clocks are slower still: in their
-# published settings, Mixtral has 1,000,000 and SmolLM3 has 2,000,000. In code, for a single pair:
+# The 10000 is a setting. Many newer models take a larger number, so that their slow clocks are slower still: in their published settings, Llama 3 has 500,000 and Mixtral has 1,000,000. In code, for a single pair:
 
 
 # %% id="turn-pair"
@@ -881,7 +880,7 @@ show(
 # this chapter can be computed at every position, except for the learned table behind its end. But does a model that was
 # trained with it still work there?
 #
-# We borrow the small GPT of the [overview](00_overview.ipynb), with one layer, four heads, and width 32. (Its parts are
+# We borrow the small GPT of the [overview](00_overview.ipynb), here with one layer and width 32 in place of two and 64. (Its parts are
 # built in chapters [4](04_encoder.ipynb) and [5](05_decoder.ipynb); what matters here is that only its positions will
 # differ.) The task is made of positions and nothing else: the tokens are drawn at random, and at each place the model
 # must name the token that stood **three places back**. We train on 16 tokens, and test on 64. Chance is one in eleven.

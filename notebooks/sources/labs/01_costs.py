@@ -378,8 +378,9 @@ show(
 )
 
 # %% [markdown] id="race-says"
-# On one thread, whoever has fewer operations is done earlier. At 512 tokens of width 64, n is 8d, so more than half of
-# the layer's work is pairs. The LSTM, which has no pairs, is the faster one. So the sentence is not true of every machine.
+# On one thread, fewer operations are usually done earlier. (The loop in Python pays for Python.) At 512 tokens of width
+# 64, n is 8d, so more than half of the layer's work is pairs. The LSTM, which has no pairs, is the faster one. So the
+# sentence is not true of every machine.
 #
 # What it means is this. In the LSTM each step has to *wait* for the step before. A graphics card has thousands of
 # arithmetic units, and with one step at a time most of them have nothing to do. In attention only few steps wait for
@@ -461,7 +462,7 @@ prove("a fresh head spreads its weight: the largest of 1000 is below one percent
 # | time on one thread | n², fused or not | an LSTM is faster for long texts |
 # | steps that wait | not at all | an LSTM has one for each token |
 #
-# So n² is a small part of the bill as long as the text is shorter than six times the width of the model, and most of it
+# So n² is the smaller part of the bill as long as the text is shorter than six times the width of the model, and most of it
 # in the long contexts of today. What it buys is the last row.
 #
 # **Sources.** Vaswani et al. 2017, arXiv:1706.03762, table 1 and section 5.2. Dao et al. 2022, *FlashAttention*,

@@ -386,7 +386,7 @@ show(
 # ### A short training
 #
 # The model has to get used to the new distances, but it need not learn to read again. Chen et al. took models of 7 to
-# 65 billion parameters from 2,048 to 32,768 places and needed at most 1,000 steps for it. We take 40 steps, on texts of
+# 65 billion parameters from 2,048 to up to 32,768 places and needed at most 1,000 steps for it. We take 40 steps, on texts of
 # 256 places; the first training took 400.
 #
 # A control belongs to it. Perhaps 40 steps on long texts would repair *any* model, and the squeezing is not needed at
@@ -450,7 +450,8 @@ prove("a larger base is NTK scaling", torch.allclose(slower, frequencies(16, 100
 # %% [markdown] id="base-middle"
 # Now see what the formula does to the pairs in the middle. Pair $i$ becomes $s^{2i/(d-2)}$ times slower. So pair 4 of
 # our heads becomes $4^{8/14} = 2.2$ times slower, but its text is four times as long. Its hand still goes 1.8 times as
-# far as it ever went in training. Only the last pair, which was squeezed by four, stays where it knows its way.
+# far as it ever went in training. Of the pairs that never went round, only the last one, which was squeezed by four,
+# stays where it knows its way.
 #
 # That is why in practice one takes a larger factor than one needs, such as 8 for a text four times as long, or simply a
 # very large base. Code Llama took 1,000,000 in place of 10,000 and trained on with it (Rozière et al. 2023).
@@ -673,7 +674,7 @@ show(
     fig,
     alt="Two panels of the loss on the text by place, a line for each method with the range of five seeds. Left, without "
     "training: as trained rises beyond 64, interpolation is high everywhere, the larger bases and YaRN lie between, the "
-    "window stays low. Right, after 40 steps: all but the unchanged model lie close to the window.",
+    "window stays low. Right, after 40 steps: the larger bases and YaRN lie close to the window, the unchanged model and interpolation a little higher.",
     caption="Mean and range of five seeds. The hump of all lines near place 112 is the harder stretch of text that the "
     "grey line of section 1 showed; compare the lines with each other. "
     f"({record.command}, {record.cpu_seconds:.0f} s of CPU.)",
@@ -849,10 +850,10 @@ for words, mask in (("all keys", causal), ("latest 16", near)):
         print(f"{words:10} weight on the {words_of:14}", [round(share, 2) for share in shares])
 
 # %% [markdown] id="echo-heads-read"
-# Two heads read the letter before. Another rests on the first token *at the questions*, too, with three quarters of its
-# weight. If the first token is hidden, most of this weight falls on other letters, whose values are then added to the
-# answer, and some answers become wrong. This differs from seed to seed: in three of the five models of the next figure
-# the answers hardly change. The text suffers in all five.
+# Two heads read the letter before. A third head rests on the first token just *at the questions*, with three quarters
+# of its weight; the two readers rest there at the other places. If the first token is hidden, most of this weight falls
+# on other letters, whose values are then added to the answer, and some answers become wrong. This differs from seed to
+# seed: in three of the five models of the next figure the answers hardly change. The text suffers in all five.
 #
 # Is it really the idle head? Two controls, five seeds each. In the first, the texts have **no start sign**, so that the
 # first token is a letter like any other. In the second, attention **may look at nothing**: the softmax gets one more
@@ -1027,9 +1028,9 @@ prove("the mix needs about a sixth", 5.5 < ratio < 6.5)
 
 # %% [markdown] id="mix-clocks"
 # Local and global layers need not have the same clocks. A local layer of Gemma 3 never compares places that are more
-# than 511 apart, so it keeps the base 10,000. A global one compares places up to 32,768 apart (131,072 in the larger
-# models), and has the base 1,000,000, so that its clocks are slow enough. In our config these are `local_layers`,
-# `rotary_base` and `local_rotary_base`.
+# than 511 apart (1,023 in the larger models), so it keeps the base 10,000. A global one compares places up to 32,767
+# apart (131,072 in the larger models), and has the base 1,000,000, so that its clocks are slow enough. In our config
+# these are `local_layers`, `rotary_base` and `local_rotary_base`.
 #
 # **Predict.** Three models of three layers learn the notes at 64 places. The first has a window of 8 in every layer, so
 # its reach is 21 places. The second has two such layers and a global one at the top. The third is all global. Which of

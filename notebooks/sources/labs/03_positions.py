@@ -164,8 +164,9 @@ for width in (2, 4, 64, 512):
 #
 # ### 2.2 How exact are the numbers?
 #
-# A number in float32 has about seven digits. An angle of 4000 radians spends four of them before the point, so only three
-# remain after it. The fastest clock therefore becomes less exact at far positions. How much less?
+# A number in float32 has about seven digits. An angle of 4000 radians spends four of them before the point, so only
+# three remain after it. The fast clocks therefore become less exact at far positions, all but the very first, whose
+# angles are whole numbers. How much less?
 
 # %% id="float32" tags=["hide-input", "tol:0.25"]
 # Figure: the error of float32 sinusoids against the position
@@ -327,7 +328,7 @@ prove("three of the six are within a factor of two", near == [False, True, True,
 prove("in the others one is at least 15 times as large", min(ratios[0], 1 / ratios[3], 1 / ratios[5]) > 15)
 
 # %% [markdown] id="ratio-says"
-# (GPT-2 has no sinusoids: it learns its places, and they start as small as its words. The row with its table asks what
+# (GPT-2 has no sinusoids: it learns its places, and they start even smaller than its words. The row with its table asks what
 # would happen if somebody combined the two.)
 #
 # ### 3.2 Does it matter once the model is trained?
@@ -373,9 +374,9 @@ prove("all others have, with every seed", min(scale_record.range(arm, "accuracy"
 # not repair it in this time.
 #
 # The other direction does little harm here. Where the words start much smaller than the places, the model makes them
-# larger, and loses some of the first hundred steps at most: see the last row. So the danger lies on one side: places that cannot be heard. The factor
-# √$d_{model}$ is harmful for a table of N(0, 1), and neither harmful nor needed for one of standard deviation
-# 1/√$d_{model}$, on this task, with eleven different tokens.
+# larger, and loses some of the first hundred steps at most: see the last row. So the danger lies on one side: places
+# that cannot be heard. The factor √$d_{model}$ is harmful for a table of N(0, 1), and neither harmful nor needed for
+# one of standard deviation 1/√$d_{model}$, on this task, with eleven different tokens.
 #
 # ### 3.3 The first loss
 #
@@ -417,7 +418,7 @@ near = max(abs(loss - math.log(500)) for name in ("std 0.02", "std 1/√d") for 
 prove("with std 0.02 or 1/√d the first loss is within 0.8 of ln V", near < 0.8)
 
 # %% [markdown] id="first-loss-says"
-# So "embeddings must be multiplied by √$d_{model}$" is right for a table with standard deviation 1/√$d_{model}$, and
+# So "embeddings must be multiplied by √$d_{model}$" is harmless for a table with standard deviation 1/√$d_{model}$, and
 # harmful for one from N(0, 1). A first loss far above ln $V$ is the quickest way to notice a bad start.
 #
 # ## 4 What is saved, and what must be refused
@@ -501,7 +502,7 @@ for name, attempt in (("too long", lambda: usual(torch.randn(1, 5001, 64))), ("o
 # - Sinusoids are distinct and exact, when they are wide enough and in float32; near is similar, but only up to a point.
 # - A rule leads from one sinusoid to the next. A learned table has none to begin with, and grows a rough one where its
 #   task asks for distances.
-# - Words and places have to be of like size, and whether √$d_{model}$ is the right factor depends on the start of the
+# - Words must not be much larger than places, and whether √$d_{model}$ is the right factor depends on the start of the
 #   table.
 #
 # Other labs on this chapter: [eight bugs](03_bugs.ipynb) and [long texts](03_long_context.ipynb).
