@@ -209,7 +209,7 @@ def test_without_the_mark_the_same_keys_do_reach_the_notebook(open_notebook, des
     if not visit.explorers:
         pytest.skip("no explorer here")
     output = visit.explorer(visit.explorers[0])
-    control = output.locator("select").first
+    control = output.locator("select:enabled").first
     control.evaluate("node => node.removeAttribute('data-lm-suppress-shortcuts')")
     control.focus()
     cells = len(visit.notebook.cells())

@@ -11,9 +11,7 @@
 
 # %% id="setup" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
-import functools
 import math
-import time
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,6 +23,7 @@ from course_lib import exercises as ex
 from course_lib import testing
 from course_lib.attention import CausalSelfAttention, SelfAttention, record_weights
 from course_lib.attention import scaled_dot_product_attention as sdpa
+from course_lib.records import record as recorded
 from course_lib.testing import complaint, prove
 from course_lib.viz import drawings, palette, show
 
@@ -166,16 +165,7 @@ ex.predict("time_of_fused_attention", "")
 
 
 # %% id="milliseconds" tags=["hide-input"]
-# A clock: the fastest of a few runs, in milliseconds of processor time; and attention as plain Python loops
-def milliseconds(run, repeats=3):
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        run()
-        times.append(1000 * (time.process_time() - start))
-    return min(times)
-
-
+# Check: attention as plain Python loops
 def loops(query, key, value):
     """Lists of rows; the same result, number by number."""
     outputs = []
@@ -193,25 +183,17 @@ q, k, v = torch.randn(3, 16, 8)  # three of (T, E)
 same = torch.tensor(loops(q.tolist(), k.tolist(), v.tolist()))
 prove("the loops compute attention", torch.allclose(same, sdpa(q, k, v), atol=1e-5))
 
-# %% id="time-figure" tags=["hide-input", "not-compared:clock"]
-# Figure: time against length, on this machine
-took = {"explicit": [], "fused": [], "Python loops": []}
-lengths = [256, 512, 1024, 2048, 4096]
-for n in lengths:
-    qkv = torch.randn(3, 1, 1, n, 64)
-    for name, run in (("explicit", explicit), ("fused", fused)):
-        took[name].append(milliseconds(functools.partial(run, *qkv)))
-short = [32, 64, 128]
-for n in short:
-    rows = [t.tolist() for t in torch.randn(3, n, 64)]
-    took["Python loops"].append(milliseconds(functools.partial(loops, *rows), 1))
+# %% id="time-figure" tags=["hide-input", "picture:40"]
+# Figure: time against length, as one machine took it (python benchmarks/attention_clock.py)
+clock = recorded("attention-clock-cpu")
 fig, ax = plt.subplots(figsize=(6.5, 3.2))
-for (name, spent), color in zip(took.items(), (palette.key, palette.query, palette.residual), strict=True):
-    at = short if "loops" in name else lengths
+for (name, took), color in zip(clock["by length"].items(), (palette.key, palette.query, palette.residual), strict=True):
+    at, spent = [int(n) for n in took], list(took.values())
     exponent = np.polyfit(np.log(at[-4:]), np.log(spent[-4:]), 1)[0]
     ax.plot(at, spent, marker="o", color=color, label=f"{name}: time ~ n^{exponent:.2f}")
 ax.set(xscale="log", yscale="log", xlabel="n (tokens)", ylabel="milliseconds, one thread")
-ax.set_xticks([*short, *lengths], [*short, *lengths])
+lengths = [2**power for power in range(5, 13)]
+ax.set_xticks(lengths, lengths)
 ax.minorticks_off()
 ax.legend()
 show(
@@ -333,8 +315,8 @@ prove(
 # %% id="race-guess"
 ex.predict("lstm_against_transformer_layer", "")
 
-# %% id="race-run" tags=["hide-input", "not-compared:clock"]
-# Figure: milliseconds for one pass forward and back, on one thread of this machine
+# %% id="race-run" tags=["hide-input", "picture:40"]
+# Figure: milliseconds for one pass forward and back, as one machine took it (python benchmarks/attention_clock.py)
 cell = nn.LSTMCell(64, 64)
 
 
@@ -348,19 +330,11 @@ def lstm_loop(x):
     return torch.stack(outputs, dim=1)
 
 
-lstm = nn.LSTM(64, 64, batch_first=True)
-readers = {
-    "LSTM": lambda x: lstm(x)[0],
-    "LSTM as a Python loop": lstm_loop,
-    "one head of attention": SelfAttention(64),
-    "Transformer layer": nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True),
-}
 colors = (palette.series[3], palette.series[4], palette.series[6], palette.query)
 fig, ax = plt.subplots(figsize=(6.5, 3))
 last = {}
-for (name, reader), color in zip(readers.items(), colors, strict=True):
-    inputs = [torch.randn(16, T, 64) for T in (32, 128, 512)]
-    spent = [milliseconds(lambda read=reader, x=x: read(x).sum().backward(), 2) for x in inputs]
+for (name, took), color in zip(clock["race"].items(), colors, strict=True):
+    spent = list(took.values())
     ax.plot((32, 128, 512), spent, marker="o", color=color)
     last[name] = spent[-1], color
 names = sorted(last, key=last.get)
