@@ -18,7 +18,7 @@ def check(
     context: typer.Context,
     exercise_id: ExerciseId,
     file: Annotated[Path | None, typer.Option(help="Check this file instead.", show_default=False)] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="End it after so long.")] = 60,
+    seconds: Annotated[float, typer.Option(min=1, help="End it after so long.")] = isolated.SECONDS,
 ) -> None:
     """Check the answer in your notebook, or in a file, and say which mistake it makes, as in the notebook.
 

@@ -112,7 +112,8 @@ class Claim:
                 found = self.values(arm, measure)
                 ax.plot([min(found), max(found)], [height, height], color="#8A8A8A", linewidth=2, zorder=1)
                 ax.scatter(found, [height] * len(found), color=palette.series[0], alpha=0.75, zorder=2)
-            names = [arm if rate is None else f"{arm} (rate {rate:g})" for arm in self.arms for rate in self._best(arm)]
+            rates = {arm: self.best_rate(arm) for arm in self.arms}
+            names = [arm if rate is None else f"{arm} (rate {rate:g})" for arm, rate in rates.items()]
             ax.set_yticks(range(len(names)), names[::-1])
             ax.set_ylim(-0.6, len(names) - 0.4)
             ax.set_xlabel(f"{measure}, a dot for each of {self.seeds} seeds")
@@ -141,9 +142,6 @@ class Claim:
             f"{figure_tag(picture)}<details><summary>All rates: mean (least … greatest)</summary>"
             f"<table><tr>{names}</tr>{''.join(cells)}</table></details>"
         )
-
-    def _best(self, arm: str) -> list[float | None]:
-        return [self.best_rate(arm)]
 
     def _origin(self) -> str:
         tried = "" if self.rates == (None,) else f", rates tried {', '.join(f'{rate:g}' for rate in self.rates)}"

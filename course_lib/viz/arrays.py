@@ -1,6 +1,6 @@
 """Turning what readers pass in (tensors, arrays, nested lists) into plain numpy arrays, or a clear refusal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,3 +87,13 @@ def number(value: float, digits: int = 3) -> str:
     """Write a number as all figures and explorers do: fixed decimals, a true minus sign, no negative zero."""
     text = f"{abs(value):.{digits}f}"
     return f"−{text}" if value < 0 and float(text) != 0 else text
+
+
+def short(value: float) -> str:
+    """Write a number with at most two decimals, for examples that a reader follows by hand: 0.74, 3, −0.7."""
+    return number(value, 2).rstrip("0").rstrip(".")
+
+
+def point(values: Iterable[float]) -> str:
+    """Write a point, or a vector, as its numbers in brackets: (0.74, 0.17)."""
+    return f"({', '.join(short(float(value)) for value in values)})"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from course_lib.viz.arrays import point, short
 from course_lib.viz.drawing import INK, Drawing, Point
 from course_lib.viz.figures import softmax
 from course_lib.viz.style import palette
@@ -60,11 +61,11 @@ def dot_products(query: Point, keys: Sequence[Point]) -> Drawing:
     """
     scores = [query[0] * key[0] + query[1] * key[1] for key in keys]
     said = "; ".join(
-        f"with the key {_pair(key)} the product is {_number(score)}" for key, score in zip(keys, scores, strict=True)
+        f"with the key {point(key)} the product is {short(score)}" for key, score in zip(keys, scores, strict=True)
     )
     picture = Drawing(
         250,
-        alt=f"Three pairs of arrows from one point. The query is {_pair(query)}; {said}. The more two arrows point the "
+        alt=f"Three pairs of arrows from one point. The query is {point(query)}; {said}. The more two arrows point the "
         "same way, the larger the product; at a right angle it is zero; for opposite directions it is negative.",
         caption="The dot product says how far two arrows point the same way. It is zero at a right angle, and negative "
         "for opposite directions.",
@@ -76,9 +77,9 @@ def dot_products(query: Point, keys: Sequence[Point]) -> Drawing:
             picture.line([(x, y), tip], colour=colour, width=4)
             length = math.hypot(a, b)
             picture.text((tip[0] + 14 * a / length, tip[1] - 14 * b / length), name, colour=colour, bold=True)
-        factors = [(_number(a), f"({_number(b)})" if b < 0 else _number(b)) for a, b in zip(query, key, strict=True)]
+        factors = [(short(a), f"({short(b)})" if b < 0 else short(b)) for a, b in zip(query, key, strict=True)]
         picture.text((x, 200), " + ".join(f"{a} · {b}" for a, b in factors))
-        picture.text((x, 228), f"= {_number(score)}", bold=True)
+        picture.text((x, 228), f"= {short(score)}", bold=True)
     return picture
 
 
@@ -137,13 +138,13 @@ def linear_map(word: str, features: Sequence[str], x: Sequence[float], W: Sequen
     """
     colour, result = getattr(palette, name), np.array(x) @ np.array(W)
     taken = [number for number, share in enumerate(x) if share]
-    rows = ", ".join(f"{features[number]} {_pair(W[number])}" for number in taken)
+    rows = ", ".join(f"{features[number]} {point(W[number])}" for number in taken)
     top = 64
     bottom = top + 32 * len(features)
     picture = Drawing(
         bottom + 66,
-        alt=f"How the {name} of {word} is made. Its vector is {_pair(x)}, a number for each of {', '.join(features)}. "
-        f"Each number says how much of a row of the matrix is taken. Taken are {rows}. The sum is {_pair(result)}.",
+        alt=f"How the {name} of {word} is made. Its vector is {point(x)}, a number for each of {', '.join(features)}. "
+        f"Each number says how much of a row of the matrix is taken. Taken are {rows}. The sum is {point(result)}.",
         caption=f"A linear map: each number of the vector takes a share of one row of the matrix, and the shares are "
         f"added. That gives the {name} of “{word}”.",
     )
@@ -151,19 +152,19 @@ def linear_map(word: str, features: Sequence[str], x: Sequence[float], W: Sequen
     picture.text((200, 46), f"of “{word}”", size=15)
     picture.text((390, 24), f"the matrix for the {name}", colour=colour, bold=True)
     picture.text((390, 46), "a row for each feature", size=15)
-    picture.numbers((176, top), [[_number(share)] for share in x], cell=(48, 32), lit=taken)
-    picture.numbers((336, top), [[_number(a) for a in row] for row in W], cell=(54, 32), colour=colour, lit=taken)
+    picture.numbers((176, top), [[short(share)] for share in x], cell=(48, 32), lit=taken)
+    picture.numbers((336, top), [[short(a) for a in row] for row in W], cell=(54, 32), colour=colour, lit=taken)
     for number, feature in enumerate(features):
         y = top + 32 * number + 16
         picture.text((160, y), feature, anchor="end", colour=INK if number in taken else "#767676")
         if number in taken:
             picture.line([(228, y), (330, y)])
-            picture.text((279, y - 10), f"{_number(x[number])} ×", size=15)
+            picture.text((279, y - 10), f"{short(x[number])} ×", size=15)
             picture.line([(444, y), (490, y)], colour=colour, arrow=False)
     y = bottom + 36
     picture.line([(490, top + 32 * taken[0] + 16), (490, y), (452, y)], colour=colour, width=3)
     picture.text((320, y), "added up", anchor="end", size=15)
-    picture.numbers((336, y - 16), [[_number(a) for a in result]], cell=(54, 32), colour=colour)
+    picture.numbers((336, y - 16), [[short(a) for a in result]], cell=(54, 32), colour=colour)
     return picture
 
 
@@ -184,7 +185,7 @@ def linear_maps(
     names = ("query", "key", "value")
     found = [np.array(x) @ np.array(W) for W in maps]
     said = ". ".join(
-        f"{name.capitalize()}: " + ", ".join(f"{word} {_pair(row)}" for word, row in zip(words, rows, strict=True))
+        f"{name.capitalize()}: " + ", ".join(f"{word} {point(row)}" for word, row in zip(words, rows, strict=True))
         for name, rows in zip(names, found, strict=True)
     )
     block = 28 * len(features) + 50
@@ -198,7 +199,7 @@ def linear_maps(
     middle = 1.5 * block
     top = middle - 14 * len(words)
     picture.text((128, top - 22), "X", bold=True)
-    picture.numbers((84, top), [[_number(a) for a in row] for row in x], cell=(26, 28))
+    picture.numbers((84, top), [[short(a) for a in row] for row in x], cell=(26, 28))
     for number, word in enumerate(words):
         picture.text((76, top + 28 * number + 14), word, anchor="end")
     edge = 84 + 26 * len(features)
@@ -209,11 +210,11 @@ def linear_maps(
         picture.text((354, upper - 18), f"W for the {name}", colour=colour, bold=True)
         for line, feature in enumerate(features):
             picture.text((302, upper + 28 * line + 14), feature, anchor="end", size=15)
-        picture.numbers((310, upper), [[_number(a) for a in row] for row in W], colour=colour)
+        picture.numbers((310, upper), [[short(a) for a in row] for row in W], colour=colour)
         picture.line([(402, y), (436, y)], colour=colour)
         picture.text((486, upper - 18), name, colour=colour, bold=True)
         start = y - 14 * len(words)
-        picture.numbers((442, start), [[_number(a) for a in row] for row in rows], colour=colour)
+        picture.numbers((442, start), [[short(a) for a in row] for row in rows], colour=colour)
         for line, word in enumerate(words):
             picture.text((538, start + 28 * line + 14), word, anchor="start", size=15)
     return picture
@@ -242,14 +243,14 @@ def attention_path(
     weights = softmax(divided, None)
     taken = weights @ values
     said = "; ".join(
-        f"{word}: key {_pair(k)}, dot product {_number(s)}, divided by the root of 2 {d:.2f}, weight {w:.2f}, value "
-        f"{_pair(v)}"
+        f"{word}: key {point(k)}, dot product {short(s)}, divided by the root of 2 {d:.2f}, weight {w:.2f}, value "
+        f"{point(v)}"
         for word, k, s, d, w, v in zip(words, keys, scores, divided, weights, values, strict=True)
     )
     picture = Drawing(
         560,
-        alt=f"Attention from the vectors to the result. The word {words[reader]} asks with the query {_pair(asked)}. "
-        f"{said}. The sum of weight times value is {_pair(taken)}.",
+        alt=f"Attention from the vectors to the result. The word {words[reader]} asks with the query {point(asked)}. "
+        f"{said}. The sum of weight times value is {point(taken)}.",
         caption="Read from the top. Blue asks, orange answers the question “how well do you fit?”, green is what is "
         "handed over, pink is what arrives. The green lines are as thick as the weights.",
     )
@@ -259,12 +260,12 @@ def attention_path(
     for place, word, row, k, v, s, d, w in zip(places, words, x, keys, values, scores, divided, weights, strict=True):
         number = float(w)
         picture.text((place, 20), word, bold=True)
-        picture.box((place, 58), (122, 34), "(" + ", ".join(_number(a) for a in row) + ")")
+        picture.box((place, 58), (122, 34), point(row))
         for offset, colour, pair in ((-36, palette.key, k), (36, palette.value, v)):
             picture.line([(place + offset, 78), (place + offset, 128)], colour=colour)
-            picture.box((place + offset, 150), (66, 36), _pair(pair), colour=colour)
+            picture.box((place + offset, 150), (66, 36), point(pair), colour=colour)
         picture.line([(place - 36, 170), (place - 36, 236)], colour=palette.key)
-        picture.box((place - 36, 256), (68, 34), _number(s))
+        picture.box((place - 36, 256), (68, 34), short(s))
         picture.line([(place - 36, 275), (place - 36, 289)], arrow=False)
         picture.text((place - 36, 308), f"{d:.2f}")
         picture.line([(place - 36, 325), (place - 36, 343)])
@@ -273,27 +274,19 @@ def attention_path(
         picture.text((place - 36, 364), f"{w:.2f}")
         picture.line([(place + 36, 170), (place + 36, 420)], colour=palette.value, arrow=False, width=1 + 9 * number)
         picture.line([(place - 36, 383), (place - 36, 420)], arrow=False)
-        picture.text((place - 36, 436), f"{w:.2f} × {_pair(v)}", size=15, colour=palette.value, anchor="start")
+        picture.text((place - 36, 436), f"{w:.2f} × {point(v)}", size=15, colour=palette.value, anchor="start")
         picture.line([(place + 36, 452), (place + 36, 480)], colour=palette.value, arrow=False, width=1 + 9 * number)
     picture.text((places[0] - 44, 108), "W key", size=15, colour=palette.key, anchor="end")
     picture.text((places[0] + 44, 108), "W value", size=15, colour=palette.value, anchor="start")
     picture.line([(508, 58), (556, 58), (556, 128)], colour=palette.query)
     picture.text((548, 96), "W query", size=15, colour=palette.query, anchor="end")
     picture.text((556, 184), "query", size=15, colour=palette.query)
-    picture.box((556, 150), (72, 36), _pair(asked), colour=palette.query)
+    picture.box((556, 150), (72, 36), point(asked), colour=palette.query)
     picture.line([(556, 196), (556, 210), (places[0] - 22, 210)], colour=palette.query, width=3, arrow=False)
     for place in places:
         picture.line([(place - 22, 210), (place - 22, 236)], colour=palette.query, width=3)
     picture.line([(places[0] + 36, 480), (places[2] + 36, 480)], colour=palette.output, width=4, arrow=False)
     picture.line([(300, 480), (300, 508)], colour=palette.output, width=4)
-    picture.box((300, 530), (120, 38), _pair(taken), colour=palette.output)
+    picture.box((300, 530), (120, 38), point(taken), colour=palette.output)
     picture.text((232, 530), f"what “{words[reader]}” takes along", colour=palette.output, anchor="end", size=15)
     return picture
-
-
-def _pair(numbers: Sequence[float] | np.ndarray) -> str:
-    return "(" + ", ".join(_number(number) for number in numbers) + ")"
-
-
-def _number(number: float) -> str:
-    return f"{number:.2f}".rstrip("0").rstrip(".").replace("-0", "−0").replace("-", "−") if number else "0"

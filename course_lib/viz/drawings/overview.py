@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from course_lib.viz.arrays import point
 from course_lib.viz.drawing import INK, Drawing, Point
 from course_lib.viz.figures import softmax
 from course_lib.viz.style import palette
@@ -34,18 +35,18 @@ def attention_by_hand(
     taken = weights @ np.array(values)  # (S,) @ (S, 2) -> (2,)
     rows = list(zip(words, keys, scores, weights, values, strict=True))
     said = "; ".join(
-        f"{word}: key {_pair(key)}, score {score:.2f}, weight {weight:.2f}, value {_pair(value)}"
+        f"{word}: key {point(key)}, score {score:.2f}, weight {weight:.2f}, value {point(value)}"
         for word, key, score, weight, value in rows
     )
     picture = Drawing(
         130 + 48 * len(rows),
-        alt=f"Attention by hand. The word {reader} asks with the query {_pair(query)}. {said}. The weighted sum of the "
-        f"values is {_pair(taken)}.",
+        alt=f"Attention by hand. The word {reader} asks with the query {point(query)}. {said}. The weighted sum of the "
+        f"values is {point(taken)}.",
         caption="Score: query times key, divided by √2. Weight: the softmax of the scores. Taken along: the sum of "
         "weight times value.",
     )
     picture.text((20, 30), f"“{reader}” asks with its query", anchor="start")
-    picture.box((340, 30), (110, 34), _pair(query), colour=palette.query)
+    picture.box((340, 30), (110, 34), point(query), colour=palette.query)
     for x, heading, colour in (
         (146, "key", palette.key),
         (250, "score", INK),
@@ -56,7 +57,7 @@ def attention_by_hand(
     for number, (word, key, score, weight, value) in enumerate(rows):
         y = 108 + 48 * number
         picture.text((20, y), word, anchor="start", bold=True)
-        picture.box((146, y), (100, 34), _pair(key), colour=palette.key)
+        picture.box((146, y), (100, 34), point(key), colour=palette.key)
         picture.line([(200, y), (223, y)])
         picture.text((250, y), f"{score:.2f}")
         picture.line([(277, y), (303, y)])
@@ -64,17 +65,13 @@ def attention_by_hand(
         picture.bar((311, y), (86 * weight, 30), colour=palette.query)
         picture.text((354, y), f"{weight:.2f}")
         picture.text((412, y), "×")
-        picture.box((480, y), (110, 34), _pair(value), colour=palette.value)
+        picture.box((480, y), (110, 34), point(value), colour=palette.value)
         picture.line([(536, y), (570, y)], arrow=False, colour=palette.value, width=1 + 8 * weight)
     bottom = 108 + 48 * len(rows)
     picture.line([(570, 108), (570, bottom), (538, bottom)], colour=palette.output, width=3)
-    picture.box((480, bottom), (110, 34), _pair(taken), colour=palette.output)
+    picture.box((480, bottom), (110, 34), point(taken), colour=palette.output)
     picture.text((410, bottom), f"“{reader}” takes along", anchor="end", colour=palette.output)
     return picture
-
-
-def _pair(numbers: Sequence[float]) -> str:
-    return "(" + ", ".join(f"{number:.2f}".rstrip("0").rstrip(".") for number in numbers) + ")"
 
 
 def mask_and_targets(words: Sequence[str]) -> Drawing:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from course_lib.viz.arrays import point
 from course_lib.viz.drawing import INK, Drawing, Point, tip
 from course_lib.viz.figures import softmax
 from course_lib.viz.style import palette
@@ -34,7 +35,7 @@ def order_lost(words: Sequence[str], vectors: Sequence[Point]) -> Drawing:
     """
     x = np.array(vectors)
     found = np.array([softmax(row, None) @ x for row in x @ x.T / math.sqrt(2)])  # (T, 2)
-    results = [_pair(row) for row in found]
+    results = [point(row) for row in found]
     picture = Drawing(
         330,
         alt=f"Above {' '.join(words)}, below {' '.join(reversed(words))}. Attention without positions makes "
@@ -71,7 +72,7 @@ def added_places(words: Sequence[str], vectors: Sequence[Point], places: Sequenc
         250,
         alt=f"Adding a place, for the words {' '.join(words)}. "
         + " ".join(
-            f"{word} {_pair(vector)} plus place {number} {_pair(place)} gives {_pair(total)}."
+            f"{word} {point(vector)} plus place {number} {point(place)} gives {point(total)}."
             for number, (word, vector, place, total) in enumerate(zip(words, vectors, places, sums, strict=True))
         ),
         caption="The same word at two places goes in as two different vectors.",
@@ -79,12 +80,12 @@ def added_places(words: Sequence[str], vectors: Sequence[Point], places: Sequenc
     for number, (word, vector, place, total) in enumerate(zip(words, vectors, places, sums, strict=True)):
         x, size = 80 + step * (number + 0.5), (step - 16, 34.0)
         picture.text((x, 22), word, size=19, bold=True)
-        picture.box((x, 60), size, _pair(vector), colour=palette.residual)
+        picture.box((x, 60), size, point(vector), colour=palette.residual)
         picture.text((x, 89), "+", size=19)
-        picture.box((x, 120), size, _pair(place), colour=palette.value)
+        picture.box((x, 120), size, point(place), colour=palette.value)
         picture.text((x, 148), f"place {number}", size=15, colour=palette.value)
         picture.line([(x, 164), (x, 190)])
-        picture.box((x, 210), size, _pair(total), filled=True, colour=INK)
+        picture.box((x, 210), size, point(total), filled=True, colour=INK)
     for y, label in ((60, "word"), (120, "place"), (210, "goes in")):
         picture.text((12, y), label, anchor="start", size=15)
     return picture
@@ -376,13 +377,3 @@ def _face(picture: Drawing, at: Point, radius: float) -> None:
         inner = 0.86 if hour % 3 == 0 else 0.93
         ends = [tip(at, share * radius, 30 * hour) for share in (inner, 1.0)]
         picture.line(ends, colour=palette.residual, width=2, arrow=False)
-
-
-def _pair(numbers: Sequence[float]) -> str:
-    return (
-        "("
-        + ", ".join(
-            f"{round(float(number), 2) + 0.0:.2f}".rstrip("0").rstrip(".").replace("-", "−") for number in numbers
-        )
-        + ")"
-    )
