@@ -133,9 +133,8 @@ def new_backup(desk: Desk, why: str) -> Path:
 
 def sweep(desk: Desk) -> None:
     """Remove temporary files of killed processes; the lock must be held, so nobody is writing now."""
-    copied = (desk.folder, desk.private / "base")
-    for folder in (*copied, *(folder / "labs" for folder in copied), desk.private, desk.answers):
-        if folder.is_dir():
-            for path in folder.iterdir():
-                if _LEFTOVER.match(path.name) and path.is_file():
-                    path.unlink(missing_ok=True)
+    ours = [path for root in (desk.private, desk.answers) for path in root.rglob("*.tmp")]
+    shared = [path for folder in (desk.folder, desk.folder / "labs") for path in folder.glob("*.tmp")]
+    for path in (*ours, *shared):  # the learner's own folders are not looked into
+        if _LEFTOVER.match(path.name) and path.is_file():
+            path.unlink(missing_ok=True)

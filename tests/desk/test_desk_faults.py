@@ -253,6 +253,21 @@ def test_update_killed_at_random_moments(course: Path, desk: Desk, tmp_path: Pat
     assert interrupted > 2
 
 
+def test_what_a_killed_process_left_is_removed_wherever_the_desk_writes(course: Path, desk: Desk) -> None:
+    desk.save_answer("scale", "x = 1", "right", "1")
+    updates.update(desk)
+    folders = [desk.private / "backup" / "2026-01-01-000000-update", desk.answers / "history" / "scale"]
+    folders += [desk.folder, desk.folder / "labs", desk.private, desk.private / "base", desk.answers]
+    left = [folder / ".01_attention.ipynb.6lfoncgi.tmp" for folder in folders]
+    mine = [desk.folder / "notes.tmp", desk.folder / "own" / left[0].name]
+    for path in (*left, *mine):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+    updates.update(desk)
+    assert not [path for path in left if path.exists()]
+    assert all(path.exists() for path in mine)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_ctrl_c_is_one_line(course: Path, tmp_path: Path) -> None:
     script = SLOW.replace("0.004", "0.5")
