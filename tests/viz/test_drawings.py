@@ -68,6 +68,16 @@ EVERY |= {  # of chapter 01
     ),
     "shuffled": lambda: drawings.shuffled_words(["dog", "bites", "man"], [2, 1, 0]),
 }  # fmt: skip
+EVERY |= {  # of the labs on chapters 04 and 05
+    "only the average": drawings.only_the_average,
+    "share of a token": drawings.share_of_a_token,
+    "diluted average": drawings.diluted_average,
+    "averaged together": drawings.averaged_together,
+    "one layer": drawings.one_layer_many_times,
+    "answer in sight": drawings.answer_in_sight,
+    "beams and caches": drawings.beams_and_caches,
+    "last column": drawings.last_column,
+}
 TAG = "{http://www.w3.org/2000/svg}"
 
 
