@@ -235,8 +235,6 @@ prove("on vectors of mean zero RMSNorm is LayerNorm", same)
 #
 # $$x \leftarrow x + \mathrm{Sublayer}(\mathrm{LN}(x))$$
 
-# %% exercise="no_residual"
-
 
 # %% [markdown] id="residual-claim"
 # > **You will read that** residual connections solve vanishing gradients.

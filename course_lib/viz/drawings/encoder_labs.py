@@ -38,7 +38,7 @@ def only_the_average(tokens: Sequence[int] = (0, 3, 6)) -> Drawing:
         "average is added to what was there, and the differences stay.",
     )
     heights = (250, 165, 80)
-    for left, name, rows in ((40, "average only", bare), (330, "token + average", kept)):
+    for left, name, rows in ((0, "average only", bare), (345, "token + average", kept)):
         xs = [left + 40 + 85 * place for place in range(len(tokens))]
         picture.text((xs[1], 24), name, bold=True)
         for low, high in itertools.pairwise(heights):
@@ -51,8 +51,8 @@ def only_the_average(tokens: Sequence[int] = (0, 3, 6)) -> Drawing:
             for x, number in zip(xs, row, strict=True):
                 picture.box((x, y), (50, 34), str(number), colour=palette.residual)
     for y, name in zip(heights[1:], ("layer 1", "layer 2"), strict=True):
-        picture.text((300, y), name, size=15)
-    picture.text((300, heights[0]), "tokens", size=15)
+        picture.text((290, y), name, size=15)
+    picture.text((290, heights[0]), "tokens", size=15)
     return picture
 
 
@@ -76,12 +76,12 @@ def share_of_a_token(sublayers: Sequence[int] = (0, 1, 2, 4, 8, 24)) -> Drawing:
         picture.text((60, y), str(number))
         for left, share in ((100, Fraction(1, 2**number)), (355, Fraction(1, 1 + number))):
             picture.bar((left, y), (max(1.5, 120 * float(share)), 22), colour=palette.query)
-            words = str(share) if share.denominator < 10_000 else f"{float(share):.0e}"
+            words = "1" if share == 1 else f"1/{share.denominator:,}"
             picture.text((left + 130, y), words, size=15, anchor="start")
     return picture
 
 
-def diluted_average(words: Sequence[str] = ("two", "hundred", "and", "one"), pads: int = 4) -> Drawing:
+def diluted_average(words: Sequence[str] = ("the", "old", "cat", "sat"), pads: int = 4) -> Drawing:
     """An even average over the words of a sentence, and the same when padding takes part in it."""
     n, total = len(words), len(words) + pads
     picture = Drawing(
@@ -135,7 +135,7 @@ def averaged_together(tokens: Sequence[str] = ("the", "cat", "sleeps", "pad"), f
 def one_layer_many_times(layers: int = 4) -> Drawing:
     """A stack of layers that have weights of their own, and one in which all are the same object."""
     picture = Drawing(
-        96 + 56 * layers,
+        70 + 56 * layers,
         alt=f"Left: {layers} layers on top of each other, each with weights of its own, numbered 1 to {layers}. Right: "
         f"{layers} boxes, from each of which a line leads to one and the same set of weights.",
         caption="Left: what was meant. Right: what the line makes, one layer with several names.",
@@ -155,30 +155,28 @@ def one_layer_many_times(layers: int = 4) -> Drawing:
             for x in (90, 385):
                 picture.line([(x, y + 38), (x, y + 19)], arrow=False)
     picture.box((535, middle), (100, 44), "weights", colour=palette.query, filled=True)
-    picture.text((300, 66 + 56 * layers - 4), "both run, and both have the right shapes", size=15)
     return picture
 
 
 def answer_in_sight(tokens: Sequence[str] = ("A", "B", "C", "D")) -> Drawing:
     """What stands above each prediction: its own answer, if the targets go in unshifted."""
     picture = Drawing(
-        240,
+        220,
         alt=f"Two rows of inputs with the predictions above them. Left, unshifted: {tokens[0]} stands below the "
         "place that "
         f"has to predict {tokens[0]}, and so on. Right, shifted: the start sign stands below {tokens[0]}, {tokens[0]} "
         f"below {tokens[1]}, and so on.",
         caption="Left: each place can copy what it is asked for. Right: each place sees what comes before.",
     )
-    for left, name, inputs in ((15, "unshifted", list(tokens)), (315, "shifted", ["start", *tokens[:-1]])):
-        picture.text((left + 135, 24), name, bold=True)
+    for left, name, inputs in ((75, "unshifted", list(tokens)), (340, "shifted", ["start", *tokens[:-1]])):
+        picture.text((left + 125, 24), name, bold=True)
         for place, (below, above) in enumerate(zip(inputs, tokens, strict=True)):
-            x = left + 35 + 68 * place
-            picture.box((x, 75), (56, 36), above, colour=palette.output)
-            picture.box((x, 185), (56, 36), below, colour=palette.key)
+            x = left + 30 + 62 * place
+            picture.box((x, 75), (52, 36), above, colour=palette.output)
+            picture.box((x, 185), (52, 36), below, colour=palette.key)
             picture.line([(x, 166), (x, 95)], colour=palette.output if below == above else INK)
-    picture.text((300, 130), "causal layers", size=15)
-    picture.text((300, 75), "predict", size=15)
-    picture.text((300, 225), "read", size=15)
+    for y, name in ((75, "predict"), (185, "read")):
+        picture.text((8, y), name, size=15, anchor="start")
     return picture
 
 
