@@ -320,6 +320,17 @@ prove("each of ten nets that stop early is likelier to be right than each that i
 #
 # ## 5 The learning rate
 #
+# ### 5.0 The steps of five optimizers
+
+# %% exercise="momentum_step"
+
+# %% exercise="adam_step"
+
+# %% exercise="adamw_step"
+
+# %% exercise="newton_schulz"
+
+# %% [markdown] id="noam-says"
 # ### 5.1 The schedule of the paper
 
 # %% exercise="noam_rate"

@@ -78,6 +78,16 @@ EVERY |= {  # of the labs on chapters 04 and 05
     "beams and caches": drawings.beams_and_caches,
     "last column": drawings.last_column,
 }
+EVERY |= {  # the optimizer, of chapter 06
+    "valley": drawings.narrow_valley,
+    "one weight": drawings.adam_of_one_weight,
+    "decays": drawings.two_decays,
+    "singular values": drawings.singular_values_of_an_update,
+    "schedules": drawings.learning_rate_shapes,
+    "bits": drawings.bits_of_formats,
+    "lost step": drawings.lost_step,
+    "float16": drawings.gradients_in_float16,
+}
 TAG = "{http://www.w3.org/2000/svg}"
 
 
