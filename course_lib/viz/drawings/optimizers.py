@@ -212,28 +212,30 @@ def learning_rate_shapes(steps: int = 1000, warmup: int = 100, decay: int = 200)
     Args:
         steps: of the run. warmup: steps up. decay: steps of the fall of the one with a plateau.
     """
-    from course_lib.training import schedules  # torch is slow to load, and no other drawing needs it
+    begin = steps - decay  # of the fall after the plateau
 
-    shapes: dict[str, tuple[str, Callable[[int], float]]] = {
-        "plateau, then a line": (
-            palette.value,
-            lambda step: schedules.warmup_stable_decay_schedule(step, steps, decay=decay, warmup=warmup),
-        ),
-        "cosine": (palette.query, lambda step: schedules.cosine_schedule(step, steps, warmup=warmup)),
-        "linear": (palette.output, lambda step: schedules.linear_schedule(step, steps, warmup=warmup)),
-        "Noam (2017)": (
-            palette.key,
-            lambda step: schedules.noam_schedule(step, 1, warmup) / schedules.noam_schedule(warmup, 1, warmup),
-        ),
+    def share(step: int) -> float:
+        """How much of the way from the end of the warm-up is done."""
+        return (step - warmup) / (steps - warmup)
+
+    falls: dict[str, tuple[str, Callable[[int], float]]] = {
+        "plateau, then a line": (palette.value, lambda step: min(1.0, (steps - step) / (steps - begin))),
+        "cosine": (palette.query, lambda step: (1 + math.cos(math.pi * share(step))) / 2),
+        "linear": (palette.output, lambda step: 1 - share(step)),
+        "Noam (2017)": (palette.key, lambda step: math.sqrt(warmup / step)),
     }
-    halfway = {name: rate(steps // 2) for name, (_, rate) in shapes.items()}
+
+    def rate_of(name: str, step: int) -> float:
+        return step / warmup if step < warmup else falls[name][1](step)
+
+    halfway = {name: rate_of(name, steps // 2) for name in falls}
     picture = Drawing(
         350,
         alt=f"Four learning rates over {steps} steps. All rise in a line to one peak at step {warmup}. "
         "Then they differ; "
         f"at step {steps // 2} they have "
         + ", ".join(f"{name}: {100 * value:.0f} %" for name, value in halfway.items())
-        + f" of the peak. At the last step only Noam is not near zero: {100 * shapes['Noam (2017)'][1](steps):.0f} %.",
+        + f" of the peak. At the last step only Noam is not near zero: {100 * rate_of('Noam (2017)', steps):.0f} %.",
         caption="Four schedules with the same warm-up and the same peak. They differ in when they fall, and in where "
         "they end.",
     )
@@ -251,16 +253,16 @@ def learning_rate_shapes(steps: int = 1000, warmup: int = 100, decay: int = 200)
         picture.line([(x, base), (x, base + 6)], width=1.5, arrow=False)
         picture.text((min(x, 572), base + 20), str(step), size=15)
     picture.text((315, base + 40), "step", size=15)
-    for colour, rate in shapes.values():
+    for name, (colour, _) in falls.items():
         marks = sorted({1, warmup, steps - decay, *range(1, steps + 1, 10), steps})
-        picture.line([spot(step, rate(step)) for step in marks], colour=colour, width=3, arrow=False)
+        picture.line([spot(step, rate_of(name, step)) for step in marks], colour=colour, width=3, arrow=False)
     for at, name in (
         ((452, 24), "plateau, then a line"),
         ((365, 116), "cosine"),
         ((262, 150), "linear"),
         ((215, 228), "Noam (2017)"),
     ):
-        picture.text(at, name, size=16, bold=True, colour=shapes[name][0])
+        picture.text(at, name, size=16, bold=True, colour=falls[name][0])
     return picture
 
 
