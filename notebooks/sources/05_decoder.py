@@ -837,8 +837,6 @@ show(
 # order matters, and libraries do not agree on it: vLLM takes min-p before top-k and top-p, and llama.cpp, unless told
 # otherwise, filters first and applies the temperature last. The same settings then mean another distribution.
 
-# %% exercise="sampling_order"
-
 
 # %% exercise="top_p_filter"
 
@@ -1032,8 +1030,6 @@ prove("with room for all, beam search finds it", torch.equal(search(tiny, 0, 5, 
 # log-probability / length^α. This is the form of `transformers`, and ours. The paper's α = 0.6 belongs to another one, of
 # Wu et al. 2016: log-probability / ((5 + length) / 6)^α, which for the same α asks less of long texts.
 
-# %% exercise="length_penalty"
-
 
 # %% id="beam-alpha" tags=["atol:0.02"]
 ending, lengths = untrained(7, seed=17), []
@@ -1141,8 +1137,6 @@ prove("first letters of words cost over twice what later ones do", losses[first]
 # change: k_s and v_s depend on tokens up to s alone, in every layer. So keep them. Queries of old tokens are never
 # needed again, and neither are their outputs, feed-forwards and logits.
 
-# %% exercise="positions_without_cache"
-
 
 # %% [markdown] id="cache-asymmetry"
 # > **You will read that** decoder-only models concentrate on efficient generation because training is parallel and
@@ -1246,8 +1240,6 @@ kept = q * (p / q).clamp(max=1)  # drawn from q, and kept
 rest = (p - q).clamp(min=0)
 result = kept + (1 - kept.sum()) * rest / rest.sum()
 prove("guess, check and replace give exactly the model's distribution", torch.allclose(result, p, atol=1e-6))
-
-# %% exercise="tokens_a_check"
 
 
 # %% id="speculative-run" tags=["atol:0.06"]

@@ -170,10 +170,6 @@ prove("the two ways differ only where the label is padding", (labels[differs] ==
 # rows are short and runs out of memory when they are long. So batches are cut by **tokens**, and rows of like length
 # go together.
 
-# %% exercise="bucket_batches"
-
-# %% exercise="padding_share"
-
 
 # %% id="waste" tags=["tol:0.01"]
 examples = encode_pairs(train_pairs, tokenizer)  # dicts of ids: source ... eos, target bos ... eos
@@ -231,8 +227,6 @@ prove("the mean of batch means is not the mean over tokens", (first.mean() + sec
 # The paper trains against a distribution that gives the right token 0.9 and spreads 0.1 over the whole vocabulary
 # (section 5.4; the idea is from Szegedy et al. 2016).
 
-# %% exercise="label_smoothed_loss"
-
 
 # %% id="loss-parity" tags=["tol:0.001"]
 torch.manual_seed(0)
@@ -248,8 +242,6 @@ ours.backward()
 prove("padding gets no gradient", (logits.grad[targets == 0] == 0).all())
 nothing = torch.zeros(2, dtype=torch.long)
 prove("a batch of padding only is NaN in torch", F.cross_entropy(torch.randn(2, 11), nothing, ignore_index=0).isnan())
-
-# %% exercise="smoothing_floor"
 
 
 # %% id="floors" tags=["tol:0.001"]
@@ -401,8 +393,6 @@ for name, rate in (
     print(f"{name:>22}: first {rate(1):.2e}, step 300 {rate(300):.2e}, last {rate(600):.2e}")
     prove(f"{name}: no step has rate 0, and the peak is at step 60", rate(1) > 0 and rate(600) > 0 and rate(60) == 5e-3)
 
-# %% exercise="first_update"
-
 
 # %% [markdown] id="order-says"
 # ### 5.3 The order of two lines
@@ -532,8 +522,6 @@ for arm in record.arms:
 # A batch too large for memory is cut into micro-batches whose gradients add up. With ragged rows a common way of doing
 # it trains on another loss:
 
-# %% exercise="accumulate_gradients"
-
 
 # %% id="accumulation-model" tags=["tol:0.01"]
 torch.manual_seed(0)
@@ -557,8 +545,6 @@ prove(
 
 # %% [markdown] id="clipping"
 # ### 6.2 Clipping
-
-# %% exercise="clip_gradients"
 
 
 # %% [markdown] id="clipping-says"
@@ -679,8 +665,6 @@ prove("more padding on the source changes no logit", same)
 # ### 8.1 Interrupted and resumed, bit for bit
 #
 # > **Predict.** Which numbers, besides the weights, must a checkpoint hold?
-
-# %% exercise="resume_state"
 
 
 # %% [markdown] id="resume-says"

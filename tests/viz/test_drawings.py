@@ -88,6 +88,17 @@ EVERY |= {  # the optimizer, of chapter 06
     "lost step": drawings.lost_step,
     "float16": drawings.gradients_in_float16,
 }
+EVERY |= {  # of the labs on chapters 05 and 06
+    "orders": drawings.sampler_orders,
+    "cached": drawings.cached_positions,
+    "crop": drawings.sliding_crop,
+    "guess": drawings.guess_and_check,
+    "update": drawings.one_update,
+    "update with exhibits": lambda: drawings.one_update({"loss": "1", "clip": "6"}),
+    "padded": lambda: drawings.padded_batches([2, 9, 4, 8, 3, 7], 2),
+    "dropout": drawings.dropout_places,
+    "checkpoint": drawings.parts_of_a_checkpoint,
+}
 TAG = "{http://www.w3.org/2000/svg}"
 
 

@@ -9,7 +9,7 @@ from course_lib.exercises.tensors import normal
 
 
 def summed_loss(weight, batch):
-    """(V, D), ((N, D), ids (N,)) -> sum of the losses of the real tokens, and their number; id 0 is padding"""
+    """(V, D), ((N, D), ids (N,), 0 is padding) -> sum of losses, number of real tokens"""
     features, targets = batch
     losses = F.cross_entropy(features @ weight.T, targets, reduction="none")  # (N, V) -> (N,)
     real = targets != 0
@@ -17,7 +17,7 @@ def summed_loss(weight, batch):
 
 
 def accumulate_gradients(weight, batches):
-    """(V, D), list of micro-batches -> (V, D), the gradient of the mean loss over all real tokens of all of them"""
+    """(V, D), list of micro-batches -> (V, D), the gradient of the mean loss"""
     gradient, tokens = torch.zeros_like(weight), 0
     for batch in batches:
         loss, count = summed_loss(weight, batch)
@@ -28,7 +28,7 @@ def accumulate_gradients(weight, batches):
 
 def _means():
     def accumulate_gradients(weight, batches):
-        """(V, D), list of micro-batches -> (V, D), the gradient of the mean loss over all real tokens of all of them"""
+        """(V, D), list of micro-batches -> (V, D), the gradient of the mean loss"""
         gradient = torch.zeros_like(weight)
         for batch in batches:
             loss, count = summed_loss(weight, batch)

@@ -5,7 +5,7 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 
 
 def bucket_batches(lengths, max_tokens):
-    """list of N lengths, number -> list of batches, each a list of sentence numbers, shortest sentences first"""
+    """list of N lengths, number -> list of batches, each a list of sentence numbers"""
     order = sorted(range(len(lengths)), key=lambda number: lengths[number])
     batches, current = [], []
     for number in order:

@@ -11,7 +11,7 @@ from course_lib.exercises.tensors import normal
 
 
 def label_smoothed_loss(logits, targets, smoothing, pad_id):
-    """(B, T, V), ids (B, T), number in [0, 1), id -> mean over the real targets (0 if none), their number"""
+    """(B, T, V), ids (B, T), number, id -> mean over real targets, their number"""
     log_probabilities = logits.log_softmax(dim=-1)  # (B, T, V)
     right = log_probabilities.gather(-1, targets[..., None])[..., 0]  # (B, T, V) -> (B, T, 1) -> (B, T)
     everywhere = log_probabilities.mean(dim=-1)  # the same share for each of V tokens

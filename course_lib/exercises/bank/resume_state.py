@@ -10,7 +10,7 @@ from course_lib.exercises.tensors import normal
 
 
 def resume_state(state, data, updates):
-    """dict, (N, D), int -> dict with the same keys: the state after so many more updates"""
+    """dict, (N, D), int -> dict: the state after so many more updates"""
     weight, momentum = state["weight"], state["momentum"]
     step, position = state["step"], state["position"]
     for _ in range(updates):
@@ -25,7 +25,7 @@ def resume_state(state, data, updates):
 
 def _forgets():
     def resume_state(state, data, updates):
-        """dict, (N, D), int -> dict with the same keys: the state after so many more updates"""
+        """dict, (N, D), int -> dict: the state after so many more updates"""
         weight, momentum = state["weight"], torch.zeros_like(state["weight"])
         position = state["position"]
         for step in range(1, updates + 1):

@@ -10,7 +10,7 @@ from course_lib.exercises.tensors import normal
 
 
 def nucleus(logits, p):
-    """(B, V), number in (0, 1] -> (B, V): -inf for all but the fewest tokens that have probability p together"""
+    """(B, V), number in (0, 1] -> (B, V): -inf but for the nucleus of probability p"""
     ordered, order = logits.sort(dim=-1, descending=True)
     probability = ordered.softmax(dim=-1)
     before = probability.cumsum(dim=-1) - probability
@@ -19,13 +19,13 @@ def nucleus(logits, p):
 
 
 def next_token_probabilities(logits, temperature, p):
-    """(B, V), positive number, number in (0, 1] -> (B, V): the distribution that the next token is drawn from"""
+    """(B, V), positive number, number in (0, 1] -> (B, V): what is drawn from"""
     return nucleus(logits / temperature, p).softmax(dim=-1)
 
 
 def _filters_first():
     def next_token_probabilities(logits, temperature, p):
-        """(B, V), positive number, number in (0, 1] -> (B, V): the distribution that the next token is drawn from"""
+        """(B, V), positive number, number in (0, 1] -> (B, V): what is drawn from"""
         return (nucleus(logits, p) / temperature).softmax(dim=-1)
 
     return next_token_probabilities
