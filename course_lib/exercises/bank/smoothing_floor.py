@@ -20,14 +20,15 @@ EXERCISE = Question(
     title="The floor of a smoothed loss",
     kind="predict",
     what="""The labels are smoothed with 0.1, spread evenly over all 1000 tokens of the vocabulary. A model always knows
-the right token and says exactly the smoothed distribution. Which loss does it have, in nats, to three digits?""",
+the right token and says exactly the smoothed distribution. Which loss does it have, in nats
+(natural logarithms), to three digits after the point?""",
     why="A smoothed training loss that settles above 1 may be perfect; it is not to be compared with a plain one.",
     difficulty=2,
     minutes=5,
-    right=1.0154,
+    right=1.01485,
     compute=_compute,
     tolerance=0.002,
-    form="a number of nats",
+    form="a number of nats, to three digits after the point",
     wrong=[
         WrongAnswer(0.0, "the floor without smoothing", "Is a wanted probability of 0.9 predicted at no cost?"),
         WrongAnswer(
@@ -42,7 +43,7 @@ the right token and says exactly the smoothed distribution. Which loss does it h
         WrongAnswer(math.log(1000), "the loss of a model that knows nothing", "Does this model know the right token?"),
         WrongAnswer(0.3251, "the entropy of right against wrong, without asking which of the wrong ones",
                     "Into how many tokens is the tenth divided?"),
-        WrongAnswer(1.0154 / math.log(2), "the floor in bits", "Which logarithm gives nats?"),
+        WrongAnswer(1.01485 / math.log(2), "the floor in bits", "Which logarithm gives nats?"),
     ],
     hints=(
         "No prediction costs less than the right distribution itself. What is that cost called?",
