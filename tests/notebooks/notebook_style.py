@@ -12,7 +12,6 @@ WORDS_BEFORE_CODE = 80
 FIRST_EDITION = {
     "04_encoder",
     "05_decoder",
-    "06_training",
     "07_variants",
     "08_scaling",
 }
