@@ -1399,10 +1399,10 @@ show(
 # course generate runs/mine "Once"
 # ```
 #
-# It splits off a held-out part, learns the pieces by BPE, prints held-out losses, and leaves checkpoints: press Ctrl-C
-# when you like, and go on with `--resume`. A few hundred kilobytes of text are a good start. For translation, put your
-# pairs into three files, `train.tsv`, `validation.tsv` and `test.tsv`, with a tab between the two texts, and name
-# their folder: `course train translate --data FOLDER`.
+# It keeps a tenth of the text back, takes each character as a token (`--set tokenizer.kind=bpe` learns pieces), prints
+# held-out losses, and leaves checkpoints: press Ctrl-C when you like, and go on with `--resume`. A few hundred kilobytes
+# of text are a good start. For translation, put your pairs into three files, `train.tsv`, `validation.tsv` and
+# `test.tsv`, with a tab between the two texts, and name their folder: `course train translate --data FOLDER`.
 #
 # In a program of your own, you may prefer PyTorch's `DataLoader`. It shuffles examples and hands out batches of a fixed
 # number of rows. What makes a list of examples into one batch is its `collate_fn`, and here that is padding:
