@@ -32,6 +32,7 @@ from course_lib.config import TransformerConfig
 from course_lib.data import BPETokenizer, FastBPETokenizer, TokenBatches, copy_task, encode_pairs, load_pairs
 from course_lib.data import pad_batch, reference_text
 from course_lib.data.bpe import split_words
+from course_lib.explorers import ScheduleExplorer
 from course_lib.masks import padding_mask
 from course_lib.records import claim
 from course_lib.testing import prove
@@ -679,6 +680,12 @@ drawings.learning_rate_shapes().show()
 # - **Warm-up, plateau, decay** (Hu et al. 2024) stays at its peak and falls only at the end. One can go on from the
 #   plateau later without having known the length.
 #
+# Turn the knobs, and watch where each of them ends.
+
+# %% id="explorer"
+ScheduleExplorer(steps=600, peak=5e-3, warmup=60, decay=120, kind="cosine", step=300)
+
+# %% [markdown] id="schedule-formula"
 # The schedule of the paper as a formula, with the step $t$, the width $d_{model}$ of the model and the number of
 # steps of warm-up, $t_{warm}$:
 #

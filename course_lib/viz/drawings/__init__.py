@@ -78,15 +78,6 @@ from course_lib.viz.drawings.positions import (
     rotary_layouts,
     step_of_a_clock,
 )
-from course_lib.viz.drawings.training_labs import (
-    cached_positions,
-    dropout_places,
-    guess_and_check,
-    one_update,
-    padded_batches,
-    parts_of_a_checkpoint,
-    sampler_orders,
-    sliding_crop,
 from course_lib.viz.drawings.training import (
     checkpoint_contents,
     clipped_gradients,
@@ -97,6 +88,16 @@ from course_lib.viz.drawings.training import (
     padded_batch,
     shifted_targets,
     training_loop,
+)
+from course_lib.viz.drawings.training_labs import (
+    cached_positions,
+    dropout_places,
+    guess_and_check,
+    one_update,
+    padded_batches,
+    parts_of_a_checkpoint,
+    sampler_orders,
+    sliding_crop,
 )
 from course_lib.viz.drawings.whole import whole_transformer
 
