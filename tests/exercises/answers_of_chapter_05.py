@@ -53,6 +53,11 @@ def beams_by_divmod_of_k(scores, log_probabilities, n_beams):
     return best, flat // len(scores), flat % len(scores)
 
 
+def beams_with_the_parent_by_k(scores, log_probabilities, n_beams):
+    best, flat = (scores.unsqueeze(-1) + log_probabilities).view(-1).topk(n_beams)
+    return best, flat // len(scores), flat % log_probabilities.size(1)
+
+
 WRONG_ANSWERS = [
     ("shift_right", shift_by_roll_alone, "last-wraps-around"),
     ("shift_right", shift_the_other_way, "shifts-left"),
@@ -61,6 +66,7 @@ WRONG_ANSWERS = [
     ("top_p_filter", nucleus_without_the_shift, "crossing-token-dropped"),
     ("beam_step", beams_by_last_token, "past-forgotten"),
     ("beam_step", beams_by_divmod_of_k, "divided-by-the-wrong-size"),
+    ("beam_step", beams_with_the_parent_by_k, "parent-by-the-wrong-size"),
 ]
 
 RIGHT_ANSWERS = [("shift_right", shift_in_place_of_a_copy), ("top_p_filter", nucleus_of_a_known_gist)]

@@ -53,6 +53,17 @@ EVERY = {
     "buckets": lambda: drawings.relative_buckets((0, 1, 2, 3, 4, 6, 8, 12), 23),
     "far keys": drawings.hidden_far_keys,
 }
+EVERY |= {  # of chapter 05
+    "append": lambda: drawings.choose_and_append(["the", "cat"], ["sat", "ran", "is"], [0.5, 0.3, 0.2], 1),
+    "shift": lambda: drawings.shift_and_mask(["the", "cat", "sat", "."]),
+    "decoder layer": drawings.decoder_layer_stream,
+    "encoder-decoder": drawings.encoder_decoder_tokens,
+    "gpt": drawings.gpt_stack,
+    "cache": drawings.cache_steps,
+    "cut": lambda: drawings.cut_and_share(["mat", "floor", "roof", "moon", "soup"], [3.0, 2.3, 1.8, 0.9, 0.5]),
+    "beams": drawings.beam_tree,
+    "guesses": drawings.guesses_and_checks,
+}
 EVERY |= {  # of chapter 01
     "one vector": drawings.one_vector,
     "dot products": lambda: drawings.dot_products((2, 1), [(1, 2), (-1, 2), (-2, 0)]),

@@ -42,6 +42,10 @@ def _model(total="sum", compete="all", index="rows", rank="best", outputs="as-as
         parents, tokens = flat // V, flat % V
         if index == "texts":
             parents, tokens = flat // K, flat % K
+        elif index == "texts-for-parents":
+            parents = flat // K
+        elif index == "texts-for-tokens":
+            tokens = flat % K
         elif index == "flat":
             tokens = flat.clone()
         if outputs == "exchanged":
@@ -182,6 +186,18 @@ continuations are kept, and die when none is.""",
             knobs={"index": "texts"},
             statement="takes the flat index apart with K in place of V",
             question="In the flattened (K, V), how far apart are two neighbouring rows?",
+        ),
+        Misconception(
+            name="parent-by-the-wrong-size",
+            knobs={"index": "texts-for-parents"},
+            statement="divides the flat index by K, not by V, to find the parent",
+            question="In the flattened (K, V), how many numbers belong to one text?",
+        ),
+        Misconception(
+            name="token-by-the-wrong-size",
+            knobs={"index": "texts-for-tokens"},
+            statement="takes the remainder of the flat index by K, not by V, as the token",
+            question="Which remainders are possible, and how many tokens are there?",
         ),
         Misconception(
             name="flat-index-as-token",
