@@ -34,12 +34,12 @@ torch.set_num_threads(1)
 # ## 1 What a fresh layer does to its tokens
 #
 # Before training, the scores of attention are small and say nothing. So each token reads all tokens about evenly, and
-# what it receives is nearly the average of all. Take three tokens that are just the numbers 0, 3 and 6. Their average is
-# 3. If a layer passes on nothing but what attention brought, then all three are 3 after one layer, and nothing that
-# comes later can tell them apart.
+# what it receives is nearly the average of all. Take three tokens that are just the numbers 0, 3 and 6. Their average
+# is 3. If a layer passes on nothing but what attention brought, then all three are 3 after one layer, and nothing
+# that comes later can tell them apart.
 #
-# Now let each layer *add* the average to what was there. After one layer the tokens are 3, 6 and 9, after two they are 9,
-# 12 and 15. All have moved by the same amount. The differences between them are those of the beginning.
+# Now let each layer *add* the average to what was there. After one layer the tokens are 3, 6 and 9, after two they
+# are 9, 12 and 15. All have moved by the same amount. The differences between them are those of the beginning.
 
 # %% id="average-drawn" tags=["hide-input"]
 # Drawing: two layers that average, with and without what was there before
@@ -52,9 +52,9 @@ prove(
 )
 
 # %% [markdown] id="average-two-things"
-# That is one thing a residual connection may be good for: it keeps tokens apart. The usual story is another one, about
-# gradients. Both can be measured in a stack that was never trained. Say first what you expect. (The two *sublayers* of a
-# layer are its attention and its feed-forward network.)
+# That is one thing a residual connection may be good for: it keeps tokens apart. The usual story is another one,
+# about gradients. Both can be measured in a stack that was never trained. Say first what you expect. (The two
+# *sublayers* of a layer are its attention and its feed-forward network.)
 
 # %% exercise="no_residual"
 
@@ -151,11 +151,11 @@ prove("with residuals and no norm it explodes", arrived["residual, no norm"][-1]
 prove("with both it stays within a factor of three", all(1 / 3 < g < 3 for g in arrived["residual, post-norm"]))
 
 # %% [markdown] id="residual-says"
-# Read the two halves together. Remove the residual connections and keep the norms: the gradient at the input is as large
-# as before, and the tokens are one vector. Remove the norms and keep the residual connections: the gradient grows
-# beyond every bound. Remove both: it vanishes. So it is the *norms* that keep the sizes in order, and the *residual
-# connections* that keep the tokens apart: without them the tokens are lost after two to four layers. With them it takes
-# longer; how long depends on things that section 3 comes to.
+# Read the two halves together. Remove the residual connections and keep the norms: the gradient at the input is as
+# large as before, and the tokens are one vector. Remove the norms and keep the residual connections: the gradient
+# grows beyond every bound. Remove both: it vanishes. So it is the *norms* that keep the sizes in order, and the
+# *residual connections* that keep the tokens apart: without them the tokens are lost after two to four layers. With
+# them it takes longer; how long depends on things that section 3 comes to.
 #
 # ## 2 Which gradients vanish
 #
@@ -252,10 +252,10 @@ prove(
 # falls by a factor of hundreds. Its tokens are alike in the end. Why?
 #
 # Suppose that each sublayer writes something as large as the token was at the start. After the first sum the stream
-# consists of two equal parts, and half of it (measured in squares) is the token itself. Post-norm then scales the sum back to
-# the old size. The next sublayer writes as much again, and again half of what was there remains. Twelve layers have 24
-# sublayers, and 24 halvings leave nothing. With pre-norm the stream is not scaled back. It grows, and the token keeps one
-# part of 25.
+# consists of two equal parts, and half of it (measured in squares) is the token itself. Post-norm then scales the sum
+# back to the old size. The next sublayer writes as much again, and again half of what was there remains. Twelve
+# layers have 24 sublayers, and 24 halvings leave nothing. With pre-norm the stream is not scaled back. It grows, and
+# the token keeps one part of 25.
 
 # %% id="dilution-drawn" tags=["hide-input"]
 # Drawing: which share of a token is still its own
@@ -264,8 +264,8 @@ drawings.share_of_a_token().show()
 # %% [markdown] id="dilution-init"
 # The sketch also says what would help: let the sublayers write less at the start. Smaller initial weights do exactly
 # that. BERT draws its matrices with a standard deviation of 0.02. PyTorch's own layer follows Xavier's rule in one
-# matrix only, the one that holds $W_q$, $W_k$ and $W_v$ together. What does it draw for the matrices that *write* to the
-# stream?
+# matrix only, the one that holds $W_q$, $W_k$ and $W_v$ together. What does it draw for the matrices that *write* to
+# the stream?
 
 # %% id="torch-init" tags=["tol:0.05"]
 torch.manual_seed(0)
@@ -309,9 +309,9 @@ prove("with small initial weights they stay apart, under 0.2", final["small weig
 prove("a pre-norm stream grows from layer to layer", lengths[-1] > 2 * lengths[0])
 
 # %% [markdown] id="final-norm-text"
-# One more thing can be seen in it: the length of the vectors. The pre-norm stream grows, because everything is added and
-# nothing is scaled back. That is why a pre-norm stack has one more norm after its last layer, and a post-norm stack needs
-# none:
+# One more thing can be seen in it: the length of the vectors. The pre-norm stream grows, because everything is added
+# and nothing is scaled back. That is why a pre-norm stack has one more norm after its last layer, and a post-norm
+# stack needs none:
 
 # %% id="final-norm" tags=["tol:0.1"]
 for place in ("post", "pre"):
@@ -414,10 +414,10 @@ prove("and so do 12 post-norm layers with smaller weights", reached["post-norm, 
 record
 
 # %% [markdown] id="depth-says"
-# Without residual connections one layer learns the task, and a second layer already does harm. With residual connections
-# twelve post-norm layers fail as well, until the norm moves or the initial weights shrink. A lower rate does not rescue
-# them, and a warm-up does not either. They stay at the share of the commonest token. What the tokens have lost before
-# training begins, the optimizer does not bring back. (One task, one width, 300 steps.)
+# Without residual connections one layer learns the task, and a second layer already does harm. With residual
+# connections twelve post-norm layers fail as well, until the norm moves or the initial weights shrink. A lower rate
+# does not rescue them, and a warm-up does not either. They stay at the share of the commonest token. What the tokens
+# have lost before training begins, the optimizer does not bring back. (One task, one width, 300 steps.)
 #
 # ## 5 What a warm-up buys
 #
@@ -488,8 +488,8 @@ print("feed-forward, layers 1 to 6:", " ".join(f"{size:.3f}" for size in inner))
 prove("near the output not twice as large as near the input", inner[-1] < 2 * inner[0])
 
 # %% [markdown] id="tables-text"
-# It is not; here the gradients are level. So the reason in this stack must be another one. Chapter 6 looks for it in the
-# first steps of Adam.
+# It is not; here the gradients are level. So the reason in this stack must be another one. Chapter 6 looks for it in
+# the first steps of Adam.
 #
 # ## 6 Initial weights of tables
 #
@@ -526,8 +526,8 @@ prove("with √d positions are still 4 times larger at 32,000 × 512", 3.5 < row
 prove("the library's words and positions are of one size", all(0.6 < row[2] < 0.8 for row in rows.values()))
 
 # %% [markdown] id="init-says"
-# So the library draws matrices by Xavier's rule and tables apart, with a standard deviation of $1/\sqrt{d_{model}}$, and
-# multiplies by $\sqrt{d_{model}}$ when it looks a word up. A ratio is no consequence, however. Does it matter for
+# So the library draws matrices by Xavier's rule and tables apart, with a standard deviation of $1/\sqrt{d_{model}}$,
+# and multiplies by $\sqrt{d_{model}}$ when it looks a word up. A ratio is no consequence, however. Does it matter for
 # training? A translator that reverses words of seven letters, five seeds for each way of drawing the table:
 
 # %% id="init-trained" tags=["hide-input"]
@@ -554,7 +554,8 @@ print(record.command)
 # everything vanishes.
 #
 # **“Networks of twelve or more layers do not train without residual connections.”** True here. But it begins at two
-# layers, and residual connections alone are not enough: post-norm with Xavier's weights has them, and fails (section 4).
+# layers, and residual connections alone are not enough: post-norm with Xavier's weights has them, and fails (section
+# 4).
 #
 # **“If a deep model does not learn, lower the rate or warm up.”** That helps a stack whose tokens are still different
 # (section 5). Where they are alike from the start, neither helped (section 4). So measure the similarity of the tokens
@@ -565,13 +566,14 @@ print(record.command)
 #
 # ## The answer
 #
-# A deep stack learns if its tokens are still different at the top when training begins, and if sizes stay in order on the
-# way. Residual connections do the first, norms the second. In post-norm each norm shrinks what the residual connection
-# kept, so the two work against each other, unless the sublayers write little at the start. Many models
-# use pre-norm, or small initial weights, or, as GPT-2 does, both. A warm-up then buys a higher rate.
+# A deep stack learns if its tokens are still different at the top when training begins, and if sizes stay in order on
+# the way. Residual connections do the first, norms the second. In post-norm each norm shrinks what the residual
+# connection kept, so the two work against each other, unless the sublayers write little at the start. Many models use
+# pre-norm, or small initial weights, or, as GPT-2 does, both. A warm-up then buys a higher rate.
 #
 # **Sources.** Dong et al. 2021, *Attention Is Not All You Need*, arXiv:2103.03404 (rank collapse); Noci et al. 2022,
-# *Signal Propagation in Transformers*, arXiv:2206.03126 (queries and keys lose their gradients); Xiong et al. 2020, *On
-# Layer Normalization in the Transformer Architecture*, arXiv:2002.04745; Vaswani et al. 2017, arXiv:1706.03762, section
-# 5.3 (warm-up); Devlin et al. 2019, arXiv:1810.04805, and its code (standard deviation 0.02); Radford et al. 2019, *Language Models are
-# Unsupervised Multitask Learners*, section 2.3 (GPT-2: pre-norm, and smaller weights where a layer writes).
+# *Signal Propagation in Transformers*, arXiv:2206.03126 (queries and keys lose their gradients); Xiong et al. 2020,
+# *On Layer Normalization in the Transformer Architecture*, arXiv:2002.04745; Vaswani et al. 2017, arXiv:1706.03762,
+# section 5.3 (warm-up); Devlin et al. 2019, arXiv:1810.04805, and its code (standard deviation 0.02); Radford et al.
+# 2019, *Language Models are Unsupervised Multitask Learners*, section 2.3 (GPT-2: pre-norm, and smaller weights where
+# a layer writes).
