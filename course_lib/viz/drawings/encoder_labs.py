@@ -217,7 +217,7 @@ def last_column(
         alt=f"{len(prompts)} prompts, padded on the right to {longest} columns. The last column is marked. It "
         "holds a word "
         "in the longest prompt only; in the others it holds padding, and their own last words stand further left.",
-        caption="The marked column is what `logits[:, -1]` takes. Only the longest prompt ends there.",
+        caption="The marked column is what logits[:, -1] takes. Only the longest prompt ends there.",
     )
     width = min(110, 560 / longest)
     left = 300 - width * longest / 2

@@ -398,8 +398,8 @@ prove("in each of five seeds, losing the mask changes more answers than never ha
 # training and use *differ*. That is how the bug usually comes about: the training program has the mask, and somebody
 # writes the program for use once more.
 #
-# Nearly safe is not safe, and what was learned holds for the numbers of pads that training showed. With the mask
-# there is nothing to learn; it is exact for every number of pads, by construction.
+# Nearly safe is not safe: in each of the five seeds some answers still change. With the mask there is nothing to
+# learn; it is exact for every number of pads, by construction. (One task, two layers, 200 steps.)
 #
 # ## 5 Hiding on purpose: why not simply write [MASK]?
 #
