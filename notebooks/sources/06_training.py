@@ -511,23 +511,6 @@ prove(
 # | plain descent | nothing | 0 | 0 |
 # | momentum, Muon | one average | 4 | 0.5 GB |
 # | Adam, AdamW | two averages | 8 | 1.0 GB |
-#
-# **What they are worth.** The picture shows a small task, to reverse seven letters, in only 120 steps. Each has three
-# rates to choose from, and each dot is a run with another seed. On this task, at this size, the order is that of this
-# section; with twice as many steps even plain descent learns it.
-
-# %% id="optimizer-record" tags=["hide-input"]
-# Record: four optimizers at their best rate, five seeds each
-compared = claim("optimizers_compared")
-show(
-    compared.figure(),
-    alt=compared.alt(),
-    caption=f"Right letters after 120 steps. The rate is a factor of the optimizer's own. ({compared.command})",
-)
-reached = {arm: compared.range(arm, "right letters") for arm in compared.arms}
-prove("every run of Adam beats every one of plain descent and momentum",
-      reached["Adam"][0] > max(reached["plain"][1], reached["momentum"][1]))  # fmt: skip
-prove("every run of Muon beats every one of Adam", reached["Muon"][0] > reached["Adam"][1])
 
 
 # %% [markdown] id="warm-up"
@@ -620,11 +603,15 @@ show(
     f"({record.command})",
 )
 prove("at the lowest rate every run learns, with and without warm-up", all(row[0] == 10 for row in learned))
-prove("at 0.02 few learn without warm-up, and nearly all with 50 steps", learned[0][2] <= 3 and learned[2][2] >= 9)
+prove(
+    "at 0.02 one of ten learns without warm-up, nine with 15 steps, ten with 50",
+    [row[2] for row in learned] == [1, 9, 10],
+)
+prove("at 0.03 at most one of ten learns", all(row[3] <= 1 for row in learned))
 
 # %% [markdown] id="warm-up-says"
-# At the low rates warm-up is not needed. At 0.02 it decides: few runs learn without it, more with 15 steps, and nearly
-# all with 50. At 0.03 none of the three is enough. So what warm-up buys is a **higher rate**, on this task and at this
+# At the low rates warm-up is not needed. At 0.02 it decides: of ten runs one learns without it, nine with 15 steps, and
+# all ten with 50. At 0.03 neither is enough. So what warm-up buys is a **higher rate**, on this task and at this
 # size.
 #
 # Where the norm stands matters, too. With the norm before each *sublayer*, that is before attention and before the
@@ -870,7 +857,8 @@ drawings.training_loop().show()
 
 # %% [markdown] id="loop-loss"
 # First the loss of one batch, as a sum and a count. The mask says `True` where a source token is real, in the shape
-# (B, 1, 1, S), so that it holds for all heads and for all who look.
+# (B, 1, 1, S), so that it holds for all heads and for all who look. (`cross_entropy` of torch wants the vocabulary as the
+# second dimension, hence the `transpose`.)
 
 
 # %% id="loop-sums"
@@ -1220,7 +1208,7 @@ prove(
 # ### 12.2 Eight curves
 #
 # And during the run, look at the curve. Below are eight real trainings of one small translator, of numbers
-# below 1000, with 66 ids in its vocabulary: so ln V is 4.2. Blue is the loss on training numbers, orange and dashed on
+# below 1000. Its tokens are parts of words, 59 in all, so a model that knows nothing has a loss of ln 59, about 4.1. Blue is the loss on training numbers, orange and dashed on
 # held-out ones, both as the program computes it. Each panel has five seeds. In one panel nothing is wrong. The seven others have one fault
 # each:
 #
@@ -1296,7 +1284,8 @@ show(
 # *without* the source: what an English number looks like. A flat line in the middle says: one input does not arrive, or it
 # is not the right one. **E** is too good to be true, and so it is not true. The decoder copies what it reads. When it has to write by itself,
 # nothing is right. **G** is dangerous because nothing looks bad. Most positions are padding, which is easy, and so
-# the mean is small. After 40 steps the program reports a loss below 0.4, while on real tokens it is about 2.
+# the mean is small. After 40 steps the program reports a loss below 0.4, while on real tokens it is about 2. (H has the norm after each sublayer and a rate of
+# 0.01; with 50 steps of warm-up the same model learns the task.)
 
 # %% id="gallery-proof"
 copied = faults.range("targets not shifted", "exact")[1]
@@ -1358,8 +1347,8 @@ show(
 )
 
 # %% [markdown] id="overfit-says"
-# What helps: more data, first of all. Stop where the held-out loss is lowest (`patience` in the settings of `Run`).
-# Dropout and weight decay make learning by heart harder. And a smaller model can learn less by heart.
+# What helps is more data, as the right panel shows. If there is no more, stop where the held-out loss is lowest (`patience`
+# in the settings of `Run` does so). Other usual remedies are dropout, weight decay, and a smaller model.
 #
 # ### 12.4 Which rate?
 #
