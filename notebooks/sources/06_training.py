@@ -1353,11 +1353,11 @@ show(
 # ### 12.4 Which rate?
 #
 # If you can tune only one thing, tune the learning rate. Try a few, each two to ten times the one before, and compare
-# what comes out at the end. Here is such a *sweep*, the record of section 7 drawn in another way: to reverse seven
-# letters, four peaks of the rate, five seeds.
+# what comes out at the end. Here is such a *sweep*, the record of section 7 drawn in another way: six letters to be
+# written backwards, four rates, ten seeds. How low is too low, panel F has shown; here you see where too high begins.
 
 # %% id="sweep-figure" tags=["hide-input"]
-# Figure: four rates, five seeds each, with and without warm-up
+# Figure: four rates, ten seeds each, with and without warm-up
 sweep = claim("rate_and_warm_up")
 arms = [list(sweep.arms)[i] for i in (0, 2)]
 fig, ax = plt.subplots(figsize=(6.4, 2.9))
@@ -1365,19 +1365,19 @@ for arm, colour in zip(arms, (palette.key, palette.query), strict=True):
     found = [sweep.values(arm, "right letters", rate) for rate in sweep.rates]
     for rate, values in zip(sweep.rates, found, strict=True):
         ax.scatter([rate] * len(values), values, color=colour, alpha=0.7, s=18)
-    ax.plot(sweep.rates, [sum(values) / len(values) for values in found], color=colour, label=arm)
-ax.set(xscale="log", xlabel="peak of the rate", ylabel="right letters", ylim=(0, 1.05))
+    ax.plot(sweep.rates, [sum(values) / len(values) for values in found], color=colour, label=f"{arm} of warm-up")
+ax.set(xscale="log", xlabel="rate after the warm-up", ylabel="right letters", ylim=(0, 1.05))
 ax.set_xticks(sweep.rates, [f"{rate:g}" for rate in sweep.rates])
 ax.minorticks_off()
 ax.legend()
 said = "; ".join(
-    f"{arm}: "
+    f"{arm} of warm-up: "
     + ", ".join("{:g}: {:.2f} to {:.2f}".format(rate, *sweep.range(arm, "right letters", rate)) for rate in sweep.rates)
     for arm in arms
 )
 show(
     fig,
-    alt=f"Share of right letters against the peak of the learning rate, a dot for each seed. {said}.",
+    alt=f"Share of right letters against the learning rate, a dot for each seed. {said}.",
     caption="Without warm-up the cliff comes earlier. A good rate stands some way before the cliff, and the two settings have "
     f"to be tuned together. ({sweep.command})",
 )
