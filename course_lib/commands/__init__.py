@@ -9,6 +9,7 @@ import typer
 
 from course_lib.commands import notebooks
 from course_lib.commands.answers import check, hint, reset, solution
+from course_lib.commands.assemble import assemble
 from course_lib.commands.bench import bench
 from course_lib.commands.sweep import sweep
 from course_lib.commands.train import train_app
@@ -24,7 +25,7 @@ def register(app: typer.Typer) -> None:
     app.command(context_settings=passed_on)(notebooks.lab)
     app.command()(notebooks.status)
     app.command("next")(notebooks.next_exercise)
-    for command in (check, hint, solution, reset, notebooks.update, notebooks.rescue, notebooks.doctor):
+    for command in (check, hint, solution, reset, assemble, notebooks.update, notebooks.rescue, notebooks.doctor):
         app.command()(command)
     app.add_typer(train_app, name="train")
     app.command()(sweep)

@@ -30,7 +30,7 @@ def check(exercise_id: str, desk: Desk | None, file: Path | None, seconds: float
         report = Path(folder) / "report.json"
         request = {"exercise": exercise_id, "desk": desk and str(desk.folder), "file": file and str(file)}
         command = [sys.executable, "-m", "course_lib.desk.judge", json.dumps(request), str(report)]
-        ended, printed = _run(command, seconds)
+        ended, printed = run(command, seconds)
         if printed:
             print(printed.rstrip())
         try:
@@ -43,7 +43,7 @@ def check(exercise_id: str, desk: Desk | None, file: Path | None, seconds: float
     return bool(said["right"])
 
 
-def _run(command: list[str], seconds: float) -> tuple[int | None, str]:
+def run(command: list[str], seconds: float) -> tuple[int | None, str]:
     """Run the command; return its exit code, None if it was stopped, and the beginning of what it printed."""
     child = subprocess.Popen(
         command,
