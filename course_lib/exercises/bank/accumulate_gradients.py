@@ -9,9 +9,9 @@ from course_lib.exercises.tensors import normal
 
 
 def summed_loss(weight, batch):
-    """(V, D), ((N, D), ids (N,), 0 is padding) -> sum of losses, number of real tokens"""
+    """(V, D), ((N, D), ids (N,), 0 is padding) -> sum of losses, their number"""
     features, targets = batch
-    losses = F.cross_entropy(features @ weight.T, targets, reduction="none")  # (N, V) -> (N,)
+    losses = F.cross_entropy(features @ weight.T, targets, reduction="none")  # (N,)
     real = targets != 0
     return (losses * real).sum(), int(real.sum())
 

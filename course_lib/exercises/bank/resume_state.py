@@ -34,7 +34,8 @@ def _forgets():
             gradient = (weight @ example - 1) * example  # of (weight @ example - 1)^2 / 2
             momentum = 0.5 * momentum + gradient
             weight = weight - 0.125 / math.sqrt(step) * momentum
-        return {"weight": weight, "momentum": momentum, "step": state["step"] + updates, "position": position}
+        steps = state["step"] + updates
+        return {"weight": weight, "momentum": momentum, "step": steps, "position": position}
 
     return resume_state
 

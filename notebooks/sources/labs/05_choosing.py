@@ -336,7 +336,7 @@ for name, divisor, color in (
     ("GNMT, α = 0.6", ((5 + n) / 6) ** 0.6, palette.query),
 ):
     ax.plot(n, divisor, color=color)
-    ax.annotate(name, (40, divisor[-1]), xytext=(-4, -14), textcoords="offset points", ha="right", color=color)
+    ax.annotate(name, (40, divisor[-1]), xytext=(-4, -20), textcoords="offset points", ha="right", color=color)
 ax.set(xlabel="length of the text", ylabel="divided by", ylim=(0, None))
 show(
     fig,
@@ -611,19 +611,21 @@ prove("the token is distributed as p, for 10,000 random pairs", worst < 1e-12)
 
 # %% id="sequence-code"
 def two_tokens(P, Q, first):
-    """Exact probability (V, V) of each text after `first`, with two guesses; P, Q (V, V)."""
+    """Exact chance (V, V) of each text after `first`, with two guesses."""
     total = torch.zeros_like(P)
     refuse = (P - Q).clamp(min=0)  # rows sum to the chance of a refusal
     for a in range(len(P)):
         kept = torch.minimum(P[first, a], Q[first, a])  # a was guessed and kept
-        total[a] += kept * (torch.minimum(P[a], Q[a]) + refuse[a])  # then a second guess
+        second = torch.minimum(P[a], Q[a]) + refuse[a]  # a second guess
+        total[a] += kept * second
         total[a] += refuse[first, a] * P[a]  # a replaced a refused guess; a new round
     return total
 
 
 P, Q = torch.randn(2, 3, 3).double().softmax(-1)  # two models of three tokens
 wanted = P[0][:, None] * P  # chance of a, times chance of b after a
-prove("all nine texts have the large model's probability", torch.allclose(two_tokens(P, Q, 0), wanted))
+same = torch.allclose(two_tokens(P, Q, 0), wanted)
+prove("all nine texts have the large model's probability", same)
 
 # %% [markdown] id="tokens-text"
 # The draft changes no probability. What it changes is the number of passes. If the draft agrees often, a pass of the

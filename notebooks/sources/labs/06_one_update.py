@@ -209,11 +209,11 @@ prove("the mean of means is another gradient", distance > 0.02)
 drawings.dropout_places().show()
 
 # %% [markdown] id="dropout-says"
-# The text of the paper (section 5.4) names two places, marked A: the output of each sublayer before it is added to
-# the stream, and the sums of embeddings and positions. The authors' code, tensor2tensor, has switches for two more,
-# marked B: the attention weights, and the hidden numbers inside the feed-forward layer. In the settings of the paper
-# (`transformer_base_v1`) these two are 0.0, in agreement with the text. Later settings (`transformer_base_v2`) have
-# 0.1, and much code follows those.
+# The text of the paper (section 5.4) names two places, marked A: the output of each *sublayer* (an attention or a
+# feed-forward part) before it is added to the stream, and the sums of embeddings and positions. The authors' code,
+# tensor2tensor, has switches for two more, marked B: the attention weights, and the hidden numbers inside the
+# feed-forward layer. In the settings of the paper (`transformer_base_v1`) these two are 0.0, in agreement with the
+# text. Later settings (`transformer_base_v2`) have 0.1, and much code follows those.
 #
 # So “dropout 0.1 as in the paper” can mean two models. Our configuration has a switch for each place; left alone, the
 # B places follow `dropout`. We count the modules that drop something, in a model with six layers on each side.
