@@ -8,7 +8,17 @@ import math
 import random
 from collections.abc import Sequence
 
-__all__ = ["ENGLISH", "REFLEXIVES", "REFLEXIVE_OF", "english_entropy", "english_sentence", "is_english"]
+__all__ = [
+    "ENGLISH",
+    "JUDGED_WORDS",
+    "REFLEXIVES",
+    "REFLEXIVE_OF",
+    "english_entropy",
+    "english_sentence",
+    "is_english",
+    "judged_pair",
+    "judged_sentences",
+]
 
 # Who there is, with the word for "the same one again".
 _ONE = {"girl": "herself", "queen": "herself", "woman": "herself"}
@@ -22,6 +32,9 @@ REFLEXIVES = ("herself", "himself", "themselves")
 ENGLISH = sorted(
     {"the", "near", "that", ".", *REFLEXIVE_OF, *_ADJECTIVES, *REFLEXIVES, *_VERBS, *(verb[:-1] for verb in _VERBS)}
 )  # every word there is
+
+_PAST = ("followed", "heard", "helped", "painted", "saw", "trusted")  # the same for one and for many
+JUDGED_WORDS = sorted({"the", "near", *REFLEXIVE_OF, *_ADJECTIVES, *REFLEXIVES, *_PAST})  # those of `judged_pair`
 
 
 def english_sentence(draw: random.Random) -> list[str]:
@@ -40,6 +53,38 @@ def english_sentence(draw: random.Random) -> list[str]:
     words.append(_agreeing(draw.choice(_VERBS), subject))
     words += [REFLEXIVE_OF[subject]] if draw.random() < 0.5 else _person(draw)[0]
     return [*words, "."]
+
+
+def judged_pair(draw: random.Random) -> tuple[list[str], list[str]]:
+    """Draw a right sentence and a wrong one of the same words: two persons have changed places.
+
+    "near the old king the tall queen painted herself": whom a person stands near may be said before the subject, after
+    it, or both, and *herself* must fit the subject. In the second sentence the subject is another person, whom it does
+    not fit. Whoever only counts words cannot tell the two apart.
+    """
+    while True:
+        before, after = draw.randrange(2), draw.randrange(3)
+        who = [draw.choice(list(REFLEXIVE_OF)) for _ in range(before + 1 + after)]
+        last = REFLEXIVE_OF[who[before]]
+        others = [place for place, person in enumerate(who) if REFLEXIVE_OF[person] != last]
+        if others:
+            break
+    adjectives = [draw.choice(_ADJECTIVES) for _ in who]
+    verb, other = draw.choice(_PAST), draw.choice(others)
+    sentences = []
+    for _ in range(2):
+        words: list[str] = []
+        for place, (adjective, person) in enumerate(zip(adjectives, who, strict=True)):
+            words += [*(["near"] if place != before else []), "the", adjective, person]
+        sentences.append([*words, verb, last])
+        who[before], who[other] = who[other], who[before]
+    return sentences[0], sentences[1]
+
+
+def judged_sentences(n_pairs: int, draw: random.Random) -> tuple[list[list[str]], list[int]]:
+    """Draw pairs of `judged_pair`, one after the other: their sentences, and 1 for a right one, 0 for a wrong one."""
+    sentences = [sentence for _ in range(n_pairs) for sentence in judged_pair(draw)]
+    return sentences, [1, 0] * n_pairs
 
 
 def english_entropy() -> float:

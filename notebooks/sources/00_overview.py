@@ -772,7 +772,7 @@ print("the largest difference between two scores is", "below 0.0001" if gap < 1e
 # | [01 Attention](01_attention.ipynb) | How does a word choose what to read? | attention with masks, your own |
 # | [02 Multi-head](02_multi_head.ipynb) | How can it look at two places at once? | a multi-head layer, and a way to see what heads do |
 # | [03 Positions](03_positional_encoding.ipynb) | How does it know the order? | sinusoids, rotary positions, ALiBi |
-# | [04 Encoder](04_encoder.ipynb) | What makes a stack of layers trainable? | an encoder that tells twenty languages apart |
+# | [04 Encoder](04_encoder.ipynb) | What makes a stack of layers trainable? | an encoder that judges sentences |
 # | [05 Decoder](05_decoder.ipynb) | How does it write? | a decoder, a GPT, sampling, a cache |
 # | [06 Training](06_training.ipynb) | How does it learn, and why does it sometimes not? | a translator, from strings to a checkpoint |
 # | [07 Variants](07_variants.ipynb) | What are BERT, GPT-2, T5, Llama and ViT? | all of them as settings of one block |
@@ -780,7 +780,7 @@ print("the largest difference between two scores is", "below 0.0001" if gap < 1e
 #
 # **Two hours**, if you want the idea and no more: this page; then in chapter 01 sections 1 and 4 (what attention is;
 # masks); in 02 section 2 (split, attend, merge); in 03 sections 1 and 2 up to 2.3 (why the order is lost; clocks);
-# in 04 section 2 (norms and residual connections); in 05 sections 1 to 3 and 8 (writing, no look ahead, teacher
+# in 04 sections 2 to 5 (the parts of a layer); in 05 sections 1 to 3 and 8 (writing, no look ahead, teacher
 # forcing, choosing the next token). Do the first exercise of each section that has one.
 #
 # **The full course**: the chapters in order, one sitting each, with their exercises. An exercise tells you which

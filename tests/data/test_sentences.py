@@ -6,7 +6,17 @@ from collections import Counter
 
 import pytest
 
-from course_lib.data.sentences import ENGLISH, REFLEXIVES, english_entropy, english_sentence, is_english
+from course_lib.data.sentences import (
+    ENGLISH,
+    JUDGED_WORDS,
+    REFLEXIVE_OF,
+    REFLEXIVES,
+    english_entropy,
+    english_sentence,
+    is_english,
+    judged_pair,
+    judged_sentences,
+)
 
 
 def test_what_is_drawn_is_english():
@@ -64,3 +74,20 @@ def test_the_entropy_is_that_of_the_sentences_drawn():
     measured = sum(map(surprise, drawn)) / len(drawn) / words
     assert measured == pytest.approx(english_entropy(), rel=0.005)
     assert Counter(map(len, drawn)).most_common(1)[0][0] in range(6, 12)
+
+
+def test_a_judged_pair_has_the_same_words_and_only_the_first_fits_its_subject():
+    draw = random.Random(0)
+    for _ in range(500):
+        right, wrong = judged_pair(draw)
+        assert Counter(right) == Counter(wrong)
+        for words, fits in ((right, True), (wrong, False)):
+            persons = [(words[i - 3] == "near", word) for i, word in enumerate(words) if word in REFLEXIVE_OF]
+            (subject,) = [word for is_near, word in persons if not is_near]
+            assert (REFLEXIVE_OF[subject] == words[-1]) == fits
+
+
+def test_judged_sentences_come_in_pairs():
+    sentences, right = judged_sentences(300, random.Random(0))
+    assert right == [1, 0] * 300
+    assert {word for words in sentences for word in words} == set(JUDGED_WORDS)
