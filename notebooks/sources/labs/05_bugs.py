@@ -172,7 +172,8 @@ def repaired3(batch, real):
 
 
 # %% id="museum-last" tags=["tol:0.05"]
-law = functools.partial(testing.assert_padding_invariant, per_token=False, vocab_size=17)
+padding = testing.assert_padding_invariant
+law = functools.partial(padding, per_token=False, vocab_size=17)
 found = complaint(law, exhibit3, tokens, module=small)
 print(found)
 prove("3: reading the last column of a batch padded on the right is caught", found)
@@ -476,6 +477,7 @@ fig, axes = plt.subplots(1, 2, figsize=(7.0, 2.4), sharey=True)
 for ax, chances, title in ((axes[0], once, "softmax once"), (axes[1], twice, "softmax twice")):
     ax.bar(range(17), chances, color=palette.output)
     ax.set(title=title, xlabel="token")
+    ax.set_xticks(range(0, 17, 4))
 axes[0].set_ylabel("probability")
 show(
     fig,
@@ -505,7 +507,7 @@ prove("but the second softmax flattens them", twice.max() < 0.5 * once.max())
 # | 8 | positions restart | cache |
 # | 9 | positions by column | padding on the left |
 #
-# Not one of them shows in a shape, and several of them make the loss *better*. A model that writes is right if it is
+# Not one of them shows in a shape, and the first makes the loss *better*. A model that writes is right if it is
 # blind to its own answers, and if writing in pieces equals reading at once. And nothing of its neighbours in the
 # batch, or of the text before, may be found in its output.
 #
