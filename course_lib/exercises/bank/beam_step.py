@@ -10,7 +10,7 @@ from course_lib.exercises.tensors import normal
 
 
 def beam_step(scores, log_probabilities, n_beams):
-    """(K,), (K, V), N -> best first: scores (N,), int64 parents (N,), int64 tokens (N,)"""
+    """(K,), (K, V), N -> best first: scores (N,), parents (N,), tokens (N,), int64"""
     V = log_probabilities.size(1)
     candidates = scores[:, None] + log_probabilities  # (K, 1) + (K, V) -> (K, V)
     best, flat = candidates.flatten().topk(n_beams)  # (K, V) -> (K * V,) -> (N,)

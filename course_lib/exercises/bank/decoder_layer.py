@@ -14,7 +14,7 @@ def norm(x):
 
 
 def attend(x, context, weights, mask):
-    """Queries from x (B, T, D), keys and values from context (B, S, D), weights (4, D, D) -> (B, T, D)"""
+    """x (B, T, D) looks at context (B, S, D), with weights (4, D, D) -> (B, T, D)"""
     W_query, W_key, W_value, W_output = weights
     query, key, value = x @ W_query, context @ W_key, context @ W_value
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask) @ W_output
@@ -26,8 +26,9 @@ def feed_forward(x, up, down):
 
 
 def decoder_layer(x, context, weights, context_mask):
-    """(B, T, D), (B, S, D), {"self": (4, D, D), "cross": (4, D, D), "up": (D, F), "down": (F, D)},
-    context_mask bool (B, 1, S) -> (B, T, D)"""
+    """(B, T, D), (B, S, D), a dict of weights, bool (B, 1, S) -> (B, T, D)
+
+    weights: "self" (4, D, D), "cross" (4, D, D), "up" (D, F), "down" (F, D)"""
     T = x.size(1)
     causal = torch.ones(T, T, dtype=torch.bool).tril()
     read = norm(x)

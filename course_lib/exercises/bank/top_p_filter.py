@@ -10,7 +10,7 @@ from course_lib.exercises.tensors import normal
 
 
 def top_p_filter(logits, p):
-    """(B, V), number in (0, 1] -> (B, V): the logits, -inf for the tokens that are cut"""
+    """(B, V), number in (0, 1] -> (B, V): the logits, -inf for tokens that are cut"""
     ordered, order = logits.sort(descending=True)
     probability = ordered.softmax(dim=-1)
     before = probability.cumsum(dim=-1) - probability  # of the more likely tokens together
