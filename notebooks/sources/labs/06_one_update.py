@@ -181,7 +181,7 @@ print("real targets:", [int((part["target"][:, 1:] != 0).sum()) for part in part
 print("the same gradient to six digits:", bool(off < 1e-5))
 
 # %% id="accumulate-proof" tags=["hide-input", "tol:0.02"]
-# Check: the library's update, and how far off the mean of means is; with dropout it is not the same
+# Check: the library's update, and how far off the mean of means is
 prove("micro-batches give the gradient of the whole batch", off < 1e-5)
 after = []
 for batches in ([whole], parts):
@@ -239,6 +239,11 @@ for what, count in text.items():
 wanted = {"sublayer outputs (A)": 30, "sums of embeddings (A)": 2}
 prove("the text's dropout: 30 sublayer outputs and 2 sums of embeddings", wanted.items() <= text.items())
 prove("and none inside", sum(text.values()) == 32 and sum(later.values()) == 62)
+dropping = Transformer(TransformerConfig(**shape, dropout=0.1))
+pieces = accumulated(dropping, [whole]), accumulated(dropping, parts)
+prove(
+    "with dropout, parts and whole give different gradients", (pieces[0] - pieces[1]).norm() > 0.01 * pieces[0].norm()
+)
 
 # %% [markdown] id="dropout-accumulate"
 # The paper's model has 6 · 2 + 6 · 3 = 30 sublayers, which is the first line.
