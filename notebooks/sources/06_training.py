@@ -914,7 +914,8 @@ def finish(model, optimizer, count, clip, rate):
 # In the package the loop is called `Run`. It does the same, and adds what makes long trainings bearable: a panel with the
 # curve and the time that is left, held-out losses, checkpoints, several processes. To see that it is no magic, we train
 # one small model twice, with your loop and with `Run`: the same first weights, the same batches, two parts for each
-# update. Matrices decay and the rest does not, which `parameter_groups` sorts out.
+# update. Matrices decay and the rest does not, which `parameter_groups` sorts out. `Run` gets the model, the data, the
+# settings, and a *task*, which holds what your `sums_of` does: here `tasks.Translation`.
 
 
 # %% id="loop-equal" tags=["tol:0.001"]
@@ -1143,8 +1144,10 @@ crosses = all(a > b + 0.1 and d > c + 0.1 for a, b, c, d in seeds)
 prove("the look crosses, with every seed", crosses)
 
 # %% [markdown] id="crossing-says"
-# Nobody told the model which German piece belongs to which English one. It only got pairs of texts, and the loss. The
-# numbers are means over many three-digit numbers, for five trainings.
+# Read the first line so: when the model is about to write the English tens (*eighty*), this share of its look lies on the
+# German tens (*achtzig*). The numbers are means over many three-digit numbers, from the least to the greatest of five
+# trainings. Nobody told the model which German piece belongs to which English one. It only got pairs of texts, and the
+# loss.
 #
 # ### 11.4 The same on real sentences
 #
