@@ -1262,9 +1262,9 @@ for ax, (letter, arm) in zip(axes.flat, panels.items(), strict=True):
 axes[1, 0].set(xlabel="step", ylabel="loss")
 show(
     fig,
-    alt="Eight small panels of loss against step. A falls to about 1.3 and stays flat. B drops at once, then wanders between 0.5 "
-    "and 1.5. C falls smoothly to nearly zero, training and held out together. D: training falls to zero, held out stops near 1 "
-    "and rises. E begins at about 2.3 and is at zero within 40 steps. F hardly falls, to about 4. G begins between 2 and 4, "
+    alt="Eight small panels of loss against step. A falls to about 1.3 and stays flat. B drops at once, then jumps and wanders "
+    "around 1. C falls smoothly to nearly zero, training and held out together. D: training falls to zero, held out stops near 1 "
+    "and rises. E begins at about 2.3 and is at zero within 40 steps. F hardly falls, to between 3 and 4. G begins between 2 and 4, "
     "falls below 0.5 within 40 steps and goes on to zero. H falls slowly and is still above 0.3 at the end.",
     caption=f"Which is which? ({faults.command})",
 )
@@ -1275,7 +1275,7 @@ show(
 # | panel | what was wrong | how one can tell |
 # |---|---|---|
 # | A | pairs mixed up | stops at a loss in the middle, and stays |
-# | B | rate too high | falls faster than all others at first, then wanders |
+# | B | rate too high | falls faster than C at first, then wanders and stays above it |
 # | C | nothing | falls smoothly, both curves together |
 # | D | only 40 pairs | the curves part: training goes to zero, held out turns up |
 # | E | targets not shifted | too good: zero within a few steps |
@@ -1386,8 +1386,8 @@ show(
 )
 
 # %% [markdown] id="sweep-says"
-# Look at panel B once more. In the first steps the highest rate is *ahead* of all others, with every seed. Whoever judges a
-# rate by its first minute chooses one that is too high.
+# Look at panels B and C once more. After ten steps the rate that is too high is *ahead* of the right one, with every seed.
+# Whoever judges a rate by its first minute chooses one that is too high.
 #
 # ## 13 Your own text
 #
