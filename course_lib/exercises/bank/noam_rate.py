@@ -7,7 +7,7 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 
 
 def noam_rate(step, d_model, warmup):
-    """int (from 1), int, int -> float: d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)"""
+    """int (from 1), int, int -> float"""
     return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
