@@ -7,7 +7,9 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 from course_lib.exercises.tensors import normal
 
 
-def adamw_step(weight, gradient, m, v, t, rate, decay=0.01, beta1=0.9, beta2=0.98, eps=1e-9):
+def adamw_step(  # the defaults are those of the course
+    weight, gradient, m, v, t, rate, decay=0.01, beta1=0.9, beta2=0.98, eps=1e-9
+):
     """tensors of one shape, int from 1, floats -> new weight, new m, new v"""
     m = beta1 * m + (1 - beta1) * gradient
     v = beta2 * v + (1 - beta2) * gradient**2
