@@ -1,4 +1,11 @@
 from . import tasks as tasks
+from .after_training import dpo_loss as dpo_loss
+from .after_training import group_advantages as group_advantages
+from .after_training import grpo_loss as grpo_loss
+from .after_training import kl_estimate as kl_estimate
+from .after_training import pass_at_k as pass_at_k
+from .after_training import sequence_log_probs as sequence_log_probs
+from .after_training import token_log_probs as token_log_probs
 from .checkpoints import Checkpoint as Checkpoint
 from .checkpoints import CheckpointError as CheckpointError
 from .checkpoints import average_checkpoints as average_checkpoints

@@ -75,6 +75,14 @@ EVERY |= {  # of chapter 05
     "beams": drawings.beam_tree,
     "guesses": drawings.guesses_and_checks,
 }
+EVERY |= {  # of the lab on what follows pre-training
+    "stages of training": drawings.after_training_path,
+    "answer counts": lambda: drawings.answer_counts(["sieben", "und", "zwanzig", "="], ["2", "7", "end"]),
+    "two scales": lambda: drawings.preference_scales((-0.5, -2.5)),
+    "group of answers": lambda: drawings.group_of_answers(
+        "2 + 5 =", ["7", "8", "9", "5"], [1, 0, 0, 0], [1.5, -0.5, -0.5, -0.5]
+    ),
+}
 EVERY |= {  # of chapter 01
     "one vector": drawings.one_vector,
     "dot products": lambda: drawings.dot_products((2, 1), [(1, 2), (-1, 2), (-2, 0)]),

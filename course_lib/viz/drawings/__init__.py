@@ -3,6 +3,12 @@
 One module for each notebook that brought them. A notebook calls them as `drawings.name(...)`.
 """
 
+from course_lib.viz.drawings.after_training import (
+    after_training_path,
+    answer_counts,
+    group_of_answers,
+    preference_scales,
+)
 from course_lib.viz.drawings.attention import (
     attention_path,
     dot_products,
@@ -127,7 +133,9 @@ from course_lib.viz.drawings.whole import whole_transformer
 __all__ = [
     "adam_of_one_weight",
     "added_places",
+    "after_training_path",
     "alibi_slopes",
+    "answer_counts",
     "answer_in_sight",
     "attention_by_hand",
     "attention_path",
@@ -158,6 +166,7 @@ __all__ = [
     "four_products",
     "gpt_stack",
     "gradients_in_float16",
+    "group_of_answers",
     "guess_and_check",
     "guesses_and_checks",
     "heads_add_up",
@@ -193,6 +202,7 @@ __all__ = [
     "padded_batch",
     "padded_batches",
     "parts_of_a_checkpoint",
+    "preference_scales",
     "recurrent_and_attention",
     "relative_buckets",
     "rotary_hands",

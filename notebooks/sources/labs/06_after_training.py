@@ -1,0 +1,845 @@
+# %% [markdown] id="title"
+# # Lab: what is done with a model after pre-training?
+#
+# [Chapter 6](../06_training.ipynb) trained language models on text. Such a model goes on with whatever it is given. The
+# models that people talk to were trained further, in two or three more stages, whose names you have met: SFT, DPO, GRPO.
+# This lab carries one small model through all of them. What does each stage need, which loss does it make smaller, and
+# what does it change? The task is small enough for one processor, and each answer can be checked by a machine: to
+# write a German number word in digits. It takes about an hour and a half.
+
+# %% id="setup" tags=["hide-input"]
+# Imports, and settings so that the numbers come out nearly the same in every run
+import copy
+import math
+
+import matplotlib.pyplot as plt
+import torch
+import torch.nn.functional as F
+
+from course_lib import exercises as ex
+from course_lib import training
+from course_lib.config import TransformerConfig
+from course_lib.data.spelled import (
+    END,
+    PAD,
+    PROMPT,
+    SYMBOLS,
+    ZERO,
+    answers,
+    draw_numbers,
+    pages,
+    questions,
+    spelled,
+)
+from course_lib.generation import generate
+from course_lib.records import claim
+from course_lib.testing import prove
+from course_lib.training import sequence_log_probs, token_log_probs
+from course_lib.transformer import LanguageModel
+from course_lib.viz import drawings, palette, show
+
+torch.set_num_threads(1)
+SERIES = palette.series
+LONGEST = 10  # tokens of an answer, at most
+
+# %% [markdown] id="path"
+# ## 1 A model that only goes on
+#
+# Here is the way that we shall go. Look at the middle column: what each stage needs becomes scarcer from top to bottom.
+# Text is everywhere. Answers written by people are expensive. To say which of two answers is better is cheaper than to
+# write one. And sometimes a machine can judge an answer.
+
+# %% id="path-drawn" tags=["hide-input"]
+# Drawing: the four stages, and what each needs
+drawings.after_training_path().show()
+
+# %% [markdown] id="pages-text"
+# Our model has two layers and 72 thousand parameters. It is pre-trained on the pages of an imaginary book of numbers. Each
+# line of the book holds a German number word, a sign `=`, and then the number in digits or in English words, each half of
+# the time. A token is a part of a word, a digit or a sign. Three pieces of such pages:
+
+# %% id="pages-shown"
+book = pages(draw_numbers(6000), 26)  # ids (6000, 26)
+for row in book[:3]:
+    print(spelled(row))
+
+# %% [markdown] id="pages-how"
+# German says the unit before the ten: *zwei und vierzig* is 42. So to write digits the model has to read in one order and
+# write in another. Each row is padded on the left, so that the first `=` always stands at the same place.
+#
+# We train it as in the chapter: at each token, predict the next one. Everything counts in the loss except padding.
+
+
+# %% id="tools" tags=["hide-input"]
+# The model, and a loop that makes a loss smaller: a rate that rises over 20 steps and then falls
+def small_model():
+    torch.manual_seed(0)
+    sizes = {"d_model": 64, "n_heads": 4, "d_ff": 128, "n_encoder_layers": 0, "n_decoder_layers": 2}
+    kinds = {"dropout": 0.0, "norm_place": "pre", "positions": "rotary"}
+    return LanguageModel(TransformerConfig(vocab_size=len(SYMBOLS), **sizes, **kinds))
+
+
+def fit(model, loss_of, rows, steps, rate):
+    draw = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
+    for step in range(steps):
+        loss = loss_of(model, rows[torch.randint(len(rows), (32,), generator=draw)])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / 20) * (1 - 0.9 * step / steps)
+        optimizer.step()
+    return model
+
+
+# %% id="pre-train"
+def next_token_loss(model, rows):
+    targets = rows[:, 1:].masked_fill(rows[:, 1:] == PAD, -100)  # -100: not counted
+    return F.cross_entropy(model(rows[:, :-1]).mT, targets, ignore_index=-100)
+
+
+base = fit(small_model(), next_token_loss, book, steps=500, rate=4e-3)
+
+# %% [markdown] id="ask-text"
+# Now we ask it. We give it number words that it never met in training, and the sign `=`, and let it *sample*: each token
+# is drawn at random with the probability that the model gives it, as in [chapter 5](../05_decoder.ipynb).
+
+
+# %% id="answer"
+def answer(model, asked, draw=None):
+    """Questions (N, 12) -> answers (N, 10), sampled; without `draw` the likeliest."""
+    settings = {"stop": END, "pad_id": PAD, "generator": draw}
+    settings["temperature"] = 0.0 if draw is None else 1.0
+    rows = generate(model, asked, max_new_tokens=LONGEST, **settings)
+    return F.pad(rows[:, PROMPT:], (0, LONGEST + PROMPT - rows.size(1)), value=PAD)
+
+
+# %% id="base-samples" tags=["not-compared:sampled-text"]
+held_out = draw_numbers(200, "test", seed=9)
+asked, wanted = questions(held_out), answers(held_out, LONGEST)
+for number, written in zip(held_out[:4], answer(base, asked[:4], torch.Generator()), strict=True):
+    print(f"{number:>7}:  {spelled(written)}")
+
+# %% [markdown] id="verifier-text"
+# The model knows a lot about numbers. But is this an answer? Half of the time it goes on in English. And it never stops:
+# after the answer it begins the next line of the book, because that is what its pages looked like.
+#
+# We need a judge that does not get tired. A **verifier** is a program that says whether an answer is right. Ours is
+# strict: the digits must be the right ones, and then there must be the end sign. This is called *exact match*.
+
+
+# %% id="verifier"
+def is_right(written, wanted):
+    """(N, 10), (N, 10) -> (N,): 1.0 where an answer is right in every token, else 0.0"""
+    return (written == wanted).all(-1).float()
+
+
+def score(model):
+    return int(is_right(answer(model, asked), wanted).sum())
+
+
+print("right of 200, pre-trained model:", score(base))
+
+# %% [markdown] id="sft"
+# ## 2 SFT: show it answers
+#
+# The first remedy is the simplest: show the model questions with answers, and train it on them as before. This is
+# **supervised fine-tuning**, SFT. There is one change. The questions come from the user; the model will never have to
+# write them. So only the tokens of the answer count in the loss.
+
+# %% id="sft-drawn" tags=["hide-input"]
+# Drawing: whose predictions count
+drawings.answer_counts(["sieben", "und", "zwanzig", "="], ["2", "7", "end"]).show()
+
+# %% [markdown] id="sft-hand"
+# **By hand.** Suppose that the model gives the three tokens of the answer the probabilities 0.5, 0.9 and 0.8.
+#
+# | token | probability | minus its logarithm |
+# |---|---|---|
+# | 2 | 0.5 | 0.69 |
+# | 7 | 0.9 | 0.11 |
+# | end | 0.8 | 0.22 |
+#
+# The loss is the mean of the last column, 0.34. As a formula, with the question $x$, the tokens $y_1 \ldots y_T$ of the
+# answer, and the model's probability $\pi$ (the letter that the papers of this field use):
+#
+# $$L_{SFT} = -\frac{1}{T} \sum_{t=1}^{T} \ln \pi(y_t \mid x, y_1 \ldots y_{t-1})$$
+#
+# In code, one line more than before:
+
+# %% id="sft-proof" tags=["hide-input"]
+# Check: the numbers said above
+chances = torch.tensor([0.5, 0.9, 0.8])
+prove("the mean of the three costs is 0.34", round(-chances.log().mean().item(), 2) == 0.34)
+
+
+# %% id="sft-code"
+def answer_loss(model, rows):
+    targets = rows[:, 1:].masked_fill(rows[:, 1:] == PAD, -100)
+    targets[:, : PROMPT - 1] = -100  # the question is read, and not counted
+    return F.cross_entropy(model(rows[:, :-1]).mT, targets, ignore_index=-100)
+
+
+labelled = draw_numbers(200, seed=100)  # two hundred questions, answered by hand
+rows = torch.cat([questions(labelled), answers(labelled)], dim=1)
+tuned = fit(copy.deepcopy(base), answer_loss, rows, steps=100, rate=2e-3)
+
+# %% [markdown] id="sft-question"
+# These were 200 questions and 100 steps, against 6000 rows and 500 steps before.
+#
+# **Predict.** The base model answered none of the 200 held-out questions. How many does the tuned model answer, if we take
+# its likeliest tokens?
+
+# %% id="sft-guess"
+ex.predict("after_sft", "")
+
+# %% id="sft-measured" tags=["atol:30"]
+print("right of 200:", score(tuned))
+
+# %% [markdown] id="elicit"
+# Two hundred examples cannot have taught the model the number words of German. It must have known most of them. We can
+# look for what was there before. We sample each of 100 questions 64 times, and judge mildly: the answer
+# counts if it *begins* with the right digits, whatever follows. How many questions have a right answer among the 64?
+
+# %% id="elicit-record" tags=["hide-input"]
+# Record: what the pre-trained model could already do
+stages = claim("after_training_stages")
+LAST = f"{stages.seeds} seeds; {stages.command}"
+
+
+def ranged(arm, measure, record=stages):
+    return "{:.2f} to {:.2f}".format(*record.range(arm, measure))
+
+
+print(f"{'':<36}{'pre-trained':>16}{'after SFT':>16}")
+for words, measure in (
+    ("exact match, one sample", "pass@1"),
+    ("right digits, one sample", "digits@1"),
+    ("right digits in one of 64 samples", "digits@64"),
+):
+    print(f"{words:<36}{ranged('base', measure):>16}{ranged('SFT', measure):>16}")
+print(LAST)
+prove("the pre-trained model never answers", stages.range("base", "pass@64")[1] == 0)
+
+# %% [markdown] id="elicit-read"
+# The last row is the point. For most questions, a right answer was already among the model's continuations. It was one
+# of many, and followed by other text. SFT made it the usual one, and taught the model to stop. What SFT mostly changed is
+# *which* of its abilities the model uses. People call this *eliciting* an ability.
+#
+# ## 3 DPO: say which answer is better
+#
+# The tuned model is still wrong about half of the time. More written answers would help, but they are expensive. Often it
+# is easier to compare: here are two answers of the model, which one do you prefer? Such a pair says something that SFT
+# cannot say, namely what *not* to write.
+#
+# ### 3.1 Two gains on a balance
+#
+# First we need the probability of a whole answer. It is the product of the probabilities of its tokens, so its logarithm
+# is a sum. For our three tokens: −0.69 − 0.11 − 0.22 = −1.02. This is the **log-probability** of the answer.
+#
+# Now keep two models. The **policy** is the one that we train. The **reference** is a frozen copy of it as it was at the
+# start. The *gain* of an answer is its log-probability under the policy minus that under the reference: by how much has
+# it become likelier? At the start all gains are 0. We want the preferred answer to gain more than the refused one.
+
+# %% id="dpo-drawn" tags=["hide-input"]
+# Drawing: the gains of a pair on a balance
+drawings.preference_scales((-0.5, -2.5)).show()
+
+# %% [markdown] id="dpo-hand"
+# **By hand**, with the numbers of the drawing.
+#
+# | answer | reference | policy | gain |
+# |---|---|---|---|
+# | preferred | −2.0 | −2.5 | −0.5 |
+# | refused | −1.5 | −4.0 | −2.5 |
+#
+# The margin is −0.5 − (−2.5) = 2. To turn a margin into a loss, we read it as a bet: the sigmoid turns it into a
+# probability that the preferred answer wins. A factor $\beta$ says how much a margin counts. With $\beta = 0.5$ the
+# sigmoid of 0.5 · 2 = 1 is 0.73, and the loss is −ln 0.73 = 0.31. At the start it was −ln 0.5 = 0.69.
+#
+# This is **direct preference optimisation**, DPO (Rafailov et al. 2023). With the preferred answer $y_w$ (won), the
+# refused one $y_l$ (lost), the policy $\pi$ and the reference $\pi_{ref}$, the gain of an answer $y$ is
+#
+# $$g(y) = \ln \pi(y \mid x) - \ln \pi_{ref}(y \mid x)$$
+#
+# and with the sigmoid $\sigma$ the loss of a pair is
+#
+# $$L_{DPO} = -\ln \sigma(\beta \, [g(y_w) - g(y_l)])$$
+
+# %% id="dpo-proof" tags=["hide-input"]
+# Check: the numbers said above
+prove("the answer has the log-probability -1.02", round(chances.log().sum().item(), 2) == -1.02)
+pair = [torch.tensor([value]) for value in (-2.5, -4.0, -2.0, -1.5)]
+prove("a margin of 2 costs 0.31", round(training.dpo_loss(*pair, beta=0.5).item(), 2) == 0.31)
+prove("the sigmoid of 1 is 0.73", round(torch.sigmoid(torch.tensor(1.0)).item(), 2) == 0.73)
+
+# %% exercise="dpo_loss"
+
+
+# %% [markdown] id="pairs-text"
+# ### 3.2 Where the pairs come from
+#
+# We let the tuned model answer 800 new questions, eight times each. Where some of the eight are right and some are wrong,
+# we have a pair: a right answer is preferred to a wrong one. (Usually people choose. Here the verifier does.)
+
+
+# %% id="logits"
+def answer_logits(model, asked, written):
+    """The logits that predict the tokens of the answers: (N, 10, V)"""
+    return model(torch.cat([asked, written], dim=1)[:, :-1])[:, PROMPT - 1 :]
+
+
+def log_prob(model, asked, written):
+    """The log-probability of each answer: (N,)"""
+    logits = answer_logits(model, asked, written)
+    return sequence_log_probs(logits, written, written != PAD)
+
+
+# %% id="pairs" tags=["hide-input", "atol:120"]
+# Pairs: eight samples for each of 800 questions, a right and a wrong one where there are both
+values = draw_numbers(800, seed=200)
+samples = answer(tuned, questions(values).repeat_interleave(8, 0), torch.Generator().manual_seed(0)).view(800, 8, -1)
+right = is_right(samples, answers(values, LONGEST)[:, None]).bool()  # (800, 8)
+both, every = right.any(1) & ~right.all(1), torch.arange(800)
+chosen, refused = (samples[every, index][both] for index in (right.int().argmax(1), right.int().argmin(1)))
+pair_asked = questions(values)[both]
+print("pairs:", len(chosen))
+
+# %% id="pair-shown" tags=["not-compared:sampled-text"]
+for number in range(2):
+    print(spelled(pair_asked[number]))
+    print("   preferred:", spelled(chosen[number]))
+    print("   refused:  ", spelled(refused[number]))
+
+# %% [markdown] id="dpo-train-text"
+# ### 3.3 Training on pairs
+#
+# The loop computes the log-probabilities of both answers under the policy, takes your loss, and makes a step. Those under
+# the reference never change, so they are computed once. Let us begin with $\beta = 0.1$, a usual value.
+
+
+# %% id="steps" tags=["hide-input"]
+# Tool: one update, with the gradient clipped to length one
+def make_step(optimizer, loss, rate):
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0)
+    optimizer.param_groups[0]["lr"] = rate
+    optimizer.step()
+
+
+# %% id="dpo-train"
+def train_dpo(beta, steps=60, rate=1e-3 / 3):
+    policy, draw = copy.deepcopy(tuned), torch.Generator().manual_seed(0)
+    optimizer = torch.optim.AdamW(policy.parameters(), weight_decay=0.0)
+    with torch.no_grad():
+        frozen = [log_prob(tuned, pair_asked, some) for some in (chosen, refused)]
+    log = []
+    for step in range(steps):
+        batch = torch.randint(len(chosen), (32,), generator=draw)
+        good = log_prob(policy, pair_asked[batch], chosen[batch])
+        bad = log_prob(policy, pair_asked[batch], refused[batch])
+        loss, margins = dpo_loss(good, bad, frozen[0][batch], frozen[1][batch], beta)
+        make_step(optimizer, loss, rate * min(1.0, (step + 1) / 10))
+        gain = good - frozen[0][batch]
+        log.append([loss.item(), gain.mean().item(), (gain - margins).mean().item()])
+    return policy, log
+
+
+# %% [markdown] id="dpo-question"
+# **Predict.** The loss will fall. What will the log-probability of the *preferred* answers do: rise, stay, or fall? And
+# exact match on the held-out questions?
+
+# %% id="dpo-guess"
+ex.predict("dpo_chosen", "")
+
+# %% id="dpo-run" tags=["atol:40"]
+preferring, log = train_dpo(beta=0.1)
+print("right of 200:", score(preferring))
+
+# %% id="dpo-figure" tags=["hide-input", "picture:40"]
+# Figure: loss and gains while DPO trains, one seed
+smooth = torch.tensor(log).unfold(0, 5, 1).mean(-1)  # over five steps
+fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.7), layout="constrained")
+axes[0].plot(smooth[:, 0])
+axes[0].axhline(math.log(2), color="#8A8A8A", linestyle="--")
+axes[0].set(title="Loss", xlabel="step", ylabel="nats")
+for column, name, colour in ((1, "preferred", palette.value), (2, "refused", palette.key)):
+    axes[1].plot(smooth[:, column], color=colour)
+    axes[1].text(len(smooth), smooth[-1, column], name, color=colour, va="center")
+axes[1].axhline(0, color="#8A8A8A", linestyle="--")
+axes[1].set(title="Gain", xlabel="step", ylabel="log-probability", xlim=(0, 78))
+show(
+    fig,
+    alt="Left, the loss of DPO falls from ln 2, a dashed line, over 60 steps. Right, two curves of gains that start at "
+    "zero: that of the refused answers falls steeply, that of the preferred answers falls, too, but less.",
+    caption="The loss falls, as it should. Both kinds of answers became less likely; the preferred ones less so.",
+)
+
+# %% [markdown] id="dpo-why"
+# The loss did what it was told. It rewards a *difference* of gains, and the balance tips as well when both fall. What
+# becomes likelier then? Other answers, which stand in no pair; nobody said anything about them. How alike are the two
+# answers of a pair?
+
+# %% id="shared" tags=["atol:0.1"]
+real = (chosen != PAD) | (refused != PAD)
+same = ((chosen == refused) & real).sum() / real.sum()
+print(f"tokens that stand at the same place in both answers: {same:.2f}")
+
+# %% [markdown] id="dpo-read"
+# More than half of the tokens are shared. It has been proposed that this is a cause: what makes the refused answer less likely also acts
+# on the similar preferred one (Pal et al. 2024; Razin et al. 2024). Two remedies are in use. A larger $\beta$ lets the
+# sigmoid saturate at a smaller margin, so that the policy stays closer to its reference. Or one adds the loss of SFT on
+# the preferred answers, as for Llama 3 (Dubey et al. 2024). Here are all three:
+
+# %% id="dpo-record" tags=["hide-input", "picture:30"]
+# Figure: DPO in three ways, a dot for each seed
+preferences = claim("preferred_and_refused")
+arms = list(preferences.arms)
+fig, axes = plt.subplots(1, 3, figsize=(7.4, 2.3), sharey=True, layout="constrained")
+panels = ((("chosen",), "gain, preferred"), (("refused",), "gain, refused"), (("pass@1",), "exact match"))
+for ax, ((measure,), title) in zip(axes, panels, strict=True):
+    for height, arm in enumerate(reversed(arms)):
+        found = preferences.values(arm, measure)
+        ax.scatter(found, [height] * len(found), color=SERIES[0], alpha=0.75)
+    start = stages.values("SFT", "pass@1") if measure == "pass@1" else [0.0]
+    ax.axvspan(min(start), max(start) + 1e-3, color="#CCCCCC", zorder=0)
+    ax.set(title=title, ylim=(-0.6, 2.6))
+axes[0].set_yticks(range(3), arms[::-1])
+said = "; ".join(
+    f"{arm}: " + ", ".join(f"{title} {ranged(arm, m, preferences)}" for (m,), title in panels) for arm in arms
+)
+show(
+    fig,
+    alt=f"Three panels with a dot for each seed and three ways of DPO. {said}.",
+    caption=f"Grey: before DPO. Exact match of one sample, on held-out questions. ({preferences.seeds} seeds; "
+    f"{preferences.command})",
+)
+for arm in arms:
+    print(f"{arm:<20} preferred {ranged(arm, 'chosen', preferences)}, refused {ranged(arm, 'refused', preferences)}, "
+          f"exact match {ranged(arm, 'pass@1', preferences)}")  # fmt: skip
+print(f"{'before DPO':<20} exact match {ranged('SFT', 'pass@1')}")
+
+# %% [markdown] id="dpo-verdict"
+# With $\beta = 0.1$ the preferred answers lost probability, with every seed, and exact match fell below where it began:
+# the loss was content, and the model worse. With $\beta = 1$ the preferred answers about kept their probability. With the
+# loss of SFT beside it they gained, and exact match rose, with every seed. This was one learning rate and a model whose
+# right and wrong answers are much alike. What carries over is the habit: plot both gains, and measure what you care about
+# on questions that stand in no pair.
+#
+# What DPO buys: no reward, no sampling while training, one loss that looks like a classifier's. What it costs: two models
+# in memory, and pairs that grow stale, because they were written by the model as it was at the start. It is used where
+# people can compare but no program can judge, such as tone, style and helpfulness.
+#
+# ## 4 GRPO: let it try, and pay for what is right
+#
+# Where a program *can* judge, pairs are a detour. We can let the model answer, pay a **reward** for each answer, and make
+# paid answers likelier. This is *reinforcement learning*. The verifier is the payer: 1 for a right answer, 0 for a wrong
+# one.
+#
+# ### 4.1 Better than what?
+#
+# A reward of 1 says little by itself. If the question was *drei*, a right answer is no achievement. So an answer must be
+# compared with what could be expected. The idea of **GRPO**, *group relative policy optimisation* (Shao et al. 2024): draw
+# several answers to the same question, and compare each with its group.
+
+# %% id="group-drawn" tags=["hide-input"]
+# Drawing: a group of four answers with rewards and advantages
+drawings.group_of_answers(
+    "sieben und zwanzig =", ["27 end", "72 end", "207 end", "27 27 end"], [1, 0, 0, 0], [1.5, -0.5, -0.5, -0.5]
+).show()
+
+# %% [markdown] id="group-hand"
+# **By hand.** The rewards are 1, 0, 0, 0; their mean is 0.25 and their standard deviation 0.5. So the first answer has the
+# advantage (1 − 0.25) / 0.5 = 1.5, and each of the others (0 − 0.25) / 0.5 = −0.5. For answer $i$ of a group of $G$ answers
+# with the rewards $r_1 \ldots r_G$:
+#
+# $$A_i = \frac{r_i - \text{mean}(r_1 \ldots r_G)}{\text{std}(r_1 \ldots r_G)}$$
+#
+# If all answers of a group are right, or all are wrong, every advantage is 0, and the question teaches nothing. Rare
+# successes count most: one right answer of eight gets a large advantage.
+
+# %% exercise="group_advantages"
+
+
+# %% [markdown] id="ratio-text"
+# ### 4.2 A step that knows when to stop
+#
+# Now each token of an answer is made likelier in proportion to the answer's advantage. But samples are costly, so we make
+# more than one update with them; and after the first update they are samples of a model that no longer exists. So we
+# watch the **ratio**: the probability of the token now, over its probability when it was written. At first it is 1.
+#
+# The rule was made by Schulman et al. (2017) for PPO, the ancestor of GRPO. A token earns ratio times advantage, but the
+# ratio is *clipped*: it counts only between $1 - \epsilon$ and $1 + \epsilon$, with $\epsilon = 0.2$; and of the two, clipped
+# and not clipped, the smaller one is taken. **By hand**: with the advantage 1 and the ratio 1.5, the smaller of 1.5 and 1.2
+# is 1.2. With the advantage −1 and the ratio 1.5, the smaller of −1.5 and −1.2 is −1.5.
+
+# %% id="ratio-drawn" tags=["hide-input", "picture:30"]
+# Figure: what a token earns, by its ratio
+ratios = torch.linspace(0.4, 1.8, 200)
+fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.6), layout="constrained")
+for ax, sign in zip(axes, (1, -1), strict=True):
+    ax.axvspan(0.8, 1.2, color="#EDEDED", zorder=0)
+    ax.plot(ratios, sign * ratios, color="#8A8A8A", linestyle="--", linewidth=1.2)
+    ax.plot(ratios, torch.minimum(sign * ratios, sign * ratios.clamp(0.8, 1.2)), linewidth=2.2)
+    ax.scatter([1.5], [1.2 if sign > 0 else -1.5], color=SERIES[1], zorder=3)
+    ax.set(title=f"advantage {sign:+d}", xlabel="ratio", ylabel="earned")
+show(
+    fig,
+    alt="Two curves of what a token earns by its ratio. With advantage plus one it rises with the ratio up to 1.2 and is "
+    "flat beyond. With advantage minus one it is flat below 0.8 and falls beyond. Dashed lines show it without clipping. "
+    "Dots mark the two numbers by hand, at ratio 1.5.",
+    caption="Where the curve is flat there is no gradient: a token that was made 20 % likelier is not pushed further. A "
+    "step into the wrong direction is never forgiven. Dots: the numbers by hand.",
+)
+
+# %% [markdown] id="kl-text"
+# Last, the policy shall not forget what it was. A penalty grows with its distance from the reference, the tuned model. The
+# distance is the **KL divergence**, which is 0 for equal models and larger the more they differ. For a sampled token whose
+# log-probability is $\ell$ under the policy and $\ell_{ref}$ under the reference, it is estimated by
+#
+# $$k = e^{\ell_{ref} - \ell} - (\ell_{ref} - \ell) - 1$$
+#
+# which is never negative. With $\ell = -0.5$ and $\ell_{ref} = -1$ it is $e^{-0.5} + 0.5 - 1 = 0.11$. The whole loss, with
+# the ratio $\rho_t$ of token $t$ and a weight $\beta$ of the penalty, is averaged over the tokens of each answer, and then
+# over the answers:
+#
+# $$L_{GRPO} = -\text{mean}_t [\min(\rho_t A, \; \text{clip}(\rho_t, 1 - \epsilon, 1 + \epsilon) \, A) - \beta k_t]$$
+
+
+# %% id="grpo-code"
+def grpo_loss(now, old, reference, advantages, real, clip=0.2, beta=0.04):
+    """Log-probabilities of tokens (N, T) three times, (N,), bool (N, T) -> loss"""
+    ratio, A = (now - old).exp(), advantages[:, None]  # (N, T), (N, 1)
+    earned = torch.minimum(ratio * A, ratio.clamp(1 - clip, 1 + clip) * A)
+    distance = (reference - now).exp() - (reference - now) - 1
+    each = (earned - beta * distance).masked_fill(~real, 0.0)
+    return -(each.sum(1) / real.sum(1)).mean()
+
+
+# %% id="grpo-proof" tags=["hide-input"]
+# Check: equal to the course's function, and the numbers said above
+drawn = torch.Generator().manual_seed(0)
+now, old, reference = (torch.randn(4, 5, generator=drawn) for _ in range(3))
+better, mask = torch.randn(4, generator=drawn), torch.arange(5) < torch.tensor([[5], [3], [1], [4]])
+theirs = training.grpo_loss(now, old, reference, better, mask)
+prove("the loss equals that of course_lib", torch.allclose(grpo_loss(now, old, reference, better, mask), theirs))
+prove("0.11 by hand", round(training.kl_estimate(torch.tensor(-0.5), torch.tensor(-1.0)).item(), 2) == 0.11)
+found = training.group_advantages(torch.tensor([[1.0, 0.0, 0.0, 0.0]]))
+prove("advantages 1.5 and -0.5", torch.allclose(found, torch.tensor([[1.5, -0.5, -0.5, -0.5]]), atol=1e-3))
+
+# %% [markdown] id="grpo-train-text"
+# ### 4.3 Training by trying
+#
+# One step of GRPO: draw 16 new questions, sample 8 answers to each, pay them, compute advantages, and make two updates.
+# No written answer is used anywhere; only the verifier knows what is right.
+
+
+# %% id="grpo-step"
+def grpo_step(policy, optimizer, numbers, reward, draw, rate):
+    asked = questions(numbers).repeat_interleave(8, 0)  # (128, 12)
+    wanted = answers(numbers, LONGEST).repeat_interleave(8, 0)
+    written = answer(policy, asked, draw)  # (128, 10)
+    paid, real = reward(written, wanted), written != PAD
+    advantages = group_advantages(paid.view(16, 8)).flatten()
+    with torch.no_grad():
+        logits = answer_logits(policy, asked, written)
+        old = token_log_probs(logits, written)
+        frozen = token_log_probs(answer_logits(tuned, asked, written), written)
+    for _ in range(2):
+        now = token_log_probs(answer_logits(policy, asked, written), written)
+        make_step(optimizer, grpo_loss(now, old, frozen, advantages, real), rate)
+    return watched(paid, is_right(written, wanted), old, frozen, logits, real)
+
+
+# %% id="grpo-loop" tags=["hide-input"]
+# The loop over 70 steps, and what is watched in each
+WATCHED = ("reward", "exact match", "KL", "length", "entropy")
+
+
+def watched(paid, right, old, frozen, logits, real):
+    """Mean reward, exact match, KL, length and entropy of the samples of one step."""
+    entropy = torch.special.entr(logits.softmax(-1)).sum(-1)[real].mean()
+    distance = training.kl_estimate(old, frozen)[real].mean()
+    found = (paid.mean(), right.mean(), distance, real.sum(1).float().mean(), entropy)
+    return [value.item() for value in found]
+
+
+def train_grpo(reward, steps=70, rate=1e-3):
+    policy, draw = copy.deepcopy(tuned), torch.Generator().manual_seed(0)
+    optimizer = torch.optim.AdamW(policy.parameters(), weight_decay=0.0)
+    numbers = draw_numbers(16 * steps, seed=300)
+    log = []
+    for step in range(steps):
+        some = numbers[16 * step : 16 * step + 16]
+        log.append(grpo_step(policy, optimizer, some, reward, draw, rate * min(1.0, (step + 1) / 10)))
+    return policy, torch.tensor(log)
+
+
+# %% id="grpo-run" tags=["atol:30"]
+reinforced, course = train_grpo(is_right)
+print("right of 200:", score(reinforced))
+
+# %% id="grpo-figure" tags=["hide-input", "picture:40"]
+# Figure: reward, KL, length and entropy over the steps, one seed live and the others from the record
+runs = claim("course_of_grpo")
+
+
+def over_steps(record, arm, name):
+    """For each seed the means over stretches of ten steps."""
+    starts = [int(m.rsplit(" ", 1)[1]) for m in record.measures if m.startswith(f"{name} from ")]
+    return [s + 5 for s in starts], zip(*(record.values(arm, f"{name} from {s}") for s in starts), strict=True)
+
+
+fig, axes = plt.subplots(2, 2, figsize=(7.2, 4.4), sharex=True, layout="constrained")
+for ax, name in zip(axes.flat, ("reward", "KL", "length", "entropy"), strict=True):
+    at, lines = over_steps(runs, "GRPO", name)
+    for line in lines:
+        ax.plot(at, line, color="#9A9A9A", linewidth=1)
+    ax.plot(at, course[:, WATCHED.index(name)].view(-1, 10).mean(1), color=SERIES[0], marker="o", markersize=3)
+    ax.set(title=name)
+for ax in axes[1]:
+    ax.set_xlabel("step")
+first, last = "reward from 0", "reward at the end"
+show(
+    fig,
+    alt=f"Four panels over 70 steps. The reward rises, over the seeds from {ranged('GRPO', first, runs)} in the first ten "
+    f"steps to {ranged('GRPO', last, runs)} in the last ten; the KL divergence rises from zero; the length stays near "
+    "seven tokens; the entropy falls.",
+    caption=f"Blue: the run above. Grey: recorded runs, means over ten steps. ({runs.seeds} seeds; {runs.command})",
+)
+
+# %% [markdown] id="grpo-read"
+# Four curves that one always watches. The *reward* rises: the samples get better. The *KL* rises: the policy leaves its
+# reference. The *length* is what it should be, about six digits and an end sign. And the *entropy*, which says how
+# undecided the model is at a token, falls: the samples of a group become more alike.
+#
+# Is it really the reward that taught the model? Here are two controls. In one, the rewards are shuffled before they are
+# used, so that they say nothing about the answers. In the other there is no reward at all: 60 more steps of SFT
+# on the same 200 written answers.
+
+# %% id="controls-record" tags=["hide-input", "picture:25"]
+# Figure: exact match of one sample after each kind of training, a dot for each seed
+fig, ax = plt.subplots(figsize=(7.0, 2.4), layout="constrained")
+shown = ["SFT", "SFT, more steps", "DPO", "GRPO, rewards shuffled", "GRPO"]
+for height, arm in enumerate(reversed(shown)):
+    found = stages.values(arm, "pass@1")
+    ax.scatter(found, [height] * len(found), color=SERIES[0], alpha=0.75)
+ax.set_yticks(range(len(shown)), ["DPO, beta 1" if arm == "DPO" else arm for arm in shown[::-1]])
+ax.set(xlabel="exact match of one sample, held-out questions", xlim=(0, 1))
+show(
+    fig,
+    alt="A row of dots for each kind of training, exact match of one sample: "
+    + "; ".join(f"{arm} {ranged(arm, 'pass@1')}" for arm in shown)
+    + ".",
+    caption=f"A dot for each seed. ({LAST}, {stages.cpu_seconds:.0f} s of CPU)",
+)
+for arm in shown:
+    print(f"{arm:<24} exact match {ranged(arm, 'pass@1')}   likeliest answer {ranged(arm, 'likeliest answer')}")
+
+# %% [markdown] id="controls-read"
+# With shuffled rewards the model became much worse, with every seed. So it is the reward that teaches, and pushing at
+# random does harm. The other control is a warning: SFT on the same 200 answers, repeated, also made single samples right
+# more often. It made the model more decided. GRPO was above it with every seed, though not by much everywhere. A gain
+# over the *start* alone would not have shown that trying and paying did anything that more of the same could not.
+#
+# ## 5 Is it new, or only likelier?
+#
+# GRPO learns from its own samples. An answer that is never sampled is never paid. So one may ask whether it can teach a
+# model anything that the model could not do before, if one let it try often enough. To measure this, we need a number:
+# how likely is it that at least one of $k$ samples is right? It is called **pass@k**.
+#
+# **By hand.** We drew 5 answers to a question, and 2 of them are right. Somebody takes 2 of the 5. There are 10 ways to
+# take 2 of 5, and 3 ways to take 2 of the 3 wrong ones. So at least one is right in 7 of 10 cases: pass@2 is 0.7. With $n$
+# answers of which $c$ are right (Chen et al. 2021):
+#
+# $$\text{pass@}k = 1 - \binom{n - c}{k} \Big/ \binom{n}{k}$$
+#
+# One is tempted to write $1 - (1 - c/n)^k$, here $1 - 0.6^2 = 0.64$. That is too low, because it may take the same answer
+# twice.
+
+# %% exercise="pass_at_k"
+
+# %% id="pass-proof" tags=["hide-input"]
+# Check: the numbers said above
+prove("pass@2 is 0.7", math.isclose(training.pass_at_k(5, 2, 2), 0.7))
+
+# %% [markdown] id="pass-question"
+# We draw 64 answers to each of 100 held-out questions, before GRPO and after it.
+#
+# **Predict.** After GRPO pass@1 is higher. What about pass@64: is it higher, too, the same, or lower?
+
+# %% id="pass-guess"
+ex.predict("pass_at_64", "")
+
+# %% id="pass-measured" tags=["atol:12"]
+many, goal = (rows[:100].repeat_interleave(64, 0) for rows in (asked, wanted))
+counts = {}
+for name, model in (("SFT", tuned), ("GRPO", reinforced)):
+    written = answer(model, many, torch.Generator().manual_seed(0))
+    counts[name] = is_right(written, goal).view(100, 64).sum(1).int().tolist()
+    scores = [sum(pass_at_k(64, c, k) for c in counts[name]) for k in (1, 64)]
+    print(f"{name}: of 100 questions, pass@1 {scores[0]:.0f}, pass@64 {scores[1]:.0f}")
+
+# %% id="pass-figure" tags=["hide-input", "picture:40"]
+# Figure: pass@k before and after GRPO
+ks = [1, 2, 4, 8, 16, 32, 64]
+fig, ax = plt.subplots(figsize=(6.4, 3.0), layout="constrained")
+for name, colour in (("SFT", SERIES[0]), ("GRPO", SERIES[1])):
+    curve = [sum(pass_at_k(64, c, k) for c in counts[name]) / 100 for k in ks]
+    ax.plot(ks, curve, color=colour, marker="o", markersize=4, label=name)
+    for k in (1, 4, 16, 64):
+        found = stages.values(name, f"pass@{k}")
+        ax.scatter([k] * len(found), found, color=colour, alpha=0.35, s=18)
+ax.set_xscale("log", base=2)
+ax.set_xticks(ks, [str(k) for k in ks])
+ax.set(xlabel="k, samples for each question", ylabel="pass@k", ylim=(0, 1))
+ax.legend()
+show(
+    fig,
+    alt="Two rising curves of pass@k against k from 1 to 64. "
+    + "; ".join(
+        f"{name}: pass@1 {ranged(name, 'pass@1')}, pass@64 {ranged(name, 'pass@64')}" for name in ("SFT", "GRPO")
+    )
+    + ". The curve after GRPO begins higher and ends no higher.",
+    caption=f"Lines: the two models above. Pale dots: recorded runs ({LAST}). At k = 1 the model after GRPO is ahead, at "
+    "k = 64 it is not.",
+)
+
+# %% [markdown] id="pass-changed-text"
+# Which questions were gained? We look at those without a right answer among the 64 samples before GRPO. But chance plays
+# a part: the same model, sampled 64 times more, might find some of them, too. So we sample it once more, as a control.
+
+# %% id="pass-changed" tags=["atol:12"]
+written = answer(tuned, many, torch.Generator().manual_seed(1))
+again = is_right(written, goal).view(100, 64).sum(1) > 0
+before, after = (torch.tensor(counts[name]) > 0 for name in ("SFT", "GRPO"))
+print("without a right answer before:", int((~before).sum()))
+print("  of these, found by 64 more samples before:", int((~before & again).sum()))
+print("  of these, found by 64 samples after GRPO:", int((~before & after).sum()))
+print("found before, and not after:", int((before & ~after).sum()))
+print("found before, and not by 64 more samples:", int((before & ~again).sum()))
+
+# %% [markdown] id="pass-read"
+# With every seed pass@1 rose, and pass@64 did not rise: it fell a little. So in this run GRPO did not widen what the model
+# can find. It moved probability to answers that were already among the samples, and it gave up some of the rarer ones. The
+# control shows how to read the few questions that GRPO seems to have gained: another 64 samples of the model before it
+# find some, too.
+#
+# This agrees with what Yue et al. (2025) measured on large models: there, too, reinforcement learning raised pass@1, and
+# the model before it caught up or won when both had many samples. Others report that longer training on more kinds of
+# tasks does find new answers (Liu, M. et al. 2025). Our run is short, and speaks for itself only.
+#
+# ## 6 A reward that is gamed
+#
+# A verifier as strict as ours has a fault: a nearly right answer earns as much as nonsense. It is tempting to be kinder.
+# Let us pay for the share of the wanted digits that are *found* in the answer. For 27 there are two of them: “72” earns
+# 1, and “21” earns 0.5.
+
+
+# %% id="kind-reward"
+def digits_found(written, wanted):
+    """The share of the wanted digits that occur anywhere in the answer: (N,)"""
+    every = torch.arange(ZERO, ZERO + 10)
+    in_answer = (written[..., None] == every).any(-2)  # (N, 10 digits)
+    in_wanted = (wanted[..., None] == every).any(-2)
+    return (in_answer & in_wanted).sum(-1) / in_wanted.sum(-1)
+
+
+# %% [markdown] id="kind-question"
+# A right answer still earns 1, the most there is.
+#
+# **Predict.** We train with this reward for 70 steps, as before. What will the reward do, and what the exact match?
+
+# %% id="kind-guess"
+ex.predict("gamed_reward", "")
+
+# %% id="kind-run" tags=["atol:30"]
+gaming, kind_course = train_grpo(digits_found)
+print("right of 200:", score(gaming))
+
+# %% id="kind-figure" tags=["hide-input", "picture:40"]
+# Figure: reward and exact match side by side, with the strict and with the kind reward
+fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.9), sharey=True, layout="constrained")
+for ax, arm, title in (
+    (axes[0], "GRPO", "reward: exact match"),
+    (axes[1], "GRPO, digits found", "reward: digits found"),
+):
+    for name, colour in (("reward", SERIES[1]), ("exact match", SERIES[0])):
+        at, lines = over_steps(runs, arm, name)
+        for line in lines:
+            ax.plot(at, line, color=colour, alpha=0.6, linewidth=1.6)
+    ax.set(title=title, xlabel="step", ylim=(0, 1))
+axes[1].text(68, 0.86, "reward", color=SERIES[1], ha="right")
+axes[1].text(68, 0.3, "exact match", color=SERIES[0], ha="right")
+low, high = (
+    ranged("GRPO, digits found", "reward at the end", runs),
+    ranged("GRPO, digits found", "exact match from 60", runs),
+)
+show(
+    fig,
+    alt="Left, with exact match as the reward, both are one rising curve. Right, with digits found as the reward, the "
+    f"reward ends at {low} while the exact match falls to {high}.",
+    caption=f"A line for each of {runs.seeds} seeds. On the right the curve that is paid rises, and the one that was meant "
+    "falls.",
+)
+
+# %% id="kind-samples" tags=["not-compared:sampled-text"]
+for number, written in zip(held_out[:4], answer(gaming, asked[:4]), strict=True):
+    print(f"{number:>7}:  {spelled(written)}")
+
+# %% [markdown] id="kind-read"
+# The reward is nearly 1, and exact match has fallen far below where it began, with every seed. The answers show how. An
+# answer with more digits has more chances to hold those that are wanted, their order costs nothing, and neither do those
+# that are too many. So doubt about a digit is settled by writing both.
+#
+# This is called *reward hacking*. The model is not malicious: it did exactly what was paid. Every reward that stands in for
+# something else can be gamed, a learned one, too: Gao et al. (2023) trained against a learned reward and saw the true
+# quality first rise and then fall. How is it caught?
+#
+# - **Measure what you mean, beside what you pay.** Exact match on held-out questions was never paid in this run, and it
+#   showed the fault within twenty steps.
+# - **Watch KL and length.** The gamed run left the reference further behind.
+# - **Read samples.** Four answers were enough here.
+#
+# ## 7 What each stage changed
+#
+# All stages once more, in the order of this lab, on questions that were never trained on:
+
+# %% id="all-record" tags=["hide-input"]
+# Record: all stages, ranges over the seeds, and what one run costs
+print(f"{'':<24}{'pass@1':>14}{'pass@64':>14}{'entropy':>14}{'KL':>14}{'length':>14}{'seconds':>9}")
+for arm in stages.arms:
+    cells = "".join(f"{ranged(arm, m):>14}" for m in ("pass@1", "pass@64", "entropy", "KL", "length"))
+    rate = stages.best_rate(arm)
+    cost = [run["cpu_seconds"] for run in stages.runs if run["arm"] == arm and run["rate"] == rate]
+    print(f"{arm:<24}{cells}{sorted(cost)[len(cost) // 2]:>9.1f}")
+print(f"{LAST}. KL: to the model after SFT. Seconds: median, with measuring; those of SFT with pre-training.")
+
+# %% [markdown] id="end"
+# - **SFT** needs written answers. It turned a model that goes on into one that answers, and mostly by choosing among
+#   what it knew.
+# - **DPO** needs pairs. It pulls two answers apart, and does not ask where both of them go. Watch the preferred
+#   log-probability.
+# - **GRPO** needs a judge. It makes likelier what earns more than its group, and does so with *any* judge, a bad one, too.
+#
+# The names in reports of large models are these same stages, with more in each. DeepSeek-R1 (Guo et al. 2025) is GRPO with
+# rewards for right answers and for the form. Tülu 3 (Lambert et al. 2024) is SFT, then DPO, then reinforcement learning with
+# verifiers. In between, many try other forms of each loss.
+#
+# **An open question for you.** Train with GRPO from the model after DPO, or with groups of 32 instead of 8. Does pass@64
+# move? Start from the cells of section 4, and use more than one seed.
+#
+# ### Sources
+#
+# - Ouyang et al. 2022, “Training language models to follow instructions with human feedback”, arXiv:2203.02155: SFT, then
+#   a learned reward with PPO.
+# - Rafailov et al. 2023, “Direct Preference Optimization”, arXiv:2305.18290. Pal et al. 2024, “Smaug”, arXiv:2402.13228.
+#   Razin et al. 2024, “Unintentional Unalignment: Likelihood Displacement in Direct Preference Optimization”,
+#   arXiv:2410.08847. Dubey et al. 2024, “The Llama 3 Herd of Models”, section 4.1.4.
+# - Schulman et al. 2017, “Proximal Policy Optimization Algorithms”, arXiv:1707.06347. Shao et al. 2024, “DeepSeekMath”,
+#   arXiv:2402.03300. Schulman 2020, “Approximating KL Divergence”, a blog post.
+# - Chen et al. 2021, “Evaluating Large Language Models Trained on Code”, arXiv:2107.03374: pass@k.
+# - Yue et al. 2025, “Does Reinforcement Learning Really Incentivize Reasoning Capacity in LLMs Beyond the Base Model?”,
+#   arXiv:2504.13837. Liu, M. et al. 2025, “ProRL”, arXiv:2505.24864.
+# - Gao et al. 2023, “Scaling Laws for Reward Model Overoptimization”, arXiv:2210.10760.
+# - Guo et al. 2025, “DeepSeek-R1”, arXiv:2501.12948. Lambert et al. 2024, “Tülu 3”, arXiv:2411.15124.
