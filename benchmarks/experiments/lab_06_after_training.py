@@ -261,6 +261,7 @@ def stages_hold(record: Claim) -> bool:
         return all(one > two + gap for one, two in both)
 
     gamed = "GRPO, digits found"
+    rises = zip(*(record.values(arm, f"pass@{k}") for k in (1, 64) for arm in ("SFT", "GRPO")), strict=True)
     return (
         record.range("base", "pass@64")[1] == 0
         and record.range("base", "digits@64")[0] > 0.5
@@ -268,6 +269,7 @@ def stages_hold(record: Claim) -> bool:
         and above("GRPO", "SFT, more steps", "pass@1")
         and above("SFT, more steps", "SFT", "pass@1")
         and above("SFT", "GRPO", "pass@64")
+        and all(new - old > before - after for old, new, before, after in rises)
         and above("SFT", "GRPO", "entropy")
         and above("SFT", "GRPO, rewards shuffled", "pass@1", 0.05)
         and above("SFT", gamed, "pass@1", 0.05)

@@ -46,7 +46,8 @@ def draw_numbers(
     check_integer("n", n, 0)
     check_integer("smallest", smallest, 0, largest)
     check_integer("largest", largest, smallest, LARGEST)
-    draw, found = random.Random(f"spelled {seed} {split}"), []
+    draw = random.Random(f"spelled {seed} {split}")
+    found: list[int] = []
     while len(found) < n:
         value = draw.randint(smallest, largest)
         if _split(value) == split:

@@ -96,7 +96,7 @@ def preference_scales(gains: tuple[float, float]) -> Drawing:
     """
     margin = gains[0] - gains[1]
     picture = Drawing(
-        266,
+        238,
         alt="Two balances. On the first, preferred and refused answer have both gained 0, and the beam is level. On "
         f"the second, the preferred one has gained {gains[0]:+.1f} and the refused one {gains[1]:+.1f}; the side of "
         f"the preferred one is lower, by a margin of {margin:.1f}.",

@@ -116,7 +116,8 @@ def answer(model, asked, draw=None):
 # %% id="base-samples" tags=["not-compared:sampled-text"]
 held_out = draw_numbers(200, "test", seed=9)
 asked, wanted = questions(held_out), answers(held_out, LONGEST)
-for number, written in zip(held_out[:4], answer(base, asked[:4], torch.Generator()), strict=True):
+sampled = answer(base, asked[:4], torch.Generator())
+for number, written in zip(held_out[:4], sampled, strict=True):
     print(f"{number:>7}:  {spelled(written)}")
 
 # %% [markdown] id="verifier-text"
@@ -129,7 +130,7 @@ for number, written in zip(held_out[:4], answer(base, asked[:4], torch.Generator
 
 # %% id="verifier"
 def is_right(written, wanted):
-    """(N, 10), (N, 10) -> (N,): 1.0 where an answer is right in every token, else 0.0"""
+    """(N, 10), (N, 10) -> (N,): 1.0 where every token is right, else 0.0"""
     return (written == wanted).all(-1).float()
 
 
@@ -401,30 +402,36 @@ for ax, ((measure,), title) in zip(axes, panels, strict=True):
     for height, arm in enumerate(reversed(arms)):
         found = preferences.values(arm, measure)
         ax.scatter(found, [height] * len(found), color=SERIES[0], alpha=0.75)
-    start = stages.values("SFT", "pass@1") if measure == "pass@1" else [0.0]
-    ax.axvspan(min(start), max(start) + 1e-3, color="#CCCCCC", zorder=0)
-    ax.set(title=title, ylim=(-0.6, 2.6))
-axes[0].set_yticks(range(3), arms[::-1])
+    start = stages.values("SFT", "pass@1") if measure == "pass@1" else [0.0] * preferences.seeds
+    ax.scatter(start, [3] * len(start), color="#8A8A8A", alpha=0.75)
+    for line in zip(*(preferences.values(arm, measure) for arm in reversed(arms)), start, strict=True):
+        ax.plot(line, range(4), color="#BBBBBB", linewidth=1, zorder=0)  # one seed
+    ax.set(title=title, ylim=(-0.6, 3.6))
+axes[0].set_yticks(range(4), [*arms[::-1], "before DPO"])
 said = "; ".join(
     f"{arm}: " + ", ".join(f"{title} {ranged(arm, m, preferences)}" for (m,), title in panels) for arm in arms
 )
 show(
     fig,
-    alt=f"Three panels with a dot for each seed and three ways of DPO. {said}.",
-    caption=f"Grey: before DPO. Exact match of one sample, on held-out questions. ({preferences.seeds} seeds; "
-    f"{preferences.command})",
+    alt=f"Three panels with a dot for each seed, before DPO and after it in three ways. {said}.",
+    caption="A line joins the dots of the same seed. Exact match of one sample, on held-out questions. "
+    f"({preferences.seeds} seeds; {preferences.command})",
 )
 for arm in arms:
     print(f"{arm:<20} preferred {ranged(arm, 'chosen', preferences)}, refused {ranged(arm, 'refused', preferences)}, "
           f"exact match {ranged(arm, 'pass@1', preferences)}")  # fmt: skip
 print(f"{'before DPO':<20} exact match {ranged('SFT', 'pass@1')}")
+exact = [stages.values("SFT", "pass@1"), *(preferences.values(arm, "pass@1") for arm in arms)]
+by_seed = list(zip(*exact, strict=True))  # before, beta 0.1, beta 1, with SFT
+prove("beta 0.1 falls below the start, with every seed", all(small < start for start, small, _, _ in by_seed))
+prove("beta 1 rises, and with SFT most", all(start < large < both for start, _, large, both in by_seed))
 
 # %% [markdown] id="dpo-verdict"
-# With $\beta = 0.1$ the preferred answers lost probability, with every seed, and exact match fell below where it began:
-# the loss was content, and the model worse. With $\beta = 1$ the preferred answers about kept their probability. With the
-# loss of SFT beside it they gained, and exact match rose, with every seed. This was one learning rate and a model whose
-# right and wrong answers are much alike. What carries over is the habit: plot both gains, and measure what you care about
-# on questions that stand in no pair.
+# With $\beta = 0.1$ the preferred answers lost probability on average, with every seed, and exact match fell below where it
+# began: the loss was content, and the model worse. With $\beta = 1$ the preferred answers kept their probability, and exact
+# match rose a little. With the loss of SFT beside it they gained, and exact match rose most. All of this held with every
+# seed, but at one learning rate, and for a model whose right and wrong answers are much alike. What carries over is the
+# habit: plot both gains, and measure what you care about on questions that stand in no pair.
 #
 # What DPO buys: no reward, no sampling while training, one loss that looks like a classifier's. What it costs: two models
 # in memory, and pairs that grow stale, because they were written by the model as it was at the start. It is used where
@@ -449,8 +456,8 @@ drawings.group_of_answers(
 ).show()
 
 # %% [markdown] id="group-hand"
-# **By hand.** The rewards are 1, 0, 0, 0; their mean is 0.25 and their standard deviation 0.5. So the first answer has the
-# advantage (1 − 0.25) / 0.5 = 1.5, and each of the others (0 − 0.25) / 0.5 = −0.5. For answer $i$ of a group of $G$ answers
+# **By hand.** The rewards are 1, 0, 0, 0; their mean is 0.25 and their standard deviation, with
+# 4 − 1 = 3 in its denominator, 0.5. So the first answer has the advantage (1 − 0.25) / 0.5 = 1.5, and each of the others (0 − 0.25) / 0.5 = −0.5. For answer $i$ of a group of $G$ answers
 # with the rewards $r_1 \ldots r_G$:
 #
 # $$A_i = \frac{r_i - \text{mean}(r_1 \ldots r_G)}{\text{std}(r_1 \ldots r_G)}$$
@@ -624,6 +631,8 @@ shown = ["SFT", "SFT, more steps", "DPO", "GRPO, rewards shuffled", "GRPO"]
 for height, arm in enumerate(reversed(shown)):
     found = stages.values(arm, "pass@1")
     ax.scatter(found, [height] * len(found), color=SERIES[0], alpha=0.75)
+for line in zip(*(stages.values(arm, "pass@1") for arm in reversed(shown)), strict=True):
+    ax.plot(line, range(len(shown)), color="#BBBBBB", linewidth=1, zorder=0)  # one seed
 ax.set_yticks(range(len(shown)), ["DPO, beta 1" if arm == "DPO" else arm for arm in shown[::-1]])
 ax.set(xlabel="exact match of one sample, held-out questions", xlim=(0, 1))
 show(
@@ -631,7 +640,7 @@ show(
     alt="A row of dots for each kind of training, exact match of one sample: "
     + "; ".join(f"{arm} {ranged(arm, 'pass@1')}" for arm in shown)
     + ".",
-    caption=f"A dot for each seed. ({LAST}, {stages.cpu_seconds:.0f} s of CPU)",
+    caption=f"A dot for each seed; a line joins those of the same seed. ({LAST}, {stages.cpu_seconds:.0f} s of CPU)",
 )
 for arm in shown:
     print(f"{arm:<24} exact match {ranged(arm, 'pass@1')}   likeliest answer {ranged(arm, 'likeliest answer')}")
@@ -720,7 +729,7 @@ print("found before, and not after:", int((before & ~after).sum()))
 print("found before, and not by 64 more samples:", int((before & ~again).sum()))
 
 # %% [markdown] id="pass-read"
-# With every seed pass@1 rose, and pass@64 did not rise: it fell a little. So in this run GRPO did not widen what the model
+# With every seed pass@1 rose, and pass@64 fell, by less than pass@1 had gained. So in this run GRPO did not widen what the model
 # can find. It moved probability to answers that were already among the samples, and it gave up some of the rarer ones. The
 # control shows how to read the few questions that GRPO seems to have gained: another 64 samples of the model before it
 # find some, too.
@@ -769,8 +778,9 @@ for ax, arm, title in (
         for line in lines:
             ax.plot(at, line, color=colour, alpha=0.6, linewidth=1.6)
     ax.set(title=title, xlabel="step", ylim=(0, 1))
-axes[1].text(68, 0.86, "reward", color=SERIES[1], ha="right")
-axes[1].text(68, 0.3, "exact match", color=SERIES[0], ha="right")
+axes[0].text(2, 0.92, "reward and exact match are one", color="#555555")
+axes[1].text(2, 0.78, "reward", color=SERIES[1])
+axes[1].text(68, 0.52, "exact match", color=SERIES[0], ha="right")
 low, high = (
     ranged("GRPO, digits found", "reward at the end", runs),
     ranged("GRPO, digits found", "exact match from 60", runs),
@@ -796,9 +806,9 @@ for number, written in zip(held_out[:4], answer(gaming, asked[:4]), strict=True)
 # something else can be gamed, a learned one, too: Gao et al. (2023) trained against a learned reward and saw the true
 # quality first rise and then fall. How is it caught?
 #
-# - **Measure what you mean, beside what you pay.** Exact match on held-out questions was never paid in this run, and it
-#   showed the fault within twenty steps.
-# - **Watch KL and length.** The gamed run left the reference further behind.
+# - **Measure what you mean, beside what you pay.** Exact match was never paid in this run. On the samples of each step,
+#   whose questions are always new, it showed the fault within twenty steps.
+# - **Watch KL and length.** The gamed run left the reference further behind than the honest one, with every seed.
 # - **Read samples.** Four answers were enough here.
 #
 # ## 7 What each stage changed
@@ -807,12 +817,12 @@ for number, written in zip(held_out[:4], answer(gaming, asked[:4]), strict=True)
 
 # %% id="all-record" tags=["hide-input"]
 # Record: all stages, ranges over the seeds, and what one run costs
-print(f"{'':<24}{'pass@1':>14}{'pass@64':>14}{'entropy':>14}{'KL':>14}{'length':>14}{'seconds':>9}")
+columns = ("pass@1", "pass@64", "entropy", "KL", "length")
+print(f"{'':<23}" + "".join(f"{name:>11}" for name in columns) + f"{'seconds':>9}")
 for arm in stages.arms:
-    cells = "".join(f"{ranged(arm, m):>14}" for m in ("pass@1", "pass@64", "entropy", "KL", "length"))
-    rate = stages.best_rate(arm)
-    cost = [run["cpu_seconds"] for run in stages.runs if run["arm"] == arm and run["rate"] == rate]
-    print(f"{arm:<24}{cells}{sorted(cost)[len(cost) // 2]:>9.1f}")
+    cells = "".join(f"{'{:.2f}–{:.2f}'.format(*stages.range(arm, name)):>11}" for name in columns)
+    cost = sorted(run["cpu_seconds"] for run in stages.runs if run["arm"] == arm)
+    print(f"{arm:<23}{cells}{cost[len(cost) // 2]:>9.1f}")
 print(f"{LAST}. KL: to the model after SFT. Seconds: median, with measuring; those of SFT with pre-training.")
 
 # %% [markdown] id="end"
