@@ -45,9 +45,9 @@ LONGEST = 10  # tokens of an answer, at most
 # %% [markdown] id="path"
 # ## 1 A model that only goes on
 #
-# Here is the way that we shall go. Look at the middle column: what each stage needs becomes scarcer from top to bottom.
-# Text is everywhere. Answers written by people are expensive. To say which of two answers is better is cheaper than to
-# write one. And sometimes a machine can judge an answer.
+# Here is the way that we shall go. Look at what each stage needs. Text is everywhere. Answers written by people are
+# expensive. To say which of two answers is better is cheaper than to write one. And sometimes a machine can judge an
+# answer, which costs next to nothing.
 
 # %% id="path-drawn" tags=["hide-input"]
 # Drawing: the four stages, and what each needs
@@ -456,9 +456,9 @@ drawings.group_of_answers(
 ).show()
 
 # %% [markdown] id="group-hand"
-# **By hand.** The rewards are 1, 0, 0, 0; their mean is 0.25 and their standard deviation, with
-# 4 − 1 = 3 in its denominator, 0.5. So the first answer has the advantage (1 − 0.25) / 0.5 = 1.5, and each of the others (0 − 0.25) / 0.5 = −0.5. For answer $i$ of a group of $G$ answers
-# with the rewards $r_1 \ldots r_G$:
+# **By hand.** The rewards are 1, 0, 0, 0. Their mean is 0.25. Their standard deviation is 0.5, with 4 − 1 = 3 in its
+# denominator. So the first answer has the advantage (1 − 0.25) / 0.5 = 1.5, and each of the others (0 − 0.25) / 0.5 =
+# −0.5. For answer $i$ of a group of $G$ answers with the rewards $r_1 \ldots r_G$:
 #
 # $$A_i = \frac{r_i - \text{mean}(r_1 \ldots r_G)}{\text{std}(r_1 \ldots r_G)}$$
 #
@@ -649,7 +649,8 @@ for arm in shown:
 # With shuffled rewards the model became much worse, with every seed. So it is the reward that teaches, and pushing at
 # random does harm. The other control is a warning: SFT on the same 200 answers, repeated, also made single samples right
 # more often. It made the model more decided. GRPO was above it with every seed, though not by much everywhere. A gain
-# over the *start* alone would not have shown that trying and paying did anything that more of the same could not.
+# over the *start* alone would not have shown that trying and paying did anything that more of the same could not. (All
+# of these were trained at one learning rate, so the rows do not say which method is best.)
 #
 # ## 5 Is it new, or only likelier?
 #
@@ -661,7 +662,7 @@ for arm in shown:
 # take 2 of 5, and 3 ways to take 2 of the 3 wrong ones. So at least one is right in 7 of 10 cases: pass@2 is 0.7. With $n$
 # answers of which $c$ are right (Chen et al. 2021):
 #
-# $$\text{pass@}k = 1 - \binom{n - c}{k} \Big/ \binom{n}{k}$$
+# $$\text{pass@}k = 1 - \frac{\binom{n - c}{k}}{\binom{n}{k}}$$
 #
 # One is tempted to write $1 - (1 - c/n)^k$, here $1 - 0.6^2 = 0.64$. That is too low, because it may take the same answer
 # twice.
@@ -798,13 +799,13 @@ for number, written in zip(held_out[:4], answer(gaming, asked[:4]), strict=True)
     print(f"{number:>7}:  {spelled(written)}")
 
 # %% [markdown] id="kind-read"
-# The reward is nearly 1, and exact match has fallen far below where it began, with every seed. The answers show how. An
+# The reward is nearly 1, and exact match has fallen below where it began, with every seed. The answers show how. An
 # answer with more digits has more chances to hold those that are wanted, their order costs nothing, and neither do those
 # that are too many. So doubt about a digit is settled by writing both.
 #
 # This is called *reward hacking*. The model is not malicious: it did exactly what was paid. Every reward that stands in for
-# something else can be gamed, a learned one, too: Gao et al. (2023) trained against a learned reward and saw the true
-# quality first rise and then fall. How is it caught?
+# something else can be gamed, a learned one, too: Gao et al. (2023) trained against a learned reward, and the
+# quality by a better judge first rose and then fell. How is it caught?
 #
 # - **Measure what you mean, beside what you pay.** Exact match was never paid in this run. On the samples of each step,
 #   whose questions are always new, it showed the fault within twenty steps.
@@ -823,7 +824,9 @@ for arm in stages.arms:
     cells = "".join(f"{'{:.2f}–{:.2f}'.format(*stages.range(arm, name)):>11}" for name in columns)
     cost = sorted(run["cpu_seconds"] for run in stages.runs if run["arm"] == arm)
     print(f"{arm:<23}{cells}{cost[len(cost) // 2]:>9.1f}")
-print(f"{LAST}. KL: to the model after SFT. Seconds: median, with measuring; those of SFT with pre-training.")
+print(LAST)
+print("DPO: with beta 1. KL: to the model after SFT. Seconds: median of a run and its")
+print("measuring; those of SFT include pre-training.")
 
 # %% [markdown] id="end"
 # - **SFT** needs written answers. It turned a model that goes on into one that answers, and mostly by choosing among
