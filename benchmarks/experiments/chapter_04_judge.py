@@ -159,8 +159,8 @@ def read_before(seed: int, text: str) -> Judge:
 
 
 @experiment(
-    claim="With 100 labels a judge that has filled in hidden words is ahead of one that has read nothing; seed by seed it "
-    "is farther ahead if it has read right sentences than if it has read right and wrong ones, mixed.",
+    claim="With 100 labels a judge that has filled in hidden words is ahead of one that has read nothing; seed by seed "
+    "it is farther ahead if it has read right sentences than if it has read right and wrong ones, mixed.",
     arms={name: {"text": name} for name in ("nothing", "right sentences", "right and wrong ones mixed")},
     rates=(1e-3, 3e-3),
     better="max accuracy",
