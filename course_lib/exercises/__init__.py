@@ -37,6 +37,13 @@ def predictions() -> None:
     print_predictions(_learner())
 
 
+def capstone(name: str, *answers: Any) -> None:
+    """Say which laws and numbers hold for your answer to a capstone, each beside a baseline, and keep the answer."""
+    from course_lib.exercises.capstones import check
+
+    check(_learner(), name, *answers)
+
+
 @functools.cache
 def _learner() -> Any:
     from course_lib.exercises.learner import Progress
@@ -71,4 +78,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from course_lib.exercises import registry
 
-    return [*registry.places(), "predict", "predictions", "progress"]
+    return [*registry.places(), "capstone", "predict", "predictions", "progress"]
