@@ -1,11 +1,18 @@
 """Writing files so that an interrupt, a full disk or a crash leaves the old content or the new, never half of one."""
 
 import contextlib
+import hashlib
+import json
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+_COMMIT = ".commit"  # files that are whole and on their way into the folder above
+_OBSOLETE = "obsolete.json"  # in it: names of files that go when the new ones come
+SUMS = "SHA256SUMS"  # as the program sha256sum writes and checks them
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes | str) -> None:
@@ -39,6 +46,97 @@ def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except BaseException:  # an interrupt too must not leave the temporary file behind
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def replace_together(folder: str | os.PathLike[str], obsolete: Collection[str] = ()) -> Iterator[Path]:
+    """Give a folder to write files in; when the block ends, all of them take their places in `folder`, or none does.
+
+    Files of the names `obsolete` go then, unless they are among the new ones; all others stay. With the new files comes
+    SHA256SUMS, their checksums. If the process is killed in the middle, `finish_replacing` does the rest.
+    Raises OSError if that is not possible; `folder` is then as it was before.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    finish_replacing(folder)
+    staged = Path(tempfile.mkdtemp(dir=folder, prefix=".", suffix=".tmp"))
+    try:
+        yield staged
+        new = {path.name: _sha256(path) for path in staged.iterdir()}
+        gone = set(obsolete) - new.keys()
+        staying = {name: value for name, value in _sums(folder).items() if name not in gone}
+        write_atomic(staged / SUMS, _sums_text({**staying, **new}))
+        write_atomic(staged / _OBSOLETE, json.dumps(sorted(gone)))
+        os.replace(staged, folder / _COMMIT)
+    except BaseException:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise
+    finish_replacing(folder)
+
+
+def finish_replacing(folder: str | os.PathLike[str]) -> None:
+    """Move what a killed process had written whole, and not yet moved, to its places.
+
+    Raises ValueError that names the folder if it cannot be written.
+    """
+    folder = Path(folder)
+    commit = folder / _COMMIT
+    if not commit.is_dir():
+        return
+    try:
+        with contextlib.suppress(FileNotFoundError):  # another process does the same just now
+            if (commit / _OBSOLETE).exists():
+                for name in json.loads((commit / _OBSOLETE).read_bytes()):
+                    (folder / name).unlink(missing_ok=True)
+            for path in sorted(commit.iterdir()):
+                if path.name != _OBSOLETE:
+                    os.replace(path, folder / path.name)
+            (commit / _OBSOLETE).unlink(missing_ok=True)
+            commit.rmdir()
+    except OSError as error:
+        raise ValueError(
+            f"{folder}: files were being replaced when a process ended, and it cannot be finished ({error.strerror})"
+        ) from error
+
+
+def check_sums(folder: str | os.PathLike[str], *names: str) -> None:
+    """Compare files with the folder's SHA256SUMS; one that it does not list is right.
+
+    Raises ValueError that names the file.
+    """
+    folder = Path(folder)
+    sums = _sums(folder)
+    for name in names:
+        if name in sums and (not (folder / name).is_file() or _sha256(folder / name) != sums[name]):
+            raise ValueError(
+                f"{folder / name}: damaged or changed, it does not fit {SUMS} beside it; "
+                f"if you changed it yourself, delete {SUMS}"
+            )
+
+
+def renew_sum(path: str | os.PathLike[str]) -> None:
+    """Write the checksum of a file anew where the SHA256SUMS beside it lists it."""
+    path = Path(path)
+    sums = _sums(path.parent)
+    if path.name in sums:
+        write_atomic(path.parent / SUMS, _sums_text({**sums, path.name: _sha256(path)}))
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    try:
+        lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return {}
+    return {name: value for value, _, name in (line.partition("  ") for line in lines)}
+
+
+def _sums_text(sums: dict[str, str]) -> str:
+    return "".join(f"{value}  {name}\n" for name, value in sorted(sums.items()))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _umask() -> int:

@@ -3,6 +3,7 @@
 import builtins
 import errno
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -11,7 +12,15 @@ import time
 import pytest
 
 from course_lib import files
-from course_lib.files import open_atomic, write_atomic
+from course_lib.files import (
+    SUMS,
+    check_sums,
+    finish_replacing,
+    open_atomic,
+    renew_sum,
+    replace_together,
+    write_atomic,
+)
 
 
 def test_bytes_and_text(tmp_path):
@@ -174,3 +183,93 @@ def test_pieces_that_end_in_an_interrupt_leave_the_old_content(tmp_path):
         interrupted()
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file.bin"]
+
+
+# -- several files together --------------------------------------------------------------------------------------------
+
+DIES = """
+import os, sys
+from pathlib import Path
+from course_lib.files import replace_together, write_atomic
+folder, last = Path(sys.argv[1]), int(sys.argv[2])
+calls = 0
+def deadly(original):
+    def call(*args, **kwargs):
+        global calls
+        calls += 1
+        if calls == last:
+            os._exit(9)  # as a kill: nothing is cleaned up
+        return original(*args, **kwargs)
+    return call
+for name in ("fsync", "replace", "chmod", "unlink", "rmdir"):
+    setattr(os, name, deadly(getattr(os, name)))
+with replace_together(folder, obsolete=["old.bin", "config"]) as staged:
+    write_atomic(staged / "config", "new")
+    write_atomic(staged / "weights", "new")
+"""
+
+
+def contents(folder):
+    finish_replacing(folder)
+    return {p.name: p.read_text() for p in folder.iterdir() if p.name != SUMS and not p.name.endswith(".tmp")}
+
+
+def test_a_kill_at_any_step_leaves_all_of_the_old_files_or_all_of_the_new(tmp_path):
+    old = {"config": "old", "weights": "old", "old.bin": "old", "mine": "kept"}
+    new = {"config": "new", "weights": "new", "mine": "kept"}
+    found = []
+    for last in range(1, 60):
+        folder = tmp_path / str(last)
+        folder.mkdir()
+        for name, text in old.items():
+            (folder / name).write_text(text)
+        code = subprocess.run([sys.executable, "-c", DIES, str(folder), str(last)]).returncode
+        found.append(contents(folder))
+        assert found[-1] in (old, new)
+        check_sums(folder, "config", "weights")
+        with replace_together(folder) as staged:  # and the next one finds nothing in its way
+            (staged / "config").write_text("newer")
+        assert contents(folder) == {**found[-1], "config": "newer"}
+        check_sums(folder, "config", "weights")
+        if code == 0:
+            break
+    assert code == 0
+    assert found.count(old) > 5
+    assert found.count(new) > 5
+    assert found == sorted(found, key=lambda one: one == new)  # one step decides
+
+
+def test_an_error_while_files_are_written_leaves_the_old_ones(tmp_path):
+    (tmp_path / "config").write_text("old")
+
+    def write():
+        with replace_together(tmp_path, obsolete=["config"]) as staged:
+            (staged / "weights").write_text("new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert os.listdir(tmp_path) == ["config"]
+
+
+def test_a_checksum_finds_what_was_damaged_and_only_that(tmp_path):
+    with replace_together(tmp_path) as staged:
+        (staged / "weights").write_bytes(b"\x00" * 100)
+        (staged / "config").write_text("{}")
+    check_sums(tmp_path, "weights", "config", "not listed")
+    (tmp_path / "weights").write_bytes(b"\x00" * 99 + b"\x01")
+    check_sums(tmp_path, "config")
+    with pytest.raises(ValueError, match=r"weights: damaged or changed, it does not fit SHA256SUMS beside it"):
+        check_sums(tmp_path, "weights")
+    renew_sum(tmp_path / "weights")
+    check_sums(tmp_path, "weights", "config")
+    (tmp_path / "config").unlink()
+    with pytest.raises(ValueError, match="config: damaged"):
+        check_sums(tmp_path, "config")
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="needs the program sha256sum")
+def test_the_program_sha256sum_reads_the_checksums(tmp_path):
+    with replace_together(tmp_path) as staged:
+        (staged / "weights").write_bytes(b"\x00\xff\r\n")
+    assert subprocess.run(["sha256sum", "--check", "--quiet", SUMS], cwd=tmp_path).returncode == 0

@@ -1,5 +1,6 @@
 """One training command from beginning to end: build, train, keep the result as a folder, measure it."""
 
+import contextlib
 import json
 import sys
 import time
@@ -10,12 +11,23 @@ import torch
 
 from course_lib.commands.tasks import Task
 from course_lib.commands.terminal import for_the_terminal
+from course_lib.data import Tokenizer, load_tokenizer
 from course_lib.files import write_atomic
 from course_lib.training import Run, RunFolder, average_checkpoints, join_processes, list_checkpoints
 from course_lib.training.state import load_model, model_tensors
 from course_lib.variants import save_pretrained
 
 __all__ = ["train_job"]
+
+# What a resumed run must have as it began, by table of the recipe; all settings of the table where none is named.
+_FIXED: dict[str, set[str]] = {
+    "data": set(),
+    "tokenizer": set(),
+    "batches": set(),
+    "model": set(),
+    "training": {"optimizer", "seed"},
+    "fingerprints": set(),
+}
 
 
 def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool) -> dict[str, Any] | None:
@@ -24,19 +36,26 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
     The folder then holds all that `RunFolder` names. Under torchrun all processes call this.
     """
     began = time.perf_counter(), time.process_time()
-    if list_checkpoints(folder.checkpoints) and not resume:
+    goes_on = bool(list_checkpoints(folder.checkpoints))
+    if goes_on and not resume:
         raise ValueError(f"{folder} holds a run already; go on with it by --resume, or name another folder by --out")
-    with join_processes(device) as processes:
+    with contextlib.ExitStack() as stack:
+        processes = stack.enter_context(join_processes(device))
+        if processes.main:
+            stack.enter_context(folder.locked())
         shown = for_the_terminal()
-        task.load(folder)
+        task.load(_tokenizer_of(folder) if goes_on else None)
+        recipe = {"task": task.name, "labels": task.labels, **task.recipe, "fingerprints": task.fingerprints()}
+        recipe["training"] = task.config.to_dict()  # with the defaults, which another version may change
+        if goes_on:
+            _same_run(recipe, folder)
         waste = task.padding_waste
         torch.manual_seed(task.seed)
         model = task.model()
         parameters = sum(p.numel() for p in model.parameters())
         if processes.main:
-            task.tokenizer.save(folder.path)
-            recipe = {"task": task.name, "labels": task.labels, **task.recipe}
-            write_atomic(folder.recipe, json.dumps(recipe, indent=1))
+            write_atomic(folder.begun_tokenizer, task.tokenizer.to_text())
+            write_atomic(folder.begun, json.dumps(recipe, indent=1))
             said = [f"{parameters:,} parameters", f"vocabulary {task.tokenizer.vocab_size:,}", str(processes.device)]
             said += [] if waste is None else [f"{waste:.1%} of the batches is padding"]
             shown.say(", ".join(said))
@@ -61,7 +80,8 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
             tensors = average_checkpoints(folder.checkpoints, last)
         final = task.model()
         load_model(final, tensors, "the trained weights")
-        save_pretrained(final, folder.path)
+        more = {folder.tokenizer.name: task.tokenizer.to_text(), folder.recipe.name: json.dumps(recipe, indent=1)}
+        save_pretrained(final, folder.path, more=more)
         trained = time.perf_counter() - began[0]
         scores = task.measure(final.to(processes.device))
     results = {
@@ -83,6 +103,35 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
     }
     write_atomic(folder.results, json.dumps(results, indent=1, ensure_ascii=False))
     return results
+
+
+def _tokenizer_of(folder: RunFolder) -> Tokenizer | None:
+    """The tokenizer with which the run in the folder began; None if it left none."""
+    paths = [folder.begun_tokenizer, folder.tokenizer]  # the second of runs before there was the first
+    return next((load_tokenizer(path) for path in paths if path.exists()), None)
+
+
+def _same_run(recipe: dict[str, Any], folder: RunFolder) -> None:
+    """Raise ValueError that names all that differs from what the run in the folder was begun with, and must not.
+
+    Lengths, rates and what is looked at may change; the data, what is made of them, and the model may not.
+    """
+    path = next((path for path in (folder.begun, folder.recipe) if path.exists()), None)
+    if path is None:
+        return
+    try:
+        was = json.loads(path.read_bytes())
+        tables = {table: dict(was.get(table, {})) for table in _FIXED}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: damaged ({error}); name another folder by --out") from None
+    differ = [f"task is {recipe['task']!r}, not {was['task']!r}"] if was.get("task") != recipe["task"] else []
+    for table, fixed in _FIXED.items():
+        for name in tables[table].keys() & (fixed or recipe[table].keys()) & recipe[table].keys():
+            old, new = tables[table][name], json.loads(json.dumps(recipe[table][name]))
+            if old != new:
+                differ.append(f"{table}.{name} is {new!r}, not {old!r}")
+    if differ:
+        raise ValueError(f"--resume: {folder} holds another run: {'; '.join(sorted(differ))}")
 
 
 def peak_resident_bytes() -> int:

@@ -4,6 +4,7 @@ A new task is a class and its name in `TASKS`; its docstring is the help of its 
 recipe, its seed included, so that a resumed run and every process of a run build the same.
 """
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from course_lib.config import TransformerConfig
     from course_lib.data import Pair, Tokenizer
-    from course_lib.training import RunFolder
 
 __all__ = ["TASKS", "Task"]
 
@@ -57,8 +57,12 @@ class Task(ABC):
         self.seed = self.config.seed  # of data, their order, the first weights and dropout
 
     @abstractmethod
-    def load(self, folder: "RunFolder") -> None:
-        """Load the data and cut batches; a tokenizer in the folder, of the run that is resumed, is used again."""
+    def load(self, tokenizer: "Tokenizer | None") -> None:
+        """Load the data and cut batches, with a tokenizer of the data unless given: that of a run that is resumed."""
+
+    @abstractmethod
+    def fingerprints(self) -> dict[str, str]:
+        """Return a checksum of each kind of data that was loaded, and of the tokenizer, to tell others apart."""
 
     @abstractmethod
     def model(self) -> "nn.Module":
@@ -87,9 +91,7 @@ class Task(ABC):
 
         return TransformerConfig(**{**self.recipe["model"], "vocab_size": self.tokenizer.vocab_size, **more})
 
-    def _tokenizer(self, texts: list[str], folder: "RunFolder") -> "Tokenizer":
-        if folder.tokenizer.exists():
-            return data.load_tokenizer(folder.path)
+    def _new_tokenizer(self, texts: list[str]) -> "Tokenizer":
         kind = self.recipe["tokenizer"]["kind"]
         if kind == "characters":
             return data.CharTokenizer.train(texts)
@@ -98,10 +100,23 @@ class Task(ABC):
         raise ValueError(f"kind: expected a tokenizer of 'characters' or 'bpe', got {kind!r}")
 
 
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _ends(path: Path) -> bytes:
+    """The size of a file that may be larger than memory, and its first and last megabyte."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        first = stream.read(2**20)
+        stream.seek(max(0, size - 2**20))
+        return str(size).encode() + first + stream.read()
+
+
 class _Windows(Task):
     """Windows of one long text."""
 
-    def load(self, folder: "RunFolder") -> None:
+    def load(self, tokenizer: "Tokenizer | None") -> None:
         import torch
 
         from course_lib.commands.corpora import read_text
@@ -116,10 +131,19 @@ class _Windows(Task):
         else:
             text = read_text(name)
             cut = len(text) - int(len(text) * self.recipe["data"]["validation_share"])
-            self.tokenizer = self._tokenizer([text[:cut]], folder)
+            self.tokenizer = tokenizer or self._new_tokenizer([text[:cut]])
             sources = [torch.tensor(self.tokenizer.encode(part)) for part in (text[:cut], text[cut:])]
+        self._sources = sources
         self.train = data.TokenWindows(sources[0], **sizes, seed=self.seed)
         self.validation = data.TokenWindows(sources[1], **sizes, shuffle=False)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return checksums of the ids, of files on the disk by size and first and last megabyte, and the tokenizer."""
+        parts = zip(("train", "validation"), self._sources, strict=True)
+        return {
+            **{name: _checksum(_ends(ids) if isinstance(ids, Path) else ids.numpy().tobytes()) for name, ids in parts},
+            "tokenizer": _checksum(self.tokenizer.to_text().encode()),
+        }
 
 
 class _Pairs(Task):
@@ -139,14 +163,19 @@ class _Pairs(Task):
     def _encode(self, pairs: Sequence["Pair"]) -> list[Any]:
         """Return pairs as examples for `TokenBatches`."""
 
-    def load(self, folder: "RunFolder") -> None:
+    def load(self, tokenizer: "Tokenizer | None") -> None:
         self.pairs = self._read(
             {split: self.recipe["data"][split] or None for split in ("train", "validation", "test")}
         )
-        self.tokenizer = self._tokenizer(self._texts(self.pairs["train"]), folder)
+        self.tokenizer = tokenizer or self._new_tokenizer(self._texts(self.pairs["train"]))
         size = {"max_tokens": self.recipe["batches"]["max_tokens"], "pad_id": self.tokenizer.pad_id}
         self.train = data.TokenBatches(self._encode(self.pairs["train"]), **size, seed=self.seed)
         self.validation = data.TokenBatches(self._encode(self.pairs["validation"]), **size, shuffle=False)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return checksums of the pairs of each split, and of the tokenizer."""
+        splits = {name: _checksum(repr([tuple(pair) for pair in pairs]).encode()) for name, pairs in self.pairs.items()}
+        return {**splits, "tokenizer": _checksum(self.tokenizer.to_text().encode())}
 
     @property
     def padding_waste(self) -> float:

@@ -11,7 +11,7 @@ from course_lib.commands.train import Device, plainly
 
 __all__ = ["generate", "translate"]
 
-Model = Annotated[Path, typer.Argument(help="The folder of the model.", metavar="FOLDER")]
+Model = Annotated[str, typer.Argument(help="The folder of the model, or hf:NAME for one on the hub.", metavar="MODEL")]
 Tokens = Annotated[int, typer.Option("--max-new-tokens", help="At most so many.", min=1)]
 Int8 = Annotated[bool, typer.Option("--int8", help="Round the weights to 8 bits: faster and nearly the same.")]
 Bf16 = Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16: faster and less exact.")]
@@ -36,9 +36,8 @@ def generate(
     """
     import torch
 
-    network = _load(model, device, int8=int8, bf16=bf16, rows=1)
+    network, tokenizer = _load(model, device, int8=int8, bf16=bf16, rows=1)
     where = next(network.parameters()).device
-    tokenizer = data.load_tokenizer(model)
     prompt = prompt or sys.stdin.read().rstrip("\n")
     ids = tokenizer.encode(prompt) or [tokenizer.bos_id]
     generator = None if seed is None else torch.Generator(where).manual_seed(seed)
@@ -79,27 +78,30 @@ def translate(
     from course_lib.commands.measures import translate_texts
     from course_lib.transformer import Transformer
 
-    network = _load(model, device, int8=int8, bf16=bf16, rows=16)
+    network, tokenizer = _load(model, device, int8=int8, bf16=bf16, rows=16)
     if not isinstance(network, Transformer):
         raise ValueError(f"{model}: expected an encoder-decoder, got a {type(network).__name__}")
     lines = texts or [line.rstrip("\n") for line in sys.stdin]
-    tokenizer = data.load_tokenizer(model)
     for line in translate_texts(network, tokenizer, lines, beams=beams, max_new_tokens=max_new_tokens):
         typer.echo(line)
 
 
-def _load(folder: Path, device: str | None, *, int8: bool, bf16: bool, rows: int) -> Any:
-    """Open a model for use on a device, to decode about so many examples at once."""
+def _load(model: str, device: str | None, *, int8: bool, bf16: bool, rows: int) -> tuple[Any, data.Tokenizer]:
+    """Open a model for use on a device, to decode about so many examples at once, and its tokenizer."""
     import torch
 
     from course_lib.variants import from_pretrained
+    from course_lib.variants.folders import locate
     from course_lib.variants.int8 import quantize_
     from course_lib.variants.packed import pack_
 
-    network = from_pretrained(folder).eval()
+    if not model.startswith("hf:") and not Path(model).exists():
+        raise FileNotFoundError(f"MODEL: there is no folder {model}; a model on the hub is written hf:{model}")
+    folder = locate(model.removeprefix("hf:"))
+    network, tokenizer = from_pretrained(folder).eval(), data.load_tokenizer(folder)
     network.to(torch.device(device or training.default_device()), torch.bfloat16 if bf16 else None)
     if int8:
         quantize_(network)
     elif next(network.parameters()).is_cpu:
         pack_(network, rows=rows)
-    return network
+    return network, tokenizer

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from course_lib.files import write_atomic
+from course_lib.files import check_sums, finish_replacing, renew_sum, write_atomic
 
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>", "<mask>")
 
@@ -69,7 +69,12 @@ class Tokenizer(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json: `path` is the file, or a folder for it."""
-        write_atomic(json_path(path), json.dumps(self.to_json(), ensure_ascii=False, indent=1))
+        write_atomic(json_path(path), self.to_text())
+        renew_sum(json_path(path))
+
+    def to_text(self) -> str:
+        """Return tokenizer.json as it is written."""
+        return json.dumps(self.to_json(), ensure_ascii=False, indent=1)
 
 
 class CharTokenizer(Tokenizer):
@@ -151,6 +156,7 @@ def json_frame(*, model: dict[str, Any], pre_tokenizer: dict[str, Any], decoder:
 def read_json(path: str | Path) -> dict[str, Any]:
     """Read tokenizer.json; raises ValueError that names the file where it is missing or damaged."""
     file = json_path(path)
+    finish_replacing(file.parent)
     if not file.is_file():
         raise ValueError(f"path: expected a tokenizer, found none at {file}")
     try:
@@ -158,6 +164,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
         content["model"]["vocab"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"path: {file} is no tokenizer.json ({type(error).__name__}: {error})") from error
+    check_sums(file.parent, file.name)
     return content
 
 

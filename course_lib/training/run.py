@@ -1,5 +1,6 @@
 """A training run: a model, a task and data become trained weights, in sight, with interrupts, and resumed exactly."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -18,7 +19,7 @@ from course_lib.training.logs import Record, RunLog, shorten_log
 from course_lib.training.optimizers import build_optimizers, set_rate
 from course_lib.training.progress import Progress, Shown, Silent, for_this_place
 from course_lib.training.recompute import recompute_activations
-from course_lib.training.state import RandomState, seed_all
+from course_lib.training.state import RandomState, load_optimizers, seed_all
 from course_lib.training.updates import Update, evaluate, update
 
 __all__ = ["Run"]
@@ -93,8 +94,13 @@ class Run:
 
         With `resume`, go on from the newest undamaged checkpoint in the folder, if there is one; what was printed and
         logged after it is done again. An interrupt ends the update that runs, saves, and returns; a second one is
-        raised at once. Raises ValueError if the folder holds another run's checkpoints and `resume` is False.
+        raised at once. Raises ValueError if the folder holds another run's checkpoints and `resume` is False, if they
+        are of another optimizer, or if another run is writing there.
         """
+        with self.folder.locked() if self.folder is not None and self.processes.main else contextlib.nullcontext():
+            return self._train(until, resume)
+
+    def _train(self, until: int | None, resume: bool) -> "Run":
         end = self.config.steps if until is None else min(until, self.config.steps)
         shown = self._shown = for_this_place() if self._shown is None else self._shown
         if self.step == 0:
@@ -288,7 +294,11 @@ class Run:
             self.history = shorten_log(self.folder.log, self.step)
 
     def _resume(self, folder: RunFolder, shown: Shown) -> None:
-        found = load_checkpoint(folder.checkpoints, self.model, self.optimizers, random=False)
+        found = load_checkpoint(folder.checkpoints, self.model, random=False)
+        was, now = found.state["config"].get("optimizer"), self.config.optimizer
+        if was not in (None, now):
+            raise ValueError(f"optimizer: expected {was!r}, with which {found.path} was written, got {now!r}")
+        load_optimizers(self.model, self.optimizers, found.part("optimizer"), str(found.path))
         for problem in found.passed_over:
             shown.say(f"passed over: {problem}")
         state = found.state

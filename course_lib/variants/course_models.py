@@ -67,7 +67,7 @@ def config_from_dict(fields: Mapping[str, Any]) -> TransformerConfig:
     return TransformerConfig(**values)
 
 
-def save_course_model(model: nn.Module, path: str | os.PathLike[str]) -> None:
+def save_course_model(model: nn.Module, path: str | os.PathLike[str], more: Mapping[str, str] | None = None) -> None:
     """Write a `Transformer`, `LanguageModel` or `EncoderModel` of any config; see `write_model`."""
     kinds = {kind: name for name, kind in COURSE_MODELS.items()}
     if type(model) not in kinds:
@@ -87,17 +87,19 @@ def save_course_model(model: nn.Module, path: str | os.PathLike[str]) -> None:
     }
     if options:
         content["head"] = options
-    write_model(path, content, tensors)
+    write_model(path, content, tensors, more=more)
 
 
 def load_course_model(folder: Path, found: Mapping[str, Any], dtype: torch.dtype | None) -> nn.Module:
     """Read a folder that `save_course_model` wrote, `found` being the content of its `config.json`."""
+    weights = Weights(folder)
     try:
         config = config_from_dict(found["transformer"])
+        weights.check_layers(config)
         with torch.device("meta"):
             kind: Any = COURSE_MODELS[found["model_type"]]
             model = kind(config, **found.get("head", {}))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder / CONFIG}: {error}") from error
-    fill(model, read_parameters(model, Weights(folder), NameTable(), {}), dtype)
+    fill(model, read_parameters(model, weights, NameTable(), {}), dtype)
     return model.eval()

@@ -6,8 +6,6 @@ The layout is that of `transformers` and the Hugging Face hub. Pickled weights a
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from course_lib.files import write_atomic
+from course_lib.config import TransformerConfig
+from course_lib.files import check_sums, finish_replacing, replace_together, write_atomic
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 2_000_000_000
@@ -34,6 +33,7 @@ def locate(path_or_name: str | os.PathLike[str], *, revision: str | None = None)
     """
     folder = Path(path_or_name)
     if folder.is_dir():
+        finish_replacing(folder)
         return folder
     name = str(path_or_name)
     if folder.exists():
@@ -79,7 +79,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 class Weights:
     """The tensors of a folder by name, each read from its file when it is asked for.
 
-    Opening it reads the headers only, and refuses files that are not whole.
+    Opening it refuses files that are not whole, or not those that were written; the tensors are not read yet.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,6 +90,13 @@ class Weights:
         for name, path in self.file_of.items():
             if name not in present[path]:
                 raise ValueError(f"{path}: the tensor {name} is missing, which {INDEX} says is in this file")
+        check_sums(folder, CONFIG, *(path.name for path in self._open))
+
+    def check_layers(self, config: TransformerConfig) -> None:
+        """Raise ValueError for more layers than there are tensors, before a model of that size is made."""
+        layers, tensors = config.n_encoder_layers + config.n_decoder_layers, len(self.file_of)
+        if layers > tensors:
+            raise ValueError(f"expected layers for which there are weights, got {layers} and {tensors} tensors")
 
     def read(self, name: str) -> Tensor:
         """A tensor; a copy, as the model must not depend on a file that may be replaced."""
@@ -141,32 +148,22 @@ def write_model(
     config: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     *,
+    more: Mapping[str, str] | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Write a folder that holds the old model or the new one, never half of one; other files in it stay.
 
-    All is written beside the folder first and then moved into place. Raises OSError if that is not possible.
+    `more` are files that come and go with the model, their content by name. Raises OSError if it cannot be written.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"path: expected a folder, got the file {folder}")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staged = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
-    try:
-        staged.chmod(0o755)
+    old = [INDEX, *(path.name for path in folder.glob("model*.safetensors"))]
+    with replace_together(folder, obsolete=old) as staged:
         write_atomic(staged / CONFIG, json.dumps(dict(config), indent=2, sort_keys=True) + "\n")
+        for name, content in (more or {}).items():
+            write_atomic(staged / name, content)
         _write_weights(staged, tensors, shard_bytes)
-        if not folder.exists():
-            os.replace(staged, folder)
-            return
-        new = {path.name for path in staged.iterdir()}
-        for name in sorted(new):
-            os.replace(staged / name, folder / name)
-        for old in [*folder.glob("model*.safetensors"), folder / INDEX]:
-            if old.name not in new:
-                old.unlink(missing_ok=True)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
 
 
 def _write_weights(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int) -> None:

@@ -1,6 +1,7 @@
 """Any model out of its folder, and into one."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -43,13 +44,14 @@ def from_pretrained(
     return load_course_model(folder, found, dtype)
 
 
-def save_pretrained(model: nn.Module, path: str | os.PathLike[str]) -> None:
+def save_pretrained(model: nn.Module, path: str | os.PathLike[str], *, more: Mapping[str, str] | None = None) -> None:
     """Write `config.json` and the weights to a folder that holds the old model or the new one, never half of one.
 
     A published family writes what `transformers` opens; `Transformer`, `LanguageModel` and `EncoderModel` write any
-    config. Raises TypeError for any other model.
+    config. `more` are files that belong to the model, such as its tokenizer.json: their content by name.
+    Raises TypeError for any other model.
     """
     if isinstance(model, PublishedModel):
-        model.save_pretrained(path)
+        model.save_pretrained(path, more=more)
     else:
-        save_course_model(model, path)
+        save_course_model(model, path, more)

@@ -130,6 +130,7 @@ class PublishedModel(nn.Module):
         try:
             changes, arguments = cls.read(found, weights)
             config = cls.configure(**changes)
+            weights.check_layers(config)
         except KeyError as error:
             raise ValueError(f"{path}: expected an entry {error}") from error
         except (TypeError, ValueError) as error:
@@ -144,9 +145,10 @@ class PublishedModel(nn.Module):
         model.metadata = {name: found[name] for name in _KEPT if found.get(name) is not None}
         return model.eval()
 
-    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
+    def save_pretrained(self, path: str | os.PathLike[str], *, more: Mapping[str, str] | None = None) -> None:
         """Write a folder that `transformers` opens; it holds the old model or the new one, never half of one.
 
+        `more` as in the function `save_pretrained`.
         Raises ValueError for a config that the family's published one cannot say, and for frozen linear maps.
         """
         for name, part in self.named_modules():
@@ -163,9 +165,8 @@ class PublishedModel(nn.Module):
                     "course_lib.variants.save_pretrained(EncoderModel, LanguageModel or Transformer) takes any config"
                 )
         dtype = str(next(self.parameters()).dtype).removeprefix("torch.")
-        write_model(
-            path, {**self.metadata, **self.write(), "dtype": dtype, "torch_dtype": dtype}, self.published_tensors()
-        )
+        config = {**self.metadata, **self.write(), "dtype": dtype, "torch_dtype": dtype}
+        write_model(path, config, self.published_tensors(), more=more)
 
 
 def has_pooler(weights: Weights) -> bool:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from course_lib.commands.jobs import peak_resident_bytes
 from course_lib.commands.tasks import TASKS
 from course_lib.config import TransformerConfig
 from course_lib.data import load_tokenizer
-from course_lib.training import list_checkpoints
+from course_lib.training import RunFolder, list_checkpoints
 from course_lib.training.checkpoints import read_checkpoint
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants import EncoderModel, from_pretrained
@@ -160,6 +161,99 @@ def test_resumed_is_uninterrupted(tmp_path):
     assert "holds a run already; go on with it by --resume" in output
 
 
+def begun(folder, *more):
+    """A run that was interrupted: its checkpoints are there, its result is not."""
+    lm(folder, "--steps=8", "--set=training.checkpoint_every=4", *more)
+    for path in folder.glob("*.*"):
+        if path.is_file():
+            path.unlink()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("--set=training.optimizer=muon", "training.optimizer is 'muon', not 'adamw'"),
+        ("--set=model.d_ff=24", "model.d_ff is 24"),
+        ("--set=batches.length=8", "batches.length is 8, not 16"),
+        ("--set=data.validation_share=0.2", "data.validation_share is 0.2, not 0.1"),
+        ("--set=tokenizer.kind=bpe", "tokenizer.kind is 'bpe', not 'characters'"),
+        ("--seed=3", "training.seed is 3"),
+    ],
+)
+def test_another_run_is_not_gone_on_with(tmp_path, change, words):
+    folder = begun(tmp_path / "out", "--set=model.d_ff=32", "--seed=0")
+    settings = ["--steps=12", "--set=model.d_ff=32", "--seed=0", change]
+    output = lm(folder, *settings, "--resume", code=2)
+    assert "holds another run: " in output
+    assert words in output
+    assert not (folder / "config.json").exists()
+
+
+def test_other_data_under_the_same_name_are_seen(tmp_path, monkeypatch):
+    folder = begun(tmp_path / "out")
+    monkeypatch.setitem(globals(), "TEXT", "the dog sat on the mat. " * 200)
+    assert "fingerprints.train is " in lm(folder, "--steps=12", "--resume", code=2)
+    monkeypatch.undo()
+    output = lm(folder, "--steps=12", "--learning-rate=0.001", "--resume")  # lengths and rates may change
+    assert "resumed at step 8" in output
+    assert "learning_rate changed from 0.002 to 0.001" in output
+
+
+def test_a_tokenizer_of_an_earlier_run_is_not_used(tmp_path):
+    folder = tmp_path / "out"
+    lm(folder, "--steps=2")
+    for path in (folder / "checkpoints").iterdir():
+        path.unlink()  # as one does who wants to begin anew
+    (tmp_path / "text.txt").write_text("xyz")
+    other = tmp_path / "other.txt"
+    other.write_text("quick zebras jump. " * 200)
+    course(
+        "train", "lm", "--data", other, "--out", folder, "--steps=2", "--device=cpu", *SMALL, "--set=batches.length=16"
+    )
+    assert load_tokenizer(folder).decode(load_tokenizer(folder).encode("zebra")) == "zebra"
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    folder = RunFolder(tmp_path / "out")
+    held = (
+        "import sys; from course_lib.training import RunFolder\n"
+        "with RunFolder(sys.argv[1]).locked():\n    print('held', flush=True); input()"
+    )
+    with bounded.program([sys.executable, "-c", held, str(folder)], stdin=subprocess.PIPE) as process:
+        assert process.stdout.readline().strip() == "held"
+        output = lm(folder.path, "--steps=2", code=2)
+        assert f"another run is writing to {folder}" in output
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.wait(30)
+    lm(folder.path, "--steps=2")
+    with folder.locked(), folder.locked():  # a run within the command that holds the folder
+        pass
+
+
+def test_a_damaged_result_is_not_used(tmp_path):
+    folder = tmp_path / "out"
+    lm(folder, "--steps=2")
+    weights = folder / "model.safetensors"
+    payload = bytearray(weights.read_bytes())
+    payload[-2] ^= 64
+    weights.write_bytes(payload)
+    output = course("generate", folder, "the", "--device=cpu", code=2)
+    assert "model.safetensors: damaged or changed, it does not fit SHA256SUMS" in output
+
+
+def test_more_layers_than_there_are_tensors(tmp_path):
+    folder = tmp_path / "out"
+    lm(folder, "--steps=2")
+    config = json.loads((folder / "config.json").read_text())
+    config["transformer"]["n_decoder_layers"] = 3_000_000
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "SHA256SUMS").unlink()
+    output = course("generate", folder, "the", "--device=cpu", code=2)
+    assert "expected layers for which there are weights, got 3000000" in output
+
+
 def test_the_last_checkpoints_are_averaged_if_asked_for(tmp_path):
     folder = tmp_path / "out"
     lm(folder, "--steps=12", "--set=training.checkpoint_every=4", "--set=result.average=2")
@@ -195,7 +289,8 @@ def test_early_stopping_leaves_the_best_weights(tmp_path):
         ),
         (["train", "translate", "--data", "multi31k"], "name: expected one of numbers"),
         (["train", "lm", "--config", "no.toml"], "no.toml"),
-        (["generate", "nowhere", "x"], "nowhere"),
+        (["generate", "nowhere", "x"], "MODEL: there is no folder nowhere"),
+        (["generate", "runs/typo", "x"], "there is no folder runs/typo; a model on the hub is written hf:runs/typo"),
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path, monkeypatch, arguments, words):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_folders import without_sums
 
 from course_lib.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
@@ -48,7 +49,8 @@ def test_round_trip(name, tmp_path):
     assert torch.equal(run(model), run(other))
     assert sum(p.numel() for p in other.parameters()) == sum(p.numel() for p in model.parameters())
     run(other).sum().backward()
-    assert sorted(path.name for path in (tmp_path / "a").rglob("*")) == ["config.json", "model", "model.safetensors"]
+    names = ["SHA256SUMS", "config.json", "model", "model.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "a").rglob("*")) == names
 
 
 def test_dtype(tmp_path):
@@ -100,7 +102,7 @@ def test_saving_again_replaces_the_model_and_leaves_other_files(tmp_path):
     assert not (tmp_path / "model.safetensors").exists()
     model = LanguageModel(config(n_decoder_layers=1)).eval()
     save_pretrained(model, tmp_path)
-    names = ["config.json", "model.safetensors", "tokenizer.json"]
+    names = ["SHA256SUMS", "config.json", "model.safetensors", "tokenizer.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert torch.equal(run(from_pretrained(tmp_path)), run(model))
 
@@ -135,6 +137,7 @@ def test_what_cannot_be_saved():
 def test_a_folder_from_when_qk_norm_was_a_switch(old, new, tmp_path):
     model = LanguageModel(config(qk_norm=new)).eval()
     save_pretrained(model, tmp_path)
+    without_sums(tmp_path)
     path = tmp_path / "config.json"
     found = json.loads(path.read_text())
     found["transformer"]["qk_norm"] = old
@@ -146,6 +149,7 @@ def test_a_folder_from_when_qk_norm_was_a_switch(old, new, tmp_path):
 
 def test_a_field_of_another_version(tmp_path):
     save_pretrained(LanguageModel(config()), tmp_path)
+    without_sums(tmp_path)
     path = tmp_path / "config.json"
     found = json.loads(path.read_text())
     found["transformer"]["warp"] = 9
@@ -157,6 +161,7 @@ def test_a_field_of_another_version(tmp_path):
 def test_a_field_that_is_gone_is_read_where_it_changed_nothing(tmp_path):
     saved = LanguageModel(config())
     save_pretrained(saved, tmp_path)
+    without_sums(tmp_path)
     path = tmp_path / "config.json"
     found = json.loads(path.read_text())
     found["transformer"]["bigram_rows"] = 0
