@@ -90,8 +90,7 @@ def _load(model: str, device: str | None, *, int8: bool, bf16: bool, rows: int) 
     """Open a model for use on a device, to decode about so many examples at once, and its tokenizer."""
     import torch
 
-    from course_lib.variants import from_pretrained
-    from course_lib.variants.folders import locate
+    from course_lib.variants import from_pretrained, locate
     from course_lib.variants.int8 import quantize_
     from course_lib.variants.packed import pack_
 

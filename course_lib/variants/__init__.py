@@ -7,7 +7,7 @@
   "none", "masked_lm", "classifier", and `embed_sentences`), ViT on images; `course_lib.generation` takes all but the
   last two.
 - `from_pretrained(path_or_name)` finds the class by the folder's model_type; `save_pretrained(model, path)` also takes
-  a `Transformer`, `LanguageModel` or `EncoderModel` of any config.
+  a `Transformer`, `LanguageModel` or `EncoderModel` of any config; `locate(path_or_name)` gives the folder.
 - `PUBLISHED["gpt2"].config()` gives the sizes of published models, `.build("meta")` their shapes;
   `print(switch_table())` shows in which switches the families differ.
 - `course_lib.variants.efficient`, `latent`, `lora` and `experts` change what is inside the blocks; `packed` and `int8`
@@ -18,6 +18,7 @@ from course_lib.variants.bert import BERT
 from course_lib.variants.course_models import config_from_dict, config_to_dict
 from course_lib.variants.encoder_model import EncoderModel, mean_pool
 from course_lib.variants.gemma3 import Gemma3
+from course_lib.variants.folders import locate
 from course_lib.variants.gpt import GPT
 from course_lib.variants.llama import Llama
 from course_lib.variants.pretrained import from_pretrained, save_pretrained
@@ -43,6 +44,7 @@ __all__ = [
     "config_to_dict",
     "family_configs",
     "from_pretrained",
+    "locate",
     "mean_pool",
     "patchify",
     "save_pretrained",
