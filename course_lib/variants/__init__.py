@@ -17,8 +17,8 @@
 from course_lib.variants.bert import BERT
 from course_lib.variants.course_models import config_from_dict, config_to_dict
 from course_lib.variants.encoder_model import EncoderModel, mean_pool
-from course_lib.variants.gemma3 import Gemma3
 from course_lib.variants.folders import locate
+from course_lib.variants.gemma3 import Gemma3
 from course_lib.variants.gpt import GPT
 from course_lib.variants.llama import Llama
 from course_lib.variants.pretrained import from_pretrained, save_pretrained
