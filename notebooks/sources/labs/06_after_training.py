@@ -779,8 +779,8 @@ for ax, arm, title in (
         for line in lines:
             ax.plot(at, line, color=colour, alpha=0.6, linewidth=1.6)
     ax.set(title=title, xlabel="step", ylim=(0, 1))
-axes[0].text(2, 0.92, "reward and exact match are one", color="#555555")
-axes[1].text(2, 0.78, "reward", color=SERIES[1])
+axes[0].text(4, 0.92, "reward and exact match are one", color="#555555")
+axes[1].text(4, 0.78, "reward", color=SERIES[1])
 axes[1].text(68, 0.52, "exact match", color=SERIES[0], ha="right")
 low, high = (
     ranged("GRPO, digits found", "reward at the end", runs),
