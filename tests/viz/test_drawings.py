@@ -132,12 +132,12 @@ EVERY |= {  # of the labs on chapters 05 and 06
 EVERY |= {  # of chapter 06
     "merges": lambda: drawings.merge_tree("lowest", [("e", "s"), ("es", "t"), ("l", "o"), ("lo", "w")]),
     "shifted": lambda: drawings.shifted_targets(["six", "hundred", "and", "two"]),
-    "padded": lambda: drawings.padded_batch([["six", "hundred", "two"], ["nine"], ["forty", "two"]]),
+    "padded batch": lambda: drawings.padded_batch([["six", "hundred", "two"], ["nine"], ["forty", "two"]]),
     "loss": lambda: drawings.loss_of_tokens(["six", "hundred", "and", "two"], [0.5, 0.9, 0.8, 0.05]),
     "parts": lambda: drawings.micro_batches([10, 22, 31, 40]),
     "clipped": drawings.clipped_gradients,
     "training loop": drawings.training_loop,
-    "checkpoint": drawings.checkpoint_contents,
+    "checkpoint contents": drawings.checkpoint_contents,
     "crossing": lambda: drawings.crossing_words(
         ["sechs", "hundert", "sieben", "und", "achtzig"], ["six", "hundred", "and", "eighty", "seven"],
         [(0, 0), (1, 1), (2, 4), (4, 3)],

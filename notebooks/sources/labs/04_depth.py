@@ -5,7 +5,7 @@
 # the residual connections, the norms, where the norms stand, the initial weights, a warm-up. Here we take them apart,
 # one at a time.
 #
-# The lab stands on sections 2 and 3 of [chapter 4](../04_encoder.ipynb): the residual stream, LayerNorm, and its two
+# The lab stands on sections 3 to 6 of [chapter 4](../04_encoder.ipynb): the residual stream, LayerNorm, and its two
 # places. A *sublayer* is one half of a layer, its attention or its feed-forward network. *Post-norm* is the layer of
 # 2017: add, then norm, so that the norm stands in the stream. *Pre-norm* norms only what a sublayer reads, and leaves
 # the stream alone. One exercise, about forty minutes.
