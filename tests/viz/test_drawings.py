@@ -143,6 +143,13 @@ EVERY |= {  # of chapter 06
         [(0, 0), (1, 1), (2, 4), (4, 3)],
     ),
 }  # fmt: skip
+EVERY |= {  # of the lab on looking inside a model
+    "hooks": drawings.hooks_on_the_stream,
+    "logits by hand": drawings.logits_by_hand,
+    "lens": drawings.lens_by_hand,
+    "patch": drawings.patch_between_runs,
+    "probe": drawings.probe_and_controls,
+}
 TAG = "{http://www.w3.org/2000/svg}"
 
 
