@@ -106,8 +106,8 @@ token from the one before it, with probability (times the pair was seen in `trai
 seen there with a successor + V). Return its mean loss on `held_out` as a float: minus the natural logarithm of the
 probability of the token that came, averaged over all tokens of `held_out` but the first. The texts have at least two
 tokens each.""",
-    why="""A loss says nothing by itself. This one takes no training at all: a network that does not beat it has not
-learned to look further back than one token.""",
+    why="""A loss says nothing by itself. This one takes no training at all: a network that does not beat it gains
+nothing yet from looking further back than a table does.""",
     difficulty=2,
     minutes=10,
     reference=bigram_loss,

@@ -93,10 +93,10 @@ EXERCISE = Exercise(
     id="shift_right",
     title="Shift the targets right",
     what="""Write `shift_right(targets, start_id)`. A decoder is to predict `targets`, int64 `(B, T)`, all positions at
-once. Return what it reads meanwhile, of the same shape: at position 0 the token `start_id`, at every other position
-the target of the position before. Do not change `targets`.""",
-    why="""This one line is teacher forcing. A decoder that reads its targets unshifted learns to copy its input, with a
-wonderful loss and nothing learned.""",
+once. Return what it reads meanwhile, of the same shape: at the first place (index 0) the token `start_id`, at every
+other place the target of the place before. Do not change `targets`.""",
+    why="""With this one line a decoder can be trained at all places at once. One that reads its targets unshifted
+learns to copy its input, with a wonderful loss and nothing learned.""",
     difficulty=1,
     minutes=4,
     reference=shift_right,

@@ -72,10 +72,10 @@ def shift_and_mask(words: Sequence[str]) -> Drawing:
         top + cell * n + 30,
         alt=f"Above, the target {' '.join(words)}; each word moves one place to the right, so that the decoder reads "
         f"{' '.join(read)}. Below, a grid: the row of each place is open up to its own column and hatched after it. At "
-        f"the end of each row stands what this place has to predict: {', '.join(words)}. The word that a row has to "
-        "predict stands in the first hatched column of that row.",
-        caption="The target is moved one place to the right (orange arrows). So the answer of each place is the first "
-        "word that the mask hides from it.",
+        f"the end of each row stands what this place has to predict: {', '.join(words)}. In every row but "
+        "the last, the word that it has to predict stands in the first hatched column.",
+        caption="The target is moved one place to the right (orange arrows). So in every row but the last, the answer "
+        "is the first word that the mask hides.",
     )
     picture.text((14, 24), "target", anchor="start", bold=True, colour=palette.output)
     picture.text((14, 104), "read", anchor="start", bold=True, colour=palette.key)
@@ -223,7 +223,7 @@ def cache_steps(tokens: Sequence[str] = ("the", "cat", "sat", "on")) -> Drawing:
         "value join the two kept ones, and its query reads all three. Then "
         f"{tokens[3]} comes: three columns are kept, one is new.",
         caption="The cache of one layer. Filled: computed in this step. Empty: kept from before. Old queries are not "
-        "kept, because nobody asks them again.",
+        "kept, because each query asks only once.",
     )
     step, left = 86, 196
     for number, n in enumerate((2, 3, 4)):
@@ -323,8 +323,9 @@ def guesses_and_checks() -> Drawing:
         "cat sat on. Below, a small draft makes four short passes and guesses the cat sat in; one pass of the large "
         "model, hardly longer than before, checks all four side by side; three are kept, the fourth is refused and "
         "replaced by on. Then the next four guesses begin. The same four tokens are there in less than half the time.",
-        caption="The same four tokens, in less time. One pass of the large model over several tokens takes hardly "
-        "longer than over one. Lengths are for illustration; the text gives measured ones.",
+        caption="The same four tokens, in less time. When few texts are written at a time, one pass of a large model "
+        "over several tokens takes hardly longer than over one. Lengths are for illustration; the text gives measured "
+        "ones.",
     )
     picture.text((14, 22), "the large model alone", anchor="start", bold=True)
     for number, word in enumerate(("the", "cat", "sat", "on")):
@@ -341,9 +342,8 @@ def guesses_and_checks() -> Drawing:
         picture.box((188, y + 9), (140, 22), (), colour=palette.query)
         picture.text((188, y + 9), f"checks “{word}”", size=15)
         colour = BAD if refused else palette.output
-        picture.text(
-            (270, y + 9), "refused: on" if refused else f"kept: {word}", size=16, anchor="start", colour=colour
-        )
+        verdict = "“in” refused, “on” taken" if refused else f"“{word}” kept"
+        picture.text((270, y + 9), verdict, size=16, anchor="start", colour=colour)
     picture.text((20, 318), "guesses", anchor="start", size=15, colour=palette.key)
     picture.text((188, 318), "one pass checks all", size=15, colour=palette.query)
     for number in range(4):
