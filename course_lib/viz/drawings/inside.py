@@ -107,7 +107,7 @@ def patch_between_runs() -> Drawing:
         330,
         alt="Two runs side by side, each a grid of stream vectors: columns are the letters of a prompt, rows the "
         "levels 0 to 3 from bottom to top. The clean prompt is K Q M R K, the corrupted one X Q M R K. One "
-        "vector of the clean run, above Q at level 1, is copied into the same cell of the corrupted run. The "
+        "vector of the clean run, above M at level 1, is copied into the same cell of the corrupted run. The "
         "cells above it and to its right can change.",
         caption="One vector of the clean run takes the place of the corrupted one. Only what is computed from it can "
         "change.",
@@ -121,14 +121,14 @@ def patch_between_runs() -> Drawing:
             picture.box((x, 268), (36, 34), letter, colour=colour)
             for level in range(4):
                 y = 216 - 46 * level
-                lit = (place, level) == (1, 1)
-                reached = letter != "X" and left > 300 and level > 1 and place >= 1
+                lit = (place, level) == (2, 1)
+                reached = letter != "X" and left > 300 and level > 1 and place >= 2
                 colour = palette.value if lit else (palette.output if reached else palette.residual)
                 picture.box((x, y), (34, 34), (), colour=colour, filled=lit)
     for level in range(4):
         picture.text((40, 216 - 46 * level), str(level), size=15, colour=QUIET, anchor="end")
     picture.text((12, 48), "level", size=15, colour=QUIET, anchor="start")
-    picture.curve((112, 152), (404, 152), lift=62, colour=palette.value, width=3)
+    picture.curve((154, 152), (446, 152), lift=62, colour=palette.value, width=3)
     picture.text((154, 312), "then: Q", colour=QUIET)
     picture.text((454, 312), "then: Q again?", colour=QUIET)
     return picture

@@ -282,7 +282,8 @@ drawings.logits_by_hand().show()
 # is added under the root, so that the norm never divides by zero.
 #
 # In code we first collect the parts. For the heads we use what chapter 2 showed: the output map takes the heads side by
-# side, and each head has its own columns of the matrix. So a head writes its own numbers times its own columns.
+# side, and each head has its own part of the matrix. (`nn.Linear` keeps its matrix turned round. What chapter 2 called the
+# *rows* of a head are *columns* here.) So what a head writes is its own numbers times its own columns.
 
 
 # %% id="written"
@@ -321,11 +322,11 @@ def contributions(parts):
 parts = written(clean)
 given = contributions(parts)
 logits = model(clean)[:, -1]
-near = {"atol": 1e-4}
-sum_is_stream = torch.allclose(sum(parts.values()), x[3, :, -1], **near)
-prove("the parts add up to the stream", sum_is_stream)
-sum_is_logits = torch.allclose(sum(given.values()), logits, **near)
-prove("the contributions add up to the logits", sum_is_logits)
+stream, total = sum(parts.values()), sum(given.values())
+same = torch.allclose(stream, x[3, :, -1], atol=1e-4)
+prove("the parts add up to the stream", same)
+same = torch.allclose(total, logits, atol=1e-4)
+prove("the contributions add up to the logits", same)
 
 # %% id="hand-check" tags=["hide-input"]
 # Check: the sum by hand, the reading of section 3 by hand, and the mistake
@@ -390,9 +391,9 @@ for name, ending in (("the start", "start"), ("layer 1", "1"), ("layer 2", "2"),
 #
 # **What it does not show:** who was *needed*. It counts direct writing only. The head of layer 1 that looks at the letter
 # before adds next to nothing to the answer itself. It may still have written something at *another* place, which a later
-# head reads. Whoever removes all parts with short bars may destroy the model. Section 4 will show that here this is so. And
-# one more caution: since the size of the stream was held fixed, a bar does not say what the logit would be if this part
-# were missing. Without it the size, too, would be different.
+# head reads. Whoever removes all parts with short bars may destroy the model; section 4 tries it. And one more caution:
+# since the size of the stream was held fixed, a bar does not say what the logit would be if this part were missing. Without
+# it the size, too, would be different.
 #
 # ## 3 Reading early: the logit lens
 #
@@ -507,6 +508,9 @@ def patched(letters, source, level, place):
         handle.remove()
 
 
+# %% [markdown] id="share-back-text"
+# Now the two prompts, their leads, and a loop that tries each of the 44 vectors in its turn: 4 levels, 11 places.
+
 # %% id="share-back"
 corrupted = clean.clone()
 corrupted[:, 2] = stranger
@@ -529,8 +533,8 @@ def share_back(source):
 # run in which somebody is asked for a name? So we do the same once more with an unrelated source: prompts of the same form
 # with other people. If these bring back as much, our finding means nothing.
 #
-# **Predict.** There are 4 levels and 11 places, 44 single vectors. At level 0 the clean vector of place 2 simply repairs the
-# prompt, so all comes back. Which single place brings it back at level 1, and which at level 2?
+# **Predict.** At level 0 the clean vector of place 2 simply repairs the prompt, so all comes back. Which single place brings
+# it back at level 1, and which at level 2?
 
 # %% id="patch-guess"
 ex.predict("lab_inside_patch", "")
@@ -544,7 +548,7 @@ prove("a repaired prompt is the clean one", abs(back[0, 2] - 1) < 1e-3)
 prove("so is a repaired last vector", abs(back[3, 10] - 1) < 1e-3)
 
 # %% id="patch-figure" tags=["hide-input", "picture:60", "atol:0.08"]
-# Figure: how much comes back, by level and place; from the clean run, and from unrelated ones
+# Figure: how much comes back, by level and place
 fig, axes = plt.subplots(2, 1, figsize=(7.5, 5.0), layout="constrained")
 names = ["1st", "fam.", "FIRST", "FAMILY", *["1st", "fam."] * 3, "FIRST"]
 for ax, table, title in zip(
@@ -577,18 +581,37 @@ print(f"control: the largest of 44 is {control.max():.2f}, the smallest {control
 # Read the upper grid from the bottom. What matters stands first at the first name (place 2). After layer 1 it stands at
 # the *family name* (place 3), although that letter is the same in both prompts: it must have got a note of who stands
 # before it. After layer 2 most of it stands at the last place, which has to answer. It travels on a path, and we see each
-# station. So layer 1, whose bars were near zero in section 2, is needed after all.
+# station.
 #
 # The control brings nothing back. It is even below zero in some cells. For place 3 at level 0 the reason is plain: there the
 # unrelated vector exchanges the family name itself for another letter. Then the answer does not occur in the text any more.
 #
-# **What this shows:** these vectors *carry* the difference between the two prompts, and the answer follows them. Two
-# of the ones in the grid were certain beforehand, and we asserted them: to repair the only wrong letter, and to exchange
-# the vector that is read. A finding is what lies between.
+# **What this shows:** these vectors *carry* the difference between the two prompts, and the answer follows them. Two of the
+# cells with 1.00 were certain beforehand, and we asserted them: to repair the only wrong letter, and to exchange the vector
+# that is read at the end. A finding is what lies between.
 #
 # **What it does not show:** *how* it is carried, and everything that both prompts have in common. That the last letter
 # is a first name, for example, is the same in both, so no patch can find where that is known. Another corruption asks
 # another question.
+#
+# One thing is left over from section 2. Both bars of the heads in layer 1 were near zero. If the note is made there, then
+# the head that looks at the letter before must be needed all the same. We take it away, by setting its columns to zero,
+# and as a control the other head of the layer.
+
+# %% id="without-head" tags=["hide-input", "atol:0.1"]
+# Measure: right answers without one head of layer 1
+for h in (0, 1):
+    weight = model.blocks[0].attention.output.weight
+    kept = weight.clone()
+    weight[:, 32 * h : 32 * (h + 1)] = 0.0
+    share = (model(clean)[:, -1].argmax(-1) == answer).float().mean().item()
+    weight.copy_(kept)
+    print(f"without head 1.{h + 1}, on the letter before {previous[h]:.2f}: right answers {share:.2f}")
+
+# %% [markdown] id="without-head-says"
+# Without the head that looks at the letter before, many answers are lost, although its bar had been near zero. Without the
+# other one hardly any is. So a small contribution is no proof that a part can be spared. (Why are not all answers lost? The
+# other head puts part of its weight on the letter before, too. It may stand in, as heads did in chapter 2.)
 
 # %% exercise="patch_share"
 
@@ -646,7 +669,7 @@ def probe_accuracy(vectors, labels):
 ex.predict("lab_inside_probe", "")
 
 # %% id="probe-run" tags=["hide-input", "picture:60", "atol:0.06"]
-# Figure: what a probe reads of the letter before, at each level, with two controls
+# Figure: what a probe reads of the letter before
 texts = names_text(600, torch.Generator().manual_seed(7))
 before_it = texts[:, :-1]
 mixed = torch.randperm(before_it.numel(), generator=torch.Generator().manual_seed(1))
@@ -740,9 +763,9 @@ print(
 # %% [markdown] id="vowels-says"
 # The probe is nearly perfect, in the untrained model as well, and just as perfect with five letters that a lottery has
 # chosen. The reason is simple: the stream says *which letter* stands here, and a probe can sort letters into any two
-# heaps you like. Hewitt and Liang (2019) made a rule of this. They give each word type a random label, the *control
-# task*, and what counts is only how much better a probe is at the real task than at the control task. For vowels that is
-# next to nothing.
+# heaps you like. Hewitt and Liang (2019) made a rule of this. They give each word a label by chance, the *control task*,
+# and judge a probe by how much better it is at the real task than at this one. For vowels the difference is next to
+# nothing.
 #
 # So a probe answers: *can this be read from here by a linear map?* Whether the model reads it is another question, and
 # only an intervention as in section 4 answers it.
@@ -791,8 +814,9 @@ prove("the note stands at the family name", min(a / b for a, b in zip(note, lost
 
 # %% [markdown] id="record-says"
 # The stations are the same with every seed, and so is the distance between the probe and its controls. How far does that
-# reach? It holds for models of this size on this task. That large models work with the same two steps on real text was
-# found by Olsson et al. (2022), with tools of this kind.
+# reach? It holds for models of this size on this task. Olsson et al. (2022) found heads that do the same two steps in much
+# larger models on real text. As they say, they have evidence from interventions for small models of attention only; for
+# larger ones with feed-forwards it is correlation.
 #
 # ## 7 The same circuit, from the other side
 #
@@ -813,7 +837,7 @@ drawings.induction_steps().show()
 #
 # | Tool | It answers | It does not answer | Its control |
 # |---|---|---|---|
-# | weights of attention | where is looked? | what is handed over? | an untrained model |
+# | weights of attention | where is looked? | what is handed over? | an untrained model (lab on heads) |
 # | contributions | who wrote the answer? | who was needed? | they must add up |
 # | logit lens | what would be said now? | what else stands there? | a probe at the same level |
 # | patching | what carries the difference? | what both prompts share | an unrelated prompt |
