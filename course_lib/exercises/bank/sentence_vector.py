@@ -101,7 +101,8 @@ EXERCISE = Exercise(
 gets vectors `x` (B, T, D) and which tokens are real, `real` (B, T). Its author made sure that the *content* of padding
 never counts. Still the same sentence gets another vector when a longer one joins its batch. Find the reason and repair
 it. Each sentence has at least one real token; padding may stand on either side.""",
-    why="A search index filled in batches of other lengths then holds vectors that do not compare.",
+    why="""A search index filled in batches of other lengths then holds vectors that do not compare by dot product or
+distance (a cosine would not notice).""",
     difficulty=2,
     minutes=6,
     reference=sentence_vector,

@@ -28,10 +28,10 @@ def exactly_one_on() -> Drawing:
         300,
         alt="Four points at the corners of a square. First number to the right, second upwards. The points (1, 0) and "
         "(0, 1) are filled, wanted answer 1. The points (0, 0) and (1, 1) are open, wanted answer 0. The filled points "
-        "lie on one diagonal, the open ones on the other, and two straight lines are tried, each of which leaves one "
-        "point on the wrong side.",
-        caption="Filled: exactly one of the two numbers is 1. No straight line has both filled points on one side and "
-        "both open points on the other.",
+        "lie on one diagonal, the open ones on the other. Two grey lines are tried: each cuts off one filled point, "
+        "and the other filled point stays with the open ones.",
+        caption="Filled: exactly one of the two numbers is 1. The two grey lines are attempts to part filled from "
+        "open: each cuts off one filled point and leaves the other with the open ones. No straight line does better.",
     )
     left, bottom, side = 220, 238, 170
     picture.line([(left - 40, bottom), (left + side + 60, bottom)], colour=palette.residual)
@@ -193,8 +193,8 @@ def collapsing_tokens() -> Drawing:
         alt="Four pictures from left to right, each with three arrows from one point. In the first the arrows point in "
         "three different directions. After one layer they are closer, after two closer still, after four they lie on "
         "each other.",
-        caption="Tokens as arrows. Each layer without a residual connection replaces every token by nearly the same "
-        "average, so the differences between them shrink.",
+        caption="Tokens as arrows. Each layer without a residual connection replaces every token by a mixture of all, "
+        "so the differences between them shrink.",
     )
     for column, (name, spread) in enumerate(
         (("tokens", 1.0), ("after 1 layer", 0.42), ("after 2 layers", 0.14), ("after 4 layers", 0.0))
@@ -301,7 +301,7 @@ def same_words(
 
 def hidden_words(
     words: Sequence[str] = ("the", "tall", "queen", "near", "the", "king", "saw", "herself"),
-    hidden: Sequence[int] = (2, 7),
+    hidden: Sequence[int] = (3, 7),
 ) -> Drawing:
     """Fill in the hidden word: [MASK] goes in at some places, and the model names what stood there."""
     shown = ["[MASK]" if number in hidden else word for number, word in enumerate(words)]
