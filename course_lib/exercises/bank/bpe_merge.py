@@ -8,7 +8,7 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 
 
 def bpe_merge(words):
-    """words as tuples of tokens, each with its count -> (pair, words joined)"""
+    """{word as a tuple: count} -> (pair, words joined)"""
     pairs = {}
     for word, count in words.items():
         for i in range(len(word) - 1):

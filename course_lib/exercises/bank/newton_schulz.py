@@ -8,7 +8,7 @@ from course_lib.exercises.tensors import normal
 
 
 def newton_schulz(matrix, n_steps=5):
-    """(R, C), int -> (R, C), with all singular values near one"""
+    """(R, C), int -> (R, C), with singular values near one"""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrix / matrix.norm()
     for _ in range(n_steps):
@@ -110,7 +110,7 @@ EXERCISE = Exercise(
     what="""Write `newton_schulz(matrix, n_steps=5)` for a matrix X of shape (R, C). First divide it by the root of the
 sum of all its squares. Then do this `n_steps` times: compute A = X Xᵀ of shape (R, R), and replace X by
 a · X + b · A X + c · A A X, with a = 3.4445, b = −4.7750 and c = 2.0315. Return the last X.""",
-    why="It is the heart of Muon: a singular value decomposition would do the same, and is far slower on a GPU.",
+    why="The heart of Muon. Computing the singular values and setting each to 1 is exact, but far slower on a GPU.",
     difficulty=2,
     minutes=6,
     reference=newton_schulz,

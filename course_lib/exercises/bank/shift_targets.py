@@ -7,7 +7,7 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 
 
 def shift_targets(sentences, bos_id, eos_id, pad_id):
-    """B lists of ids, three ids -> what is read (B, T), labels (B, T)"""
+    """B lists, three ids -> read (B, T), labels (B, T)"""
     T = max(len(ids) for ids in sentences) + 1
     inputs = [[bos_id, *ids] + [pad_id] * (T - 1 - len(ids)) for ids in sentences]
     labels = [[*ids, eos_id] + [pad_id] * (T - 1 - len(ids)) for ids in sentences]

@@ -63,7 +63,7 @@ def narrow_valley(rates: tuple[float, float, float] = (0.036, 0.02, 0.4), steps:
         f"valley gets faster; it ends {ends['momentum']:.1f} away. Adam goes along and across at one speed and ends "
         f"{ends['Adam']:.1f} away.",
         caption=f"The same valley, the same start, {steps} steps. Each has a rate that suits it: "
-        f"{rates[0]:g} plain, {rates[1]:g} with momentum, {rates[2]:g} for Adam.",
+        f"{rates[0]:g} plain, {rates[1]:g} with momentum (beta = 0.8), {rates[2]:g} for Adam.",
     )
     names = {"plain": "plain gradient descent", "momentum": "with momentum", "Adam": "Adam"}
     across, up = 50.0, 46.0  # pixels for a unit
@@ -78,7 +78,7 @@ def narrow_valley(rates: tuple[float, float, float] = (0.036, 0.02, 0.4), steps:
             inside = [(min(max(x, 6), 594), y) for x, y in outline]
             picture.line(inside, colour="#D5D5D5", width=1.5, arrow=False)
         picture.text((16, 26 + 155 * row), names[kind], anchor="start", bold=True, colour=COLOURS[kind])
-        spots = [(middle[0] + across * x, middle[1] + up * y) for x, y in path]
+        spots = [(middle[0] + across * x, middle[1] - up * y) for x, y in path]  # y upwards
         picture.line(spots, colour=COLOURS[kind], width=2, arrow=False)
         for spot in spots:
             picture.circle(spot, 3, colour=COLOURS[kind], filled=True)
@@ -127,13 +127,14 @@ def adam_of_one_weight(gradient: float = 4.0, rate: float = 0.1, beta1: float = 
     return picture
 
 
-def two_decays(steep: float = 10.0, flat: float = 0.1, decay: float = 0.1, rate: float = 0.1) -> Drawing:
+def two_decays(steep: float = 10.0, flat: float = 0.1, decay: float = 0.01, rate: float = 0.1) -> Drawing:
     """What two weights of 1 lose by decay: through Adam's division, and past it.
 
     Args:
         steep, flat: the root of v̂ of the two weights, the size of their gradients.
         decay, rate: of both optimizers.
     """
+    # the decay is far smaller than the gradients, so it does not change their usual size
     lost = {"steep": rate * decay / steep, "flat": rate * decay / flat}
     equal = rate * decay
     picture = Drawing(
@@ -150,7 +151,7 @@ def two_decays(steep: float = 10.0, flat: float = 0.1, decay: float = 0.1, rate:
         ("decay in the gradient", palette.key, (lost["steep"], lost["flat"])),
         ("AdamW", palette.query, (equal, equal)),
     )
-    scale = 300 / max(*lost.values(), equal)
+    scale = 280 / max(*lost.values(), equal)
     for block, (name, colour, amounts) in enumerate(rows):
         top = 28 + 140 * block
         picture.text((16, top), name, anchor="start", bold=True, colour=colour)
@@ -184,7 +185,7 @@ def singular_values_of_an_update(values: Sequence[float] = (1.0, 0.5, 0.25, 0.1,
         "dashed line at 1.",
         caption=f"The singular values of an update before and after {steps} steps. The strong directions "
         "shrink a little "
-        "or grow a little, the weak ones grow a lot: all end near 1.",
+        "or grow a little, the weak ones grow a lot: all five end near 1.",
     )
     base, unit = 240.0, 150.0
     for left, name, found, colour in (
