@@ -181,7 +181,7 @@ def singular_values_of_an_update(values: Sequence[float] = (1.0, 0.5, 0.25, 0.1,
     picture = Drawing(
         290,
         alt=f"Two groups of bars. On the left the singular values of the momentum, divided by their common length: "
-        f"{said(sizes)}. On the right the same after {steps} steps of Newton and Schulz: {said(after)}, all near the "
+        f"{said(sizes.tolist())}. On the right the same after {steps} steps of Newton and Schulz: {said(after.tolist())}, all near the "
         "dashed line at 1.",
         caption=f"The singular values of an update before and after {steps} steps. The strong directions "
         "shrink a little "
