@@ -10,11 +10,10 @@ from typing import Any
 
 from course_lib.assembly.compose import Part, compose
 from course_lib.assembly.extract import Extract, Unusable, extract
-from course_lib.assembly.parts import FUNCTIONS, NOT_YET, PARTS
+from course_lib.assembly.parts import FUNCTIONS, PARTS
 from course_lib.desk import answers, isolated
 from course_lib.desk.copies import new_backup
 from course_lib.desk.store import RIGHT, Desk, DeskError, reason
-from course_lib.exercises import registry
 from course_lib.files import write_atomic
 
 NAME = "my_transformer.py"
@@ -52,8 +51,6 @@ def assemble(desk: Desk, *, fill: bool = False, seconds: float = SECONDS) -> Ass
         if one in taken:
             done.own.append(one)
             parts[one] = taken[one]
-        elif one in NOT_YET and one not in registry.places():
-            parts[one] = Part("Written by the course: there is no exercise for it.", Extract(NOT_YET[one]))
         elif fill:
             done.filled[one] = why[one]
             remark = f"THE COURSE'S OWN VERSION of {one}, not yours: {why[one]}."
@@ -71,8 +68,8 @@ def assemble(desk: Desk, *, fill: bool = False, seconds: float = SECONDS) -> Ass
 
 def _right_answers(desk: Desk, fill: bool, seconds: float) -> tuple[dict[str, Part], dict[str, str], dict[str, str]]:
     """By exercise: the newest right answer that passes today, why there is none, and the course's version if asked."""
-    places, progress, known = answers.places(desk), desk.progress(), registry.places()
-    waiting = {one: _candidates(desk, one, places.get(one)) for one in PARTS if one in known}
+    places, progress = answers.places(desk), desk.progress()
+    waiting = {one: _candidates(desk, one, places.get(one)) for one in PARTS}
     why = {one: _standing(progress.get(one)) for one in PARTS}
     taken: dict[str, Part] = {}
     solutions: dict[str, str] = {}

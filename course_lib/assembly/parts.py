@@ -31,15 +31,3 @@ PARTS = (
 
 FUNCTIONS = {one: "attention" if one == "scaled_dot_product_attention" else one for one in PARTS}
 """By exercise, the name of its function."""
-
-NOT_YET = {
-    "adam_step": """\
-def adam_step(weight, gradient, m, v, t, rate, beta1=0.9, beta2=0.98, eps=1e-9):
-    \"\"\"weight, gradient, means m and v of one shape, step from 1 -> new weight, new m, new v\"\"\"
-    m = beta1 * m + (1 - beta1) * gradient
-    v = beta2 * v + (1 - beta2) * gradient**2
-    m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
-    return weight - rate * m_hat / (v_hat.sqrt() + eps), m, v
-"""
-}
-"""What the module needs and a notebook may not ask for."""

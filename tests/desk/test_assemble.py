@@ -15,13 +15,11 @@ from course_lib.assembly import judge, laws
 from course_lib.assembly.assemble import Assembled, assemble
 from course_lib.assembly.compose import Part, compose
 from course_lib.assembly.extract import Extract, Unusable, extract, renamed
-from course_lib.assembly.parts import FUNCTIONS, NOT_YET, PARTS
+from course_lib.assembly.parts import FUNCTIONS, PARTS
 from course_lib.desk import isolated
 from course_lib.desk.store import Desk, DeskError
 from course_lib.exercises import registry
 from course_lib.exercises.engine.cells import cell_source, solved_cell_source
-
-ASKED = [one for one in PARTS if one in registry.places()]
 
 
 @pytest.fixture
@@ -73,24 +71,24 @@ def modules_of(text: str) -> set[str]:
 
 def test_all_solved_gives_a_module_that_obeys_the_laws_and_equals_torch(desk: Desk) -> None:
     """In its own processes, as a learner runs it."""
-    solve(desk, *ASKED)
+    solve(desk, *PARTS)
     result = CliRunner().invoke(cli.app, ["--desk", str(desk.folder), "assemble"])
     assert result.exit_code == 0, result.output
     claims = 1 + len(laws.LAWS) + len(laws.PARITY)
     assert [line.split()[0] for line in result.output.splitlines() if line[:5] in ("holds", "broke", "waits")] == [
         "holds"
     ] * claims
-    assert f"From your own answers: {len(ASKED)} parts." in result.output
+    assert f"From your own answers: {len(PARTS)} parts." in result.output
     text = (desk.folder / "my_transformer.py").read_text(encoding="utf-8")
     assert modules_of(text) <= {"torch", *sys.stdlib_module_names}
     assert "course_lib" not in text
-    assert text.count("# Your answer to ") == len(ASKED)
+    assert text.count("# Your answer to ") == len(PARTS)
     ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length=120", "--select=E,F,B", "-"]
     assert subprocess.run(ruff, input=text.encode(), capture_output=True).returncode == 0
 
 
 def test_the_module_trains_where_the_course_is_not_installed(desk: Desk, unjudged: None, tmp_path: Path) -> None:
-    solve(desk, *ASKED)
+    solve(desk, *PARTS)
     path = assemble(desk).path
     (tmp_path / "own.txt").write_text("ein Text, der sich wiederholt. " * 100, encoding="utf-8")
     blocked = "import sys\nsys.modules['course_lib'] = None\n"
@@ -122,7 +120,7 @@ def test_the_module_trains_where_the_course_is_not_installed(desk: Desk, unjudge
     ],
 )
 def test_bad_input_to_the_module_gets_one_line(desk, unjudged, tmp_path, monkeypatch, capsys, arguments, says):
-    solve(desk, *ASKED)
+    solve(desk, *PARTS)
     my = laws._load(assemble(desk).path)
     (tmp_path / "short.txt").write_text("abc")
     monkeypatch.chdir(tmp_path)
@@ -133,11 +131,11 @@ def test_bad_input_to_the_module_gets_one_line(desk, unjudged, tmp_path, monkeyp
 
 
 def test_half_solved_leaves_parts_open_and_fill_marks_the_courses_own(desk: Desk, here: None) -> None:
-    half = ASKED[: len(ASKED) // 2]
+    half = PARTS[: len(PARTS) // 2]
     solve(desk, *half)
     done = assemble(desk)
     assert done.own == half
-    assert set(done.open) == set(ASKED) - set(half)
+    assert set(done.open) == set(PARTS) - set(half)
     assert set(done.open.values()) == {"not tried yet"}
     assert states(done) == {"holds", "waits"}
     module = laws._load(done.path)
@@ -149,7 +147,7 @@ def test_half_solved_leaves_parts_open_and_fill_marks_the_courses_own(desk: Desk
     assert states(done) == {"holds"}
     assert done.backup is None  # nobody had edited it
     text = done.path.read_text(encoding="utf-8")
-    assert text.count("# THE COURSE'S OWN VERSION of ") == len(ASKED) - len(half) == len(done.filled)
+    assert text.count("# THE COURSE'S OWN VERSION of ") == len(PARTS) - len(half) == len(done.filled)
 
 
 def test_a_wrong_answer_is_not_taken_and_an_older_right_one_is(desk: Desk, here: None) -> None:
@@ -171,7 +169,7 @@ def test_nothing_solved_writes_nothing_unless_filled(desk: Desk, here: None) -> 
         assemble(desk)
     assert not (desk.folder / "my_transformer.py").exists()
     done = assemble(desk, fill=True)
-    assert len(done.filled) == len(ASKED)
+    assert len(done.filled) == len(PARTS)
     assert states(done) == {"holds"}
 
 
@@ -317,14 +315,13 @@ def test_helpers_and_imports_with_one_name_are_told_apart():
 
 
 def test_every_part_is_an_exercise_in_code_under_its_name():
-    for one in ASKED:
+    for one in PARTS:
         assert registry.get(one).function_name == FUNCTIONS[one]
-    assert set(PARTS) - set(ASKED) <= set(NOT_YET)
 
 
 def test_a_module_with_a_planted_fault_is_found_out(desk: Desk, here: None) -> None:
     """The checks bite: each fault, in the frame or in a part, breaks the claim it should."""
-    solve(desk, *ASKED)
+    solve(desk, *PARTS)
     path = assemble(desk).path
     right = path.read_text(encoding="utf-8")
     faults = {

@@ -181,8 +181,8 @@ def singular_values_of_an_update(values: Sequence[float] = (1.0, 0.5, 0.25, 0.1,
     picture = Drawing(
         290,
         alt=f"Two groups of bars. On the left the singular values of the momentum, divided by their common length: "
-        f"{said(sizes.tolist())}. On the right the same after {steps} steps of Newton and Schulz: {said(after.tolist())}, all near the "
-        "dashed line at 1.",
+        f"{said(sizes.tolist())}. On the right the same after {steps} steps of Newton and Schulz: "
+        f"{said(after.tolist())}, all near the dashed line at 1.",
         caption=f"The singular values of an update before and after {steps} steps. The strong directions "
         "shrink a little "
         "or grow a little, the weak ones grow a lot: all five end near 1.",
