@@ -250,10 +250,11 @@ law = complaint(testing.assert_causal, small, torch.randint(17, (2, 20)), vocab_
 prove("no output moves when a later token changes", not law)
 
 # %% [markdown] id="leak-question"
-# The other way is to look at the loss. We train on **noise**: 14 symbols in a row, each drawn at random from 11. Nobody
-# can predict noise. The best one can do is to give each symbol the probability 1/11, and then the loss is
-# ln 11 = 2.40 at each place. (The loss is minus the logarithm of the probability that the model gave to the token that
-# came, averaged over all places.)
+# The other way is to look at the loss. We train on **noise**: 14 symbols in a row, each drawn at random from 11. The model
+# reads the first 13, and at each of these 13 places it must name the symbol that comes next. (So here the first symbol
+# stands where ⟨start⟩ stood.) Nobody can predict noise. The best one can do is to give each symbol the probability 1/11,
+# and then the loss is ln 11 = 2.40 at each place. (The loss is minus the logarithm of the probability that the model gave
+# to the token that came, averaged over all places.)
 #
 # **Predict.** One model gets the right mask, the other the mask that is off by one, so that each of its 13 places also
 # sees the next symbol, if there is one. What will the two losses be, roughly?
@@ -908,7 +909,8 @@ show(
     fig,
     alt="Share of right letters by place for the half-trained model. Both curves start at the same point, then the one "
     "after its own letters lies below the one after true letters; at the stop token they meet.",
-    caption="The model that was trained for 100 steps. This is one training, with seed 0; the record below has five.",
+    caption="The model that was trained for 100 steps. This is one training, with seed 0; the record below has five. "
+    "At place 9 both are right, since the stop token depends on the length alone.",
 )
 
 # %% id="exposure-measured" tags=["hide-input"]
@@ -1579,8 +1581,10 @@ for K in (1, 2, 4):
 # One thing is missing. Real texts end, some earlier, some later. Each further token lowers the sum of the logarithms.
 # Where the model is unsure over many tokens, a text that stops early can win though it is worse. Therefore finished
 # texts are compared with a **length penalty**, for example by log-probability divided by length<sup>α</sup>. With α = 0
-# nothing is corrected; with α = 1 texts are compared by their mean for each token. (The `transformers` library does it
-# in this way. The α = 0.6 of the Transformer's paper belongs to another formula, ((5 + length) / 6)<sup>α</sup>, by Wu
+# nothing is corrected; with α = 1 texts are compared by their mean for each token. Say a text of two tokens has the
+# log-probability −1.0 and one of four tokens −1.4. By the sum the short one wins. Divided by their lengths they have −0.5
+# and −0.35, and the long one wins: as the numbers are negative, a larger divisor helps. (The `transformers` library does it
+# in this way. The α = 0.6 of the Transformer's paper belongs to another divisor, ((5 + length) / 6)<sup>α</sup>, by Wu
 # et al. 2016.) The lab has an exercise on it.
 #
 # Even in translation more probable does not always mean better. A few beams help, and many do harm (Koehn and Knowles
@@ -1611,8 +1615,9 @@ drawings.guesses_and_checks().show()
 # model p is kept with probability min(1, p/q); a refused one is replaced by a draw from what is left of p above q. Take
 # three tokens with p = 0.5, 0.3, 0.2 and q = 0.7, 0.2, 0.1. A guess of the first is kept with probability 5/7, a guess
 # of the others always. What is left of p above q is 0, 0.1, 0.1; so a refused guess becomes the second or the third
-# token, each with probability 1/2. The result is distributed exactly as the large model's own choice (Leviathan et al.
-# 2023; Chen et al. 2023).
+# token, each with probability 1/2. Add it up. The first token comes with 0.7 · 5/7 = 0.5. The draft's first token is
+# refused with 0.7 · 2/7 = 0.2, and half of this goes to each of the others: 0.2 + 0.1 = 0.3 and 0.1 + 0.1 = 0.2. That is
+# p. It is so for any p and q (Leviathan et al. 2023; Chen et al. 2023).
 
 # %% id="speculative-exact" tags=["hide-input"]
 # Check: the rule gives exactly the large model's distribution; greedy, your GPT's text stays the same

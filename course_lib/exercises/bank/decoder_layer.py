@@ -187,7 +187,7 @@ EXERCISE = Exercise(
 causal self-attention over the target `x`; cross-attention, whose queries come from the target and whose keys and values
 come from `context`, the encoder's finished output; the feed-forward. Each stands in a **pre-norm** residual: the
 sublayer reads the normed stream, and what it returns is added to the stream. The context has been normed by the
-encoder: leave it as it is. Masks are boolean, True = may attend: build the causal one for the self-attention;
+encoder: leave it as it is. Masks are boolean, True = may attend: build the causal one, (T, T), for the self-attention;
 `context_mask` is for the cross-attention.""",
     why="It is the decoder's half of figure 1 of the 2017 paper. Without the cross-attention it is a layer of GPT.",
     difficulty=3,

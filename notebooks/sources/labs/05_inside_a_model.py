@@ -35,7 +35,7 @@ torch.set_num_threads(1)
 #
 # We need a model whose task has a step in between, one that nobody sees from outside. Take a text that consists of
 # names, a first name and a family name, each a single letter. Five people occur in a text, in any order, and again and
-# again:
+# again. (A text may begin in the middle of a person, with a family name.)
 
 
 # %% id="texts" tags=["hide-input"]
@@ -206,10 +206,10 @@ with watch([double]) as seen, torch.no_grad():
 prove("a hook hears 3 and 6, and the chain still gives 7", [*map(float, (*seen[double], result))] == [3, 6, 7])
 
 # %% [markdown] id="weights-text"
-# What passes *between* modules a hook cannot hear. The weights of an attention are such a thing: they are made and used
-# inside one module. For them a library needs a switch of its own. In this course it is `record_weights`, which you know
-# from [chapter 2](../02_multi_head.ipynb). Here are the weights of all six heads for one prompt. We count layers and
-# heads from 1, so *head 2.1* is the first head of the second layer.
+# What is made and used *inside* one module, a hook cannot hear. The weights of an attention are such a thing. For them a
+# library needs a switch of its own. In this course it is `record_weights`, which you know from
+# [chapter 2](../02_multi_head.ipynb). Here are the weights of all six heads for one prompt. We count layers and heads
+# from 1, so *head 2.1* is the first head of the second layer.
 
 # %% id="weights" tags=["hide-input", "picture:60"]
 # Figure: who looks where, six heads and one prompt
@@ -609,9 +609,9 @@ for h in (0, 1):
     print(f"without head 1.{h + 1}, on the letter before {previous[h]:.2f}: right answers {share:.2f}")
 
 # %% [markdown] id="without-head-says"
-# Without the head that looks at the letter before, many answers are lost, although its bar had been near zero. Without the
-# other one hardly any is. So a small contribution is no proof that a part can be spared. (Why are not all answers lost? The
-# other head puts part of its weight on the letter before, too. It may stand in, as heads did in chapter 2.)
+# Without head 1.2, which looks at the letter before, many answers are lost, although its bar had been near zero. Without
+# the other one hardly any is. So a small contribution is no proof that a part can be spared. (Why are not all answers
+# lost? The other head puts part of its weight on the letter before, too. It may stand in, as heads did in chapter 2.)
 
 # %% exercise="patch_share"
 
@@ -782,8 +782,8 @@ stations = {
     "level 1, family name": "lead back, layer 1, family name",
     "level 2, last place": "lead back, layer 2, last place",
     "level 2, family name": "lead back, layer 2, family name",
-    "most, any other vector": "most lead back elsewhere",
-    "most, unrelated prompt": "most lead back from another prompt",
+    "any other vector, at most": "most lead back elsewhere",
+    "unrelated prompt, at most": "most lead back from another prompt",
 }
 fig, axes = plt.subplots(1, 2, figsize=(7.5, 2.9), layout="constrained")
 for height, (name, measure) in enumerate(reversed(stations.items())):
@@ -841,11 +841,13 @@ drawings.induction_steps().show()
 # | contributions | who wrote the answer? | who was needed? | they must add up |
 # | logit lens | what would be said now? | what else stands there? | a probe at the same level |
 # | patching | what carries the difference? | what both prompts share | an unrelated prompt |
-# | probe | what can be read? | what is used? | shuffled labels, an untrained model |
+# | taking a part away | was it needed? | what it did | a part that should not matter |
+# | probe | what can be read? | what is used? | shuffled labels, an untrained model, labels by lottery |
 #
 # **An open question for you.** At level 2 most of the answer stands at the last place. Layer 3 still adds to the lead. From
-# where does it take what it adds: from the last place, or from the note at place 3 once more? Patch the output of single
-# *heads* of layer 3 in place of whole vectors. Start from `patched`, and hang the hook on `attention.output`.
+# where does it take what it adds: from the last place, or from the note at place 3 once more? Patching can tell. Run the
+# clean prompt, and give layer 3 the corrupted vector at place 3 only. If what layer 3 adds becomes smaller, it had read
+# the note. `patched` does it, with clean and corrupted exchanged.
 #
 # ### Sources
 #
