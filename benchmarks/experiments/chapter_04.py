@@ -223,7 +223,7 @@ def trained_classifier(seed: int, rate: float) -> Classifier:
 
 
 @experiment(
-    claim="Hiding the four characters that [CLS] reads most costs the classifier more than hiding four others.",
+    claim="Hiding the four characters that [CLS] reads most costs the classifier more than hiding four at random.",
     arms={name: {"which": name} for name in ("nothing hidden", "four at random", "the four read most")},
     rates=(3e-3,),
     better="max accuracy",

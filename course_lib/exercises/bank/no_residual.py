@@ -33,16 +33,16 @@ will the next cells show?""",
         WrongAnswer(
             "d",
             "true of the sizes, not of the differences between tokens",
-            "Fresh attention is nearly even: what is the mean of all tokens, seen from each of them?",
+            "Each token mixes many tokens, layer after layer: what becomes of the differences if nothing else is kept?",
         ),
     ],
     hints=(
-        "Fresh attention weights are nearly equal: what does each token receive, and what else does it keep?",
+        "Fresh attention weights say nothing yet: each token receives a mixture of many. What else does it keep?",
         "A norm sets the length of each vector right again. It does nothing about vectors that all point the same way.",
-        "tokens = [mean + small_difference_1, mean + small_difference_2]\nafter_one_layer = [mean, ____]",
+        "tokens = [mean + small_difference_1, mean + small_difference_2]\nafter_a_few_layers = [mean, ____]",
     ),
-    explanation="""Each fresh attention layer gives every token nearly the same average. With a residual connection a
-token keeps itself and adds the average; without one only the average is left, and after a few layers all tokens point
+    explanation="""Each fresh attention layer gives every token a mixture of many tokens. With a residual connection a
+token keeps itself and adds the mixture; without one only the mixture is left, and after a few layers all tokens point
 the same way. The norms keep the vectors, and the gradient that reaches the input, at their usual size. What vanishes
 are the differences, and with them the gradients of the queries' and keys' weights: where all tokens are alike, it
 makes no difference which one is looked at. (Dong et al. 2021 prove that pure attention loses rank doubly exponentially

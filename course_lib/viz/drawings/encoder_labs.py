@@ -33,9 +33,8 @@ def only_the_average(tokens: Sequence[int] = (0, 3, 6)) -> Drawing:
         "layer gives "
         f"every token the average alone: {bare[1]}, then {bare[2]}. In the right one the average is added to the token "
         f"along a thick grey line: {kept[1]}, then {kept[2]}; the tokens stay apart.",
-        caption="Each layer averages evenly. Left: only the average is passed on, and the tokens become one. "
-        "Right: the "
-        "average is added to what was there, and the differences stay.",
+        caption="The simplest case: each layer averages evenly. Left: only the average is passed on, and the tokens "
+        "become one. Right: the average is added to what was there, and the differences stay.",
     )
     heights = (250, 165, 80)
     for left, name, rows in ((0, "average only", bare), (345, "token + average", kept)):

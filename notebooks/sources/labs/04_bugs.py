@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # Lab: eight bugs in encoders
 #
-# **The question: how do you know that your encoder layer is right?** None of these eight bugs raises an error. All
-# shapes fit, the weights load, the loss falls. For each exhibit read the code first and say what is wrong. Then run it
-# and see what notices it. At the end you find the strongest test there is for a layer: another program that does the
-# same.
+# **The question: how do you know that your encoder layer is right?** None of these eight bugs raises an error while
+# the model runs or learns. All shapes fit, and the loss falls. For each exhibit read the code first and say what is
+# wrong. Then run it and see what notices it. At the end you find the strongest test there is for a layer: another
+# program that does the same.
 #
 # The lab stands on [chapter 4](../04_encoder.ipynb): feed-forward network, LayerNorm, residual connections, the layer
 # and the stack. No exercise, about thirty minutes.
@@ -84,8 +84,7 @@ middle.plot(scales, by_scale, "s-", color=palette.key)
 middle.set(xscale="log", xlabel="size of the numbers", title="width 256")
 show(
     fig,
-    alt="Left: the error falls with the width, from several tenths at width 4 to about a thousandth at 1024. Right: at "
-    "width 256 "
+    alt="Left: the error falls with the width, from 0.23 at width 4 to 0.0021 at 1024. Right: at width 256 "
     "the error is small for numbers of size 1 and grows to more than 1 for numbers of size one thousandth and below.",
     caption="Left: at usual widths the first detail hardly shows. Right: the second one shows where numbers are small.",
 )
@@ -237,11 +236,12 @@ prove("6: a ModuleList of six layers is right", not complaint(testing.assert_cou
 # In the first, `[layer] * 6` repeats the *name* of one layer six times. The stack is six layers deep and has the
 # weights of one. (Some models, such as ALBERT, share weights between layers on purpose.) In the second the layers are
 # six, but they stand in a plain Python list, which a module does not look into. The optimizer is handed no weights of
-# theirs, and `state_dict` does not save them. A `ModuleList` of six different layers is right.
+# theirs, and `state_dict` does not save them. (Only loading the weights of a right stack into it raises an error.) A
+# `ModuleList` of six different layers is right.
 #
 # ## Exhibit 7: clones
 #
-# A third way makes one layer and copies it five times. Names, counts and shapes are right. PyTorch's own
+# A third way makes one layer and copies it six times. Names, counts and shapes are right. PyTorch's own
 # `nn.TransformerEncoder` does it. What do the six layers have in common?
 
 # %% id="museum-clones"
@@ -355,7 +355,7 @@ show(
     fig,
     alt="Bars for four settings of the course's layer, less than 0.00001 away from PyTorch's, and for exhibit 2, "
     "which is off by about 1.",
-    caption="Rounding stays below 0.00001. A bug is a hundred thousand times larger, so the test need not be fine.",
+    caption="Rounding stays below 0.00001. Exhibit 2 is a hundred thousand times larger, so the test need not be fine.",
 )
 
 # %% [markdown] id="parity-says"

@@ -33,10 +33,10 @@ torch.set_num_threads(1)
 # %% [markdown] id="average-text"
 # ## 1 What a fresh layer does to its tokens
 #
-# Before training, the scores of attention are small and say nothing. So each token reads all tokens about evenly, and
-# what it receives is nearly the average of all. Take three tokens that are just the numbers 0, 3 and 6. Their average
-# is 3. If a layer passes on nothing but what attention brought, then all three are 3 after one layer, and nothing
-# that comes later can tell them apart.
+# Before training, the weights of attention say nothing yet, and each token mixes many tokens. Take the simplest case,
+# an even average, and three tokens that are just the numbers 0, 3 and 6. Their average is 3. If a layer passes on
+# nothing but this average, then all three are 3 after one layer, and nothing that comes later can tell them apart.
+# (Real weights are not even. What remains of the picture then can be measured.)
 #
 # Now let each layer *add* the average to what was there. After one layer the tokens are 3, 6 and 9, after two they
 # are 9, 12 and 15. All have moved by the same amount. The differences between them are those of the beginning.
@@ -162,7 +162,8 @@ prove("with both it stays within a factor of three", all(1 / 3 < g < 3 for g in 
 # The gradient at the input is not the whole story. A weight learns from its own gradient. Think of $W_q$ and $W_k$, the
 # matrices of the queries and keys. They decide which token is read. If all tokens are the same vector, it makes no
 # difference which one is read; every choice gives the same output. So the loss does not depend on $W_q$ and $W_k$, and
-# their gradient must be zero. The feed-forward network is not affected: it computes with what is there.
+# their gradient must be zero. The feed-forward network still gets a gradient: it computes with what is there, even if
+# that is one vector.
 #
 # **Predict.** In a stack of twelve layers without residual connections, in which layers do $W_q$ and $W_k$ get a
 # gradient?
@@ -214,20 +215,30 @@ fig.legend(loc="outside lower center", ncols=3)
 show(
     fig,
     alt="Two panels with the layers 1 to 12. Queries and keys: without residuals the gradient falls from about one to one "
-    "millionth by layer 4; with post-norm and Xavier's weights it falls slowly by a factor of hundreds; pre-norm, torch's "
-    "own weights and small weights stay nearly level. Feed-forward: all lines are level.",
-    caption="One draw of the weights. Gradients do vanish without residual connections, but only those of queries and "
-    "keys, and not at the input.",
+    "millionth by layer 4; with post-norm and Xavier's weights it falls slowly by a factor of hundreds; with pre-norm from "
+    "about 3 to a few tenths; torch's own weights and small weights stay nearly level. Feed-forward: all lines are nearly "
+    "level.",
+    caption="One draw of the weights. Gradients do vanish in size without residual connections, but only those of queries "
+    "and keys, and not at the input.",
 )
 bare = sizes["no residual"]
 prove("without residuals W_q and W_k get a gradient in the first layer", bare[0][0] > 0.1)
 prove("and none in the last, though there are norms", bare[0][-1] < 1e-4)
 prove("the feed-forward gets one in every layer", min(bare[1]) > 0.1)
+end = SHOWN["no residual"](x)
+direction = torch.randn(end.shape, generator=torch.Generator().manual_seed(2))
+last = SHOWN["no residual"].layers[-1].feed_forward.up.weight
+first_singular, second_singular, *_ = torch.linalg.svdvals(torch.autograd.grad((end * direction).sum(), last)[0])
+prove("but the feed-forward's gradient in the last layer has rank one", second_singular < 1e-4 * first_singular)
 
 # %% [markdown] id="collapse-text"
 # In the first two layers they do, because there the tokens are still different. From the third or fourth layer on there
 # is nothing left. Dong et al. (2021) call this **rank collapse**: the matrix of token vectors loses its rank, until all
 # rows are multiples of one. Noci et al. (2022) showed what it does to the gradients of queries and keys.
+#
+# The gradient of the feed-forward network keeps its size. But where all tokens are one vector, it has rank one: all its
+# rows are multiples of that vector. So the network can learn what to do with this one vector, and nothing that tells
+# tokens apart. (The folded cell of the figure checks it in the last layer.)
 #
 # Five draws of the weights say the same as one:
 
@@ -264,8 +275,9 @@ drawings.share_of_a_token().show()
 # %% [markdown] id="dilution-init"
 # The sketch also says what would help: let the sublayers write less at the start. Smaller initial weights do exactly
 # that. BERT draws its matrices with a standard deviation of 0.02. PyTorch's own layer follows Xavier's rule in one
-# matrix only, the one that holds $W_q$, $W_k$ and $W_v$ together. What does it draw for the matrices that *write* to
-# the stream?
+# matrix only, the one that holds $W_q$, $W_k$ and $W_v$ together. The rule makes the numbers of a larger matrix
+# smaller, and the course draws these three one by one. What does PyTorch draw for the matrices that *write* to the
+# stream?
 
 # %% id="torch-init" tags=["tol:0.05"]
 torch.manual_seed(0)
@@ -277,16 +289,41 @@ writers = {
 }
 for name, (their, our) in writers.items():
     print(f"{name}: torch {their.weight.std():.3f}, Xavier {our.weight.std():.3f}")
+their, our = theirs.self_attn.in_proj_weight, ours.self_attention.qkv.weight
+print(f"q, k, v: torch {their.std():.3f}, Xavier, one by one {our.std():.3f}")
 
-# %% id="torch-init-proof" tags=["hide-input"]
-# The ratio lies near one half
+# %% id="torch-init-proof" tags=["hide-input", "tol:0.1"]
+# The ratio lies near one half; and what smaller weights do to twelve layers
 ratios = [(their.weight.std() / our.weight.std()).item() for their, our in writers.values()]
 prove("torch draws what its sublayers write with about half as large as Xavier", all(0.4 < r < 0.65 for r in ratios))
+prove("and q, k, v smaller by the root of two", abs(our.std() / their.std() - 2**0.5) < 0.1)
+
+
+# Twelve post-norm layers with Xavier's weights, made smaller step by step; five draws
+def made_smaller(seed, factor_of_writers, factor_of_qkv):
+    encoder = fresh(12, seed=seed)
+    with torch.no_grad():
+        for layer in encoder.layers:
+            layer.self_attention.output.weight *= factor_of_writers
+            layer.feed_forward.down.weight *= factor_of_writers
+            layer.self_attention.qkv.weight *= factor_of_qkv
+        return similarity(encoder(x)[0])
+
+
+half, root = sum(ratios) / 2, 0.5**0.5
+smaller = {"Xavier": (1, 1), "smaller writers": (half, 1), "smaller writers and q, k, v": (half, root)}
+alike_after = {name: [made_smaller(seed, *factors) for seed in range(5)] for name, factors in smaller.items()}
+print("similarity after twelve post-norm layers, five draws:")
+for name, values in alike_after.items():
+    print(f"{name:>27}: {min(values):.2f} to {max(values):.2f}")
+in_order = [large > less > least for large, less, least in zip(*alike_after.values(), strict=True)]
+prove("smaller writers keep tokens further apart, smaller q, k, v further still, in each of five draws", all(in_order))
 
 # %% [markdown] id="explorer-text"
-# About half as much. So a fresh post-norm stack in PyTorch keeps its tokens further apart over twelve layers (the
-# record above has its similarity), although its norms stand in the stream. The explorer shows four stacks layer by
-# layer. Which of them lose their tokens, and where?
+# What writes is drawn about half as large, and $W_q$, $W_k$ and $W_v$ are smaller as well. Both help, in each of the
+# five draws above: what attention writes is made of values. So a fresh post-norm stack in PyTorch keeps its tokens
+# further apart over twelve layers (the record above has its similarity), although its norms stand in the stream. The
+# explorer shows four stacks layer by layer. Which of them lose their tokens, and where?
 
 # %% id="stream-explorer" tags=["hide-input", "picture:8"]
 # Explorer: choose a stack and a layer
@@ -325,7 +362,7 @@ prove("a final norm changes a pre-norm stack a lot", change > 1)
 # ## 4 Does it train?
 #
 # Everything so far was about stacks that were never trained. The task: read six tokens, drawn from eight kinds, and
-# write them backwards. Each place has to find one certain other place, so tokens that have become alike are fatal.
+# write them backwards. Each place has to find one certain other place, so tokens that have become alike make it hard.
 # Guessing gives 1 in 8. A model that knows *which* tokens occur but not where they stand can always name the commonest
 # one, and is right in 0.36 of the places.
 
@@ -414,15 +451,17 @@ prove("and so do 12 post-norm layers with smaller weights", reached["post-norm, 
 record
 
 # %% [markdown] id="depth-says"
-# Without residual connections one layer learns the task, and a second layer already does harm. With residual
-# connections twelve post-norm layers fail as well, until the norm moves or the initial weights shrink. A lower rate
-# does not rescue them, and a warm-up does not either. They stay at the share of the commonest token. What the tokens
-# have lost before training begins, the optimizer does not bring back. (One task, one width, 300 steps.)
+# Without residual connections one layer learns the task. With a second layer only about half to three quarters are
+# right after 300 steps. With residual connections twelve post-norm layers fail as well, until the norm moves or the
+# initial weights shrink. A lower rate does not rescue them, and a warm-up does not either. At best they reach the share
+# of the commonest token. Within 300 steps the optimizer did not bring back what these twelve layers had lost before
+# training began. (One task, one width. The record does not say what longer training does.)
 #
 # ## 5 What a warm-up buys
 #
-# A *warm-up* lets the learning rate rise slowly from zero; the paper's takes 4,000 steps. The twelve layers above did
-# not profit. A stack that keeps its tokens apart may. Six layers with small weights, three rates, five seeds:
+# A *warm-up* lets the learning rate rise slowly from zero; the paper's takes 4,000 steps. The twelve layers above came
+# no further than the commonest token with it. A stack that keeps its tokens apart may profit more. Six layers with
+# small weights, three rates, five seeds:
 
 # %% id="warm-up-recorded" tags=["hide-input", "picture:8"]
 # Figure: six layers, three rates, with and without a warm-up, five seeds
@@ -456,8 +495,9 @@ prove("with it all five", record.range("post-norm, 50 steps", "accuracy", highes
 # %% [markdown] id="warm-up-says"
 # At the highest rate the warm-up decides: without it no post-norm stack learns, and one of five pre-norm stacks fails
 # too. At a quarter of that rate nobody needs it. So a warm-up buys a higher rate, for both places of the norm. Another
-# task and another stack, a translator with four layers on each side, say the same: pre-norm needs the warm-up at the
-# higher rate, post-norm already at the lower one, and at the higher rate post-norm is beyond rescue.
+# stack, a translator with four layers on each side that also writes letters backwards, says the same: pre-norm needs
+# the warm-up at the higher rate, post-norm already at the lower one. At the higher rate a warm-up of 50 steps does not
+# rescue post-norm.
 
 # %% id="warm-up-norms" tags=["hide-input"]
 # Record: four layers, two rates, with and without a warm-up
@@ -549,17 +589,18 @@ print(record.command)
 # ## 7 Sentences you may meet
 #
 # **“Residual connections solve vanishing gradients.”** Right in the end, but not for the reason that is given. In a
-# stack with norms, the gradient at the input does not vanish without them (section 1). What vanishes are the gradients
-# of queries and keys, because the tokens have become alike (section 2). Without norms *and* residual connections
-# everything vanishes.
+# stack with norms, the gradient at the input does not vanish without them (section 1). In section 2 we saw that only
+# the gradients of queries and keys vanish, because the tokens have become alike. That of the feed-forward network keeps
+# its size. Without norms *and* residual connections everything vanishes.
 #
-# **“Networks of twelve or more layers do not train without residual connections.”** True here. But it begins at two
-# layers, and residual connections alone are not enough: post-norm with Xavier's weights has them, and fails (section
-# 4).
+# **“Networks of twelve or more layers do not train without residual connections.”** True here, for 300 steps. But the
+# harm begins at two layers, which learn only a part of the task in that time. And residual connections alone are not
+# enough: post-norm with Xavier's weights has them, and fails (section 4).
 #
 # **“If a deep model does not learn, lower the rate or warm up.”** That helps a stack whose tokens are still different
-# (section 5). Where they are alike from the start, neither helped (section 4). So measure the similarity of the tokens
-# first; it takes one forward pass.
+# (section 5). Where twelve layers made them alike from the start, neither was enough (section 4). So measure the
+# similarity of the tokens first; it takes one forward pass. Near one it is a warning and no verdict: two layers without
+# residual connections come near one as well (section 1), and still learn a part of the task (section 4).
 #
 # **“Pre-norm needs no warm-up.”** At moderate rates it does not. At a high rate it does, less than post-norm (section
 # 5).
@@ -567,9 +608,10 @@ print(record.command)
 # ## The answer
 #
 # A deep stack learns if its tokens are still different at the top when training begins, and if sizes stay in order on
-# the way. Residual connections do the first, norms the second. In post-norm each norm shrinks what the residual
-# connection kept, so the two work against each other, unless the sublayers write little at the start. Many models use
-# pre-norm, or small initial weights, or, as GPT-2 does, both. A warm-up then buys a higher rate.
+# the way. (This is what one task showed in 300 steps.) Residual connections do the first, norms the second. In
+# post-norm each norm shrinks what the residual connection kept, so the two work against each other, unless the
+# sublayers write little at the start. Many models use pre-norm, or small initial weights, or, as GPT-2 does, both. A
+# warm-up then buys a higher rate.
 #
 # **Sources.** Dong et al. 2021, *Attention Is Not All You Need*, arXiv:2103.03404 (rank collapse); Noci et al. 2022,
 # *Signal Propagation in Transformers*, arXiv:2206.03126 (queries and keys lose their gradients); Xiong et al. 2020,

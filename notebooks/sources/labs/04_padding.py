@@ -3,7 +3,7 @@
 #
 # **The question: does padding that nobody hides change what a model answers, and how much?** Texts have different
 # lengths, and a batch is a rectangle. The short texts are filled up with a padding sign. A mask says that nobody may
-# read it. What if the mask is missing, or has the wrong shape? No error is raised.
+# read it. What if the mask is missing, or has the wrong shape? Often no error is raised.
 #
 # The lab stands on [chapter 4](../04_encoder.ipynb). We use a classifier like the one there, trained here in a few
 # seconds: it reads a number written in words and names the language. No exercise, about thirty minutes.
@@ -218,8 +218,7 @@ ax.hist(test_lengths.tolist(), bins=range(0, 76, 3), color=palette.query)
 ax.set(xlabel="tokens in a text", ylabel="texts")
 show(
     fig,
-    alt="A histogram of the lengths of the held-out texts, from under 10 to about 70 tokens, most of them between 25 and "
-    "50.",
+    alt="A histogram of the lengths of the held-out texts, from 10 to nearly 60 tokens, most of them between 25 and 50.",
     caption="Texts of one batch differ in length, so most of them are padded.",
 )
 
@@ -275,8 +274,8 @@ print(f"held-out texts, with the mask: {accuracy:.3f} right")
 prove("the classifier names the language of held-out numbers: over 90 %", accuracy > 0.9)
 
 # %% [markdown] id="no-mask-question"
-# Now take each held-out text alone, so that it needs no padding, and note the answer. Then put 1, 2, 4, 8, 16 or 32
-# pads behind it, and ask again: once with the mask, once without.
+# Now take each held-out text of 20 to 50 tokens alone, so that it needs no padding, and note the answer. Then put 1, 2,
+# 4, 8, 16 or 32 pads behind it, and ask again: once with the mask, once without.
 #
 # **Predict.** Sixteen pads, no mask: which share of the answers changes? And with the mask?
 
@@ -320,9 +319,10 @@ prove("with the mask padding changes no answer", max(with_mask) < 0.001)
 prove("without it 32 pads change answers", without[-1] > 0.02)
 
 # %% [markdown] id="no-mask-says"
-# The model was never wrong about these texts because of their content. It is wrong because of its neighbours in the
-# batch. The same text gets one answer on Monday beside short texts, and another on Tuesday beside a long one. Where do
-# the pads enter? Here is what `[CLS]` reads in the last layer, for one text with eight pads, with and without the mask:
+# Not one character of these texts has changed, and still their answers have. In use, the pads come from the neighbours
+# in the batch: the same text may get one answer on Monday beside short texts, and another on Tuesday beside a long one.
+# Where do the pads enter? Here is what `[CLS]` reads in the last layer, for one text with eight pads, with and without
+# the mask:
 
 # %% id="cls-map" tags=["hide-input", "picture:60", "atol:0.1"]
 # Figure: the weights of [CLS] in the last layer, mean of the heads
@@ -439,8 +439,8 @@ prove(
 # character that is missing. A comparison by `[MASK]` would be unfair for a model that was never trained with it.
 # Models like BERT were trained with `[MASK]`, and there the second way is possible.
 #
-# So we close characters in the mask: the four that `[CLS]` reads most, or four others at random. Five encoders, from
-# the record:
+# So we close characters in the mask: the four that `[CLS]` reads most, or any four at random. Five encoders, from the
+# record:
 
 # %% id="read-most" tags=["hide-input"]
 # Record: hide the four characters read most, or four at random, with the mask

@@ -183,7 +183,8 @@ prove("3: reading at the last real token obeys the law", not broken)
 # %% [markdown] id="museum-last-says"
 # For all but the longest prompt the last column is a pad, and the model is asked what follows a pad. One can read at
 # the right place, as here. Most programs pad on the left instead, so that all prompts end in the last column; then
-# the *positions* must be counted from the first real token ([lab on chapter 3](03_bugs.ipynb), exhibit 2).
+# absolute *positions* must be counted from the first real token. Relative ones need not, for they see distances alone
+# ([lab on chapter 3](03_bugs.ipynb), exhibit 2).
 #
 # ## Exhibit 4: half of the masks
 #
