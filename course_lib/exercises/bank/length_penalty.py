@@ -24,8 +24,8 @@ EXERCISE = Question(
     what="""Beam search has finished two texts. The short one has 4 tokens and log-probability -4.0, the long one
 8 tokens and log-probability -5.6. Both are scored by log-probability / length^α. At α = 0 the short one wins. Try
 values of α, or solve for it: from which α on does the long one win?""",
-    why="""Every further token makes a text less probable, so plain probability prefers short texts. The exponent α
-decides how much of that is taken back.""",
+    why="""Every further token makes a text less probable. So where the model is unsure over many tokens, a text that
+stops early can win though it is worse. The exponent α decides how much of that is taken back.""",
     difficulty=2,
     minutes=5,
     right=math.log(1.4) / math.log(2),

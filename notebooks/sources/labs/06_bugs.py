@@ -276,16 +276,26 @@ share = sum(id == honest.unk_id for id in ids) / len(ids)
 print(f"with a vocabulary from the training texts, {share:.0%} of the test characters become <unk>")
 prove("5: ids from the test set get no gradient", bool(dead))
 prove("5: but no training text holds <unk>, so it gets none either", not fresh.weight.grad[honest.unk_id].any())
+text, table = torch.tensor(leaked.encode(known)), embedding.weight.detach().double().requires_grad_()
+inputs = table[text[:-1]].detach()  # what the head reads: here simply the vectors of the characters
+scores = inputs @ table.T  # the table as a head
+F.cross_entropy(scores, text[1:]).backward()
+push = scores.detach().softmax(-1)[:, dead].T @ inputs / len(inputs)  # subtracted from these rows: only away
+prove("5: in a table that is the head as well, these rows are pushed", table.grad[dead].any(dim=-1).all())
+prove("5: and only away from what the head reads", torch.allclose(table.grad[dead], push, atol=1e-6))
 
 # %% [markdown] id="vocabulary-says"
-# Nothing. Their vectors stay as random as they were drawn, so the model reads noise where a digit stands. Worse, the
-# report no longer says that anything is unknown.
+# Nothing, as long as the embedding has a table of its own. Their vectors stay as random as they were drawn, so the
+# model reads noise where a digit stands. (Where embedding and head share one table, the softmax of the head pushes
+# these rows, too. But it pushes them only away: it learns that they never come next, and nothing about what they
+# mean.) Worse, the report no longer says that anything is unknown.
 #
 # The honest vocabulary is built from the training texts alone, and an unknown character becomes `<unk>`. That makes
-# the *score* honest. It does not make the model good: no training text holds `<unk>`, so its vector is random, too.
-# It learns something only if rare characters of the training text are replaced by it. Tokenizers on bytes have no
-# such problem in their alphabet, since there are 256 bytes and no others. **The number that shows it:** how many rows
-# of the embedding have a gradient of zero after an epoch.
+# the *score* honest. It does not make the model good: no training text holds `<unk>`, so nothing is learned
+# about it either. That changes only if rare characters of the training text are replaced by it. With a tokenizer on
+# bytes nothing is unknown, since there are 256 bytes and no others. But a byte that never occurred in training has an
+# untrained vector as well. **The number that shows it:** how many ids of the vocabulary never occur in the training
+# text.
 #
 # ## Exhibit 6: each in its place
 #
@@ -391,7 +401,7 @@ prove("7: with AdamW it does not", apart["AdamW"] < 0.02)
 # | 2 | the first update comes too early | the tokens of each update |
 # | 3 | the rate climbs again | the rate that each update used |
 # | 4 | validation is smoothed | the accuracy beside the loss |
-# | 5 | the vocabulary knows the test | rows of the embedding without a gradient |
+# | 5 | the vocabulary knows the test | ids that never occur in the training text |
 # | 6 | clipping tensor by tensor | the cosine before and after |
 # | 7 | decay inside the gradient | a weight whose gradients cancel |
 #
