@@ -373,7 +373,7 @@ def course_holds(record: Claim) -> bool:
 
 @experiment(
     claim="Rewarded for exact match, GRPO raises it step by step; with rewards shuffled it does not, and with a reward "
-    "for digits found anywhere the reward rises while the exact match falls to zero.",
+    "for digits found anywhere the reward rises while the exact match falls.",
     arms={label: settings for label, settings in STAGES.items() if settings["stage"] == "GRPO"},
     rates=(1e-3,),
     better="max reward at the end",

@@ -2,10 +2,10 @@
 # # Lab: what is done with a model after pre-training?
 #
 # [Chapter 6](../06_training.ipynb) trained language models on text. Such a model goes on with whatever it is given. The
-# models that people talk to were trained further, in two or three more stages, whose names you have met: SFT, DPO, GRPO.
-# This lab carries one small model through all of them. What does each stage need, which loss does it make smaller, and
-# what does it change? The task is small enough for one processor, and each answer can be checked by a machine: to
-# write a German number word in digits. It takes about an hour and a half.
+# models that people talk to were trained further, in two or three more stages, whose names you have met: SFT, DPO,
+# GRPO. This lab carries one small model through all of them. What does each stage need, which loss does it make
+# smaller, and what does it change? The task is small enough for one processor, and each answer can be checked by a
+# machine: to write a German number word in digits. It takes about an hour and a half.
 
 # %% id="setup" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -46,17 +46,17 @@ LONGEST = 10  # tokens of an answer, at most
 # ## 1 A model that only goes on
 #
 # Here is the way that we shall go. Look at what each stage needs. Text is everywhere. Answers written by people are
-# expensive. To say which of two answers is better is cheaper than to write one. And sometimes a machine can judge an
-# answer, which costs next to nothing.
+# expensive. To say which of two answers is better is cheaper than to write one. And sometimes a machine can judge
+# answers; once there is such a judge, each judgement costs next to nothing.
 
 # %% id="path-drawn" tags=["hide-input"]
 # Drawing: the four stages, and what each needs
 drawings.after_training_path().show()
 
 # %% [markdown] id="pages-text"
-# Our model has two layers and 72 thousand parameters. It is pre-trained on the pages of an imaginary book of numbers. Each
-# line of the book holds a German number word, a sign `=`, and then the number in digits or in English words, each half of
-# the time. A token is a part of a word, a digit or a sign. Three pieces of such pages:
+# Our model has two layers and 72 thousand parameters. It is pre-trained on the pages of an imaginary book of numbers.
+# Each line of the book holds a German number word, a sign `=`, and then the number in digits or in English words, each
+# half of the time. A token is a part of a word, a digit or a sign. Three pieces of such pages:
 
 # %% id="pages-shown"
 book = pages(draw_numbers(6000), 26)  # ids (6000, 26)
@@ -64,8 +64,8 @@ for row in book[:3]:
     print(spelled(row))
 
 # %% [markdown] id="pages-how"
-# German says the unit before the ten: *zwei und vierzig* is 42. So to write digits the model has to read in one order and
-# write in another. Each row is padded on the left, so that the first `=` always stands at the same place.
+# German says the unit before the ten: *zwei und vierzig* is 42. So to write digits the model has to read in one order
+# and write in another. Each row is padded on the left, so that the first `=` always stands at the same place.
 #
 # We train it as in the chapter: at each token, predict the next one. Everything counts in the loss except padding.
 
@@ -100,13 +100,14 @@ def next_token_loss(model, rows):
 base = fit(small_model(), next_token_loss, book, steps=500, rate=4e-3)
 
 # %% [markdown] id="ask-text"
-# Now we ask it. We give it number words that it never met in training, and the sign `=`, and let it *sample*: each token
-# is drawn at random with the probability that the model gives it, as in [chapter 5](../05_decoder.ipynb).
+# Now we ask it. We give it number words that it never met in training, and the sign `=`, and let it *sample*: each
+# token is drawn at random with the probability that the model gives it, as in [chapter 5](../05_decoder.ipynb). (The
+# same function can also be *greedy*: then it takes the likeliest token each time.)
 
 
 # %% id="answer"
 def answer(model, asked, draw=None):
-    """Questions (N, 12) -> answers (N, 10), sampled; without `draw` the likeliest."""
+    """Questions (N, 12) -> answers (N, 10), sampled; without `draw` greedy."""
     settings = {"stop": END, "pad_id": PAD, "generator": draw}
     settings["temperature"] = 0.0 if draw is None else 1.0
     rows = generate(model, asked, max_new_tokens=LONGEST, **settings)
@@ -121,8 +122,8 @@ for number, written in zip(held_out[:4], sampled, strict=True):
     print(f"{number:>7}:  {spelled(written)}")
 
 # %% [markdown] id="verifier-text"
-# The model knows a lot about numbers. But is this an answer? Half of the time it goes on in English. And it never stops:
-# after the answer it begins the next line of the book, because that is what its pages looked like.
+# The model knows a lot about numbers. But is this an answer? Half of the time it goes on in English. And it never
+# stops: after the answer it begins the next line of the book, because that is what its pages looked like.
 #
 # We need a judge that does not get tired. A **verifier** is a program that says whether an answer is right. Ours is
 # strict: the digits must be the right ones, and then there must be the end sign. This is called *exact match*.
@@ -187,8 +188,8 @@ tuned = fit(copy.deepcopy(base), answer_loss, rows, steps=100, rate=2e-3)
 # %% [markdown] id="sft-question"
 # These were 200 questions and 100 steps, against 6000 rows and 500 steps before.
 #
-# **Predict.** The base model answered none of the 200 held-out questions. How many does the tuned model answer, if we take
-# its likeliest tokens?
+# **Predict.** The base model answered none of the 200 held-out questions. How many does the tuned model answer, if it
+# is greedy?
 
 # %% id="sft-guess"
 ex.predict("after_sft", "")
@@ -218,28 +219,29 @@ for words, measure in (
     ("right digits in one of 64 samples", "digits@64"),
 ):
     print(f"{words:<36}{ranged('base', measure):>16}{ranged('SFT', measure):>16}")
-print(LAST)
+print(f"Least to greatest of {LAST}")
 prove("the pre-trained model never answers", stages.range("base", "pass@64")[1] == 0)
 
 # %% [markdown] id="elicit-read"
 # The last row is the point. For most questions, a right answer was already among the model's continuations. It was one
-# of many, and followed by other text. SFT made it the usual one, and taught the model to stop. What SFT mostly changed is
+# of many, and followed by other text. SFT made it more usual, and taught the model to stop. What SFT mostly changed is
 # *which* of its abilities the model uses. People call this *eliciting* an ability.
 #
 # ## 3 DPO: say which answer is better
 #
-# The tuned model is still wrong about half of the time. More written answers would help, but they are expensive. Often it
+# A sample of the tuned model is still wrong half of the time or more. More written answers would help, but they are
+# expensive. Often it
 # is easier to compare: here are two answers of the model, which one do you prefer? Such a pair says something that SFT
 # cannot say, namely what *not* to write.
 #
 # ### 3.1 Two gains on a balance
 #
-# First we need the probability of a whole answer. It is the product of the probabilities of its tokens, so its logarithm
-# is a sum. For our three tokens: −0.69 − 0.11 − 0.22 = −1.02. This is the **log-probability** of the answer.
+# First we need the probability of a whole answer. It is the product of the probabilities of its tokens, so its
+# logarithm is a sum. For our three tokens: −0.69 − 0.11 − 0.22 = −1.02. This is the **log-probability** of the answer.
 #
-# Now keep two models. The **policy** is the one that we train. The **reference** is a frozen copy of it as it was at the
-# start. The *gain* of an answer is its log-probability under the policy minus that under the reference: by how much has
-# it become likelier? At the start all gains are 0. We want the preferred answer to gain more than the refused one.
+# Now keep two models. The **policy** is the one that we train. The **reference** is a frozen copy of it as it was at
+# the start. The *gain* of an answer is its log-probability under the policy minus that under the reference: by how much
+# has it become likelier? At the start all gains are 0. We want the preferred answer to gain more than the refused one.
 
 # %% id="dpo-drawn" tags=["hide-input"]
 # Drawing: the gains of a pair on a balance
@@ -265,6 +267,11 @@ drawings.preference_scales((-0.5, -2.5)).show()
 # and with the sigmoid $\sigma$ the loss of a pair is
 #
 # $$L_{DPO} = -\ln \sigma(\beta \, [g(y_w) - g(y_l)])$$
+#
+# Before DPO, pairs were used in two steps, called **RLHF**, reinforcement learning from human feedback (Ouyang et al.
+# 2022). First one trains a *reward model* on the pairs, which gives any answer a number. Then one trains the policy to
+# earn much, with a penalty for leaving the reference. DPO is derived from this second step: one can write down which
+# policy would be best there, and so train towards it without a reward model.
 
 # %% id="dpo-proof" tags=["hide-input"]
 # Check: the numbers said above
@@ -279,8 +286,8 @@ prove("the sigmoid of 1 is 0.73", round(torch.sigmoid(torch.tensor(1.0)).item(),
 # %% [markdown] id="pairs-text"
 # ### 3.2 Where the pairs come from
 #
-# We let the tuned model answer 800 new questions, eight times each. Where some of the eight are right and some are wrong,
-# we have a pair: a right answer is preferred to a wrong one. (Usually people choose. Here the verifier does.)
+# We let the tuned model answer 800 new questions, eight times each. Where some of the eight are right and some are
+# wrong, we have a pair: a right answer is preferred to a wrong one. (Usually people choose. Here the verifier does.)
 
 
 # %% id="logits"
@@ -314,8 +321,8 @@ for number in range(2):
 # %% [markdown] id="dpo-train-text"
 # ### 3.3 Training on pairs
 #
-# The loop computes the log-probabilities of both answers under the policy, takes your loss, and makes a step. Those under
-# the reference never change, so they are computed once. Let us begin with $\beta = 0.1$, a usual value.
+# The loop computes the log-probabilities of both answers under the policy, takes your loss, and makes a step. Those
+# under the reference never change, so they are computed once. Let us begin with $\beta = 0.1$, a usual value.
 
 
 # %% id="steps" tags=["hide-input"]
@@ -383,71 +390,93 @@ show(
 
 # %% id="shared" tags=["atol:0.1"]
 real = (chosen != PAD) | (refused != PAD)
-same = ((chosen == refused) & real).sum() / real.sum()
-print(f"tokens that stand at the same place in both answers: {same:.2f}")
+same = chosen == refused
+parted = (~same).int().argmax(1)  # the place of the first difference
+later = real & (torch.arange(LONGEST) > parted[:, None])
+print(f"tokens that stand at the same place in both: {same[real].float().mean():.2f}")
+print(f"of those after the first difference: {same[later].float().mean():.2f}")
 
 # %% [markdown] id="dpo-read"
-# More than half of the tokens are shared. It has been proposed that this is a cause: what makes the refused answer less likely also acts
-# on the similar preferred one (Pal et al. 2024; Razin et al. 2024). Two remedies are in use. A larger $\beta$ lets the
-# sigmoid saturate at a smaller margin, so that the policy stays closer to its reference. Or one adds the loss of SFT on
-# the preferred answers, as for Llama 3 (Dubey et al. 2024). Here are all three:
+# Up to the place where they part, both answers have the same tokens after the same tokens. So their log-probabilities
+# are equal there, and cancel in the margin: DPO neither raises nor lowers this beginning. But after it, too, many
+# tokens are the same (the second number). It has been proposed that this is a cause: what makes such a token less
+# likely in the refused answer also acts on the same token in the preferred one (Pal et al. 2024). Razin et al. (2024)
+# look at how similar the two answers are in the model's hidden states.
+#
+# Two remedies are in use. One is a larger $\beta$: once $\beta$ times the margin is large, the loss is nearly flat and
+# pushes no more. With a larger $\beta$ a smaller margin is enough, so the policy stays closer to its reference. The
+# other is to add the loss of SFT on the preferred answers, as for Llama 3 (Dubey et al. 2024).
+#
+# The next figure shows plain DPO and the two remedies. It also shows a control for the second one: the same steps on
+# the same preferred answers with the loss of SFT *alone*, without DPO.
 
 # %% id="dpo-record" tags=["hide-input", "picture:30"]
-# Figure: DPO in three ways, a dot for each seed
-preferences = claim("preferred_and_refused")
-arms = list(preferences.arms)
-fig, axes = plt.subplots(1, 3, figsize=(7.4, 2.3), sharey=True, layout="constrained")
-panels = ((("chosen",), "gain, preferred"), (("refused",), "gain, refused"), (("pass@1",), "exact match"))
-for ax, ((measure,), title) in zip(axes, panels, strict=True):
-    for height, arm in enumerate(reversed(arms)):
-        found = preferences.values(arm, measure)
-        ax.scatter(found, [height] * len(found), color=SERIES[0], alpha=0.75)
+# Figure: DPO in three ways and a control, a dot for each seed
+preferences, controls = claim("preferred_and_refused"), claim("after_training_controls")
+arms = [(arm, preferences, arm) for arm in preferences.arms]
+arms.append(("the SFT loss alone", controls, "SFT, preferred only"))
+fig, axes = plt.subplots(1, 3, figsize=(7.4, 2.6), sharey=True, layout="constrained")
+panels = (("chosen", "gain, preferred"), ("refused", "gain, refused"), ("pass@1", "exact match"))
+for ax, (measure, title) in zip(axes, panels, strict=True):
     start = stages.values("SFT", "pass@1") if measure == "pass@1" else [0.0] * preferences.seeds
-    ax.scatter(start, [3] * len(start), color="#8A8A8A", alpha=0.75)
-    for line in zip(*(preferences.values(arm, measure) for arm in reversed(arms)), start, strict=True):
-        ax.plot(line, range(4), color="#BBBBBB", linewidth=1, zorder=0)  # one seed
-    ax.set(title=title, ylim=(-0.6, 3.6))
-axes[0].set_yticks(range(4), [*arms[::-1], "before DPO"])
+    found = [record.values(arm, measure) for _, record, arm in reversed(arms)]
+    for height, (dots, colour) in enumerate(zip([*found, start], [SERIES[0]] * 4 + ["#8A8A8A"], strict=True)):
+        ax.scatter(dots, [height] * len(dots), color=colour, alpha=0.75)
+    for line in zip(*found, start, strict=True):
+        ax.plot(line, range(5), color="#BBBBBB", linewidth=1, zorder=0)  # one seed
+    ax.set(title=title, ylim=(-0.6, 4.6))
+axes[0].set_yticks(range(5), [*(label for label, _, _ in reversed(arms)), "before DPO"])
 said = "; ".join(
-    f"{arm}: " + ", ".join(f"{title} {ranged(arm, m, preferences)}" for (m,), title in panels) for arm in arms
+    f"{label}: " + ", ".join(f"{title} {ranged(arm, m, record)}" for m, title in panels) for label, record, arm in arms
 )
 show(
     fig,
-    alt=f"Three panels with a dot for each seed, before DPO and after it in three ways. {said}.",
+    alt=f"Three panels with a dot for each seed, before DPO, after it in three ways, and after the SFT loss alone. {said}.",
     caption="A line joins the dots of the same seed. Exact match of one sample, on held-out questions. "
-    f"({preferences.seeds} seeds; {preferences.command})",
+    f"({preferences.seeds} seeds; {preferences.command} {controls.name})",
 )
-for arm in arms:
-    print(f"{arm:<20} preferred {ranged(arm, 'chosen', preferences)}, refused {ranged(arm, 'refused', preferences)}, "
-          f"exact match {ranged(arm, 'pass@1', preferences)}")  # fmt: skip
-print(f"{'before DPO':<20} exact match {ranged('SFT', 'pass@1')}")
-exact = [stages.values("SFT", "pass@1"), *(preferences.values(arm, "pass@1") for arm in arms)]
-by_seed = list(zip(*exact, strict=True))  # before, beta 0.1, beta 1, with SFT
-prove("beta 0.1 falls below the start, with every seed", all(small < start for start, small, _, _ in by_seed))
-prove("beta 1 rises, and with SFT most", all(start < large < both for start, _, large, both in by_seed))
+print(f"{'':<20}{'gain, preferred':>18}{'gain, refused':>18}{'exact match':>16}{'greedy':>16}")
+print(f"{'before DPO':<20}{'0':>18}{'0':>18}{ranged('SFT', 'pass@1'):>16}{ranged('SFT', 'likeliest answer'):>16}")
+for label, record, arm in arms:
+    gains = "".join(f"{ranged(arm, m, record):>18}" for m in ("chosen", "refused"))
+    print(f"{label:<20}{gains}{ranged(arm, 'pass@1', record):>16}{ranged(arm, 'likeliest answer', record):>16}")
+exact = [stages.values("SFT", "pass@1"), *(record.values(arm, "pass@1") for _, record, arm in arms)]
+by_seed = list(zip(*exact, strict=True))  # before, beta 0.1, beta 1, with SFT, SFT alone
+prove("beta 0.1 falls below the start, with every seed", all(small < start for start, small, *_ in by_seed))
+prove("beta 1 rises, and with SFT more", all(start < large < both for start, _, large, both, _ in by_seed))
+kept = [(alone - start) / (both - start) for start, _, _, both, alone in by_seed]
+print("the gain of the SFT loss alone, over that of both:", ", ".join(f"{share:.2f}" for share in kept))
+prove("the SFT loss alone gains at least nine tenths as much as both", min(kept) > 0.9)
 
 # %% [markdown] id="dpo-verdict"
-# With $\beta = 0.1$ the preferred answers lost probability on average, with every seed, and exact match fell below where it
-# began: the loss was content, and the model worse. With $\beta = 1$ the preferred answers kept their probability, and exact
-# match rose a little. With the loss of SFT beside it they gained, and exact match rose most. All of this held with every
-# seed, but at one learning rate, and for a model whose right and wrong answers are much alike. What carries over is the
-# habit: plot both gains, and measure what you care about on questions that stand in no pair.
+# With $\beta = 0.1$ the preferred answers lost probability on average, with every seed, and exact match fell below
+# where it began: the loss was content, and the model worse. With $\beta = 1$ the preferred answers kept their
+# probability, and exact match rose a little. With the loss of SFT beside it they gained, and exact match rose more.
 #
-# What DPO buys: no reward, no sampling while training, one loss that looks like a classifier's. What it costs: two models
-# in memory, and pairs that grow stale, because they were written by the model as it was at the start. It is used where
-# people can compare but no program can judge, such as tone, style and helpfulness.
+# But look at the last row. The loss of SFT *alone*, on the same preferred answers, gains as much or nearly as much:
+# with four seeds of five even a little more. So here it was the right answers that helped; to push the wrong ones away,
+# too, added nothing that we can see. Even the refused answers became less likely where nobody pushed them: what one
+# answer gains, others must lose. Without this control we should have praised DPO. All of this was measured at one
+# learning rate, and for a model whose right and wrong answers are much alike; where no answer is simply right, as with
+# style, the pairs may say more. What carries over is the habit: plot both gains, measure what you care about on
+# questions that stand in no pair, and try the simpler loss.
+#
+# What DPO buys: no reward, no sampling while training, one loss that looks like a classifier's. What it costs: one
+# extra pass of the reference over all pairs (or a second model in memory), and pairs that grow stale, because they were
+# written by the model as it was at the start. It is used where people can compare but no program can judge, such as
+# tone, style and helpfulness.
 #
 # ## 4 GRPO: let it try, and pay for what is right
 #
-# Where a program *can* judge, pairs are a detour. We can let the model answer, pay a **reward** for each answer, and make
-# paid answers likelier. This is *reinforcement learning*. The verifier is the payer: 1 for a right answer, 0 for a wrong
-# one.
+# Where a program *can* judge, we need no pairs. We can let the model answer, pay a **reward** for each answer, and make
+# paid answers likelier. This is *reinforcement learning*. The verifier is the payer: 1 for a right answer, 0 for a
+# wrong one.
 #
 # ### 4.1 Better than what?
 #
-# A reward of 1 says little by itself. If the question was *drei*, a right answer is no achievement. So an answer must be
-# compared with what could be expected. The idea of **GRPO**, *group relative policy optimisation* (Shao et al. 2024): draw
-# several answers to the same question, and compare each with its group.
+# A reward of 1 says little by itself. If the question was *drei*, a right answer is no achievement. So an answer must
+# be compared with what could be expected. The idea of **GRPO**, *group relative policy optimisation* (Shao et al.
+# 2024): draw several answers to the same question, and compare each with its group.
 
 # %% id="group-drawn" tags=["hide-input"]
 # Drawing: a group of four answers with rewards and advantages
@@ -463,7 +492,9 @@ drawings.group_of_answers(
 # $$A_i = \frac{r_i - \text{mean}(r_1 \ldots r_G)}{\text{std}(r_1 \ldots r_G)}$$
 #
 # If all answers of a group are right, or all are wrong, every advantage is 0, and the question teaches nothing. Rare
-# successes count most: one right answer of eight gets a large advantage.
+# outcomes count most, successes and failures: one right answer of eight gets a large advantage, and one wrong answer of
+# eight a large negative one. Not everybody wants this: Dr. GRPO (Liu, Z. et al. 2025) leaves the division out, so that
+# questions which are nearly always right or nearly always wrong get no extra weight.
 
 # %% exercise="group_advantages"
 
@@ -471,14 +502,14 @@ drawings.group_of_answers(
 # %% [markdown] id="ratio-text"
 # ### 4.2 A step that knows when to stop
 #
-# Now each token of an answer is made likelier in proportion to the answer's advantage. But samples are costly, so we make
-# more than one update with them; and after the first update they are samples of a model that no longer exists. So we
-# watch the **ratio**: the probability of the token now, over its probability when it was written. At first it is 1.
+# Now each token of an answer is made likelier in proportion to the answer's advantage. But samples are costly, so we
+# make more than one update with them; and after the first update they are samples of a model that no longer exists. So
+# we watch the **ratio**: the probability of the token now, over its probability when it was written. At first it is 1.
 #
-# The rule was made by Schulman et al. (2017) for PPO, the ancestor of GRPO. A token earns ratio times advantage, but the
-# ratio is *clipped*: it counts only between $1 - \epsilon$ and $1 + \epsilon$, with $\epsilon = 0.2$; and of the two, clipped
-# and not clipped, the smaller one is taken. **By hand**: with the advantage 1 and the ratio 1.5, the smaller of 1.5 and 1.2
-# is 1.2. With the advantage −1 and the ratio 1.5, the smaller of −1.5 and −1.2 is −1.5.
+# The rule was made by Schulman et al. (2017) for PPO, the ancestor of GRPO. A token earns ratio times advantage, but
+# the ratio is *clipped*: it counts only between $1 - \epsilon$ and $1 + \epsilon$, with $\epsilon = 0.2$; and of the
+# two, clipped and not clipped, the smaller one is taken. **By hand**: with the advantage 1 and the ratio 1.5, the
+# smaller of 1.5 and 1.2 is 1.2. With the advantage −1 and the ratio 1.5, the smaller of −1.5 and −1.2 is −1.5.
 
 # %% id="ratio-drawn" tags=["hide-input", "picture:30"]
 # Figure: what a token earns, by its ratio
@@ -495,20 +526,28 @@ show(
     alt="Two curves of what a token earns by its ratio. With advantage plus one it rises with the ratio up to 1.2 and is "
     "flat beyond. With advantage minus one it is flat below 0.8 and falls beyond. Dashed lines show it without clipping. "
     "Dots mark the two numbers by hand, at ratio 1.5.",
-    caption="Where the curve is flat there is no gradient: a token that was made 20 % likelier is not pushed further. A "
-    "step into the wrong direction is never forgiven. Dots: the numbers by hand.",
+    caption="Where the curve is flat there is no gradient. With advantage +1, a token that is already 20 % likelier is "
+    "pushed no further by this term; with advantage −1, neither is one that is already 20 % less likely. (Other terms may "
+    "still push it.) A step in the wrong direction is always pushed back. Dots: the numbers by hand.",
 )
 
 # %% [markdown] id="kl-text"
-# Last, the policy shall not forget what it was. A penalty grows with its distance from the reference, the tuned model. The
-# distance is the **KL divergence**, which is 0 for equal models and larger the more they differ. For a sampled token whose
-# log-probability is $\ell$ under the policy and $\ell_{ref}$ under the reference, it is estimated by
+# Last, the policy shall not forget what it was. A penalty grows with its distance from the reference, the tuned model.
+# The distance is the **KL divergence** of the policy from the reference, taken per token. It is 0 for equal models and
+# larger the more they differ. (It is not symmetric: from the reference to the policy it is another number.) For a
+# sampled token whose log-probability is $\ell$ under the policy and $\ell_{ref}$ under the reference, it is estimated
+# by
 #
 # $$k = e^{\ell_{ref} - \ell} - (\ell_{ref} - \ell) - 1$$
 #
-# which is never negative. With $\ell = -0.5$ and $\ell_{ref} = -1$ it is $e^{-0.5} + 0.5 - 1 = 0.11$. The whole loss, with
-# the ratio $\rho_t$ of token $t$ and a weight $\beta$ of the penalty, is averaged over the tokens of each answer, and then
-# over the answers:
+# Why is this an estimate? The mean of $k$ over all samples of the policy *is* the KL divergence. That is true of the
+# plain difference $\ell - \ell_{ref}$, too; but its values have both signs, whereas no $k$ is ever negative. ($k$ is a
+# good estimate of the value; its gradient is another matter.) With $\ell = -0.5$ and $\ell_{ref} = -1$ it is
+# $e^{-0.5} + 0.5 - 1 = 0.11$.
+#
+# The whole loss, with the ratio $\rho_t$ of token $t$ and a weight $\beta$ of the penalty, is averaged over the tokens
+# of each answer, and then over the answers. (The first of these means lets a token of a long answer count less than one
+# of a short answer. Dr. GRPO drops this, too.)
 #
 # $$L_{GRPO} = -\text{mean}_t [\min(\rho_t A, \; \text{clip}(\rho_t, 1 - \epsilon, 1 + \epsilon) \, A) - \beta k_t]$$
 
@@ -538,7 +577,9 @@ prove("advantages 1.5 and -0.5", torch.allclose(found, torch.tensor([[1.5, -0.5,
 # ### 4.3 Training by trying
 #
 # One step of GRPO: draw 16 new questions, sample 8 answers to each, pay them, compute advantages, and make two updates.
-# No written answer is used anywhere; only the verifier knows what is right.
+# The model is never shown a written answer; it learns only which of its own were right. Our verifier does hold written
+# answers, because it compares with them: 70 steps ask 16 · 70 = 1120 questions. One could as well train on those 1120
+# answers, and below we shall. So think of a judge that needs no written answer, such as tests for a program.
 
 
 # %% id="grpo-step"
@@ -620,37 +661,73 @@ show(
 # reference. The *length* is what it should be, about six digits and an end sign. And the *entropy*, which says how
 # undecided the model is at a token, falls: the samples of a group become more alike.
 #
-# Is it really the reward that taught the model? Here are two controls. In one, the rewards are shuffled before they are
-# used, so that they say nothing about the answers. In the other there is no reward at all: 60 more steps of SFT
-# on the same 200 written answers.
+# Is it really the reward that taught the model, and does it need GRPO? Here are controls, all of which start at the
+# same tuned model.
+#
+# - *Rewards shuffled*: GRPO, but the rewards are shuffled before they are used, so that they say nothing about the
+#   answers.
+# - *Same 200 answers*: no reward, but 140 more updates of SFT on the answers that were written for section 2. GRPO
+#   makes 140 updates, too.
+# - *Own right answers*: SFT on those answers of the model that the verifier found right, for which we take the
+#   preferred answers of section 3 (60 updates). This is called **rejection sampling**: sample, reject what is wrong,
+#   train on the rest.
+# - *1120 written answers*: SFT on the answers that the verifier holds (140 updates).
+#
+# Beside them stands DPO with the larger $\beta$, and with the loss of SFT.
 
 # %% id="controls-record" tags=["hide-input", "picture:25"]
-# Figure: exact match of one sample after each kind of training, a dot for each seed
-fig, ax = plt.subplots(figsize=(7.0, 2.4), layout="constrained")
-shown = ["SFT", "SFT, more steps", "DPO", "GRPO, rewards shuffled", "GRPO"]
-for height, arm in enumerate(reversed(shown)):
-    found = stages.values(arm, "pass@1")
-    ax.scatter(found, [height] * len(found), color=SERIES[0], alpha=0.75)
-for line in zip(*(stages.values(arm, "pass@1") for arm in reversed(shown)), strict=True):
-    ax.plot(line, range(len(shown)), color="#BBBBBB", linewidth=1, zorder=0)  # one seed
-ax.set_yticks(range(len(shown)), ["DPO, beta 1" if arm == "DPO" else arm for arm in shown[::-1]])
-ax.set(xlabel="exact match of one sample, held-out questions", xlim=(0, 1))
+# Figure: exact match after each kind of training, a dot for each seed
+shown = (
+    ("SFT, the start", stages, "SFT"),
+    ("GRPO, rewards shuffled", stages, "GRPO, rewards shuffled"),
+    ("DPO, beta 1", preferences, "beta 1"),
+    ("DPO, with SFT", preferences, "beta 0.1, with SFT"),
+    ("SFT, same 200 answers", controls, "SFT, 140 steps"),
+    ("GRPO", stages, "GRPO"),
+    ("SFT, own right answers", controls, "SFT, own right answers"),
+    ("SFT, 1120 written answers", controls, "SFT, 1120 answers"),
+)
+fig, axes = plt.subplots(1, 2, figsize=(7.4, 3.4), sharey=True, layout="constrained")
+for ax, measure, title in zip(axes, ("pass@1", "likeliest answer"), ("one sample", "greedy"), strict=True):
+    found = [record.values(arm, measure) for _, record, arm in reversed(shown)]
+    for height, (dots, (label, _, _)) in enumerate(zip(found, reversed(shown), strict=True)):
+        ax.scatter(dots, [height] * len(dots), color=SERIES[label == "GRPO"], alpha=0.75)
+    for line in zip(*found, strict=True):
+        ax.plot(line, range(len(shown)), color="#BBBBBB", linewidth=1, zorder=0)  # one seed
+    ax.set(title=title, xlabel="exact match, held-out questions", xlim=(0, 1))
+axes[0].set_yticks(range(len(shown)), [label for label, _, _ in reversed(shown)])
 show(
     fig,
-    alt="A row of dots for each kind of training, exact match of one sample: "
-    + "; ".join(f"{arm} {ranged(arm, 'pass@1')}" for arm in shown)
+    alt="Rows of dots for each kind of training, exact match of one sample and of the greedy answer: "
+    + "; ".join(f"{n} {ranged(a, 'pass@1', r)} and {ranged(a, 'likeliest answer', r)}" for n, r, a in shown)
     + ".",
-    caption=f"A dot for each seed; a line joins those of the same seed. ({LAST}, {stages.cpu_seconds:.0f} s of CPU)",
+    caption=f"A dot for each seed; a line joins those of the same seed. ({LAST} {preferences.name} {controls.name})",
 )
-for arm in shown:
-    print(f"{arm:<24} exact match {ranged(arm, 'pass@1')}   likeliest answer {ranged(arm, 'likeliest answer')}")
+grpo = {measure: stages.values("GRPO", measure) for measure in ("pass@1", "likeliest answer")}
+print(f"{'':<26}{'one sample':>14}{'greedy':>14}   seeds above GRPO: sample, greedy")
+for label, record, arm in shown:
+    cells = "".join(f"{ranged(arm, measure, record):>14}" for measure in grpo)
+    above = [sum(x > y for x, y in zip(record.values(arm, m), grpo[m], strict=True)) for m in grpo]
+    print(f"{label:<26}{cells}" + ("" if label == "GRPO" else f"{above[0]:>14} of 5{above[1]:>4} of 5"))
+many = controls.values("SFT, 1120 answers", "pass@1")
+best = [max(row) for row in zip(*(record.values(arm, "pass@1") for _, record, arm in shown), strict=True)]
+prove("SFT on the 1120 answers is best of all these, with every seed", many == best)
 
 # %% [markdown] id="controls-read"
-# With shuffled rewards the model became much worse, with every seed. So it is the reward that teaches, and pushing at
-# random does harm. The other control is a warning: SFT on the same 200 answers, repeated, also made single samples right
-# more often. It made the model more decided. GRPO was above it with every seed, though not by much everywhere. A gain
-# over the *start* alone would not have shown that trying and paying did anything that more of the same could not. (All
-# of these were trained at one learning rate, so the rows do not say which method is best.)
+# With shuffled rewards the model became much worse, with every seed. So GRPO learned from what the rewards said.
+# (Rewards that say nothing do harm here; they need not. Shao, R. et al. (2025) report that random ones raised the
+# scores of one family of models, Qwen2.5-Math.)
+#
+# *The same 200 answers*, repeated, also made single samples right more often, and with some seeds more often than GRPO
+# did. A gain of single samples over the *start* therefore shows little: the model may only have become more decided.
+# The greedy answer is the better test here, because a model that is only more decided keeps its likeliest tokens. There
+# GRPO was ahead of this control with every seed.
+#
+# *Its own right answers* are a judge's work as well, and plain SFT on them was above GRPO with most seeds. So it is an
+# informative judge that matters. That GRPO is the best way to use one, this does not show. And *the 1120 answers* that
+# our verifier holds taught most, with every seed: who has written answers should train on them. (All of these were
+# trained at one learning rate or a third of it, so the rows do not rank the methods for other tasks. And GRPO samples
+# anew in each step; what that is worth in a longer training, these rows do not say.)
 #
 # ## 5 Is it new, or only likelier?
 #
@@ -659,13 +736,13 @@ for arm in shown:
 # how likely is it that at least one of $k$ samples is right? It is called **pass@k**.
 #
 # **By hand.** We drew 5 answers to a question, and 2 of them are right. Somebody takes 2 of the 5. There are 10 ways to
-# take 2 of 5, and 3 ways to take 2 of the 3 wrong ones. So at least one is right in 7 of 10 cases: pass@2 is 0.7. With $n$
-# answers of which $c$ are right (Chen et al. 2021):
+# take 2 of 5, and 3 ways to take 2 of the 3 wrong ones. So at least one is right in 7 of 10 cases: pass@2 is 0.7. With
+# $n$ answers of which $c$ are right (Chen et al. 2021):
 #
 # $$\text{pass@}k = 1 - \frac{\binom{n - c}{k}}{\binom{n}{k}}$$
 #
-# One is tempted to write $1 - (1 - c/n)^k$, here $1 - 0.6^2 = 0.64$. That is too low, because it may take the same answer
-# twice.
+# One is tempted to write $1 - (1 - c/n)^k$, here $1 - 0.6^2 = 0.64$. That is too low, because it may take the same
+# answer twice.
 
 # %% exercise="pass_at_k"
 
@@ -716,8 +793,9 @@ show(
 )
 
 # %% [markdown] id="pass-changed-text"
-# Which questions were gained? We look at those without a right answer among the 64 samples before GRPO. But chance plays
-# a part: the same model, sampled 64 times more, might find some of them, too. So we sample it once more, as a control.
+# Which questions were gained? We look at those without a right answer among the 64 samples before GRPO. But chance
+# plays a part: the same model, sampled 64 times more, might find some of them, too. So we sample it once more, as a
+# control.
 
 # %% id="pass-changed" tags=["atol:12"]
 written = answer(tuned, many, torch.Generator().manual_seed(1))
@@ -730,25 +808,26 @@ print("found before, and not after:", int((before & ~after).sum()))
 print("found before, and not by 64 more samples:", int((before & ~again).sum()))
 
 # %% [markdown] id="pass-read"
-# With every seed pass@1 rose, and pass@64 fell, by less than pass@1 had gained. So in this run GRPO did not widen what the model
-# can find. It moved probability to answers that were already among the samples, and it gave up some of the rarer ones. The
-# control shows how to read the few questions that GRPO seems to have gained: another 64 samples of the model before it
-# find some, too.
+# With every seed pass@1 rose, and pass@64 fell, by less than pass@1 had gained. So in this run GRPO did not widen what
+# the model can find. It moved probability to answers that were already among the samples, and it gave up some of the
+# rarer ones. The control shows how to read the few questions that GRPO seems to have gained: another 64 samples of the
+# model before it find some, too.
 #
-# This agrees with what Yue et al. (2025) measured on large models: there, too, reinforcement learning raised pass@1, and
-# the model before it caught up or won when both had many samples. Others report that longer training on more kinds of
-# tasks does find new answers (Liu, M. et al. 2025). Our run is short, and speaks for itself only.
+# This agrees with what Yue et al. (2025) measured on large models: there, too, reinforcement learning raised pass@1,
+# and the model before it caught up or won when both had many samples. It is no law of training on one's own samples:
+# the table of section 7 shows pass@64 for SFT on its own right answers, too. Others report that longer training on more
+# kinds of tasks does find new answers (Liu, M. et al. 2025). Our run is short, and speaks for itself only.
 #
 # ## 6 A reward that is gamed
 #
-# A verifier as strict as ours has a fault: a nearly right answer earns as much as nonsense. It is tempting to be kinder.
-# Let us pay for the share of the wanted digits that are *found* in the answer. For 27 there are two of them: “72” earns
-# 1, and “21” earns 0.5.
+# A verifier as strict as ours has a fault: a nearly right answer earns as much as nonsense. It is tempting to be
+# kinder. Let us pay for the share of the *different* wanted digits that are *found* anywhere in the answer. For 27
+# there are two of them, and for 2727 as well. If 27 is wanted, “72” earns 1, and “21” earns 0.5.
 
 
 # %% id="kind-reward"
 def digits_found(written, wanted):
-    """The share of the wanted digits that occur anywhere in the answer: (N,)"""
+    """The share of the different wanted digits that occur in the answer: (N,)"""
     every = torch.arange(ZERO, ZERO + 10)
     in_answer = (written[..., None] == every).any(-2)  # (N, 10 digits)
     in_wanted = (wanted[..., None] == every).any(-2)
@@ -793,18 +872,22 @@ show(
     caption=f"A line for each of {runs.seeds} seeds. On the right the curve that is paid rises, and the one that was meant "
     "falls.",
 )
+print("with digits found as the reward, over the seeds:")
+for name in ("reward", "exact match", "length"):
+    first, last = (ranged("GRPO, digits found", f"{name} from {step}", runs) for step in (0, 60))
+    print(f"{name:<12} first ten steps {first}, last ten {last}")
 
 # %% id="kind-samples" tags=["not-compared:sampled-text"]
 for number, written in zip(held_out[:4], answer(gaming, asked[:4]), strict=True):
     print(f"{number:>7}:  {spelled(written)}")
 
 # %% [markdown] id="kind-read"
-# The reward is nearly 1, and exact match has fallen below where it began, with every seed. The answers show how. An
-# answer with more digits has more chances to hold those that are wanted, their order costs nothing, and neither do those
-# that are too many. So doubt about a digit is settled by writing both.
+# The reward rose from about 0.9 to about 0.95, and exact match has fallen below where it began, with every seed. The
+# answers show how. An answer with more digits has more chances to hold those that are wanted, their order costs
+# nothing, and neither do those that are too many. So doubt about a digit is settled by writing both.
 #
-# This is called *reward hacking*. The model is not malicious: it did exactly what was paid. Every reward that stands in for
-# something else can be gamed, a learned one, too: Gao et al. (2023) trained against a learned reward, and the
+# This is called *reward hacking*. The model is not malicious: it did exactly what was paid. Every reward that stands in
+# for something else can be gamed, a learned one, too: Gao et al. (2023) trained against a learned reward, and the
 # quality by a better judge first rose and then fell. How is it caught?
 #
 # - **Measure what you mean, beside what you pay.** Exact match was never paid in this run. On the samples of each step,
@@ -814,32 +897,87 @@ for number, written in zip(held_out[:4], answer(gaming, asked[:4]), strict=True)
 #
 # ## 7 What each stage changed
 #
-# All stages once more, in the order of this lab, on questions that were never trained on:
+# All of them once more, on questions that were never trained on. The measures are strict: a right answer without an end
+# sign does not count. That is why the pre-trained model has 0.00 here, also at pass@64, although many of its
+# continuations began with the right digits (section 2).
 
 # %% id="all-record" tags=["hide-input"]
-# Record: all stages, ranges over the seeds, and what one run costs
-columns = ("pass@1", "pass@64", "entropy", "KL", "length")
-print(f"{'':<23}" + "".join(f"{name:>11}" for name in columns) + f"{'seconds':>9}")
-for arm in stages.arms:
-    cells = "".join(f"{'{:.2f}–{:.2f}'.format(*stages.range(arm, name)):>11}" for name in columns)
-    cost = sorted(run["cpu_seconds"] for run in stages.runs if run["arm"] == arm)
-    print(f"{arm:<23}{cells}{cost[len(cost) // 2]:>9.1f}")
-print(LAST)
-print("DPO: with beta 1. KL: to the model after SFT. Seconds: median of a run and its")
-print("measuring; those of SFT include pre-training.")
+# Record: all stages and controls, ranges over the seeds
+table = (
+    ("pre-trained", stages, "base"),
+    *(row for row in shown if "shuffled" not in row[0]),
+    ("GRPO, rewards shuffled", stages, "GRPO, rewards shuffled"),
+    ("GRPO, digits found", stages, "GRPO, digits found"),
+)
+columns = {"pass@1": "pass@1", "greedy": "likeliest answer", "pass@64": "pass@64", "entropy": "entropy", "KL": "KL"}
+print(f"{'':<26}" + "".join(f"{name:>11}" for name in columns))
+for label, record, arm in table:
+    cells = "".join(f"{'{:.2f}–{:.2f}'.format(*record.range(arm, name)):>11}" for name in columns.values())
+    print(f"{label:<26}{cells}")
+print(f"Least to greatest of {stages.seeds} seeds. DPO, with SFT: with beta 0.1. KL: to the model after SFT.")
+
+# %% [markdown] id="all-figure-text"
+# Two of these columns side by side show what each kind of training bought. To the right of the start, single samples are
+# right more often. Above it, more questions have a right answer among 64 samples.
+
+# %% id="all-figure" tags=["hide-input", "picture:25"]
+# Figure: pass@1 and pass@64, from the model after SFT to what each kind of training made of it
+lines = {
+    "DPO, with SFT": (SERIES[2], (7, -3)),
+    "SFT, same 200 answers": (SERIES[4], (7, 2)),
+    "GRPO": (SERIES[1], (6, -11)),
+    "SFT, own right answers": (SERIES[0], (7, 2)),
+    "SFT, 1120 written answers": (SERIES[3], (7, 2)),
+}
+mean = {
+    label: [sum(record.values(arm, measure)) / record.seeds for measure in ("pass@1", "pass@64")]
+    for label, record, arm in shown
+}
+start = mean["SFT, the start"]
+fig, ax = plt.subplots(figsize=(6.6, 3.4), layout="constrained")
+for label, (colour, place) in lines.items():
+    ax.annotate("", mean[label], start, arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.8})
+    ax.annotate(label, mean[label], place, textcoords="offset points", color=colour, va="center")
+ax.scatter(*start, color="#555555", zorder=3)
+ax.annotate("SFT, the start", start, (-8, 0), textcoords="offset points", ha="right", va="center", color="#555555")
+ax.set(xlim=(0.2, 0.68), ylim=(0.7, 0.95), xlabel="pass@1, mean over the seeds", ylabel="pass@64, mean over the seeds")
+show(
+    fig,
+    alt="Arrows from the model after SFT, all of them to the right, in the plane of pass@1 and pass@64: "
+    + "; ".join(
+        f"{label} from {start[0]:.2f}, {start[1]:.2f} to {x:.2f}, {y:.2f}"
+        for label, (x, y) in mean.items()
+        if label in lines
+    )
+    + ".",
+    caption=f"Each arrow begins at the model after SFT. ({LAST} {preferences.name} {controls.name})",
+)
 
 # %% [markdown] id="end"
+# When is each of them used?
+#
+# | stage | needs | use it when |
+# |---|---|---|
+# | SFT | written answers | somebody can write them, or a better model has |
+# | SFT on own right answers | a judge | there is a judge; it is the simplest way to use one, so try it first |
+# | DPO | pairs | people can compare answers, and no program can judge |
+# | GRPO | a judge, and many samples | there is a judge, and your own controls show that it beats SFT on own right answers |
+#
 # - **SFT** needs written answers. It turned a model that goes on into one that answers, and mostly by choosing among
 #   what it knew.
 # - **DPO** needs pairs. It pulls two answers apart, and does not ask where both of them go. Watch the preferred
-#   log-probability.
+#   log-probability, and compare the model with one after SFT on the preferred answers alone.
 # - **GRPO** needs a judge. It makes likelier what earns more than its group, and does so with *any* judge, a bad one, too.
+#   Here SFT on the model's own right answers was above it with most seeds, and on average kept pass@64.
 #
-# The names in reports of large models are these same stages, with more in each. DeepSeek-R1 (Guo et al. 2025) is GRPO with
-# rewards for right answers and for the form. Tülu 3 (Lambert et al. 2024) is SFT, then DPO, then reinforcement learning with
-# verifiers. In between, many try other forms of each loss.
+# The names in reports of large models are these same stages, with more in each. DeepSeek-R1-Zero (Guo et al. 2025) is
+# GRPO with rewards for right answers and for the form, from the pre-trained model; DeepSeek-R1 itself alternates SFT
+# and such reinforcement learning. Tülu 3 (Lambert et al. 2024) is SFT, then DPO, then reinforcement learning with
+# verifiers. And where no program can judge, one may still train with a learned reward, as RLHF does (section 3.1), and
+# must watch for what section 6 showed. In between, many try other forms of each loss.
 #
-# **An open question for you.** Train with GRPO from the model after DPO, or with groups of 32 instead of 8. Does pass@64
+# **An open question for you.** Sample right answers, train on them with SFT, sample again from the new model, and so
+# on: how far does this go? Or train with GRPO from the model after DPO, or with groups of 32 instead of 8. Does pass@64
 # move? Start from the cells of section 4, and use more than one seed.
 #
 # ### Sources
@@ -850,7 +988,9 @@ print("measuring; those of SFT include pre-training.")
 #   Razin et al. 2024, “Unintentional Unalignment: Likelihood Displacement in Direct Preference Optimization”,
 #   arXiv:2410.08847. Dubey et al. 2024, “The Llama 3 Herd of Models”, section 4.1.4.
 # - Schulman et al. 2017, “Proximal Policy Optimization Algorithms”, arXiv:1707.06347. Shao et al. 2024, “DeepSeekMath”,
-#   arXiv:2402.03300. Schulman 2020, “Approximating KL Divergence”, a blog post.
+#   arXiv:2402.03300. Schulman 2020, “Approximating KL Divergence”, a blog post. Liu, Z. et al. 2025, “Understanding
+#   R1-Zero-Like Training: A Critical Perspective”, arXiv:2503.20783: Dr. GRPO.
+# - Shao, R. et al. 2025, “Spurious Rewards: Rethinking Training Signals in RLVR”, arXiv:2506.10947.
 # - Chen et al. 2021, “Evaluating Large Language Models Trained on Code”, arXiv:2107.03374: pass@k.
 # - Yue et al. 2025, “Does Reinforcement Learning Really Incentivize Reasoning Capacity in LLMs Beyond the Base Model?”,
 #   arXiv:2504.13837. Liu, M. et al. 2025, “ProRL”, arXiv:2505.24864.
