@@ -657,8 +657,8 @@ prove("and queries, keys and values smaller too", 0.6 < ratio < 0.8)
 # Fresh weights are one thing, trained ones another. So small stacks were trained on a task that needs queries and keys:
 # write six letters backwards, each of them one of eight. Each place has to look at one other place. Who guesses is
 # right in one of eight cases, 0.125. A model that knows *which* of the letters occur, but not where, can always say the
-# one that occurs most often, which is right in about 0.36 of the cases. Five seeds and two rates for each stack, 300
-# steps; the figure shows the better rate.
+# one that occurs most often, which is right in about 0.36 of the cases. Five seeds for each stack, 300 steps. The *rate*
+# of a training says how far one step moves the weights; two were tried, and the figure shows the better one.
 
 # %% id="depth-recorded" tags=["hide-input"]
 # Figure: six letters backwards, recorded
@@ -696,9 +696,10 @@ prove("and so do 12 post-norm layers with smaller ones", reached["post-norm, sma
 # residuals, one layer learns the task, since there the words are still different. With a second layer it is harder, and
 # 300 steps bring it only a part of the way. Twelve post-norm layers with large starting weights stay near 0.36: they know
 # which letters there are, and not where. Twelve layers without residuals do not even know which letters there are; they
-# are hardly better than a guess. What helped was **pre-norm**, or **small starting weights**, which both leave the
-# words less alike at the start. The lower of the two rates did not help, nor did warm-up, which is the subject of the
-# next section. (One task, one width, 300 steps. The lab [04 Depth](labs/04_depth.ipynb) goes further.)
+# are hardly better than a guess. Why they stay below 0.36, these curves do not say. What helped was **pre-norm**, or
+# **small starting weights**, which both leave the words less alike at the start. For the stacks that fail, neither of the
+# two rates helped, nor did warm-up, which is the subject of the next section. (One task, one width, 300 steps. The lab
+# [04 Depth](labs/04_depth.ipynb) goes further.)
 #
 # ### 6.3 What warm-up does
 #
@@ -968,9 +969,9 @@ prove("a sentence alone and in a padded batch has the same vectors", torch.allcl
 
 # %% [markdown] id="sentence-vector-text"
 # There is a second common way to get one vector for a sentence: the mean of the vectors of its words. It is used where
-# sentences are compared with each other, as in a search. Here padding can do harm once more, in spite of the mask: the
-# same sentence may get other vectors in other batches, and they do not compare by dot product or distance. A cosine would
-# not notice. (What happens if the mask itself is forgotten is the question of the lab
+# sentences are compared with each other, as in a search. Here padding can do harm once more, in spite of the mask. If one
+# divides by the length of the row and not by the number of real words, the same sentence gets a shorter vector in a batch
+# with more padding. Such vectors do not compare by dot product or distance. (A cosine would not notice.) (What happens if the mask itself is forgotten is the question of the lab
 # [04 Padding](labs/04_padding.ipynb).)
 
 # %% exercise="sentence_vector"
@@ -1028,9 +1029,10 @@ print(tuple(train_x.shape), train_x[0].tolist())
 
 # %% [markdown] id="train-text"
 # And a training loop. Each step takes 64 sentences by chance, computes the loss, and changes the weights. (Many programs
-# let PyTorch's `DataLoader` choose the sentences; one line does it here.) The rate rises at the beginning and falls again
-# towards the end; the rise is the warm-up of section 6.3. `loss_of` says what is to be learned, so that we can use the
-# same loop again in section 9.
+# let PyTorch's `DataLoader` choose the sentences; one line does it here.) The loss, `cross_entropy`, is minus the logarithm
+# of the probability that the model gives to the right answer. `AdamW` is the rule that changes the weights; chapter 6
+# explains it. `OneCycleLR` lets the rate rise at the beginning and fall again towards the end; the rise is the warm-up of
+# section 6.3. `loss_of` says what is to be learned, so that we can use the same loop again in section 9.
 
 
 # %% id="train"
@@ -1101,7 +1103,8 @@ show(
 # the king is not the subject: after the subject there follows *near* or the verb, never *the*. But it sees pieces and
 # not the sentence. The encoder had to find out two things that no count of words or neighbours has: who the subject is,
 # and whether it fits the last word. (Whoever knew beforehand which pair to count, each person with the word three
-# places before, would have all that is needed. The encoder had to find that out by itself.)
+# places before it, would have all that is needed: in *near the old king* it is *near*. The encoder had to find that out by
+# itself.)
 #
 # What if we take the places away? Then, as chapter 3 showed, exchanging words only exchanges their vectors, and what
 # `[CLS]` gathers is the same for both sentences of a pair.
@@ -1286,10 +1289,10 @@ show(
 
 # %% [markdown] id="read-first-says"
 # With 100 labels alone the judge only guesses. After reading right sentences it is right in more than 0.8 of the cases
-# with every seed. And after the control, which has the same words but for who ends which sentence? With three of the five seeds it
-# only guesses as before, and with every seed it is far behind. So most of the gain comes from the one thing that
-# the control lacks: in right sentences the last word belongs to the subject, and who fills such gaps has to find the
-# subject. Not all of it, though: with one seed the control helps a good part of the way. It too shows how sentences are
+# with every seed. And after the control, which has the same words but for who ends which sentence? With three of the five
+# seeds it only guesses as before, and seed by seed it stays more than 0.15 behind. So most of the gain comes from the one
+# thing that the control lacks: in right sentences the last word belongs to the subject, and who fills such gaps has to
+# find the subject. Not all of it, though: with one seed the control helps a good part of the way. It too shows how sentences are
 # built, where persons stand and what comes after *near*. (One small task, 100 labels.)
 #
 # ## 10 What an encoder weighs

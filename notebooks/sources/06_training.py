@@ -270,8 +270,9 @@ drawings.loss_of_tokens(["six", "hundred", "and", "two"], [0.5, 0.9, 0.8, 0.05])
 # among $V$, so its perplexity is $V$, and its loss is $\ln V$.
 #
 # This gives the cheapest test there is. A new model knows nothing, so its first loss, before any update, should be near
-# $\ln V$: within about one nat. If it is far above, the first weights are too large. If it is clearly below, the model
-# may see something that it should not see. Our models show such a fault at once, because their last map shares its
+# $\ln V$: within about one nat. (It lies a little above. A new model does not give all tokens the same probability. Its
+# scores are drawn by chance, and an uneven guess costs a little more.) If it is far above, the first weights are too
+# large. If it is clearly below, the model may see something that it should not see. Our models show such a fault at once, because their last map shares its
 # table with the decoder's embeddings, so that a token that can be read scores high. With a table of its own, a model
 # shows it only after some steps.
 
@@ -564,7 +565,7 @@ for ax, values, name, colour in (
     (axes[0], slopes[real], "size of the gradient", palette.residual),
     (axes[1], moved[real], "length of the first step", palette.query),
 ):
-    ax.hist(values.log10().tolist(), bins=[-6 + 0.2 * n for n in range(31)], color=colour)
+    ax.hist(values.log10().tolist(), bins=[-6.1 + 0.2 * n for n in range(31)], color=colour)
     ax.set(xlabel=name, xticks=[-6, -5, -4, -3, -2, -1], xticklabels=["10⁻⁶", "10⁻⁵", "10⁻⁴", "0.001", "0.01", "0.1"])
 axes[0].set_ylabel("weights")
 show(
@@ -705,8 +706,8 @@ drawings.learning_rate_shapes().show()
 #   step. It does not need to know where the run ends.
 # - **Linear** and **cosine** end with the run. They have to know its length. Llama's cosine goes down to a tenth of the
 #   peak (Touvron et al. 2023, section 2.3).
-# - **Warm-up, plateau, decay** (Hu et al. 2024) stays at its peak and falls only at the end. One can go on from the
-#   plateau later without having known the length.
+# - **Plateau, then a line** (warm-up–stable–decay, Hu et al. 2024) stays at its peak and falls only at the end. One can
+#   go on from the plateau later without having known the length.
 #
 # Turn the knobs, and watch where each of them ends. (Below, the cosine divides by 541, one more than the 540 steps
 # after the warm-up. So the last step still has a rate above 0.)
@@ -1096,7 +1097,7 @@ print("in the folder:", ", ".join(saved))
 # ### 11.1 Five hundred steps
 #
 # Now the real thing: two layers on each side, 64 wide, Muon for the matrices inside layers and AdamW for the rest, a
-# cosine schedule with 50 steps of warm-up. (The rate of 5e-3 in the cell is AdamW's. For its own matrices Muon takes
+# cosine schedule (the default of `Run`) with 50 steps of warm-up. (The rate of 5e-3 in the cell is AdamW's. For its own matrices Muon takes
 # 0.02 as the peak, which `Run` sets by itself.) In JupyterLab you see the panel; you may press stop and run the cell
 # again. This is one seed. The record below has five.
 

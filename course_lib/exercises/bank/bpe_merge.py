@@ -160,7 +160,8 @@ EXERCISE = Exercise(
     what="""Write `bpe_merge(words)`. `words` says how often each word occurs in a text; a word is a tuple of tokens.
 Count each pair of neighbouring tokens, over the whole text. Take the most frequent pair; of several equally frequent
 ones the first in alphabetical order. Return it, and the words with every occurrence of it joined to one token, from
-left to right: with the pair `(a, a)`, the word `a a a` becomes `aa a`. The given dict must not change.""",
+left to right: with the pair `(a, a)`, the word `a a a` becomes `aa a`. There is always a pair, and no two words become
+the same. The given dict must not change.""",
     why="Repeat this step a few thousand times and you have the vocabulary of GPT-2.",
     difficulty=3,
     minutes=15,
