@@ -1,5 +1,6 @@
 """Texts by name, and texts with labels."""
 
+import functools
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ __all__ = ["numbers_in_languages", "read_text"]
 
 _TEXTS: dict[str, Callable[[], str]] = {
     "tinyshakespeare": tiny_shakespeare,
-    "reference": reference_text,
+    "reference": functools.partial(reference_text, each_once=True),  # so that the held-out part is new
     "library": library_text,
 }
 

@@ -657,7 +657,7 @@ prove("and queries, keys and values smaller too", 0.6 < ratio < 0.8)
 # Fresh weights are one thing, trained ones another. So small stacks were trained on a task that needs queries and keys:
 # write six letters backwards, each of them one of eight. Each place has to look at one other place. Who guesses is
 # right in one of eight cases, 0.125. A model that knows *which* of the letters occur, but not where, can always say the
-# one that occurs most often, which is right in about 0.36 of the cases. Five seeds for each stack, 300 steps. The *rate*
+# one that occurs most often, which is right in about 0.36 of the cases. Five seeds for each stack, at most 300 steps. The *rate*
 # of a training says how far one step moves the weights; two were tried, and the figure shows the better one.
 
 # %% id="depth-recorded" tags=["hide-input"]
@@ -670,7 +670,7 @@ fig.axes[0].set_yticks(fig.axes[0].get_yticks(), rows)
 show(
     fig,
     alt=f"{record.alt()} Where the number of layers is not said, there are 12.",
-    caption="After 300 steps. One layer without residuals has learned it, two only in part, twelve not at all. Twelve "
+    caption="After at most 300 steps. One layer without residuals has learned it, two only in part, twelve not at all. Twelve "
     f"post-norm layers stay near 0.36, and pre-norm or small starting weights mend it. ({record.command})",
 )
 
@@ -692,13 +692,13 @@ prove("12 pre-norm layers with the same weights learn it", reached["pre-norm"][0
 prove("and so do 12 post-norm layers with smaller ones", reached["post-norm, small weights"][0] > 0.9)
 
 # %% [markdown] id="depth-says"
-# The figure follows the gradients. Where queries and keys get nothing, the stack does not learn to look. Without
-# residuals, one layer learns the task, since there the words are still different. With a second layer it is harder, and
-# 300 steps bring it only a part of the way. Twelve post-norm layers with large starting weights stay near 0.36: they know
+# Where queries and keys get nothing, the stack does not learn to look. Among the stacks of twelve layers, those whose
+# words are still different at the start learn, and the others do not. Without residuals, one layer learns the task. With
+# a second layer it is harder, and 300 steps bring it only a part of the way. Twelve post-norm layers with large starting weights stay near 0.36: they know
 # which letters there are, and not where. Twelve layers without residuals do not even know which letters there are; they
 # are hardly better than a guess. Why they stay below 0.36, these curves do not say. What helped was **pre-norm**, or
-# **small starting weights**, which both leave the words less alike at the start. For the stacks that fail, neither of the
-# two rates helped, nor did warm-up, which is the subject of the next section. (One task, one width, 300 steps. The lab
+# **small starting weights**, which both leave the words less alike at the start. Neither the lower rate nor warm-up, the
+# subject of the next section, brought a failing stack beyond 0.36. (One task, one width, at most 300 steps. The lab
 # [04 Depth](labs/04_depth.ipynb) goes further.)
 #
 # ### 6.3 What warm-up does
@@ -1101,8 +1101,8 @@ show(
 # A linear map of counts gets nearly nothing: whether two facts *fit each other* is the question of section 2, which no
 # linear map answers. A network on counts does better, because neighbours tell something. If the pair *king the* occurs,
 # the king is not the subject: after the subject there follows *near* or the verb, never *the*. But it sees pieces and
-# not the sentence. The encoder had to find out two things that no count of words or neighbours has: who the subject is,
-# and whether it fits the last word. (Whoever knew beforehand which pair to count, each person with the word three
+# not the sentence. The encoder had to find out two things that no single count of a word or of neighbours says: who the
+# subject is, and whether it fits the last word. (Whoever knew beforehand which pair to count, each person with the word three
 # places before it, would have all that is needed: in *near the old king* it is *near*. The encoder had to find that out by
 # itself.)
 #
@@ -1360,9 +1360,10 @@ print("ids (2, 128) go in, out come", tuple(output.shape), f"with {built:,} para
 # (Vaswani et al. 2017, table 3; Devlin et al. 2019, section 3. Chapter 7 loads BERT's weights and compares its outputs.)
 #
 # > You may read that the vectors of words are multiplied by the root of D before the places are added. The paper does so
-# > (section 3.4). This is right beside sinusoids: they are about 0.7 large, and words that start with numbers of about
-# > 1/√D would be drowned. Beside learned places that are as small as the words, as ours in section 7, nothing is
-# > needed, nor for a table that starts at 1. The [lab on positions](labs/03_positions.ipynb) trained both.
+# > (section 3.4). Beside sinusoids, which are about 0.7 large, it brings words that start with numbers of about 1/√D to a
+# > like size. The [lab on positions](labs/03_positions.ipynb) trained a small model with and without it: there it was
+# > neither needed nor harmful, while multiplying a table that starts at 1 hid the places. Beside learned places that are
+# > as small as the words, as ours in section 7, nothing is needed.
 #
 # ## 11 What you have
 #
@@ -1407,8 +1408,7 @@ print("ids (2, 128) go in, out come", tuple(output.shape), f"with {built:,} para
 #
 # <details><summary>3. A stack of 12 post-norm layers does not learn. What do you try?</summary>
 #
-# Measure how alike its words are at the start. If they are alike: smaller starting weights or pre-norm; warm-up and a lower
-# rate did not help then (section 6.2). If they are not: a lower rate, or warm-up (section 6.3).
+# Measure how alike its words are at the start. If they are alike: smaller starting weights or pre-norm; warm-up and a lower rate did not get it beyond 0.36 then (section 6.2). If they are not: a lower rate, or warm-up (section 6.3).
 #
 # </details>
 #

@@ -389,7 +389,7 @@ prove("at a rate of 0.04 the weight across jumps for ever", math.isclose(1 - 0.0
 # ### 6.3 Adam: a rate for each weight
 #
 # **What goes wrong.** There is still one rate for all weights, and in a Transformer their gradients differ a lot in
-# size. In a table that is only read, the vector of a rare word gets a gradient only when the word occurs. A norm's
+# size. In a table that is used for the input alone, the vector of a rare word gets a gradient only when the word occurs. A norm's
 # weight acts on all tokens of the batch. A rate that is right for one is wrong for the other.
 #
 # **The idea** of **Adam** (Kingma & Ba 2015). Watch how large the gradients of each weight usually are, and divide by
@@ -471,7 +471,7 @@ prove("five steps of yours are five steps of torch's AdamW", same)
 # needs only products of matrices. If $X$ has a singular value $s$, then $X X^\top X$ has $s^3$ in the same directions.
 # The plainest case is a matrix with 0.5 and 0.1 on its diagonal and zeros elsewhere: these are its singular values, and
 # $X X^\top X$ has their cubes there, 0.125 and 0.001. Any other matrix is such a diagonal one between two rotations,
-# and in $X X^\top X$ the inner rotations cancel. So a sum of such products applies a polynomial to each singular value:
+# $X = U S V^\top$, and in $X X^\top X = U S^3 V^\top$ the inner ones cancel. So a sum of such products applies a polynomial to each singular value:
 #
 # $$X \leftarrow a X + b\, X X^\top X + c\, X X^\top X X^\top X
 # \qquad\text{turns each } s \text{ into}\qquad a s + b s^3 + c s^5$$
@@ -654,11 +654,11 @@ prove("filled averages do not replace the warm-up", learned["averages filled, 0 
 # So young averages alone are not the cause: filling them does not help, and here even spoils the warm-up of 15 steps.
 # Others have looked elsewhere. In post-norm models the gradients near the output are large at the start (Xiong et al.
 # 2020). And plain SGD gains from a warm-up, too: it leads to places that bear a higher rate (Kalra & Barkeshli 2024).
-# It is still studied.
+# The cause is still studied. What stands is the first sentence of 7.1: every weight moves by the full rate at once.
 #
 # Where the norm stands matters, too. With the norm before each *sublayer*, that is before attention and before the
 # feed-forward network (pre-norm, chapter 4), training bears more. The next picture shows an encoder and a decoder of
-# four layers each, which write seven letters of eleven kinds backwards (the first one is given). It has often been said
+# four layers each, which write seven letters of eleven kinds backwards (the end sign after them is counted, too). It has often been said
 # that pre-norm needs no warm-up (after Xiong et al. 2020). Look at both peaks before you agree.
 
 # %% id="warm-up-norms" tags=["hide-input"]
@@ -1378,7 +1378,7 @@ show(
 # | panel | what was wrong | how one can tell |
 # |---|---|---|
 # | A | pairs mixed up | falls as C does, then stops at a loss in the middle, smooth and flat |
-# | B | rate too high | far ahead of C after 10 steps; **rises again** after step 20, while the rate still warms up |
+# | B | rate too high | far ahead of C after 10 steps; **rises again** after step 20, with most seeds while the rate still warms up |
 # | C | nothing | begins near ln 59, falls smoothly to zero, both curves together |
 # | D | only 40 pairs | the curves part: training goes to zero, held out turns up |
 # | E | targets not shifted | first point far below ln 59, and at zero within 40 steps: too good |
@@ -1489,8 +1489,8 @@ show(
 # ### 12.4 Which rate?
 #
 # If you can tune only one thing, tune the learning rate. Try a few, each two to ten times the one before, and compare
-# what comes out at the end. Here is such a *sweep*, the record of section 7 drawn in another way: six letters to be
-# written backwards, four rates, ten seeds. How low is too low, panel F has shown; here you see where too high begins.
+# what comes out at the end. That is a *sweep*. Here is one, with its last two rates closer together: the record of section
+# 7 drawn in another way, six letters to be written backwards, four rates, ten seeds. How low is too low, panel F has shown; here you see where too high begins.
 
 # %% id="sweep-figure" tags=["hide-input"]
 # Figure: four rates, ten seeds each, with and without warm-up
@@ -1592,8 +1592,7 @@ print("rows and columns:", tuple(next(iter(loader))["source"].shape))
 #
 # <details><summary>2. A model of 32,000 ids begins with a loss of 3. Is that good?</summary>
 #
-# It is suspicious: ln 32,000 is 10.4. Perhaps padding is counted, or something is seen that should not be. (The latter
-# shows in the first loss only where the last map shares the decoder's table; 5.2, 12.2.)
+# It is suspicious: ln 32,000 is 10.4. Perhaps padding is counted, or something is seen that should not be. (Both show in the first loss only where the last map shares the decoder's table; 5.2, 12.2.)
 #
 # </details>
 #

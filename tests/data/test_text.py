@@ -17,6 +17,25 @@ def test_reference_text():
     assert letters > 0.8 * len(text)
 
 
+def share_seen_before(text, length=50):
+    """Of pieces of the last tenth, how many stand word for word in the rest."""
+    cut = len(text) * 9 // 10
+    known = {text[i : i + length] for i in range(cut - length)}
+    pieces = [text[i : i + length] for i in range(cut, len(text) - length, length)]
+    return sum(piece in known for piece in pieces) / len(pieces)
+
+
+def test_with_each_paragraph_once_what_is_held_out_is_new():
+    once, whole = reference_text(each_once=True), reference_text()
+    assert 200_000 < len(once) < len(whole)
+    assert share_seen_before(once[:300_000]) < 0.06
+    assert share_seen_before(once) < 0.06
+    assert share_seen_before(whole[:300_000]) > 0.1  # why there is a choice
+    paragraphs = [" ".join(paragraph.split()) for paragraph in once.split("\n\n")]
+    assert len(paragraphs) == len(set(paragraphs))
+    assert {" ".join(paragraph.split()) for paragraph in whole.split("\n\n")} == set(paragraphs)
+
+
 def test_library_text():
     text = library_text()
     assert len(text) > 3_000_000

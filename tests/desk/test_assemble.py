@@ -131,7 +131,7 @@ def test_bad_input_to_the_module_gets_one_line(desk, unjudged, tmp_path, monkeyp
 
 
 def test_half_solved_leaves_parts_open_and_fill_marks_the_courses_own(desk: Desk, here: None) -> None:
-    half = PARTS[: len(PARTS) // 2]
+    half = list(PARTS[: len(PARTS) // 2])
     solve(desk, *half)
     done = assemble(desk)
     assert done.own == half

@@ -162,7 +162,7 @@ Count each pair of neighbouring tokens, over the whole text. Take the most frequ
 ones the first in alphabetical order. Return it, and the words with every occurrence of it joined to one token, from
 left to right: with the pair `(a, a)`, the word `a a a` becomes `aa a`. There is always a pair, and no two words become
 the same. The given dict must not change.""",
-    why="Repeat this step a few thousand times and you have the vocabulary of GPT-2.",
+    why="Repeat this step fifty thousand times and you have the merges of GPT-2.",
     difficulty=3,
     minutes=15,
     reference=bpe_merge,

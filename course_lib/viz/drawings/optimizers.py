@@ -183,9 +183,8 @@ def singular_values_of_an_update(values: Sequence[float] = (1.0, 0.5, 0.25, 0.1,
         alt=f"Two groups of bars. On the left the singular values of the momentum, divided by their common length: "
         f"{said(sizes.tolist())}. On the right the same after {steps} steps of Newton and Schulz: "
         f"{said(after.tolist())}, all near the dashed line at 1.",
-        caption=f"The singular values of an update before and after {steps} steps. The strong directions "
-        "shrink a little "
-        "or grow a little, the weak ones grow a lot: all five end near 1.",
+        caption=f"The singular values of an update before and after {steps} steps. The weaker a "
+        "direction was, the more it grows: all five end near 1.",
     )
     base, unit = 240.0, 150.0
     for left, name, found, colour in (

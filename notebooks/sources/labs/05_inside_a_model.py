@@ -375,7 +375,8 @@ ax.set(xlabel="added to the lead of the right answer")
 show(
     fig,
     alt="Ten horizontal bars, from the start at the top to feed-forward 3 at the bottom. The bars of the start and of layer "
-    "1 are near zero; the longest ones belong to heads and feed-forwards of layers 2 and 3.",
+    "1 are near zero; the longest ones belong to the four heads of layers 2 and 3. Feed-forward 3 is shorter, and "
+    "feed-forward 2 is near zero.",
     caption="Mean over 200 prompts; the thin lines hold eight prompts of ten. The bars add up to the lead.",
 )
 total = lead(logits, answer).mean().item()
