@@ -18,9 +18,9 @@ def reference_text(*, each_once: bool = False) -> str:
     of the first 300,000 characters, most of the last tenth stands in the tenths before as well. With `each_once` only
     the last of paragraphs that are alike stays, so that a part that is held out is new.
 
-    The text grows with each version of Python (465 thousand characters in 3.11, 511 thousand in 3.13): it is the same in
-    every run on one machine, and nothing may depend on its exact size. Raises ImportError where Python was installed
-    without it.
+    The text grows with each version of Python (465 thousand characters in 3.11, 511 thousand in 3.13): it is the same
+    in every run on one machine, and nothing may depend on its exact size. Raises ImportError where Python was
+    installed without it.
 
     Source: the CPython documentation, Python Software Foundation License 2.
     """

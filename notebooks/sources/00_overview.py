@@ -787,26 +787,25 @@ print("the largest difference between two scores is", "below 0.0001" if gap < 1e
 # mistake you made, not only that there is one. Chapters 7 and 8 are older than the
 # others: they prove more and explain less.
 #
-# **Labs**, if you want to go deeper, each on one question:
+# **Labs**, if you want to go deeper, one question each:
 #
-# | lab | the question |
-# |---|---|
-# | [01 Reach](labs/01_reach.ipynb) | How far back can learning reach? |
-# | [01 Costs](labs/01_costs.ipynb) | What does attention cost? |
-# | [01 Numbers](labs/01_numbers.ipynb) | Which numbers break attention? |
-# | [01 Who sees what](labs/01_who_sees_what.ipynb) | Does a model look where it must not? |
-# | [02 Heads](labs/02_heads.ipynb) | How do two heads copy together? |
-# | [03 Positions](labs/03_positions.ipynb) | What else is there to know about positions? |
-# | [03 Long context](labs/03_long_context.ipynb) | How can a model read further than it was trained? |
-# | [04 Depth](labs/04_depth.ipynb) | What makes a deep stack learn? |
-# | [04 Padding](labs/04_padding.ipynb) | What happens when nobody hides the padding? |
-# | [05 Choosing](labs/05_choosing.ipynb) | How does a model choose its next token? |
-# | [05 Inside a model](labs/05_inside_a_model.ipynb) | What can one read inside a trained model? |
-# | [06 One update](labs/06_one_update.ipynb) | What happens between two updates of the weights? |
-# | [06 Labels](labs/06_labels.ipynb) | Do smoothed labels help? |
-# | [06 After training](labs/06_after_training.ipynb) | What is done with a model after pre-training? |
-# | [06 Capstones](labs/06_capstones.ipynb) | What can you build now, from a blank cell? |
-# | Museums of bugs: [01](labs/01_bugs.ipynb), [02](labs/02_bugs.ipynb), [03](labs/03_bugs.ipynb), [04](labs/04_bugs.ipynb), [05](labs/05_bugs.ipynb), [06](labs/06_bugs.ipynb) | Which mistakes raise no error? |
+# - [01 Reach](labs/01_reach.ipynb): how far back can learning reach?
+# - [01 Costs](labs/01_costs.ipynb)
+# - [01 Numbers](labs/01_numbers.ipynb)
+# - [01 Who sees what](labs/01_who_sees_what.ipynb): does a model look where it must not?
+# - [02 Heads](labs/02_heads.ipynb): how do two heads copy?
+# - [03 Positions](labs/03_positions.ipynb)
+# - [03 Long context](labs/03_long_context.ipynb): how to read further than in training?
+# - [04 Depth](labs/04_depth.ipynb): what makes a deep stack learn?
+# - [04 Padding](labs/04_padding.ipynb)
+# - [05 Choosing](labs/05_choosing.ipynb): how is a token chosen?
+# - [05 Inside a model](labs/05_inside_a_model.ipynb)
+# - [06 One update](labs/06_one_update.ipynb): what happens between two updates?
+# - [06 Labels](labs/06_labels.ipynb)
+# - [06 After training](labs/06_after_training.ipynb)
+# - [06 Capstones](labs/06_capstones.ipynb): what can you build now?
+# - Museums of bugs that raise no error: [01](labs/01_bugs.ipynb), [02](labs/02_bugs.ipynb), [03](labs/03_bugs.ipynb),
+#   [04](labs/04_bugs.ipynb), [05](labs/05_bugs.ipynb), [06](labs/06_bugs.ipynb)
 #
 # Where you are, `course status` tells you in a terminal, and this cell here:
 
