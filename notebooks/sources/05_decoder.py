@@ -576,7 +576,10 @@ class Embedding(nn.Module):
 # %% [markdown] id="own-model-text"
 # And this is the whole model. It has two methods of its own, because writing needs them apart: `encode` runs once for a
 # source, `decode` runs again for each new token. For training, `forward` does both. Sources of different lengths are
-# filled up with the token 0, *padding*; the mask `real` hides it from everybody who looks at the source.
+# filled up with the token 0, *padding*; the mask `real` hides it from everybody who looks at the source. The target needs no
+# such mask for its self-attention: its padding stands at the right, behind all real tokens, where the causal mask hides it.
+# (`nn.ModuleList` is a list whose layers PyTorch finds, so that their weights are trained. It does not look into a plain
+# list.)
 
 
 # %% id="own-encoder-decoder"
@@ -765,7 +768,7 @@ for a, b in zip(source.tolist(), target.tolist(), strict=True):
 
 # %% [markdown] id="reversal-train-text"
 # This is teacher forcing in code: `shift_right` makes what the decoder reads, and one pass predicts all letters.
-# `ignore_index=0` leaves padding out of the loss. The learning rate rises for 30 steps and then falls; chapter 6 says why.
+# `ignore_index=0` leaves padding out of the loss, out of the sum and out of the number that divides it. The learning rate rises for 30 steps and then falls; chapter 6 says why.
 
 
 # %% id="reversal-train"
@@ -1192,8 +1195,10 @@ print(f"with repeated paragraphs it would be {seen_before(reference_text()[:300_
 
 # %% [markdown] id="baselines"
 # A loss says little by itself. Three simple models tell us what to compare it with. The first gives each of the V
-# characters the same probability; its loss is ln V. The **unigram** knows how frequent each character is. The **bigram**
-# knows which character follows which; it is the table of followers of section 1 with counts.
+# characters the same probability; its loss is ln V. The **unigram** knows how frequent each character is, and gives it its
+# share of the training text. The **bigram** knows which character follows which; it is the table of followers of section 1
+# with counts. (All losses are means over the 128 places of a window. At the first places of a window even a good model
+# sees little to go by.)
 
 # %% exercise="bigram_loss"
 
@@ -1289,7 +1294,8 @@ prove("your GPT is, too", curve[-1][1] < baselines["bigram"] - 0.6)
 # With the cache each new token is one place of work in the linear maps, in place of all places so far. What grows is
 # the memory: each token leaves a key and a value in each layer, here 2 · layers · d_model numbers. (Models whose heads
 # share keys and values, as in chapter 2, keep less.) And attention still has to look at all of them, so a step late in
-# a long text takes longer than an early one.
+# a long text takes longer than an early one. What a cache does not do is to make the model read further than the 128
+# characters it was trained on: section 7 of chapter 3 shows what happens to rotary positions there.
 
 # %% id="cache-bytes" tags=["hide-input"]
 # Count: places that run through the model, and numbers in the cache, for texts of growing length
@@ -1398,6 +1404,10 @@ share = torch.bincount(drawn, minlength=31) / 20_000
 prove("20,000 draws follow the distribution, and nothing cut is drawn", (share - wanted).abs().max() < 0.015)
 
 # %% [markdown] id="sampling-explorer-question"
+# Two things are left out here. **Top-k** would be two lines before the draw: `least = logits.topk(k).values[:, -1:]`, and
+# then `logits.masked_fill(logits < least, -math.inf)`. And at temperature 0 one does not divide, one takes the largest:
+# `logits.argmax(dim=-1)`.
+#
 # Now on your own GPT, after four beginnings.
 #
 # **Predict.** The beginnings are *the valu*, *the value of* and a space, *An* and a space, and *x =* with a space. After

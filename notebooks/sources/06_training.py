@@ -443,6 +443,10 @@ drawings.two_decays().show()
 
 # %% exercise="adamw_step"
 
+# %% [markdown] id="optimizer-torch-text"
+# Your function returns new tensors. An optimizer keeps m and v for each weight, and writes the new weight in place of the
+# old one, under `torch.no_grad()`. That is all that PyTorch's `AdamW` adds:
+
 # %% id="optimizer-torch"
 weight = nn.Parameter(torch.tensor([1.0, -2.0]))
 settings = {"lr": 0.1, "betas": (0.9, 0.98), "eps": 1e-9, "weight_decay": 0.01}
@@ -980,7 +984,9 @@ def finish(model, optimizer, count, clip, rate):
 # In the package the loop is called `Run`. It does the same, and adds what makes long trainings bearable: a panel with
 # the curve and the time that is left, held-out losses, checkpoints, several processes. To see that it is no magic, we
 # train one small model twice, with your loop and with `Run`: the same first weights, the same batches, two parts for
-# each update. The matrices inside layers decay; embeddings, norms and biases do not. `parameter_groups` sorts them.
+# each update. The matrices inside layers decay; embeddings, norms and biases do not. `parameter_groups` sorts them into
+# what PyTorch's optimizers take, a list of two groups: `{"params": matrices, "weight_decay": 0.01}` and the rest with 0.0.
+# (Embeddings have two axes as well, so it is not enough to count axes.)
 # `Run` gets the model, the data, the settings, and a *task*, which holds what your `sums_of` does: here
 # `tasks.Translation`.
 
@@ -1262,7 +1268,8 @@ for source_text, wanted, guess in multi30k["first_wrong"][:2]:
 #
 # 1. **The first loss is near ln V** (section 5.2).
 # 2. **A few examples can be learned by heart.** If eight pairs cannot, something is not connected.
-# 3. **Every weight gets a gradient.**
+# 3. **Every weight gets a gradient.** (A bias of the keys is the exception: it adds the same to all scores of a query, and
+#    the softmax does not notice.)
 # 4. **Nothing leaks.** No position sees a later target, and more padding changes nothing.
 
 # %% id="debug-few" tags=["tol:0.1"]
