@@ -444,8 +444,17 @@ drawings.two_decays().show()
 # %% exercise="adamw_step"
 
 # %% [markdown] id="optimizer-torch-text"
-# Your function returns new tensors. An optimizer keeps m and v for each weight, and writes the new weight in place of the
-# old one, under `torch.no_grad()`. That is all that PyTorch's `AdamW` adds:
+# Your function returns new tensors. An optimizer keeps m and v for each weight, counts t once for each step, and writes the
+# new numbers in place of the old ones, under `torch.no_grad()`:
+#
+# ```python
+# for p, m, v in zip(parameters, means, squares):
+#     for old, new in zip((p, m, v), adamw_step(p, p.grad, m, v, t, rate)):
+#         old.copy_(new)  # `p = new` would change nothing in the model
+#     p.grad = None
+# ```
+#
+# That is all that PyTorch's `AdamW` adds:
 
 # %% id="optimizer-torch"
 weight = nn.Parameter(torch.tensor([1.0, -2.0]))
@@ -654,16 +663,62 @@ for arm, number in learned.items():
 print(f"({filled.command})")
 prove("filled averages do not replace the warm-up", learned["averages filled, 0 steps"] <= 1)
 
+# %% [markdown] id="warm-up-alike-text"
+# So young averages alone are not the cause: filling them does not help, and here even spoils the warm-up of 15 steps. What,
+# then, do the first steps break? Chapter 4 has a measure for it, the mean cosine between different tokens at the end of
+# the stack. Where all tokens are alike, it makes no difference where a query looks, and queries and keys learn nothing.
+# Here it is after each of the first steps, at the rate 0.02:
+
+# %% id="warm-up-alike" tags=["hide-input"]
+# Figure: how alike the tokens are, step by step, ten recorded seeds with and without warm-up
+alike = claim("alike_by_step")
+looks = (0, 1, 2, 5, 10, 20, 40, 80, 120)
+fig, ax = plt.subplots(figsize=(6.4, 2.9))
+for arm, colour in zip(alike.arms, (palette.key, palette.query), strict=True):
+    rows = zip(*(alike.values(arm, f"alike after {step}") for step in looks), strict=True)
+    for row, right in zip(rows, alike.values(arm, "right letters"), strict=True):
+        ax.plot(range(len(looks)), row, color=colour, linewidth=1.2, linestyle="-" if right > 0.9 else "--")
+    ax.plot([], [], color=colour, label=f"{arm} of warm-up")
+ax.plot([], [], color=palette.residual, linestyle="--", label="did not learn")
+ax.set_xticks(range(len(looks)), looks)
+ax.set(xlabel="updates done", ylabel="mean cosine of tokens", ylim=(0, 1.03))
+ax.legend(loc="lower left")
+show(
+    fig,
+    alt="Mean cosine of tokens after 0 to 120 updates, twenty lines. All begin near 0.7. Without warm-up they jump to about "
+    "0.9 after one update and lie at 1 after ten, where nearly all stay or return. With 50 steps of warm-up they rise "
+    "more slowly, and fall below 0.4 by the end.",
+    caption="At the full rate a single update makes the tokens alike. The runs that learn get away from there again.",
+)
+one = alike.values("0 steps", "alike after 1")
+prove(
+    "one full step makes the tokens more alike with every seed",
+    min(one) > max(alike.values("0 steps", "alike after 0")),
+)
+ends = [
+    (right > 0.9, end)
+    for arm in alike.arms
+    for right, end in zip(alike.values(arm, "right letters"), alike.values(arm, "alike after 120"), strict=True)
+]
+prove(
+    "in the end the tokens of all that learned are less alike than those of any that did not",
+    max(end for learned, end in ends if learned) < min(end for learned, end in ends if not learned),
+)
+print(alike.command)
+
 # %% [markdown] id="warm-up-why"
-# So young averages alone are not the cause: filling them does not help, and here even spoils the warm-up of 15 steps.
-# Others have looked elsewhere. In post-norm models the gradients near the output are large at the start (Xiong et al.
+# One update at the full rate, in which every weight moves by 0.02, and the tokens of a sentence are nearly the same vector.
+# This is the collapse of chapter 4, made by training itself. With warm-up the tokens grow alike more slowly, and then the
+# model finds its way out. (Why the large step does that, the figure does not say.)
+#
+# Others have found more. In post-norm models the gradients near the output are large at the start (Xiong et al.
 # 2020). And plain SGD gains from a warm-up, too: it leads to places that bear a higher rate (Kalra & Barkeshli 2024).
 # The cause is still studied. What stands is the first sentence of 7.1: every weight moves by the full rate at once.
 #
 # Where the norm stands matters, too. With the norm before each *sublayer*, that is before attention and before the
 # feed-forward network (pre-norm, chapter 4), training bears more. The next picture shows an encoder and a decoder of
-# four layers each, which write seven letters of eleven kinds backwards (the end sign after them is counted, too). It has often been said
-# that pre-norm needs no warm-up (after Xiong et al. 2020). Look at both peaks before you agree.
+# four layers each, which write seven letters of eleven kinds backwards (the end sign after them is counted, too). It has
+# often been said that pre-norm needs no warm-up (after Xiong et al. 2020). Look at both peaks before you agree.
 
 # %% id="warm-up-norms" tags=["hide-input"]
 # Record: four layers, post-norm and pre-norm, with and without warm-up, at two peaks
@@ -986,7 +1041,8 @@ def finish(model, optimizer, count, clip, rate):
 # train one small model twice, with your loop and with `Run`: the same first weights, the same batches, two parts for
 # each update. The matrices inside layers decay; embeddings, norms and biases do not. `parameter_groups` sorts them into
 # what PyTorch's optimizers take, a list of two groups: `{"params": matrices, "weight_decay": 0.01}` and the rest with 0.0.
-# (Embeddings have two axes as well, so it is not enough to count axes.)
+# (Embeddings have two axes as well, so it is not enough to count axes. The matrices are the weights of the `nn.Linear`
+# parts, without a last map that shares its table with an embedding.)
 # `Run` gets the model, the data, the settings, and a *task*, which holds what your `sums_of` does: here
 # `tasks.Translation`.
 
