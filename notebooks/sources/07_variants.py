@@ -571,8 +571,9 @@ prove("in 300 steps the linear map is ahead with every seed", (lines[0] > ordere
 # `from_pretrained` reads a folder as the `transformers` library writes it, and `save_pretrained` writes one that it
 # opens. The hard part is in the details: GPT-2 stores its linear maps transposed, T5 shares one table of buckets, Llama
 # rotates halves. The tests of this course load random checkpoints of every family in both directions and compare logits
-# and gradients: they differ by rounding. Here the round trip. With a network, `GPT.from_pretrained(
-# "openai-community/gpt2")` fetches the published GPT-2 in the same way.
+# and gradients: they differ by rounding. Here the round trip. (`SHA256SUMS` holds checksums of the other two files, so that
+# a damaged one is refused.) With a network, `GPT.from_pretrained("openai-community/gpt2")` fetches the published GPT-2 in
+# the same way.
 
 # %% id="round-trip"
 import tempfile
