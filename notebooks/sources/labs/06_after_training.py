@@ -312,11 +312,14 @@ chosen, refused = (samples[every, index][both] for index in (right.int().argmax(
 pair_asked = questions(values)[both]
 print("pairs:", len(chosen))
 
-# %% id="pair-shown" tags=["not-compared:sampled-text"]
-for number in range(2):
-    print(spelled(pair_asked[number]))
-    print("   preferred:", spelled(chosen[number]))
-    print("   refused:  ", spelled(refused[number]))
+# %% [markdown] id="pair-example"
+# For *sieben hundert fünf und vierzig tausend sechs hundert sieben und fünfzig*, for example, the preferred answer is
+# `745657 end`. A refused one may be `756457 end`, with two digits exchanged, or `745657 sechzig tausend`, which does not stop.
+
+# %% id="pair-shown" tags=["hide-input", "atol:0.3"]
+# Measure: the mean number of tokens of both kinds of answers
+for name, written in (("preferred", chosen), ("refused", refused)):
+    print(f"{name}: {(written != PAD).sum(1).float().mean():.1f} tokens on average")
 
 # %% [markdown] id="dpo-train-text"
 # ### 3.3 Training on pairs
@@ -880,6 +883,12 @@ for name in ("reward", "exact match", "length"):
 # %% id="kind-samples" tags=["not-compared:sampled-text"]
 for number, written in zip(held_out[:4], answer(gaming, asked[:4]), strict=True):
     print(f"{number:>7}:  {spelled(written)}")
+
+# %% id="kind-digits" tags=["hide-input", "atol:0.4"]
+# Measure: digits that each model writes for a number of at most six
+for name, model in (("after SFT", tuned), ("paid for digits found", gaming)):
+    n_digits = sum(sign.isdigit() for written in answer(model, asked) for sign in spelled(written))
+    print(f"{name}: {n_digits / len(asked):.1f} digits in an answer, on average")
 
 # %% [markdown] id="kind-read"
 # The reward rose from about 0.9 to about 0.95, and exact match has fallen below where it began, with every seed. The
