@@ -61,8 +61,13 @@ class Task(ABC):
         """Load the data and cut batches, with a tokenizer of the data unless given: that of a run that is resumed."""
 
     @abstractmethod
+    def contents(self) -> dict[str, bytes]:
+        """Return what tells the data that were loaded from others, by split."""
+
     def fingerprints(self) -> dict[str, str]:
-        """Return a checksum of each kind of data that was loaded, and of the tokenizer, to tell others apart."""
+        """Return a checksum of each split of the data, and of the tokenizer."""
+        parts = {**self.contents(), "tokenizer": self.tokenizer.to_text().encode()}
+        return {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
 
     @abstractmethod
     def model(self) -> "nn.Module":
@@ -100,10 +105,6 @@ class Task(ABC):
         raise ValueError(f"kind: expected a tokenizer of 'characters' or 'bpe', got {kind!r}")
 
 
-def _checksum(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 def _ends(path: Path) -> bytes:
     """The size of a file that may be larger than memory, and its first and last megabyte."""
     size = path.stat().st_size
@@ -137,13 +138,10 @@ class _Windows(Task):
         self.train = data.TokenWindows(sources[0], **sizes, seed=self.seed)
         self.validation = data.TokenWindows(sources[1], **sizes, shuffle=False)
 
-    def fingerprints(self) -> dict[str, str]:
-        """Return checksums of the ids, of files on the disk by size and first and last megabyte, and the tokenizer."""
+    def contents(self) -> dict[str, bytes]:
+        """Return the ids; of files on the disk the size, and the first and last megabyte."""
         parts = zip(("train", "validation"), self._sources, strict=True)
-        return {
-            **{name: _checksum(_ends(ids) if isinstance(ids, Path) else ids.numpy().tobytes()) for name, ids in parts},
-            "tokenizer": _checksum(self.tokenizer.to_text().encode()),
-        }
+        return {name: _ends(ids) if isinstance(ids, Path) else ids.numpy().tobytes() for name, ids in parts}
 
 
 class _Pairs(Task):
@@ -172,10 +170,9 @@ class _Pairs(Task):
         self.train = data.TokenBatches(self._encode(self.pairs["train"]), **size, seed=self.seed)
         self.validation = data.TokenBatches(self._encode(self.pairs["validation"]), **size, shuffle=False)
 
-    def fingerprints(self) -> dict[str, str]:
-        """Return checksums of the pairs of each split, and of the tokenizer."""
-        splits = {name: _checksum(repr([tuple(pair) for pair in pairs]).encode()) for name, pairs in self.pairs.items()}
-        return {**splits, "tokenizer": _checksum(self.tokenizer.to_text().encode())}
+    def contents(self) -> dict[str, bytes]:
+        """Return the pairs of each split, written out."""
+        return {name: repr([tuple(pair) for pair in pairs]).encode() for name, pairs in self.pairs.items()}
 
     @property
     def padding_waste(self) -> float:
