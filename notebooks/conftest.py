@@ -1,17 +1,20 @@
 """Checks the notebooks of this folder: `pytest --nbval` runs each cell again and compares its outputs.
 
 Needs only pytest, nbval 0.11, numpy, Pillow and what the notebooks import; copy it with the notebooks. Comparison is
-strict: text and HTML to the character, pictures to less than a pixel. What a cell may do differently, its tags say:
+strict: text and HTML to the character, pictures to less than a pixel, a display that is updated by its last
+state. What a cell may do differently, its tags say:
 
     tol:0.001           numbers with a decimal point or an exponent may differ by this share of their size
-    atol:0.001          ... or by this much
+    atol:0.001          ... or by this much, but by no more than a quarter of the largest number beside them; from 1 on,
+                        whole numbers too
     picture:10          its pictures may differ ten times more than others
     raises-exception    the cell must fail, with the stored error
     not-compared:why    run, but not compared; counted at the end, with its reason
 
 Refused whatever the outputs are: cells not run before storing, text on stderr, images without alternative text, paths
-of one machine, oversized outputs, saved widget state, and nbval's own marks for skipping. A table at the end says what
-was compared; the run fails if that is less than 95 % of the outputs. Cells run with the environment variable CI set.
+of one machine, oversized outputs, tracebacks, text that a carriage return or a backspace hides, saved widget state, and
+nbval's own marks for skipping. Tables at the end say what was compared, and how far each cell with a tolerance was from what is
+stored; the run fails if less than 95 % of the outputs were compared. Cells run with the environment variable CI set.
 """
 
 import base64
@@ -146,6 +149,12 @@ def cell_problems(cell: NotebookNode) -> list[str]:
         problems.append("stores an exception without the tag raises-exception")
     if allowance.raises and not failed:
         problems.append("has the tag raises-exception, but stores no exception")
+    for output in cell.outputs:
+        # The frames above it name the folders of one machine, and nothing compares them.
+        if output.output_type == "error" and "\n".join(output.traceback) != f"{output.ename}: {output.evalue}":
+            problems.append("stores more of a traceback than the exception and its text")
+    if any(output.output_type == "stream" and re.search(r"\r(?!\n)|\x08", output.text) for output in cell.outputs):
+        problems.append("stores text that a carriage return or a backspace hides: some viewers show it")
     return problems + output_problems(cell.outputs)
 
 
@@ -213,19 +222,35 @@ def alt_problems(alts: Iterable[str]) -> list[str]:
 
 # Numbers ------------------------------------------------------------------------------------------------------------
 
-# With a decimal point or an exponent, and the blanks beside it (a minus sign moves the columns of a table).
-NUMBER = re.compile(r"([ \t]*(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?(?![\w.]\d)[ \t]*)")
+# With a decimal point or an exponent, and the blanks beside it (a minus sign moves the columns of a table). A point at
+# the end is a part of the number in a printed tensor, and the end of a sentence elsewhere.
+_DECIMAL = r"\d+\.\d+|\d+\.(?=[eE,\])]|[ \t]+-?\d+\.)|\.\d+|\d+(?=[eE])"
+NUMBER, NUMBER_OR_COUNT = (
+    re.compile(rf"([ \t]*(?<![\w.])[-+]?(?:{kinds})(?:[eE][-+]?\d+)?(?![\w.]\d)[ \t]*)")
+    for kinds in (_DECIMAL, rf"{_DECIMAL}|\d+")
+)
+LARGEST_ATOL = 0.25  # of the largest number beside it: a tolerance as large as what it is for would let a lie pass
 
 
-def snap_numbers(stored: str, new: str, rtol: float, atol: float) -> str:
-    """Return `new` with each number that is near the stored one in the same place written as it is stored."""
-    a, b = NUMBER.split(stored), NUMBER.split(new)
-    if len(a) != len(b):
-        return new
-    for i in range(1, len(a), 2):
-        if math.isclose(float(a[i]), float(b[i]), rel_tol=rtol, abs_tol=atol):
-            b[i] = a[i]
-    return "".join(b)
+def snap_numbers(stored: str, new: str, rtol: float, atol: float) -> tuple[str, float]:
+    """Return `new` with each number that is near the stored one in its place written as it is stored.
+
+    And the largest deviation, as a share of what was allowed: infinite where the texts differ in more than numbers.
+    """
+    pattern = NUMBER_OR_COUNT if atol >= 1 else NUMBER
+    a, b = pattern.split(stored), pattern.split(new)
+    if a[::2] != b[::2]:
+        return new, math.inf
+    pairs = [(float(x), float(y)) for x, y in zip(a[1::2], b[1::2], strict=True)]
+    atol = min(atol, LARGEST_ATOL * max((abs(x) for x, _ in pairs if math.isfinite(x)), default=0.0))
+    used = 0.0
+    for i, (x, y) in enumerate(pairs):
+        allowed = max(rtol * abs(x), atol)
+        share = 0.0 if x == y else abs(x - y) / allowed if allowed else math.inf
+        used = max(used, share)
+        if share <= 1:
+            b[2 * i + 1] = a[2 * i + 1]
+    return "".join(b), used
 
 
 # Pictures -----------------------------------------------------------------------------------------------------------
@@ -317,7 +342,8 @@ class Cell(IPyNbCell):
             "check_exception": self.allowance.raises,
             "skip": False,
         }
-        self.user_properties.append(("nbval-cell", self._account()))
+        self.account = self._account()
+        self.user_properties.append(("nbval-cell", self.account))
 
     def _account(self) -> dict[str, Any]:
         """Return what the table at the end needs, as plain values: it may travel between processes."""
@@ -338,12 +364,15 @@ class Cell(IPyNbCell):
             "kinds": dict(kinds),
             "pictures": 0 if self.allowance.not_compared else pictures,
             "reason": self.allowance.not_compared if outputs else "",
+            "allowed": ", ".join(tag for tag in self.cell.metadata.get("tags", []) if tag.partition(":")[0] in LIMITS),
+            "used": 0.0,
         }
 
     def runtest(self) -> None:
         problems = list(self.problems)
         if problems:  # fails whatever it gives, but runs, for the cells after it need what it defines
             self.options["check"] = False
+        self.parent.running = self  # type: ignore[union-attr]
         super().runtest()
         # Outputs that are not compared have to obey too; only tracebacks name folders, and those are of this machine.
         shown = [output for output in self.test_outputs if output.output_type != "error"]
@@ -387,7 +416,9 @@ class Cell(IPyNbCell):
             return new
         # Base64 is no place to look for numbers.
         a, b = DATA_URI.sub("", stored), DATA_URI.sub("", new)
-        return stored if snap_numbers(a, b, self.allowance.rtol, self.allowance.atol) == a else new
+        text, used = snap_numbers(a, b, self.allowance.rtol, self.allowance.atol)
+        self.account["used"] = max(self.account["used"], used)
+        return stored if text == a else new
 
     def _near(self, stored: str, new: str, notes: list[str]) -> bool:
         if stored.strip() == new.strip():
@@ -395,6 +426,7 @@ class Cell(IPyNbCell):
         drawn_with = self.notebook.metadata.get("drawn_with")
         fine = drawn_with in (None, drawing_library())
         difference = picture_difference(base64.b64decode(stored), base64.b64decode(new), fine)
+        self.account["used"] = max(self.account["used"], difference / self.allowance.picture)
         if difference <= self.allowance.picture:
             return True
         size = "another size" if math.isinf(difference) else f"{difference:.1f} times the default tolerance"
@@ -442,7 +474,39 @@ class File(IPyNbFile):
             name = cell_name(item.cell, item.cell_num)
             yield Cell.from_parent(self, name=name, cell_num=item.cell_num, cell=item.cell, options={})
 
+    def get_kernel_message(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the kernel's next message; what clears an output or updates a display is carried out, as viewers do."""
+        while True:
+            message = super().get_kernel_message(*args, **kwargs)
+            kind, content = message["msg_type"], message["content"]
+            shown = self.running.test_outputs if self.running is not None else None
+            if shown is None:  # the kernel is starting
+                return message
+            display = content.get("transient", {}).get("display_id")
+            if kind == "clear_output":
+                self.clear_at_next = content["wait"]
+                if not content["wait"]:
+                    self._clear(shown)
+            elif kind == "update_display_data":
+                for outputs, index in self.displays[display]:
+                    outputs[index]["data"] = content["data"]
+            else:
+                if self.clear_at_next and kind in ("display_data", "execute_result", "stream", "error"):
+                    self.clear_at_next = False
+                    self._clear(shown)
+                if display and kind in ("display_data", "execute_result"):
+                    self.displays[display].append((shown, len(shown)))  # where nbval puts it next
+                return message
+
+    def _clear(self, shown: list[Any]) -> None:
+        shown.clear()
+        for display, places in self.displays.items():
+            self.displays[display] = [place for place in places if place[0] is not shown]
+
     def setup(self) -> None:
+        self.running: Cell | None = None
+        self.clear_at_next = False
+        self.displays: defaultdict[str, list[tuple[list[Any], int]]] = defaultdict(list)
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("COURSE_DESK", raising=False)
             patch.setenv("CI", "true")
@@ -465,15 +529,18 @@ class Tally:
     def __init__(self) -> None:
         self.kinds: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
+        self.allowed: list[tuple[str, str, float]] = []
         self.cells = self.run = self.failed = self.pictures = 0
         self.seconds = 0.0
 
-    def add(self, account: dict[str, Any], failed: bool) -> None:
+    def add(self, name: str, account: dict[str, Any], failed: bool) -> None:
         self.cells, self.run = account["cells"], self.run + 1
         self.failed += failed
         self.kinds.update(account["kinds"])
         self.pictures += account["pictures"]
         self.reasons[account["reason"]] += bool(account["reason"])
+        if account["allowed"]:
+            self.allowed.append((name, account["allowed"], account["used"]))
 
     @property
     def outputs(self) -> int:
@@ -493,7 +560,7 @@ def tallies(reports: Iterable[Any]) -> dict[str, Tally]:
         seconds[name] += getattr(report, "duration", 0.0)
         account = dict(getattr(report, "user_properties", ())).get("nbval-cell")
         if account and report.when == "call":
-            found[name].add(account, report.failed)
+            found[name].add(report.nodeid.split("::")[-1], account, report.failed)
     for name, tally in found.items():
         tally.seconds = seconds[name]
     return dict(sorted(found.items()))
@@ -538,6 +605,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for reason, count in tally.reasons.items():
             if count:
                 terminalreporter.write_line(f"  not compared, {reason}: {count} cell{'s' * (count > 1)}")
+    terminalreporter.section("how much of its tolerance each cell used")
+    for name, tally in found.items():
+        for cell, allowed, used in tally.allowed:
+            terminalreporter.write_line(f"{f'{name}::{cell}':<70} {allowed:<28} {used:>7.0%}")
     share, complete = compared_share(found)
     pictures = sum(tally.pictures for tally in found.values())
     verdict = (

@@ -1,7 +1,10 @@
 """Fixtures shared by the tests, and tables of what they measured at the end of a run: parity, and laws obeyed."""
 
 import math
+import os
+import shutil
 import signal
+import tempfile
 from collections import defaultdict
 
 import pytest
@@ -19,6 +22,31 @@ def pytest_configure(config):
     # A run that a script starts in the background ignores interrupts, and so would all that the tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):
+        _own_temporary_folder(config)
+
+
+def _own_temporary_folder(config):
+    """Give this run a temporary folder of its own, which goes with it: browsers and torchrun leave things behind.
+
+    It stays, and its name is printed, if a test failed.
+    """
+    before = os.environ.get("TMPDIR")
+    folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="course-tests-")
+    tempfile.tempdir = None  # forget the one chosen before
+
+    def end():
+        os.environ.pop("TMPDIR")
+        if before is not None:
+            os.environ["TMPDIR"] = before
+        tempfile.tempdir = None
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and (reporter.stats.get("failed") or reporter.stats.get("error")):
+            print(f"What the failed tests wrote: {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    config.add_cleanup(end)
 
 
 # Files whose tests take minutes, one after the other in one process: they begin first, so that none is waited for.

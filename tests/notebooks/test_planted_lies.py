@@ -35,6 +35,21 @@ width = 64
 # %% id="fails" tags=["raises-exception"]
 import json
 json.loads('{"width": }')
+
+# %% id="small" tags=["atol:0.08"]
+print("weight 0.04")
+
+# %% id="updated"
+from IPython.display import clear_output, display
+
+shown = display("step 1", display_id=True)
+shown.update("step 2 of 2")
+print("is cleared")
+clear_output(wait=True)
+display("is cleared, too")
+clear_output()
+shown = display("step 1", display_id=True)
+shown.update("step 3 of 3")
 """
 
 PICTURES = """
@@ -47,6 +62,7 @@ def bars(height):
     fig, ax = plt.subplots(figsize=(3, 2))
     ax.bar(["mat", "cat"], [1.0, height])
     ax.set_ylim(0, 2)
+    ax.set_title("the cat gets 1.95", fontsize=9)
     return fig
 
 fig = bars(1.5)
@@ -107,6 +123,20 @@ def replaced(old: str, new: str) -> Callable[[Notebook, Notebook, Cell, Cell], N
     return plant
 
 
+def in_traceback(notebook: Notebook, other: Notebook, cell: Cell, other_cell: Cell) -> None:
+    """Show another text than that of the exception, which is compared."""
+    (output,) = cell.outputs
+    output.traceback = [line.replace("Expecting value", "Expecting nothing") for line in output.traceback]
+
+
+def other_last_state(notebook: Notebook, other: Notebook, cell: Cell, other_cell: Cell) -> None:
+    cell.source = cell.source.replace("3 of 3", "4 of 4")
+
+
+def other_digit(notebook: Notebook, other: Notebook, cell: Cell, other_cell: Cell) -> None:
+    cell.source += '\ntitle = fig.axes[0].set_title("the cat gets 1.93", fontsize=9)'
+
+
 def printed(text: str, name: str = "stdout") -> list[Any]:
     return [nbformat.v4.new_output("stream", name=name, text=text)]
 
@@ -143,6 +173,17 @@ lies = {
     "count beside a tolerated number": Lie("text", "near", "differ", replaced("120", "121")),
     "word": Lie("text", "word", "differ", stored_as_in_other),
     "word of an exception": Lie("text", "fails", "differ", stored_as_in_other),
+    "text of a traceback": Lie("text", "fails", "more of a traceback", in_traceback),
+    "tolerance larger than the value": Lie("text", "small", "differ", replaced("0.04", "0.11")),
+    "last state of a display": Lie("text", "updated", "differ", other_last_state),
+    "stored last state of a display": Lie("text", "updated", "differ", replaced("3 of 3", "2 of 3")),
+    "text under a carriage return": Lie(
+        "text", "silent", "carriage return", edit(source="print('100 %')", outputs=printed("99 % right\r100 %\n"))
+    ),
+    "text under a backspace": Lie(
+        "text", "silent", "carriage return", edit(source="print('100 %')", outputs=printed("99\b\b100 %\n"))
+    ),
+    "digit in a picture": Lie("pictures", "bare", "a picture differs", other_digit),
     "bare picture": Lie("pictures", "bare", "a picture differs", stored_as_in_other),
     "picture in HTML": Lie("pictures", "framed", "a picture differs", stored_as_in_other),
     "word beside a picture": Lie("pictures", "framed", "differ", replaced("More weight", "Less weight")),

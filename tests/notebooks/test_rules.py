@@ -64,13 +64,13 @@ number = st.floats(-1e6, 1e6).filter(lambda x: abs(x) > 1e-3)
 @given(value=number, share=st.floats(-0.009, 0.009), words=st.text("abc \n", max_size=9))
 def test_near_numbers_become_the_stored_ones(rules, value, share, words):
     stored, new = f"{words} loss {value:.6e}{words}", f"{words} loss {value * (1 + share):.6e}{words}"
-    assert rules.snap_numbers(stored, new, rtol=0.01, atol=0.0) == stored
+    assert rules.snap_numbers(stored, new, rtol=0.01, atol=0.0)[0] == stored
 
 
 @given(value=number, share=st.floats(0.011, 0.5) | st.floats(-0.5, -0.011))
 def test_far_numbers_stay(rules, value, share):
     stored, new = f"loss {value:.6e}", f"loss {value * (1 + share):.6e}"
-    assert rules.snap_numbers(stored, new, rtol=0.01, atol=0.0) == new
+    assert rules.snap_numbers(stored, new, rtol=0.01, atol=0.0)[0] == new
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,26 @@ def test_far_numbers_stay(rules, value, share):
     ],
 )
 def test_what_counts_as_a_number(rules, stored, new, equal):
-    assert (rules.snap_numbers(stored, new, rtol=0.01, atol=0.0) == stored) is equal
+    assert (rules.snap_numbers(stored, new, rtol=0.01, atol=0.0)[0] == stored) is equal
+
+
+@pytest.mark.parametrize(
+    ("stored", "new", "atol", "equal"),
+    [
+        ("loss 1.50", "loss 1.59", 0.1, True),
+        ("weight 0.04", "weight 0.11", 0.08, False),  # a tolerance above the value says nothing
+        ("weight 0.04 of 1.00", "weight 0.11 of 1.00", 0.08, True),
+        ("right of 200: 96", "right of 200: 99", 0.5, False),
+        ("right of 200: 96", "right of 200: 99", 5, True),
+        ("after step 120. Next", "after step 121. Next", 0.9, False),  # the end of a sentence, no number
+        ("tensor([1., 2.])", "tensor([1.1, 2.])", 0.2, True),
+        ("[1. 2. 3.]", "[1. 2.1 3.]", 0.2, True),
+    ],
+)
+def test_an_absolute_tolerance_is_bounded_by_what_it_is_for(rules, stored, new, atol, equal):
+    text, used = rules.snap_numbers(stored, new, rtol=0.0, atol=atol)
+    assert (text == stored) is equal
+    assert (used <= 1) is equal
 
 
 @pytest.mark.parametrize(

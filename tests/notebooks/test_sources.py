@@ -1,5 +1,6 @@
 """The notebooks as shipped: each agrees with its text source, was executed, and reads as the course reads."""
 
+import matplotlib
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -26,6 +27,15 @@ def test_the_package_knows_where_the_sources_place_the_exercises(builder):
 @pytest.mark.parametrize("source", SOURCES, ids=name)
 def test_a_notebook_agrees_with_its_source(builder, source):
     assert builder.check(source, FOLDER / f"{name(source)}.ipynb") == []
+
+
+def test_pictures_are_drawn_with_the_versions_that_ci_installs(builder):
+    """So that CI compares them finely, and a changed digit is seen."""
+    pins = (FOLDER.parent / "constraints.txt").read_text(encoding="utf-8")
+    if f"matplotlib=={matplotlib.__version__}\n" not in pins:
+        pytest.skip(f"matplotlib {matplotlib.__version__} is not the pinned one: pictures are compared coarsely")
+    drawn = {name(path): nbformat.read(path, 4).metadata["drawn_with"] for path in NOTEBOOKS}
+    assert drawn == dict.fromkeys(drawn, builder.rules.drawing_library())
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=name)

@@ -460,7 +460,7 @@ drawings.sliding_crop().show()
 ex.predict("known_words_far_out", "")
 
 
-# %% id="drift" tags=["atol:0.12"]
+# %% id="drift"
 @torch.no_grad()
 def write_cropped(tokens, n, generator):
     """Continue tokens (B, T) by n, from the newest 128 at most."""
