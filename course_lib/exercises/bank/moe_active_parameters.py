@@ -35,6 +35,8 @@ they were one.""",
         WrongAnswer(147_456, "the two experts without the router", "What decides which two they are?"),
         WrongAnswer(74_496, "one expert and the router", "How many experts does a token use?"),
         WrongAnswer(99_072, "the count for experts of two matrices each", "How many matrices has a SwiGLU?"),
+        WrongAnswer(73_728, "one expert without the router", "How many experts does a token use?"),
+        WrongAnswer(147_648, "the count with two rows of the router", "How many scores are computed before two win?"),
         WrongAnswer(589_824, "all experts without the router", "How many experts does one token meet?"),
     ],
     hints=(

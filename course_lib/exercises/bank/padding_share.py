@@ -20,8 +20,9 @@ EXERCISE = Question(
     title="What sorting saves",
     kind="measure",
     what="""Six sentences have the lengths 3, 17, 5, 13, 2 and 11. They make two batches of three rows: once in this
-order, once sorted by length. In each case, which share of all ids in the two batches is padding? Measure both; how much
-larger is the share without sorting?""",
+order, once sorted by length. Every row is padded to the longest of its batch. In each case, which share of all ids of
+the two batches together is padding? Give the share without sorting minus the share with it, to three digits after
+the point.""",
     why="Padding is computed with like any other id and then thrown away.",
     difficulty=1,
     minutes=4,
@@ -41,6 +42,11 @@ larger is the share without sorting?""",
             (90 - 51) / 51 - (66 - 51) / 51,
             "padding for each real id",
             "By what is a share of all ids divided: by the real ones, or by all?",
+        ),
+        WrongAnswer(
+            (26 / 51 + 13 / 39) / 2 - (5 / 15 + 10 / 51) / 2,
+            "the difference of the mean shares of a batch",
+            "Does each batch hold as many ids as the other?",
         ),
         WrongAnswer(24.0, "a number of ids", "Which share of the batches is that?"),
         WrongAnswer(

@@ -24,7 +24,7 @@ EXERCISE = Question(
     kind="measure",
     what="""The lead of the right answer was measured on two prompts. Clean it is 4.0 and 2.0, corrupted 0.0 and 1.9.
 With one vector of the clean run put into the corrupted one it is 2.0 and 1.8. Average the leads over the two prompts
-first. Which share of the lead comes back?""",
+first. Which share of the lead that the corruption takes away comes back, to two digits after the point?""",
     why="""The second prompt hardly minds the corruption, so there is nearly nothing that could come back. A share
 computed there divides by nearly zero.""",
     difficulty=1,

@@ -12,7 +12,7 @@ def _compute():
     config = TransformerConfig(
         d_model=10, n_heads=1, d_ff=75, n_decoder_layers=1, vocab_size=10, norm="none", bias=False
     )
-    memory = training_memory(config, 1, 1, ranks=8, sharding=1)
+    memory = training_memory(config, 1, 1, ranks=16, sharding=1)
     whole = training_memory(config, 1, 1)["weights"] // 4
     return round((memory["weights"] + memory["gradients"] + memory["optimizer"]) / whole * 1_500_000_000)
 
@@ -21,29 +21,36 @@ EXERCISE = Question(
     id="sharded_bytes",
     title="Split the optimizer",
     kind="predict",
-    what="""A model of 1.5 billion parameters is trained with AdamW in float32 on 8 processes. Weights and gradients are
-whole in every process; the states of the optimizer are split evenly between them (stage 1 of ZeRO). How many bytes do
-weights, gradients and optimizer take in one process? Leave activations out.""",
+    what="""A model of 1.5 billion parameters is trained with AdamW in float32 on 16 processes. Weights and gradients
+are whole in every process; the states of the optimizer are split evenly between them (stage 1 of ZeRO). How many bytes
+do weights, gradients and optimizer take in one process? Leave activations out.""",
     why="It tells which of the three to split first, before any process has been started.",
     difficulty=2,
     minutes=4,
-    right=13_500_000_000,
+    right=12_750_000_000,
     compute=_compute,
     form="a number of bytes",
     wrong=[
         WrongAnswer(24_000_000_000, "what each process holds when nothing is split", "Which part is split, and how?"),
-        WrongAnswer(3_000_000_000, "what each holds when all three are split", "Which parts stay whole?"),
-        WrongAnswer(8_250_000_000, "what each holds when gradients are split as well", "Which parts stay whole?"),
-        WrongAnswer(12_750_000_000, "the count with one state a parameter", "Which two averages does Adam keep?"),
+        WrongAnswer(1_500_000_000, "what each holds when all three are split", "Which parts stay whole?"),
+        WrongAnswer(7_125_000_000, "what each holds when gradients are split as well", "Which parts stay whole?"),
+        WrongAnswer(12_375_000_000, "the count with one state a parameter", "Which two averages does Adam keep?"),
         WrongAnswer(12_000_000_000, "the count without the optimizer", "What is left of its states in a process?"),
-        WrongAnswer(7_500_000_000, "the count without the gradients", "What does the backward pass leave behind?"),
-        WrongAnswer(6_750_000_000, "the count with two bytes a number", "How many bytes does a float32 number take?"),
+        WrongAnswer(6_750_000_000, "the count without the gradients", "What does the backward pass leave behind?"),
+        WrongAnswer(6_375_000_000, "the count with two bytes a number", "How many bytes does a float32 number take?"),
+        WrongAnswer(
+            13_125_000_000,
+            "the count with a second copy of the weights among the states",
+            "In which number format are the weights themselves, and who needs another copy then?",
+        ),
+        WrongAnswer(3_187_500_000, "a count of numbers, not bytes", "How many bytes does a float32 number take?"),
     ],
     hints=(
         "How many numbers does a process hold for one parameter, of each of the three kinds?",
         "AdamW keeps two running averages for each parameter; only those are split.",
         "a_parameter = 4 + 4 + 8 / ____\ntotal = 1.5e9 * a_parameter",
     ),
-    explanation="""Weight 4 bytes, gradient 4, and the two averages 8 bytes shared by eight processes: 9 bytes a
-parameter in place of 16. Splitting the gradients too leaves 5.5 bytes, splitting everything 2, which is FSDP.""",
+    explanation="""Weight 4 bytes, gradient 4, and the two averages 8 bytes shared by sixteen processes: 8.5
+bytes a parameter in place of 16. Splitting the gradients too leaves 4.75 bytes, splitting everything leaves 1, which
+is FSDP.""",
 )

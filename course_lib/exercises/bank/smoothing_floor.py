@@ -19,15 +19,15 @@ EXERCISE = Question(
     id="smoothing_floor",
     title="The floor of a smoothed loss",
     kind="predict",
-    what="""The labels are smoothed with 0.1, spread evenly over all 1000 tokens of the vocabulary. A model always knows
-the right token and says exactly the smoothed distribution. Which loss does it have, in nats
-(natural logarithms), to three digits after the point?""",
+    what="""The labels are smoothed with 0.1, spread evenly over all 1000 tokens of the vocabulary, the right one
+included. A model always knows the right token and says exactly the smoothed distribution. Which loss does it have, in
+nats (natural logarithms), to three digits after the point?""",
     why="A smoothed training loss that settles above 1 may be perfect; it is not to be compared with a plain one.",
     difficulty=2,
     minutes=5,
-    right=1.01485,
+    right=-0.9001 * math.log(0.9001) - 999 * 0.0001 * math.log(0.0001),
     compute=_compute,
-    tolerance=0.002,
+    tolerance=0.0006,
     form="a number of nats, to three digits after the point",
     wrong=[
         WrongAnswer(0.0, "the floor without smoothing", "Is a wanted probability of 0.9 predicted at no cost?"),
@@ -43,7 +43,11 @@ the right token and says exactly the smoothed distribution. Which loss does it h
         WrongAnswer(math.log(1000), "the loss of a model that knows nothing", "Does this model know the right token?"),
         WrongAnswer(0.3251, "the entropy of right against wrong, without asking which of the wrong ones",
                     "Into how many tokens is the tenth divided?"),
-        WrongAnswer(1.01485 / math.log(2), "the floor in bits", "Which logarithm gives nats?"),
+        WrongAnswer(-0.9 * math.log(0.9) - 0.1 * math.log(0.1 / 999),
+                    "the floor if the tenth were spread over the wrong tokens only",
+                    "Does the right token get a share of the tenth?"),
+        WrongAnswer((-0.9001 * math.log(0.9001) - 0.0999 * math.log(0.0001)) / math.log(2), "the floor in bits",
+                    "Which logarithm gives nats?"),
     ],
     hints=(
         "No prediction costs less than the right distribution itself. What is that cost called?",
