@@ -1,4 +1,8 @@
-"""The notebooks in a real JupyterLab, as a learner uses them: open, answer wrongly, run all, move everything."""
+"""The notebooks in a real JupyterLab, as a learner uses them: open, answer wrongly, run all, move everything.
+
+Those that have something to move, or an exercise that is answered here, are run; the others are opened. That their
+cells run, nbval proves.
+"""
 
 import re
 import shutil
@@ -73,6 +77,16 @@ def has(marker):
     return lambda cell: any(marker in "".join(o.get("data", {}).get("text/html", "")) for o in cell.get("outputs", ()))
 
 
+def is_to_be_run(path):
+    """Whether there is more in a notebook than text and pictures for JupyterLab to do."""
+    found = nbformat.read(path, as_version=4).cells
+    return any(cell.metadata.get("exercise") in WRONG or has("data-explorer")(cell) for cell in found)
+
+
+TO_BE_RUN = [path for path in NOTEBOOKS if is_to_be_run(path)]
+OPENED = [path for path in NOTEBOOKS if path not in TO_BE_RUN]
+
+
 class Visit:
     """One notebook, opened untrusted, answered wrongly once, and run; what was seen on the way."""
 
@@ -105,10 +119,25 @@ class Visit:
         return output
 
 
-@pytest.fixture(scope="module", params=NOTEBOOKS, ids=name)
+@pytest.fixture(scope="module", params=TO_BE_RUN, ids=name)
 def visit(request, desk, open_notebook):
     shutil.copy(request.param, desk)
     return Visit(open_notebook(request.param.name))
+
+
+def test_the_others_open_and_show_their_pictures(desk, browser, lab):
+    from lab import Notebook
+
+    for path in OPENED:
+        shutil.copy(path, desk)
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        notebook = Notebook(lab, context.new_page(), path.name)
+        (first, *_) = notebook.find(has("<img"))
+        image = notebook.show(first).locator("img").first
+        image.wait_for()
+        assert image.evaluate("node => node.complete ? node.naturalWidth : 0") > 100, name(path)
+        assert notebook.errors() == []
+        context.close()
 
 
 def test_before_it_is_trusted_every_explorer_shows_its_figure(visit):
