@@ -39,6 +39,8 @@ def _model(axis="heads", form="as-is", when="always", fill=-math.inf):
             seen = ~seen
         elif form == "all-sentences":
             seen = seen.all(0, keepdim=True).expand(B, T, S)
+        elif form == "any-sentence":
+            seen = seen.any(0, keepdim=True).expand(B, T, S)
         elif form == "any-query":
             seen = seen.any(1, keepdim=True).expand(B, T, S)
         elif form == "first-sentence":
@@ -47,6 +49,8 @@ def _model(axis="heads", form="as-is", when="always", fill=-math.inf):
                    "flat": lambda: _flat(seen, B, H)}[axis]()  # fmt: skip
         if when == "unless-equal" and B == H:
             visible = seen
+        if when == "times":
+            return (scores * visible).softmax(-1) @ value
         if when == "after":
             return (scores.softmax(-1) * visible) @ value
         if when == "never":
@@ -134,7 +138,7 @@ EXERCISE = Exercise(
 every head. It passed its tests. Some had one sentence, and there it is right. The others had as many sentences as
 heads and looked only at the shape of the result; there it runs, and its numbers are wrong. With a single head it
 runs, too, and the result has too many heads. With all other numbers it raises an error. Repair it. You may rely on
-at least one True for each query.""",
+at least one True for each query; visible scores may be of any size.""",
     why="""Broadcasting lines shapes up from the right: against (B, H, T, S) the first axis of a (B, T, S) mask
 meets the heads.""",
     difficulty=2,
@@ -208,6 +212,18 @@ meets the heads.""",
             knobs={"fill": -1e4},
             statement="gives hidden keys a finite score such as -10000",
             question="What happens to your hidden keys when every visible score in the row is lower still?",
+        ),
+        Misconception(
+            name="scores-times-mask",
+            knobs={"when": "times"},
+            statement="multiplies the scores by the mask, which leaves a score of zero",
+            question="Which share of the weight does a score of zero get beside negative scores?",
+        ),
+        Misconception(
+            name="mask-of-any-sentence",
+            knobs={"form": "any-sentence"},
+            statement="lets every sentence see what is visible in any of them",
+            question="Which axis of the mask tells one sentence from another, and is it still there?",
         ),
     ],
     cases=[

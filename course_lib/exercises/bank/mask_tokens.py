@@ -23,7 +23,7 @@ def _model(labelled="chosen", special_kept=True, rule="three", rate="15", order=
         chosen = chance < {"15": 0.15, "85": 0.85, "all": 2.0}[rate]
         if rate == "late":
             chosen = chance >= 0.15
-        chosen = chosen & ~special if special_kept else chosen
+        chosen = chosen & ~special if special_kept is True else chosen
         masked, replaced = chosen & (fate < 0.8), chosen & (fate >= 0.8) & (fate < 0.9)
         if rule == "always-mask":
             masked, replaced = chosen, chosen & False
@@ -33,9 +33,13 @@ def _model(labelled="chosen", special_kept=True, rule="three", rate="15", order=
             replaced = chosen & False
         if rule == "replace-anywhere":
             replaced = (fate >= 0.8) & (fate < 0.9)
+        if rule == "overwritten":
+            replaced = chosen & (fate < 0.9)
         if order == "exchanged":
             masked, replaced = replaced, masked
         inputs = torch.where(replaced, others, tokens.masked_fill(masked, mask_id))
+        if special_kept == "in the labels":
+            chosen = chosen & ~special
         where = {"chosen": chosen, "changed": inputs != tokens, "masked": masked, "all": chosen | True,
                  "others": ~chosen, "not-special": ~special}[labelled]  # fmt: skip
         labels = (tokens if target == "old" else inputs).masked_fill(~where, ignore)
@@ -232,6 +236,18 @@ stays and the tenth that lies teach it to doubt every word, since a [MASK] never
             statement="marks places without a question by 0, which is the id of a token",
             question="Which label does cross_entropy leave out?",
         ),
+        Misconception(
+            name="mask-overwritten",
+            knobs={"rule": "overwritten"},
+            statement="replaces the tokens that it had masked by those of `others`",
+            question="What stands after your last line at a chosen place whose fate is 0.1?",
+        ),
+        Misconception(
+            name="special-changed",
+            knobs={"special_kept": "in the labels"},
+            statement="leaves special tokens out of the labels, but changes them in the inputs",
+            question="Where in your code is it asked whether a token is special, for the labels and for the inputs?",
+        ),
     ],
     cases=[
         Case("every fate once", _each_fate),
@@ -249,6 +265,7 @@ stays and the tenth that lies teach it to doubt every word, since a [MASK] never
         Alternative("by assignment to copies", _with_indexing),
         Alternative("token by token", _with_loops),
     ],
+    gradients=False,
     hints=(
         "Which one boolean tensor decides both where something may change and where there is a label?",
         "Build `chosen` first. The labels need nothing else; the inputs need `chosen` together with two limits on "

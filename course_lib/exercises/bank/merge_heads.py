@@ -34,6 +34,8 @@ def _model(order="tokens-first", join="side-by-side", shape="merged"):
             merged = x.flip(1).transpose(1, 2).reshape(B, T, H * E)
         else:
             merged = x.transpose(1, 2).reshape(B, T, H * E)
+        if shape == "long":
+            return merged.reshape(B, T * H, E)
         return merged.reshape(B * T, H * E) if shape == "flat" else merged
 
     return merge
@@ -139,6 +141,12 @@ becomes `(B, T, H * E)`. It undoes `split_heads`.""",
             knobs={"shape": "flat"},
             statement="merges sentences and tokens into one axis",
             question="How many axes should the result have?",
+        ),
+        Misconception(
+            name="tokens-and-heads-merged",
+            knobs={"shape": "long"},
+            statement="merges the axis of the heads with that of the tokens, so that a sentence has T * H of them",
+            question="Which two axes become one, and which one keeps its length?",
         ),
     ],
     cases=[

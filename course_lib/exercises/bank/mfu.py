@@ -14,9 +14,14 @@ def _model(weights=6, products=12, times=1, per="devices", sparse=1, percent=1, 
     """A utilisation whose settings are the misconceptions."""
 
     def share(parameters, layers, width, length, tokens_per_second, devices, peak):
-        a_token = weights * parameters + products * layers * width * (length if with_length else 1)
+        a_token = (
+            weights * parameters
+            + products * layers * width * {True: length, False: 1, "squared": length**2}[with_length]
+        )
         a_token *= times
-        available = {"devices": devices, "one": 1, "sequence": devices * length}[per] * sparse * peak
+        available = (
+            {"devices": devices, "one": 1, "sequence": devices * length, "divides": 1 / devices}[per] * sparse * peak
+        )
         return percent * (a_token * tokens_per_second / available) ** power
 
     return share
@@ -144,6 +149,18 @@ its three ingredients is often taken wrong.""",
             statement="divides the peak by what was used",
             question="Does your number rise when the run becomes faster?",
         ),
+        Misconception(
+            name="length-squared",
+            knobs={"with_length": "squared"},
+            statement="counts the operations of attention with the square of the length for one token",
+            question="With how many keys is the query of one token compared?",
+        ),
+        Misconception(
+            name="devices-multiplied",
+            knobs={"per": "divides"},
+            statement="multiplies by the number of devices",
+            question="Whose tokens are counted in `tokens_per_second`, and whose operations in `peak`?",
+        ),
     ],
     cases=[
         Case("a small model on one device", _case(1000, 2, 5, 7, 11.0, 1, 1e5)),
@@ -162,6 +179,7 @@ its three ingredients is often taken wrong.""",
         Alternative("device by device", _one_device),
         Alternative("the course's own function", _with_course),
     ],
+    gradients=False,
     hints=(
         "How many operations does the model need for one token, and how many could be done while it is trained?",
         "Both sides are operations per second: one token times the rate, and all devices at their peak.",

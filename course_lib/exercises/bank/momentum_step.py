@@ -23,9 +23,12 @@ def _model(
         beta = {"given": beta, "fixed": 0.9}[beta_is]
         share = {"whole": 1.0, "dampened": 1.0 - beta}[take]
         kept = {"kept": velocity, "forgotten": 0.0 * velocity}[old]
+        kept = -kept if back == "negative" else kept
         inside = rate if where == "inside" else 1.0
         if decays == "velocity":
             new = beta * kept + share * inside * gradient
+        elif decays == "both":
+            new = beta * (kept + share * inside * gradient)
         elif decays == "gradient":
             new = kept + beta * share * inside * gradient
         else:
@@ -38,6 +41,8 @@ def _model(
             direction = share * inside * gradient + beta * new
         outside = 1.0 if where == "inside" else rate
         moved = weight + sign * outside * direction
+        if back == "negative":
+            return moved, -new
         return (moved, new) if back == "both" else (moved, velocity)
 
     return step
@@ -176,6 +181,18 @@ new weight and the new velocity. All three tensors have the same shape; leave th
             knobs={"beta_is": "fixed"},
             statement="takes 0.9 for beta, whatever is given",
             question="What does your function do with its last argument?",
+        ),
+        Misconception(
+            name="velocity-downhill",
+            knobs={"where": "inside", "back": "negative"},
+            statement="keeps a velocity that points downhill and already contains the rate",
+            question="What is the new velocity after one step from rest, by the rule in the text?",
+        ),
+        Misconception(
+            name="decays-the-sum",
+            knobs={"decays": "both"},
+            statement="multiplies the gradient by beta together with the old velocity",
+            question="Which of the two terms becomes smaller, before or after they are added?",
         ),
     ],
     cases=[

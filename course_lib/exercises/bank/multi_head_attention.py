@@ -34,19 +34,27 @@ def _model(scale="head", split="right", merge="right", output="matrix", masking=
                 return projected.reshape(B, H, T, E)
             if split == "one-head":
                 return projected[:, None]
+            if split == "strided":
+                return projected.reshape(B, T, E, H).permute(0, 3, 1, 2)
             return projected.reshape(B, T, H, E).transpose(1, 2)
 
         query, key = heads(x @ W_query), heads(x @ (W_query if inputs == "keys-from-queries" else W_key))
         value = heads(x @ (W_key if inputs == "values-from-keys" else W_value))
+        if inputs == "keys-and-values":
+            key, value = value, key
         divisor = {"head": math.sqrt(E), "model": math.sqrt(D), "projected": math.sqrt(H * E), "none": 1.0,
                    "width": E}[scale]  # fmt: skip
         scores = query @ key.mT / divisor
-        if mask is not None and masking != "ignored":
+        if mask is not None and masking == "product":
+            scores = scores * mask
+        elif mask is not None and masking != "ignored":
             visible = ~mask if masking == "inverted" else mask
             scores = scores.masked_fill(~visible, -math.inf)
         attended = scores.softmax(-1) @ value
         if merge == "reshape-only":
             merged = attended.reshape(B, T, H * E)
+        elif merge == "strided":
+            merged = attended.permute(0, 2, 3, 1).reshape(B, T, H * E)
         else:
             merged = attended.transpose(1, 2).reshape(B, T, H * E)
         if output == "none":
@@ -232,6 +240,30 @@ its own width; the outputs stand side by side, head 0 first, and `W_output` maps
             knobs={"inputs": "values-from-keys"},
             statement="makes the values with the matrix of the keys",
             question="Which matrix turns a token into what it hands over?",
+        ),
+        Misconception(
+            name="strided-heads",
+            knobs={"split": "strided"},
+            statement="gives head h every H-th column in place of a block of neighbouring ones",
+            question="With H of 2, which columns of `W_query` does head 0 read?",
+        ),
+        Misconception(
+            name="strided-merge",
+            knobs={"merge": "strided"},
+            statement="puts the columns of the heads in turn, first number of each head first",
+            question="With two heads, which number stands beside the first number of head 0 after merging?",
+        ),
+        Misconception(
+            name="keys-and-values-exchanged",
+            knobs={"inputs": "keys-and-values"},
+            statement="compares the queries with the values and averages the keys",
+            question="Which matrix decides where a query looks, and which one what it gets from there?",
+        ),
+        Misconception(
+            name="scores-times-mask",
+            knobs={"masking": "product"},
+            statement="multiplies the scores by the mask, which leaves a score of zero",
+            question="Which share of the weight does a score of zero get beside negative scores?",
         ),
     ],
     cases=[

@@ -27,9 +27,11 @@ def _model(start="norm", side="left", coefficients="abc", steps="given", power="
     }[coefficients]
 
     def bring_near_one(matrix, n_steps=5):
-        x = matrix
+        x, gram = matrix, None
         if start == "norm":
             x = x / x.norm()
+        elif start == "squares":
+            x = x / x.square().sum()
         elif start == "largest":
             x = x / x.abs().max()
         elif start == "rows":
@@ -38,7 +40,7 @@ def _model(start="norm", side="left", coefficients="abc", steps="given", power="
             x = x / x.norm(dim=0, keepdim=True)
         elif start == "spectral":
             x = x / torch.linalg.matrix_norm(x, 2)
-        for _ in range({"given": n_steps, "one": 1, "one less": n_steps - 1, "fixed": 5}[steps]):
+        for _ in range({"given": n_steps, "one gram": n_steps, "one": 1, "one less": n_steps - 1, "fixed": 5}[steps]):
             if side == "elementwise":
                 x = a * x + b * x**3 + (c * x**5 if power == "five" else 0)
                 continue
@@ -46,8 +48,9 @@ def _model(start="norm", side="left", coefficients="abc", steps="given", power="
                 gram = x.T @ x
                 x = a * x + b * x @ gram.T @ gram + (c * x @ gram if power == "five" else 0)
                 continue
-            gram = x @ x.T
-            x = a * x + b * gram @ x + (c * gram @ gram @ x if power == "five" else 0)
+            gram = x @ x.T if gram is None or steps != "one gram" else gram
+            last = {"five": gram @ gram @ x, "once": gram @ x, "three": 0 * x}[power]
+            x = a * x + b * gram @ x + c * last
             x = x / x.norm() if again else x
         return x
 
@@ -199,6 +202,24 @@ a · X + b · A X + c · A A X, with a = 3.4445, b = −4.7750 and c = 2.0315. R
             knobs={"again": True},
             statement="divides by the root of the sum of squares after each step again",
             question="Which sum of squares should a matrix with three singular values of one have?",
+        ),
+        Misconception(
+            name="divided-by-the-squares",
+            knobs={"start": "squares"},
+            statement="divides by the sum of the squares, not by its root",
+            question="What is the sum of the squares of the matrix after your division?",
+        ),
+        Misconception(
+            name="gram-computed-once",
+            knobs={"steps": "one gram"},
+            statement="computes A only once, before the first step",
+            question="Of which X is A the product in the second step?",
+        ),
+        Misconception(
+            name="last-term-of-third-power",
+            knobs={"power": "once"},
+            statement="multiplies by A only once in the last term",
+            question="How often does X occur as a factor in each of the three terms?",
         ),
     ],
     cases=[

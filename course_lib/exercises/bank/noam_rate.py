@@ -18,7 +18,8 @@ def _model(first=0, pick=min, width=-0.5, rise=-1.5, fall=-0.5, warm=True):
         step = step + first
         if step == 0:
             return 0.0
-        curves = ([step * warmup**rise] if warm else []) + ([step**fall] if fall else [])
+        line = (step * warmup) ** rise if warm == "product" else step * warmup**rise
+        curves = ([line] if warm else []) + ([step**fall] if fall else [])
         return d_model**width * pick(curves or [1.0])
 
     return rate
@@ -143,6 +144,18 @@ the paper: d_model^-0.5 · min(step^-0.5, step · warmup^-1.5).""",
             statement="falls from the first step on",
             question="Where does the number of warm-up steps enter your function?",
         ),
+        Misconception(
+            name="power-of-the-product",
+            knobs={"warm": "product", "pick": min},
+            statement="takes the power of the step and the warm-up together",
+            question="To which of the two numbers does the exponent belong?",
+        ),
+        Misconception(
+            name="root-not-inverted",
+            knobs={"fall": 0.5},
+            statement="has the square root of the step where its inverse belongs",
+            question="Does the second of the two numbers grow or shrink with the step?",
+        ),
     ],
     cases=[
         Case("the first step, width 5, 3 steps of warm-up", _case(1, 5, 3)),
@@ -164,6 +177,7 @@ the paper: d_model^-0.5 · min(step^-0.5, step · warmup^-1.5).""",
         Alternative("as a share of its peak", _from_the_peak),
         Alternative("the course's own function", _with_course),
     ],
+    gradients=False,
     hints=(
         "Two curves, one rising and one falling: which of them is the lower one early, and which one late?",
         "The factor of the width stands outside. Check that both curves give the same number at step = warmup.",

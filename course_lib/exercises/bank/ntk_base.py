@@ -23,6 +23,7 @@ def _model(exponent="right", inside=False, sign=1):
                 "one": 1.0,
                 "turned": (width - 2) / width,
                 "pairs": (width / 2) / (width / 2 - 2),
+                "index": 1 / (width / 2 - 1),
                 "next": width / (width - 1),
                 "second": 2 / width,
                 "width": float(width - 2),
@@ -131,6 +132,12 @@ exactly `factor` times slower than with the old one.""",
             statement="makes the base smaller",
             question="Does a larger base make the clocks slower or faster?",
         ),
+        Misconception(
+            name="index-for-exponent",
+            knobs={"exponent": "index"},
+            statement="takes the number of the last pair for its exponent",
+            question="By what is the number of a pair multiplied in the exponent of the base?",
+        ),
     ],
     cases=[
         Case("base 100, factor 4, width 6", _case(100.0, 4.0, 6)),
@@ -148,6 +155,7 @@ exactly `factor` times slower than with the old one.""",
         Alternative("with logarithms", _by_logarithms),
         Alternative("from the speed that is wanted", _by_solving),
     ],
+    gradients=False,
     hints=(
         "What is the speed of the last pair before, and what should it be afterwards?",
         "Write the old and the new speed of the last pair as powers of the two bases, set one equal to the other "

@@ -150,6 +150,7 @@ probability that at least one of the k is right, exactly.""",
         Alternative("adding up the ways with a right one", _counting_the_right),
         Alternative("the course's own function", _with_course),
     ],
+    gradients=False,
     hints=(
         "Which is easier to count: the choices that hold a right answer, or those that hold none?",
         "`math.comb(m, k)` is the number of ways to take k of m things, and 0 if there are fewer than k. How many ways "

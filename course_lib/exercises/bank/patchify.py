@@ -166,6 +166,7 @@ published code it hides inside a convolution.""",
         Alternative("with a convolution whose weights are the identity", _with_convolution),
         Alternative("the course's own function", _with_course),
     ],
+    gradients=False,
     hints=(
         "Height is made of rows of patches and of rows of pixels in a patch: which of the two counts faster?",
         "Three steps: split height and width into two axes each, move the two axes of patches to the front, join.",

@@ -242,6 +242,7 @@ order: `transformers` and vLLM heat first, llama.cpp last. Whoever moves setting
         Alternative("with powers of probabilities, token by token", _by_powers),
         Alternative("with the course's own filter", _with_course),
     ],
+    gradients=False,
     hints=(
         "The filter adds up probabilities. Of which distribution are they here?",
         "A temperature changes probabilities, so it changes which tokens it takes to reach p. What must be known "

@@ -174,6 +174,7 @@ model used a window of 4096.""",
         Alternative("pair by pair", _with_loops),
         Alternative("the course's own function", _with_course),
     ],
+    gradients=False,
     hints=(
         "How far back, in positions, lies key j from query i?",
         "Write all distances as one (T, S) table by subtracting a row from a column; two comparisons do the rest.",

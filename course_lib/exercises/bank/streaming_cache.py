@@ -152,6 +152,7 @@ that this section is about.""",
         Alternative("with two ranges", _with_two_ranges),
         Alternative("token by token", _token_by_token),
     ],
+    gradients=False,
     hints=(
         "There are two reasons for which a place may be in the cache. What is each of them, as a comparison?",
         "Go through all the places that were read, and keep one if at least one of two conditions holds. The latest "

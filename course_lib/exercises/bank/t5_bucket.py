@@ -234,6 +234,7 @@ its weights with one bucket wrong gives a model that works a little worse, witho
         Alternative("by a table of all distances", _by_table),
         Alternative("offset by offset", _with_loop),
     ],
+    gradients=False,
     hints=(
         "Before any logarithm: how many buckets has the side that a key lies on, and how far away is it?",
         "Both directions follow one rule for `count` buckets; only `count`, the distance and the start differ. Clamp "

@@ -277,6 +277,7 @@ forgetting to undo the sorting cuts tokens at random: both were published.""",
         Alternative("with a sum that is shifted by one, and the order undone by its own order", _by_undoing_the_order),
         Alternative("the course's own function, which also checks its arguments", _with_course),
     ],
+    gradients=False,
     hints=(
         "A token is kept if the tokens before it, the more likely ones, have not yet reached p. What is that for the "
         "most likely one?",

@@ -171,6 +171,7 @@ through all layers together.""",
         Alternative("counted in the masks", _with_masks),
         Alternative("with the length as the widest window", _with_whole_windows),
     ],
+    gradients=False,
     hints=(
         "From the last place, how far back does one layer lead, and where does the next layer begin?",
         "A window of w leads w − 1 places back, layers add up, one layer without a window leads to the start, and "
