@@ -145,7 +145,8 @@ class Exercise(Entry):
         hints: exactly three: a question, a pointer (where to look, which fact to use), a skeleton in code with exactly
             one gap `____`. The first two quote no line of the solution; the skeleton lacks the decisive one.
         sample: draws random arguments for the proof that the solution, the model and the alternatives agree everywhere,
-            as `case.make` would return them; see `Draw`.
+            as `case.make` would return them; see `Draw`. A check tries some of them after the cases.
+        tries: the names of the `engine.variants` of drawn inputs that a check tries, too: those that `what` allows.
         given: debug only: the broken function, named like the solution. It must be diagnosed as a misconception.
         blank: for a class: the methods whose bodies the learner writes; the others are given.
         setup: source lines at the top of the cell: imports or constants that the notebook does not already have.
@@ -172,6 +173,7 @@ class Exercise(Entry):
     properties: Sequence[Property] = ()
     alternatives: Sequence[Alternative] = ()
     sample: Callable[[Draw], tuple[Any, ...] | dict[str, Any]]
+    tries: Sequence[str] = ()
     given: Callable[..., Any] | None = None
     blank: tuple[str, ...] = ()
     setup: str = ""

@@ -46,10 +46,10 @@ def run_cell(source: str) -> tuple[dict[str, Any], str]:
 def accepted(examiner: Examiner, candidate: Any, seconds: float = 1.0) -> bool:
     """Whether a check would accept the candidate; stops at the first difference."""
     exercise = examiner.exercise
-    for number in range(len(exercise.cases)):
+    for number in range(len(examiner.cases)):
         examiner.outcome((), number)
     with Guard(seconds=seconds) as guard:
-        for number, case in enumerate(exercise.cases):
+        for number, case in enumerate(examiner.cases):
             outcome = observe(exercise, bind(exercise, candidate), case, guard)
             if examiner.difference(number, outcome) is not None:
                 return False

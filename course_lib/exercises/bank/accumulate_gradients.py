@@ -235,6 +235,7 @@ for batch in batches:
 return ____""",
     ),
     sample=_sample,
+    tries=("float64", "zeros", "repeated", "strided"),
     helpers=(summed_loss,),
     gradients=False,
     equivalent_mutants={"0 -> -1 (2)": "the gradient is the only one of its tuple"},

@@ -254,5 +254,6 @@ weight = weight - rate * ____
 return weight, m, v""",
     ),
     sample=_sample,
+    tries=("float32", "large", "strided"),
     gradients=False,
 )  # fmt: skip

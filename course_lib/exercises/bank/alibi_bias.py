@@ -198,5 +198,6 @@ distance = ...  # (T, S)
 return ...  # one table a head, (H, T, S)""",
     ),
     sample=_sample,
+    tries=("float64", "zeros", "strided"),
     equivalent_mutants={"query - torch.arange(S) -> torch.arange(S) - query": "a distance has no sign"},
 )

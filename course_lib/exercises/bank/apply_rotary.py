@@ -273,5 +273,6 @@ first, second = ____  # the partners, each (B, H, T, E / 2)
 return ...  # both turned halves, in the dtype of x""",
     ),
     sample=_sample,
+    tries=("bfloat16", "int32", "large", "zeros", "repeated", "far", "strided"),
     tolerance=(1e-5, 5e-5),
 )

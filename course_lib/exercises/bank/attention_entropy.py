@@ -216,6 +216,7 @@ A weight of exactly zero adds nothing, so a row of zeros has entropy 0. There is
 return -terms.sum(dim=-1)""",
     ),
     sample=_sample,
+    tries=("bfloat16", "repeated", "strided"),
     equivalent_mutants={
         "torch.xlogy(weights, weights) -> torch.xlogy(weights, weights)": "both arguments are the same",
     },

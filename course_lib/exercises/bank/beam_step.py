@@ -280,4 +280,5 @@ best, flat = ...
 return best, flat // V, ...""",
     ),
     sample=_sample,
+    tries=("float64", "large", "strided"),
 )  # fmt: skip

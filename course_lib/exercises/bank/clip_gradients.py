@@ -218,6 +218,7 @@ are. Return the list of gradients and the norm that they had before. The given t
         "    gradients = [... for gradient in gradients]\nreturn list(gradients), norm",
     ),
     sample=_sample,
+    tries=("float64", "large", "zeros", "strided"),
     gradients=False,
     equivalent_mutants={"norm > max_norm -> norm >= max_norm": "at the limit the factor is one"},
 )  # fmt: skip

@@ -271,5 +271,6 @@ for mask in masks:
 return combined""",
     ),
     sample=_sample,
+    tries=("strided",),
     gradients=False,
 )

@@ -205,4 +205,5 @@ margins = chosen - (policy_refused - reference_refused)
 return ____.mean(), margins""",
     ),
     sample=_sample,
+    tries=("float64", "large", "zeros", "strided"),
 )

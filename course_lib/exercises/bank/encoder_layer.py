@@ -293,5 +293,6 @@ x = ____  # attention, its sum, its norm
 return second_norm(x + feed_forward(x))""",
     ),
     sample=_sample,
+    tries=("large", "zeros", "repeated", "strided"),
     tolerance=(1e-4, 1e-4),
 )  # fmt: skip

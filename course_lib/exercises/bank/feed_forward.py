@@ -201,4 +201,5 @@ their bias. No residual connection and no norm: those are the layer's.""",
 return inner @ W_down + b_down""",
     ),
     sample=_sample,
+    tries=("float64", "large", "repeated", "strided"),
 )  # fmt: skip

@@ -189,5 +189,6 @@ otherwise. A row of equal rewards gives zeros.""",
 return centred / ____""",
     ),
     sample=_sample,
+    tries=("float64", "large", "shifted", "zeros", "repeated", "strided"),
     gradients=False,
 )

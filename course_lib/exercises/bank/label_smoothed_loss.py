@@ -85,7 +85,7 @@ def _with_torch(logits, targets, smoothing, pad_id):
 
 def _with_a_target_distribution(logits, targets, smoothing, pad_id):
     V = logits.size(-1)
-    wanted = F.one_hot(targets, V) * (1 - smoothing) + smoothing / V  # (B, T, V), each row sums to one
+    wanted = F.one_hot(targets, V).to(logits.dtype) * (1 - smoothing) + smoothing / V  # (B, T, V), each row sums to one
     real = (targets != pad_id)[..., None]
     costs = (-wanted * logits.log_softmax(dim=-1)).masked_fill(~real, 0.0)
     return costs.sum() / real.sum().clamp(min=1), int(real.sum())
@@ -283,5 +283,6 @@ costs = -(1 - smoothing) * right - smoothing * everywhere
 return ____, int(...)""",
     ),
     sample=_sample,
+    tries=("float64", "large", "zeros", "repeated", "strided"),
     equivalent_mutants={"0 -> -1": "the axis has one entry"},
 )  # fmt: skip

@@ -208,5 +208,6 @@ total = query @ key.sum(dim=-2)[..., None]  # (B, T, 1)
 return mixed / total""",
     ),
     sample=_sample,
+    tries=("float64", "zeros", "repeated", "strided"),
     flop_limit=_flops,
 )

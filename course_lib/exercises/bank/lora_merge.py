@@ -202,4 +202,5 @@ so a wrong one is the most common fault of merged models, and no shape tells."""
 return weight + alpha / rank * (up @ down)""",
     ),
     sample=_sample,
+    tries=("float64", "large", "zeros", "strided"),
 )

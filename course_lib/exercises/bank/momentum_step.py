@@ -218,5 +218,6 @@ new weight and the new velocity. All three tensors have the same shape; leave th
         "velocity = ____\nweight = weight - rate * velocity\nreturn weight, velocity",
     ),
     sample=_sample,
+    tries=("float32", "large", "zeros", "strided"),
     gradients=False,
 )  # fmt: skip

@@ -294,5 +294,15 @@ merged = ...  # (B, T, H * E)
 return ...""",
     ),
     sample=_sample,
+    tries=(
+        "float64",
+        "zeros",
+        "repeated",
+        "mask of two axes",
+        "mask of four axes",
+        "mask by head",
+        "mask by example",
+        "strided",
+    ),
     tolerance=(1e-3, 1e-4),
 )  # fmt: skip

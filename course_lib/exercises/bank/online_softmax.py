@@ -247,6 +247,7 @@ rescale = ____  # what the old sum and the old mixture are worth now
 total = total * rescale + part.sum(dim=-1, keepdim=True)""",
     ),
     sample=_sample,
+    tries=("float64", "zeros", "strided"),
     equivalent_mutants={
         "zip(score_tiles, value_tiles, strict=True) -> zip(score_tiles, value_tiles)": "the lists are equally long",
         "True -> False": "the lists are equally long",

@@ -238,5 +238,6 @@ the answer for a sentence depends on how long its neighbours in the batch are.""
 return real[:, None, None, :]  # (B, 1, 1, S)""",
     ),
     sample=_sample,
+    tries=("int32", "int64", "repeated", "far", "strided"),
     gradients=False,
 )

@@ -259,6 +259,7 @@ for _ in range(updates):
     ...""",
     ),
     sample=_sample,
+    tries=("float64", "zeros", "strided"),
     gradients=False,
     equivalent_mutants={"weight @ example -> example @ weight": "the product of two vectors, in either order"},
 )  # fmt: skip

@@ -251,4 +251,5 @@ order: `transformers` and vLLM heat first, llama.cpp last. Whoever moves setting
 return nucleus(heated, p).softmax(dim=-1)""",
     ),
     sample=_sample,
+    tries=("float64", "shifted", "zeros", "repeated", "strided"),
 )

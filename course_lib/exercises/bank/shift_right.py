@@ -180,5 +180,6 @@ learns to copy its input, with a wonderful loss and nothing learned.""",
 return torch.cat([start, ____], dim=1)""",
     ),
     sample=_sample,
+    tries=("int32", "repeated", "far", "strided"),
     gradients=False,
 )

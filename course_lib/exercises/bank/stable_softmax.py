@@ -242,4 +242,16 @@ powers = (scores - largest).exp()
 return powers / powers.sum(dim=dim, keepdim=True)""",
     ),
     sample=_sample,
+    tries=(
+        "float64",
+        "bfloat16",
+        "large",
+        "shifted",
+        "zeros",
+        "repeated",
+        "infinite",
+        "low",
+        "negative dim",
+        "strided",
+    ),
 )

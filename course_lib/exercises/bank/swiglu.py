@@ -176,4 +176,5 @@ course's `FeedForward`; here you write what the switch does.""",
 return (____) @ down.T""",
     ),
     sample=_sample,
+    tries=("float64", "large", "zeros", "repeated", "strided"),
 )

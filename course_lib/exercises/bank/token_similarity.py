@@ -191,4 +191,5 @@ cosines = unit @ unit.mT  # (B, T, T)
 return ____  # (B,): the mean without the diagonal""",
     ),
     sample=_sample,
+    tries=("float32", "large", "repeated", "strided"),
 )  # fmt: skip

@@ -14,7 +14,8 @@ from course_lib.exercises.engine.compare import Difference, Rules, compare, comp
 from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
 from course_lib.exercises.engine.run import Outcome, arguments, bind, leaf_names, observe, quiet
 from course_lib.exercises.engine.source import same_code
-from course_lib.exercises.spec import Exercise, Misconception
+from course_lib.exercises.engine.variants import probes
+from course_lib.exercises.spec import Case, Exercise, Misconception
 
 RIGHT, WRONG, NOT_ATTEMPTED = "right", "wrong", "not attempted"
 SLIPS = (NameError, AttributeError, TypeError, SyntaxError, ImportError, NotImplementedError, RecursionError)
@@ -74,8 +75,13 @@ class Examiner:
         return Rules(self.exercise.dtypes, self.exercise.tolerance)
 
     @cached_property
+    def cases(self) -> list[Case]:
+        """The cases, and after them the inputs that are tried before an answer is accepted."""
+        return [*self.exercise.cases, *probes(self.exercise)]
+
+    @cached_property
     def _leaf_names(self) -> list[list[str]]:
-        return [leaf_names(case, self.exercise) for case in self.exercise.cases]
+        return [leaf_names(case, self.exercise) for case in self.cases]
 
     def outcome(self, misconceptions: tuple[Misconception, ...], case: int) -> Outcome:
         """What the model with these misconceptions does on a case; without any, what is right."""
@@ -87,7 +93,7 @@ class Examiner:
                     knobs |= misconception.knobs
                 self._functions[names] = bind(self.exercise, self.exercise.model(**knobs))
             call = self._functions[names]
-            self._outcomes[names, case] = observe(self.exercise, call, self.exercise.cases[case])
+            self._outcomes[names, case] = observe(self.exercise, call, self.cases[case])
         return self._outcomes[names, case]
 
     def difference(self, case: int, outcome: Outcome) -> Difference | None:
@@ -120,7 +126,7 @@ class Examiner:
     def _cost_difference(self, case: int, outcome: Outcome) -> Difference | None:
         if self.exercise.flop_limit is None and self.exercise.element_limit is None:
             return None
-        args, kwargs, _ = arguments(self.exercise.cases[case], self.exercise)
+        args, kwargs, _ = arguments(self.cases[case], self.exercise)
         for limit, spent, what in (
             (self.exercise.flop_limit, outcome.flops, "floating-point operations in its matrix products"),
             (self.exercise.element_limit, outcome.elements, "elements in the largest tensor that it makes"),
@@ -171,7 +177,7 @@ class Examiner:
     def examine(self, candidate: Any, *, skip: Collection[str] = (), pairs: bool = True) -> Finding:
         """Run the candidate on the cases and find out what is to be said. `skip` names misconceptions to leave out."""
         exercise = self.exercise
-        for number in range(len(exercise.cases)):
+        for number in range(len(self.cases)):
             self.outcome((), number)  # before the limits hold: first use of torch may load libraries
         if not callable(candidate):
             return Finding(WRONG, misuse=f"check expects a function; it got {kind_of(candidate)}.")
@@ -189,11 +195,20 @@ class Examiner:
                     if failures[-1].stopped:  # matters more than what failed before
                         return Finding(WRONG, failures[-1])
             if not failures:
-                return Finding(RIGHT)
+                return self._probed(call, guard)
             finding = Finding(WRONG, failures[0], fits=self.fits(outcomes, failures[0].case, skip, pairs))
             if not finding.fits:
                 finding.law = self._broken_law(call, guard)
         return finding
+
+    def _probed(self, call: Any, guard: Guard) -> Finding:
+        """The finding on an answer that is right on all cases: no known misconception is."""
+        for number in range(len(self.exercise.cases), len(self.cases)):
+            outcome = observe(self.exercise, call, self.cases[number], guard)
+            if difference := self.difference(number, outcome):
+                failure = Failure(number, difference, outcome, self.outcome((), number))
+                return Finding(WRONG, failure, law=None if failure.stopped else self._broken_law(call, guard))
+        return Finding(RIGHT)
 
     def _broken_law(self, call: Any, guard: Guard) -> tuple[str, str] | None:
         for law in self.exercise.properties:

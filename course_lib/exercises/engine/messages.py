@@ -85,7 +85,7 @@ def _case(exercise: Exercise, failure: Failure, candidate: Any, known: bool) -> 
     Fewer of the numbers are shown where a misconception is named, none where the difference is clear without.
     """
     printed = failure.outcome.printed.rstrip().splitlines()
-    case = exercise.cases[failure.case]
+    case = examiner(exercise).cases[failure.case]
     lines = [f"The smallest case that shows it: {case.name}.", f"  {_sentence(failure, candidate)}"]
     full = 0 if failure.difference.aspect in CLEAR else SMALL if known else FULL
     args, kwargs, names = arguments(case, exercise)
@@ -162,7 +162,7 @@ def _way_on(exercise: Exercise, finding: Finding, keep: bool) -> list[str]:
 
 def _issue_text(exercise: Exercise, failure: Failure, candidate: Any) -> list[str]:
     """Text that a learner can hand in when no misconception fits."""
-    case = exercise.cases[failure.case].name
+    case = examiner(exercise).cases[failure.case].name
     source = source_of(candidate).rstrip().splitlines() or ["(source not available)"]
     return [
         "No mistake that the course knows behaves like this. If you think your answer is right, or that its mistake",

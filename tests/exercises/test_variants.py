@@ -1,0 +1,130 @@
+"""What a check tries beside the cases: draws and variants on which all right answers agree, and what they find."""
+
+import pytest
+import torch
+from proofs import EXERCISES, by_id
+from small_exercise import center, make
+from torch.utils._pytree import tree_leaves
+
+from course_lib.exercises import registry
+from course_lib.exercises.engine.compare import Rules, compare, compare_gradients
+from course_lib.exercises.engine.diagnose import RIGHT, WRONG, Examiner, diagnose
+from course_lib.exercises.engine.messages import message
+from course_lib.exercises.engine.run import bind, leaf_names, observe
+from course_lib.exercises.engine.variants import DRAWS, SHOWN, VARIANTS, probes, variants_of
+
+
+class Strict(Rules):
+    """A quarter of the tolerance: what all right answers meet does not rest on rounding."""
+
+    def limits(self, dtype):
+        relative, absolute = super().limits(dtype)
+        return relative / 4, absolute / 4
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+def test_all_right_answers_agree_on_what_is_tried(exercise, record_property):
+    answers = {"the solution": exercise.reference} | {other.name: other.function for other in exercise.alternatives}
+    rules = Strict(exercise.dtypes, exercise.tolerance)
+    tried = probes(exercise)
+    for case in tried:
+        right = observe(exercise, bind(exercise, exercise.model()), case)
+        assert right.error is None, f"{case.name}: {right.error!r}"
+        found = [leaf for leaf in tree_leaves([right.value, right.gradients]) if isinstance(leaf, torch.Tensor)]
+        assert not any(bool(leaf.isnan().any()) for leaf in found if leaf.is_floating_point()), case.name
+        for name, function in answers.items():
+            outcome = observe(exercise, bind(exercise, function), case)
+            assert outcome.error is None, f"{name}, {case.name}: {outcome.error!r}"
+            difference = compare(right.value, outcome.value, rules)
+            if difference is None and right.gradients is not None:
+                names = leaf_names(case, exercise)
+                difference = compare_gradients(right.gradients, outcome.gradients, names, rules)
+            assert difference is None, f"{name}, {case.name}: {difference} on {case.make()}"
+    record_property("exercise", [exercise.id, {"inputs tried": len(tried)}])
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+def test_every_variant_named_applies(exercise):
+    assert len(set(exercise.tries)) == len(exercise.tries)
+    assert set(exercise.tries) <= set(VARIANTS)
+    for name in exercise.tries:
+        assert len(variants_of(exercise, name)) == SHOWN, name
+
+
+def test_every_variant_is_used():
+    assert {name for exercise in EXERCISES for name in exercise.tries} == set(VARIANTS)
+
+
+# What they find ----------------------------------------------------------------------------------------------------
+
+
+def test_what_only_a_drawn_input_shows_is_shown_with_its_numbers():
+    exercise = make(sample=lambda draw: (draw.normal(draw.integer(1, 4), 3),))
+
+    def wrong(x, dim=-1):
+        return center(x, dim) if x.size(0) != 1 else center(x, dim) + 1
+
+    finding = diagnose(exercise, wrong)
+    text = message(exercise, finding, wrong, keep=False)
+    assert finding.verdict == WRONG
+    assert "The smallest case that shows it: an input drawn at random." in text
+    assert "x: float32 (1, 3)" in text
+    assert "expected: float32 (1, 3)" in text
+    assert text == message(make(sample=exercise.sample), Examiner(exercise).examine(wrong), wrong, keep=False)
+    assert diagnose(exercise, center).verdict == RIGHT
+
+
+def test_a_variant_is_tried_only_where_it_is_named():
+    def wrong(x, dim=-1):
+        return center(x.contiguous().view(-1), dim).view(x.shape) if x.dtype == torch.float16 else center(x, dim)
+
+    assert diagnose(make(), wrong).verdict == RIGHT
+    named = make(tries=("float16",))
+    finding = diagnose(named, wrong)
+    assert finding.verdict == WRONG
+    assert "an input drawn at random, with float16" in message(named, finding, wrong, keep=False)
+
+
+def test_the_draws_are_the_same_at_every_call():
+    exercise = make(sample=lambda draw: (draw.normal(draw.integer(1, 4), 3),), tries=("zeros", "large"))
+    first, second = probes(exercise), probes(exercise)
+    assert len(first) == DRAWS + 2 * SHOWN
+    assert all(torch.equal(a.make()[0], b.make()[0]) for a, b in zip(first, second, strict=True))
+    assert all(case.make()[0].requires_grad for case in first)
+    sizes = [case.make()[0].numel() for case in first[:DRAWS]]
+    assert sizes == sorted(sizes)
+
+
+def two_moments(x, weight, bias, eps=1e-5):
+    variance = x.square().mean(-1, keepdim=True) - x.mean(-1, keepdim=True).square()
+    return (x - x.mean(-1, keepdim=True)) / (variance.clamp(min=0) + eps).sqrt() * weight + bias
+
+
+def one_mask_for_all_heads(query, key, value, mask=None):
+    if mask is not None and mask.dim() == 4:
+        mask = mask[:, :1]
+    return registry.get("scaled_dot_product_attention").reference(query, key, value, mask)
+
+
+def first_place_of_a_token(tokens, start_id):
+    first = tokens[:, :1] * 0 + start_id
+    rows = [[row.index(token) for token in row] for row in tokens.tolist()]
+    places = torch.tensor(rows, dtype=torch.int64).reshape(tokens.shape)
+    return torch.cat([first, tokens.gather(1, places.clamp(min=0))[:, :-1].int().to(tokens.dtype) % 128], dim=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "variant"),
+    [
+        ("layer_norm", two_moments, "shifted"),
+        ("scaled_dot_product_attention", one_mask_for_all_heads, "mask by head"),
+        ("shift_right", first_place_of_a_token, "far"),
+    ],
+)
+def test_a_variant_finds_what_it_is_for(name, wrong, variant):
+    exercise = registry.get(name)
+    examiner = Examiner(exercise)
+    tried = [n for n, case in enumerate(examiner.cases) if VARIANTS[variant].words in case.name]
+    found = [examiner.difference(n, observe(exercise, wrong, examiner.cases[n])) for n in tried]
+    assert any(found)
+    assert diagnose(exercise, wrong).verdict == WRONG
