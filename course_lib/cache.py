@@ -71,6 +71,8 @@ class KVCache:
         if self.capacity is not None and self.length + T > self.capacity:
             raise ValueError(f"cache: {self.length} + {T} positions exceed its capacity of {self.capacity}")
         if self._keys.numel() == 0:
+            if self.dtype is None and value.dtype != key.dtype:
+                raise TypeError(f"value: expected {key.dtype} as the key, got {value.dtype}")
             self._reserve(key, value, self.capacity or (T if self.window is None else 2 * self.window))
         self._check("keys", key, self._keys)
         self._check("values", value, self._values)

@@ -13,6 +13,7 @@ from typing import Literal, NoReturn, TypeGuard
 import torch
 from torch import Tensor
 
+LONGEST = 200  # characters of a value in a message
 Interval = Literal["[0, 1)", "(0, 1]", "[0, 1]"]
 
 
@@ -112,4 +113,4 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _refuse(error: type[Exception], name: str, expected: str, got: str) -> NoReturn:
-    raise error(f"{name}: expected {expected}, got {got}")
+    raise error(f"{name}: expected {expected}, got {got if len(got) <= LONGEST else got[:LONGEST] + '…'}")

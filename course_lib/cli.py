@@ -1,7 +1,9 @@
 """The command `course`: the program that the commands are registered with, and what it makes of their errors."""
 
+import io
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,18 +12,44 @@ from typer.core import TyperGroup
 
 from course_lib.commands import register
 from course_lib.desk.store import DeskError, reason
+from course_lib.reading import Unreadable, one_line
 
-WRONG, USAGE, INTERRUPTED = 1, 2, 130
+WRONG, USAGE, UNFORESEEN, INTERRUPTED = 1, 2, 70, 130
+LONGEST = 2000  # characters of a message
+
+
+def _unforeseen(problem: Exception) -> str:
+    if isinstance(problem, MemoryError):
+        return "there is not enough memory for this. Nothing that was saved before is lost."
+    frames = traceback.extract_tb(problem.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    return (
+        f"this should not have happened: {type(problem).__name__}{place}: {one_line(problem) or 'it says no more'}. "
+        "To report it, run the command again with COURSE_DEBUG=1 and open an issue with what it prints."
+    )
 
 
 class _Group(TyperGroup):
     """Turns what goes wrong in any command into one line and an exit code."""
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program; what no command foresaw is one line, too, and the traceback where COURSE_DEBUG asks."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+                stream.reconfigure(errors="backslashreplace")  # half characters, and terminals that know few
+        try:
+            return super().main(*args, **kwargs)
+        except Exception as problem:
+            if os.environ.get("COURSE_DEBUG", "") not in ("", "0"):
+                traceback.print_exc()
+            typer.echo(f"course: {_unforeseen(problem)}", err=True)
+            raise SystemExit(UNFORESEEN) from None
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except DeskError as problem:
-            typer.echo(f"course: {problem}", err=True)
+        except (DeskError, Unreadable) as problem:
+            typer.echo(f"course: {one_line(problem, LONGEST)}", err=True)
             raise typer.Exit(USAGE) from None
         except KeyboardInterrupt:
             typer.echo("\ncourse: stopped by you. Nothing was lost; run the command again to go on.", err=True)

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from course_lib.reading import Unreadable, read_json
+
 _COMMIT = ".commit"  # files that are whole and on their way into the folder above
 _OBSOLETE = "obsolete.json"  # in it: names of files that go when the new ones come
 SUMS = "SHA256SUMS"  # as the program sha256sum writes and checks them
@@ -77,7 +79,7 @@ def replace_together(folder: str | os.PathLike[str], obsolete: Collection[str] =
 def finish_replacing(folder: str | os.PathLike[str]) -> None:
     """Move what a killed process had written whole, and not yet moved, to its places.
 
-    Raises ValueError that names the folder if it cannot be written.
+    Raises ValueError that names the folder if it cannot be written, Unreadable if the list of what goes is damaged.
     """
     folder = Path(folder)
     commit = folder / _COMMIT
@@ -86,7 +88,7 @@ def finish_replacing(folder: str | os.PathLike[str]) -> None:
     try:
         with contextlib.suppress(FileNotFoundError):  # another process does the same just now
             if (commit / _OBSOLETE).exists():
-                for name in json.loads((commit / _OBSOLETE).read_bytes()):
+                for name in _obsolete(commit / _OBSOLETE):
                     (folder / name).unlink(missing_ok=True)
             for path in sorted(commit.iterdir()):
                 if path.name != _OBSOLETE:
@@ -97,6 +99,15 @@ def finish_replacing(folder: str | os.PathLike[str]) -> None:
         raise ValueError(
             f"{folder}: files were being replaced when a process ended, and it cannot be finished ({error.strerror})"
         ) from error
+
+
+def _obsolete(path: Path) -> list[str]:
+    what, advice = "names of files in the folder above", f"write that folder anew, or delete {path.parent}"
+    names = read_json(path, [str], what, advice)
+    for name in names:
+        if name in ("", "..") or "\0" in name or Path(name).name != name:
+            raise Unreadable(path, what, repr(name), advice)
+    return names
 
 
 def check_sums(folder: str | os.PathLike[str], *names: str) -> None:

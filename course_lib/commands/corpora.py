@@ -7,6 +7,7 @@ from pathlib import Path
 
 from course_lib.data import Pair, library_text, number_words, reference_text, tiny_shakespeare
 from course_lib.data.pairs import split_of
+from course_lib.reading import read_text as read_text_file
 
 __all__ = ["numbers_in_languages", "read_text"]
 
@@ -24,7 +25,7 @@ def read_text(name: str) -> str:
     if not Path(name).is_file():
         known = ", ".join(map(repr, _TEXTS))
         raise ValueError(f"data: expected {known}, a text file or a folder of ids, got {name!r}")
-    return Path(name).read_text(encoding="utf-8")
+    return read_text_file(name)
 
 
 def numbers_in_languages(languages: Sequence[str], split: str, n: int, seed: int) -> list[Pair]:

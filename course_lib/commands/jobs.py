@@ -13,6 +13,7 @@ from course_lib.commands.tasks import Task
 from course_lib.commands.terminal import for_the_terminal
 from course_lib.data import Tokenizer, load_tokenizer
 from course_lib.files import write_atomic
+from course_lib.reading import check_shape, read_json, shown
 from course_lib.training import Run, RunFolder, average_checkpoints, join_processes, list_checkpoints
 from course_lib.training.state import load_model, model_tensors
 from course_lib.variants import save_pretrained
@@ -119,17 +120,16 @@ def _same_run(recipe: dict[str, Any], folder: RunFolder) -> None:
     path = next((path for path in (folder.begun, folder.recipe) if path.exists()), None)
     if path is None:
         return
-    try:
-        was = json.loads(path.read_bytes())
-        tables = {table: dict(was.get(table, {})) for table in _FIXED}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: damaged ({error}); name another folder by --out") from None
-    differ = [f"task is {recipe['task']!r}, not {was['task']!r}"] if was.get("task") != recipe["task"] else []
+    advice = "name another folder by --out"
+    was = read_json(path, expected="what the run was told", advice=advice)
+    tables = {table: was.get(table, {}) for table in _FIXED}
+    check_shape(tables, path, {str: {str: object}}, "what the run was told", advice)
+    differ = [f"task is {recipe['task']!r}, not {shown(was.get('task'))}"] if was.get("task") != recipe["task"] else []
     for table, fixed in _FIXED.items():
         for name in tables[table].keys() & (fixed or recipe[table].keys()) & recipe[table].keys():
             old, new = tables[table][name], json.loads(json.dumps(recipe[table][name]))
             if old != new:
-                differ.append(f"{table}.{name} is {new!r}, not {old!r}")
+                differ.append(f"{table}.{name} is {shown(new)}, not {shown(old)}")
     if differ:
         raise ValueError(f"--resume: {folder} holds another run: {'; '.join(sorted(differ))}")
 

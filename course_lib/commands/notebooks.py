@@ -10,7 +10,8 @@ import typer
 from course_lib.desk import copies, launch, updates
 from course_lib.desk import rescue as rescuing
 from course_lib.desk.answers import places
-from course_lib.desk.finding import desk_or_none, folder_to_start, is_called, the_desk
+from course_lib.desk.finding import desk_or_none, folder_to_start, is_called, is_desk, the_desk
+from course_lib.desk.finding import notebooks as notebook_files
 from course_lib.desk.store import Desk, DeskError
 from course_lib.desk.tables import describe, plural, print_findings, print_status
 
@@ -35,6 +36,13 @@ def start(
 
 
 def _start(folder: Path) -> Desk:
+    desk, problems = _made(folder)
+    _tell(problems)
+    return desk
+
+
+def _made(folder: Path) -> tuple[Desk, list[str]]:
+    """Make the desk and say what was added; return it, and the problems that are still to be told."""
     report = copies.create(folder.expanduser().absolute())
     where = report.desk.folder
     if report.added:
@@ -45,8 +53,7 @@ def _start(folder: Path) -> Desk:
         typer.echo(f"Your desk is ready in {where}.")
     if report.older:
         typer.echo(f"From an older edition: {', '.join(report.older)}. `course update` brings in the new one.")
-    _tell(report.problems)
-    return report.desk
+    return report.desk, report.problems
 
 
 def _tell(problems: list[str]) -> None:
@@ -67,7 +74,15 @@ def lab(
 
     Examples: `course lab` · `course lab --chapter 2` · `course lab --chapter labs/05` · `course lab --no-browser`
     """
-    desk = _start(folder_to_start(context.obj))
+    folder = folder_to_start(context.obj)
+    try:
+        desk, problems = _made(folder)
+    except DeskError as problem:  # nothing could be added; what is there can still be opened
+        if not is_desk(folder) or not notebook_files(folder):
+            raise
+        desk, problems = Desk(folder), [str(problem)]
+    for line in problems:
+        typer.echo(f"course: {line}", err=True)
     command = launch.jupyterlab(desk, chapter, context.args)
     sys.stdout.flush()
     raise typer.Exit(launch.become(command, desk.folder, launch.environment(desk)))

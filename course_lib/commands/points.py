@@ -21,6 +21,7 @@ from torch import Tensor
 from course_lib.config import TransformerConfig
 from course_lib.data import TokenWindows
 from course_lib.files import write_atomic
+from course_lib.reading import read_json
 from course_lib.scaling import count_flops, count_parameters
 from course_lib.training import Run, Silent, TrainingConfig, tasks
 from course_lib.transformer import LanguageModel
@@ -156,7 +157,11 @@ def run_sweep(
     return read_rows(folder)
 
 
+_ROW = dict.fromkeys(("parameters", "layer_parameters", "tokens", "seed"), int)
+_ROW |= dict.fromkeys(("flops", "training_loss", "loss", "cpu_seconds", "epochs"), float)
+
+
 def read_rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of the points that are finished, the smallest first."""
-    rows = [json.loads(path.read_text()) for path in (folder / "points").glob("*.json")]
+    rows = [read_json(path, _ROW, "a point of the sweep", "delete it") for path in (folder / "points").glob("*.json")]
     return sorted(rows, key=lambda row: (row["parameters"], row["tokens"], row["seed"]))

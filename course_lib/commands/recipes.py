@@ -5,22 +5,12 @@ A recipe is a table of tables: [data], [tokenizer], [batches], [model], [trainin
 """
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-__all__ = ["Recipe", "lay_over", "read_toml"]
+__all__ = ["Recipe", "lay_over"]
 
 Recipe = dict[str, dict[str, Any]]
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return what a TOML file holds; errors name the file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a TOML file, {error}") from None
 
 
 def lay_over(recipe: Recipe, layer: Mapping[str, Any]) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from course_lib.commands.recipes import read_toml
 from course_lib.commands.tasks import TASKS, Task
 from course_lib.data import DownloadError
+from course_lib.reading import one_line, read_toml
 
 if TYPE_CHECKING:
     from course_lib.training import RunFolder
@@ -47,7 +47,7 @@ def plainly() -> Iterator[None]:
     try:
         yield
     except (ValueError, DownloadError, ConnectionError, FileNotFoundError, FloatingPointError) as error:
-        typer.echo(f"course: {error}", err=True)
+        typer.echo(f"course: {one_line(error, 2000)}", err=True)
         raise typer.Exit(2) from None
 
 
@@ -58,7 +58,7 @@ def _set(flags: dict[str, dict[str, Any]], setting: str) -> None:
     if not (equals and dot and name):
         raise ValueError(f"--set: expected TABLE.NAME=VALUE, such as model.d_model=256, got {setting!r}")
     read: Any = value
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         read = json.loads(value)
     flags.setdefault(table, {})[name] = read
 

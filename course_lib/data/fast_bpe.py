@@ -11,8 +11,10 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from course_lib.reading import Unreadable
+
 from .bpe import BPETokenizer, _read, merges_of, readable
-from .tokenizer import SPECIAL_TOKENS, CharTokenizer, Tokenizer, check_text, read_json
+from .tokenizer import SPECIAL_TOKENS, CharTokenizer, Tokenizer, check_text, json_path, read_json
 
 
 class FastBPETokenizer(Tokenizer):
@@ -84,7 +86,10 @@ class FastBPETokenizer(Tokenizer):
         """Read what `save` wrote, here or in `BPETokenizer`."""
         content = read_json(path)
         merges_of(path, content)  # refuses what would not be the same tokenizer
-        return cls(content)
+        try:
+            return cls(content)
+        except Exception as error:  # the library has no class of its own for what it cannot read
+            raise Unreadable(json_path(path), "a tokenizer of the course", str(error)) from None
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from course_lib.checks import check_choice, check_integer
+from course_lib.reading import read_text
 
 from .download import fetch
 
@@ -158,7 +159,7 @@ def read_pairs(path: str | Path) -> list[Pair]:
     if not path.is_file():
         raise ValueError(f"path: expected a file of pairs, found none at {path}")
     pairs = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    for number, line in enumerate(read_text(path, "pairs of texts").split("\n"), start=1):
         if not line.strip():
             continue
         texts = line.rstrip("\r").split("\t")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from course_lib import reading
 from course_lib.files import check_sums, finish_replacing, renew_sum, write_atomic
 
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>", "<mask>")
@@ -128,7 +129,10 @@ class CharTokenizer(Tokenizer):
         content = read_json(path)
         if content["model"].get("type") != "WordLevel":
             raise ValueError(f"path: {json_path(path)} holds a {content['model'].get('type')} model, no characters")
-        return cls(tokens_in_order(path, content)[len(SPECIAL_TOKENS) :])
+        try:
+            return cls(tokens_in_order(path, content)[len(SPECIAL_TOKENS) :])
+        except ValueError as error:
+            raise ValueError(f"path: {json_path(path)} is no tokenizer of characters ({error})") from None
 
 
 def json_path(path: str | Path) -> Path:
@@ -159,11 +163,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
     finish_replacing(file.parent)
     if not file.is_file():
         raise ValueError(f"path: expected a tokenizer, found none at {file}")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        content["model"]["vocab"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"path: {file} is no tokenizer.json ({type(error).__name__}: {error})") from error
+    content = reading.read_json(file, {"model": {"type": str, "vocab": {str: int}}}, "a tokenizer of the course")
     check_sums(file.parent, file.name)
     return content
 

@@ -66,7 +66,7 @@ def find(desk: Desk, exercise_id: str) -> Place:
     for path in notebooks(desk.folder):
         try:
             read_notebook(path)
-        except DamagedNotebook as problem:
+        except (DamagedNotebook, OSError) as problem:
             damaged.append(str(problem))
     hint = f" ({damaged[0]}; `course rescue` repairs it)" if damaged else ""
     raise DeskError(

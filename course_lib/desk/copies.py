@@ -66,13 +66,17 @@ def _create_copy(report: Started, path: Path, name: str) -> None:
         try:
             current = stamp_of(read_notebook(target)) == edition
             (report.present if current else report.older).append(f"{name}.ipynb")
-        except DamagedNotebook as problem:
-            report.problems.append(f"Your {problem}; `course rescue` repairs it.")
+        except (DamagedNotebook, OSError) as problem:
+            report.problems.append(f"Your {_told(problem, target)}; `course rescue` repairs it.")
         return
     known = bool(bases(report.desk, name))
     keep_base(report.desk, name, notebook, edition)
     write_notebook(target, stamped(notebook, edition))
     (report.replaced if known else report.added).append(f"{name}.ipynb")
+
+
+def _told(problem: DamagedNotebook | OSError, path: Path) -> str:
+    return str(problem) if isinstance(problem, DamagedNotebook) else f"{path.name} cannot be read: {reason(problem)}"
 
 
 def left_over(desk: Desk) -> list[str]:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from course_lib.desk.answers import places
 from course_lib.desk.finding import is_called, name_in, notebooks
+from course_lib.desk.notebooks import DamagedNotebook, read_notebook
 from course_lib.desk.store import Desk, DeskError
 
 
@@ -25,14 +26,14 @@ def jupyterlab(desk: Desk, wanted: str | None, arguments: Sequence[str]) -> list
     # In a container there is often no user but root, for whom JupyterLab would refuse to start.
     root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={desk.folder}", *root, *arguments]
-    if not any(argument.endswith(".ipynb") for argument in arguments):
-        # As the address to open, and not as a file, so that --no-browser prints it as well.
-        command.append(f"--LabApp.default_url=/lab/tree/{quote(f'{to_open(desk, wanted)}.ipynb')}")
+    # As the address to open, and not as a file, so that --no-browser prints it as well.
+    if not any(argument.endswith(".ipynb") for argument in arguments) and (name := to_open(desk, wanted)):
+        command.append(f"--LabApp.default_url=/lab/tree/{quote(f'{name}.ipynb')}")
     return command
 
 
 def to_open(desk: Desk, wanted: str | None) -> str:
-    """Return the name of the notebook that is wanted, or of the latest answer's, or of the first one."""
+    """Return the name of the notebook that is wanted, or of the latest answer's, or of the first that can be read."""
     found = [name_in(desk.folder, path) for path in notebooks(desk.folder)]
     if wanted is not None:
         named = next((name for name in found if is_called(name, wanted)), None)
@@ -44,7 +45,15 @@ def to_open(desk: Desk, wanted: str | None) -> str:
         place = places(desk).get(recent[-1][1])
         if place is not None:
             return place.name
-    return found[0]
+    return next((name for name in found if _opens(desk, name)), found[0] if found else "")
+
+
+def _opens(desk: Desk, name: str) -> bool:
+    try:
+        read_notebook(desk.folder / f"{name}.ipynb")
+    except (DamagedNotebook, OSError):
+        return False
+    return True
 
 
 def environment(desk: Desk) -> dict[str, str]:

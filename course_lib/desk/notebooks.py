@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.files import write_atomic
+from course_lib.reading import Unreadable, one_line, parse_json, read_bytes
 
 Notebook = dict[str, Any]
 Cell = dict[str, Any]
@@ -23,8 +24,11 @@ _VOLATILE_CELL = ("execution", "ExecuteTime")  # clocks that editors write
 _VOLATILE_NOTEBOOK = ("widgets", "course")
 
 
-class DamagedNotebook(Exception):
+class DamagedNotebook(Unreadable):
     """A file is not a readable notebook; the message says which and why, in one line."""
+
+    def __init__(self, name: str, got: str) -> None:
+        super().__init__(name, "a notebook", got)
 
 
 def read_notebook(path: str | os.PathLike[str]) -> Notebook:
@@ -32,32 +36,36 @@ def read_notebook(path: str | os.PathLike[str]) -> Notebook:
 
     Raises DamagedNotebook if the file is not one, OSError if it cannot be read.
     """
-    return parse_notebook(Path(path).read_bytes(), Path(path).name)
+    try:
+        data = read_bytes(path)
+    except Unreadable:
+        raise DamagedNotebook(Path(path).name, "a file too large to be one") from None
+    return parse_notebook(data, Path(path).name)
 
 
 def parse_notebook(data: bytes, name: str) -> Notebook:
     """Like `read_notebook`, from the bytes of a file called `name`."""
     try:
-        notebook = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as problem:
-        what = "is empty" if not data.strip() else f"is damaged ({problem})"
-        raise DamagedNotebook(f"{name} {what}") from None
+        notebook = parse_json(data, name, object)
+    except Unreadable as problem:
+        raise DamagedNotebook(name, problem.got) from None
     if isinstance(notebook, dict) and isinstance(notebook.get("worksheets"), list):
         notebook = _from_old_format(notebook, name)
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
-        raise DamagedNotebook(f"{name} is damaged (no list of cells in it)")
+        raise DamagedNotebook(name, "no list of cells")
     notebook["metadata"] = notebook["metadata"] if isinstance(notebook.get("metadata"), dict) else {}
     for number, cell in enumerate(notebook["cells"], start=1):
         if not isinstance(cell, dict) or cell.get("cell_type") not in ("code", "markdown", "raw"):
-            raise DamagedNotebook(f"{name} is damaged (cell {number} is no cell)")
+            raise DamagedNotebook(name, f"something else as cell {number}")
         source = cell.get("source", "")
-        cell["source"] = "".join(source) if isinstance(source, list) else str(source)
+        cell["source"] = "".join(map(str, source)) if isinstance(source, list) else str(source)
         cell["metadata"] = cell["metadata"] if isinstance(cell.get("metadata"), dict) else {}
         if cell["cell_type"] == "code":
             cell["outputs"] = cell["outputs"] if isinstance(cell.get("outputs"), list) else []
             cell.setdefault("execution_count", None)
     notebook["nbformat"] = 4
-    notebook["nbformat_minor"] = max(5, int(notebook.get("nbformat_minor") or 0))
+    minor = notebook.get("nbformat_minor")
+    notebook["nbformat_minor"] = minor if type(minor) is int and minor > 5 else 5
     give_ids(notebook["cells"])
     return notebook
 
@@ -68,7 +76,7 @@ def _from_old_format(notebook: Notebook, name: str) -> Notebook:
     try:
         return json.loads(nbformat.writes(nbformat.convert(nbformat.from_dict(notebook), 4)))
     except Exception as problem:
-        raise DamagedNotebook(f"{name} is in a format that cannot be read ({problem})") from None
+        raise DamagedNotebook(name, f"an old format that cannot be read ({one_line(problem)})") from None
 
 
 def give_ids(cells: Iterable[Cell]) -> None:
@@ -108,8 +116,9 @@ def validate(notebook: Notebook) -> None:
 
     try:
         nbformat.validate(nbformat.from_dict(copy.deepcopy(notebook)))
-    except nbformat.ValidationError as problem:
-        raise DamagedNotebook(f"not a valid notebook: {str(problem).splitlines()[0]}") from None
+    except Exception as problem:  # its checker stumbles over some of what it should refuse
+        first = (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise DamagedNotebook("the merged notebook", f"one that Jupyter refuses ({first})") from None
 
 
 def strip(notebook: Notebook) -> Notebook:

@@ -1,19 +1,26 @@
 """Bring work back: edits made in `notebooks/` by mistake, damaged notebooks of the desk, answers from the history."""
 
+import contextlib
+import itertools
 import json
+import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from course_lib.desk import answers
 from course_lib.desk.copies import base_for, bases, keep_base, new_backup, sweep
 from course_lib.desk.finding import course_notebooks, name_in, notebooks
 from course_lib.desk.merge import Wording, merge
 from course_lib.desk.notebooks import (
+    Cell,
     DamagedNotebook,
     Notebook,
     edition_of,
     exercise_of,
+    give_ids,
     parse_notebook,
     read_notebook,
     stamp_of,
@@ -23,6 +30,7 @@ from course_lib.desk.notebooks import (
 )
 from course_lib.desk.store import Desk, DeskError, reason
 from course_lib.files import write_atomic
+from course_lib.reading import one_line
 
 
 @dataclass
@@ -47,12 +55,28 @@ def rescue(desk: Desk) -> Rescued:
             sweep(desk)
             backup = new_backup(desk, "rescue")
             for path in notebooks(desk.folder):
-                _repair(desk, path, backup, report)
+                with _goes_on(report, path.name):
+                    _repair(desk, path, backup, report)
             _collect(desk, backup, report)
-            report.filled = answers.fill(desk)
+            with _goes_on(report, "Your kept answers"):
+                report.filled = answers.fill(desk)
     except OSError as problem:
         raise DeskError(f"The rescue stopped: {reason(problem)}. Nothing was lost; run it again.") from problem
     return report
+
+
+@contextlib.contextmanager
+def _goes_on(report: Rescued, what: str) -> Iterator[None]:
+    """Report whatever one file makes fail, and go on with the others; a disk that cannot be written stops it all."""
+    try:
+        yield
+    except OSError as problem:
+        if not isinstance(problem, FileNotFoundError | IsADirectoryError | PermissionError):
+            raise
+        report.problems.append(f"{what}: {reason(problem)}; it was left as it is.")
+    except Exception as problem:
+        said = one_line(problem)
+        report.problems.append(f"{what}: left as it is, the rescue stumbled over it ({type(problem).__name__}: {said})")
 
 
 # -- damaged notebooks of the desk -------------------------------------------------------------------------------------
@@ -63,8 +87,10 @@ def _repair(desk: Desk, path: Path, backup: Path, report: Rescued) -> None:
     try:
         read_notebook(path)
         return
-    except DamagedNotebook as problem:
-        damage = str(problem)
+    except OSError:
+        raise
+    except Exception as problem:  # also where the reader itself stumbles: what follows does without it
+        damage = str(problem) if isinstance(problem, DamagedNotebook) else f"{path.name}: {one_line(problem)}"
     data, known_as = path.read_bytes(), name_in(desk.folder, path)
     parts: list[tuple[str, Notebook | None]] = [("the damaged file", salvage(data))]
     checkpoint = path.parent / ".ipynb_checkpoints" / f"{path.stem}-checkpoint.ipynb"
@@ -94,7 +120,7 @@ def _repair(desk: Desk, path: Path, backup: Path, report: Rescued) -> None:
         report.problems.append(f"{damage}; nothing to rebuild it from. It is kept in {backup}.")
         return
     write_notebook(path, result)
-    report.lines.append(f"{damage}: rebuilt from {', '.join(sources)}; the damaged file is kept in {backup}.")
+    report.lines.append(f"{damage}. It was rebuilt from {', '.join(sources)}; the damaged file is kept in {backup}.")
 
 
 def _latest_base(desk: Desk, name: str, parts: list[Notebook]) -> Notebook | None:
@@ -114,30 +140,63 @@ def _latest_base(desk: Desk, name: str, parts: list[Notebook]) -> Notebook | Non
     return strip(fresh)
 
 
-def salvage(data: bytes) -> Notebook | None:
-    """Return a notebook of the whole cells at the start of a truncated file, or None if there is none.
+_CELL = re.compile(r'\{\s*"(?:attachments|cell_type)"\s*:')  # Jupyter sorts the keys: one of these comes first
+_KIND = re.compile(r'"cell_type"\s*:\s*"(code|markdown|raw)"')
+_METADATA = re.compile(r'"metadata"\s*:')
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_SOURCE = re.compile(rf'"source"\s*:\s*(\[\s*(?:{_TEXT}\s*,\s*)*(?:{_TEXT})?\s*\]|{_TEXT})', re.DOTALL)
+_STRING = re.compile(_TEXT, re.DOTALL)
 
-    Jupyter writes its keys in order, so the list of cells comes first.
+
+def salvage(data: bytes) -> Notebook | None:
+    """Return a notebook of the cells of a damaged file whose text is whole, or None if there is none.
+
+    It looks for cells and for their texts as they are written, and needs no file that can be parsed.
     """
     text = data.decode("utf-8-sig", errors="ignore")
-    start = text.find('"cells"')
-    position = text.find("[", start) + 1
-    if start < 0 or not position:
+    starts = [found.start() for found in _CELL.finditer(text)]
+    cells = [_cell(text[start:end]) for start, end in itertools.pairwise([*starts, len(text)])]
+    whole = [cell for cell in cells if cell is not None]
+    if not whole:
         return None
-    decoder, cells = json.JSONDecoder(), []
-    while True:
-        while position < len(text) and text[position] in " \t\r\n,":
-            position += 1
-        try:
-            cell, position = decoder.raw_decode(text, position)
-        except ValueError:
-            break
-        cells.append(cell)
-    document = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    give_ids(whole)
+    return {"cells": whole, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _cell(text: str) -> Cell | None:
+    """Return the cell at the start of a text, if need be without its outputs; None if its source is not whole."""
+    whole = _decoded(text)
+    if isinstance(whole, dict) and whole.get("cell_type") in ("code", "markdown", "raw"):
+        document = json.dumps({"cells": [whole]})
+        with contextlib.suppress(DamagedNotebook):
+            return parse_notebook(document.encode(), "the damaged file")["cells"][0]
+    kind, source = _KIND.search(text), _SOURCE.search(text)
+    if kind is None or source is None:
+        return None
+    cell: Cell = {"cell_type": kind[1], "metadata": {}, "source": "".join(map(_unquoted, _STRING.findall(source[1])))}
+    outside = text[: source.start()] + text[source.end() :]
+    if (found := _METADATA.search(outside)) and isinstance(metadata := _decoded(outside[found.end() :]), dict):
+        cell["metadata"] = metadata
+    for place, key in ((cell, "id"), (cell["metadata"], "exercise")):
+        if found := re.search(rf'"{key}"\s*:\s*"([\w-]{{1,64}})"', outside):
+            place[key] = found[1]
+    return {**cell, "outputs": [], "execution_count": None} if kind[1] == "code" else cell
+
+
+def _decoded(text: str) -> Any:
+    """Return the JSON at the start of a text, or None."""
     try:
-        return parse_notebook(document.encode(), "the damaged file") if cells else None
-    except DamagedNotebook:
+        return json.JSONDecoder().raw_decode(text.lstrip())[0]
+    except (ValueError, RecursionError):
         return None
+
+
+def _unquoted(text: str) -> str:
+    """Return what a JSON string stands for, or its characters where an escape in it is damaged."""
+    try:
+        return str(json.loads(text, strict=False))
+    except ValueError:
+        return text[1:-1]
 
 
 # -- work done in the course's own notebooks ---------------------------------------------------------------------------
@@ -153,10 +212,11 @@ def _collect(desk: Desk, backup: Path, report: Rescued) -> None:
     if remark:
         report.remarks.append(remark)
     for path in notebooks(folder):
-        try:
-            _collect_one(desk, path, name_in(folder, path), revision, backup, report)
-        except DamagedNotebook as damage:
-            report.problems.append(f"notebooks/{damage}; what is readable of it was not copied.")
+        with _goes_on(report, f"notebooks/{path.name}"):
+            try:
+                _collect_one(desk, path, name_in(folder, path), revision, backup, report)
+            except DamagedNotebook as damage:
+                report.problems.append(f"notebooks/{damage}; what is readable of it was not copied.")
     for path in sorted({*folder.glob("*.ipynb"), *folder.glob("labs/*.ipynb")} - set(notebooks(folder))):
         _copy_stray(desk, path, name_in(folder, path), report)
 

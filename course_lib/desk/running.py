@@ -13,7 +13,7 @@ from typing import Any
 
 from course_lib.desk import answers
 from course_lib.desk.finding import saving_is_off
-from course_lib.desk.store import Desk, DeskError
+from course_lib.desk.store import Desk, DeskError, hints_of, reason
 from course_lib.exercises import registry
 from course_lib.exercises.engine.cells import PRELUDE
 from course_lib.exercises.engine.diagnose import WRONG
@@ -21,6 +21,7 @@ from course_lib.exercises.handle import Handle
 from course_lib.exercises.handle import handle as handle_of
 from course_lib.exercises.learner import Named, Progress
 from course_lib.exercises.spec import Exercise, Question
+from course_lib.reading import Unreadable, read_text
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,11 @@ def from_notebook(desk: Desk, exercise_id: str) -> Answer:
 def from_file(path: Path) -> Answer:
     """Take the answer out of a Python file; the imports that every chapter makes run before it."""
     try:
-        source = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise DeskError(f"{path} cannot be read: {getattr(problem, 'strerror', None) or problem}.") from None
+        source = read_text(path, "Python")
+    except Unreadable as problem:
+        raise DeskError(f"{problem}.") from None
+    except OSError as problem:
+        raise DeskError(f"{path} cannot be read: {reason(problem)}.") from None
     return Answer(answers.runnable(source), PRELUDE, str(path), {})
 
 
@@ -82,7 +85,7 @@ def recall(handle: Handle, desk: Desk) -> None:
     if counts is None:
         return
     header, body = history[-1] if history else ({}, "")
-    since = counts["hints"] - int(header.get("hints", "0")) if header else counts["hints"]
+    since = max(0, counts["hints"] - hints_of(header))
     misconceptions = _recognised(handle, desk, body) if header.get("verdict") == WRONG else []
     state = handle.progress.state(handle.spec.id)
     state.misconceptions = misconceptions

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.files import write_atomic
+from course_lib.reading import Unreadable, check_shape, read_json
 
 MARKER = ".course"
 RIGHT = "right"
@@ -139,12 +140,16 @@ class Desk:
     def history(self, exercise_id: str) -> list[tuple[dict[str, str], str]]:
         """Return every kept answer, oldest first, as (header, source)."""
         _require_id(exercise_id)
-        return [_read_answer(path) for path in self._entries(exercise_id)]
+        found = []
+        for path in self._entries(exercise_id):
+            with contextlib.suppress(OSError):
+                found.append(_read_answer(path))
+        return found
 
     def predictions(self) -> dict[str, str]:
         """Return the latest guess of each prediction, in the order of the first ones; what is no guess is skipped."""
         found: dict[str, str] = {}
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             for line in self._predictions.read_bytes().split(b"\n"):
                 parts = line.decode("utf-8", "replace").strip("\r").split(" | ", 2)
                 if len(parts) == 3 and _ID.match(parts[1]):
@@ -199,10 +204,10 @@ class Desk:
     def _load(self) -> dict[str, dict[str, Any]]:
         path = self.private / "progress.json"
         try:
-            return _checked(json.loads(path.read_text(encoding="utf-8")))
+            return _checked(path, read_json(path, {"exercises": {str: _ANY_ENTRY}}, "your progress"))
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, RecursionError):
+        except Unreadable:
             return self._set_aside(path)
         except OSError as problem:
             print(f"{path} cannot be read ({reason(problem)}); counting from the answers instead.")
@@ -246,8 +251,7 @@ def _empty() -> dict[str, Any]:
 
 def _count(entry: dict[str, Any], header: Mapping[str, str]) -> None:
     verdict = header.get("verdict", UNCHECKED)
-    hints = header.get("hints", "")
-    entry["hints"] = max(entry["hints"], int(hints) if hints.isdecimal() else 0)
+    entry["hints"] = max(entry["hints"], hints_of(header))
     if verdict == UNCHECKED:
         return
     entry["attempts"] += 1
@@ -259,17 +263,25 @@ def _count(entry: dict[str, Any], header: Mapping[str, str]) -> None:
         entry["solved_edition"] = header.get("edition")
 
 
-def _checked(document: Any) -> dict[str, dict[str, Any]]:
-    """Return the entries of a parsed progress file; ValueError or TypeError if it is not what we wrote."""
-    if not isinstance(document, dict) or not isinstance(document.get("exercises"), dict):
-        raise ValueError("no exercises in it")
+_ANY_ENTRY = {str: int | bool | str | None}
+_ENTRY = {"attempts": int, "hints": int, "files": int, "solved": bool}
+_ENTRY |= dict.fromkeys(("verdict", "edition", "solved_edition", "saved"), str | None)
+
+
+def hints_of(header: Mapping[str, str]) -> int:
+    """Return how many hints had been taken when an answer was kept; 0 where its header was spoilt."""
+    hints = header.get("hints", "")
+    return int(hints) if hints.isdecimal() and len(hints) < 7 else 0
+
+
+def _checked(path: Path, document: Any) -> dict[str, dict[str, Any]]:
+    """Return the entries of a parsed progress file. Raises Unreadable if it is not what we wrote."""
     entries = {}
     for key, value in document["exercises"].items():
-        entry = _empty() | value
-        numbers = (entry["attempts"], entry["hints"], entry["files"])
-        if not _ID.match(key) or any(not isinstance(n, int) or n < 0 for n in numbers):
-            raise ValueError(f"entry {key!r} is malformed")
-        entries[key] = entry
+        entries[key] = _empty() | value
+        check_shape(entries[key], path, _ENTRY, "your progress")
+        if not _ID.match(key) or min(entries[key][name] for name in ("attempts", "hints", "files")) < 0:
+            raise Unreadable(path, "your progress", f"a malformed entry {key}")
     return entries
 
 

@@ -115,7 +115,10 @@ def _update_one(
             write_notebook(target, fresh.notebook)
             answerable = any(_exercises(theirs))
             return Updated(file, NEW, note="`course rescue` puts saved answers into it" if answerable else "")
-        before = target.read_bytes()
+        try:
+            before = target.read_bytes()
+        except OSError as problem:
+            return Updated(file, "failed", note=f"your {target.name} cannot be read: {reason(problem)}")
         try:
             mine = parse_notebook(before, target.name)
             if stamp_of(mine) == edition:

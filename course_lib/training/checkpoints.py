@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from course_lib.checks import check_integer
 from course_lib.files import write_atomic
+from course_lib.reading import Unreadable, read_json
 from course_lib.training.distributed import Processes
 from course_lib.training.state import RandomState, load_model, load_optimizers, model_tensors, optimizer_tensors
 
@@ -221,12 +222,10 @@ def average_checkpoints(folder: str | Path, last: int) -> dict[str, Tensor]:
 
 def _read(path: Path, passed_over: list[str]) -> Checkpoint:
     try:
-        document = json.loads(path.read_bytes())
+        document = read_json(path, {"checksum": str})
         right = document["checksum"] == _checksum({k: v for k, v in document.items() if k != "checksum"})
-    except FileNotFoundError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError):
-        right = False
+    except Unreadable as error:
+        raise CheckpointError(f"{path}: damaged, got {error.got}") from None
     if not right:
         raise CheckpointError(f"{path}: damaged, its checksum does not fit")
     if document["format"] != _FORMAT:

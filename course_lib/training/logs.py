@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.files import write_atomic
+from course_lib.reading import MOST_TEXT, Unreadable, parse_json, read_bytes
 from course_lib.training.folder import RunFolder
 
 __all__ = ["RunLog", "read_log", "shorten_log"]
@@ -16,10 +17,10 @@ def read_log(path: str | Path, last_step: int | None = None) -> list[Record]:
     """Return the records of a log up to a step; a line that a crash cut short is left out."""
     records = []
     path = Path(path)
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in read_bytes(path, MOST_TEXT).splitlines() if path.exists() else []:
         try:
-            record = json.loads(line)
-        except ValueError:
+            record = parse_json(line, path, {"step": int})
+        except Unreadable:
             continue
         if last_step is None or record["step"] <= last_step:
             records.append(record)

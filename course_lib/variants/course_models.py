@@ -16,7 +16,7 @@ from course_lib.config import TransformerConfig
 from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants.encoder_model import EncoderModel
-from course_lib.variants.folders import CONFIG, Weights, write_model
+from course_lib.variants.folders import Weights, reading_config, write_model
 from course_lib.variants.names import NameTable, fill, read_parameters
 
 COURSE_MODELS: dict[str, type[nn.Module]] = {
@@ -93,13 +93,11 @@ def save_course_model(model: nn.Module, path: str | os.PathLike[str], more: Mapp
 def load_course_model(folder: Path, found: Mapping[str, Any], dtype: torch.dtype | None) -> nn.Module:
     """Read a folder that `save_course_model` wrote, `found` being the content of its `config.json`."""
     weights = Weights(folder)
-    try:
+    with reading_config(folder):
         config = config_from_dict(found["transformer"])
-        weights.check_layers(config)
+        weights.check_sizes(config)
         with torch.device("meta"):
             kind: Any = COURSE_MODELS[found["model_type"]]
             model = kind(config, **found.get("head", {}))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / CONFIG}: {error}") from error
     fill(model, read_parameters(model, weights, NameTable(), {}), dtype)
     return model.eval()

@@ -3,10 +3,12 @@
 The layout is that of `transformers` and the Hugging Face hub. Pickled weights are never opened: unpickling runs code.
 """
 
+import contextlib
 import json
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from course_lib.config import TransformerConfig
 from course_lib.files import check_sums, finish_replacing, replace_together, write_atomic
+from course_lib.reading import one_line, read_json, shown
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 2_000_000_000
@@ -60,20 +63,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not there; a model's folder holds {CONFIG} and {WEIGHTS}")
-    found = _read_json(path)
-    if "model_type" not in found:
-        raise ValueError(f"{path}: expected an entry model_type, got only {sorted(found)[:8]}")
-    return found
+    return read_json(path, {"model_type": str})
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+@contextlib.contextmanager
+def reading_config(folder: Path) -> Iterator[None]:
+    """Turn whatever goes wrong while a model is made of a folder's config into a ValueError that names the file."""
+    path = folder / CONFIG
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # not JSON, or not UTF-8
-        raise ValueError(f"{path}: expected JSON, {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {type(found).__name__}")
-    return found
+        yield
+    except KeyError as error:
+        raise ValueError(f"{path}: expected an entry {error}") from error
+    except (ArithmeticError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {one_line(error)}") from error
 
 
 class Weights:
@@ -92,11 +94,16 @@ class Weights:
                 raise ValueError(f"{path}: the tensor {name} is missing, which {INDEX} says is in this file")
         check_sums(folder, CONFIG, *(path.name for path in self._open))
 
-    def check_layers(self, config: TransformerConfig) -> None:
-        """Raise ValueError for more layers than there are tensors, before a model of that size is made."""
+    def check_sizes(self, config: TransformerConfig) -> None:
+        """Raise ValueError for sizes that no weights here can have, before a model of that size is made."""
         layers, tensors = config.n_encoder_layers + config.n_decoder_layers, len(self.file_of)
         if layers > tensors:
             raise ValueError(f"expected layers for which there are weights, got {layers} and {tensors} tensors")
+        numbers = sum(math.prod(self.shape(name)) for name in self.file_of)
+        for name in ("d_model", "n_heads", "n_kv_heads", "d_head", "d_ff", "vocab_size", "target_vocab_size"):
+            size = getattr(config, name)
+            if layers and size is not None and size > numbers:
+                raise ValueError(f"{name}: expected a size for which there are weights, got {shown(size)} of {numbers}")
 
     def read(self, name: str) -> Tensor:
         """A tensor; a copy, as the model must not depend on a file that may be replaced."""
@@ -117,9 +124,7 @@ def _files_by_tensor(folder: Path) -> dict[str, Path]:
     if single.is_file():
         return dict.fromkeys(_open(single).keys(), single)
     if index.is_file():
-        places = _read_json(index).get("weight_map")
-        if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
-            raise ValueError(f"{index}: expected an entry weight_map, from names of tensors to files")
+        places = read_json(index, {"weight_map": {str: str}})["weight_map"]
         for name, file in places.items():
             if Path(file).name != file:
                 raise ValueError(f"{index}: expected the name of a file in this folder for {name}, got {file}")
@@ -139,7 +144,7 @@ def _open(path: Path) -> Any:
         return safe_open(str(path), framework="pt")
     except (SafetensorError, OSError) as error:
         raise ValueError(
-            f"{path}: not a whole safetensors file ({error}); it may be half downloaded, fetch it again"
+            f"{path}: not a whole safetensors file ({one_line(error)}); it may be half downloaded, fetch it again"
         ) from error
 
 

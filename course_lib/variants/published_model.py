@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from course_lib.config import TransformerConfig
 from course_lib.variants.config_entries import Entries, refuse
-from course_lib.variants.folders import CONFIG, Weights, locate, read_config, write_model
+from course_lib.variants.folders import CONFIG, Weights, locate, read_config, reading_config, write_model
 from course_lib.variants.names import NameTable, fill, published_tensors, read_parameters
 from course_lib.variants.packed import FrozenLinear
 
@@ -127,18 +127,17 @@ class PublishedModel(nn.Module):
                 f"{path}: expected a model_type of {cls.model_types} for {cls.__name__}, got {found['model_type']!r}"
             )
         weights = Weights(folder)
-        try:
+        with reading_config(folder):
             changes, arguments = cls.read(found, weights)
             config = cls.configure(**changes)
-            weights.check_layers(config)
-        except KeyError as error:
-            raise ValueError(f"{path}: expected an entry {error}") from error
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}: {error}") from error
-        with torch.device("cpu" if options else "meta"):
-            model = cls(config, **{**arguments, **options})
+            weights.check_sizes(config)
+            with torch.device("meta"):
+                model = cls(config, **{**arguments, **options})
         optional = cls.heads if options else ()
         tensors = read_parameters(model, weights, model.names, model.published_shapes(), optional)
+        if options:  # now that the shapes fit: the new head needs weights
+            with torch.device("cpu"):
+                model = cls(config, **{**arguments, **options})
         fill(model, tensors, dtype)
         if options:  # a new head is as wide as the rest
             model.to(dtype or next(iter(tensors.values())).dtype)
