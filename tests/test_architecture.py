@@ -21,7 +21,7 @@ FLOORS = [
     {"training", "scaling"},
     {"exercises", "explorers"},
     {"desk"},
-    {"assembly"},
+    {"assembly", "classroom"},
     {"commands", "cli"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -11,6 +11,7 @@ from course_lib.commands import notebooks
 from course_lib.commands.answers import check, hint, reset, solution
 from course_lib.commands.assemble import assemble
 from course_lib.commands.bench import bench
+from course_lib.commands.classroom import misconceptions, verify
 from course_lib.commands.sweep import sweep
 from course_lib.commands.train import train_app
 from course_lib.commands.use import generate, translate
@@ -27,6 +28,8 @@ def register(app: typer.Typer) -> None:
     app.command("next")(notebooks.next_exercise)
     for command in (check, hint, solution, reset, assemble, notebooks.update, notebooks.rescue, notebooks.doctor):
         app.command()(command)
+    app.command()(verify)
+    app.command()(misconceptions)
     app.add_typer(train_app, name="train")
     app.command()(sweep)
     app.command()(generate)

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import itertools
 import re
 import symtable
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from course_lib.desk.notebooks import Cell, DamagedNotebook, Notebook, exercise_
 from course_lib.desk.store import UNCHECKED, Desk, DeskError
 from course_lib.files import write_atomic
 
+_CHECK = re.compile(r"\bex\.(\w+)\.check\(")
 _SHELL = re.compile(r"^\s*[%!?]|\?\s*$")
 
 
@@ -52,7 +54,7 @@ def all_places(desk: Desk) -> Iterator[tuple[str, Place]]:
             if (name := exercise_of(cell)) is not None:
                 numbers.setdefault(name, []).append(number)
         for name, found in numbers.items():
-            whole = [n for n in found if _is_whole(notebook["cells"][n], name)]
+            whole = [n for n in found if is_whole(notebook["cells"][n], name)]
             # A copied cell beside the answer is no part of it.
             yield name, Place(path, name_in(desk.folder, path), notebook, whole[:1] or found)
 
@@ -148,7 +150,8 @@ def _rewrite(place: Place, exercise_id: str, source: str, backup: Path) -> None:
     write_notebook(place.path, place.notebook)
 
 
-def _is_whole(cell: Cell, exercise_id: str) -> bool:
+def is_whole(cell: Cell, exercise_id: str) -> bool:
+    """Whether a cell holds a definition or value and the call of its check: an answer by itself."""
     text = cell["source"]
     return f"ex.{exercise_id}." in text and ("def " in text or "class " in text or "answer" in text)
 
@@ -170,14 +173,16 @@ def runnable(source: str) -> str:
     return "\n".join(lines)
 
 
-def prelude(place: Place, answer: str) -> tuple[str, dict[str, str]]:
+def prelude(place: Place, answer: str, *, whole: bool = False) -> tuple[str, dict[str, str]]:
     """Return what to run before the answer, and the names it needs that only running other cells would give.
 
     Run are the imports of the earlier cells and the functions, classes and literal constants there that the answer
     uses, directly or through one another; a name given otherwise is returned with the id of the cell that sets it.
+    With `whole` every statement that sets such a name is run too, and the answer to another exercise is replaced by the
+    course's own, so that an answer is not wrong by the mistake of another.
     """
     imports: list[str] = []
-    definitions: dict[str, str] = {}
+    definitions: dict[str, list[str]] = {}
     elsewhere: dict[str, str] = {}
     for cell in place.notebook["cells"][: place.numbers[0]]:
         if cell["cell_type"] != "code":
@@ -190,8 +195,15 @@ def prelude(place: Place, answer: str) -> tuple[str, dict[str, str]]:
             simple = isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef) or _is_constant(node)
             for name in _bound(node):
                 if simple:
-                    definitions[name] = text
+                    definitions[name] = [text]
                     elsewhere.pop(name, None)
+                elif whole and (checked := _CHECK.search(text)):
+                    solved = (
+                        f"from course_lib.exercises import registry\n{name} = registry.get({checked[1]!r}).reference"
+                    )
+                    definitions[name] = [solved]
+                elif whole:
+                    definitions.setdefault(name, []).append(text)
                 elif name not in definitions or not _is_check(node):
                     definitions.pop(name, None)
                     elsewhere[name] = cell["id"]
@@ -203,11 +215,11 @@ def prelude(place: Place, answer: str) -> tuple[str, dict[str, str]]:
         for name in sorted(free_names(todo.pop()) - seen):
             seen.add(name)
             if name in definitions:
-                chosen.append(definitions[name])
-                todo.append(definitions[name])
+                chosen += definitions[name]
+                todo += definitions[name]
     own = {name for node in _statements(answer) for name in _bound(node)}
     missing = {name: elsewhere[name] for name in sorted((seen - known - own) & set(elsewhere))}
-    ordered = [text for text in dict.fromkeys(definitions.values()) if text in chosen]
+    ordered = [text for text in dict.fromkeys(itertools.chain(*definitions.values())) if text in chosen]
     return "\n".join([head, *ordered]) + "\n", missing
 
 
@@ -253,7 +265,7 @@ def _is_constant(node: ast.stmt) -> bool:
 
 def _is_check(node: ast.stmt) -> bool:
     """`causal_mask = ex.causal_mask.check(causal_mask)` leaves the learner's definition in force."""
-    return isinstance(node, ast.Assign) and bool(re.search(r"\bex\.\w+\.check\(", ast.unparse(node.value)))
+    return isinstance(node, ast.Assign) and bool(_CHECK.search(ast.unparse(node.value)))
 
 
 def _parses(source: str) -> bool:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from course_lib.desk.store import Desk, DeskError
 
@@ -26,32 +26,50 @@ def check(exercise_id: str, desk: Desk | None, file: Path | None, seconds: float
 
     Raises DeskError with one line if the answer cannot be run, ends the process or is not done in time.
     """
-    with tempfile.TemporaryDirectory(prefix="course-check-") as folder:
-        report = Path(folder) / "report.json"
-        request = {"exercise": exercise_id, "desk": desk and str(desk.folder), "file": file and str(file)}
-        command = [sys.executable, "-m", "course_lib.desk.judge", json.dumps(request), str(report)]
-        ended, printed = run(command, seconds)
-        if printed:
-            print(printed.rstrip())
-        try:
-            said = json.loads(report.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            raise DeskError(_without_verdict(ended, seconds)) from None
+    said, printed = judged(exercise_id, desk, file, seconds)
+    if printed:
+        print(printed.rstrip())
     if said["problem"]:
         raise DeskError(said["problem"])
     print(said["text"].rstrip())
     return bool(said["right"])
 
 
-def run(command: list[str], seconds: float) -> tuple[int | None, str]:
-    """Run the command; return its exit code, None if it was stopped, and the beginning of what it printed."""
+def judged(
+    exercise_id: str, desk: Desk | None, file: Path | None, seconds: float = SECONDS
+) -> tuple[dict[str, Any], str]:
+    """Return the report of `judge.main` on the answer, and the beginning of what the answer printed.
+
+    Raises DeskError if the process ended without a report.
+    """
+    with tempfile.TemporaryDirectory(prefix="course-check-") as folder:
+        report = Path(folder) / "report.json"
+        request = {"exercise": exercise_id, "desk": desk and str(desk.folder), "file": file and str(file)}
+        command = [sys.executable, "-m", "course_lib.desk.judge", str(report)]
+        ended, printed = run(command, seconds, json.dumps(request).encode())
+        try:
+            return json.loads(report.read_text(encoding="utf-8")), printed
+        except (OSError, ValueError):
+            if printed:
+                print(printed.rstrip())
+            raise DeskError(without_verdict(ended, seconds)) from None
+
+
+def run(command: list[str], seconds: float, given: bytes = b"", **options: Any) -> tuple[int | None, str]:
+    """Run the command with `given` as its input, at most a few kilobytes, and `options` of `subprocess.Popen`.
+
+    Returns its exit code, None if it was stopped, and the beginning of what it printed.
+    """
     child = subprocess.Popen(
         command,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=os.name == "posix",
+        **options,
     )
+    with contextlib.suppress(BrokenPipeError), cast(IO[bytes], child.stdin) as stream:
+        stream.write(given)
     beginning = bytearray()
     reader = threading.Thread(target=_read, args=(cast(IO[bytes], child.stdout), beginning), daemon=True)
     reader.start()
@@ -80,7 +98,8 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _without_verdict(ended: int | None, seconds: float) -> str:
+def without_verdict(ended: int | None, seconds: float) -> str:
+    """What to say of a process that ended with this code, None if it was stopped, and left no report."""
     if ended is None:
         return (
             f"the answer was stopped after {seconds:g} s without an end. Is there a loop that never ends, or a "

@@ -36,9 +36,15 @@ class Answer:
 
 def from_notebook(desk: Desk, exercise_id: str) -> Answer:
     """Take the answer out of the learner's notebook."""
-    place = answers.find(desk, exercise_id)
+    return from_place(answers.find(desk, exercise_id))
+
+
+def from_place(place: answers.Place, *, whole: bool = False) -> Answer:
+    """Take the answer out of its cells; with `whole` all that it uses is run before it, see `answers.prelude`."""
     source = answers.runnable(place.source)
-    before, missing = answers.prelude(place, source)
+    before, missing = answers.prelude(place, source, whole=whole)
+    if whole:  # the cell with the imports may be deleted
+        before = PRELUDE + before
     cell_id = place.notebook["cells"][place.numbers[0]]["id"]
     return Answer(source, before, f"{place.name}.ipynb, cell {cell_id}", missing)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from course_lib.exercises.engine import cells
@@ -16,6 +17,20 @@ from course_lib.exercises.learner import Named, Progress
 from course_lib.exercises.spec import Exercise, Question
 
 OFFERED = ("check", "answer", "hint", "cases", "solution", "reset", "restore", "title", "kind", "difficulty", "minutes")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a check found: the verdict, the text for the learner, the answer's source, the mistakes, the failing case.
+
+    `case` is its name and what differs there, ("", "") where no case failed.
+    """
+
+    verdict: str
+    text: str
+    source: str = ""
+    misconceptions: tuple[Named, ...] = ()
+    case: tuple[str, str] = ("", "")
 
 
 class Handle(abc.ABC):
@@ -39,8 +54,20 @@ class Handle(abc.ABC):
         """The name that the learner's cell gives to the answer."""
 
     @abc.abstractmethod
+    def examine(self, answer: Any, *, keep: bool = False) -> Judged:
+        """What there is to be said about an answer; nothing is printed or recorded."""
+
+    def record(self, judged: Judged) -> None:
+        """Count the attempt, if it is one, and have the answer kept."""
+        if judged.verdict != NOT_ATTEMPTED:
+            self.progress.record(self.spec, judged.source, judged.verdict, judged.misconceptions)
+
     def judge(self, answer: Any, *, keep: bool = False) -> str:
         """Print what is to be said about an answer, record it, and return the verdict."""
+        judged = self.examine(answer, keep=keep)
+        print(judged.text)
+        self.record(judged)
+        return judged.verdict
 
     @abc.abstractmethod
     def recognise(self, answer: Any) -> Sequence[Named]:
@@ -109,22 +136,22 @@ class ExerciseHandle(Handle):
         verdict = self.judge(candidate, keep=keep)
         return candidate if verdict == RIGHT or (keep and verdict != NOT_ATTEMPTED) else self.spec.reference
 
-    def judge(self, answer: Any, *, keep: bool = False) -> str:
-        """Print what is to be said about a function or class, record it, and return the verdict."""
+    def examine(self, answer: Any, *, keep: bool = False) -> Judged:
+        """What there is to be said about a function or class; nothing is printed or recorded."""
         try:
             finding = diagnose(self.spec, answer)
             text = message(self.spec, finding, answer, keep)
         except Exception as problem:  # an answer strange enough to break the check must not break the notebook
-            print(
+            text = (
                 f"The check of {self.spec.id} could not judge this answer ({type(problem).__name__}: {problem}).\n"
                 f"The course's own version goes on below; please open an issue with your answer."
             )
-            return NOT_ATTEMPTED
-        print(text)
-        if finding.verdict != NOT_ATTEMPTED:
-            source = source_of(answer) or "# The source of this answer was not available.\n"
-            self.progress.record(self.spec, source, finding.verdict, finding.misconceptions)
-        return finding.verdict
+            return Judged(NOT_ATTEMPTED, text)
+        source = source_of(answer) or "# The source of this answer was not available.\n"
+        failure, case = finding.failure, ("", "")
+        if failure is not None:
+            case = self.spec.cases[failure.case].name, failure.difference.sentence
+        return Judged(finding.verdict, text, source, tuple(finding.misconceptions), case)
 
     def recognise(self, answer: Any) -> Sequence[Named]:
         """The misconceptions that a function or class shows; nothing is printed or recorded."""
@@ -145,14 +172,12 @@ class QuestionHandle(Handle):
         """Say whether `value` is right and, if not, which known mistake leads to it. None means not attempted."""
         self.judge(value)
 
-    def judge(self, answer: Any, *, keep: bool = False) -> str:
-        """Print what is to be said about a value, record it, and return the verdict."""
+    def examine(self, answer: Any, *, keep: bool = False) -> Judged:
+        """What there is to be said about a value; nothing is printed or recorded."""
         verdict, wrong, text = judge(self.spec, answer)
-        print(text)
-        if verdict != NOT_ATTEMPTED:
-            source = f"answer = {normal(self.spec, answer)!r}\n{cells.last_line(self.spec)}\n"
-            self.progress.record(self.spec, source, verdict, [wrong] if wrong is not None else [])
-        return verdict
+        given = None if verdict == NOT_ATTEMPTED else normal(self.spec, answer)
+        source = f"answer = {given!r}\n{cells.last_line(self.spec)}\n"
+        return Judged(verdict, text, source, () if wrong is None else (wrong,))
 
     def recognise(self, answer: Any) -> Sequence[Named]:
         """The wrong answer that a value is known as; nothing is printed or recorded."""
