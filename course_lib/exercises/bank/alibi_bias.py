@@ -1,5 +1,7 @@
 """Exercise: scores lowered by distance."""
 
+import math
+
 import torch
 
 from course_lib.exercises.draw import Draw
@@ -18,11 +20,13 @@ def _model(sign=-1, align="right", later="distance", growth="linear", slope="eac
     """A bias whose settings are the misconceptions."""
 
     def bias(slopes, T, S):
-        first = {"right": S - T, "left": 0, "reversed": T - S}[align]
+        first = {"right": S - T, "left": 0, "reversed": T - S, "never-before": max(S - T, 0),
+                 "one-late": S - T + 1}[align]  # fmt: skip
         signed = torch.arange(T)[:, None] + first - torch.arange(S)
         if measured == "from-start":
             signed = -torch.arange(S).expand(T, S)
-        distance = {"distance": signed.abs(), "zero": signed.clamp(min=0), "bonus": signed}[later]
+        distance = {"distance": signed.abs(), "zero": signed.clamp(min=0), "bonus": signed,
+                    "hidden": signed.abs()}[later]  # fmt: skip
         if measured == "from-start":
             distance = signed
         number = distance.to(slopes.dtype)
@@ -37,7 +41,8 @@ def _model(sign=-1, align="right", later="distance", growth="linear", slope="eac
             each = slopes.flip(0)
         if slope == "inverse":
             each = 1 / slopes
-        return sign * each[:, None, None] * number
+        bias = sign * each[:, None, None] * number
+        return bias.masked_fill(signed < 0, -math.inf) if later == "hidden" else bias
 
     return bias
 
@@ -59,12 +64,12 @@ def _with_cdist(slopes, T, S):
 
 
 def _case(H, T, S, seed, dtype=torch.float32):
-    return lambda: (normal(H, seed=seed, dtype=dtype).detach().abs().add(0.1).requires_grad_(), T, S)
+    return lambda: (normal(H, seed=seed, dtype=dtype).detach().abs().add(0.1), T, S)
 
 
 def _sample(draw: Draw):
     slopes = draw.normal(draw.integer(1, 4), grad=False).abs() + 0.1
-    return slopes.requires_grad_(), draw.integer(1, 6), draw.integer(1, 6)
+    return slopes, draw.integer(1, 6), draw.integer(1, 6)
 
 
 def _own_place_is_free(bias) -> str | None:
@@ -91,7 +96,8 @@ EXERCISE = Exercise(
 slopes of shape `(H,)`, one per head. Entry (h, t, s) is minus the slope of head h times the distance between query t
 and key s, in positions. Later keys count their distance too. There may be more keys than
 queries: then the queries belong to the last T of the S positions, so that the last query stands at the position of the
-last key.""",
+last key. The same rule places the queries when there are fewer keys: the first of them then stand before all keys, and
+their distances count too. The result has the dtype of `slopes`. There is no gradient to compute here.""",
     why="""ALiBi has no parameters and needs no table: it is this one sum. Easy to get wrong are its sign, and where the
 first query stands when there are more keys than queries.""",
     difficulty=2,
@@ -171,6 +177,24 @@ first query stands when there are more keys than queries.""",
             statement="uses the position of the key alone, not its distance from the query",
             question="Which bias does a query have on its own key?",
         ),
+        Misconception(
+            name="later-keys-hidden",
+            knobs={"later": "hidden"},
+            statement="gives later keys minus infinity",
+            question="Which part of attention hides later keys, and is it the bias?",
+        ),
+        Misconception(
+            name="no-query-before-the-first-key",
+            knobs={"align": "never-before"},
+            statement="places the first query on the first key when there are fewer keys than queries",
+            question="With 4 queries and 3 keys, on which key does the last query of your function stand?",
+        ),
+        Misconception(
+            name="one-position-late",
+            knobs={"align": "one-late"},
+            statement="places every query one position too late",
+            question="One query, one key: how far apart are they, and which number do you add?",
+        ),
     ],
     cases=[
         Case("one head, 1 query, 1 key", _case(1, 1, 1, seed=1)),
@@ -199,5 +223,6 @@ return ...  # one table a head, (H, T, S)""",
     ),
     sample=_sample,
     tries=("float64", "zeros", "strided"),
+    gradients=False,
     equivalent_mutants={"query - torch.arange(S) -> torch.arange(S) - query": "a distance has no sign"},
 )

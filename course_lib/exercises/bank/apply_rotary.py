@@ -41,6 +41,7 @@ def _model(layout="half", turn="forward", exponent=1.0, at="positions", dtype="k
             "half-only": (first * c - second * s, second),
             "stretch": (first * c, second * s),
             "added": (first + s, second + c),
+            "overwritten": (first * c - second * s, second * c + (first * c - second * s) * s),
         }[turn]
         if layout in ("interleaved", "joined-wrong"):
             turned = torch.stack(parts, dim=-1).flatten(-2)
@@ -240,6 +241,12 @@ neighbours.""",
             knobs={"angles": "low"},
             statement="computes the angles in the dtype of x, which is too coarse for large positions",
             question="Which whole numbers between 256 and 512 can bfloat16 hold?",
+        ),
+        Misconception(
+            name="second-half-reads-the-turned-first",
+            knobs={"turn": "overwritten"},
+            statement="computes the second half from the first half after that was turned",
+            question="Which a does your formula for b read: the one that came in, or the one just computed?",
         ),
     ],
     cases=[

@@ -88,8 +88,8 @@ def _in_two_rounds(scores, log_probabilities, n_beams):
 
 def _rows(scores, rows, n_beams):
     return lambda: (
-        torch.tensor(scores, requires_grad=True),
-        torch.tensor(rows).log().requires_grad_(),
+        torch.tensor(scores),
+        torch.tensor(rows).log(),
         n_beams,
     )
 
@@ -99,7 +99,7 @@ def _at_random(K, V, n_beams, seed, dtype=torch.float32):
         scores = _apart(normal(K, seed=seed, dtype=torch.float64, grad=False, scale=0.8) - 3)
         logits = normal(K, V, seed=seed + 1, dtype=torch.float64, grad=False)
         log_probabilities = (logits + 0.0037 * torch.arange(V)).log_softmax(dim=-1)
-        return scores.to(dtype).requires_grad_(), log_probabilities.to(dtype).requires_grad_(), n_beams
+        return scores.to(dtype), log_probabilities.to(dtype), n_beams
 
     return make
 
@@ -118,7 +118,7 @@ def _sample(draw: Draw):
     candidates = (scores[:, None] + log_probabilities).flatten().sort().values
     if len(candidates) > 1 and candidates.diff().min() < 1e-5:  # no case may rest on how ties are sorted
         scores = scores + torch.arange(K) * 0.37
-    return scores.to(dtype).requires_grad_(), log_probabilities.to(dtype).requires_grad_(), n_beams
+    return scores.to(dtype), log_probabilities.to(dtype), n_beams
 
 
 def _a_good_start_can_take_all(step) -> str | None:
@@ -137,7 +137,8 @@ EXERCISE = Exercise(
 the log-probabilities of the tokens of text k so far, and `log_probabilities[k]` those of its possible next tokens.
 Among all K·V ways to go on, find the `n_beams` with the highest new sums. Return three tensors, the best first: the new
 sums, the number k of the text that each continues (its parent), and its new token. K need not equal `n_beams`: at the
-first step K is 1. No two sums are equal in the cases.""",
+first step K is 1. No two sums are equal in the cases. Parents and tokens are int64. There is no gradient to
+compute here.""",
     why="""All of beam search is this step, again and again, and a rule for what has ended. Texts fork when two of their
 continuations are kept, and die when none is.""",
     difficulty=3,
@@ -281,4 +282,5 @@ return best, flat // V, ...""",
     ),
     sample=_sample,
     tries=("float64", "large", "strided"),
+    gradients=False,
 )  # fmt: skip

@@ -42,6 +42,17 @@ with its bias, over the first token. How many parameters is that? Use your `enco
         WrongAnswer(
             132_923_136, "the number with a separate output layer over the vocabulary", "Is there a head in the list?"
         ),
+        WrongAnswer(
+            109_481_472, "the number without one vector of 768", "Which vectors belong to a map, and which to a norm?"
+        ),
+        WrongAnswer(86_041_344, "the number without the table of tokens", "Which table is the largest?"),
+        WrongAnswer(24_427_776, "the embeddings and the pooler alone", "What do the twelve layers add?"),
+        WrongAnswer(31_515_648, "the number with one layer", "Do the layers share their weights?"),
+        WrongAnswer(
+            109_483_778,
+            "the number with the map that tells whether two sentences belong together",
+            "Which parts does the question name?",
+        ),
     ],
     hints=(
         "Which pieces have a row for each token, each position or each segment, and how wide is a row?",

@@ -24,12 +24,18 @@ def _model(seen="training", added=1.0, rows="before", measure="mean", unit="nats
     """A bigram model whose settings are the misconceptions."""
 
     def loss(training, held_out, V):
-        text = {"training": training, "held-out": held_out, "both": torch.cat([training, held_out])}[seen]
+        text = {"training": training, "held-out": held_out, "both": torch.cat([training, held_out])}.get(seen, training)
         measured = training if seen == "measured-on-training" else held_out
         counts = torch.zeros(V, V, dtype=torch.float64)
         counts.index_put_((text[:-1], text[1:]), torch.ones(len(text) - 1, dtype=torch.float64), accumulate=True)
+        if seen == "repeats-lost":
+            counts.clamp_(max=1)
         counts = counts + added
-        if rows == "unsmoothed-total":
+        if rows == "with-the-last":
+            probability = counts / (torch.bincount(text, minlength=V).double()[:, None] + V)
+        elif rows == "keepdim":
+            probability = counts / counts.sum(1)
+        elif rows == "unsmoothed-total":
             probability = counts / (counts - added).sum(1, keepdim=True).clamp(min=1)
         elif rows == "joint":
             probability = counts / counts.sum()
@@ -50,6 +56,8 @@ def _model(seen="training", added=1.0, rows="before", measure="mean", unit="nats
             found = -chosen.log().mean() if measure == "mean" else -chosen.log().sum()
         if measure == "log-likelihood":
             found = chosen.log().mean()
+        if measure == "all-tokens":
+            found = -chosen.log().sum() / len(measured)
         if measure == "perplexity":
             found = (-chosen.log().mean()).exp()
         return float(found / (math.log(2) if unit == "bits" else 1.0))
@@ -196,6 +204,30 @@ nothing yet from looking further back than a table does.""",
             knobs={"unit": "bits"},
             statement="returns bits",
             question="Which logarithm does the task ask for?",
+        ),
+        Misconception(
+            name="last-token-has-a-successor",
+            knobs={"rows": "with-the-last"},
+            statement="counts the last token of the training text as if something followed it",
+            question="How many successors has the last token of a text?",
+        ),
+        Misconception(
+            name="rows-divided-as-columns",
+            knobs={"rows": "keepdim"},
+            statement="divides each column by the total of the row of that number",
+            question="Which shape has the sum over the columns, and along which axis is it laid beside the table?",
+        ),
+        Misconception(
+            name="repeats-lost",
+            knobs={"seen": "repeats-lost"},
+            statement="counts a pair once, however often it was seen",
+            question="What does `counts[a, b] += 1` do when the same pair stands in the index twice?",
+        ),
+        Misconception(
+            name="divided-by-all-tokens",
+            knobs={"measure": "all-tokens"},
+            statement="divides by the number of all tokens of the held-out text",
+            question="How many of its tokens does the model predict?",
         ),
     ],
     cases=[

@@ -33,11 +33,15 @@ def _model(weight="count", once=False, tie="alphabet", side="left", where="all",
         pairs = Counter()
         for word, count in words.items():
             found = list(pairwise(word))
-            for pair in dict.fromkeys(found) if once else found:
+            if once == "run":
+                found = list(_apart(word))
+            for pair in dict.fromkeys(found) if once is True else found:
                 pairs[pair] += {"count": count, "one": 1, "length": count * len("".join(pair))}[weight]
         sign = -1 if choose == "most" else 1
         if tie == "alphabet":
             best = min(pairs, key=lambda pair: (sign * pairs[pair], pair))
+        elif tie == "joined":
+            best = min(pairs, key=lambda pair: (sign * pairs[pair], "".join(pair)))
         elif tie == "reverse":
             best = max(pairs, key=lambda pair: (-sign * pairs[pair], pair))
         else:
@@ -45,6 +49,8 @@ def _model(weight="count", once=False, tie="alphabet", side="left", where="all",
         return best, {tuple(joined(word, best)): count for word, count in words.items()}
 
     def joined(word, best):
+        if join == "text":
+            return " ".join(word).replace(" ".join(best), "".join(best)).split(" ")
         tokens = list(word)
         if join == "unordered":
             matches = lambda a, b: (a, b) == best or (b, a) == best  # noqa: E731
@@ -67,6 +73,15 @@ def _model(weight="count", once=False, tie="alphabet", side="left", where="all",
         return tokens
 
     return merge
+
+
+def _apart(word):
+    """The pairs of neighbours, without those that share a token with the same pair before."""
+    last, free = None, 0
+    for i, pair in enumerate(pairwise(word)):
+        if pair != last or i >= free:
+            yield pair
+            last, free = pair, i + 2
 
 
 def _with_counter(words):
@@ -158,10 +173,11 @@ EXERCISE = Exercise(
     id="bpe_merge",
     title="One merge",
     what="""Write `bpe_merge(words)`. `words` says how often each word occurs in a text; a word is a tuple of tokens.
-Count each pair of neighbouring tokens, over the whole text. Take the most frequent pair; of several equally frequent
-ones the first in alphabetical order. Return it, and the words with every occurrence of it joined to one token, from
-left to right: with the pair `(a, a)`, the word `a a a` becomes `aa a`. There is always a pair, and no two words become
-the same. The given dict must not change.""",
+Count each pair of neighbouring tokens, over the whole text: `a a a` holds the pair `(a, a)` twice. Take the most
+frequent pair; of several equally frequent ones the first in alphabetical order, by its first token and, where that is
+the same, by its second, as Python compares tuples. Return it, and the words with every occurrence of it joined to one
+token, from left to right: with the pair `(a, a)`, the word `a a a` becomes `aa a`. There is always a pair, and no two
+words become the same. The given dict must not change.""",
     why="Repeat this step fifty thousand times and you have the merges of GPT-2.",
     difficulty=3,
     minutes=15,
@@ -228,6 +244,24 @@ the same. The given dict must not change.""",
             statement="joins the first token of the pair with whatever follows it",
             question="What does your function make of a c when the pair is (a, b)?",
         ),
+        Misconception(
+            name="ties-by-the-joined-token",
+            knobs={"tie": "joined"},
+            statement="compares equally frequent pairs by the token that they would become",
+            question="Of (a, z) and (ab, c), which pair comes first when first tokens are compared first?",
+        ),
+        Misconception(
+            name="overlapping-pairs-counted-once",
+            knobs={"once": "run"},
+            statement="counts only pairs that do not overlap",
+            question="How many pairs of neighbours has `a a a`: what stands at places 0 and 1, and what at 1 and 2?",
+        ),
+        Misconception(
+            name="replaces-in-the-text",
+            knobs={"join": "text"},
+            statement="joins the tokens to a string and replaces there, so that parts of longer tokens are joined too",
+            question="Does the text `ca b` contain your pair `a b`, and does the word `(ca, b)`?",
+        ),
     ],
     cases=[
         Case("one word", _case(ab=1)),
@@ -237,6 +271,9 @@ the same. The given dict must not change.""",
         Case("runs of one letter", _case(aaa=2, baaaa=1, aaaaab=1)),
         Case("two pairs equally frequent", _case(xy=2, pq=2, dc=1)),
         Case("tokens that were joined before", _parts(("ab·c·ab·c", 2), ("c·ab", 3), ("d·e", 4))),
+        Case("equally frequent pairs of longer tokens", _parts(("a·z", 3), ("ab·c", 3))),
+        Case("runs of one letter and a more frequent pair", _parts(("a·a·a", 2), ("x·y", 3))),
+        Case("tokens that contain the pair", _parts(("a·b", 9), ("ca·b", 2), ("a·bc", 3))),
         Case("words that end alike", _case(xa=1, ya=1, za=1)),
         Case("a long pair and a more frequent short one", _parts(("abc·d", 4), ("x·y", 5))),
         Case("the words of the paper", _case(low=5, lower=2, newest=6, widest=3)),

@@ -24,6 +24,8 @@ def _model(order="rising", count="padded", limit="within", last="kept", cut="bef
     def bucket(lengths, max_tokens):
         numbers = list(range(len(lengths)))
         if order != "given":
+            if order == "equals-reversed":
+                numbers.reverse()
             numbers.sort(key=lambda number: lengths[number], reverse=order == "falling")
         batches, current, real = [], [], 0
         for number in numbers:
@@ -45,7 +47,7 @@ def _model(order="rising", count="padded", limit="within", last="kept", cut="bef
                 current, real = ([], 0) if reset else ([], real)
             current.append(number)
             real += lengths[number]
-        if current and last == "kept":
+        if (current or last == "even-if-empty") and last != "lost":
             batches.append(current)
         if returns == "lengths":
             return [[lengths[n] for n in batch] for batch in batches]
@@ -117,7 +119,7 @@ EXERCISE = Exercise(
     what="""Write `bucket_batches(lengths, max_tokens)`. Sort the sentences by length, shortest first, equals in their
 given order. Fill a batch as long as its ids, *padding included*, are at most `max_tokens`: the number of rows times the
 length of the longest. Then begin the next. Return the batches as lists of sentence numbers. No sentence is longer than
-`max_tokens`.""",
+`max_tokens`. Without sentences there are no batches: an empty list. The given list must not change.""",
     why="A fixed number of rows wastes memory on short sentences and runs out of it on long ones.",
     difficulty=2,
     minutes=10,
@@ -183,6 +185,18 @@ length of the longest. Then begin the next. Return the batches as lists of sente
             knobs={"returns": "lengths"},
             statement="returns lengths in place of sentence numbers",
             question="How would a caller find the sentences of your batches?",
+        ),
+        Misconception(
+            name="equals-turned-round",
+            knobs={"order": "equals-reversed"},
+            statement="takes sentences of equal length in the opposite order",
+            question="In which order do two sentences of the same length come in?",
+        ),
+        Misconception(
+            name="empty-batch",
+            knobs={"last": "even-if-empty"},
+            statement="returns one empty batch when there are no sentences",
+            question="How many batches do no sentences need?",
         ),
     ],
     cases=[

@@ -20,7 +20,8 @@ def _model(shift=0, align="right", sees="past", form="bool", shape="T,S"):
 
     def mask(T, S):
         rows, columns = {"T,S": (T, S), "T,T": (T, T), "S,S": (S, S), "S,T": (T, S)}[shape]
-        offset = {"right": columns - rows, "left": 0}[align]
+        offset = {"right": columns - rows, "left": 0, "never-before": max(columns - rows, 0),
+                  "absolute": abs(columns - rows)}[align]  # fmt: skip
         distance = torch.arange(columns)[None, :] - (torch.arange(rows)[:, None] + offset)  # > 0: a later key
         past, everything = distance <= shift, distance <= columns + rows
         visible = {"past": past, "hidden": ~past, "future": distance >= -shift, "all": everything}[sees]
@@ -168,6 +169,18 @@ corner, run without an error and leak it.""",
             knobs={"shape": "S,T"},
             statement="returns the mask with a row for each key",
             question="What does one row of the scores belong to: a query or a key?",
+        ),
+        Misconception(
+            name="no-query-before-the-first-key",
+            knobs={"align": "never-before"},
+            statement="places the first query on the first key when there are fewer keys than queries",
+            question="With 4 queries and 2 keys, on which key does the last query of your function stand?",
+        ),
+        Misconception(
+            name="offset-without-its-sign",
+            knobs={"align": "absolute"},
+            statement="moves the queries forward also when there are fewer keys than queries",
+            question="With 4 queries and 2 keys, on which key does the last query of your function stand?",
         ),
     ],
     cases=[

@@ -92,7 +92,7 @@ multiplication and an addition each. In a layer these are the four maps of atten
 mixing of the values (both over all `length` × `length` pairs, as the explicit form computes them, and all heads
 together are `width` wide) and the two maps of the feed-forward; after the layers, the head. Reading a row of a
 table costs nothing. If `training`, count forward and backward: for each product the backward pass has two of the
-same size.""",
+same size. Return a whole number.""",
     why="""Seconds are operations divided by speed. The usual shortcut, six operations for each parameter and token, is
 this count without its third and fourth terms.""",
     difficulty=2,

@@ -24,7 +24,9 @@ def dependencies(layer, x):
     return torch.stack(columns, dim=1)  # (T, T)
 
 
-def _model(change="noise", start="copy", over="any", tolerance=1e-5, how="perturb", layout="outputs-tokens"):
+def _model(
+    change="noise", start="copy", over="any", tolerance=1e-5, how="perturb", layout="outputs-tokens", size="each"
+):
     """A map of dependencies whose settings are the misconceptions."""
 
     def detect(layer, x):
@@ -32,7 +34,7 @@ def _model(change="noise", start="copy", over="any", tolerance=1e-5, how="pertur
             jacobian = torch.autograd.functional.jacobian(layer, x)  # (T, E, T, D)
             moved = (jacobian.abs() > tolerance).any(dim=-1).movedim(-1, 0)  # (token, output, E)
         else:
-            moved = torch.stack(_movements(layer, x, change, start, tolerance))
+            moved = torch.stack(_movements(layer, x, change, start, tolerance, size))
         rows = {"any": moved.any(dim=-1), "all": moved.all(dim=-1), "first": moved[..., 0]}[over]
         if layout == "others":
             rows = rows & ~torch.eye(len(rows), dtype=torch.bool)
@@ -43,7 +45,7 @@ def _model(change="noise", start="copy", over="any", tolerance=1e-5, how="pertur
     return detect
 
 
-def _movements(layer, x, change, start, tolerance):
+def _movements(layer, x, change, start, tolerance, size):
     """For each token: which components of which outputs move when it is changed."""
     before, changed = layer(x).clone(), x.clone()
     found = []
@@ -55,7 +57,10 @@ def _movements(layer, x, change, start, tolerance):
         old = x[token].clone()
         new = {"noise": torch.randn_like(old), "zero": 0 * old, "shift": old + 1, "scale": 2 * old}[change]
         changed[token] = new
-        found.append((layer(changed) - before).abs() > tolerance)
+        difference = layer(changed) - before
+        if size == "sum":
+            difference = difference.sum(-1, keepdim=True)
+        found.append(difference.abs() > tolerance)
     return found
 
 
@@ -123,6 +128,12 @@ def _first_component(x):
     return torch.cat([x[:, :1] + x.mean(dim=0)[0], x[:, 1:]], dim=1)
 
 
+def _moved_across(x):
+    """The mean of the first components moves from the last component to the first: the sum of an output stays."""
+    mean = x.mean(dim=0)[0]
+    return torch.cat([x[:, :1] + mean, x[:, 1:-1], x[:, -1:] - mean], dim=1)
+
+
 def _total_minus_later(x):
     """The running sum, computed from its other end."""
     return x.sum(dim=0) - (x.flip(0).cumsum(dim=0).flip(0) - x)
@@ -135,6 +146,7 @@ _LAYERS: dict[str, Callable[[Tensor], Tensor]] = {
     "the mean of all tokens": lambda x: x + x.mean(dim=0),
     "the mean of all tokens, in the first component": _first_component,
     "the mean of all tokens, in the last component": _last_component,
+    "the mean of all tokens, from the last component to the first": _moved_across,
     "position 0 reads token 3": _first_reads_fourth,
     "the next token, brought to length one": lambda x: _next(F.normalize(x, dim=-1)),
     "the next token, its mean taken off": lambda x: _next(x - x.mean(dim=-1, keepdim=True)),
@@ -187,7 +199,10 @@ EXERCISE = Exercise(
     what="""Write `dependencies(layer, x)`. `layer` is a function from tokens `(T, D)` to outputs `(T, E)`; `x` is one
 input. Return a boolean map `(T, T)`, True at `[i, j]` if the output at position i depends on token j: rows are
 outputs, columns are tokens, as in a mask. Find out by trying: run the layer, replace a token, run it again, look at
-what moved. The same number may come out with another rounding, so ignore changes below 0.00001. Leave `x` as it is.""",
+what moved. The same number may come out with another rounding, so ignore changes below 0.00001. A layer
+may read of a token only one component, or its direction and not its length, or how its components differ from their
+mean: choose a replacement that changes all of these, such as random numbers. Change one token at a time. A change in
+one component of an output is enough. Leave `x` as it is. The map is boolean.""",
     why="""It finds a leak from the future, a True above the diagonal, without reading any code. For a causal layer
 the map is the causal mask, measured.""",
     difficulty=3,
@@ -267,6 +282,12 @@ the map is the causal mask, measured.""",
             statement="changes `x` itself",
             question="What is left of `x` after your function has run?",
         ),
+        Misconception(
+            name="changes-cancel",
+            knobs={"size": "sum"},
+            statement="adds the changes of all components, which may cancel",
+            question="One component grew by 1 and another fell by 1: what does your test see?",
+        ),
     ],
     cases=[
         _case("each token alone", 2, 3, seed=1),
@@ -275,6 +296,7 @@ the map is the causal mask, measured.""",
         _case("the mean of all tokens", 3, 2, seed=4),
         _case("the mean of all tokens, in the first component", 3, 2, seed=11),
         _case("the mean of all tokens, in the last component", 3, 2, seed=5),
+        _case("the mean of all tokens, from the last component to the first", 3, 5, seed=12),
         _case("position 0 reads token 3", 5, 3, seed=6),
         Case("5 tokens, token 3 is zero, layer: position 0 reads token 3", _zero_token),
         _case("the next token, brought to length one", 5, 3, seed=7),

@@ -36,6 +36,11 @@ query?""",
             "How many are for earlier keys here?",
         ),
         WrongAnswer(10, "the bucket if wide buckets had equal widths", "Does a logarithm grow evenly?"),
+        WrongAnswer(
+            9,
+            "the bucket without the factor 8 before the logarithm",
+            "How many wide buckets are there, and what counts them?",
+        ),
     ],
     hints=(
         "Is the distance one of the near ones or one of the far ones, and is the key earlier or later?",

@@ -30,6 +30,7 @@ zero, looks them up by dot products and a softmax. Which number does it get?""",
         WrongAnswer(13.0, "the largest value, or the last one", "Did the values have any say in the weights?"),
         WrongAnswer(2.0, "the first value", "What gives the first entry a larger weight than the second?"),
         WrongAnswer(6.5, "the median of the values", "How is an average formed from weights that are all equal?"),
+        WrongAnswer(0.25, "the weight of each entry", "What is mixed with these weights?"),
     ],
     hints=(
         "If the four keys are the same vector, what do their four scores have in common?",

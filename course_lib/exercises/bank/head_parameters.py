@@ -31,6 +31,9 @@ width, so that a head is 32 wide?""",
         WrongAnswer(262_656, "one of the four linear maps", "How many linear maps are there?"),
         WrongAnswer(787_968, "the number without the output map", "What happens after the heads stand side by side?"),
         WrongAnswer(65_664, "a single head's share of the total", "How many heads are there?"),
+        WrongAnswer(
+            1_048_704, "the number with the biases of a single head", "How wide is the output of each of the four maps?"
+        ),
     ],
     hints=(
         "Which shape has the matrix that makes all queries of all heads at once?",

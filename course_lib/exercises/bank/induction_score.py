@@ -69,7 +69,7 @@ def _weights(B, H, T, seed, dtype=torch.float32):
     scores = normal(B, H, T, T, seed=seed, dtype=torch.float64, scale=1.5, grad=False)
     hidden = torch.ones(T, T, dtype=torch.bool).triu(1)
     weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
-    return weights.round(decimals=3).to(dtype).requires_grad_()
+    return weights.round(decimals=3).to(dtype)
 
 
 def _case(B, H, T, period, seed, dtype=torch.float32):
@@ -108,7 +108,9 @@ EXERCISE = Exercise(
 An **induction head** finds the earlier copy of the current token and reads the token *after* it. Write
 `induction_score(weights, period)`: for each head, the weight that queries give to the position after the earlier
 copy of their token, averaged over the sentences and over all positions whose token has an earlier copy, from
-`period` on. `period` is at least 2.""",
+`period` on. The earlier
+copy of position t is the one at t - period, even where older ones exist. `period` is at least 2 and smaller than T.
+The result has the dtype of the weights. There is no gradient to compute here.""",
     why="""A role of a head is a number that you can measure, before and after training and in any model, not an
 impression from a map.""",
     difficulty=3,
@@ -206,5 +208,6 @@ return ...  # pick those cells, average""",
     ),
     sample=_sample,
     tries=("float64", "strided"),
+    gradients=False,
     equivalent_mutants={"1 -> 2 (2)": "a map of self-attention has as many rows as columns"},
 )  # fmt: skip

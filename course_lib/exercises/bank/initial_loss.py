@@ -17,13 +17,13 @@ EXERCISE = Question(
     title="The loss before the first update",
     kind="predict",
     what="""A model over a vocabulary of 360 tokens has just been built, and prefers no token. Which loss per token, in
-nats, should its first batch show, to three digits?""",
+nats, should its first batch show, to three digits after the point?""",
     why="It is the cheapest test of a training loop: a first loss far above it means an initialisation out of scale.",
     difficulty=1,
     minutes=2,
     right=math.log(360),
     compute=_compute,
-    tolerance=0.002,
+    tolerance=1.1e-4,
     form="a number of nats",
     wrong=[
         WrongAnswer(math.log2(360), "the same in bits", "Which logarithm gives nats?"),

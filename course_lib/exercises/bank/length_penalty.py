@@ -23,15 +23,16 @@ EXERCISE = Question(
     kind="measure",
     what="""Beam search has finished two texts. The short one has 4 tokens and log-probability -4.0, the long one
 8 tokens and log-probability -5.6. Both are scored by log-probability / length^α. At α = 0 the short one wins. Try
-values of α, or solve for it: from which α on does the long one win?""",
+values of α, or solve for it: from which α on does the long one win? Three digits after
+the point are enough.""",
     why="""Every further token makes a text less probable. So where the model is unsure over many tokens, a text that
 stops early can win though it is worse. The exponent α decides how much of that is taken back.""",
     difficulty=2,
     minutes=5,
     right=math.log(1.4) / math.log(2),
     compute=_compute,
-    tolerance=0.01,
-    form="a number, to two digits after the point",
+    tolerance=0.002,
+    form="a number, to three digits after the point",
     wrong=[
         WrongAnswer(1.0, "where scores are means, which is more than it takes", "Who wins at α = 0.75?"),
         WrongAnswer(0.0, "where nothing is divided", "Who wins at α = 0?"),
@@ -40,6 +41,10 @@ stops early can win though it is worse. The exponent α decides how much of that
         ),
         WrongAnswer(0.7, "a quotient of log-probabilities", "What is the quotient of the two lengths raised to?"),
         WrongAnswer(0.5, "close, but the long one wins a little earlier", "Who wins at α = 0.49?"),
+        WrongAnswer(
+            math.log(1.4), "the logarithm of the one quotient alone", "What does doubling the length do to the divisor?"
+        ),
+        WrongAnswer(1.4, "the quotient of the log-probabilities", "Which power of 2 is your number?"),
     ],
     hints=(
         "At the value in question, how do the two scores compare?",

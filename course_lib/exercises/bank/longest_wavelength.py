@@ -16,13 +16,14 @@ EXERCISE = Question(
     title="The slowest wave",
     kind="predict",
     what="""A table of sinusoids has width D = 16: its clock i, also called pair i, turns by 1 / 10000^(2i/16)
-radians for each position. After how many positions has the slowest clock come round once?""",
+radians for each position. After how many positions has the slowest clock come round once?
+Three digits are enough: 12,300 for 12,345.""",
     why="You will read that wavelengths run from 2π to 10000 · 2π. The answer says whether they do.",
     difficulty=2,
     minutes=4,
     right=2 * math.pi * 10000 ** (14 / 16),
     compute=_compute,
-    tolerance=0.002,
+    tolerance=0.0042,
     form="a number of positions",
     wrong=[
         WrongAnswer(
@@ -45,6 +46,12 @@ radians for each position. After how many positions has the slowest clock come r
         ),
         WrongAnswer(2 * math.pi, "the fastest wave", "In which pair does the angle grow most slowly?"),
         WrongAnswer(10000.0, "the base", "How many radians has the slowest pair turned after that many positions?"),
+        WrongAnswer(
+            2 * math.pi * 10000 ** (12 / 16),
+            "the last wave but one",
+            "How many pairs are there, and is the first of them number 0 or 1?",
+        ),
+        WrongAnswer(math.pi * 10000 ** (14 / 16), "half a turn", "How many radians has a whole turn?"),
     ],
     hints=(
         "How many pairs have 16 columns, and which number i has the last of them?",

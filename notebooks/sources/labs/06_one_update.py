@@ -397,7 +397,7 @@ prove("the first step is clipped", norms[0] > 1)
 #
 # A loop has a line for the optimizer and a line for the schedule. Which comes first? PyTorch's documentation puts the
 # schedule after the optimizer. Then the number that one prints, and the number that the update used, need not be the
-# same. Follow three rounds on paper.
+# same. Follow four rounds on paper.
 
 # %% exercise="first_update"
 
