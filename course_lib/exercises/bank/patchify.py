@@ -25,6 +25,8 @@ def _model(order="rows", inside="channels-first", cut="blocks", pixels="rows"):
         if cut == "reshape":
             return images.reshape(B, rows * columns, C * size * size)
         parts = images.reshape(B, C, rows, size, columns, size)
+        if inside == "channel-by-channel":
+            return parts.permute(0, 1, 2, 4, 3, 5).reshape(B, rows * columns, C * size * size)
         if cut == "dealt":
             parts = images.reshape(B, C, size, rows, size, columns).permute(0, 1, 3, 2, 5, 4)
         parts = parts.permute(0, 2, 4, 1, 3, 5)  # (B, rows, columns, C, size, size)
@@ -148,6 +150,12 @@ published code it hides inside a convolution.""",
             knobs={"cut": "dealt"},
             statement="splits the axes the wrong way round, so that a patch collects pixels from all over the image",
             question="When height is split in two axes, which of them moves from one pixel to the next?",
+        ),
+        Misconception(
+            name="channels-before-patches",
+            knobs={"inside": "channel-by-channel"},
+            statement="goes through the patches of channel 0 first and fills the vectors in that order",
+            question="Which axis must stand directly before the pixels of one square when you reshape?",
         ),
     ],
     cases=[

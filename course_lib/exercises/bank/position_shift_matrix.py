@@ -24,7 +24,7 @@ def _model(turn="forward", exponent=2.0, shift_as="angle", pairs="neighbours"):
     def build(shift, d_model):
         matrix = torch.zeros(d_model, d_model)
         for i in range(d_model // 2):
-            angle = shift / 10000 ** (exponent * i / d_model)
+            angle = (abs(shift) if shift_as == "size" else shift) / 10000 ** (exponent * i / d_model)
             if shift_as in ("ignored", "factor"):
                 angle = 1 / 10000 ** (exponent * i / d_model)
             c, s = math.cos(angle), math.sin(angle)
@@ -190,6 +190,18 @@ M @ encoding(p) = encoding(p + shift) for **every** position p, where encoding i
             knobs={"pairs": "halves"},
             statement="pairs column i with column i + D/2",
             question="Where does the cosine that belongs to the sine in column 0 stand in this table?",
+        ),
+        Misconception(
+            name="multiplies-by-the-divisor",
+            knobs={"exponent": -2.0},
+            statement="multiplies the shift by 10000^(2i/D) where a quotient belongs",
+            question="Which pair turns fastest, the first or the last?",
+        ),
+        Misconception(
+            name="sign-of-shift-lost",
+            knobs={"shift_as": "size"},
+            statement="takes the size of the shift without its sign",
+            question="In which direction does a shift of -2 turn the codes?",
         ),
     ],
     cases=[

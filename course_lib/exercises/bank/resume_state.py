@@ -40,7 +40,16 @@ def _forgets():
     return resume_state
 
 
-def _model(momentum="kept", schedule="goes on", data="goes on", rate="new", wrap=True, counted=True, keep_weight=True):
+def _model(
+    momentum="kept",
+    schedule="goes on",
+    data="goes on",
+    rate="new",
+    wrap=True,
+    counted=True,
+    keep_weight=True,
+    handed="new",
+):
     """The loop whose settings are the misconceptions."""
 
     def resume(state, examples, updates):
@@ -50,20 +59,24 @@ def _model(momentum="kept", schedule="goes on", data="goes on", rate="new", wrap
         position = {"goes on": position, "starts again": 0, "repeats": position - 1, "by step": step}[data]
         first = step
         for number in range(1, updates + 1):
-            index = position % len(examples) if wrap else min(position, len(examples) - 1)
+            index = {"stuck": min(position, len(examples) - 1), "one-late": position}.get(
+                wrap, position % len(examples)
+            )
             example = examples[index]
             position = index + 1
-            if wrap:
+            if wrap == "one-late":
+                position = 0 if position > len(examples) else position
+            elif wrap != "stuck":
                 position %= len(examples)
             step += 1
             gradient = (weight @ example - 1) * example
             moved = 0.5 * moved + gradient
-            used = {"goes on": step, "starts again": number, "late": step + 1}[schedule]
+            used = {"goes on": step, "starts again": number, "late": step + 1, "early": max(1, step - 1)}[schedule]
             weight = weight - 0.125 / math.sqrt(used) * moved
         return {
             "weight": weight,
-            "momentum": moved,
-            "step": step if counted else first,
+            "momentum": state["momentum"] if handed == "old" else moved,
+            "step": updates if counted == "own" else step if counted else first,
             "position": position,
         }
 
@@ -212,7 +225,7 @@ Repair it: 4 updates and then 3 must end exactly where 7 end. The given state mu
         ),
         Misconception(
             name="stuck-at-the-end",
-            knobs={"wrap": False},
+            knobs={"wrap": "stuck"},
             statement="stays at the last example of the data",
             question="Which example follows the last one?",
         ),
@@ -227,6 +240,30 @@ Repair it: 4 updates and then 3 must end exactly where 7 end. The given state mu
             knobs={"keep_weight": False},
             statement="begins with weights of zero",
             question="What has the run learned so far, and where does your loop begin?",
+        ),
+        Misconception(
+            name="schedule-early",
+            knobs={"schedule": "early"},
+            statement="takes the rate of the update before",
+            question="With which number is the first update of the whole run counted?",
+        ),
+        Misconception(
+            name="own-steps-returned",
+            knobs={"counted": "own"},
+            statement="returns the number of updates of this call as the step",
+            question="How many updates has the whole run behind it after the second call?",
+        ),
+        Misconception(
+            name="old-momentum-returned",
+            knobs={"handed": "old"},
+            statement="hands on the momentum that it was given",
+            question="Which momentum does the next call need?",
+        ),
+        Misconception(
+            name="wraps-one-late",
+            knobs={"wrap": "one-late"},
+            statement="goes back to the first example only after a number that no example has",
+            question="What is the number of the last example?",
         ),
     ],
     cases=[

@@ -35,7 +35,7 @@ def _model(shift=1, start=True, end="after", side="right", fill="pad", width="lo
                 second = second[:-1]
             if shift == -1:
                 second = [bos_id, *ids, eos_id]
-            if keep_end:
+            if keep_end is True:
                 first = [*first, eos_id]
             pairs.append((first, second))
         T = max(max(len(first), len(second)) for first, second in pairs)
@@ -46,6 +46,8 @@ def _model(shift=1, start=True, end="after", side="right", fill="pad", width="lo
         labels = [pad(second, T, id) for _, second in pairs]
         if end == "last":  # the end sign stands in the last column, after the padding
             labels = [[*pad(list(ids), T - 1, id), eos_id] for ids in sentences]
+        if keep_end == "cut":  # the last column of (start, sentence, end, padding) is cut, whatever stands there
+            inputs = [pad([*first, eos_id], T + 1, id)[:-1] for first, _ in pairs]
         both = torch.tensor(inputs), torch.tensor(labels)
         return both[::-1] if swap else both
 
@@ -109,10 +111,11 @@ def _one_label_for_each_input(shift) -> str | None:
 EXERCISE = Exercise(
     id="shift_targets",
     title="One position apart",
-    what="""Write `shift_targets(sentences, bos_id, eos_id, pad_id)`. A sentence is a list of ids without any marks. The
-decoder reads the start sign and then the sentence; its labels are the sentence and then the end sign, so that at each
-position the label is what comes next. Return both as int64 tensors `(B, T)`, padded on the right with `pad_id`, as long
-as the longest sentence needs. The decoder never reads the end sign.""",
+    what="""Write `shift_targets(sentences, bos_id, eos_id, pad_id)`. A sentence is a list of ids without any marks,
+which may be empty. The decoder reads the start sign and then the sentence; its labels are the sentence and then the end
+sign, so that at each position the label is what comes next. Return both as int64 tensors `(B, T)`, padded on the right
+with `pad_id`; T is the length of the longest sentence plus one. The decoder never reads the end sign. The lists stay as
+they are.""",
     why="Without the shift the decoder copies its input and the loss goes to zero; shifted twice it skips a word.",
     difficulty=2,
     minutes=8,
@@ -184,6 +187,12 @@ as the longest sentence needs. The decoder never reads the end sign.""",
             knobs={"swap": True},
             statement="returns the labels before the decoder input",
             question="Which of the two tensors does the docstring name first?",
+        ),
+        Misconception(
+            name="end-sign-read-in-short-rows",
+            knobs={"keep_end": "cut"},
+            statement="cuts the last column, so that shorter sentences keep their end sign in what is read",
+            question="In a row with padding, what stands in the column that you cut?",
         ),
     ],
     cases=[

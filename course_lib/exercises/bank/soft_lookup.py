@@ -21,6 +21,8 @@ def _model(similarity="dot", scaled=False, weighting="softmax", read="sum"):
     """A look-up whose settings are the misconceptions."""
 
     def look_up(query, keys, values):
+        if similarity == "values":
+            keys, values = values, keys
         if similarity == "cosine":
             scores = F.cosine_similarity(keys, query, dim=-1)
         elif similarity == "distance":
@@ -54,6 +56,8 @@ def _weigh(scores, weighting):
         return scores
     if weighting == "sigmoid":
         return scores.sigmoid()
+    if weighting == "plain":
+        return scores.exp() / scores.exp().sum()
     if weighting == "exponential":
         return scores.exp()
     return scores.softmax(dim=0)
@@ -135,7 +139,7 @@ EXERCISE = Exercise(
     title="A dictionary that answers with a mixture",
     what="""Write `soft_lookup(query, keys, values)` for one query. The score of a key is its dot product with the
 query. A softmax turns the S scores into S weights, and the answer is the average of the rows of `values` with these
-weights. Here the scores are used as they are; scaling comes later in the chapter.""",
+weights. Scores may be as large as 1000. Here they are used as they are; scaling comes later in the chapter.""",
     why="""A Python dictionary answers only if a key equals the query. This one always answers, and its answer changes
 smoothly with the query and the keys, so gradient descent can teach it where to look.""",
     difficulty=1,
@@ -223,11 +227,24 @@ smoothly with the query and the keys, so gradient descent can teach it where to 
             statement="divides by the number of keys after the weights have already been applied",
             question="If all values are 1 and the weights sum to one, what should come out, and what does with yours?",
         ),
+        Misconception(
+            name="keys-and-values-exchanged",
+            knobs={"similarity": "values"},
+            statement="compares the query with the values and averages the keys",
+            question="Which of the two says where to look, and which one what is found there?",
+        ),
+        Misconception(
+            name="softmax-overflows",
+            knobs={"weighting": "plain"},
+            statement="takes the exponential of the scores as they are and divides by the sum",
+            question="What is the exponential of 1000 in float32, and what is that divided by itself?",
+        ),
     ],
     cases=[
         Case("2 keys of width 3, values of width 1", _case(2, 3, 1, seed=1)),
         Case("3 keys of width 2, values of width 5", _case(3, 2, 5, seed=11)),
         Case("5 keys of width 7, values of width 3", _case(5, 7, 3, seed=21, scale=2.0)),
+        Case("4 keys of width 3, values of the same width", _case(4, 3, 3, seed=31)),
         Case("large scores", _far_apart),
         Case("inputs that are not contiguous in memory", _strided),
         Case("float64", _case(7, 3, 2, seed=71, dtype=torch.float64)),

@@ -87,8 +87,8 @@ EXERCISE = Exercise(
     id="split_heads",
     title="Split the width into heads",
     what="""Write `split_heads(x, n_heads)`: cut each token's vector into `n_heads` blocks of neighbouring columns,
-one per head, and put the axis of heads before that of tokens: `(B, T, H * E)` becomes `(B, H, T, E)`. `x` may also be
-the result of a `transpose`, on which a `view` can fail.""",
+one per head, and put the axis of heads before that of tokens: `(B, T, H * E)` becomes `(B, H, T, E)`. `x` need not
+be contiguous in memory.""",
     why="""With the heads beside the batch, the attention of chapter 1 treats all heads at once. A reshape that only
 gets the shape right mixes tokens, and no error tells.""",
     difficulty=2,
