@@ -50,14 +50,18 @@ def _model(mean="tokens", keep="sum", weight_by="none", step=False, count_paddin
                 count = len(batch[1])
             gradient = torch.autograd.grad(loss, current)[0]
             tokens, rows = tokens + count, rows + len(batch[1])
-            if mean in ("means", "means-safely"):
-                gradient = gradient / (max(count, 1) if mean == "means-safely" else torch.tensor(float(count)))
+            if mean.startswith("means"):
+                gradient = gradient / (max(count, 1) if mean != "means" else torch.tensor(float(count)))
             total = gradient if keep == "last" else gradient if keep == "first" and not number else (
                 total if keep == "first" else total + gradient)  # fmt: skip
             if step:  # the weights move within the accumulation
                 current = (current - 0.1 * gradient / max(count, 1)).detach().requires_grad_()
         if mean in ("means", "means-safely", "micro-batches"):
             return total / len(batches)
+        if mean == "means-added":
+            return total
+        if mean == "means-of-the-real":
+            return total / sum(1 for batch in batches if (batch[1] != 0).any())
         if mean == "none":
             return total
         if mean == "last-count":
@@ -204,6 +208,18 @@ does not raise, and the curve looks as usual.""",
             knobs={"step": True},
             statement="moves the weights after each micro-batch",
             question="At which weights is the gradient of the second micro-batch taken?",
+        ),
+        Misconception(
+            name="means-added",
+            knobs={"mean": "means-added"},
+            statement="adds up the means of the micro-batches",
+            question="By how much does your gradient grow if the same tokens are cut into twice as many pieces?",
+        ),
+        Misconception(
+            name="mean-of-means-without-the-empty",
+            knobs={"mean": "means-of-the-real"},
+            statement="averages the means of those micro-batches that have tokens",
+            question="One micro-batch has 1 real token, the other 9: with which weight does each token count?",
         ),
     ],
     cases=[

@@ -30,9 +30,13 @@ def _model(
             beta1, beta2 = beta2, beta1
         t = t + first
         old_m, old_v = m, v
-        m = beta1 * m + (1 - beta1 if shares == "both" else 1.0) * gradient
+        m = (1 - beta1 if shares == "exchanged" else beta1) * m + (
+            1 - beta1 if shares == "both" else beta1 if shares == "exchanged" else 1.0
+        ) * gradient
         seen = {2: gradient**2, 1: gradient.abs()}[power]
-        v = beta2 * v + (1 - beta2 if shares == "both" else 1.0) * seen
+        v = (1 - beta2 if shares == "exchanged" else beta2) * v + (
+            1 - beta2 if shares == "both" else beta2 if shares == "exchanged" else 1.0
+        ) * seen
         used_m, used_v = (m, v) if update == "new" else (old_m, old_v)
         m_hat = used_m / (1 - beta1**t) if correct in ("both", "first") else used_m
         v_hat = used_v / (1 - beta2**t) if correct in ("both", "second") else used_v
@@ -44,6 +48,9 @@ def _model(
             divisor = (v_hat + eps).sqrt()
         else:
             divisor = v_hat.sqrt()
+        if correct == "multiplied":
+            m_hat, v_hat = used_m * (1 - beta1**t), used_v * (1 - beta2**t)
+            divisor = v_hat.sqrt() + eps
         top = m_hat if numerator == "m" else gradient
         weight = weight + sign * rate * top / divisor
         return (weight, m, v) if back == "plain" else (weight, m_hat, v_hat)
@@ -225,6 +232,18 @@ Return the new weight, the new m and the new v (not m̂ and v̂). Leave the tens
             knobs={"sign": 1.0},
             statement="moves the weight along m̂ instead of against it",
             question="If the gradient is positive, does the loss grow or fall when the weight grows?",
+        ),
+        Misconception(
+            name="shares-exchanged",
+            knobs={"shares": "exchanged"},
+            statement="keeps 1 − beta of the old average and takes beta of what is new",
+            question="With beta1 = 0.9, how much of the old m remains?",
+        ),
+        Misconception(
+            name="correction-multiplied",
+            knobs={"correct": "multiplied"},
+            statement="multiplies by the correction and does not divide by it",
+            question="In step 1 m is a tenth of the gradient: should m̂ be larger or smaller than that?",
         ),
     ],
     cases=[

@@ -15,7 +15,7 @@ def embed(tokens, types, token_table, position_table, type_table, weight, bias):
     return F.layer_norm(summed, (D,), weight, bias, eps=1e-12)
 
 
-def _model(positions="place", types_used="all", norm="sum", scale="none", affine="both"):
+def _model(positions="place", types_used="all", norm="sum", scale="none", affine="both", eps=1e-12):
     """An embedding whose settings are the misconceptions."""
 
     def embedding(tokens, types, token_table, position_table, type_table, weight, bias):
@@ -24,8 +24,8 @@ def _model(positions="place", types_used="all", norm="sum", scale="none", affine
 
         def normed(x):
             if affine == "none":
-                return F.layer_norm(x, (D,), eps=1e-12)
-            return F.layer_norm(x, (D,), weight, None if affine == "weight" else bias, eps=1e-12)
+                return F.layer_norm(x, (D,), eps=eps)
+            return F.layer_norm(x, (D,), weight, None if affine == "weight" else bias, eps=eps)
 
         vectors = token_table[tokens] * (D**0.5 if scale == "root" else 1.0)
         places = {
@@ -222,6 +222,12 @@ norm at this place is a switch of the course's config, `embedding_norm`.""",
             knobs={"affine": "weight"},
             statement="leaves out the bias of the norm",
             question="Where does the last argument enter?",
+        ),
+        Misconception(
+            name="another-eps",
+            knobs={"eps": 1e-5},
+            statement="norms with torch's usual eps",
+            question="Which eps does the task name?",
         ),
     ],
     cases=[

@@ -24,7 +24,7 @@ def _model(each=2, products=2, pairs="square", head=True, back=2, maps=4, inward
         visible = {"square": length * length, "causal": length * (length + 1) // 2, "linear": length}[pairs]
         layer = maps * tokens * width * width + inward * tokens * width * inner
         layer += products * (batch if batched else 1) * visible * width
-        logits = tokens * width * vocab if head else 0
+        logits = tokens * width * vocab * (2 if head == "twice" else 1) if head else 0
         forward = each * (layers * (layer + logits) if head_per_layer else layers * layer + logits)
         return (1 + back) * forward if training else forward
 
@@ -177,6 +177,12 @@ this count without its third and fourth terms.""",
             knobs={"batched": False},
             statement="counts the scores of one sequence, however many there are",
             question="Do two sequences of a batch share their scores?",
+        ),
+        Misconception(
+            name="table-as-a-product",
+            knobs={"head": "twice"},
+            statement="counts reading the table of tokens as a product of matrices",
+            question="What does the task say that reading a row of a table costs?",
         ),
     ],
     cases=[

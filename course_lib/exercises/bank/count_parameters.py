@@ -16,17 +16,28 @@ def count_parameters(vocab, width, inner, layers, positions, tied):
     return tables + layers * (attention + feed_forward + norms) + 2 * width + head
 
 
-def _model(head="untied", bias=True, maps=4, inward=2, norm=2, final=True, positions=True, norms=2, per_layer=True):
+def _model(
+    head="untied",
+    bias=True,
+    maps=4,
+    inward=2,
+    norm=2,
+    final=True,
+    positions=True,
+    norms=2,
+    per_layer=True,
+    head_bias=False,
+):
     """A count whose settings are the misconceptions."""
 
     def count(vocab, width, inner, layers, n_positions, tied):
-        attention = maps * (width * width + (width if bias else 0))
-        feed_forward = inward * width * inner + ((inward - 1) * inner + width if bias else 0)
+        attention = maps * (width * width + (width if bias in (True, "attention") else 0))
+        feed_forward = inward * width * inner + ((inward - 1) * inner + width if bias is True else 0)
         layer = attention + feed_forward + norms * norm * width
         total = (layers if per_layer else 1) * layer + (norm * width if final else 0)
         total += vocab * width + (n_positions * width if positions else 0)
         extra = {"untied": not tied, "always": True, "never": False, "reversed": tied}[head]
-        return total + (vocab * width if extra else 0)
+        return total + (vocab * width if extra else 0) + (vocab if head_bias and extra else 0)
 
     return count
 
@@ -180,6 +191,18 @@ the description of the model is wrong.""",
             knobs={"per_layer": False},
             statement="counts one layer, however many there are",
             question="Do two layers share their weights?",
+        ),
+        Misconception(
+            name="head-with-a-bias",
+            knobs={"head_bias": True},
+            statement="gives the head a bias",
+            question="Does the task give the head a bias?",
+        ),
+        Misconception(
+            name="biases-of-attention-only",
+            knobs={"bias": "attention"},
+            statement="counts no biases in the feed-forward",
+            question="Which of the linear maps have a bias?",
         ),
     ],
     cases=[

@@ -32,14 +32,16 @@ def _model(
         asks, answers = (T, S) if source == "x" else (S, T)
         keys = answers if key_length == "context" else asks
         sizes = {
-            "query": (asks, E if key_width == "key" else D),
-            "key": (keys, E if key_width == "key" else D),
+            "query": (asks, D if key_width == "model" else E),
+            "key": (E, keys) if key_width == "turned" else (keys, E if key_width == "key" else D),
             "value": (keys, E_value if value_width == "value" else E),
             "weights": {
                 "queries-keys": (asks, keys),
                 "keys-queries": (keys, asks),
                 "keys-width": (asks, E),
                 "one-row": (keys,),
+                "one-head": (1, asks, keys),
+                "queries-queries": (asks, asks),
             }[weights],
             "output": (
                 asks if output_length == "queries" else keys,
@@ -185,6 +187,24 @@ many errors in attention code without running it.""",
             knobs={"batch": False},
             statement="leaves out the axis of the batch",
             question="How many sentences go through the layer at once?",
+        ),
+        Misconception(
+            name="key-turned",
+            knobs={"key_width": "turned"},
+            statement="gives the key in the shape in which it enters the product",
+            question="Is the key turned by its linear map, or only later, in the product with the query?",
+        ),
+        Misconception(
+            name="axis-of-one-head",
+            knobs={"weights": "one-head"},
+            statement="gives the weights an axis for the one head",
+            question="How many axes have query and key, and how many has their product?",
+        ),
+        Misconception(
+            name="weights-among-queries",
+            knobs={"weights": "queries-queries"},
+            statement="gives each query a weight for each query",
+            question="Which tokens does a query of cross-attention look at?",
         ),
     ],
     cases=[_case(1, 2, 3, 5, 7, 11), _case(2, 3, 5, 7, 11, 13), _case(5, 7, 3, 13, 2, 11), _case(3, 1, 7, 5, 2, 13)],

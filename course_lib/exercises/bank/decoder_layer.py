@@ -39,7 +39,7 @@ def decoder_layer(x, context, weights, context_mask):
 
 def _model(
     order="self-first", place="pre", causal="self", hides="context", residual="all", source="context", which="own",
-    keys="normed",
+    keys="normed", cross_read="normed", forward_read="normed", own_read="normed", end="sum", exchanged="nothing",
 ):  # fmt: skip
     """A decoder layer whose settings are the misconceptions."""
 
@@ -57,26 +57,31 @@ def _model(
             return x if place == "post" else norm(x)
 
         def own(x):
-            mask = {"none": None, "strict": lower.tril(-1) | torch.eye(T, dtype=torch.bool)[:1] & lower[:, :1]}.get(
-                causal, lower
-            )
-            read = before(x)
-            return add(x, attend(read, x if keys == "raw" else read, weights["self"], mask), "self")
+            mask = {
+                "upper": lower.T,
+                "none": None,
+                "strict": lower.tril(-1) | torch.eye(T, dtype=torch.bool)[:1] & lower[:, :1],
+            }.get(causal, lower)
+            read = x if own_read == "raw" else before(x)
+            chosen = weights["cross" if exchanged == "weights" else "self"]
+            return add(x, attend(read, x if keys == "raw" else read, chosen, mask), "self")
 
         def cross(x):
             seen = None if hides == "nothing" else ~context_mask if hides == "inverted" else context_mask
             if causal == "both":
                 early = torch.ones(T, S, dtype=torch.bool).tril()
                 seen = early if seen is None else seen & early
-            read = before(start if source == "layer-input" else x)
+            read = start if source == "layer-input" else x
+            read = read if cross_read == "raw" else before(read)
             inside = norm(context) if source == "context-normed" else context
-            chosen = weights["self"] if which == "self-weights" else weights["cross"]
+            chosen = weights["self"] if "self-weights" in (which, f"self-{exchanged}") else weights["cross"]
             if source == "target":
                 return add(x, attend(read, read, chosen, lower), "cross")
             return add(x, attend(read, inside, chosen, seen), "cross")
 
         def forward(x):
-            return add(x, feed_forward(before(x), weights["up"], weights["down"]), "feed-forward")
+            read = x if forward_read == "raw" else before(x)
+            return add(x, feed_forward(read, weights["up"], weights["down"]), "feed-forward")
 
         parts = {
             "self-first": (own, cross, forward),
@@ -85,8 +90,8 @@ def _model(
             "no-feed-forward": (own, cross),
         }[order]
         for part in parts:
-            x = part(x)
-        return x
+            x = part(norm(x) if residual == "of-the-normed" else x)
+        return norm(x) if end == "norm" else x
 
     return layer
 
@@ -297,6 +302,48 @@ encoder: leave it as it is. Masks are boolean, True = may attend: build the caus
             knobs={"keys": "raw"},
             statement="norms the queries of the self-attention but not its keys and values",
             question="What does a self-attention read: one thing or two?",
+        ),
+        Misconception(
+            name="norm-at-the-end",
+            knobs={"end": "norm"},
+            statement="norms the stream once more at its end",
+            question="If every sublayer returned zero, what should come out of a pre-norm layer?",
+        ),
+        Misconception(
+            name="self-attention-reads-the-raw-stream",
+            knobs={"own_read": "raw"},
+            statement="lets the self-attention read the stream before it is normed",
+            question="Which of the three sublayers reads the normed stream in your function?",
+        ),
+        Misconception(
+            name="cross-attention-reads-the-raw-stream",
+            knobs={"cross_read": "raw"},
+            statement="forms the queries of the cross-attention from the stream before it is normed",
+            question="Which of the three sublayers reads the normed stream in your function?",
+        ),
+        Misconception(
+            name="feed-forward-reads-the-raw-stream",
+            knobs={"forward_read": "raw"},
+            statement="lets the feed-forward read the stream before it is normed",
+            question="Which of the three sublayers reads the normed stream in your function?",
+        ),
+        Misconception(
+            name="normed-stream-carried-on",
+            knobs={"residual": "of-the-normed"},
+            statement="adds what a sublayer returns to the normed stream and carries that on",
+            question="To what is the update added: to the stream, or to what the sublayer has read?",
+        ),
+        Misconception(
+            name="weights-exchanged",
+            knobs={"exchanged": "weights"},
+            statement="gives the self-attention the weights of the cross-attention, and the other way round",
+            question="Which weights does each of your two attentions use?",
+        ),
+        Misconception(
+            name="causal-mask-turned-round",
+            knobs={"causal": "upper"},
+            statement="lets each target position read itself and later ones only",
+            question="Of the mask that you build, which row has a single True: the first or the last?",
         ),
     ],
     cases=[

@@ -18,7 +18,7 @@ def dpo_loss(policy_chosen, policy_refused, reference_chosen, reference_refused,
     return -F.logsigmoid(beta * margins).mean(), margins
 
 
-def _model(reference="both", sign=1, beta="inside", outer="log", reduce="mean"):
+def _model(reference="both", sign=1, beta="inside", outer="log", reduce="mean", shown="plain"):
     """The loss whose settings are the misconceptions."""
 
     def loss(policy_chosen, policy_refused, reference_chosen, reference_refused, beta_):
@@ -28,6 +28,8 @@ def _model(reference="both", sign=1, beta="inside", outer="log", reduce="mean"):
             margin = policy_chosen + reference_chosen - policy_refused - reference_refused
         elif reference == "chosen":
             margin = policy_chosen - reference_chosen - policy_refused
+        elif reference == "quotient":
+            margin = policy_chosen / reference_chosen - policy_refused / reference_refused
         elif reference == "ratio":
             margin = (policy_chosen - reference_chosen).exp() - (policy_refused - reference_refused).exp()
         else:
@@ -44,6 +46,8 @@ def _model(reference="both", sign=1, beta="inside", outer="log", reduce="mean"):
             cost = -F.logsigmoid(inner)
         if beta == "outside":
             cost = beta_ * cost
+        margins = beta_ * margins if shown == "times-beta" else margins
+        cost = -cost if outer == "no-minus" else cost
         return (cost.sum() if reduce == "sum" else cost.mean()), margins
 
     return loss
@@ -178,6 +182,24 @@ margins `(N,)`, without beta. The mean must stay finite for margins of several h
             knobs={"reduce": "margin"},
             statement="averages the margins first, so that one pair can pay for another",
             question="One margin is 10 and another is -10: should that cost as much as two margins of 0?",
+        ),
+        Misconception(
+            name="margins-times-beta",
+            knobs={"shown": "times-beta"},
+            statement="returns the margins multiplied by beta",
+            question="Which two things are returned, and in which of them is beta?",
+        ),
+        Misconception(
+            name="likelihood",
+            knobs={"outer": "no-minus"},
+            statement="returns the loss with the opposite sign",
+            question="Of a probability below 1, which sign has minus its logarithm?",
+        ),
+        Misconception(
+            name="quotient-of-logarithms",
+            knobs={"reference": "quotient"},
+            statement="divides log-probabilities by those of the reference",
+            question="The quotient of two probabilities: what is its logarithm?",
         ),
     ],
     cases=[

@@ -21,10 +21,19 @@ def encoder_layer(x, attention, feed_forward, first_norm, second_norm, pre=False
     return second_norm(x + feed_forward(x))
 
 
-def _model(place="asked", residual="both", norms="own", order="attention-first", form="plain", second="chained"):
+def _model(
+    place="asked",
+    residual="both",
+    norms="own",
+    order="attention-first",
+    form="plain",
+    second="chained",
+    default=False,
+    end="sum",
+):
     """A layer whose settings are the misconceptions."""
 
-    def layer(x, attention, feed_forward, first_norm, second_norm, pre=False):
+    def layer(x, attention, feed_forward, first_norm, second_norm, pre=default):
         place_pre = {"asked": pre, "pre": True, "post": False, "exchanged": not pre}[place]
         if norms == "first-twice":
             second_norm = first_norm
@@ -46,7 +55,7 @@ def _model(place="asked", residual="both", norms="own", order="attention-first",
                 x = _step(start, x, function, norm, keeps, place_pre, form)
             else:
                 x = _step(x, x, function, norm, keeps, place_pre, form)
-        return x
+        return second_norm(x) if end == "norm" and place_pre else x
 
     return layer
 
@@ -263,6 +272,18 @@ given as functions of a tensor (B, T, D). First comes the sublayer `attention` w
             knobs={"second": "from-start"},
             statement="adds the feed-forward to the input of the layer, so that the first sum is lost",
             question="If the feed-forward returns zeros, what is left of the attention in your output?",
+        ),
+        Misconception(
+            name="pre-norm-by-default",
+            knobs={"default": True},
+            statement="is a pre-norm layer when `pre` is not given",
+            question="Which form does the signature of the task choose?",
+        ),
+        Misconception(
+            name="norm-after-the-last-sum",
+            knobs={"end": "norm"},
+            statement="norms the result of a pre-norm layer once more",
+            question="If both sublayers returned zero, what should come out of a pre-norm layer?",
         ),
     ],
     cases=[

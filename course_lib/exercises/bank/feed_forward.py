@@ -23,6 +23,7 @@ def _model(activation="relu", at="inside", up="before", down="added", around="no
         "gelu": F.gelu,
         "sigmoid": torch.sigmoid,
         "abs": torch.abs,
+        "silu": F.silu,
         "leaky": lambda x: F.leaky_relu(x, 0.1),
     }
     activate = activations[activation]
@@ -176,6 +177,12 @@ their bias. No residual connection and no norm: those are the layer's.""",
             knobs={"reads": "mean"},
             statement="reads the mean of all tokens at every position",
             question="Does your output at position 0 change with the last token?",
+        ),
+        Misconception(
+            name="swish",
+            knobs={"activation": "silu"},
+            statement="uses x times its sigmoid for the ReLU",
+            question="What is left of the number -1 after your non-linearity?",
         ),
     ],
     cases=[

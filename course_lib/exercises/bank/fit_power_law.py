@@ -42,6 +42,10 @@ def _model(floor="each", error="log", pick="least", sign=-1, scale="value", line
             predicted = low + factor * x**slope
             if error == "log":
                 miss = y.log() - predicted.log()
+            elif error == "absolute":
+                miss = (y.log() - predicted.log()).abs().sqrt()
+            elif error == "relative":
+                miss = (y - predicted) / y
             elif error == "value":
                 miss = y - predicted
             else:
@@ -198,6 +202,18 @@ cannot be learned from so little of it.""",
             statement="draws the line through the slope of its two ends",
             question="What do the points in the middle change in your fit?",
         ),
+        Misconception(
+            name="relative-differences",
+            knobs={"error": "relative"},
+            statement="compares the floors by the differences of the losses, divided by the losses",
+            question="On which scale should the predictions be near?",
+        ),
+        Misconception(
+            name="differences-not-squared",
+            knobs={"error": "absolute"},
+            statement="adds up the differences of the logarithms without squaring them",
+            question="How much more does a difference of 0.2 count than two of 0.1?",
+        ),
     ],
     cases=[
         Case("four exact points, three floors", _case(4, 1.5, 40.0, 0.5, [0.5, 1.0, 1.5], 0.0, 1)),
@@ -206,6 +222,7 @@ cannot be learned from so little of it.""",
         Case("seven points with more scatter", _case(7, 1.2, 30.0, 0.3, [0.3, 0.6, 0.9, 1.2, 1.4], 0.01, 4)),
         Case("six points, many floors", _case(6, 0.9, 25.0, 0.25, [k / 20 for k in range(30)], 0.01, 5)),
         Case("five points, fifty floors", _case(5, 2.0, 80.0, 0.35, [k / 25 for k in range(50)], 0.01, 14)),
+        Case("six points with much scatter", _case(6, 1.5, 12.0, 0.3, [k / 10 for k in range(14)], 0.1, 6)),
     ],
     properties=[
         Property("Points without scatter give back their law.", _finds_the_law),

@@ -13,7 +13,7 @@ def group_advantages(rewards):
     return centred / (rewards.std(dim=1, keepdim=True) + 1e-4)
 
 
-def _model(mean="group", spread="group", power=1, unbiased=True, eps=1e-4, sign=1):
+def _model(mean="group", spread="group", power=1, unbiased=True, eps=1e-4, sign=1, form="outside"):
     """The advantages whose settings are the misconceptions."""
 
     def advantages(rewards):
@@ -23,6 +23,8 @@ def _model(mean="group", spread="group", power=1, unbiased=True, eps=1e-4, sign=
             "answers": rewards.mean(0, keepdim=True),
             "none": torch.zeros_like(rewards[:1, :1]),
             "best": rewards.amax(1, keepdim=True),
+            "others": (rewards.sum(1, keepdim=True) - rewards) / max(rewards.size(1) - 1, 1),
+            "median": rewards.median(1, keepdim=True).values,
         }
         centred = sign * (rewards - centres[mean])
         if spread == "none":
@@ -32,6 +34,8 @@ def _model(mean="group", spread="group", power=1, unbiased=True, eps=1e-4, sign=
             width = rewards.std(correction=correction)
         else:
             width = rewards.std(1, keepdim=True, correction=correction)
+        if form == "inside":
+            return centred / (width.square() + eps).sqrt()
         return centred / (width**power + eps)
 
     return advantages
@@ -162,6 +166,30 @@ otherwise. A row of equal rewards gives zeros.""",
             statement="gives the better answers the lower advantage",
             question="Is the advantage of the best answer of a group above zero?",
         ),
+        Misconception(
+            name="from-the-others",
+            knobs={"mean": "others"},
+            statement="compares each answer with the mean of the other answers",
+            question="Is an answer's own reward part of the mean of its row?",
+        ),
+        Misconception(
+            name="from-the-median",
+            knobs={"mean": "median"},
+            statement="takes away the median",
+            question="What do the advantages of one group sum to?",
+        ),
+        Misconception(
+            name="small-number-inside-the-root",
+            knobs={"form": "inside"},
+            statement="adds the small number to the variance",
+            question="For a deviation of 0.01, which divisor do you get, and which does the task ask for?",
+        ),
+        Misconception(
+            name="another-small-number",
+            knobs={"eps": 1e-8},
+            statement="adds 0.00000001 to the deviation",
+            question="Which number does the task add?",
+        ),
     ],
     cases=[
         Case("one question, two answers", _given([[1.0, 0.0]])),
@@ -170,6 +198,7 @@ otherwise. A row of equal rewards gives zeros.""",
         Case("rewards that are any numbers", _drawn(3, 5, seed=1)),
         Case("large rewards", _drawn(2, 4, seed=11, scale=10.0)),
         Case("float64", _drawn(4, 3, seed=21, dtype=torch.float64)),
+        Case("rewards that differ by little", _drawn(2, 5, seed=31, scale=0.01)),
     ],
     properties=[
         Property("Where all answers are alike, no one is better.", _equal_rewards_say_nothing),

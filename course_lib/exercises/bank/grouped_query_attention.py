@@ -18,7 +18,7 @@ def grouped_query_attention(query, key, value):
     return F.scaled_dot_product_attention(query, key, value)
 
 
-def _model(sharing="in-a-row", scale="width", combine="each"):
+def _model(sharing="in-a-row", scale="width", combine="each", axis=-1, back="in-a-row", hide="nothing"):
     """Grouped attention whose settings are the misconceptions."""
 
     def spread(x, how, H):
@@ -41,12 +41,18 @@ def _model(sharing="in-a-row", scale="width", combine="each"):
         if combine == "queries-averaged":
             query = query.unflatten(1, (G, H // G)).mean(dim=2)
             scores = query @ key.mT / math.sqrt(E)
-            return scores.softmax(-1) @ value
+            return scores.softmax(axis) @ value
         keys = {"values-tiled": "in-a-row", "keys-tiled": "tiled"}.get(sharing, sharing)
         values = {"keys-tiled": "in-a-row", "values-tiled": "tiled"}.get(sharing, sharing)
-        divisor = {"width": math.sqrt(E), "all-heads": math.sqrt(E * H), "none": 1.0}[scale]
+        divisor = {"width": math.sqrt(E), "all-heads": math.sqrt(E * H), "none": 1.0,
+                   "share": math.sqrt(E * H // G), "square": E}[scale]  # fmt: skip
         scores = query @ spread(key, keys, H).mT / divisor
-        return scores.softmax(-1) @ spread(value, values, H)
+        if hide == "later":
+            scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+        output = scores.softmax(axis) @ spread(value, values, H)
+        if back == "strided":
+            output = output.unflatten(1, (G, H // G)).transpose(1, 2).flatten(1, 2)
+        return output
 
     return attend
 
@@ -181,6 +187,30 @@ cache stores. Published weights rely on the order of the sharing; the wrong orde
             knobs={"scale": "none"},
             statement="does not scale the scores",
             question="By what did chapter 1 divide the scores, and why?",
+        ),
+        Misconception(
+            name="heads-returned-in-strides",
+            knobs={"back": "strided"},
+            statement="returns the heads in another order, one of each group after the other",
+            question="Which query head does the second head of your output belong to?",
+        ),
+        Misconception(
+            name="softmax-over-queries",
+            knobs={"axis": -2},
+            statement="takes the softmax over the queries",
+            question="Whose weights must add up to one: those that one query gives, or those that one key receives?",
+        ),
+        Misconception(
+            name="scale-by-the-group",
+            knobs={"scale": "share"},
+            statement="divides by the root of the width of all query heads of a group",
+            question="How many products does one score add up?",
+        ),
+        Misconception(
+            name="causal",
+            knobs={"hide": "later"},
+            statement="hides later keys",
+            question="Which mask does the task ask for?",
         ),
     ],
     cases=[

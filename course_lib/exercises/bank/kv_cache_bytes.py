@@ -23,7 +23,8 @@ def _model(count="kv", kept=2, per_layer=True, per_sequence=True, per_token=True
     """A count whose settings are the misconceptions."""
 
     def n_bytes(layers, batch, length, heads, kv_heads, head_width, number_bytes):
-        total = kept * head_width * {"kv": kv_heads, "query": heads, "one": 1, "both": heads + kv_heads}[count]
+        total = kept * head_width * {"kv": kv_heads, "query": heads, "one": 1, "both": heads + kv_heads,
+                                      "share": heads // kv_heads, "product": heads * kv_heads}[count]  # fmt: skip
         total *= (layers if per_layer else 1) * (batch if per_sequence else 1) * (length if per_token else 1)
         return total * (number_bytes if number else 1) * unit
 
@@ -160,6 +161,18 @@ machine filled with that in mind runs out of memory. Repair it.""",
             knobs={"unit": 8},
             statement="returns bits",
             question="Which unit should the answer have?",
+        ),
+        Misconception(
+            name="query-heads-for-each-key-head",
+            knobs={"count": "share"},
+            statement="counts how many query heads share one head of keys",
+            question="If there are more heads of keys, does the cache grow or shrink?",
+        ),
+        Misconception(
+            name="heads-multiplied",
+            knobs={"count": "product"},
+            statement="multiplies the two numbers of heads",
+            question="Do queries leave anything in the cache?",
         ),
     ],
     cases=[

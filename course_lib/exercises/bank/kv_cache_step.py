@@ -21,11 +21,13 @@ def kv_cache_step(x, keys, values, W_query, W_key, W_value):
     return output, keys, values
 
 
-def _model(mask="bottom-right", order="append", reads="all", keep="all", made="right", scale="root"):
+def _model(mask="bottom-right", order="append", reads="all", keep="all", made="right", scale="root", place="before"):
     """A step whose settings are the misconceptions."""
 
     def step(x, keys, values, W_query, W_key, W_value):
         T, S = x.size(1), keys.size(1)
+        if made == "exchanged":
+            W_query, W_key = W_key, W_query
         new_keys, new_values = x @ W_key, x @ (W_key if made == "values-from-keys" else W_value)
         if made == "queries-cached":
             new_keys = x @ W_query
@@ -41,13 +43,25 @@ def _model(mask="bottom-right", order="append", reads="all", keep="all", made="r
             "top-left": torch.ones(T, total, dtype=torch.bool).tril(),
             "none": torch.ones(T, total, dtype=torch.bool),
             "strict": torch.ones(T, total, dtype=torch.bool).tril(S - 1),
+            "hidden": torch.ones(T, total, dtype=torch.bool).triu(S + 1),
         }[mask]
         if reads == "new":
             visible = visible & (torch.arange(total) >= S)
         if reads == "old" and S > 0:
             visible = visible & (torch.arange(total) < S)
-        scores = (x @ W_query) @ all_keys.mT / {"root": math.sqrt(W_key.size(1)), "none": 1.0}[scale]
+        scores = (
+            (x @ W_query)
+            @ all_keys.mT
+            / {
+                "root": math.sqrt(W_key.size(1)),
+                "none": 1.0,
+                "input": math.sqrt(x.size(-1)),
+                "square": W_key.size(1),
+            }[scale]
+        )
         weights = torch.where(visible, scores, -math.inf).softmax(-1).nan_to_num(0.0)
+        if place == "after":
+            weights = scores.softmax(-1) * visible
         output = weights @ all_values
         if keep == "old":
             return output, keys.clone(), values.clone()
@@ -218,6 +232,30 @@ long texts it is the difference between minutes and seconds.""",
             knobs={"scale": "none"},
             statement="does not scale the scores",
             question="By what did chapter 1 divide the scores, and why?",
+        ),
+        Misconception(
+            name="root-of-the-input-width",
+            knobs={"scale": "input"},
+            statement="divides by the root of the input width",
+            question="How many products does a score add up: D or E?",
+        ),
+        Misconception(
+            name="no-root",
+            knobs={"scale": "square"},
+            statement="divides by the width, not by its root",
+            question="Which power of E stands in the task?",
+        ),
+        Misconception(
+            name="hidden-after-softmax",
+            knobs={"place": "after"},
+            statement="applies the mask after the softmax",
+            question="What do the weights of one query add up to in your function?",
+        ),
+        Misconception(
+            name="query-and-key-maps-exchanged",
+            knobs={"made": "exchanged"},
+            statement="makes queries with the map of the keys, and keys with that of the queries",
+            question="Which of the two maps made the keys in the cache?",
         ),
     ],
     cases=[

@@ -22,14 +22,17 @@ def label_smoothed_loss(logits, targets, smoothing, pad_id):
 
 def _model(
     spread="all", weight="split", padding="out", count="real", smooth=True, mean="log", empty="zero", softmax="stable",
-    pad_class="in",
+    pad_class="in", log="natural", less="nothing", counted="real", pad="given",
 ):  # fmt: skip
     """The loss whose settings are the misconceptions."""
 
     def loss(logits, targets, smoothing, pad_id):
         V = logits.size(-1)
+        pad_id = 0 if pad == "zero" else pad_id
         if softmax == "missing":
             logp = logits
+        elif softmax == "guarded":
+            logp = (logits.softmax(-1) + 1e-9).log()
         elif softmax == "naive":
             logp = (logits.exp() / logits.exp().sum(-1, keepdim=True)).log()
         else:
@@ -56,7 +59,12 @@ def _model(
             costs = -first * right - second * others
         else:
             costs = (-first * right - second * others).masked_fill(~real, 0.0)
-        number = int(real.sum())
+        if less == "entropy" and smoothing > 0:
+            top = 1 - smoothing + smoothing / V
+            costs = costs + real * (top * math.log(top) + (V - 1) * smoothing / V * math.log(smoothing / V))
+        if log == "bits":
+            costs = costs / math.log(2)
+        number = targets.numel() if counted == "all" else int(real.sum())
         if count == "sum":
             return costs.sum(), number
         if count == "rows":
@@ -250,6 +258,36 @@ without axes, and gradients reach the logits through it.""",
             knobs={"softmax": "naive"},
             statement="takes the exponentials of the logits as they are",
             question="What is the exponential of 100 in float32?",
+        ),
+        Misconception(
+            name="small-number-in-the-logarithm",
+            knobs={"softmax": "guarded"},
+            statement="adds a small number to the probabilities before it takes the logarithm",
+            question="What does your function give for a probability of e^-100, and what is its logarithm?",
+        ),
+        Misconception(
+            name="divergence",
+            knobs={"less": "entropy"},
+            statement="takes the divergence from the wanted distribution, which lacks that one's own entropy",
+            question="With equal logits over 7 tokens, what is your loss, and what is ln 7?",
+        ),
+        Misconception(
+            name="bits",
+            knobs={"log": "bits"},
+            statement="measures in bits",
+            question="With equal logits over 7 tokens, what is your loss, and what is ln 7?",
+        ),
+        Misconception(
+            name="padding-is-zero",
+            knobs={"pad": "zero"},
+            statement="takes the id 0 for padding, whatever `pad_id` says",
+            question="Which id does padding have when `pad_id` is 2?",
+        ),
+        Misconception(
+            name="all-positions-counted",
+            knobs={"counted": "all"},
+            statement="counts all positions where the real ones are asked for",
+            question="How many real targets has a row of three tokens and two of padding?",
         ),
     ],
     cases=[

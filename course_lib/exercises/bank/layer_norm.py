@@ -15,7 +15,9 @@ def layer_norm(x, weight, bias, eps=1e-5):
     return centred / (variance + eps).sqrt() * weight + bias
 
 
-def _model(over="features", centre="both", count="all", root="inside", scale="weight", shift="bias", size="given"):
+def _model(
+    over="features", centre="both", count="all", root="inside", scale="weight", shift="bias", size="given", flow="full"
+):
     """Layer normalisation whose settings are the misconceptions."""
 
     def norm(x, weight, bias, eps=1e-5):
@@ -34,6 +36,8 @@ def _model(over="features", centre="both", count="all", root="inside", scale="we
         else:
             divisor = square + eps
         top = x if centre in ("neither", "denominator") else x - mean
+        if flow == "stopped":
+            top, divisor = x - mean.detach(), divisor.detach()
         normed = top / divisor
         if scale == "one-plus":
             normed = normed * (1 + weight)
@@ -212,6 +216,12 @@ differences from the mean; multiply each component by its `weight` and add its `
             knobs={"shift": "inside"},
             statement="adds the bias before it multiplies by the weight",
             question="For a token whose components are all the same, what is your output?",
+        ),
+        Misconception(
+            name="statistics-without-gradient",
+            knobs={"flow": "stopped"},
+            statement="lets no gradient through the mean and the variance",
+            question="Does a component of x change the mean and the variance of its token?",
         ),
     ],
     cases=[

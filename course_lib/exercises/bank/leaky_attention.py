@@ -31,19 +31,21 @@ def _leaks():
     return leaky_attention
 
 
-def _model(place="before", align="bottom-right", fill=-math.inf):
+def _model(place="before", align="bottom-right", fill=-math.inf, axis=-1, empty="nan"):
     """Causal attention whose settings are the misconceptions."""
 
     def attend(query, key, value):
         T, S = query.size(-2), key.size(-2)
         scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
         diagonal = {"bottom-right": S - T, "top-left": 0, "ahead": S - T + 1, "behind": S - T - 1, "ahead-left": 1,
-                    "mirrored": T - S, "all": S, "unless-cached": 0 if S == T else S}[align]  # fmt: skip
+                    "mirrored": T - S, "upper": S - T, "all": S,
+                    "unless-cached": 0 if S == T else S}[align]  # fmt: skip
         visible = torch.ones(T, S, dtype=torch.bool).tril(diagonal)
         if align == "upper":
             visible = ~visible
         if place == "before":
-            weights = scores.masked_fill(~visible, fill).softmax(dim=-1)
+            weights = scores.masked_fill(~visible, fill).softmax(dim=axis)
+            weights = weights.nan_to_num(0.0) if align == "upper" and empty == "zero" else weights
         else:
             weights = scores.softmax(dim=-1) * visible
             if place == "shared-out":
@@ -231,6 +233,24 @@ model that cannot generate.""",
             knobs={"fill": -1e4},
             statement="gives later keys a finite score such as -10000",
             question="What happens to your hidden keys when every visible score in the row is lower still?",
+        ),
+        Misconception(
+            name="visible-hidden",
+            knobs={"align": "upper"},
+            statement="fills the scores of the visible keys, so that only later keys are read",
+            question="At which positions does `masked_fill` write: where its mask is True, or where it is False?",
+        ),
+        Misconception(
+            name="visible-hidden-safely",
+            knobs={"align": "upper", "empty": "zero"},
+            statement="fills the scores of the visible keys, and returns zeros where nothing is left",
+            question="At which positions does `masked_fill` write: where its mask is True, or where it is False?",
+        ),
+        Misconception(
+            name="softmax-over-queries",
+            knobs={"axis": -2},
+            statement="takes the softmax over the queries",
+            question="Whose weights must add up to one: those that one query gives, or those that one key receives?",
         ),
     ],
     cases=[

@@ -92,6 +92,13 @@ def _average(linear_attention) -> str | None:
     return None if abs(worst - 1) < 1e-4 else f"With every value equal to 1 an output is {worst:.3f}."
 
 
+def _elements(query, key, value) -> int:
+    T, S, E, width = query.size(-2), key.size(-2), query.size(-1), value.size(-1)
+    if T * S < 2000:
+        return 10**9
+    return query.size(0) * max(T, S) * (E + 1) * (width + 1)  # a product of each key with its value is allowed
+
+
 def _flops(query, key, value) -> int:
     T, S, E, width = query.size(-2), key.size(-2), query.size(-1), value.size(-1)
     if T * S < 2000:
@@ -103,8 +110,8 @@ EXERCISE = Exercise(
     id="linear_attention",
     title="Sum first, ask later",
     what="""Write `linear_attention(query, key, value)`: the weight of a key is φ(q) · φ(k) over the sum of that for all
-keys, with φ(x) = elu(x) + 1. No factor 1/√E and no mask. The check counts operations: no table of T by S weights may be
-formed, so multiply the keys with the values first.""",
+keys, with φ(x) = elu(x) + 1. No factor 1/√E and no mask. The check counts operations and memory: no table of T by S
+weights may be formed, so multiply the keys with the values first.""",
     why="""A product of three matrices costs what its order makes it cost. Softmax forbids the cheap order; a feature
 map allows it, at the price of being another function.""",
     difficulty=3,
@@ -210,4 +217,5 @@ return mixed / total""",
     sample=_sample,
     tries=("float64", "zeros", "repeated", "strided"),
     flop_limit=_flops,
+    element_limit=_elements,
 )

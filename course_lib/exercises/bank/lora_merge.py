@@ -37,6 +37,7 @@ def _model(factor="alpha/rank", sign=1.0, base="kept"):
             "alpha/width": alpha / down.size(1),
             "rank/alpha": rank / alpha,
             "alpha/out": alpha / up.size(0),
+            "alpha*rank": alpha * rank,
         }[factor]
         update = sign * scale * (up @ down)
         if base == "gone":
@@ -177,6 +178,12 @@ so a wrong one is the most common fault of merged models, and no shape tells."""
             knobs={"base": "scaled"},
             statement="multiplies the old weight by the factor too",
             question="What should the merged weight be when `up` is zero?",
+        ),
+        Misconception(
+            name="multiplied-by-the-rank",
+            knobs={"factor": "alpha*rank"},
+            statement="multiplies by the rank and does not divide by it",
+            question="Does a larger rank make the factor larger or smaller?",
         ),
     ],
     cases=[
