@@ -43,9 +43,7 @@ def test_every_dependency_has_a_range(requirement):
 
 
 def test_what_the_package_imports_is_a_dependency():
-    declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]} | {
-        "ipython"
-    }  # of ipykernel
+    declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
     homes = importlib.metadata.packages_distributions()
     for name, found in IMPORTS.items():
         for top in {one.module.partition(".")[0] for one in found} - sys.stdlib_module_names - {"course_lib"}:
@@ -69,7 +67,7 @@ def test_environment_yml_agrees():
 
 def test_requirements_txt_only_points_to_pyproject_and_the_lock():
     lines = (ROOT / "requirements.txt").read_text().splitlines()
-    assert [line for line in lines if not line.startswith("#")] == ["-c constraints.txt", "-e ."]
+    assert [line for line in lines if not line.startswith("#")] == ["-c constraints.txt", "-e .[lab]"]
 
 
 def test_readme_gives_the_two_commands_and_ci_runs_the_second():
