@@ -11,7 +11,7 @@ export OMP_WAIT_POLICY := PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test chromium lab test notebooks lint bench lock clean
+.PHONY: help setup setup-test chromium lab test notebooks site lint bench lock clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,9 @@ test: setup-test ## run every test and re-execute every notebook; ARGS="-k atten
 
 notebooks: $(VENV)/.test ## rebuild the executed notebooks from notebooks/sources; ARGS="01" for one
 	OMP_NUM_THREADS=1 $(BIN)/python notebooks/build.py $(ARGS)
+
+site: $(VENV)/.test ## build the web site into build/site, offline; ARGS="--pdf 01" prints chapter 01, too
+	OMP_NUM_THREADS=1 $(BIN)/python docs/site/build_site.py $(ARGS)
 
 lint: $(VENV)/.test ## check style and types
 	$(BIN)/ruff check .

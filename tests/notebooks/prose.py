@@ -76,13 +76,13 @@ def unexplained(name: str, notebook: Any, before: Iterable[Any]) -> Iterator[Pro
             break
 
 
-def _form(term: str) -> re.Pattern[str]:
+def form(term: str) -> re.Pattern[str]:
     """A term in the singular, the plural, and (masked, cached) as a participle."""
     stem = f"{term[:-1]}(ys?|ies)" if term.endswith("y") else f"{term}(e?s|ed|ing)?"
     return re.compile(rf"(?<![\w-]){stem}(?![\w-])", re.IGNORECASE)
 
 
-FORMS = {term: _form(term) for term in TERMS} | {"cache": re.compile(r"\bcach(es?|ed|ing)\b", re.IGNORECASE)}
+FORMS = {term: form(term) for term in TERMS} | {"cache": re.compile(r"\bcach(es?|ed|ing)\b", re.IGNORECASE)}
 
 
 def _uses(cell: Any, term: str) -> bool:
