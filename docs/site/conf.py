@@ -9,7 +9,7 @@ sys.path.insert(0, str(HERE))  # site_parts.py
 
 project = "Learn the Transformer by rebuilding it"
 author = "the authors of the course"
-project_copyright = "Code: Apache-2.0. Text: CC BY 4.0."
+project_copyright = "Code: Apache-2.0. Text: CC BY 4.0"
 version = release = installed("course-lib")
 language = "en"
 root_doc = "index"
