@@ -3,12 +3,13 @@
 import answers_of_chapter_02
 import answers_of_chapter_04
 import answers_of_chapter_05
+import answers_of_classics
 import pytest
 
 from course_lib.exercises import registry
 from course_lib.exercises.engine.diagnose import RIGHT, WRONG, examiner
 
-CHAPTERS = (answers_of_chapter_02, answers_of_chapter_04, answers_of_chapter_05)
+CHAPTERS = (answers_of_chapter_02, answers_of_chapter_04, answers_of_chapter_05, answers_of_classics)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ def _model(count="real", fill="zero", first=0, form="int"):
             "widest": (torch.arange(T) - (~real).sum(-1).min()).expand(B, T),
             "narrowest": (torch.arange(T) - (~real).sum(-1).max()).clamp(min=0).expand(B, T),
             "down": real.cumsum(0) - 1,
+            "fewer-columns": torch.arange(T) - (~real).sum(-1, keepdim=True),
+            "from-first-real": torch.arange(T) - real.int().argmax(-1, keepdim=True),
             "padding": (~real).cumsum(-1),
         }[count]
         counted = counted + first
@@ -174,6 +176,18 @@ fails; the answers get worse.""",
             knobs={"form": "float"},
             statement="returns floating-point numbers",
             question="What does a table of positions need as its index?",
+        ),
+        Misconception(
+            name="number-of-padding-subtracted",
+            knobs={"count": "fewer-columns"},
+            statement="subtracts the number of padding tokens in the row from the column",
+            question="Where must all padding of a row stand for this to be the place among the real tokens?",
+        ),
+        Misconception(
+            name="first-real-subtracted",
+            knobs={"count": "from-first-real"},
+            statement="subtracts the column of the first real token from the column",
+            question="What happens behind a padding token in the middle of the row?",
         ),
     ],
     cases=[

@@ -49,6 +49,8 @@ def _laid_out(real, layout):
         return real[:, None, :, None] & real[:, None, None, :]  # (B, 1, S, S)
     if layout == "square":
         return real[:, None, None, :].expand(-1, -1, real.size(-1), -1)  # (B, 1, S, S)
+    if layout == "batch-as-queries":
+        return real[None, None]  # (1, 1, B, S)
     if layout == "batch-as-heads":
         return real[None, :, None, :]  # (1, B, 1, S)
     return real[:, None, None, :]
@@ -207,6 +209,12 @@ the answer for a sentence depends on how long its neighbours in the batch are.""
             knobs={"result": "additive"},
             statement="returns numbers to add to the scores, 0 and minus infinity",
             question="Of which type should the mask be, and what could you still combine with yours by a logical and?",
+        ),
+        Misconception(
+            name="batch-on-the-query-axis",
+            knobs={"layout": "batch-as-queries"},
+            statement="puts the sentences on the axis of the queries",
+            question="On which axis of (B, H, T, S) are the sentences, counted from the left?",
         ),
     ],
     cases=[

@@ -27,6 +27,10 @@ def _model(way="chosen"):
             return 1 - math.comb(right, k) / math.comb(n, k)
         if way == "none right":
             return math.comb(n - right, k) / math.comb(n, k)
+        if way == "one":
+            return right * math.comb(n - right, k - 1) / math.comb(n, k)
+        if way == "fixed wrong":
+            return 1 - math.prod((n - right) / (n - taken) for taken in range(k))
         if way == "first":
             return float(right > 0)
         return 1 - math.comb(n - right, k) / math.comb(n, k)
@@ -128,6 +132,12 @@ probability that at least one of the k is right, exactly.""",
             knobs={"way": "first"},
             statement="returns 1 as soon as one of the n is right",
             question="Of ten answers one is right, and one is taken: how likely is it the right one?",
+        ),
+        Misconception(
+            name="exactly-one",
+            knobs={"way": "one"},
+            statement="asks for exactly one right answer",
+            question="What if two of the k are right?",
         ),
     ],
     cases=[

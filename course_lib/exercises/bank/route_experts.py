@@ -20,12 +20,16 @@ def _model(norm="chosen", choose="largest", axis=-1, function="softmax", count=0
     def route(scores, top_k):
         k = min(max(1, top_k + count), scores.size(axis))
         chosen = scores.topk(k, dim=axis, largest=choose == "largest").indices
+        if norm == "over-tokens":
+            best, places = scores.topk(k, dim=axis)
+            return torch.zeros_like(scores).scatter(axis, places, best.softmax(0))
         kept = torch.zeros_like(scores, dtype=torch.bool).scatter(axis, chosen, True)
         if function == "sigmoid":
             weights = torch.sigmoid(scores) * kept
             return weights / weights.sum(-1, keepdim=True).clamp(min=1e-9) if norm == "chosen" else weights
-        if function == "scores":
+        if function in ("scores", "shares"):
             weights = scores * kept
+            weights = weights / weights.sum(-1, keepdim=True) if function == "shares" else weights
             return weights.detach() if detached else weights
         if norm == "equal":
             weights = kept / k + 0 * scores
@@ -94,7 +98,7 @@ EXERCISE = Exercise(
     title="Send each token to its experts",
     what="""Write `route_experts(scores, top_k)`: for each token choose the `top_k` experts with the highest scores, and
 give them the softmax of **their** scores as weights; all others get exactly zero. `top_k` is at least 2; no two scores
-of a token are equal.""",
+of a token are equal. Scores may be as large as 1000.""",
     why="""It is the whole decision of Mixtral's layer. Everything else in a mixture of experts is bookkeeping, and a
 loss that keeps this choice from always falling on the same few.""",
     difficulty=2,
@@ -162,12 +166,24 @@ loss that keeps this choice from always falling on the same few.""",
             statement="lets no gradient back to the router",
             question="From where is the router to learn which expert to choose?",
         ),
+        Misconception(
+            name="softmax-over-tokens",
+            knobs={"norm": "over-tokens"},
+            statement="takes the softmax over the tokens",
+            question="Whose weights sum to one, those of a token or those of an expert?",
+        ),
+        Misconception(
+            name="shares-of-scores",
+            knobs={"function": "shares"},
+            statement="divides the chosen scores by their sum",
+            question="What becomes of a share when scores are negative?",
+        ),
     ],
     cases=[
         Case("1 token, 3 experts, 2 chosen", _case(1, 3, 2, seed=1)),
         Case("2 tokens, 5 experts, 2 chosen", _case(2, 5, 2, seed=13)),
         Case("4 tokens, 6 experts, 3 chosen", _case(4, 6, 3, seed=23)),
-        Case("scores as large as 100", _case(3, 5, 2, seed=31, scale=40.0)),
+        Case("scores as large as 1000", _case(3, 5, 2, seed=31, scale=400.0)),
         Case("scores that are not contiguous in memory", _strided),
         Case("float64", _case(2, 7, 4, seed=33, dtype=torch.float64)),
     ],

@@ -51,7 +51,9 @@ def _model(order="temperature-first", heat="divide", end="softmax", cut="nucleus
                 return logits.masked_fill(logits < logits.amax(-1, keepdim=True), -math.inf)
             return nucleus(logits, p)
 
-        if order == "filter-first":
+        if order == "probabilities":
+            final = kept(heated(logits).softmax(-1))
+        elif order == "filter-first":
             final = heated(kept(logits))
         elif order == "heated-twice":
             final = heated(kept(heated(logits)))
@@ -220,6 +222,12 @@ order: `transformers` and vLLM heat first, llama.cpp last. Whoever moves setting
             knobs={"cut": "top-one"},
             statement="keeps the most likely token only",
             question="How many tokens does it take to reach p?",
+        ),
+        Misconception(
+            name="softmax-twice",
+            knobs={"order": "probabilities"},
+            statement="gives the filter probabilities where it expects logits",
+            question="What does `nucleus` do first with what it gets?",
         ),
     ],
     cases=[

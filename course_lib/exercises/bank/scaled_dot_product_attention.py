@@ -30,8 +30,8 @@ def _model(
     def attend(query, key, value, mask=None):
         E, S = query.size(-1), key.size(-2)
         divisor = {"width": math.sqrt(E), "none": 1.0, "linear": E, "values": math.sqrt(value.size(-1)),
-                   "length": math.sqrt(S)}[scale]  # fmt: skip
-        scores = query @ key.transpose(-2, -1) / divisor
+                   "length": math.sqrt(S), "weights": math.sqrt(E)}[scale]  # fmt: skip
+        scores = query @ key.transpose(-2, -1) / (1.0 if scale == "weights" else divisor)
         if weights == "uniform":
             scores = scores * 0
         visible = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.expand_as(scores)
@@ -59,6 +59,7 @@ def _model(
             attended = attended.masked_fill(~visible.any(-1, keepdim=True), 0.0)
         if empty == "replace":
             attended = attended.nan_to_num(0.0)
+        attended = attended / divisor if scale == "weights" else attended
         return (attended.detach() if detached else attended) @ value
 
     return attend
@@ -169,7 +170,8 @@ EXERCISE = Exercise(
     title="Scaled dot-product attention",
     what="""Write `attention(query, key, value, mask=None)`: the softmax of the scaled scores, times the values.
 The scores are divided by the square root of the width of a key. `mask` is boolean, True = may attend, and broadcasts to
-`(B, H, T, S)`; hidden keys get weight exactly zero. A query that may attend to nothing gets an output of zeros.""",
+`(B, H, T, S)`; hidden keys get weight exactly zero. A query that may attend to nothing gets an output of zeros,
+and gradients stay finite. Scores may be of any size.""",
     why="Every model in this course calls this function, and many wrong versions of it run without an error.",
     difficulty=3,
     minutes=15,
@@ -295,6 +297,12 @@ The scores are divided by the square root of the width of a key. `mask` is boole
             knobs={"weights": "uniform"},
             statement="gives every visible key the same weight",
             question="Does your output change when you change the query?",
+        ),
+        Misconception(
+            name="scale-after-softmax",
+            knobs={"scale": "weights"},
+            statement="divides the weights by the root of the width, after the softmax",
+            question="What do the weights of a query sum to after your last step before the values?",
         ),
     ],
     cases=[

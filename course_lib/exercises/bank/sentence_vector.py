@@ -27,7 +27,9 @@ def _model(top="real", divisor="own", take="mean"):
 
     def pool(x, real):
         T = x.size(1)
-        seen = {"real": real, "all": torch.ones_like(real), "padding": ~real}[top]
+        if top == "front":
+            real = torch.arange(T) < real.sum(1, keepdim=True)
+        seen = {"front": real, "real": real, "all": torch.ones_like(real), "padding": ~real}[top]
         number = {
             "own": real.sum(1, keepdim=True),
             "length": torch.tensor(T),
@@ -35,6 +37,8 @@ def _model(top="real", divisor="own", take="mean"):
             "longest": real.sum(1).max(),
             "root": real.sum(1, keepdim=True).sqrt(),
             "one": torch.tensor(1),
+            "all-real": real.sum(),
+            "not-zero": (x * real[..., None] != 0).sum(1),
             "plus": real.sum(1, keepdim=True) + 1,
         }[divisor]
         if take == "first":
@@ -70,6 +74,13 @@ def _case(lengths, T, D, seed, dtype=torch.float32):
 
 def _left():
     return normal(2, 5, 3, seed=41), _lengths([2, 4], 5).flip(1)
+
+
+def _with_zeros():
+    x, real = _case([2, 3], 4, 3, seed=61)()
+    x = x.detach().clone()
+    x[0, 0, 1] = x[1, 2, 0] = 0.0
+    return x.requires_grad_(), real
 
 
 def _sample(draw: Draw):
@@ -169,12 +180,31 @@ distance (a cosine would not notice).""",
             statement="takes the largest of each component",
             question="What is the mean of 1 and 3?",
         ),
+        Misconception(
+            name="divided-by-all-real",
+            knobs={"divisor": "all-real"},
+            statement="divides by the number of real tokens in the whole batch",
+            question="How many tokens were added up for one sentence?",
+        ),
+        Misconception(
+            name="zeros-not-counted",
+            knobs={"divisor": "not-zero"},
+            statement="divides by the number of entries that are not zero",
+            question="May a real token have a zero in its vector?",
+        ),
+        Misconception(
+            name="padding-behind-assumed",
+            knobs={"top": "front"},
+            statement="takes the first columns of each row as its real tokens",
+            question="On which side may padding stand?",
+        ),
     ],
     cases=[
         Case("1 sentence of 2 tokens, padded to 3", _case([2], 3, 2, seed=1)),
         Case("2 sentences of 1 and 3 tokens, padded to 5", _case([1, 3], 5, 2, seed=11)),
         Case("3 sentences of 2, 4 and 5 tokens", _case([2, 4, 5], 5, 3, seed=21)),
         Case("padding on the left", _left),
+        Case("vectors with zeros in them", _with_zeros),
         Case("float64", _case([3, 2], 7, 5, seed=51, dtype=torch.float64)),
     ],
     properties=[

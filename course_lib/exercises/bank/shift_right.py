@@ -9,7 +9,7 @@ from course_lib.exercises.tensors import integers
 
 
 def shift_right(targets, start_id):
-    """int64 (B, T), int -> int64 (B, T): what the decoder reads to predict `targets`"""
+    """integers (B, T), int -> the same shape and dtype: what the decoder reads to predict `targets`"""
     start = torch.full_like(targets[:, :1], start_id)  # (B, 1)
     return torch.cat([start, targets[:, :-1]], dim=1)  # (B, 1) and (B, T - 1) -> (B, T)
 
@@ -33,6 +33,8 @@ def _model(direction="right", length="kept", first="start", rows="all"):
             moved[:, :1] = start
         elif direction == "down":
             moved = torch.cat([torch.full_like(targets[:1], start_id), targets[:-1]], dim=0)
+        elif direction == "overwritten":
+            moved = torch.cat([start, targets[:, :1].expand(B, T - 1)], dim=1)
         elif length == "longer":
             moved = torch.cat([start, targets], dim=1)
         elif length == "two":
@@ -92,9 +94,9 @@ def _nobody_reads_the_answer(shift) -> str | None:
 EXERCISE = Exercise(
     id="shift_right",
     title="Shift the targets right",
-    what="""Write `shift_right(targets, start_id)`. A decoder is to predict `targets`, int64 `(B, T)`, all positions at
-once. Return what it reads meanwhile, of the same shape: at the first place (index 0) the token `start_id`, at every
-other place the target of the place before. Do not change `targets`.""",
+    what="""Write `shift_right(targets, start_id)`. A decoder is to predict `targets`, integers `(B, T)`, all positions
+at once. Return what it reads meanwhile, of the same shape and dtype: at the first place (index 0) the token
+`start_id`, at every other place the target of the place before. Do not change `targets`.""",
     why="""With this one line a decoder can be trained at all places at once. One that reads its targets unshifted
 learns to copy its input, with a wonderful loss and nothing learned.""",
     difficulty=1,
@@ -156,6 +158,12 @@ learns to copy its input, with a wonderful loss and nothing learned.""",
             statement="gives the start token to the first sentence of the batch only",
             question="What stands at position 0 of your second sentence?",
         ),
+        Misconception(
+            name="overwritten-while-read",
+            knobs={"direction": "overwritten"},
+            statement="copies each token from a place that was already overwritten",
+            question="When your loop reads place 1, what stands there?",
+        ),
     ],
     cases=[
         _case("one sentence of 3 targets", [[5, 6, 7]], 1),
@@ -164,7 +172,6 @@ learns to copy its input, with a wonderful loss and nothing learned.""",
         _case("3 sentences of one target", [[7], [8], [9]], 4),
         _case("equal targets", [[5, 5, 5, 5, 5], [6, 6, 6, 6, 6]], 3),
         Case("5 sentences of 7 targets", lambda: (integers(5, 7, low=3, high=20, seed=1), 1)),
-        Case("int32", lambda: (integers(2, 3, low=3, high=20, seed=2).int(), 1)),
     ],
     properties=[Property("No position reads its own target or a later one.", _nobody_reads_the_answer)],
     alternatives=[

@@ -30,12 +30,16 @@ def _model(exponent="right", order="side-by-side", at="positions", base=10000.0)
             "halved": -pair / d_model,
             "positive": 2 * pair / d_model,
             "columns": -2 * pair / d_model,
+            "columns-doubled": -4 * pair / d_model,
+            "from-one": -2 * (pair + 1) / d_model,
             "to-the-end": -pair / max(1, d_model // 2 - 1),
             "none": 0.0 * pair,
         }[exponent]
         sine = cosine = positions[:, None] * base**power
         if exponent == "columns":
             cosine = positions[:, None] * base ** (-(2 * pair + 1) / d_model)
+        if exponent == "columns-doubled":
+            cosine = positions[:, None] * base ** (-2 * (2 * pair + 1) / d_model)
         parts = [sine.sin(), cosine.cos()]
         if order in ("cosine-first", "halves-cosine-first"):
             parts = parts[::-1]
@@ -111,7 +115,7 @@ EXERCISE = Exercise(
     title="The table of sines and cosines",
     what="""Write `sinusoidal_encoding(positions, d_model)`: for integer positions of shape `(T,)` and an even width D,
 a float32 table `(T, D)`. With i = 0, 1, …, D/2 − 1, column 2i holds sin(p / 10000^(2i/D)) and column 2i + 1 holds
-cos(p / 10000^(2i/D)). The positions may start anywhere and leave gaps.""",
+cos(p / 10000^(2i/D)). The positions may start anywhere, leave gaps and come in any order.""",
     why="""It is the position scheme of the original Transformer, and rotary positions use the same angles. Wrong
 versions train without an error.""",
     difficulty=2,
@@ -190,6 +194,18 @@ versions train without an error.""",
             knobs={"base": 1000.0},
             statement="uses the base 1000",
             question="How many zeros has the number in the formula?",
+        ),
+        Misconception(
+            name="column-for-pair",
+            knobs={"exponent": "columns-doubled"},
+            statement="takes the number of the column for i",
+            question="How many columns share one value of i?",
+        ),
+        Misconception(
+            name="pairs-from-one",
+            knobs={"exponent": "from-one"},
+            statement="counts the pairs from 1",
+            question="How fast does the first pair turn, by the formula with i = 0?",
         ),
     ],
     cases=[

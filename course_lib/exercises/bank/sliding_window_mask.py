@@ -25,6 +25,7 @@ def _model(reach=0, sides="past", align="bottom-right", own=True, inverted=False
             "both": distance.abs() < limit,
             "future": (distance <= 0) & (distance > -limit),
             "all": distance >= 0,
+            "later-too": distance < limit,
             "far": distance >= limit,
         }[sides]
         if not own:
@@ -122,7 +123,7 @@ model used a window of 4096.""",
         ),
         Misconception(
             name="far-keys-only",
-            knobs={"sides": "far"},
+            knobs={"sides": "far", "inverted": False},
             statement="shows the keys beyond the window and hides those in it",
             question="Are near keys visible, or far ones?",
         ),
@@ -155,6 +156,12 @@ model used a window of 4096.""",
             knobs={"width": "half"},
             statement="looks back half the window",
             question="On how many sides of the query may a causal window lie?",
+        ),
+        Misconception(
+            name="later-keys-seen",
+            knobs={"sides": "later-too", "inverted": False},
+            statement="ends the window in the past and leaves it open towards the future",
+            question="What is the distance of a key that comes after the query, and what do you ask of it?",
         ),
     ],
     cases=[

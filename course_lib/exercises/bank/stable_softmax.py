@@ -40,6 +40,8 @@ def _shifted(scores, dim, shift):
         return scores
     if shift == "global":
         return scores - scores.max()
+    if shift == "magnitude":
+        return scores - scores.abs().amax(dim, keepdim=True)
     if shift == "mean":
         return scores - scores.mean(dim, keepdim=True)
     if shift == "smallest":
@@ -206,6 +208,12 @@ infinity by infinity, and one such row turns the whole model to NaN.""",
             knobs={"finish": "log"},
             statement="returns the logarithms of the weights",
             question="Can a weight be negative?",
+        ),
+        Misconception(
+            name="largest-magnitude-subtracted",
+            knobs={"shift": "magnitude"},
+            statement="subtracts the largest magnitude of the row in place of its largest score",
+            question="What is left of exp(score - magnitude) in a row in which all scores are near -2000?",
         ),
     ],
     cases=[

@@ -10,7 +10,7 @@ from course_lib.exercises.tensors import integers
 
 
 def t5_bucket(offsets, bidirectional):
-    """integers (key position - query position) of any shape, bool -> buckets 0 to 31 of the same shape"""
+    """integers (key position - query position) of any shape, bool -> int64 buckets 0 to 31 of the same shape"""
     if bidirectional:
         count, start = 16, 16 * (offsets > 0)  # the upper half is for later keys
         distance = offsets.abs()
@@ -41,7 +41,7 @@ def _model(
             distance = d.abs()
         else:
             distance = d.abs() if causal == "abs" else (-d).clamp(min=0)
-        exact = count // exact_share
+        exact = 8 if exact_share == "eight" else count // exact_share
         safe = distance.clamp(min=1).double()
         if base == "ratio":
             ratio = torch.log(safe / exact) / math.log(128 / exact)
@@ -212,6 +212,12 @@ its weights with one bucket wrong gives a model that works a little worse, witho
             knobs={"causal": "abs"},
             statement="sorts later keys of a decoder by their distance",
             question="Into which bucket do later keys of a decoder fall?",
+        ),
+        Misconception(
+            name="eight-exact",
+            knobs={"exact_share": "eight"},
+            statement="gives eight distances a bucket of their own in the decoder as well",
+            question="How many buckets has one side in a decoder, and what is half of that?",
         ),
     ],
     cases=[

@@ -36,6 +36,8 @@ def _model(length="unit", diagonal="out", sign="kept", average="tokens", axis="f
             found = cosines.diagonal(1, 1, 2).mean(-1)
         elif pairs == "first":
             found = cosines[:, 0, 1:].mean(-1)
+        elif pairs == "half":
+            found = cosines.triu(1).sum((1, 2)) / (T * (T - 1))
         elif diagonal == "out":
             found = cosines[:, off].mean(-1)
         elif diagonal == "divided":
@@ -165,6 +167,12 @@ No vector is zero, and T is at least 2.""",
             knobs={"centre": "features"},
             statement="subtracts from each vector the mean of its components first, which gives correlations",
             question="What is the cosine of (1, 1) and (1, 2), and what does your function say?",
+        ),
+        Misconception(
+            name="half-the-pairs",
+            knobs={"pairs": "half"},
+            statement="adds each pair once and divides as if it had been added twice",
+            question="How many cells has the triangle above the diagonal?",
         ),
     ],
     cases=[
