@@ -82,7 +82,8 @@ def _case(N, *, beta=0.5, seed, scale=1.0, dtype=torch.float32):
 
 def _sample(draw: Draw):
     N, dtype = draw.integer(1, 6), draw.choice([torch.float32, torch.float64])
-    some = [draw.normal(N, scale=draw.choice([0.5, 2.0]), dtype=dtype) for _ in range(4)]
+    # The reference is frozen: no gradient needs to reach it.
+    some = [draw.normal(N, scale=draw.choice([0.5, 2.0]), dtype=dtype, grad=i < 2) for i in range(4)]
     return (*some, draw.choice([0.1, 0.5, 2.0]))
 
 
@@ -110,7 +111,8 @@ EXERCISE = Exercise(
 is trained (the policy) and under the frozen one (the reference). How far a pair has moved is its margin: what the
 preferred answer has gained over the reference, minus what the refused answer has gained. A pair costs minus the
 logarithm of the sigmoid of `beta` times its margin. Return two things: the mean of the costs over the pairs, and the
-margins `(N,)`, without beta. The mean must stay finite for margins of several hundred.""",
+margins `(N,)`, without beta. The mean must stay finite for margins of several hundred.
+Gradients reach the policy; the reference needs none.""",
     why="This is the whole of DPO: everything else is the training loop that you know.",
     difficulty=2,
     minutes=8,
