@@ -195,7 +195,7 @@ def three_back_where(seed: int, rate: float, scheme: str) -> dict[str, float]:
 @functools.cache
 def _text() -> Tensor:
     number = {symbol: i for i, symbol in enumerate(SYMBOLS)}
-    return torch.tensor([number.get(symbol, 0) for symbol in reference_text()[:200_000].lower()])
+    return torch.tensor([number.get(symbol, 0) for symbol in reference_text(each_once=True)[:200_000].lower()])
 
 
 def _pieces(data: Tensor, B: int, T: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

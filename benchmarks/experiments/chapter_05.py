@@ -18,7 +18,7 @@ LENGTH = 128  # characters that the GPT is trained on
 
 def text() -> tuple[torch.Tensor, torch.Tensor, list[str]]:
     """The chapter's text as ids: the first nine tenths, the last one, and the alphabet."""
-    whole = reference_text()[:300_000]
+    whole = reference_text(each_once=True)[:300_000]
     alphabet = sorted(set(whole))
     ids = torch.tensor([alphabet.index(character) for character in whole])
     return ids[:270_000], ids[270_000:], alphabet

@@ -337,7 +337,7 @@ def sharpness_holds(record: Claim) -> bool:
 )
 def sharpness_by_layer(seed: int, rate: float, *, steps: int, length: int = 32) -> dict[str, float]:
     """Train a character model, or not; entropy of its two layers' weights in nats."""
-    text = reference_text()[:300_000]
+    text = reference_text(each_once=True)[:300_000]
     number = {character: n for n, character in enumerate(sorted(set(text)))}
     ids = torch.tensor([number[character] for character in text])
     torch.manual_seed(seed)

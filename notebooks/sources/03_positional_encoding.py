@@ -1152,10 +1152,10 @@ lost = {
 }
 most = all(max(row) == row[list(lost).index("rotary")] for row in zip(*lost.values()))
 prove("rotary loses more far on than any other scheme, with every seed", most)
-little = max(lost["T5 buckets"]) < 0.06 and max(lost["learned"]) < 0.15
-prove("T5's buckets lose less than 0.06, the learned table less than 0.15", little)
-unharmed = max(lost["none"] + lost["ALiBi"]) < 0.03
-prove("ALiBi and the model without positions lose less than 0.03, with every seed", unharmed)
+prove("T5's buckets and ALiBi lose less than 0.03, with every seed", max(lost["T5 buckets"] + lost["ALiBi"]) < 0.03)
+prove("the model without positions loses less than 0.05, with every seed", max(lost["none"]) < 0.05)
+less = all(a < b for a, b in zip(lost["learned"], lost["sinusoidal"]))
+prove("the learned table loses less than plain sinusoids, with every seed", less)
 close = {arm: text_record.values(arm, "near") for arm in text_record.arms}
 for arm in ("sinusoidal, shifted", "learned"):
     better = all(a < b for a, b in zip(close["sinusoidal"], close[arm]))
@@ -1184,8 +1184,8 @@ near, far = text_record.values("rotary", "near"), text_record.values("rotary", "
 hidden = text_record.values("rotary", "far, far hidden")
 alibi = text_record.values("ALiBi", "far")
 prove(
-    "on text, rotary loses at least 0.2 far on, with every seed",
-    all(b > a + 0.2 for a, b in zip(near, far)),
+    "on text, rotary loses at least 0.5 far on, with every seed",
+    all(b > a + 0.5 for a, b in zip(near, far)),
 )
 prove(
     "with far keys hidden, rotary reads no worse than near the beginning",
@@ -1200,15 +1200,15 @@ prove(
 # For rotary positions it is the same story, and a stronger one. Near the beginning they are among the best, and far on
 # they lose more than any other scheme: there are now up to 127 places to look back, and they have practised 31. Hiding
 # the far keys repairs them completely. They then read as well as near the beginning, and no worse than ALiBi, which
-# reads on without harm. It is not the fading alone that protects it: the model without positions, in which nothing
-# fades, reads on without harm as well. In neither can a word get a higher score from farther away, so no word beyond
+# reads on almost without harm. It is not the fading alone that protects it: the model without positions, in which nothing
+# fades, reads on almost without harm as well. In neither can a word get a higher score from farther away, so no word beyond
 # the trained length can push itself forward.
 #
 # Plain sinusoids lose, as before. Shifted ones lose less, but they pay for it near the beginning, where they read worse
 # than plain ones with every seed. Two schemes look better here than in 7.1.
 #
 # - **T5's buckets** lose only a little, as the second test in 7.2 lets us expect. In 7.1, training with 16 tokens reached the distance 15 at most, so the last 4 of the 16 buckets were never trained, and far words fell into these. Here 32 characters reach every bucket, so far words get a number that was trained.
-# - The **learned table** also loses little, but look at where it starts. Near the beginning it reads hardly better
+# - The **learned table** loses less than plain sinusoids, with every seed, but look at where it starts. Near the beginning it reads hardly better
 #   than the model without positions, and worse than plain sinusoids with every seed. In this short training it has
 #   learned little from its places, so beyond its end there is little to lose. In 7.1 the places were everything, and it fell to chance.
 #

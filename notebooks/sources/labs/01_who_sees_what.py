@@ -528,9 +528,8 @@ for arm, rate in (("fresh", 2e-3), ("trained", 2e-3), ("trained", 5e-3)):
 print(f"even rows: {record.range('fresh', 'even rows')[0]:.2f}")
 
 # %% [markdown] id="depth-says"
-# Fresh, both layers are nearly even. At the rate that learns better, the *first* layer is the sharper one in every run,
-# against the rule; at the slower rate the ranges of the two layers overlap, and nothing can be said. So there is no such rule:
-# which layer is sharp depends on the model and on how far it has been trained.
+# Fresh, both layers are nearly even. Trained, the *first* layer is the sharper one in every run, at both rates, against
+# the rule. One small model does not make the opposite rule. It shows that the sentence does not hold of every model.
 
 # %% [markdown] id="answer"
 # ## The answer

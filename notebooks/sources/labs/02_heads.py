@@ -342,8 +342,8 @@ axes[0].set_ylabel("added loss (nats)")
 show(
     fig,
     alt="Three panels of five dots each. With one head in each layer, the sum of single costs and the cost together are "
-    "about equal. With four heads, together costs more than the sum, about 0.75 against 0.55. With sixteen, about 0.5 "
-    "against 0.25.",
+    "about equal. With four heads, together costs more than the sum, about 0.8 against 0.4. With sixteen, about 0.6 "
+    "against 0.2.",
     caption="With one head in each layer, costs add up. With more, removing all costs more than the sum of the single "
     "costs: heads stand in for each other.",
 )
@@ -358,8 +358,8 @@ prove("seven of eight heads can be spared, one at a time", spared[0] >= 7)
 # %% [markdown] id="removed-says"
 # With four heads in each layer, seven of eight can be removed alone for less than 0.1 nats. (A *nat* is the unit of the
 # loss.) The eighth is a head that looks at the previous character. It is the one that is missed most, with every seed.
-# Now compare the two columns. If heads had nothing to do with each other, costs would add up. That is what they do where
-# a layer has a single head. Where it has more, removing all costs more than the sum. Each can be spared *because the
+# Now compare the two columns. If heads had nothing to do with each other, costs would add up. That is nearly what they do
+# where a layer has a single head. Where it has more, removing all costs more than the sum. Each can be spared *because the
 # others are there*.
 #
 # So the sentence is true of heads one at a time, and says nothing about all of them together.

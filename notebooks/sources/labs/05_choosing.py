@@ -144,7 +144,7 @@ prove("the course's library takes top-p first", torch.equal(library, first))
 
 # %% id="gpt-train" tags=["hide-input"]
 # The text, the model, and 600 updates
-text = reference_text()[:300_000]
+text = reference_text(each_once=True)[:300_000]
 alphabet = sorted(set(text))
 number_of = {character: number for number, character in enumerate(alphabet)}
 ids = torch.tensor([number_of[character] for character in text])
@@ -514,12 +514,12 @@ prove("with known positions each of five models keeps more words than any withou
 begun, ended = (
     record.values("the newest 128 in sight", f"known words, {reach}") for reach in ("0 to 56", "112 to 240")
 )
-prove("but all five lose a little, less than 0.15", all(0 < a - b < 0.15 for a, b in zip(begun, ended, strict=True)))
+prove("and all five end near where they began", all(abs(a - b) < 0.2 for a, b in zip(begun, ended, strict=True)))
 prove("the live model agrees", live["the newest 128 in sight"][2] > live["all characters in sight"][2] + 0.1)
 
 # %% [markdown] id="drift-says"
-# It was mostly the positions. With the crop the errors stay in the text. All five models end a little below where
-# they began, but far above those that see the whole text. So errors do little harm at this temperature: most
+# It was mostly the positions. With the crop the errors stay in the text. All five models end near where they
+# began, and far above those that see the whole text. So errors do little harm at this temperature: most
 # beginnings make some continuation plausible. Rotary positions beyond 128 turn the keys further than ever in training.
 # That is true of this small model and of these 240 characters; [the lab on long context](03_long_context.ipynb) shows
 # what is done about it.
