@@ -9,14 +9,28 @@ from typing import Any
 
 from course_lib.exercises.engine import cells
 from course_lib.exercises.engine.cases import Cases
-from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, diagnose
-from course_lib.exercises.engine.messages import message
+from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, Finding, diagnose
+from course_lib.exercises.engine.messages import case_of, message, report
 from course_lib.exercises.engine.question import judge, normal
 from course_lib.exercises.engine.source import source_of
+from course_lib.exercises.engine.speak import say
 from course_lib.exercises.learner import Named, Progress
 from course_lib.exercises.spec import Exercise, Question
 
-OFFERED = ("check", "answer", "hint", "cases", "solution", "reset", "restore", "title", "kind", "difficulty", "minutes")
+OFFERED = (
+    "check",
+    "answer",
+    "hint",
+    "cases",
+    "solution",
+    "reset",
+    "restore",
+    "report",
+    "title",
+    "kind",
+    "difficulty",
+    "minutes",
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,7 @@ class Handle(abc.ABC):
     def judge(self, answer: Any, *, keep: bool = False) -> str:
         """Print what is to be said about an answer, record it, and return the verdict."""
         judged = self.examine(answer, keep=keep)
-        print(judged.text)
+        say(judged.text, judged.verdict)
         self.record(judged)
         return judged.verdict
 
@@ -89,7 +103,7 @@ class Handle(abc.ABC):
         kind = ("a question", "where to look", f"a skeleton; fill in {cells.BLANK}")[number]
         print(f"Hint {number + 1} of {len(spec.hints)}, {kind}:\n{spec.hints[number].rstrip()}")
         if number == len(spec.hints) - 1:
-            print(f"That was the last one. After an attempt, ex.{spec.id}.solution() shows the solution.")
+            print(f"That was the last one. After an attempt, ex.{spec.id}.solution() in a new cell shows the solution.")
 
     def solution(self, reveal: bool = False) -> None:
         """Print the solution, after one attempt or with reveal=True; after success also the other right ways."""
@@ -99,7 +113,8 @@ class Handle(abc.ABC):
             return
         print(
             f"Try {self.spec.id} once first; a wrong attempt is fine, and its message helps.\n"
-            f"A hint: ex.{self.spec.id}.hint()   The solution all the same: ex.{self.spec.id}.solution(reveal=True)"
+            f"In a new cell, ex.{self.spec.id}.hint() gives a hint; ex.{self.spec.id}.solution(reveal=True) shows the "
+            "solution all the same."
         )
 
     def reset(self) -> None:
@@ -121,6 +136,7 @@ class ExerciseHandle(Handle):
     """A function or class that the learner writes."""
 
     spec: Exercise
+    _last: tuple[Finding, Any] | None = None
 
     @property
     def asks_for(self) -> str:
@@ -150,12 +166,20 @@ class ExerciseHandle(Handle):
         source = source_of(answer) or "# The source of this answer was not available.\n"
         failure, case = finding.failure, ("", "")
         if failure is not None:
-            case = self.spec.cases[failure.case].name, failure.difference.sentence
+            case = case_of(self.spec, failure).name, failure.difference.sentence
+        self._last = finding, answer
         return Judged(finding.verdict, text, source, tuple(finding.misconceptions), case)
 
     def recognise(self, answer: Any) -> Sequence[Named]:
         """The misconceptions that a function or class shows; nothing is printed or recorded."""
         return diagnose(self.spec, answer).misconceptions
+
+    def report(self) -> None:
+        """Print a text for an issue about the last answer, should you think that it was judged wrongly."""
+        if self._last is None:
+            print(f"There is no answer to {self.spec.id} in this session to report on.")
+        else:
+            print(report(self.spec, *self._last))
 
     def cases(self) -> Cases:
         """The cases that the check uses, as small tensors: shown in a notebook, and indexable as a list."""

@@ -203,7 +203,7 @@ def test_the_random_state_and_the_grad_mode_outside_are_left_alone(exercise):
 def test_the_tiers_of_messages(exercise):
     assert text_of(exercise, center).splitlines() == [
         "Right: center. It agrees with the course's version on all 4 cases (values, gradients, dtypes, a second call).",
-        "How the course writes it, and other right ways: ex.center.solution()",
+        "In a new cell, ex.center.solution() shows how the course writes it, and other right ways.",
     ]
     one = text_of(exercise, lambda x, dim=-1: x + x.mean(dim, keepdim=True))
     assert "Your function behaves exactly like one that adds the mean." in one
@@ -212,12 +212,19 @@ def test_the_tiers_of_messages(exercise):
     assert "two mistakes at once:\n- it adds the mean;\n- it doubles x." in two
     other = text_of(exercise, lambda x, dim=-1: x - x.mean(dim, keepdim=True) / 2)
     assert "It breaks this law: Every row sums to zero.\nThe numbers of row 0 sum to 4.50." in other
-    assert "open an issue with this text" in other
-    assert f"Exercise center, edition {cells.edition(exercise)}" in other
-    for text in (one, two, other):
-        assert "The smallest case that shows it: 2 rows, 3 columns." in text
-        assert "expected: float32 (2, 3)" in text
-        assert "yours: float32 (2, 3)" in text
+    assert "An input of the law below shows it." in other
+    assert "expected: float32 (1, 3)  [[-2, -1, 3]]\n  yours: float32 (1, 3)  [[-0.5, 0.5, 4.5]]" in other
+    negated = text_of(exercise, lambda x, dim=-1: x.mean(dim, keepdim=True) - x)
+    for text in (one, two, other, negated):
+        assert "issue" not in text  # nothing is asked of the learner
+        assert text.splitlines()[-2].startswith("In a new cell, ex.center.hint() gives ")
+        assert text.index("yours: ") < text.index("\n\n")  # the case comes first
+        assert text.count("\n\n") == 2
+    for text in (one, two, negated):
+        assert text.splitlines()[1].startswith("The smallest case that shows it: 2 rows, 3 columns.")
+        assert text.splitlines()[2].startswith("  expected: float32 (2, 3)  [[")
+        assert text.splitlines()[3].startswith("  yours: float32 (2, 3)  [[")
+    for text in (one, two, other, negated):
         assert "x - mean" not in text
         assert max(map(len, text.splitlines())) < 130
 

@@ -6,9 +6,10 @@ import pytest
 from proofs import EXERCISES, QUESTIONS, by_id, garbage, pairs
 
 from course_lib.exercises.engine import guard
-from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG, diagnose, examiner
+from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG, diagnose, drawn_cases, examiner
 from course_lib.exercises.engine.messages import message
 from course_lib.exercises.engine.question import judge
+from course_lib.exercises.engine.run import bind, observe
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
@@ -28,11 +29,29 @@ def test_every_misconception_is_rejected_under_its_own_name(exercise, record_pro
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
 def test_an_unknown_misconception_gets_no_false_name(exercise, record_property):
     own = examiner(exercise)
+    related = 0
     for misconception in exercise.misconceptions:
         finding = own.examine(exercise.model(**misconception.knobs), skip=(misconception.name,))
         names = [tuple(m.name for m in fit) for fit in finding.fits]
         assert not names, f"{misconception.name}, were it unknown, would be taken for {names}"
-    record_property("exercise", [exercise.id, {"false": 0}])
+        if finding.relation is not None and finding.relation.exact:
+            related += 1
+            false = _false_on_other_inputs(own, misconception, finding.relation)
+            assert not false, f"{misconception.name}: not true of {false}: {finding.relation.statement}"
+    record_property("exercise", [exercise.id, {"false": 0, "related": related}])
+
+
+def _false_on_other_inputs(own, misconception, relation):
+    """Inputs, drawn after those that confirmed it, on which the misconception does not behave as the relation says."""
+    false = []
+    for case in drawn_cases(own.exercise, 4, seed=1000):
+        right, wrong = (observe(own.exercise, bind(own.exercise, own.exercise.model(**knobs)), case)
+                        for knobs in ({}, misconception.knobs))  # fmt: skip
+        if right.error is None and wrong.error is None:
+            seen = own.as_seen(case, wrong, right)
+            if seen.wrong and not relation.holds(seen):
+                false.append(case.make())
+    return false
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)

@@ -5,31 +5,49 @@ from __future__ import annotations
 import functools
 import io
 import itertools
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from course_lib.exercises.draw import Draw
 from course_lib.exercises.engine.compare import Difference, Rules, compare, compare_gradients, kind_of
 from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
-from course_lib.exercises.engine.run import Outcome, arguments, bind, leaf_names, observe, quiet
+from course_lib.exercises.engine.relations import (
+    Finder,
+    Relation,
+    Seen,
+    copied,
+    defaults_of,
+    gradient_relation,
+    what_fails,
+)
+from course_lib.exercises.engine.run import Outcome, argument_names, arguments, bind, leaf_names, observe, quiet
 from course_lib.exercises.engine.source import same_code
 from course_lib.exercises.engine.variants import probes
-from course_lib.exercises.spec import Case, Exercise, Misconception
+from course_lib.exercises.spec import Case, Exercise, Misconception, Property
 
 RIGHT, WRONG, NOT_ATTEMPTED = "right", "wrong", "not attempted"
 SLIPS = (NameError, AttributeError, TypeError, SyntaxError, ImportError, NotImplementedError, RecursionError)
 """Errors of writing, not of thought: no misconception is recognised by them."""
 
+DRAWN = 6
+"""So many drawn inputs must confirm a relation before it is said."""
+
 
 @dataclass
 class Failure:
-    """A failing case: its number, what differs, what the answer did and what is right."""
+    """A failing case: its number, what differs, what the answer did and what is right.
+
+    `law_input` is given in place of the case of that number where a law brought its own input.
+    """
 
     case: int
     difference: Difference
     outcome: Outcome
     expected: Outcome
+    law_input: Case | None = None
 
     @property
     def stopped(self) -> bool:
@@ -45,15 +63,35 @@ class Finding:
         verdict: RIGHT, WRONG or NOT_ATTEMPTED.
         failure: the smallest failing case; None also for an answer that cannot be called.
         fits: every set of misconceptions that behaves exactly like the answer: one, or two at once.
+        relation: what the answer has to do with the right one, where no misconception fits.
         law: the first broken property as (law, concrete sentence).
+        pattern: on which cases the answer is wrong, in one sentence, or "".
         misuse: why the answer cannot be called.
     """
 
     verdict: str
     failure: Failure | None = None
     fits: list[tuple[Misconception, ...]] = field(default_factory=list)
+    relation: Relation | None = None
     law: tuple[str, str] | None = None
+    pattern: str = ""
     misuse: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the mistake is called: names of misconceptions, else of the relation; empty if it has none."""
+        if self.fits:
+            return tuple(misconception.name for misconception in self.fits[0])
+        return (self.relation.name,) if self.relation is not None else ()
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """The same in sentences; the broken law or the misuse where the mistake has no name."""
+        if self.fits:
+            return tuple(f"It {misconception.statement}." for misconception in self.fits[0])
+        if self.relation is not None:
+            return (self.relation.statement,)
+        return self.law or ((self.misuse,) if self.misuse else ())
 
     @property
     def misconceptions(self) -> tuple[Misconception, ...]:
@@ -140,7 +178,7 @@ class Examiner:
         """Whether the model with these misconceptions does the same on this case."""
         model = self.outcome(misconceptions, case)
         if model.error is not None or outcome.error is not None:
-            return model.error is not None and outcome.error is not None and not isinstance(outcome.error, SLIPS)
+            return type(model.error) is type(outcome.error) and not isinstance(outcome.error, SLIPS)
         if compare(model.value, outcome.value, self.rules) or model.changed != outcome.changed:
             return False
         if (self._cost_difference(case, model) is None) != (self._cost_difference(case, outcome) is None):
@@ -169,10 +207,19 @@ class Examiner:
             if found and len(found[0]) < len(misconceptions):
                 break
             if all(self.behaves_like(misconceptions, index, outcomes[index]) for index in order):
+                if len(misconceptions) == 2 and not self._shown_by_values(outcomes):
+                    continue
                 found.append(misconceptions)
                 if len(misconceptions) == 2:
                     break
         return found
+
+    def _shown_by_values(self, outcomes: list[Outcome]) -> bool:
+        """Whether some wrong result was returned: errors alone are no evidence for two mistakes at once."""
+        return any(
+            outcome.error is None and self.difference(number, outcome) is not None
+            for number, outcome in enumerate(outcomes)
+        )
 
     def examine(self, candidate: Any, *, skip: Collection[str] = (), pairs: bool = True) -> Finding:
         """Run the candidate on the cases and find out what is to be said. `skip` names misconceptions to leave out."""
@@ -195,35 +242,171 @@ class Examiner:
                     if failures[-1].stopped:  # matters more than what failed before
                         return Finding(WRONG, failures[-1])
             if not failures:
-                return self._probed(call, guard)
-            finding = Finding(WRONG, failures[0], fits=self.fits(outcomes, failures[0].case, skip, pairs))
-            if not finding.fits:
-                finding.law = self._broken_law(call, guard)
+                return self._probed(outcomes, call, guard)
+            finding = Finding(WRONG, failures[0])
+            self._explain(finding, outcomes, call, guard, skip, pairs)
         return finding
 
-    def _probed(self, call: Any, guard: Guard) -> Finding:
+    def _probed(self, outcomes: list[Outcome], call: Any, guard: Guard) -> Finding:
         """The finding on an answer that is right on all cases: no known misconception is."""
         for number in range(len(self.exercise.cases), len(self.cases)):
-            outcome = observe(self.exercise, call, self.cases[number], guard)
-            if difference := self.difference(number, outcome):
-                failure = Failure(number, difference, outcome, self.outcome((), number))
-                return Finding(WRONG, failure, law=None if failure.stopped else self._broken_law(call, guard))
+            outcomes.append(observe(self.exercise, call, self.cases[number], guard))
+            if difference := self.difference(number, outcomes[-1]):
+                finding = Finding(WRONG, Failure(number, difference, outcomes[-1], self.outcome((), number)))
+                if finding.failure is not None and not finding.failure.stopped:
+                    self._explain(finding, outcomes, call, guard, (), pairs=False)
+                return finding
         return Finding(RIGHT)
 
-    def _broken_law(self, call: Any, guard: Guard) -> tuple[str, str] | None:
+    def _explain(
+        self, finding: Finding, outcomes: list[Outcome], call: Any, guard: Guard, skip: Collection[str], pairs: bool
+    ) -> None:
+        """Fill in what explains the failure, the best explanation first.
+
+        One misconception; chance or memory; an exact relation; two misconceptions; NaN; a relation that says where the
+        result is wrong; a broken law.
+        """
+        failure = finding.failure
+        assert failure is not None
+        if failure.case < len(self.exercise.cases):
+            finding.fits = self.fits(outcomes, failure.case, skip, pairs=False)
+            if finding.fits:
+                return
+        aspect = failure.difference.aspect
+        if aspect == "device":  # there may be no numbers to look at
+            return
+        finding.relation = self._unsteady(outcomes, call, guard)
+        if finding.relation is None and aspect == "gradient":
+            names = self._leaf_names[failure.case]
+            finding.relation = gradient_relation(
+                names, failure.expected.gradients, failure.outcome.gradients, self.rules
+            )
+        seen = self._seen(outcomes)
+        drawn = functools.cache(lambda: self._drawn(call, guard))
+        finder = Finder(self.rules, bind(self.exercise, self.exercise.model()), defaults_of(self.exercise.reference))
+        compared = any(one.wrong for one in seen) and aspect not in ("error", "gradient", "mutation", "cost")
+        if finding.relation is None and compared:
+            finding.relation = finder.find(seen, drawn, exact=True)
+        if finding.relation is not None:
+            return
+        finding.pattern = what_fails(
+            [(self._arguments(number), self.difference(number, one) is not None) for number, one in enumerate(outcomes)]
+        )
+        if pairs and (fits := self.fits(outcomes, failure.case, skip)):
+            finding.fits = fits
+        elif aspect == "nan":
+            finding.relation = Relation("not a number", NAN, lambda seen: True, exact=False)
+        elif compared and (relation := finder.find(seen, drawn, exact=False)) is not None:
+            finding.relation = relation
+        else:
+            self._break_law(finding, call, guard)
+
+    def _arguments(self, number: int) -> dict[str, Any]:
+        args, kwargs, names = arguments(self.cases[number], self.exercise)
+        return dict(zip(names, [*args, *kwargs.values()], strict=True))
+
+    def as_seen(self, case: Case, outcome: Outcome, expected: Outcome) -> Seen:
+        """An input with what is right and what came, as relations look at it."""
+        args, kwargs, names = arguments(case, self.exercise)
+        wrong = compare(expected.value, outcome.value, self.rules) is not None
+        return Seen(tuple(names), args, kwargs, expected.value, outcome.value, wrong)
+
+    def _seen(self, outcomes: list[Outcome]) -> list[Seen]:
+        """The cases on which both the answer and the right function return something."""
+        found = []
+        for number, outcome in enumerate(outcomes):
+            expected = self.outcome((), number)
+            if outcome.error is None and expected.error is None:
+                found.append(self.as_seen(self.cases[number], outcome, expected))
+        return found
+
+    def _drawn(self, call: Any, guard: Guard) -> list[Seen]:
+        """What the answer does on drawn inputs, where it returns something."""
+        found = []
+        for case in drawn_cases(self.exercise, DRAWN):
+            expected = observe(self.exercise, bind(self.exercise, self.exercise.model()), case)
+            outcome = observe(self.exercise, call, case, guard)
+            if expected.error is None and outcome.error is None:
+                found.append(self.as_seen(case, outcome, expected))
+        return found
+
+    def _unsteady(self, outcomes: list[Outcome], call: Any, guard: Guard) -> Relation | None:
+        """Whether the answer depends on chance, or on what was called before."""
+        number = next((index for index, outcome in enumerate(outcomes) if not outcome.repeats), None)
+        if number is None:
+            return None
+        twice = [observe(self.exercise, call, self.cases[number], guard) for _ in range(2)]
+        if any(outcome.error is not None for outcome in twice):
+            return Relation("keeps something", KEEPS, lambda seen: True, exact=False)
+        if compare(twice[0].value, twice[1].value, Rules()) is None:
+            return Relation("random", RANDOM, lambda seen: True, exact=False)
+        return Relation("keeps something", KEEPS, lambda seen: True, exact=False)
+
+    def _break_law(self, finding: Finding, call: Any, guard: Guard) -> None:
+        """Find the first broken law, and show the input on which it is broken."""
+        failure = finding.failure
+        assert failure is not None
+        right = bind(self.exercise, self.exercise.model())
         for law in self.exercise.properties:
-            try:
-                with quiet(io.StringIO(), seed=1234):
-                    sentence = guard.call(law.check, call)
-            except AssertionError as problem:
-                sentence = str(problem)
-            except KeyboardInterrupt:
-                raise
-            except BaseException:
+            calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+            def noting(*args: Any, calls: list[Any] = calls, **kwargs: Any) -> Any:
+                calls.append((copied(args), copied(kwargs)))
+                return call(*args, **kwargs)
+
+            sentence = self._broken(law, noting, guard)
+            if not sentence or contradicts_itself(law.law, sentence):
                 continue
-            if sentence:
-                return law.law, sentence
-        return None
+            for args, kwargs in calls:
+                case = Case("the input of this law", lambda a=args, k=kwargs: copied(a) if not k else self._named(a, k))
+                expected, outcome = observe(self.exercise, right, case), observe(self.exercise, call, case, guard)
+                if expected.error is not None or outcome.error is not None:
+                    continue
+                if difference := compare(expected.value, outcome.value, self.rules):
+                    finding.law = law.law, sentence
+                    finding.failure = Failure(failure.case, difference, outcome, expected, case)
+                    return
+            if failure.difference.aspect == "gradient":  # the values of the law's calls are right
+                finding.law = law.law, sentence
+                return
+
+    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        names = argument_names(self.exercise, len(args))
+        return copied({**dict(zip(names, args, strict=True)), **kwargs})
+
+    def _broken(self, law: Property, call: Callable[..., Any], guard: Guard) -> str | None:
+        try:
+            with quiet(io.StringIO(), seed=1234):
+                return guard.call(law.check, call)
+        except AssertionError as problem:
+            return str(problem)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            return None
+
+
+NAN = "It computes something that is not a number (NaN), as 0 / 0, inf - inf and 0 * inf do."
+RANDOM = "Its result depends on chance: the same arguments give another result with another seed."
+KEEPS = "It gives another result when it is called again with the same arguments: a call leaves something behind."
+
+
+def drawn_cases(exercise: Exercise, count: int, seed: int = 0) -> Iterator[Case]:
+    """So many inputs drawn for an exercise, the same at every call."""
+    for number in range(seed, seed + count):
+        yield Case("a drawn input", lambda n=number: exercise.sample(Draw.seeded(n)))
+
+
+def contradicts_itself(law: str, sentence: str) -> bool:
+    """Whether the numbers of a sentence, as rounded for reading, seem to obey the law that they should break."""
+    number = r"(-?\d+(?:\.\d+)?(?:e-?\d+)?)"
+    for a, b in re.findall(rf"{number}%?,? (?:and|not|instead of|in place of|where) {number}", sentence):
+        if float(a) == float(b):
+            return True
+    for word, value in (("one", 1.0), ("zero", 0.0)):
+        if re.search(rf"\bsums? (?:up )?to {word}\b", law):
+            return any(float(found) == value for found in re.findall(rf"\bsums? (?:up )?to {number}", sentence))
+    return False
 
 
 @functools.lru_cache(maxsize=128)

@@ -16,20 +16,20 @@ from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, Failure, 
 from course_lib.exercises.engine.guard import OutOfMemory, RanAway
 from course_lib.exercises.engine.run import PRINTED_COLUMNS, PRINTED_LINES, arguments
 from course_lib.exercises.engine.source import code_of, source_of
-from course_lib.exercises.spec import Exercise
+from course_lib.exercises.spec import Case, Exercise
 
 FULL = 24
-"""Largest tensor, in elements, that a message prints in full."""
+"""Largest result, in elements, that a message prints in full."""
 
 SMALL = 8
-"""Largest argument that is printed in full even where the misconception is known."""
+"""Largest argument, in elements, that a message prints in full."""
 
 CLEAR = ("error", "type", "shape", "dtype", "device", "mutation")
 """What needs no numbers to be understood, and nobody's help to be named."""
 
 
 def message(exercise: Exercise, finding: Finding, candidate: Any, keep: bool) -> str:
-    """The whole text for a finding."""
+    """The whole text for a finding: the failing case, what explains it, and what to do next."""
     failure = finding.failure
     if finding.verdict == RIGHT:
         return _right(exercise)
@@ -38,13 +38,12 @@ def message(exercise: Exercise, finding: Finding, candidate: Any, keep: bool) ->
             f"Not attempted yet: {exercise.id}. The course's own version stands in, so the cells below run.\n"
             f"A first hint: ex.{exercise.id}.hint()"
         )
-    parts = [f"Not yet: {exercise.id}.", *_diagnosis(finding, candidate)]
+    parts = [f"Not yet: {exercise.id}."]
     if failure is not None:
-        parts += ["", *_case(exercise, failure, candidate, known=bool(finding.fits))]
-    parts += ["", *_way_on(exercise, finding, keep)]
-    if failure is not None and not finding.fits and failure.difference.aspect not in CLEAR:
-        parts += ["", *_issue_text(exercise, failure, candidate)]
-    return "\n".join(parts)
+        parts += [*_case(exercise, failure, candidate, named=bool(finding.names)), ""]
+    if diagnosis := _diagnosis(finding, candidate):
+        parts += [*diagnosis, ""]
+    return "\n".join([*parts, *_way_on(exercise, finding, keep)])
 
 
 def _right(exercise: Exercise) -> str:
@@ -57,7 +56,7 @@ def _right(exercise: Exercise) -> str:
     cases = f"all {len(exercise.cases)} cases" if len(exercise.cases) > 1 else "the case"
     return (
         f"Right: {exercise.id}. It agrees with the course's version on {cases} ({', '.join(what)}).\n"
-        f"How the course writes it, and other right ways: ex.{exercise.id}.solution()"
+        f"In a new cell, ex.{exercise.id}.solution() shows how the course writes it, and other right ways."
     )
 
 
@@ -74,30 +73,40 @@ def _diagnosis(finding: Finding, candidate: Any) -> list[str]:
             f"- it {first.statement};",
             f"- it {second.statement}.",
         ]
-    if finding.law is not None and finding.failure is not None and finding.failure.difference.aspect not in CLEAR:
-        return [f"It breaks this law: {finding.law[0]}", finding.law[1]]
-    return []
+    if finding.relation is not None:
+        return [finding.relation.statement, *([finding.pattern] if finding.pattern else [])]
+    clear = finding.failure is not None and finding.failure.difference.aspect in CLEAR
+    said = [f"It breaks this law: {finding.law[0]}", finding.law[1]] if finding.law is not None and not clear else []
+    return [*said, *([finding.pattern] if finding.pattern else [])]
 
 
-def _case(exercise: Exercise, failure: Failure, candidate: Any, known: bool) -> list[str]:
-    """The smallest failing case: its arguments, what is expected, what came.
+def _case(exercise: Exercise, failure: Failure, candidate: Any, named: bool) -> list[str]:
+    """The smallest failing case in three lines: what differs, what is expected, what came.
 
-    Fewer of the numbers are shown where a misconception is named, none where the difference is clear without.
+    Its arguments follow where the mistake has no name, and what the answer printed.
     """
-    printed = failure.outcome.printed.rstrip().splitlines()
-    case = examiner(exercise).cases[failure.case]
-    lines = [f"The smallest case that shows it: {case.name}.", f"  {_sentence(failure, candidate)}"]
-    full = 0 if failure.difference.aspect in CLEAR else SMALL if known else FULL
-    args, kwargs, names = arguments(case, exercise)
-    named = zip(names, [*args, *kwargs.values()], strict=True)
-    lines += [f"  {line}" for line in show.arguments_of(named, full)]
+    case = case_of(exercise, failure)
+    lines = [f"The smallest case that shows it: {case.name}. {_sentence(failure, candidate)}"]
+    if failure.law_input is not None:
+        lines = [f"An input of the law below shows it. {_sentence(failure, candidate)}"]
     lines += [f"  {line}" for line in _both(exercise, failure)]
+    if not named:
+        full = 0 if failure.difference.aspect in CLEAR else SMALL
+        args, kwargs, names = arguments(case, exercise)
+        values = zip(names, [*args, *kwargs.values()], strict=True)
+        lines += [f"  {line}" for line in show.arguments_of(values, full)]
+    printed = failure.outcome.printed.rstrip().splitlines()
     if printed:
         lines.append("  It printed:")
         lines += [f"      {show.without_addresses(line[:PRINTED_COLUMNS])}" for line in printed[:PRINTED_LINES]]
         if len(printed) > PRINTED_LINES:
             lines.append(f"      ... and {len(printed) - PRINTED_LINES} more lines")
     return lines
+
+
+def case_of(exercise: Exercise, failure: Failure) -> Case:
+    """The case that failed, or the input of a law in its place."""
+    return failure.law_input if failure.law_input is not None else examiner(exercise).cases[failure.case]
 
 
 def _sentence(failure: Failure, candidate: Any) -> str:
@@ -112,7 +121,7 @@ def _sentence(failure: Failure, candidate: Any) -> str:
     text = show.without_addresses(str(error)).strip().splitlines()
     told = f": {textwrap.shorten(text[0], 200)}" if text else ""
     line = _failing_line(error, candidate)
-    where = f" In the line: {line}" if line else ""
+    where = f" In the line: {textwrap.shorten(line, 120)}" if line else ""
     if "in-place operation" in told and "leaf" in told:
         return f"It changes one of its arguments in place.{where}"
     known = difference.sentence if "expected" in difference.sentence else f"It raises {type(error).__name__}"
@@ -128,45 +137,53 @@ def _failing_line(error: BaseException, candidate: Any) -> str:
 
 
 def _both(exercise: Exercise, failure: Failure) -> list[str]:
-    """Expected and actual values, in full if small, else where they differ first."""
+    """Expected and actual values on a line each: in full if that fits, else where they differ first."""
     difference, outcome, right = failure.difference, failure.outcome, failure.expected
     if exercise.kind == "predict":  # what is expected would be the answer
-        return show.lines_of("yours", difference.actual, FULL) if difference.actual is not None else []
+        return [show.line_of("yours", difference.actual, FULL)] if difference.actual is not None else []
     if difference.aspect in CLEAR and right.error is None:
-        lines = show.lines_of("expected", right.value, 0)
-        return lines if outcome.error is not None else lines + show.lines_of("yours", outcome.value, 0)
+        lines = [show.line_of("expected", right.value, 0)]
+        return lines if outcome.error is not None else [*lines, show.line_of("yours", outcome.value, 0)]
     expected, actual = difference.expected, difference.actual
-    rules = examiner(exercise).rules
     if expected is None and actual is None:
         return []
-    if isinstance(expected, Tensor) and isinstance(actual, Tensor) and expected.numel() > FULL:
-        return [show.first_difference(expected, actual, equal_elements(expected, actual, rules))]
     what = ("expected gradient", "your gradient") if difference.aspect == "gradient" else ("expected", "yours")
-    wanted = show.lines_of(what[0], expected, FULL) if expected is not None else []
-    got = show.lines_of(what[1], actual, FULL)
-    if isinstance(expected, Tensor) and isinstance(actual, Tensor) and wanted[1:] == got[1:]:  # equal to four digits
-        return [show.first_difference(expected, actual, equal_elements(expected, actual, rules))]
-    return wanted + got
+    wanted = [show.line_of(what[0], expected, FULL)] if expected is not None else []
+    got = show.line_of(what[1], actual, FULL)
+    if isinstance(expected, Tensor) and isinstance(actual, Tensor):
+        shown = all("[" in line for line in (*wanted, got)) or expected.dim() == 0
+        alike = wanted[0].partition(": ")[2] == got.partition(": ")[2]  # equal to four digits
+        if alike or not shown:
+            same = equal_elements(expected, actual, examiner(exercise).rules)
+            place, first, second = show.first_difference(expected, actual, same)
+            return [f"{what[0]} at {place}: {first}", f"{what[1]} at {place}: {second}"]
+    return [*wanted, got]
 
 
 def _way_on(exercise: Exercise, finding: Finding, keep: bool) -> list[str]:
-    hint = f"ex.{exercise.id}.hint()"
-    first = f"A question that leads out of it: {hint}" if finding.fits else f"A hint: {hint}"
+    what = "a question that leads out of it" if finding.fits else "a hint"
     going_on = (
         "Your own version goes on below, as you asked."
         if keep
         else "The course's own version goes on below; check(..., keep=True) goes on with yours."
     )
-    return [first, f"All cases with their numbers: ex.{exercise.id}.cases()", going_on]
-
-
-def _issue_text(exercise: Exercise, failure: Failure, candidate: Any) -> list[str]:
-    """Text that a learner can hand in when no misconception fits."""
-    case = examiner(exercise).cases[failure.case].name
-    source = source_of(candidate).rstrip().splitlines() or ["(source not available)"]
     return [
-        "No mistake that the course knows behaves like this. If you think your answer is right, or that its mistake",
-        "deserves a name, please open an issue with this text:",
-        f"  Exercise {exercise.id}, edition {edition(exercise)}, case: {case}. {failure.difference.sentence}",
-        *(f"  | {line}".rstrip() for line in source[:80]),
+        f"In a new cell, ex.{exercise.id}.hint() gives {what}, and ex.{exercise.id}.cases() shows all cases.",
+        going_on,
     ]
+
+
+def report(exercise: Exercise, finding: Finding, candidate: Any) -> str:
+    """Text that a learner can hand in who thinks that the answer is right, or that its mistake deserves a name."""
+    said = " ".join(finding.statements) or "no known mistake"
+    case = ""
+    if finding.failure is not None:
+        case = f", case: {case_of(exercise, finding.failure).name}. {finding.failure.difference.sentence}"
+    source = source_of(candidate).rstrip().splitlines() or ["(source not available)"]
+    return "\n".join(
+        [
+            f"Exercise {exercise.id}, edition {edition(exercise)}{case}",
+            f"Said: {said}",
+            *(f"| {line}".rstrip() for line in source[:80]),
+        ]
+    )

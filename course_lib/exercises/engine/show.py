@@ -40,6 +40,30 @@ def lines_of(name: str, value: Any, limit: int) -> list[str]:
     return [f"{name} = {short(value)}"]
 
 
+def line_of(name: str, value: Any, limit: int) -> str:
+    """`name` and its value on one line: a tensor in nested brackets if it has at most `limit` elements and fits."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return line_of(f"{name} (a numpy array)", torch.from_numpy(value), limit)
+    if isinstance(value, Tensor):
+        heading = f"{name}: {dtype_name(value)} {tuple(value.shape)}"
+        if value.dim() == 0 and limit:
+            return f"{heading}  {number(value.item())}"
+        whole = f"{heading}  {_nested(value.detach().tolist())}" if value.numel() <= limit else heading
+        return whole if len(whole) <= WIDTH else heading
+    if isinstance(value, tuple | list | dict):
+        parts = value.values() if isinstance(value, dict) else value
+        if any(isinstance(part, Tensor) for part in parts):
+            described = [f"{dtype_name(p)} {tuple(p.shape)}" if isinstance(p, Tensor) else short(p) for p in parts]
+            if isinstance(value, dict):
+                described = [f"{key!r}: {text}" for key, text in zip(value, described, strict=True)]
+            return f"{name}: {', '.join(described)}"
+    return f"{name} = {short(value)}"
+
+
+def _nested(value: Any) -> str:
+    return f"[{', '.join(map(_nested, value))}]" if isinstance(value, list) else number(value)
+
+
 def arguments_of(named: Iterable[tuple[str, Any]], limit: int) -> list[str]:
     """The arguments of a case: tensors as `lines_of` shows them, neighbouring plain values together on one line."""
     lines: list[str] = []
@@ -99,10 +123,10 @@ def without_addresses(text: str) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+|0x[0-9a-fA-F]{6,}", "", text)
 
 
-def first_difference(expected: Tensor, actual: Tensor, same: Tensor) -> str:
-    """Where two tensors differ first, with both numbers."""
+def first_difference(expected: Tensor, actual: Tensor, same: Tensor) -> tuple[str, str, str]:
+    """Where two tensors differ first, and the two numbers there with as many digits as tell them apart."""
     index = tuple(int(i) for i in (~same).nonzero()[0])
     place = f"[{', '.join(map(str, index))}]"
     wanted, got = expected[index].item(), actual[index].item()
     digits = next((n for n in (4, 8, 12, 17) if number(wanted, n) != number(got, n)), 17)
-    return f"First at {place}: expected {number(wanted, digits)}, yours {number(got, digits)}."
+    return place, number(wanted, digits), number(got, digits)

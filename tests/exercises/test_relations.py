@@ -1,0 +1,195 @@
+"""What is said of wrong answers whose mistake nobody wrote down: relations that are true, and nothing else."""
+
+import math
+
+import pytest
+import torch
+from small_exercise import center, make
+from test_session import question
+
+from course_lib.exercises.engine.diagnose import contradicts_itself, examiner
+from course_lib.exercises.engine.question import judge
+from course_lib.exercises.spec import Alternative, Case, Misconception
+from course_lib.exercises.tensors import normal
+
+
+def attend(query, key, value, mask=None, scale=1.0):
+    """(T, E), (S, E), (S, E), bool (T, S) -> (T, E)"""
+    scores = scale * query @ key.mT
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    return scores.softmax(-1) @ value
+
+
+def arguments(T, S, E, seed, *rest):
+    mask = torch.ones(T, S, dtype=torch.bool).tril()
+    return (*(normal(n, E, seed=seed + i) for i, n in enumerate((T, S, S))), mask, *rest)
+
+
+ATTEND = make(
+    id="attend",
+    reference=attend,
+    model=lambda zero=False: attend if not zero else lambda *a, **k: 0 * attend(*a, **k),
+    misconceptions=[Misconception(name="z", knobs={"zero": True}, statement="gives zeros", question="Why?")],
+    cases=[
+        Case("2 queries, 3 keys", lambda: arguments(2, 3, 2, 1)),
+        Case("3 queries, 4 keys", lambda: arguments(3, 4, 5, 5)),
+        Case("twice the scale", lambda: arguments(2, 5, 3, 9, 2.0)),
+    ],
+    properties=[],
+    alternatives=[Alternative("the same", attend)],
+    sample=lambda draw: arguments(draw.integer(2, 4), draw.integer(2, 5), draw.integer(2, 5), draw.integer(0, 999)),
+)
+
+
+@pytest.fixture
+def exercise():
+    return make(
+        misconceptions=[],
+        sample=lambda draw: (draw.normal(draw.integer(2, 4), draw.integer(2, 5)),),
+    )
+
+
+MEAN = {"dim": -1, "keepdim": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda x, dim=-1: -center(x, dim), "negated"),
+        (lambda x, dim=-1: center(x, dim).mT.contiguous(), "transposed"),
+        (lambda x, dim=-1: center(x, dim).unsqueeze(0), "axis kept"),
+        (lambda x, dim=-1: center(x, dim).flatten(), "another shape"),
+        (lambda x, dim=-1: center(x, dim).flip(-1), "reversed"),
+        (lambda x, dim=-1: 3 * center(x, dim), "factor"),
+        (lambda x, dim=-1: center(x, dim) * x.size(-1), "sum"),
+        (lambda x, dim=-1: center(x, dim) + 1, "off by one"),
+        (lambda x, dim=-1: center(x, dim) - 0.5, "difference"),
+        (lambda x, dim=-1: x, "unchanged"),
+        (lambda x, dim=-1: 0 * x, "only zero"),
+        (lambda x, dim=-1: center(x, dim) ** 2, "squared"),
+        (lambda x, dim=-1: center(x, dim).softmax(-1), "softmax twice"),
+        (lambda x, dim=-1: center(x, dim).cumsum(-1), "added up"),
+        (lambda x, dim=-1: center(x), "argument ignored"),
+        (lambda x, dim=-1: (center(x, dim), x), "more than asked"),
+        (lambda x, dim=-1: center(x, dim) + torch.rand(()), "random"),
+        (lambda x, dim=-1: center(x, dim) / 0 * 0, "not a number"),
+        (lambda x, dim=-1: center(x, dim).detach(), "no gradient"),
+        (lambda x, dim=-1: torch.cat([0 * x[:1], center(x, dim)[1:]]), "only the first"),
+    ],
+)
+def test_a_relation_is_found_where_no_misconception_fits(exercise, change, name):
+    finding = examiner(exercise).examine(change)
+    assert finding.names == (name,), finding
+    assert finding.statements[0].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda q, k, v, m=None, scale=1.0: attend(q, v, k, m, scale), "`key` and `value` were exchanged"),
+        (lambda q, k, v, m=None, scale=1.0: attend(q, k, k, m, scale), "`key` stood in the place of `value`"),
+        (lambda q, k, v, m=None, scale=1.0: attend(q, k, v, None, scale), "`mask` were left out"),
+        (lambda q, k, v, m=None, scale=1.0: attend(q, k, v, m), "Where it is wrong, .* `scale` were left out"),
+        (lambda q, k, v, m=None, scale=1.0: attend(q, k, v, m.flip(-1), scale), "`mask` were reversed along the last"),
+        (lambda q, k, v, m=None, scale=1.0: attend(q, -k, v, m, scale), "had the opposite sign"),
+    ],
+)
+def test_the_right_function_on_other_arguments_is_recognised(change, says):
+    finding = examiner(ATTEND).examine(change)
+    assert finding.relation is not None
+    import re
+
+    assert re.search(says, finding.relation.statement)
+
+
+def test_accidents_are_no_relations(exercise):
+    for change in (
+        lambda x, dim=-1: center(x, dim) * (1 + 0.3 * x.sin()),
+        lambda x, dim=-1: -center(x, dim) if x.size(-1) == 3 else center(x, dim) * 0.7 + x,
+    ):
+        finding = examiner(exercise).examine(change)
+        assert finding.relation is None or not finding.relation.exact, finding.relation
+
+
+def test_a_relation_of_the_cases_that_fails_on_drawn_inputs_is_not_said(exercise):
+    shapes = {(2, 3), (3, 2), (3, 5), (2, 7)}  # those of the cases
+
+    def twice(x, dim=-1):
+        return 2 * center(x, dim) if tuple(x.shape) in shapes else center(x, dim) + x
+
+    finding = examiner(exercise).examine(twice)
+    assert finding.relation is None or finding.relation.name != "factor"
+
+
+def test_memory_from_call_to_call_is_called_that(exercise):
+    calls = []
+
+    def counting(x, dim=-1):
+        calls.append(1)
+        return center(x, dim) + len(calls)
+
+    assert examiner(exercise).examine(counting).names == ("keeps something",)
+
+
+def test_what_all_failing_cases_share_is_said(exercise):
+    def by_dtype(x, dim=-1):
+        return center(x, dim) * (1 + 0.3 * x.sin() if x.dtype == torch.float64 else 1)
+
+    finding = examiner(exercise).examine(by_dtype)
+    assert finding.pattern == "" or "float64" in finding.pattern
+
+
+@pytest.mark.parametrize(
+    ("law", "sentence", "contradicts"),
+    [
+        ("Every row sums to one.", "Row 0 sums to 1.000.", True),
+        ("Every row sums to one.", "Row 0 sums to 1.002.", False),
+        ("Order changes nothing.", "It gives 4.50 and 4.50.", True),
+        ("Order changes nothing.", "It gives 4.50 and 4.51.", False),
+        ("Twice is twice.", "With 1 and with 4 heads it gives 3 and 7 bytes.", False),
+    ],
+)
+def test_a_law_is_not_printed_with_numbers_that_obey_it(law, sentence, contradicts):
+    assert contradicts_itself(law, sentence) is contradicts
+
+
+# Questions ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("right", "given", "says"),
+    [
+        (96, -96, "the wrong sign"),
+        (96, 97, "off by one"),
+        (96, 192, "twice"),
+        (96, 48, "half"),
+        (0.35, 35, "per cent"),
+        (0.35, 0.65, "leaves of the whole"),
+        (96, 1 / 96, "one divided by"),
+        (1.75, 0.75, "difference where a ratio"),
+        (0.3467, 0.35, "rounded too far"),
+        (96, 41, "No mistake that the course knows"),
+        ((2, 3, 5), (5, 3, 2), "reverse order"),
+        ((2, 3, 5), (2, 5, 3), "another order"),
+        ((2, 3, 5), (2, 3), "2 entries; 3 are expected"),
+    ],
+)
+def test_slips_with_numbers_are_said(right, given, says):
+    assert says in judge(question(right=right, wrong=[]), given)[2]
+
+
+def test_units_are_named_only_where_units_are_asked_for():
+    asked = question(right=12_000_000, wrong=[], form="a number of bytes")
+    assert "bits and bytes" in judge(asked, 96_000_000)[2]
+    assert "as between B, kB and MB" in judge(asked, 12_000)[2]
+    assert "1024" in judge(asked, 12_000_000 * 1.024**2)[2]
+    assert "bits" not in judge(question(right=12_000_000, wrong=[]), 96_000_000)[2]
+
+
+def test_what_is_no_answer_is_called_by_its_own_kind():
+    import numpy as np
+
+    assert judge(question(), [1, 2])[2].startswith("That is a list.")
+    assert judge(question(), np.array([96]))[0] == judge(question(), torch.tensor([[96]]))[0] == "right"
+    assert judge(question(right=(2, 3), wrong=[]), np.array([2, 3]))[0] == "right"
