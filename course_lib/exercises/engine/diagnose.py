@@ -32,7 +32,7 @@ RIGHT, WRONG, NOT_ATTEMPTED = "right", "wrong", "not attempted"
 SLIPS = (NameError, AttributeError, TypeError, SyntaxError, ImportError, NotImplementedError, RecursionError)
 """Errors of writing, not of thought: no misconception is recognised by them."""
 
-DRAWN = 6
+DRAWN = 8
 """So many drawn inputs must confirm a relation before it is said."""
 
 
@@ -358,7 +358,7 @@ class Examiner:
             if not sentence or contradicts_itself(law.law, sentence):
                 continue
             for args, kwargs in calls:
-                case = Case("the input of this law", lambda a=args, k=kwargs: copied(a) if not k else self._named(a, k))
+                case = Case("the input of a law", functools.partial(self._made, args, kwargs))
                 expected, outcome = observe(self.exercise, right, case), observe(self.exercise, call, case, guard)
                 if expected.error is not None or outcome.error is not None:
                     continue
@@ -370,7 +370,10 @@ class Examiner:
                 finding.law = law.law, sentence
                 return
 
-    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _made(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | dict[str, Any]:
+        """The arguments of a call as a case makes them."""
+        if not kwargs:
+            return copied(args)
         names = argument_names(self.exercise, len(args))
         return copied({**dict(zip(names, args, strict=True)), **kwargs})
 
@@ -394,7 +397,11 @@ KEEPS = "It gives another result when it is called again with the same arguments
 def drawn_cases(exercise: Exercise, count: int, seed: int = 0) -> Iterator[Case]:
     """So many inputs drawn for an exercise, the same at every call."""
     for number in range(seed, seed + count):
-        yield Case("a drawn input", lambda n=number: exercise.sample(Draw.seeded(n)))
+        yield Case("a drawn input", functools.partial(_draw, exercise, number))
+
+
+def _draw(exercise: Exercise, number: int) -> tuple[Any, ...] | dict[str, Any]:
+    return exercise.sample(Draw.seeded(number))
 
 
 def contradicts_itself(law: str, sentence: str) -> bool:

@@ -4,6 +4,9 @@ A relation is a hypothesis made on the first failing case. It is said only if it
 failing one, and on inputs drawn for it: then what is said is true of the answer, whatever its author thought.
 """
 
+# mypy: disable-error-code=misc
+# (mypy infers no type for a lambda whose default arguments bind the variables of a loop)
+
 from __future__ import annotations
 
 import inspect
@@ -23,6 +26,9 @@ from course_lib.exercises.engine.compare import Rules, compare_gradients, kind_o
 
 ROWS = 32
 """Longest axis along which rows are looked for in another order."""
+
+WRONG_ENOUGH = 5
+"""So many wrong inputs must confirm a relation that does not hold everywhere."""
 
 EVIDENCE, EVIDENCE_OF_BOOLS = 4, 12
 """So many entries must confirm a relation; True and False agree more easily by chance."""
@@ -97,6 +103,8 @@ class Finder:
             if not all(_true(relation, one) for one in wrong) or not _enough(wrong):
                 continue
             if relation.exact and not all(_true(relation, one) for one in everything):
+                if len(wrong) < WRONG_ENOUGH:
+                    continue
                 sentence = relation.statement[:1].lower() + relation.statement[1:]
                 return replace(relation, statement=f"Where it is wrong, {sentence}")
             return relation
@@ -218,11 +226,11 @@ class Finder:
             return
         if e.dtype == torch.bool:
             yield "inverted", "True and False are exchanged in the result.", self._as(lambda e: ~e)
-            for value in (True, False):
+            for every in (True, False):
                 yield (
-                    f"only {value}",
-                    f"Every entry of the result is {value}.",
-                    lambda e, a, v=value: a.shape == e.shape and bool((a.bool() == v).all()),
+                    f"only {every}",
+                    f"Every entry of the result is {every}.",
+                    lambda e, a, v=every: a.shape == e.shape and bool((a.bool() == v).all()),
                 )
             return
         for value, word in ((0.0, "zero"), (1.0, "one"), (math.inf, "infinite"), (-math.inf, "minus infinity")):
@@ -627,10 +635,10 @@ def _orders(axes: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Every other order of the axes, exchanges of two first, as (words, offsets from the end)."""
     usual = tuple(range(axes))
     for i, j in sorted(itertools.combinations(usual, 2), reverse=True):
-        order = [*usual]
-        order[i], order[j] = j, i
+        swapped = [*usual]
+        swapped[i], swapped[j] = j, i
         last = (i, j) == (axes - 2, axes - 1)
-        yield "the last two axes are exchanged" if last else f"axes {i} and {j} are exchanged", tuple(order)
+        yield "the last two axes are exchanged" if last else f"axes {i} and {j} are exchanged", tuple(swapped)
     for order in itertools.permutations(usual):
         if sum(i != j for i, j in enumerate(order)) > 2:
             yield f"its axes stand in the order {', '.join(map(str, order))}", order
