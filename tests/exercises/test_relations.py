@@ -46,7 +46,7 @@ ATTEND = make(
 def exercise():
     return make(
         misconceptions=[],
-        sample=lambda draw: (draw.normal(draw.integer(2, 4), draw.integer(2, 5)),),
+        sample=lambda draw: {"x": draw.normal(draw.integer(2, 4), draw.integer(2, 5)), "dim": draw.integer(-1, 0)},
     )
 
 
