@@ -6,7 +6,8 @@ import pytest
 from proofs import EXERCISES, QUESTIONS, by_id, garbage, pairs
 
 from course_lib.exercises.engine import guard
-from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG, diagnose, drawn_cases, examiner
+from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG, diagnose, examiner
+from course_lib.exercises.engine.evidence import drawn_cases
 from course_lib.exercises.engine.messages import message
 from course_lib.exercises.engine.question import judge
 from course_lib.exercises.engine.run import bind, observe

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import functools
-import io
 import itertools
-import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from course_lib.exercises.draw import Draw
 from course_lib.exercises.engine.compare import Difference, Rules, compare, compare_gradients, kind_of
-from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
-from course_lib.exercises.engine.relations import (
-    Finder,
-    Relation,
-    Seen,
-    copied,
-    defaults_of,
+from course_lib.exercises.engine.evidence import (
+    KEEPS,
+    NAN,
+    RANDOM,
+    broken,
+    contradicts_itself,
+    drawn_cases,
     gradient_relation,
+    made_again,
     what_fails,
 )
-from course_lib.exercises.engine.run import Outcome, argument_names, arguments, bind, leaf_names, observe, quiet
+from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
+from course_lib.exercises.engine.likeness import Seen, copied, defaults_of
+from course_lib.exercises.engine.relations import Finder, Relation
+from course_lib.exercises.engine.run import Outcome, arguments, bind, leaf_names, observe
 from course_lib.exercises.engine.source import same_code
 from course_lib.exercises.engine.variants import probes
-from course_lib.exercises.spec import Case, Exercise, Misconception, Property
+from course_lib.exercises.spec import Case, Exercise, Misconception
 
 RIGHT, WRONG, NOT_ATTEMPTED = "right", "wrong", "not attempted"
 SLIPS = (NameError, AttributeError, TypeError, SyntaxError, ImportError, NotImplementedError, RecursionError)
@@ -244,7 +245,7 @@ class Examiner:
             if not failures:
                 return self._probed(outcomes, call, guard)
             finding = Finding(WRONG, failures[0])
-            self._explain(finding, outcomes, call, guard, skip, pairs)
+            self._explain(finding, failures[0], outcomes, call, guard, skip, pairs)
         return finding
 
     def _probed(self, outcomes: list[Outcome], call: Any, guard: Guard) -> Finding:
@@ -252,22 +253,28 @@ class Examiner:
         for number in range(len(self.exercise.cases), len(self.cases)):
             outcomes.append(observe(self.exercise, call, self.cases[number], guard))
             if difference := self.difference(number, outcomes[-1]):
-                finding = Finding(WRONG, Failure(number, difference, outcomes[-1], self.outcome((), number)))
-                if finding.failure is not None and not finding.failure.stopped:
-                    self._explain(finding, outcomes, call, guard, (), pairs=False)
+                failure = Failure(number, difference, outcomes[-1], self.outcome((), number))
+                finding = Finding(WRONG, failure)
+                if not failure.stopped:
+                    self._explain(finding, failure, outcomes, call, guard, (), pairs=False)
                 return finding
         return Finding(RIGHT)
 
     def _explain(
-        self, finding: Finding, outcomes: list[Outcome], call: Any, guard: Guard, skip: Collection[str], pairs: bool
+        self,
+        finding: Finding,
+        failure: Failure,
+        outcomes: list[Outcome],
+        call: Any,
+        guard: Guard,
+        skip: Collection[str],
+        pairs: bool,
     ) -> None:
         """Fill in what explains the failure, the best explanation first.
 
         One misconception; chance or memory; an exact relation; two misconceptions; NaN; a relation that says where the
         result is wrong; a broken law.
         """
-        failure = finding.failure
-        assert failure is not None
         if failure.case < len(self.exercise.cases):
             finding.fits = self.fits(outcomes, failure.case, skip, pairs=False)
             if finding.fits:
@@ -299,7 +306,7 @@ class Examiner:
         elif compared and (relation := finder.find(seen, drawn, exact=False)) is not None:
             finding.relation = relation
         else:
-            self._break_law(finding, call, guard)
+            self._break_law(finding, failure, call, guard)
 
     def _arguments(self, number: int) -> dict[str, Any]:
         args, kwargs, names = arguments(self.cases[number], self.exercise)
@@ -336,16 +343,12 @@ class Examiner:
         if number is None:
             return None
         twice = [observe(self.exercise, call, self.cases[number], guard) for _ in range(2)]
-        if any(outcome.error is not None for outcome in twice):
-            return Relation("keeps something", KEEPS, lambda seen: True, exact=False)
-        if compare(twice[0].value, twice[1].value, Rules()) is None:
-            return Relation("random", RANDOM, lambda seen: True, exact=False)
-        return Relation("keeps something", KEEPS, lambda seen: True, exact=False)
+        steady = all(one.error is None for one in twice) and compare(twice[0].value, twice[1].value, Rules()) is None
+        name, statement = ("random", RANDOM) if steady else ("keeps something", KEEPS)
+        return Relation(name, statement, lambda seen: True, exact=False)
 
-    def _break_law(self, finding: Finding, call: Any, guard: Guard) -> None:
+    def _break_law(self, finding: Finding, failure: Failure, call: Any, guard: Guard) -> None:
         """Find the first broken law, and show the input on which it is broken."""
-        failure = finding.failure
-        assert failure is not None
         right = bind(self.exercise, self.exercise.model())
         for law in self.exercise.properties:
             calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -354,11 +357,11 @@ class Examiner:
                 calls.append((copied(args), copied(kwargs)))
                 return call(*args, **kwargs)
 
-            sentence = self._broken(law, noting, guard)
+            sentence = broken(law, noting, guard)
             if not sentence or contradicts_itself(law.law, sentence):
                 continue
             for args, kwargs in calls:
-                case = Case("the input of a law", functools.partial(self._made, args, kwargs))
+                case = Case("the input of a law", functools.partial(made_again, self.exercise, args, kwargs))
                 expected, outcome = observe(self.exercise, right, case), observe(self.exercise, call, case, guard)
                 if expected.error is not None or outcome.error is not None:
                     continue
@@ -369,51 +372,6 @@ class Examiner:
             if failure.difference.aspect == "gradient":  # the values of the law's calls are right
                 finding.law = law.law, sentence
                 return
-
-    def _made(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | dict[str, Any]:
-        """The arguments of a call as a case makes them."""
-        if not kwargs:
-            return copied(args)
-        names = argument_names(self.exercise, len(args))
-        return copied({**dict(zip(names, args, strict=True)), **kwargs})
-
-    def _broken(self, law: Property, call: Callable[..., Any], guard: Guard) -> str | None:
-        try:
-            with quiet(io.StringIO(), seed=1234):
-                return guard.call(law.check, call)
-        except AssertionError as problem:
-            return str(problem)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            return None
-
-
-NAN = "It computes something that is not a number (NaN), as 0 / 0, inf - inf and 0 * inf do."
-RANDOM = "Its result depends on chance: the same arguments give another result with another seed."
-KEEPS = "It gives another result when it is called again with the same arguments: a call leaves something behind."
-
-
-def drawn_cases(exercise: Exercise, count: int, seed: int = 0) -> Iterator[Case]:
-    """So many inputs drawn for an exercise, the same at every call."""
-    for number in range(seed, seed + count):
-        yield Case("a drawn input", functools.partial(_draw, exercise, number))
-
-
-def _draw(exercise: Exercise, number: int) -> tuple[Any, ...] | dict[str, Any]:
-    return exercise.sample(Draw.seeded(number))
-
-
-def contradicts_itself(law: str, sentence: str) -> bool:
-    """Whether the numbers of a sentence, as rounded for reading, seem to obey the law that they should break."""
-    number = r"(-?\d+(?:\.\d+)?(?:e-?\d+)?)"
-    for a, b in re.findall(rf"{number}%?,? (?:and|not|instead of|in place of|where) {number}", sentence):
-        if float(a) == float(b):
-            return True
-    for word, value in (("one", 1.0), ("zero", 0.0)):
-        if re.search(rf"\bsums? (?:up )?to {word}\b", law):
-            return any(float(found) == value for found in re.findall(rf"\bsums? (?:up )?to {number}", sentence))
-    return False
 
 
 @functools.lru_cache(maxsize=128)
