@@ -1,14 +1,15 @@
 """The learner's answers: `course check`, `hint`, `solution` and `reset`."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from course_lib.desk import answers, isolated
+from course_lib.desk import answers, isolated, tutor
 from course_lib.desk.finding import desk_or_none, the_desk
-from course_lib.desk.store import DeskError
+from course_lib.desk.store import Desk, DeskError
 from course_lib.desk.tables import plural
 
 ExerciseId = Annotated[str, typer.Argument(help="The exercise, for example causal_mask.", metavar="ID")]
@@ -19,6 +20,9 @@ def check(
     exercise_id: ExerciseId,
     file: Annotated[Path | None, typer.Option(help="Check this file instead.", show_default=False)] = None,
     seconds: Annotated[float, typer.Option(min=1, help="End it after so long.")] = isolated.SECONDS,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON for a tutor or an editor; nothing of the solution is in it.")
+    ] = False,
 ) -> None:
     """Check the answer in your notebook, or in a file, and say which mistake it makes, as in the notebook.
 
@@ -28,7 +32,22 @@ def check(
     Examples: `course check causal_mask` · `course check causal_mask --file answer.py`
     """
     desk = the_desk(context.obj) if file is None else desk_or_none(context.obj)
+    if as_json:
+        raise typer.Exit(_check_as_json(exercise_id.replace("-", "_"), desk, file, seconds))
     raise typer.Exit(0 if isolated.check(exercise_id, desk, file, seconds) else 1)
+
+
+def _check_as_json(exercise_id: str, desk: Desk | None, file: Path | None, seconds: float) -> int:
+    """Print what `tutor.facts` holds; return the exit code."""
+    from course_lib.desk import running
+
+    running.spec_of(exercise_id)  # says so if there is no such exercise
+    try:
+        said, _ = isolated.judged(exercise_id, desk, file, seconds)
+    except DeskError as problem:
+        said = {"verdict": "not run", "misconceptions": [], "case": None, "problem": str(problem)}
+    typer.echo(json.dumps(tutor.facts(exercise_id, said, desk), ensure_ascii=False, indent=1))
+    return {"right": 0, "not run": 2}.get(said["verdict"], 1)
 
 
 def hint(context: typer.Context, exercise_id: ExerciseId) -> None:

@@ -17,6 +17,7 @@ from course_lib.desk.notebooks import (
     write_notebook,
 )
 from course_lib.desk.store import Desk, DeskError, reason
+from course_lib.desk.tutor import keep_contract
 
 _LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp\Z")  # what write_atomic leaves when its process is killed
 
@@ -49,6 +50,8 @@ def create(folder: Path) -> Started:
             report = Started(desk)
             for path in notebooks(source):
                 _create_copy(report, path, name_in(source, path))
+            if trouble := keep_contract(desk):
+                report.problems.append(trouble)
     except OSError as problem:
         raise DeskError(f"The desk in {folder} could not be written: {reason(problem)}.") from problem
     return report

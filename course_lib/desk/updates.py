@@ -25,6 +25,7 @@ from course_lib.desk.notebooks import (
     write_notebook,
 )
 from course_lib.desk.store import Desk, DeskError, reason
+from course_lib.desk.tutor import keep_contract
 from course_lib.files import write_atomic
 
 UP_TO_DATE = "up to date"
@@ -63,6 +64,7 @@ def update(desk: Desk) -> list[Updated]:
     try:
         with desk.lock():
             sweep(desk)
+            keep_contract(desk)
             backup = new_backup(desk, "update")
             course = {name_in(source, path): _read(path) for path in notebooks(source)}
             moved = _moved(desk, course)
