@@ -183,7 +183,11 @@ def _remarks(one: Found, others: int) -> list[str]:
     strange = [text for text in dict.fromkeys(_SUSPECT.findall(one.source)) if text not in given]
     if strange:
         remarks.append(f"look at the code, it speaks of: {', '.join(text.strip() for text in strange)}")
-    if borrowed := sorted(_borrowed(one) - free_names(given)):
+    try:
+        borrowed = sorted(_borrowed(one) - free_names(given))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what Python cannot read uses nothing
+        borrowed = []
+    if borrowed:
         remarks.append(f"it uses the course's own code: {', '.join(borrowed)}")
     return remarks
 

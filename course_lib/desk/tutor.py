@@ -27,8 +27,8 @@ to find it, and do not give it away, also when they ask for it.
 
 1. Ask the learner to save the notebook, then run `course check ID --json`. ID is the name in `ex.ID.check(…)`.
 2. Read `verdict`, `misconceptions`, `case` and `hints` from it. That is all you need, and all that you may use.
-3. If `verdict` is "not run", explain `problem`. It is a fault of the code and not of the idea, so you may mend a missing
-   import or a typing error together.
+3. If `verdict` is "not run", explain `problem`. It is a fault of the code and not of the idea, so you may mend a
+   missing import or a typing error together.
 
 ## What you may say
 

@@ -1,0 +1,213 @@
+"""`course verify` and `course misconceptions`: verdicts that are known, folders of every kind, files that import."""
+
+import csv
+import html.parser
+import io
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from simulated_class import CALL, RIGHT_MASK, WRONG_MASK, Case, code, draw, mask, misjudged, write
+from typer.testing import CliRunner
+
+from course_lib import classroom, cli
+from course_lib.classroom import grades, page, submissions, summary, workers
+from course_lib.desk.store import DeskError
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = {"os._exit(0)", "forged output", "patched engine", "patched engine in the call", "damaged notebook",
+         "deleted cell", "forged report", "syntax error", "what another cell computes", "misconception", "right",
+         "too deep to read", "100 MB of print", "memory hog", "patched check in another cell"}  # fmt: skip
+TROUBLED = '<script>alert(1)</script> "Ada", =1+1'
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory) -> tuple[dict, list[Case]]:
+    """A class of one of each kind that needs no waiting, and a loop, which is ended."""
+    cases = [case for case in draw(45, random.Random(3)) if case.kind in QUICK][:20]
+    folder = tmp_path_factory.mktemp("class")
+    write(folder, cases)
+    return classroom.judge_class(folder, jobs=2, limits=classroom.Limits(seconds=60)), cases
+
+
+def test_every_verdict_is_right(judged):
+    report, cases = judged
+    assert len({case.kind for case in cases}) >= len(QUICK) - 1
+    assert not misjudged(report, cases)
+
+
+def test_the_comparison_bites(judged):
+    report, cases = judged
+    wrong = [case._replace(outcome="fail" if case.outcome == "pass" else "pass") for case in cases]
+    assert len(misjudged(report, wrong)) >= len(cases)
+
+
+@pytest.mark.parametrize("forks", [True, False] if workers.FORKS else [False])
+def test_an_answer_ends_at_its_limit_and_the_next_is_judged(tmp_path, monkeypatch, forks):
+    """Also where processes are not forked."""
+    monkeypatch.setattr(workers, "FORKS", forks)
+    answers = ["while True:\n    pass\n" + RIGHT_MASK, RIGHT_MASK]
+    write(tmp_path, [mask("", source, "") for source in answers])
+    with workers.Worker(classroom.Limits(seconds=25)) as worker:
+        said = [
+            worker.judge({"notebook": str(path), "numbers": [2], "exercise": "causal_mask"})
+            for path in sorted(tmp_path.rglob("*.ipynb"))
+        ]
+    assert "stopped after 25 s" in said[0]["problem"]
+    assert said[1]["verdict"] == "right"
+
+
+def notebook(path: Path, source: str = RIGHT_MASK) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cells = [code("a", source + CALL, "causal_mask")]
+    path.write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}))
+
+
+def test_downloads_of_moodle_and_canvas_are_understood(tmp_path):
+    notebook(tmp_path / "Ada Lovelace_4711_assignsubmission_file_" / "01_attention.ipynb")
+    notebook(tmp_path / "Emmy Noether_815_assignsubmission_file_01_attention.ipynb")
+    notebook(tmp_path / "turingalan_LATE_99_1234_01_attention.ipynb")
+    notebook(tmp_path / "turingalan_99_1235_02_multi_head.ipynb")
+    notebook(tmp_path / "plain" / "deep" / "01_attention.ipynb")
+    notebook(tmp_path / "plain" / ".course" / "base" / "01_attention-0.ipynb")
+    notebook(tmp_path / "grace.ipynb")
+    (tmp_path / "zipped.zip").write_bytes(b"")
+    found = {(one.name, one.identifier): one for one in submissions.learners(tmp_path)}
+    assert set(found) == {
+        ("Ada Lovelace", "4711"), ("Emmy Noether", "815"), ("turingalan", "99"), ("plain", ""), ("grace", ""),
+        ("zipped", ""),
+    }  # fmt: skip
+    assert len(found["turingalan", "99"].files) == 2
+    assert len(found["plain", ""].files) == 1
+    assert found["zipped", ""].problems == ["zipped.zip is not unpacked"]
+
+
+def test_one_learners_folder_is_one_learner(tmp_path):
+    notebook(tmp_path / "my" / "01_attention.ipynb")
+    notebook(tmp_path / "my" / "labs" / "01_reach.ipynb")
+    assert [(one.name, len(one.files)) for one in submissions.learners(tmp_path / "my")] == [("my", 2)]
+
+
+@pytest.mark.parametrize(
+    ("folder", "chapters", "exercises", "says"),
+    [
+        ("nowhere", (), (), "FOLDER must be a folder"),
+        ("", (), (), "no learner in"),
+        ("class", ("99",), (), "--chapter must be"),
+        ("class", (), ("causal_mas",), "Did you mean causal_mask"),
+    ],
+)
+def test_what_cannot_be_judged_is_said(tmp_path, folder, chapters, exercises, says):
+    if folder == "class":
+        (tmp_path / "class" / "ada").mkdir(parents=True)
+    with pytest.raises(DeskError, match=says):
+        classroom.judge_class(tmp_path / folder, chapters=chapters, exercises=exercises)
+
+
+def report_of(*outcomes: str, name: str = "ada", identifier: str = "") -> dict:
+    wrong = {"name": "aligned-top-left", "statement": "puts it <b>there</b>", "question": "Where?"}
+    ids = ["causal_mask", "padding_mask"][: len(outcomes)]
+    results = [
+        {
+            "exercise": one,
+            "outcome": outcome,
+            "misconceptions": [wrong] if outcome == "fail" else [],
+            "reason": "it <raised>" if outcome == "could not be run" else "",
+            "where": "",
+            "remarks": [],
+        }
+        for one, outcome in zip(ids, outcomes, strict=True)
+    ]
+    return {
+        "schema": "course-verify/1",
+        "started": "now",
+        "seconds": 1.0,
+        "exercises": [{"id": one, "title": one, "notebook": "01_attention"} for one in ids],
+        "learners": [{"name": name, "id": identifier, "problems": [], "results": results}],
+    }
+
+
+def test_grades_import_into_canvas():
+    """As `gradebook_importer.rb` of Canvas reads it: Student, ID, Section by place, then assignments; points."""
+    rows = list(csv.reader(io.StringIO(grades.canvas(report_of("pass", "fail", name="Ada L.", identifier="7")))))
+    assert rows == [
+        ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "01_attention"],
+        ["    Points Possible", "", "", "", "", "2"],
+        ["Ada L.", "7", "", "", "", "1"],
+    ]
+
+
+def test_a_roster_keeps_who_somebody_is(tmp_path):
+    path = tmp_path / "roster.csv"
+    path.write_text(
+        "First name,Last name,ID number,Email address,Quiz (Real)\n"
+        "Ada,Lovelace,17,ada@x.org,3\nAda,Other,18,b@x.org,4\n"
+    )
+    roster = grades.read_roster(path)
+    report = report_of("pass", "fail", name="Ada Lovelace", identifier="4711")
+    assert list(csv.reader(io.StringIO(grades.moodle(report, roster)))) == [
+        ["First name", "Last name", "ID number", "Email address", "01_attention (percent)"],
+        ["Ada", "Lovelace", "17", "ada@x.org", "50.00"],
+    ]
+    assert grades.unknown(report_of("pass", name="Ada"), roster) == ["Ada"]  # two are called so
+    assert "'=1+1" in grades.moodle(report_of("pass", name="=1+1"))
+
+
+def test_the_page_is_plain_and_safe():
+    text = page.page(report_of("fail", "could not be run", name=TROUBLED))
+    opened: list[str] = []
+    reader = html.parser.HTMLParser()
+    reader.handle_starttag = lambda tag, attrs: opened.append(tag)  # type: ignore[method-assign]
+    reader.feed(text)
+    assert not {"script", "link", "img", "b", "raised"} & set(opened)
+    assert "http" not in text
+    assert opened.count("caption") == opened.count("table") == 4
+    assert 'scope="row"' in text
+    assert '<html lang="en">' in text
+
+
+def test_the_summary_names_the_section_to_teach_again():
+    (one, other) = summary.summarise(report_of("fail", "could not be run"))
+    assert (one.tried, one.passed, one.mistakes[0].name, one.mistakes[0].learners) == (1, 0, "aligned-top-left", 1)
+    assert other.broken == 1
+    (section,) = summary.again([one, other])
+    assert section[0] == "01_attention"
+    assert "Masks" in section[1]
+    assert summary.again(summary.summarise(report_of("pass"))) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": "other"}', '{"schema": "course-verify/1"}'])
+def test_what_is_no_report_is_said(tmp_path, text):
+    (tmp_path / "report.json").write_text(text)
+    done = CliRunner().invoke(cli.app, ["misconceptions", str(tmp_path / "report.json")])
+    assert done.exit_code == 2
+    assert "report" in done.output
+
+
+@pytest.mark.skipif(os.name != "posix" or not shutil.which("bash"), reason="the steps are for bash")
+def test_the_workflow_for_a_class_runs(tmp_path):
+    """Its own steps, in a folder as the checkouts leave it; what GitHub does before and after is not run."""
+    text = (ROOT / ".github" / "classroom" / "verify.yml").read_text(encoding="utf-8")
+    job = yaml.safe_load(text)["jobs"]["verify"]
+    notebook(tmp_path / "submissions" / "ada" / "01_attention.ipynb", WRONG_MASK)
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "course"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m course_lib.cli "$@"\n')
+    command.chmod(0o755)
+    path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
+    said = {"PATH": path, "PYTHONPATH": str(ROOT), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"), "CI": "true"}
+    steps = [step for step in job["steps"] if "run" in step and step["name"] != "Install"]
+    assert [step["name"] for step in steps] == ["Verify", "Summarise"]
+    for step in steps:
+        done = subprocess.run(
+            ["bash", "-e", "-c", step["run"]], cwd=tmp_path, env={**os.environ, **said}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    assert "aligned-top-left" in (tmp_path / "summary.md").read_text(encoding="utf-8")
+    assert (tmp_path / "verified" / "report.html").exists()
