@@ -83,7 +83,7 @@ def judge_class(
             damaged.append(bad)
             results.append({})
             seen |= {registry.places()[one] for one in found}
-            seen |= {name for name in _names() for problem in bad if is_called_like(Path(str(problem)), name)}
+            seen |= {name for name in _names() for problem in bad if is_called_like(problem.name, name)}
             written: dict[Path, Path] = {}
             for exercise, (one, others) in found.items():
                 if one.path not in written:
@@ -151,7 +151,7 @@ def _collect(learner: Learner) -> tuple[dict[str, tuple[Found, int]], list[Damag
         except DamagedNotebook as problem:
             damaged.append(problem)
         except Exception as problem:  # one bad notebook never stops the rest
-            damaged.append(DamagedNotebook(f"{path.name} cannot be read ({type(problem).__name__})"))
+            damaged.append(DamagedNotebook(path.name, f"something that cannot be read ({type(problem).__name__})"))
     chosen = {}
     for exercise, found in places.items():
         stub = cells.cell_source(registry.get(exercise)).strip()
@@ -253,8 +253,8 @@ def _fill(
         if exercise in own:
             continue
         home = registry.places()[exercise]
-        mine = [problem for problem in damaged if is_called_like(Path(str(problem)), home)]
-        mine = mine or [one for one in damaged if not any(is_called_like(Path(str(one)), name) for name in _names())]
+        mine = [problem for problem in damaged if is_called_like(problem.name, home)]
+        mine = mine or [one for one in damaged if not any(is_called_like(one.name, name) for name in _names())]
         if mine:
             own[exercise] = _result(BROKEN, str(mine[0]))
         elif not learner.files and learner.problems:

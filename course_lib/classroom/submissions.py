@@ -12,9 +12,6 @@ from course_lib.desk.store import DeskError, reason
 from course_lib.exercises import registry
 from course_lib.exercises.engine import cells
 
-LARGEST = 256 << 20
-"""Bytes of the largest notebook that is read; printed output makes them grow."""
-
 # Downloads of all submissions: Moodle writes a folder (or the beginning of a file name) "Ada Lovelace_4711_assign…",
 # Canvas files "lovelaceada_LATE_4711_815_01_attention.ipynb", with the ids of the person and of the submission.
 _MOODLE = re.compile(r"(?P<name>.+)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)_?(?P<rest>.*)\Z")
@@ -101,12 +98,9 @@ def _hidden(path: Path) -> bool:
 def read(path: Path) -> Notebook:
     """Return the notebook without outputs and pictures; DamagedNotebook says why it cannot be read."""
     try:
-        size = path.stat().st_size
-        if size > LARGEST:
-            raise DamagedNotebook(f"{path.name} is too large ({size >> 20} MiB; {LARGEST >> 20} are read)")
         notebook = read_notebook(path)
     except OSError as problem:
-        raise DamagedNotebook(f"{path.name} cannot be read ({reason(problem)})") from None
+        raise DamagedNotebook(path.name, f"a file that cannot be read ({reason(problem)})") from None
     for cell in notebook["cells"]:
         cell.pop("attachments", None)
         if cell["cell_type"] == "code":
@@ -132,6 +126,6 @@ def answers(path: Path, notebook: Notebook) -> Iterator[Found]:
             yield Found(name, path, notebook, tried[:1] or whole[:1] or numbers)
 
 
-def is_called_like(path: Path, notebook: str) -> bool:
+def is_called_like(file: str, notebook: str) -> bool:
     """Whether a file that cannot be read was, by its name, this notebook of the course."""
-    return notebook.rpartition("/")[2] in path.name
+    return notebook.rpartition("/")[2] in file

@@ -1,6 +1,5 @@
 """What a class got wrong: which misconception how often, and which section to teach again."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from course_lib.classroom.judging import BROKEN, FAIL, PASS, SCHEMA
 from course_lib.desk.finding import course_notebooks
 from course_lib.desk.notebooks import DamagedNotebook, exercise_of, read_notebook
 from course_lib.desk.store import DeskError, reason
+from course_lib.reading import Unreadable, read_json
 
 _HEADING = re.compile(r"^(#{1,6})\s+(.+?)\s*#*$", re.MULTILINE)
 
@@ -51,12 +51,12 @@ class Summary(NamedTuple):
 def load(path: Path) -> dict[str, Any]:
     """Read a report that `course verify` wrote. Raises DeskError if it is none."""
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
+        report = read_json(path, expected="the report.json of `course verify`")
     except OSError as problem:
         raise DeskError(f"{path} cannot be read: {reason(problem)}.") from None
-    except (ValueError, RecursionError):
-        raise DeskError(f"{path} is no report: expected the report.json of `course verify`, got no JSON.") from None
-    version = report.get("schema") if isinstance(report, dict) else None
+    except Unreadable as problem:
+        raise DeskError(f"{problem}.") from None
+    version = report.get("schema")
     if version != SCHEMA:
         raise DeskError(f"{path} is no report: expected the schema {SCHEMA!r} of `course verify`, got {version!r}.")
     try:
