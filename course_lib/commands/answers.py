@@ -38,16 +38,15 @@ def check(
 
 
 def _check_as_json(exercise_id: str, desk: Desk | None, file: Path | None, seconds: float) -> int:
-    """Print what `tutor.facts` holds; return the exit code."""
-    from course_lib.desk import running
-
-    running.spec_of(exercise_id)  # says so if there is no such exercise
+    """Print what `desk.facts` says; return the exit code."""
     try:
-        said, _ = isolated.judged(exercise_id, desk, file, seconds)
-    except DeskError as problem:
-        said = {"verdict": "not run", "misconceptions": [], "case": None, "problem": str(problem)}
-    typer.echo(json.dumps(tutor.facts(exercise_id, said, desk), ensure_ascii=False, indent=1))
-    return {"right": 0, "not run": 2}.get(said["verdict"], 1)
+        said = isolated.judged(exercise_id, desk, file, seconds)[0]
+        if (facts := said["facts"]) is None:
+            raise DeskError(said["problem"])
+    except isolated.Ended as problem:
+        facts = tutor.not_run(exercise_id, str(problem))
+    typer.echo(json.dumps(facts, ensure_ascii=False, indent=1))
+    return {"right": 0, "not run": 2}.get(facts["verdict"], 1)
 
 
 def hint(context: typer.Context, exercise_id: ExerciseId) -> None:

@@ -21,6 +21,10 @@ SHOWN = 2000
 """Characters of what an answer prints that are passed on."""
 
 
+class Ended(DeskError):
+    """The answer ended its process, or was ended at its limit, before there was a verdict."""
+
+
 def check(exercise_id: str, desk: Desk | None, file: Path | None, seconds: float = SECONDS) -> bool:
     """Check the answer in the desk's notebook, or in `file`; print what is to be said, and return whether it is right.
 
@@ -40,7 +44,7 @@ def judged(
 ) -> tuple[dict[str, Any], str]:
     """Return the report of `judge.main` on the answer, and the beginning of what the answer printed.
 
-    Raises DeskError if the process ended without a report.
+    Raises Ended if the process ended without a report.
     """
     with tempfile.TemporaryDirectory(prefix="course-check-") as folder:
         report = Path(folder) / "report.json"
@@ -52,7 +56,7 @@ def judged(
         except (OSError, ValueError):
             if printed:
                 print(printed.rstrip())
-            raise DeskError(without_verdict(ended, seconds)) from None
+            raise Ended(without_verdict(ended, seconds)) from None
 
 
 def run(command: list[str], seconds: float, given: bytes = b"", **options: Any) -> tuple[int | None, str]:

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from course_lib.desk import answers, running
+from course_lib.desk.facts import facts
 from course_lib.desk.notebooks import read_notebook
 from course_lib.desk.store import Desk, DeskError
 from course_lib.exercises.engine.diagnose import RIGHT, WRONG
@@ -51,10 +52,13 @@ def main(request: dict[str, Any], report: Path) -> None:
         "case": None,
         "problem": "",
         "text": "",
+        "facts": None,
     }
+    desk, spec = None, None
     try:
         desk = Desk(request["desk"]) if request.get("desk") else None
         handle = running.handle(request["exercise"], desk)
+        spec = handle.spec
         answer, folder = _answer(request, handle, desk)
         state = _State()
         with running.working_in(folder):
@@ -86,6 +90,8 @@ def main(request: dict[str, Any], report: Path) -> None:
     except Exception as problem:  # an answer strange enough to break what reads it
         said["problem"] = f"the answer could not be judged ({type(problem).__name__}: {str(problem)[:200]})."
     said["right"] = said["verdict"] == RIGHT
+    if spec is not None and not request.get("notebook"):
+        said["facts"] = facts(spec, said, desk)
     write_atomic(report, json.dumps(said))
 
 

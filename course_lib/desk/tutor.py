@@ -1,8 +1,8 @@
 """What an assistant in the learner's editor may know and say, so that it helps and does not give the answer away.
 
-`course check --json` prints `facts`: the verdict, the mistake by its name, the hints that are due. `AGENTS.md` in the
-desk is the contract that says how to use them. `course start` writes it and `course update` renews it, unless it was
-edited.
+`course check --json` prints what `facts` holds: the verdict, the mistake by its name, the hints that are due. The file
+`AGENTS.md` in the desk is the contract that says how to use them. `course start` writes it and `course update` renews
+it, unless it was edited.
 """
 
 import re
@@ -14,7 +14,6 @@ from course_lib.files import write_atomic
 
 SCHEMA = "course-check/1"
 NAME = "AGENTS.md"
-_KINDS = ("question", "pointer", "skeleton")
 _STAMP = re.compile(r"<!-- course: ([0-9a-f]{12}) -->\n")
 
 CONTRACT = """\
@@ -73,46 +72,20 @@ theirs to type.
 """
 
 
-def facts(exercise_id: str, said: dict[str, Any], desk: Desk | None) -> dict[str, Any]:
-    """Return what `course check --json` prints, from the report of `judge.main`; nothing in it is of the solution."""
-    from course_lib.exercises import registry
-
-    entry = registry.get(exercise_id)
-    counted = desk.progress().get(exercise_id) if desk is not None else None
-    attempts = counted["attempts"] if counted else int(said["verdict"] in ("right", "wrong"))
-    due = 0 if said["verdict"] == "right" else min(len(entry.hints), max(1, attempts))
-    texts = [*entry.hints[:2], without_solution(entry)]
+def not_run(exercise_id: str, problem: str) -> dict[str, Any]:
+    """Return what `course check --json` prints where the answer has ended the process that judges it."""
     return {
         "schema": SCHEMA,
-        "exercise": entry.id,
-        "title": entry.title,
-        "verdict": said["verdict"],
-        "misconceptions": said["misconceptions"],
-        "case": said["case"],
-        "problem": said["problem"],
-        "attempts": attempts,
-        "hints": [{"level": level + 1, "kind": _KINDS[level], "text": texts[level]} for level in range(due)],
-        "next_level": due + 1 if 0 < due < len(entry.hints) else None,
+        "exercise": exercise_id,
+        "title": "",
+        "verdict": "not run",
+        "misconceptions": [],
+        "case": None,
+        "problem": problem,
+        "attempts": 0,
+        "hints": [],
+        "next_level": None,
     }
-
-
-def without_solution(entry: Any) -> str:
-    """Return the last hint, the skeleton, with every line that stands so in the solution left open as well."""
-    from course_lib.exercises.engine import cells
-
-    given = {plain(line) for line in cells.cell_source(entry).splitlines()}
-    lines = {plain(line) for line in cells.solved_cell_source(entry).splitlines()} - given
-    kept = []
-    for line in entry.hints[2].rstrip().splitlines():
-        indent = line[: len(line) - len(line.lstrip())]
-        known = any(one in plain(line) for one in lines if len(one) > 5)
-        kept.append(f"{indent}{cells.BLANK}" if known else line)
-    return "\n".join(kept)
-
-
-def plain(line: str) -> str:
-    """A line of code without space and comment."""
-    return re.sub(r"\s+", "", line.partition("#")[0])
 
 
 def keep_contract(desk: Desk) -> str:

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from course_lib import cli
-from course_lib.desk import copies, tutor, updates
+from course_lib.desk import copies, facts, tutor, updates
 from course_lib.desk.store import Desk
 from course_lib.exercises import registry
 from course_lib.exercises.engine.cells import BLANK, cell_source, solved_cell_source
@@ -37,7 +37,7 @@ def texts(entry):
     if isinstance(entry, Exercise):
         yield from (case.name for case in entry.cases)
     said = {"verdict": "wrong", "misconceptions": [], "case": None, "problem": ""}
-    yield from (hint["text"] for hint in tutor.facts(entry.id, said, Tried())["hints"])
+    yield from (hint["text"] for hint in facts.facts(entry, said, Tried())["hints"])
 
 
 class Tried:
@@ -64,7 +64,7 @@ def test_the_search_for_leaks_finds_the_skeletons_as_they_are_written():
     """They hold every line but the decisive one, so they are what the filter is for."""
     entry = registry.get("causal_mask")
     assert any(line in bare(entry.hints[2]) for line in solution_lines(entry))
-    assert BLANK in tutor.without_solution(entry)
+    assert BLANK in facts.without_solution(entry)
 
 
 @pytest.mark.parametrize(("attempts", "levels"), [(0, 1), (1, 1), (2, 2), (3, 3), (9, 3)])
@@ -74,10 +74,10 @@ def test_a_level_more_for_each_attempt(attempts, levels):
             return {"causal_mask": {"attempts": attempts}}
 
     said = {"verdict": "wrong", "misconceptions": [], "case": None, "problem": ""}
-    found = tutor.facts("causal_mask", said, Counted())
+    found = facts.facts(registry.get("causal_mask"), said, Counted())
     assert [hint["level"] for hint in found["hints"]] == list(range(1, levels + 1))
     assert found["next_level"] == (levels + 1 if levels < 3 else None)
-    assert tutor.facts("causal_mask", said | {"verdict": "right"}, Counted())["hints"] == []
+    assert facts.facts(registry.get("causal_mask"), said | {"verdict": "right"}, Counted())["hints"] == []
 
 
 def test_check_says_it_as_json(tmp_path):
@@ -99,6 +99,13 @@ def test_check_says_as_json_why_it_could_not_be_run(tmp_path):
     said = json.loads(done.stdout)
     assert said["verdict"] == "not run"
     assert "not Python yet" in said["problem"]
+
+
+def test_check_says_as_json_that_it_was_ended(tmp_path):
+    (tmp_path / "answer.py").write_text("import os\nos._exit(0)\n")
+    done = CliRunner().invoke(cli.app, ["check", "causal_mask", "--file", str(tmp_path / "answer.py"), "--json"])
+    assert done.exit_code == 2
+    assert "ended the whole process" in json.loads(done.stdout)["problem"]
 
 
 def test_the_contract_is_renewed_unless_it_was_edited(desk: Desk, course, monkeypatch):
