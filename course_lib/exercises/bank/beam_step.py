@@ -281,6 +281,7 @@ best, flat = ...
 return best, flat // V, ...""",
     ),
     sample=_sample,
+    gradients=False,
     tries=("float64", "large", "strided"),
     gradients=False,
 )  # fmt: skip

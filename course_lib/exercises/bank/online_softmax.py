@@ -1,5 +1,8 @@
 """Exercise: softmax in one pass, the heart of Flash attention."""
 
+import math
+import weakref
+
 import torch
 
 from course_lib.exercises.draw import Draw
@@ -8,9 +11,8 @@ from course_lib.exercises.tensors import normal
 
 
 def online_softmax(score_tiles, value_tiles):
-    """list of (T, c), list of (c, E') with the same c -> (T, E'): softmax over all scores, times all values"""
-    highest = torch.full_like(score_tiles[0][:, :1], float("-inf"))  # (T, 1)
-    total, mixed = torch.zeros_like(highest), 0.0
+    """iterators over (T, c) and (c, E') with the same c -> (T, E'): softmax over all scores, times all values"""
+    highest, total, mixed = torch.tensor(-math.inf), 0.0, 0.0
     for scores, values in zip(score_tiles, value_tiles, strict=True):
         new = torch.maximum(highest, scores.amax(dim=-1, keepdim=True))
         rescale, part = torch.exp(highest - new), torch.exp(scores - new)  # (T, 1), (T, c)
@@ -24,8 +26,7 @@ def _model(total="rescaled", mixed="rescaled", maximum="running", end="divided")
     """One pass over tiles whose settings are the misconceptions."""
 
     def stream(score_tiles, value_tiles):
-        highest = torch.full_like(score_tiles[0][:, :1], float("-inf"))
-        sums, mixture, count = torch.zeros_like(highest), 0.0, 0
+        highest, sums, mixture, count = torch.tensor(-math.inf), 0.0, 0.0, 0
         for scores, values in zip(score_tiles, value_tiles, strict=True):
             tile = scores.amax(-1, keepdim=True)
             if maximum == "none":
@@ -86,13 +87,51 @@ def _score_by_score(score_tiles, value_tiles):
     return mixed / total
 
 
-def _in_two_passes(score_tiles, value_tiles):
-    highest = score_tiles[0].amax(-1, keepdim=True)
-    for scores in score_tiles:
-        highest = torch.maximum(highest, scores.amax(-1, keepdim=True))
-    parts = [torch.exp(scores - highest) for scores in score_tiles]
-    total = sum(part.sum(-1, keepdim=True) for part in parts)
-    return sum(part @ values for part, values in zip(parts, value_tiles, strict=True)) / total
+def _by_merging(score_tiles, value_tiles):
+    """Each tile has a maximum, a sum and a mixture; two such triples become one."""
+
+    def merge(one, other):
+        highest = torch.maximum(one[0], other[0])
+        left, right = (one[0] - highest).exp(), (other[0] - highest).exp()
+        return highest, one[1] * left + other[1] * right, one[2] * left + other[2] * right
+
+    both = None
+    for scores, values in zip(score_tiles, value_tiles, strict=True):
+        highest = scores.amax(dim=-1, keepdim=True)
+        weights = (scores - highest).exp()
+        own = highest, weights.sum(dim=-1, keepdim=True), weights @ values
+        both = own if both is None else merge(both, own)
+    return both[2] / both[1]
+
+
+KEPT = 4
+"""Tiles that may be in use at once, where no gradient needs them: a loop holds the last one while it asks for more."""
+
+
+def _stream(online_softmax, score_tiles, value_tiles):
+    return online_softmax(_once(score_tiles), _once(value_tiles))
+
+
+def _once(tiles):
+    """The tiles one after the other, which can be read once; keeping them all raises ValueError."""
+    given = []
+    for tile in tiles:
+        if not tile.requires_grad and sum(one() is not None for one in given) > KEPT:
+            raise ValueError(f"more than {KEPT} tiles are kept at once; expected one after the other")
+        own = tile.clone()
+        given.append(weakref.ref(own))
+        yield own
+        del own
+
+
+def _elements(score_tiles, value_tiles) -> int:
+    """Room for the products of one tile."""
+    return max(scores.numel() * (values.size(-1) + 1) for scores, values in zip(score_tiles, value_tiles, strict=True))
+
+
+def _many_tiles():
+    scores, values = _tiles(3, [2] * 60, 2, 201)
+    return [tile.detach() for tile in scores], [tile.detach() for tile in values]
 
 
 def _tiles(T, sizes, width, seed, dtype=torch.float32, scale=1.0, shifts=None):
@@ -141,8 +180,9 @@ EXERCISE = Exercise(
     id="online_softmax",
     title="Softmax in one pass",
     what="""Write `online_softmax(score_tiles, value_tiles)`: the scores of T queries come in tiles of a few keys each,
-with the values of those keys. Return what softmax over all the scores, times all the values, gives. Read each tile
-once, in order, and keep only a maximum, a sum and a mixture for each query. Scores may be as large as 1000.""",
+with the values of those keys. Both arguments are iterators: each tile comes once, in order, and they have no length and
+no index. Return what softmax over all the scores, times all the values, gives. Keep only a maximum, a sum and a mixture
+for each query, no tiles. Scores may be as large as 1000.""",
     why="""Flash attention is this loop on tiles that fit into fast memory. It is why exact attention does not need the
 n by n table that everyone draws.""",
     difficulty=4,
@@ -227,6 +267,7 @@ n by n table that everyone draws.""",
         Case("scores up to 1000, falling", _case(2, [3, 2, 4], 5, seed=101, shifts=[1000.0, 500.0, 0.0])),
         Case("scores as large as 200, of either sign", _case(3, [2, 4], 5, seed=71, scale=80.0)),
         Case("one query with scores near -300, one near 300", _queries_far_apart),
+        Case("60 tiles of 2 keys, of which few may be kept", _many_tiles),
         Case("float64", _case(2, [1, 5, 2], 3, seed=91, dtype=torch.float64)),
     ],
     properties=[
@@ -236,7 +277,7 @@ n by n table that everyone draws.""",
     alternatives=[
         Alternative("with an output that is normed all the time", _with_log_sums),
         Alternative("score by score", _score_by_score),
-        Alternative("in two passes, the maximum first", _in_two_passes),
+        Alternative("merging the triples of tiles", _by_merging),
     ],
     hints=(
         "After the first tile you know a sum of exp(score - maximum). The maximum rises by 3: what is the sum now?",
@@ -247,13 +288,15 @@ rescale = ____  # what the old sum and the old mixture are worth now
 total = total * rescale + part.sum(dim=-1, keepdim=True)""",
     ),
     sample=_sample,
+    run=_stream,
+    element_limit=_elements,
     tries=("float64", "zeros", "strided"),
     equivalent_mutants={
         "zip(score_tiles, value_tiles, strict=True) -> zip(score_tiles, value_tiles)": "the lists are equally long",
         "True -> False": "the lists are equally long",
         "0.0 -> 1.0": "the first factor is exp(-infinity), zero, whatever it multiplies",
         "0.0 -> -1.0": "the first factor is exp(-infinity), zero, whatever it multiplies",
-        "torch.zeros_like -> torch.ones_like": "the first factor is exp(-infinity), zero, whatever it multiplies",
-        "0 -> -1": "any tile has the shape and dtype",
+        "0.0 -> 1.0 (2)": "the first factor is exp(-infinity), zero, whatever it multiplies",
+        "0.0 -> -1.0 (2)": "the first factor is exp(-infinity), zero, whatever it multiplies",
     },
 )

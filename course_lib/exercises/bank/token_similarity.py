@@ -199,5 +199,6 @@ cosines = unit @ unit.mT  # (B, T, T)
 return ____  # (B,): the mean without the diagonal""",
     ),
     sample=_sample,
+    gradients=False,
     tries=("float32", "large", "repeated", "strided"),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from course_lib.exercises.engine import rules
 from course_lib.exercises.spec import Exercise, Question
 
 PRELUDE = """\
@@ -43,6 +44,8 @@ def prompt_markdown(entry: Exercise | Question) -> str:
     ]
     if isinstance(entry, Question) and entry.choices is not None:
         lines += [*(f"- **{key}**: {text}" for key, text in entry.choices.items()), ""]
+    if isinstance(entry, Exercise) and (also := rules.line(entry)):
+        lines += [also, ""]
     lines += [f"*Why:* {entry.why.strip()}", "", f"*Help:* `ex.{entry.id}.hint()`"]
     if not isinstance(entry, Question):
         lines[-1] += f", `ex.{entry.id}.cases()`"

@@ -144,6 +144,9 @@ class Examiner:
             return found
         if outcome.changed != expected.changed:
             return Difference("mutation", f"It changes its argument {' and '.join(outcome.changed)} in place.")
+        if outcome.graded != expected.graded:
+            left = " and ".join(outcome.graded)
+            return Difference("mutation", f"It leaves a gradient in `.grad` of its argument {left}.")
         if outcome.gradients is not None and expected.gradients is not None:
             names = self._leaf_names[case]
             if found := compare_gradients(expected.gradients, outcome.gradients, names, self.rules):

@@ -36,6 +36,7 @@ class Outcome:
         gradients: of a fixed random projection of the outputs, for each argument tensor that requires one; None where
             none arrives, and for the whole if gradients are not compared.
         changed: the names of the arguments that it changed.
+        graded: the names of the arguments in whose `.grad` it left a gradient.
         repeats: a second call with equal arguments returned the same.
         flops, elements: the cost, where the exercise limits it.
         printed: what it printed.
@@ -45,6 +46,7 @@ class Outcome:
     error: BaseException | None = None
     gradients: list[Tensor | None] | None = None
     changed: tuple[str, ...] = ()
+    graded: tuple[str, ...] = ()
     repeats: bool = True
     flops: int = 0
     elements: int = 0
@@ -131,6 +133,7 @@ def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = No
             if v != _versions(new) or _differ(old, new)
         )
         outcome.changed = tuple(changes)
+        outcome.graded = tuple(name for name, value in zip(names, values, strict=True) if _has_gradient(value))
     if exercise.gradients:
         try:
             outcome.gradients = invoke(_projection_gradients, value, values)
@@ -185,6 +188,10 @@ def _projection_gradients(value: Any, values: list[Any]) -> list[Tensor | None]:
 
 def _wants_gradient(value: Any) -> bool:
     return isinstance(value, Tensor) and value.requires_grad and value.is_leaf
+
+
+def _has_gradient(value: Any) -> bool:
+    return any(_wants_gradient(leaf) and leaf.grad is not None for leaf in tree_leaves(value))
 
 
 def _versions(value: Any) -> list[int]:

@@ -6,6 +6,7 @@ the solution, the model and all alternatives agree on every input that is tried,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,24 +44,33 @@ class Variant:
     change: Callable[[Values], Values | None]
 
 
-def probes(exercise: Exercise) -> list[Case]:
+@functools.lru_cache(maxsize=128)
+def probes(exercise: Exercise) -> tuple[Case, ...]:
     """The inputs that are tried beside the cases, small ones first: as cases, the same at every call."""
-    drawn = sorted(range(DRAWS), key=lambda seed: _size(exercise.sample(Draw.seeded(seed))))
-    found = [Case("an input drawn at random", _maker(exercise, seed)) for seed in drawn]
-    for name in exercise.tries:
-        found += variants_of(exercise, name, drawn)
-    return found
+    found = [Case("an input drawn at random", _maker(exercise, seed)) for seed in _seeds(exercise)]
+    return (*found, *(case for name in exercise.tries for case in variants_of(exercise, name)))
 
 
-def variants_of(exercise: Exercise, name: str, drawn: list[int] | None = None) -> list[Case]:
+def variants_of(exercise: Exercise, name: str) -> list[Case]:
     """The inputs on which the variant of this name is tried; none where it does not apply."""
-    drawn = drawn or sorted(range(DRAWS), key=lambda seed: _size(exercise.sample(Draw.seeded(seed))))
     variant, found = VARIANTS[name], []
-    large = drawn[DRAWS // 3 :]  # the smallest are too small to show much
-    for seed in sorted(large, key=lambda seed: _is_double(exercise.sample(Draw.seeded(seed)))):
+    large = _seeds(exercise)[DRAWS // 3 :]  # the smallest are too small to show much
+    double = _in_float64(exercise)  # in which little goes wrong
+    for seed in sorted(large, key=lambda seed: seed in double):
         if len(found) < SHOWN and _changed(exercise, seed, variant) is not None:
             found.append(Case(f"an input drawn at random, with {variant.words}", _maker(exercise, seed, variant)))
     return found
+
+
+@functools.lru_cache(maxsize=128)
+def _seeds(exercise: Exercise) -> list[int]:
+    """The seeds of the draws, by the size of what they give."""
+    return sorted(range(DRAWS), key=lambda seed: _size(exercise.sample(Draw.seeded(seed))))
+
+
+@functools.lru_cache(maxsize=128)
+def _in_float64(exercise: Exercise) -> set[int]:
+    return {seed for seed in range(DRAWS) if _is_double(exercise.sample(Draw.seeded(seed)))}
 
 
 def _maker(exercise: Exercise, seed: int, variant: Variant | None = None) -> Callable[[], Any]:
@@ -77,7 +87,6 @@ def _changed(exercise: Exercise, seed: int, variant: Variant) -> Any:
 
 
 def _is_double(made: Any) -> bool:
-    """Whether a tensor has float64, in which little goes wrong."""
     return any(isinstance(leaf, Tensor) and leaf.dtype == torch.float64 for leaf in tree_leaves(made))
 
 
