@@ -65,7 +65,8 @@ def test_the_line_lists_what_the_author_did_not_say():
     )
     said = make(cases=cases, what="Numbers of any size, in float64, along any axis. Leave x as it is. Keep gradients.")
     assert rules.line(said) == (
-        "*The check also looks at* tensors that are not contiguous in memory, the dtype of the result and a second call."
+        "*The check also looks at* tensors that are not contiguous in memory, the dtype of the result and a second "
+        "call."
     )
     loose = make(cases=cases[:1], gradients=False, dtypes=False, allow_mutation=True)
     assert rules.line(loose) == "*The check also looks at* float64 and a second call."

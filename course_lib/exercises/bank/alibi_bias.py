@@ -222,7 +222,6 @@ distance = ...  # (T, S)
 return ...  # one table a head, (H, T, S)""",
     ),
     sample=_sample,
-    gradients=False,
     tries=("float64", "zeros", "strided"),
     gradients=False,
     equivalent_mutants={"query - torch.arange(S) -> torch.arange(S) - query": "a distance has no sign"},

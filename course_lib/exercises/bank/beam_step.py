@@ -281,7 +281,6 @@ best, flat = ...
 return best, flat // V, ...""",
     ),
     sample=_sample,
-    gradients=False,
     tries=("float64", "large", "strided"),
     gradients=False,
 )  # fmt: skip

@@ -207,7 +207,6 @@ key = ____  # one for each query
 return ...  # pick those cells, average""",
     ),
     sample=_sample,
-    gradients=False,
     tries=("float64", "strided"),
     gradients=False,
     equivalent_mutants={"1 -> 2 (2)": "a map of self-attention has as many rows as columns"},
