@@ -116,7 +116,10 @@ def _once(tiles):
     """The tiles one after the other, which can be read once; keeping them all raises ValueError."""
     given = []
     for tile in tiles:
-        if not tile.requires_grad and sum(one() is not None for one in given) > KEPT:
+        if tile.requires_grad:  # the graph keeps it anyway
+            yield tile
+            continue
+        if sum(one() is not None for one in given) > KEPT:
             raise ValueError(f"more than {KEPT} tiles are kept at once; expected one after the other")
         own = tile.clone()
         given.append(weakref.ref(own))
