@@ -17,7 +17,7 @@ from course_lib.exercises import registry
 from course_lib.exercises.engine import cells
 from course_lib.exercises.engine.diagnose import Examiner
 from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
-from course_lib.exercises.engine.run import bind, observe
+from course_lib.exercises.engine.run import arguments, bind, observe
 from course_lib.exercises.spec import Exercise, Misconception, Question
 
 ENTRIES = registry.all_exercises()
@@ -74,8 +74,15 @@ def garbage(exercise: Exercise) -> dict[str, Callable[..., Any]]:
     right = bind(exercise, exercise.model())
     outputs = [Examiner(exercise).outcome((), number).value for number in range(len(exercise.cases))]
     makes_tensors = any(isinstance(leaf, Tensor) for output in outputs for leaf in tree_leaves(output))
-    arguments = [case.make() for case in exercise.cases]
-    takes_tensors = any(isinstance(leaf, Tensor) for leaf in tree_leaves(arguments))
+    reached: list[Any] = []  # what an answer gets: tensors, or an iterator over them, which cannot be changed like one
+
+    def spy(*args, **kwargs):
+        reached.extend(tree_leaves([args, kwargs]))
+
+    for case in exercise.cases:
+        args, kwargs, _ = arguments(case, exercise)
+        bind(exercise, _as_candidate(exercise, spy))(*args, **kwargs)
+    takes_tensors = any(isinstance(leaf, Tensor) for leaf in reached)
 
     def identity(*args, **kwargs):
         return next(iter([*args, *kwargs.values()]), None)

@@ -131,6 +131,13 @@ def test_tiles_can_be_read_once_and_are_not_kept():
         scores, values = torch.cat([pair[0] for pair in pairs], -1), torch.cat([pair[1] for pair in pairs])
         return scores.softmax(-1) @ values
 
+    def writes(score_tiles, value_tiles):
+        tiles = [(scores, values) for scores, values in zip(score_tiles, value_tiles, strict=True)]
+        result = exercise.reference(*zip(*tiles, strict=True))
+        tiles[0][0].data.mul_(2)
+        return result
+
+    assert "changes its argument score_tiles" in diagnose(exercise, writes).failure.difference.sentence
     assert diagnose(exercise, twice).verdict == WRONG
     finding = diagnose(exercise, as_lists)
     assert "tiles are kept at once" in message(exercise, finding, as_lists, keep=False)
