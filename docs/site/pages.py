@@ -27,7 +27,14 @@ from course_lib.records.claim import CLAIMS
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERVIEW = "notebooks/00_overview.ipynb"
-INTERNAL = {"assembly", "commands", "desk", "cli", "exercises"}  # parts of the command `course`, no library
+INTERNAL = {
+    "assembly",
+    "classroom",
+    "commands",
+    "desk",
+    "cli",
+    "exercises",
+}  # parts of the command `course`, no library
 EXERCISE_PARTS = ("exercises", "exercises.handle", "exercises.spec")
 
 LINK = re.compile(r"(?P<before>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<target>[^()\s]+)\)")
