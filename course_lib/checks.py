@@ -22,7 +22,7 @@ def check_integer(name: str, value: object, least: int = 1, most: int | None = N
     if value is None and or_none:
         return
     expected = f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
-    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):  # a tuple: torch 2.6 compiles no union
         _refuse(TypeError, name, expected, repr(value))
     if value < least or (most is not None and value > most):
         _refuse(ValueError, name, expected, repr(value))
@@ -107,7 +107,7 @@ def kind(value: object) -> str:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    if isinstance(value, int | float | torch.SymInt | torch.SymFloat):
+    if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
         return not isinstance(value, bool)
     return isinstance(value, numbers.Real)  # such as NumPy's
 

@@ -8,6 +8,8 @@
 A source is a jupytext percent file. Each cell names itself, `# %% id="five-steps" tags=["tol:0.001"]`; a line
 `# %% exercise="causal_mask"` with nothing under it stands for an exercise: prompt and stub come from the registry, and
 the place is written into the package's `places.json`. Sources in `sources/labs/` become notebooks in `labs/`.
+Where `pyproject.toml` names the course's address (`Source` in `[project.urls]`), a folded cell before the first code cell
+installs the package from there if it is missing, as on Colab.
 A notebook is written only when every cell ran and the result obeys the rules of `conftest.py`; else the old one stays.
 """
 
@@ -18,6 +20,7 @@ import re
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +50,14 @@ METADATA: dict[str, Any] = {
 }
 CELL_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 EXERCISE = re.compile(r'^# %% exercise="(\w+)"', re.MULTILINE)
+
+INSTALL = """\
+# Installs the package of the course where it is missing, as on Colab; changes nothing where it is there
+import importlib.util
+
+if importlib.util.find_spec("course_lib") is None:
+    get_ipython().run_line_magic("pip", "install --quiet 'course-lib @ git+{address}'")
+    importlib.invalidate_caches()"""
 
 FindExercise = Callable[[str], tuple[str, str]]  # from an exercise's id to its prompt and its stub
 
@@ -96,6 +107,10 @@ def read_source(source: Path, find_exercise: FindExercise = registered_exercise)
             cells += _expand(cell, where, find_exercise)
         else:
             cells.append(_plain_cell(cell, where))
+    if address := _address(source):
+        first = next((number for number, cell in enumerate(cells) if cell.cell_type == "code"), len(cells))
+        folded = {"tags": [rules.FOLDED], "jupyter": {"source_hidden": True}}
+        cells.insert(first, _new_cell("code", "install-course", INSTALL.format(address=address), folded))
     seen: set[str] = set()
     for cell in cells:
         if cell.id in seen:
@@ -104,6 +119,17 @@ def read_source(source: Path, find_exercise: FindExercise = registered_exercise)
     notebook = nbformat.v4.new_notebook(cells=cells, metadata=METADATA)
     notebook.nbformat_minor = 5
     return notebook
+
+
+def _address(source: Path) -> str:
+    """Return where the project that holds `source` is published, or nothing if it does not say."""
+    project = next(
+        (found for folder in source.absolute().parents if (found := folder / "pyproject.toml").exists()), None
+    )
+    if project is None:
+        return ""
+    urls = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {}).get("urls", {})
+    return str(urls.get("Source", ""))
 
 
 def _plain_cell(cell: NotebookNode, where: str) -> NotebookNode:

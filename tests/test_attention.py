@@ -208,7 +208,7 @@ def test_parity_with_hugging_face():
     hidden = torch.zeros(T, S).masked_fill(~causal_mask(T, S), torch.finfo(torch.float32).min)
 
     def hugging_face(query, key, value):
-        output, weights = llama.eager_attention_forward(module, query, key, value, hidden, scaling=E**-0.5)
+        output, weights = llama.eager_attention_forward(module, query, key, value, hidden[None, None], scaling=E**-0.5)
         return output.transpose(1, 2), weights  # (B, T, H, E) -> (B, H, T, E)
 
     def library(query, key, value):

@@ -1,11 +1,13 @@
 """The builder: text sources become executed notebooks, and nothing wrong or half done replaces a right one."""
 
+import importlib.util
 import json
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -100,6 +102,25 @@ def test_a_bad_source_is_refused_by_name(builder, write, cell, complaint):
 def test_text_before_the_first_cell_is_refused(builder, write):
     with pytest.raises(builder.BuildError, match="has no id"):
         builder.read_source(write("import torch\n" + GOOD)[0])
+
+
+def test_a_published_course_installs_itself_where_it_is_missing(builder, write, tmp_path, monkeypatch):
+    source, target = write(GOOD)
+    tmp_path.joinpath("pyproject.toml").write_text('[project]\nurls = { Source = "https://example.org/course" }\n')
+    cells = builder.read_source(source).cells
+    assert [cell.id for cell in cells] == ["title", "install-course", "define", "use"]
+    assert cells[1].metadata == {"tags": ["hide-input"], "jupyter": {"source_hidden": True}}
+    ran = []
+    shell = SimpleNamespace(run_line_magic=lambda *line: ran.append(line))
+    exec(cells[1].source, {"get_ipython": lambda: shell})
+    assert ran == []  # it is there
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    exec(cells[1].source, {"get_ipython": lambda: shell})
+    assert ran == [("pip", "install --quiet 'course-lib @ git+https://example.org/course'")]
+    monkeypatch.undo()
+    builder.build(source, target)
+    assert builder.check(source, target) == []
+    assert nbformat.read(target, 4).cells[1].outputs == []
 
 
 def test_a_built_notebook_is_executed_clean_and_the_same_again(builder, write):
