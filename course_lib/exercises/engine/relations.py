@@ -99,6 +99,8 @@ class Finder(Likeness):
         wanted, got = first.expected, first.actual
         if exact:
             yield from self._of_structure(wanted, got)
+        if self.same(wanted, got):  # only the dtype or the type is wrong
+            return
         if isinstance(wanted, tuple | list | dict) and as_tensor(wanted) is None:
             keys = list(wanted) if isinstance(wanted, dict) else list(range(len(wanted)))
             if not isinstance(got, type(wanted) if isinstance(wanted, dict) else tuple | list) or len(got) != len(keys):
