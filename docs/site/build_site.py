@@ -17,7 +17,7 @@ from check_links import broken_links
 from pages import ROOT, assemble, notebooks
 
 BUILD = ROOT / "build"
-MARGINS = {"top": "15mm", "bottom": "15mm", "left": "15mm", "right": "15mm"}
+MARGIN = "15mm"
 
 
 def build(folder: Path) -> Path:
@@ -50,7 +50,14 @@ def print_pdf(pages: Path, names: Sequence[str], target: Path) -> list[Path]:
             page.emulate_media(media="print", color_scheme="light")
             page.goto((pages / f"{name}.html").as_uri())
             made.append(target / f"{name.replace('/', '-')}.pdf")
-            page.pdf(path=made[-1], format="A4", print_background=True, margin=MARGINS, tagged=True, outline=True)
+            page.pdf(
+                path=made[-1],
+                format="A4",
+                print_background=True,
+                margin={"top": MARGIN, "bottom": MARGIN, "left": MARGIN, "right": MARGIN},
+                tagged=True,
+                outline=True,
+            )
         browser.close()
     return made
 
