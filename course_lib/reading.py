@@ -34,8 +34,8 @@ class Unreadable(ValueError):
     """
 
     def __init__(self, name: str | os.PathLike[str], expected: str, got: str, advice: str = "") -> None:
-        self.name, self.got = str(name), got
-        message = f"{self.name}: expected {expected}, got {one_line(got)}"
+        self.name, self.got = str(name), one_line(got)
+        message = f"{self.name}: expected {expected}, got {self.got}"
         super().__init__(f"{message}; {advice}" if advice else message)
 
 

@@ -54,6 +54,7 @@ class Task(ABC):
         if not any("warmup" in layer.get("training", {}) for layer in layers) and isinstance(settings["steps"], int):
             settings["warmup"] = min(settings["warmup"], settings["steps"] // 10)  # the default fits any length
         self.config = training.TrainingConfig.from_dict(settings)
+        self._model_config(2**31 - 1)  # refused before any data are loaded; a tokenizer says how many there are
         self.seed = self.config.seed  # of data, their order, the first weights and dropout
 
     @abstractmethod
@@ -92,9 +93,12 @@ class Task(ABC):
         return None
 
     def _config(self, **more: Any) -> "TransformerConfig":
+        return self._model_config(self.tokenizer.vocab_size, **more)
+
+    def _model_config(self, vocab_size: int, **more: Any) -> "TransformerConfig":
         from course_lib.config import TransformerConfig
 
-        return TransformerConfig(**{**self.recipe["model"], "vocab_size": self.tokenizer.vocab_size, **more})
+        return TransformerConfig(**{**self.recipe["model"], "vocab_size": vocab_size, **more})
 
     def _new_tokenizer(self, texts: list[str]) -> "Tokenizer":
         kind = self.recipe["tokenizer"]["kind"]

@@ -49,6 +49,11 @@ def plainly() -> Iterator[None]:
     except (ValueError, DownloadError, ConnectionError, FileNotFoundError, FloatingPointError) as error:
         typer.echo(f"course: {one_line(error, 2000)}", err=True)
         raise typer.Exit(2) from None
+    except TypeError as error:
+        if ": expected " not in str(error):  # the wording of our checks
+            raise
+        typer.echo(f"course: {one_line(error, 2000)}", err=True)
+        raise typer.Exit(2) from None
 
 
 def _set(flags: dict[str, dict[str, Any]], setting: str) -> None:

