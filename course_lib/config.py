@@ -26,7 +26,15 @@ _LEAST = dict.fromkeys(("d_model", "n_heads", "max_length", "relative_buckets", 
 _LEAST |= dict.fromkeys(("n_encoder_layers", "n_decoder_layers", "n_token_types"), 0)
 _OPTIONAL_SIZES = ("n_kv_heads", "d_head", "d_ff", "vocab_size", "target_vocab_size", "window")
 
-_FLAGS = ("gated", "bias", "residual", "scale_embeddings", "embedding_norm", "share_vocabulary", "tie_embeddings")
+_FLAGS: tuple[str, ...] = (
+    "gated",
+    "bias",
+    "residual",
+    "scale_embeddings",
+    "embedding_norm",
+    "share_vocabulary",
+    "tie_embeddings",
+)
 _FLAGS += ("head_bias", "scale_residual_init", "zero_residual_init")
 _OPTIONAL_FLAGS = ("final_norm", "attention_bias", "qkv_bias", "feed_forward_bias")
 

@@ -157,7 +157,7 @@ def run_sweep(
     return read_rows(folder)
 
 
-_ROW = dict.fromkeys(("parameters", "layer_parameters", "tokens", "seed"), int)
+_ROW: dict[str, type] = dict.fromkeys(("parameters", "layer_parameters", "tokens", "seed"), int)
 _ROW |= dict.fromkeys(("flops", "training_loss", "loss", "cpu_seconds", "epochs"), float)
 
 

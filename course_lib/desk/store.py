@@ -264,7 +264,7 @@ def _count(entry: dict[str, Any], header: Mapping[str, str]) -> None:
 
 
 _ANY_ENTRY = {str: int | bool | str | None}
-_ENTRY = {"attempts": int, "hints": int, "files": int, "solved": bool}
+_ENTRY: dict[str, Any] = {"attempts": int, "hints": int, "files": int, "solved": bool}
 _ENTRY |= dict.fromkeys(("verdict", "edition", "solved_edition", "saved"), str | None)
 
 
