@@ -167,5 +167,5 @@ def test_a_sliding_cache_cannot_go_back():
 
 def test_the_first_values_are_of_the_keys_dtype():
     for dtype in (torch.float16, torch.int32):
-        with pytest.raises(TypeError, match="value: expected torch.float32 as the key, got"):
+        with pytest.raises(TypeError, match=r"value: expected torch\.float32 as the key, got"):
             KVCache().append(torch.zeros(B, G, 1, E), torch.zeros(B, G, 1, E, dtype=dtype))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from course_lib import data, generation
+from course_lib import data, generation, training
 from course_lib.commands.train import Device, plainly
 
 __all__ = ["generate", "translate"]
@@ -90,14 +90,13 @@ def _load(model: str, device: str | None, *, int8: bool, bf16: bool, rows: int) 
     """Open a model for use on a device, to decode about so many examples at once, and its tokenizer."""
     import torch
 
-    from course_lib.training.distributed import chosen_device
     from course_lib.variants import from_pretrained, locate
     from course_lib.variants.int8 import quantize_
     from course_lib.variants.packed import pack_
 
     if not model.startswith("hf:") and not Path(model).exists():
         raise FileNotFoundError(f"MODEL: there is no folder {model}; a model on the hub is written hf:{model}")
-    where = chosen_device(device)
+    where = training.chosen_device(device)
     folder = locate(model.removeprefix("hf:"))
     network, tokenizer = from_pretrained(folder).eval(), data.load_tokenizer(folder)
     network.to(where, torch.bfloat16 if bf16 else None)
