@@ -53,7 +53,8 @@ def probes(exercise: Exercise) -> tuple[Case, ...]:
 
 def variants_of(exercise: Exercise, name: str) -> list[Case]:
     """The inputs on which the variant of this name is tried; none where it does not apply."""
-    variant, found = VARIANTS[name], []
+    variant = VARIANTS[name]
+    found: list[Case] = []
     large = _seeds(exercise)[DRAWS // 3 :]  # the smallest are too small to show much
     double = _in_float64(exercise)  # in which little goes wrong
     for seed in sorted(large, key=lambda seed: seed in double):
