@@ -76,14 +76,16 @@ app = typer.Typer(
 @app.callback()
 def main(
     context: typer.Context,
-    desk: Annotated[Path | None, typer.Option(help="Use the desk in this folder.", show_default=False)] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Your folder, where it is not found by itself.", show_default=False)
+    ] = None,
 ) -> None:
     """Learn the Transformer by rebuilding it.
 
     Start with `course start` and `course lab`. Your copies of the notebooks, your answers and your progress lie in one
-    folder, the desk (usually `my/`); it is found from the working directory upwards, or through COURSE_DESK.
+    folder of yours, usually `my/`. It is found from the working directory upwards.
     """
-    context.obj = desk  # the commands hand it to `desk.finding.the_desk`
+    context.obj = folder  # the commands hand it to `desk.finding.the_desk`
 
 
 register(app)

@@ -16,7 +16,7 @@ def assemble(
     context: typer.Context,
     fill: Annotated[bool, typer.Option("--fill", help="Take the course's own version where yours is missing.")] = False,
 ) -> None:
-    """Put your right answers together: `my_transformer.py` in your desk, a whole Transformer that needs only torch.
+    """Put your right answers together: `my_transformer.py` in your folder, a whole Transformer that needs only torch.
 
     It takes the latest right answer to each exercise that is a part, checks the module by the laws and against torch,
     and says what holds. Parts that you have not solved stay open and say so when they are called. `--fill` takes the

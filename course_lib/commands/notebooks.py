@@ -12,11 +12,15 @@ from course_lib.desk import rescue as rescuing
 from course_lib.desk.answers import places
 from course_lib.desk.finding import desk_or_none, folder_to_start, is_called, is_desk, the_desk
 from course_lib.desk.finding import notebooks as notebook_files
+from course_lib.desk.notebooks import headings
 from course_lib.desk.store import Desk, DeskError
-from course_lib.desk.tables import describe, plural, print_findings, print_status
+from course_lib.desk.tables import describe, plural, print_chapters, print_findings, print_status
 
 if TYPE_CHECKING:
+    from course_lib.desk.answers import Place
     from course_lib.exercises.learner import Standing
+
+FEW = 3  # notebooks that are named and not counted
 
 
 def start(
@@ -26,7 +30,7 @@ def start(
         typer.Option(help="Where; otherwise my/ of the repository, or ./my elsewhere.", show_default=False),
     ] = None,
 ) -> None:
-    """Make your desk: your own copies of the notebooks, without outputs, so that you predict before you run.
+    """Make your folder `my/`: your own copies of the notebooks, without outputs, so that you predict before you run.
 
     Run it again at any time: it adds what is missing and never changes what is there.
 
@@ -42,15 +46,18 @@ def _start(folder: Path) -> Desk:
 
 
 def _made(folder: Path) -> tuple[Desk, list[str]]:
-    """Make the desk and say what was added; return it, and the problems that are still to be told."""
+    """Make the folder and say what was added; return it, and the problems that are still to be told."""
     report = copies.create(folder.expanduser().absolute())
     where = report.desk.folder
-    if report.added:
+    if len(report.added) > FEW:
+        typer.echo(f"Your folder is {where}: {plural(len(report.added), 'notebook')} of the course, copied for you to")
+        typer.echo("write in. Your answers and your progress are kept there, too. `course lab` opens it.")
+    elif report.added:
         typer.echo(f"Added to {where}: {', '.join(report.added)}")
     if report.replaced:
         typer.echo(f"Put back, fresh: {', '.join(report.replaced)}. `course rescue` puts your saved answers into them.")
     if report.present and not report.added and not report.replaced:
-        typer.echo(f"Your desk is ready in {where}.")
+        typer.echo(f"Your folder is ready: {where}.")
     if report.older:
         typer.echo(f"From an older edition: {', '.join(report.older)}. `course update` brings in the new one.")
     return report.desk, report.problems
@@ -68,7 +75,7 @@ def lab(
     context: typer.Context,
     chapter: Annotated[str | None, typer.Option(help="Open this chapter or lab.", show_default=False)] = None,
 ) -> None:
-    """Open JupyterLab at your desk, on the chapter you worked on last (at first, the overview).
+    """Open JupyterLab in your folder, on the chapter you worked on last (at first, the overview).
 
     Everything else you write is passed on to JupyterLab.
 
@@ -90,16 +97,23 @@ def lab(
 
 def status(
     context: typer.Context,
-    chapter: Annotated[str | None, typer.Option(help="Only this chapter or lab.", show_default=False)] = None,
+    chapter: Annotated[
+        str | None, typer.Option(help="The exercises of this chapter or lab.", show_default=False)
+    ] = None,
 ) -> None:
-    """Show every exercise with its kind, difficulty, minutes, state, attempts and hints.
+    """Show where you are: for each chapter what is solved and what time it still takes; or the exercises of one.
+
+    The time is that of reading at 180 words a minute, and of the exercises that you have not solved.
 
     Examples: `course status` · `course status --chapter 1` · `course status --chapter labs/05`
     """
     desk = the_desk(context.obj)
-    standings = _standings(desk, chapter)
-    if standings:
-        print_status(standings)
+    if chapter is None:
+        from course_lib.desk.chapters import standings
+
+        print_chapters(standings(desk))
+    elif found := _standings(desk, chapter):
+        print_status(found)
     else:
         typer.echo(f"No notebook called {chapter} has exercises.")
     with contextlib.suppress(DeskError):  # where only the package is installed, nothing is known of its notebooks
@@ -107,41 +121,52 @@ def status(
             typer.echo(f"No longer in the course, kept as you left them: {', '.join(f'{name}.ipynb' for name in kept)}")
 
 
-def _standings(desk: Desk, chapter: str | None = None) -> "list[Standing]":
+def _standings(desk: Desk, chapter: str = "") -> "list[Standing]":
     """How far the learner is with the exercises of a chapter or lab, or with all."""
     from course_lib.exercises import registry
     from course_lib.exercises.learner import Progress
 
-    wanted = [name for name, place in registry.places().items() if chapter is None or is_called(place, chapter)]
+    wanted = [name for name, place in registry.places().items() if not chapter or is_called(place, chapter)]
     return Progress(lambda: desk).standings(map(registry.get, wanted))
 
 
 def next_exercise(context: typer.Context) -> None:
-    """Name the next exercise that you have not solved, and where it is.
+    """Name the next exercise that you have not solved, and where it stands in JupyterLab.
 
     Example: `course next`
     """
+    from course_lib.exercises import registry
+
     desk = the_desk(context.obj)
-    standings = _standings(desk)
-    open_ones = [one for one in standings if not one.solved]
-    open_ones += [one for one in standings if one.solved and one.state != "solved"]  # against an older edition
-    if not open_ones:
-        typer.echo(f"All {plural(len(standings), 'exercise')} are solved.")
+    progress, there = desk.progress(), registry.places()
+    name = next((name for name in there if name not in progress or not progress[name]["solved"]), None)
+    if name is None:  # against an older edition, which only the exercises themselves can tell
+        name = next((one.entry.id for one in _standings(desk) if one.state != "solved"), None)
+    if name is None:
+        typer.echo(f"All {plural(len(there), 'exercise')} are solved.")
         return
-    entry, state = open_ones[0].entry, open_ones[0].state
-    place, part = places(desk).get(entry.id), open_ones[0].place
+    card, kept = registry.card(name), progress.get(name)
+    tried = "not tried" if kept is None or not kept["attempts"] else "tried"
+    tried = "solved against an older edition" if kept is not None and kept["solved"] else tried
+    part = registry.label(name)
     number = str(int(part)) if part.isdecimal() else ""
     called = f"Chapter {number}" if number else part.replace("labs/", "Lab ", 1) or "In no notebook yet"
-    typer.echo(f"{entry.id}: {entry.title}")
-    typer.echo(f"{called}, {entry.kind}, difficulty {entry.difficulty} of 5, about {entry.minutes} minutes; {state}.")
-    if place:
-        where = f"{place.name}.ipynb, cell {place.notebook['cells'][place.numbers[0]]['id']}"
-        name = place.name.partition("_")[0].lstrip("0") if "/" not in place.name else place.name
-        typer.echo(f"Where: {where}. Open it with `course lab --chapter {name or '0'}`.")
+    typer.echo(f"{card.id}: {card.title}")
+    typer.echo(f"{called}, {card.kind}, difficulty {card.difficulty} of 5, about {card.minutes} minutes; {tried}.")
+    if place := places(desk).get(name):
+        _tell_where(place, f"Exercise: {card.title}")
     elif part:
         typer.echo("Where: in no notebook of yours; `course update` adds what is new.")
     else:
-        typer.echo(f"Where: nowhere; `course check {entry.id} --file answer.py` works without a notebook.")
+        typer.echo(f"Where: nowhere; `course check {name} --file answer.py` works without a notebook.")
+
+
+def _tell_where(place: "Place", heading: str) -> None:
+    title, section = headings(place.notebook["cells"][: place.numbers[0]])
+    where = f"Where: {place.name}.ipynb" + (f", “{title}”" if title else "")
+    typer.echo(where + (f", section “{section}”" if section else "") + f", under the heading “{heading}”.")
+    chapter = place.name.partition("_")[0].lstrip("0") if "/" not in place.name else place.name
+    typer.echo(f"Open it with `course lab --chapter {chapter or '0'}`.")
 
 
 def update(context: typer.Context) -> None:
@@ -169,7 +194,7 @@ def rescue(
 ) -> None:
     """Bring work back: edits made in notebooks/ by mistake, damaged notebooks, answers from the history.
 
-    Everything is copied to your desk; only then, and only if you agree, are the course's own notebooks put back to
+    Everything is copied to your folder; only then, and only if you agree, are the course's own notebooks put back to
     what they were.
 
     Examples: `course rescue` · `course rescue --yes`
@@ -188,7 +213,7 @@ def rescue(
         else:
             typer.echo(f"Changed in notebooks/ and left as they are: {names}. `course rescue --yes` restores them.")
     elif not (report.lines or report.filled or report.problems):
-        typer.echo("Nothing to rescue: no edits in the course's notebooks, and your desk is readable.")
+        typer.echo("Nothing to rescue: no edits in the course's notebooks, and your folder is readable.")
     _tell(report.problems)
 
 

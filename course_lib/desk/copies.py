@@ -53,7 +53,7 @@ def create(folder: Path) -> Started:
             if trouble := keep_contract(desk):
                 report.problems.append(trouble)
     except OSError as problem:
-        raise DeskError(f"The desk in {folder} could not be written: {reason(problem)}.") from problem
+        raise DeskError(f"Your folder {folder} could not be written: {reason(problem)}.") from problem
     return report
 
 

@@ -151,7 +151,7 @@ def _course(desk: Desk | None) -> Iterator[Finding]:
     except DeskError as problem:
         yield Finding("course notebooks", False, str(problem), "Install the package from a checkout of the course.")
     if desk is None:
-        yield Finding("desk", False, "none from here", "Run `course start`.", needed=False)
+        yield Finding("your folder", False, "none from here", "Run `course start`.", needed=False)
         return
     old, damaged = [], []
     for path in found:
@@ -162,9 +162,9 @@ def _course(desk: Desk | None) -> Iterator[Finding]:
                 old.append(name)
         except DamagedNotebook as problem:
             damaged.append(str(problem))
-    yield Finding("desk notebooks", not damaged, "; ".join(damaged) or "readable", "Run `course rescue`.")
+    yield Finding("your notebooks", not damaged, "; ".join(damaged) or "readable", "Run `course rescue`.")
     text = f"older or missing: {', '.join(old)}" if old else "of the present edition"
-    yield Finding("desk edition", not old, text, "Run `course update`.", needed=False)
+    yield Finding("their edition", not old, text, "Run `course update`.", needed=False)
     saving = not saving_is_off()
     text = "answers are saved" if saving else "the variable CI is set, so checks save nothing"
     yield Finding("saving", saving, text, "Unset CI to have your answers saved.", needed=False)
@@ -184,7 +184,7 @@ def _disk(desk: Desk | None) -> Iterator[Finding]:
     finally:
         with contextlib.suppress(OSError):
             trial.unlink()
-    yield Finding("write test", ok, text, "Answers cannot be saved; free space, or choose another folder (--desk).")
+    yield Finding("write test", ok, text, "Answers cannot be saved; free space, or `course start --folder` elsewhere.")
     if desk is None:
         return
     try:

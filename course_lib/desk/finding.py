@@ -1,7 +1,7 @@
 """Where things are: the course's own notebooks, and the learner's desk.
 
 A desk is found from the working directory upwards, or through the environment variable COURSE_DESK, which the learner
-may set. Inside the package a desk that was found, or named with `course --desk`, is passed on as an argument.
+may set. Inside the package a desk that was found, or named with `course --folder`, is passed on as an argument.
 """
 
 import os
@@ -93,18 +93,24 @@ def the_desk(named: Path | None = None) -> Desk:
     """
     if named is not None:
         if not is_desk(named.expanduser()):
-            raise DeskError(f"{named} is no desk; `course start --folder {named}` makes it one.")
+            raise DeskError(
+                f"{named} holds no copies of the course's notebooks; `course start --folder {named}` makes them."
+            )
         return Desk(named.expanduser())
     found = locate_desk()
     if found is not None:
         return found
     if outside := os.environ.get("COURSE_DESK"):
         raise DeskError(
-            f"COURSE_DESK names {outside}, which is no desk; `course start --folder {outside}` makes it one."
+            f"COURSE_DESK names {outside}, which holds no copies of the course's notebooks; "
+            f"`course start --folder {outside}` makes them."
         )
     if is_desk(default_folder()):
         return Desk(default_folder())
-    raise DeskError("there is no desk here yet. Run `course start` first (or name one: `course --desk FOLDER …`).")
+    raise DeskError(
+        "your copies of the notebooks were not found from here. Run `course start` first, "
+        "or name their folder: `course --folder FOLDER …`."
+    )
 
 
 def desk_or_none(named: Path | None = None) -> Desk | None:

@@ -103,7 +103,9 @@ def _answer(request: dict[str, Any], handle: Handle, desk: Desk | None) -> tuple
         place = answers.Place(Path(request["notebook"]), "", read_notebook(request["notebook"]), request["numbers"])
         return running.from_place(place, whole=True), Path(request["folder"])
     if desk is None:
-        raise DeskError("there is no desk here yet. Run `course start` first, or name a file: `--file answer.py`.")
+        raise DeskError(
+            "your copies of the notebooks were not found: run `course start`, or name a file, `--file answer.py`."
+        )
     return running.from_notebook(desk, handle.spec.id), desk.folder
 
 

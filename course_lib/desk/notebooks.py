@@ -163,6 +163,15 @@ def exercise_of(cell: Cell) -> str | None:
     return name if cell["cell_type"] == "code" and isinstance(name, str) else None
 
 
+def headings(cells: Iterable[Cell]) -> tuple[str, str]:
+    """Return the title and the last heading of a section above the end of these cells; "" where there is none."""
+    text = "\n\n".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
+    found = re.findall(r"^(#{1,3}) +(.+?) *$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.M)
+    titles = [heading for level, heading in found if level == "#"]
+    sections = [heading for level, heading in found if level != "#" and not heading.startswith("Exercise:")]
+    return (titles or [""])[0], (sections or [""])[-1]
+
+
 def digest(text: str, length: int) -> str:
     """Return the first `length` hexadecimal digits of the SHA-256 of `text`."""
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:length]

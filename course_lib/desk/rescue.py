@@ -242,7 +242,7 @@ def _collect_one(desk: Desk, path: Path, name: str, revision: str | None, backup
     wording = Wording(f"Rescued from notebooks/{name}.ipynb, where you also wrote here.", "You wrote there:")
     result = merge(base, mine, theirs, wording=wording, deletions=False)
     if target.exists() and _cells(result.notebook) == _cells(mine):
-        report.lines.append(f"notebooks/{name}.ipynb: your edits are already in the desk.")
+        report.lines.append(f"notebooks/{name}.ipynb: your edits are already in your copy.")
         return
     write_atomic(backup / f"{name}.notebooks.ipynb", data)
     if target.exists():
@@ -320,14 +320,14 @@ def _base_revision(folder: Path) -> tuple[str | None, str]:
     """Return the commit that the learner's edits started from, or None and why git cannot tell."""
     head = _git(folder, "rev-parse", "--verify", "HEAD")
     if head is None:
-        return None, "git was not found: edits in notebooks/ are compared with the desk's own base copies instead."
+        return None, "git was not found: edits in notebooks/ are compared with the copies kept in your folder instead."
     if head.returncode:
-        return None, f"{folder} is not in a git checkout: it is compared with the desk's own base copies instead."
+        return None, f"{folder} is not in a git checkout: it is compared with the copies kept in your folder instead."
     tracked = _git(folder, "ls-files", "--", "*.ipynb")
     if tracked is None or not tracked.stdout.strip():
         return (
             None,
-            f"git does not track the notebooks in {folder}: they are compared with the desk's own base copies instead.",
+            f"git does not track the notebooks in {folder}: the copies kept in your folder are compared instead.",
         )
     upstream = _git(folder, "merge-base", "HEAD", "@{upstream}")  # edits may have been committed, too
     if upstream is not None and upstream.returncode == 0:

@@ -8,6 +8,7 @@ from course_lib.desk import merge
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from course_lib.desk.chapters import Standing as ChapterStanding
     from course_lib.desk.doctor import Finding
     from course_lib.desk.updates import Updated
     from course_lib.exercises.learner import Standing
@@ -29,7 +30,7 @@ def console() -> "Console":
 
 
 def print_status(standings: Sequence["Standing"]) -> None:
-    """Print one row an exercise, and what is left."""
+    """Print one row for each exercise, and what is left."""
     from rich.table import Table
     from rich.text import Text
 
@@ -46,7 +47,42 @@ def print_status(standings: Sequence["Standing"]) -> None:
     minutes = sum(one.entry.minutes for one in standings if not one.solved)
     here = console()
     here.print(table)
-    here.print(f"{sum(one.solved for one in standings)} of {len(standings)} solved; about {minutes} minutes to go.")
+    here.print(f"{sum(one.solved for one in standings)} of {len(standings)} solved; about {duration(minutes)} to go.")
+
+
+def duration(minutes: int) -> str:
+    """Return "45 min", "1 h" or "1 h 20 min"."""
+    hours, rest = divmod(minutes, 60)
+    if not hours:
+        return f"{rest} min"
+    return f"{hours} h {rest} min" if rest else f"{hours} h"
+
+
+def print_chapters(standings: Sequence["ChapterStanding"]) -> None:
+    """Print one row for each chapter with its labs, and what is left."""
+    from rich.table import Table
+
+    table = Table("chapter", "solved", "time left", "its labs", "time left", "", title="Your progress")
+    chapters = [one for one in standings if not one.is_lab]
+    for chapter in chapters:
+        number = chapter.name.partition("_")[0]
+        labs = [one for one in standings if number and one.name.startswith(f"labs/{number}_")]
+        row = [chapter.name.replace("_", " ") or "in no notebook yet"]
+        for part in ([chapter], labs):
+            row += [_solved(part), duration(sum(one.left for one in part)) if part else ""]
+        here = next((one for one in (chapter, *labs) if one.here), None)
+        table.add_row(*row, "" if here is None else "you are here" if here is chapter else f"you are in {here.name}")
+    left = duration(sum(one.left for one in chapters))
+    labs_left = duration(sum(one.left for one in standings if one.is_lab))
+    here = console()
+    here.print(table)
+    here.print(f"{_solved(standings)} solved; about {left} to go in the chapters, {labs_left} in the labs.")
+    here.print("The exercises of a chapter or a lab: course status --chapter 1, course status --chapter labs/01.")
+
+
+def _solved(standings: Sequence["ChapterStanding"]) -> str:
+    exercises = sum(one.exercises for one in standings)
+    return f"{sum(one.solved for one in standings)} of {exercises}" if exercises else ""
 
 
 def print_findings(findings: Iterable["Finding"]) -> int:

@@ -20,7 +20,7 @@ Named = Misconception | WrongAnswer
 
 
 class Keeper(Protocol):
-    """What keeps answers from one session to the next; a learner's desk is one."""
+    """What keeps answers from one session to the next; a learner's folder is one."""
 
     def save_answer(self, exercise_id: str, source: str, verdict: str, edition: str) -> None:
         """Keep the source of an answer with its verdict and the edition of the exercise."""
@@ -170,20 +170,25 @@ HEADINGS = ("chapter", "exercise", "kind", "difficulty", "state", "attempts", "h
 
 
 def print_progress(standings: Iterable[Standing], *, by_chapter: bool = False) -> None:
-    """Print one line for each exercise, or for each chapter and lab, and the sum, as plain text."""
+    """Print one line for each exercise, or for each chapter and its labs, and the sum, as plain text."""
     every = list(standings)
     if by_chapter:
-        parts: dict[str, list[Standing]] = {}
+        chapters: dict[str, tuple[list[Standing], list[Standing]]] = {}
         for one in every:
-            parts.setdefault(one.place, []).append(one)
-        table: list[tuple[str, ...]] = [("chapter", "solved", "of")]
-        table += [(place, str(sum(one.solved for one in part)), str(len(part))) for place, part in parts.items()]
+            is_lab = one.place.startswith("labs/")
+            chapters.setdefault(one.place.removeprefix("labs/")[:2], ([], []))[is_lab].append(one)
+        table: list[tuple[str, ...]] = [("chapter", "solved", "in its labs")]
+        table += [(chapter or "nowhere yet", *map(_solved, parts)) for chapter, parts in chapters.items()]
     else:
         table = [HEADINGS, *(_row(one) for one in every)]
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     for row in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     print(f"{sum(one.solved for one in every)} of {len(every)} solved.")
+
+
+def _solved(part: Sequence[Standing]) -> str:
+    return f"{sum(one.solved for one in part)} of {len(part)}" if part else ""
 
 
 def _row(one: Standing) -> tuple[str, ...]:

@@ -6,15 +6,34 @@ them. So an exercise is registered by its module and by its marker in a source, 
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import importlib
 import json
 import pkgutil
+from dataclasses import dataclass, fields
 from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
 from course_lib.exercises import bank
-from course_lib.exercises.spec import Exercise, Question
+
+if TYPE_CHECKING:
+    from course_lib.exercises.spec import Exercise, Question
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a list shows of an exercise; `minutes` are those of a typical learner."""
+
+    id: str
+    title: str
+    kind: str
+    difficulty: int
+    minutes: int
+
+
+_FIELDS = {field.name for field in fields(Card)}
 
 
 @functools.cache
@@ -46,6 +65,17 @@ def get(exercise_id: str) -> Exercise | Question:
     if module.EXERCISE.id != exercise_id:
         raise ValueError(f"{module.__name__}: expected the id {exercise_id!r}, got {module.EXERCISE.id!r}")
     return module.EXERCISE
+
+
+@functools.cache
+def card(exercise_id: str) -> Card:
+    """The card of an exercise, read from its module's text, for importing the module loads torch. Raises KeyError."""
+    if exercise_id not in places():
+        raise KeyError(unknown(exercise_id))
+    text = files(bank).joinpath(f"{exercise_id}.py").read_text(encoding="utf-8")
+    call: Any = ast.parse(text[text.index("\nEXERCISE = ") + len("\nEXERCISE = ") :]).body[0]
+    found = {one.arg: ast.literal_eval(one.value) for one in call.value.keywords if one.arg in _FIELDS}
+    return Card(**{"kind": "predict" if call.value.func.id == "Question" else "build"} | found)
 
 
 def all_exercises() -> list[Exercise | Question]:

@@ -337,7 +337,7 @@ def desks(folder: Path) -> dict[str, Target]:
 
     def commands(*names: str) -> None:
         for name in names:
-            arguments = ["start", "--folder", str(my)] if name == "start" else ["--desk", str(my), name]
+            arguments = ["start", "--folder", str(my)] if name == "start" else ["--folder", str(my), name]
             done = CliRunner().invoke(app, arguments)
             said = done.output.strip()
             if done.exit_code == UNFORESEEN or (done.exception and not isinstance(done.exception, SystemExit)):

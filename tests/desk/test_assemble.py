@@ -72,7 +72,7 @@ def modules_of(text: str) -> set[str]:
 def test_all_solved_gives_a_module_that_obeys_the_laws_and_equals_torch(desk: Desk) -> None:
     """In its own processes, as a learner runs it."""
     solve(desk, *PARTS)
-    result = CliRunner().invoke(cli.app, ["--desk", str(desk.folder), "assemble"])
+    result = CliRunner().invoke(cli.app, ["--folder", str(desk.folder), "assemble"])
     assert result.exit_code == 0, result.output
     claims = 1 + len(laws.LAWS) + len(laws.PARITY)
     assert [line.split()[0] for line in result.output.splitlines() if line[:5] in ("holds", "broke", "waits")] == [

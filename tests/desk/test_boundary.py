@@ -21,12 +21,12 @@ def test_what_nobody_foresaw_is_one_line(desk: Desk, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(commands.updates, "update", fail)
     monkeypatch.delenv("COURSE_DEBUG", raising=False)
-    done = CliRunner().invoke(app, ["--desk", str(desk.folder), "update"])
+    done = CliRunner().invoke(app, ["--folder", str(desk.folder), "update"])
     assert done.exit_code == UNFORESEEN
     assert len(done.output.strip().splitlines()) == 1
     assert "memory" in done.output or f"{type(problem).__name__} at test_boundary.py" in done.output
     monkeypatch.setenv("COURSE_DEBUG", "1")
-    assert "Traceback" in CliRunner().invoke(app, ["--desk", str(desk.folder), "update"]).output
+    assert "Traceback" in CliRunner().invoke(app, ["--folder", str(desk.folder), "update"]).output
 
 
 def test_the_lab_opens_whatever_is_damaged(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

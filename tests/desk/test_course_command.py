@@ -19,7 +19,9 @@ from desk_tools import edit, load, save, texts
 from typer.testing import CliRunner
 
 from course_lib import cli
+from course_lib.desk.chapters import reading_minutes, total_minutes
 from course_lib.desk.doctor import Finding, examine
+from course_lib.desk.tables import duration
 from course_lib.exercises import registry
 from course_lib.exercises.engine import cells
 from course_lib.exercises.handle import ExerciseHandle
@@ -118,7 +120,7 @@ def test_inside_the_repository_the_desk_is_at_its_root(chapter: Path, monkeypatc
     monkeypatch.chdir(chapter / "notebooks")
     course("start")
     assert (chapter / "my" / ONE).exists()
-    assert "causal_mask" in course("status")  # and is found from there
+    assert "causal_mask" in course("status", "--chapter", "1")  # and is found from there
 
 
 @pytest.mark.parametrize(
@@ -132,16 +134,65 @@ def test_without_a_desk_every_command_says_what_to_do(chapter: Path, arguments: 
 
 def test_status_and_next(chapter: Path) -> None:
     course("start")
-    output = course("status")
+    output = course("status", "--chapter", "1")
     assert re.search(r"01\W+causal_mask\W+build\W+2\W+\d+\W+not tried\W+0\W+0", output)
     total = len(registry.all_exercises())
-    assert f"0 of {total} solved" in output
+    assert f"0 of {total} solved" in course("status")
     edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
     course("check", BUILD)
     assert re.search(r"causal_mask.*solved.*1 ", course("status", "--chapter", "1"))
     assert f"1 of {total} solved" in course("status")
     assert course("status", "--chapter", "99") == "No notebook called 99 has exercises.\n"
     assert course("next").splitlines()[0].startswith(registry.all_exercises()[0].id)
+
+
+def row(name: str) -> list[str]:
+    """The cells of a chapter's row in `course status`."""
+    line = next(line for line in course("status").splitlines() if name in line)
+    return [cell.strip() for cell in line.strip("│").split("│")]
+
+
+def test_status_has_a_line_for_each_chapter_with_the_time_of_a_person(chapter: Path) -> None:
+    """The text of the fixture is shorter than a minute: the time is the exercises' own, and less when one is solved."""
+    course("start")
+    cards = [registry.card(name) for name, place in registry.places().items() if place == "01_attention"]
+    labs = [registry.card(name) for name, place in registry.places().items() if place.startswith("labs/01_")]
+    minutes, rest = sum(card.minutes for card in cards), duration(sum(card.minutes for card in labs))
+    own = [f"0 of {len(cards)}", duration(minutes), f"0 of {len(labs)}", rest, "you are here"]
+    assert row("01 attention") == ["01 attention", *own]
+    long = "# Attention\n\n" + "word " * (180 * 30)
+    edit(chapter / "my" / ONE, "title", long)
+    assert row("01 attention")[2] == duration(minutes + 30)
+    edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
+    course("check", BUILD)
+    solved = minutes - registry.card(BUILD).minutes
+    assert row("01 attention")[1:3] == [f"1 of {len(cards)}", duration(solved)]  # and the text above it is read
+    save(chapter / "my" / "02_heads.ipynb", notebook_of([course_cell("markdown", "title", long)]))
+    assert row("02 heads")[2] == "30 min"
+    assert (
+        len([line for line in course("status").splitlines() if line.startswith("│ 0")]) == 9
+    )  # 01 to 08, and 02 heads
+
+
+def test_a_person_reads_180_words_a_minute() -> None:
+    text = {"cell_type": "markdown", "source": "word " * 900}
+    prompt = {"cell_type": "markdown", "source": cells.prompt_markdown(registry.get(BUILD))}
+    assert reading_minutes([text, prompt, {"cell_type": "code", "source": "one two"}]) == 5
+    assert total_minutes("01_attention", [text]) == 5 + sum(
+        registry.get(name).minutes for name, place in registry.places().items() if place == "01_attention"
+    )
+    assert [duration(minutes) for minutes in (0, 59, 60, 125)] == ["0 min", "59 min", "1 h", "2 h 5 min"]
+
+
+def test_status_and_next_load_no_torch(chapter: Path) -> None:
+    course("start")
+    program = "import runpy, sys\ntry: runpy.run_module('course_lib.cli', run_name='__main__')\n"
+    program += "finally: print('torch' in sys.modules)"
+    for command in ("status", "next"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, command], cwd=chapter, capture_output=True, text=True, timeout=120
+        )
+        assert done.stdout.splitlines()[-1] == "False", done.stderr
 
 
 def test_status_names_copies_that_the_course_no_longer_has(chapter: Path) -> None:
@@ -155,16 +206,26 @@ def test_status_names_copies_that_the_course_no_longer_has(chapter: Path) -> Non
 
 def test_next_says_where_an_exercise_stands(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     course("start")
-    for where, first, last in [
-        ("01_attention", "Chapter 1, build", "Open it with `course lab --chapter 1`."),
-        ("labs/01_reach", "Lab 01_reach, build", "Open it with `course lab --chapter 1`."),
-        ("", "In no notebook yet, build", "Open it with `course lab --chapter 1`."),
+    edit(chapter / "my" / ONE, "imports", "import torch")
+    other = load(chapter / "my" / ONE)
+    other["cells"].insert(
+        1, course_cell("markdown", "section", "## 4 Masks\n\n```\n# no heading\n```\n\n### 4.2 Causal")
+    )
+    save(chapter / "my" / ONE, other)
+    for where, first in [
+        ("01_attention", "Chapter 1, build"),
+        ("labs/01_reach", "Lab 01_reach, build"),
+        ("", "In no notebook yet, build"),
     ]:
         monkeypatch.setattr(registry, "places", lambda where=where: {BUILD: where})
-        name, what, place = course("next").splitlines()
+        name, what, place, how = course("next").splitlines()
         assert name.startswith(BUILD)
         assert what.startswith(first)
-        assert place.endswith(last)
+        title = registry.get(BUILD).title
+        assert place == (
+            f"Where: 01_attention.ipynb, “Attention”, section “4.2 Causal”, under the heading “Exercise: {title}”."
+        )
+        assert how == "Open it with `course lab --chapter 1`."
     (chapter / "my" / ONE).unlink()
     assert course("next").splitlines()[2].startswith("Where: nowhere; `course check causal_mask --file")
     monkeypatch.setattr(registry, "places", lambda: {BUILD: "01_attention"})
@@ -176,7 +237,9 @@ def test_an_answer_to_an_older_edition_is_named(chapter: Path, monkeypatch: pyte
     edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
     course("check", BUILD)
     monkeypatch.setattr("course_lib.exercises.learner.edition", lambda entry: "00000000")
-    assert "solved against an older edition" in course("status")
+    assert "solved against an older edition" in course("status", "--chapter", "1")
+    monkeypatch.setattr(registry, "places", lambda: {BUILD: "01_attention"})
+    assert course("next").splitlines()[1].endswith("solved against an older edition.")
 
 
 def test_check_says_the_same_as_the_notebook(
@@ -247,7 +310,7 @@ def test_hints_go_on_from_one_process_to_the_next(chapter: Path) -> None:
     course("check", BUILD, code=1)
     assert course("hint", BUILD).startswith("A question about your last answer")
     assert course("hint", BUILD).startswith("Hint 3 of 3")
-    assert re.search(r"tried\W+1\W+4", course("status"))
+    assert re.search(r"tried\W+1\W+4", course("status", "--chapter", "1"))
 
 
 def test_solution(chapter: Path) -> None:
@@ -301,10 +364,10 @@ def test_rescue_without_git(chapter: Path) -> None:
 
 def test_the_desk_can_be_named(chapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     course("start", "--folder", str(tmp_path / "other"))
-    assert "causal_mask" in course("--desk", str(tmp_path / "other"), "status")
-    assert "is no desk" in course("--desk", str(tmp_path), "status", code=2)
+    assert "01 attention" in course("--folder", str(tmp_path / "other"), "status")
+    assert "holds no copies" in course("--folder", str(tmp_path), "status", code=2)
     monkeypatch.setenv("COURSE_DESK", str(tmp_path / "other"))
-    assert "causal_mask" in course("status")
+    assert "01 attention" in course("status")
     monkeypatch.setenv("COURSE_DESK", str(tmp_path))
     assert "COURSE_DESK" in course("status", code=2)
 

@@ -244,7 +244,7 @@ def test_update_killed_at_random_moments(course: Path, desk: Desk, tmp_path: Pat
     for number in range(12):
         folder = tmp_path / "killed" / str(number)
         shutil.copytree(before, folder)
-        interrupted += killed(["--desk", str(folder), "update"], rng.uniform(0.05, 1.5))
+        interrupted += killed(["--folder", str(folder), "update"], rng.uniform(0.05, 1.5))
         assert learners_texts(folder) >= written
         updates.update(Desk(folder))
         for name in (ONE, TWO):
@@ -339,7 +339,7 @@ def test_a_full_disk(course: Path, small_disk: Path, capsys: pytest.CaptureFixtu
     worked(course, desk)
     before = {name: (folder / name).read_bytes() for name in (ONE, TWO)}
     filler = fill(small_disk)
-    result = command("--desk", str(folder), "update")
+    result = command("--folder", str(folder), "update")
     assert result.returncode == 2
     assert "No space left on device" in result.stderr
     assert {name: (folder / name).read_bytes() for name in (ONE, TWO)} == before
@@ -351,7 +351,7 @@ def test_a_full_disk(course: Path, small_disk: Path, capsys: pytest.CaptureFixtu
 
     filler.unlink()
     written = learners_texts(folder)
-    assert command("--desk", str(folder), "update").returncode == 0
+    assert command("--folder", str(folder), "update").returncode == 0
     assert learners_texts(folder) >= written
     desk.save_answer("causal_mask", "x", "right", "e")
     assert state_of(desk.progress().get("causal_mask")) == "solved"
@@ -363,7 +363,7 @@ def test_a_read_only_disk(course: Path, small_disk: Path, capsys: pytest.Capture
     worked(course, desk)
     before = snapshot(desk.folder)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    for arguments in (["start", "--folder", str(desk.folder)], ["--desk", str(desk.folder), "update"]):
+    for arguments in (["start", "--folder", str(desk.folder)], ["--folder", str(desk.folder), "update"]):
         result = command(*arguments)
         assert result.returncode == 2
         assert "Read-only file system" in result.stderr

@@ -134,3 +134,9 @@ def test_exercise_cells_of_the_notebooks_are_those_of_the_registry(path):
         assert cell.execution_count is not None
     assert len(set(found)) == len(found)
     assert found == [exercise_id for exercise_id, notebook in registry.places().items() if notebook == name(path)]
+
+
+@pytest.mark.parametrize("name", registry.places())
+def test_its_card_is_read_without_importing_it(name):
+    card, entry = registry.card(name), registry.get(name)
+    assert card == registry.Card(entry.id, entry.title, entry.kind, entry.difficulty, entry.minutes)
