@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from course_lib.desk import copies, launch, updates
+from course_lib.desk import chapters, copies, launch, updates
 from course_lib.desk import rescue as rescuing
 from course_lib.desk.answers import places
 from course_lib.desk.finding import desk_or_none, folder_to_start, is_called, is_desk, the_desk
@@ -15,6 +15,7 @@ from course_lib.desk.finding import notebooks as notebook_files
 from course_lib.desk.notebooks import headings
 from course_lib.desk.store import Desk, DeskError
 from course_lib.desk.tables import describe, plural, print_chapters, print_findings, print_status
+from course_lib.exercises import registry
 
 if TYPE_CHECKING:
     from course_lib.desk.answers import Place
@@ -109,9 +110,7 @@ def status(
     """
     desk = the_desk(context.obj)
     if chapter is None:
-        from course_lib.desk.chapters import standings
-
-        print_chapters(standings(desk))
+        print_chapters(chapters.standings(desk))
     elif found := _standings(desk, chapter):
         print_status(found)
     else:
@@ -123,7 +122,6 @@ def status(
 
 def _standings(desk: Desk, chapter: str = "") -> "list[Standing]":
     """How far the learner is with the exercises of a chapter or lab, or with all."""
-    from course_lib.exercises import registry
     from course_lib.exercises.learner import Progress
 
     wanted = [name for name, place in registry.places().items() if not chapter or is_called(place, chapter)]
@@ -135,8 +133,6 @@ def next_exercise(context: typer.Context) -> None:
 
     Example: `course next`
     """
-    from course_lib.exercises import registry
-
     desk = the_desk(context.obj)
     progress, there = desk.progress(), registry.places()
     name = next((name for name in there if name not in progress or not progress[name]["solved"]), None)
