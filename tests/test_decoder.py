@@ -14,6 +14,7 @@ from course_lib.config import TransformerConfig
 from course_lib.decoder import DecoderLayer, TransformerDecoder, shift_right
 from course_lib.masks import causal_mask, length_mask
 from course_lib.positions import SCHEMES
+from course_lib.testing.common import rounding
 
 B, T, S, H, D, F = 3, 7, 5, 3, 12, 20
 INSIDE = [name for name, scheme in SCHEMES.items() if scheme.acts_on != "input"]
@@ -83,8 +84,12 @@ def test_layer_equals_torch(kind, activation, pre, batch_first, parity):
 @pytest.mark.parametrize(("pre", "final"), list(itertools.product([True, False], repeat=2)))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_stack_equals_torch(pre, final, dtype, parity):
-    layer, norm = torch_layer(norm_first=pre, batch_first=True), nn.LayerNorm(D) if final else None
-    theirs = nn.TransformerDecoder(layer, 3, norm=norm).to(dtype)
+    # In bfloat16, rounding alone decides on which side of relu's kink a unit lies, and so whether it has a gradient:
+    # this implementation and torch's are then as far from float64 as from each other. Without a kink, a third of the
+    # usual limit is enough.
+    smooth = dtype == torch.bfloat16
+    layer = torch_layer(norm_first=pre, batch_first=True, activation="gelu" if smooth else "relu")
+    theirs = nn.TransformerDecoder(layer, 3, norm=nn.LayerNorm(D) if final else None).to(dtype)
     for parameter in theirs.parameters():
         nn.init.normal_(parameter, std=0.3)
     ours, context_mask = TransformerDecoder.from_torch(theirs), length_mask([S, 1, 2], S)
@@ -94,6 +99,7 @@ def test_stack_equals_torch(pre, final, dtype, parity):
         torch.randn(B, T, D, dtype=dtype),
         torch.randn(B, S, D, dtype=dtype),
         parameters=[p for a, b in zip(ours.layers, theirs.layers, strict=True) for p in pairs(a, b)],
+        gradient_tolerance=rounding(dtype) if smooth else None,
     )
     parity("TransformerDecoder", "torch.nn.TransformerDecoder", found, dtype)
 

@@ -83,7 +83,9 @@ class _Controls:
         return f"Controls, in use where a kernel runs: {', '.join(self.names)}"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {**self.box._repr_mimebundle_(), "text/plain": repr(self)}
+        # ipywidgets 7, which Colab has, would display the box in place of returning this.
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
+        return {"application/vnd.jupyter.widget-view+json": view, "text/plain": repr(self)}
 
 
 def _control(name: str, setting: Any) -> Any:

@@ -116,6 +116,16 @@ def test_ready_made_controls_are_taken(shown):
     assert isinstance(control, ipywidgets.BoundedFloatText)
 
 
+def test_controls_need_nothing_that_ipywidgets_7_lacks(shown, monkeypatch):
+    start(shown)
+    bundle = shown[1].box._repr_mimebundle_() if hasattr(ipywidgets.Widget, "_repr_mimebundle_") else None
+    monkeypatch.delattr(ipywidgets.Widget, "_repr_mimebundle_", raising=False)
+    found = shown[1]._repr_mimebundle_()
+    view = found["application/vnd.jupyter.widget-view+json"]
+    assert view["model_id"] == shown[1].box.model_id
+    assert bundle is None or bundle | {"text/plain": found["text/plain"]} == found
+
+
 CELL = f"""
 from matplotlib import pyplot as plt
 from course_lib.viz import live
