@@ -17,7 +17,6 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "site_parts",
 ]
@@ -35,11 +34,10 @@ default_role = "literal"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_preserve_defaults = True
+autodoc_use_type_comments = False
 napoleon_numpy_docstring = False
-maximum_signature_line_length = 100
 add_module_names = False
 toc_object_entries_show_parents = "hide"
-viewcode_line_numbers = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = "Learn the Transformer"

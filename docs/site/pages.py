@@ -37,9 +37,13 @@ INTERNAL = {
 }  # parts of the command `course`, no library
 EXERCISE_PARTS = ("exercises", "exercises.handle", "exercises.spec")
 
-LINK = re.compile(r"(?P<before>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<target>[^()\s]+)\)")
-ARXIV = re.compile(r"(?<![\[/\w])arXiv:(\d{4}\.\d{4,5})")
-CODE = re.compile(r"(^```.*?^```|^~~~.*?^~~~|`+[^`\n]+`+|\$\$.*?\$\$)", re.MULTILINE | re.DOTALL)
+# Code and formulas, which stay as they are; links, whose words may be code; numbers of arXiv.
+TOKEN = re.compile(
+    r"^```.*?^```|^~~~.*?^~~~|`+[^`\n]+`+|\$\$.*?\$\$"
+    r"|(?P<before>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<target>[^()\s]+)\)"
+    r"|(?<![\[/\w])arXiv:(?P<arxiv>\d{4}\.\d{4,5})",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 class Site:
@@ -72,12 +76,13 @@ class Site:
         """Return Markdown from the file `origin` for `page`: links lead into the site, arXiv's numbers are links."""
 
         def lead(found: re.Match[str]) -> str:
-            return f"{found['before']}{self._target(found['target'], origin, page)})"
+            if found["arxiv"]:
+                return f"[{found[0]}](https://arxiv.org/abs/{found['arxiv']})"
+            if found["target"]:
+                return f"{found['before']}{self._target(found['target'], origin, page)})"
+            return found[0]
 
-        parts = CODE.split(text)
-        for number in range(0, len(parts), 2):  # between code and formulas
-            parts[number] = ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", LINK.sub(lead, parts[number]))
-        return "".join(parts)
+        return TOKEN.sub(lead, text)
 
     def _target(self, target: str, origin: str, page: str) -> str:
         path, mark, anchor = target.partition("#")
@@ -311,9 +316,11 @@ def glossary(site: Site) -> dict[tuple[str, str], str]:
     rules = _prose_rules()
     later = {term: rules.form(term) for term in (" ".join(term.split()) for term in LATER_TERMS.split(","))}
     entries, places = [], {}
-    read_notebooks = [(path, read(path)) for path in notebooks()]
+    uses = [
+        (path, cell.id, *use) for path in notebooks() for cell in read(path).cells for use in _stressed(cell)
+    ]
     for term, form in sorted((rules.FORMS | later).items(), key=lambda item: item[0].lower()):
-        first = _first_use(form, read_notebooks)
+        first = _first_use(form, uses)
         if first is None and term in later:
             raise ValueError(f"glossary: {term!r} stands nowhere in bold or italic type")
         if first is None:  # a term of the tests that no notebook uses today
@@ -330,9 +337,8 @@ def glossary(site: Site) -> dict[tuple[str, str], str]:
     return places
 
 
-def _first_use(form: re.Pattern[str], found: Iterable[tuple[str, NotebookNode]]) -> tuple[str, str, str] | None:
+def _first_use(form: re.Pattern[str], uses: list[tuple[str, str, str, str]]) -> tuple[str, str, str] | None:
     """The notebook, the cell and the sentence in which a term stands in bold or italic type first, alone if it does."""
-    uses = [(path, cell.id, *use) for path, notebook in found for cell in notebook.cells for use in _stressed(cell)]
     for fits in (form.fullmatch, form.search):
         for path, cell_id, words, sentence in uses:
             if fits(words):

@@ -1,4 +1,4 @@
-"""What the site adds to Sphinx: formulas as MathML, and docstrings in the text that the package writes."""
+"""What the site adds to Sphinx: formulas as MathML, cells of tables, docstrings in the text that the package writes."""
 
 import itertools
 import re
@@ -10,8 +10,9 @@ from sphinx.application import Sphinx
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register both."""
+    """Register them."""
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_displaymath, None))  # type: ignore[arg-type]
+    app.add_node(nodes.entry, override=True, html=(visit_entry, depart_entry))
     app.connect("autodoc-process-docstring", plain_docstring)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -30,8 +31,24 @@ def visit_math(writer: Any, node: nodes.math) -> None:
 def visit_displaymath(writer: Any, node: nodes.math_block) -> None:
     """Write a formula that stands alone; one that is wider than the screen can be scrolled, by keyboard too."""
     formula = mathml(node.astext(), block=True)
-    writer.body.append(f'<div class="math" tabindex="0" role="region" aria-label="Formula">{formula}</div>\n')
+    writer.body.append(f'<div class="math" tabindex="0" role="group" aria-label="Formula">{formula}</div>\n')
     raise nodes.SkipNode
+
+
+def visit_entry(writer: Any, node: nodes.entry) -> None:
+    """Write a cell of a table as the theme does; a head says what it heads, and an empty corner is no head."""
+    type(writer).visit_entry(writer, node)
+    if isinstance(node.parent.parent, nodes.thead):
+        if node.astext():
+            writer.body[-1] = writer.body[-1].replace("<th", '<th scope="col"', 1)
+        else:
+            writer.body[-1] = writer.body[-1].replace("<th", "<td", 1)
+            writer.context[-1] = writer.context[-1].replace("</th", "</td", 1)
+
+
+def depart_entry(writer: Any, node: nodes.entry) -> None:
+    """End the cell."""
+    type(writer).depart_entry(writer, node)
 
 
 def plain_docstring(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
