@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check the pages of a built site with axe-core.")
     parser.add_argument("site", type=Path)
     parser.add_argument("names", nargs="*", help="pages without .html; all without any")
-    parser.add_argument("--chromium", default=next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None))
+    found = filter(None, map(shutil.which, ("chromium", "google-chrome")))
+    parser.add_argument("--chromium", default=next(found, None), help="its path")
     options = parser.parse_args(arguments)
     files = [path for path in sorted(options.site.resolve().rglob("*.html")) if "_static" not in path.parts]
     names = options.names or [path.relative_to(options.site.resolve()).as_posix()[:-5] for path in files]

@@ -316,9 +316,7 @@ def glossary(site: Site) -> dict[tuple[str, str], str]:
     rules = _prose_rules()
     later = {term: rules.form(term) for term in (" ".join(term.split()) for term in LATER_TERMS.split(","))}
     entries, places = [], {}
-    uses = [
-        (path, cell.id, *use) for path in notebooks() for cell in read(path).cells for use in _stressed(cell)
-    ]
+    uses = [(path, cell.id, *use) for path in notebooks() for cell in read(path).cells for use in _stressed(cell)]
     for term, form in sorted((rules.FORMS | later).items(), key=lambda item: item[0].lower()):
         first = _first_use(form, uses)
         if first is None and term in later:
