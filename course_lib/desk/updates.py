@@ -25,6 +25,7 @@ from course_lib.desk.notebooks import (
     write_notebook,
 )
 from course_lib.desk.store import Desk, DeskError, reason
+from course_lib.desk.tutor import NAME as CONTRACT_NAME
 from course_lib.desk.tutor import keep_contract
 from course_lib.files import write_atomic
 
@@ -64,7 +65,7 @@ def update(desk: Desk) -> list[Updated]:
     try:
         with desk.lock():
             sweep(desk)
-            keep_contract(desk)
+            trouble = keep_contract(desk)
             backup = new_backup(desk, "update")
             course = {name_in(source, path): _read(path) for path in notebooks(source)}
             moved = _moved(desk, course)
@@ -81,6 +82,8 @@ def update(desk: Desk) -> list[Updated]:
             f"The update stopped: {reason(problem)}. Chapters already updated: {done}; the others are as they were. "
             "Run `course update` again afterwards."
         ) from problem
+    if trouble:
+        reports[CONTRACT_NAME] = Updated(CONTRACT_NAME, "failed", note=trouble)
     for name in left_over(desk):
         reports[name] = Updated(f"{name}.ipynb", "kept", note="no longer in the course; your copy was left as it is")
     return [reports[name] for name in (*course, *(name for name in reports if name not in course))]

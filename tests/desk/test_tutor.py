@@ -121,3 +121,13 @@ def test_the_contract_is_renewed_unless_it_was_edited(desk: Desk, course, monkey
     updates.update(desk)
     copies.create(desk.folder)
     assert path.read_text(encoding="utf-8") == renewed + "mine"
+
+
+def test_a_contract_that_cannot_be_written_is_told(desk: Desk, course):
+    path = desk.folder / tutor.NAME
+    path.unlink()
+    path.mkdir()
+    (line,) = copies.create(desk.folder).problems
+    (*_, report) = updates.update(desk)
+    assert (report.name, report.outcome, report.note) == (tutor.NAME, "failed", line)
+    assert str(path) in line
