@@ -161,11 +161,15 @@ def _expand(cell: NotebookNode, where: str, find_exercise: FindExercise) -> list
         prompt, stub = find_exercise(exercise_id)
     except Exception as error:
         raise BuildError(f"{where}: cannot load the exercise {exercise_id!r}: {error!r}") from error
-    name = f"exercise-{exercise_id.replace('_', '-')}"
     return [
-        _new_cell("markdown", f"{name}-prompt", prompt.strip("\n"), {}),
-        _new_cell("code", name, stub.strip("\n"), {"exercise": exercise_id}),
+        _new_cell("markdown", prompt_id(exercise_id), prompt.strip("\n"), {}),
+        _new_cell("code", prompt_id(exercise_id).removesuffix("-prompt"), stub.strip("\n"), {"exercise": exercise_id}),
     ]
+
+
+def prompt_id(exercise_id: str) -> str:
+    """Return the id of the cell with an exercise's prompt; the answer's cell has it without "-prompt"."""
+    return f"exercise-{exercise_id.replace('_', '-')}-prompt"
 
 
 def _new_cell(kind: str, cell_id: str, source: str, metadata: dict[str, Any]) -> NotebookNode:
