@@ -1,12 +1,12 @@
 # %% [markdown] id="title"
-# # The Transformer in ten minutes
+# # The Transformer in twenty minutes
 #
 # This page shows the whole before the parts. You will see what a Transformer is for, look at one picture of it, and
 # train two complete models in this notebook, each in less than half a minute: one that writes English sentences, and
 # one that translates German numbers. You need to know Python, and that a neural network is trained by making a loss
 # smaller.
 #
-# Text and pictures take ten to fifteen minutes; with the code it may be an hour. You may skip the code: nothing here
+# Text and pictures take about twenty minutes; with the code it may be an hour. You may skip the code: nothing here
 # has to be understood to the bottom. Nearly every part returns in a chapter of its own, where you build it yourself,
 # and the numbers in the picture say in which one.
 
@@ -778,7 +778,7 @@ print("the largest difference between two scores is", "below 0.0001" if gap < 1e
 # | [07 Variants](07_variants.ipynb) | What are BERT, GPT-2, T5, Llama and ViT? | all of them as settings of one block |
 # | [08 Scaling](08_scaling.ipynb) | What does it cost, and what does more buy? | counts, a roofline, a scaling law |
 #
-# **Two hours**, if you want the idea and no more: this page; then in chapter 01 sections 1 and 4 (what attention is;
+# **Two and a half hours**, if you want the idea and no more: this page; then in chapter 01 sections 1 and 4 (what attention is;
 # masks); in 02 section 2 (split, attend, merge); in 03 sections 1 and 2 up to 2.3 (why the order is lost; clocks);
 # in 04 sections 2 to 5 (the parts of a layer); in 05 sections 1 to 3 and 8 (writing, no look ahead, teacher
 # forcing, choosing the next token). Do the first exercise of each section that has one.
