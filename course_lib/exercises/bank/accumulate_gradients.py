@@ -146,7 +146,7 @@ EXERCISE = Exercise(
 be the gradient of the mean loss over all real tokens of the large batch, however it was cut: micro-batches may hold
 different numbers of real tokens, also none. This function averages the means of the micro-batches. Repair it.
 `summed_loss` is given; it returns the sum of the losses of the real tokens and their number. There is at least one real
-token in all.""",
+token in all. Leave `weight`, and what is in `weight.grad`, as they are.""",
     why="""With ragged micro-batches the mean of means is another loss: tokens of short micro-batches weigh more. It
 does not raise, and the curve looks as usual.""",
     difficulty=3,

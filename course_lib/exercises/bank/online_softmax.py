@@ -37,6 +37,8 @@ def _model(total="rescaled", mixed="rescaled", maximum="running", end="divided")
                 new = tile if count == 0 else highest
             elif maximum == "global":
                 new = torch.maximum(highest, tile.amax()) + 0 * tile
+            elif maximum == "from-zero":
+                new = torch.maximum(highest, tile).clamp(min=0.0)
             else:
                 new = torch.maximum(highest, tile)
             rescale = torch.exp(highest - new) if maximum != "none" else torch.ones_like(new)
@@ -52,10 +54,14 @@ def _model(total="rescaled", mixed="rescaled", maximum="running", end="divided")
             factor = {"rescaled": rescale, "kept": torch.ones_like(rescale), "inverse": backward}
             sums = sums * factor[total] + part.sum(-1, keepdim=True)
             mixture = mixture * factor[mixed] + part @ values
+            if end == "each-step":
+                mixture = mixture / sums
             count, highest = count + 1, new
         if end == "each-tile":
             return mixture / count
-        return {"divided": mixture / sums, "not-divided": mixture, "last": mixture / part.sum(-1, keepdim=True)}[end]
+        if end in ("not-divided", "each-step"):
+            return mixture
+        return mixture / (sums if end == "divided" else part.sum(-1, keepdim=True))
 
     return stream
 
@@ -109,11 +115,29 @@ KEPT = 4
 
 
 def _stream(online_softmax, score_tiles, value_tiles):
-    return online_softmax(_once(score_tiles), _once(value_tiles))
+    return online_softmax(_Once(score_tiles), _Once(value_tiles))
 
 
-def _once(tiles):
-    """The tiles one after the other, which can be read once; keeping them all raises ValueError."""
+class _Once:
+    """The tiles one after the other; reading them a second time, or keeping them all, raises ValueError."""
+
+    def __init__(self, tiles):
+        self._tiles, self._ended = _one_by_one(tiles), False
+
+    def __iter__(self):
+        if self._ended:
+            raise ValueError("the tiles have all been read; expected a single pass over them")
+        return self
+
+    def __next__(self):
+        try:
+            return next(self._tiles)
+        except StopIteration:
+            self._ended = True
+            raise
+
+
+def _one_by_one(tiles):
     given = []
     for tile in tiles:
         if tile.requires_grad:  # the graph keeps it anyway
@@ -234,6 +258,18 @@ n by n table that everyone draws.""",
             knobs={"maximum": "first"},
             statement="keeps the maximum of the first tile for all of them",
             question="What if a later tile holds a score that is 1000 higher?",
+        ),
+        Misconception(
+            name="maximum-from-zero",
+            knobs={"maximum": "from-zero"},
+            statement="starts the maximum at 0",
+            question="What is the sum in float32 if every score is -300 and the maximum is said to be 0?",
+        ),
+        Misconception(
+            name="divided-at-every-tile",
+            knobs={"end": "each-step"},
+            statement="divides the mixture by the sum at every tile and goes on with what it has divided",
+            question="After the division the mixture is an average: how much does it weigh beside the next tile?",
         ),
         Misconception(
             name="tiles-averaged",

@@ -84,7 +84,7 @@ EXERCISE = Exercise(
     title="pass@k",
     what="""Write `pass_at_k(n, right, k)`. For one question, `n` answers were drawn, and `right` of them are right.
 Somebody takes `k` different ones of these `n` (k is at most n), every choice of k being equally likely. Return the
-probability that at least one of the k is right, exactly.""",
+probability that at least one of the k is right, exactly, as a float.""",
     why="Papers on code and mathematics report this number; a shortcut for it is too low.",
     difficulty=2,
     minutes=8,

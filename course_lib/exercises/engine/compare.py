@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,10 @@ TOLERANCE = {
     torch.float16: (4e-3, 4e-3),
 }
 """dtype -> (relative, absolute): wide enough for another order of summation, narrow enough for any other formula."""
+
+
+ROUNDINGS, MOST = 8, 0.01
+"""A gradient may be off by so many times the rounding of the right one, and by this share of its largest entry."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ def compare(expected: Any, actual: Any, rules: Rules, where: str = "the output")
             sentence = f"{_capital(where)} is {kind_of(actual)}; {len(expected)} values are expected."
             return Difference("type", sentence)
         if all(isinstance(part, int | float) for part in expected):  # a shape, say, is shown whole
-            pairs = zip(expected, actual, strict=False)
+            pairs = zip(expected, plain(actual), strict=False)
             if len(actual) == len(expected) and all(compare(e, a, rules) is None for e, a in pairs):
                 return None
             return Difference("value", f"{_capital(where)} differs.", tuple(expected), plain(actual))
@@ -130,6 +135,8 @@ def _compare_plain(expected: Any, actual: Any, rules: Rules, where: str) -> Diff
         if actual is None:
             return Difference("type", "It returns nothing (None). Is the return missing?")
         return Difference("type", f"{_capital(where)} is {kind_of(actual)}; a number is expected.")
+    if rules.dtypes and isinstance(expected, float) and isinstance(actual, Tensor):
+        return Difference("dtype", f"{_capital(where)} is {kind_of(actual)}; a float is expected.", expected, got)
     if rules.dtypes and isinstance(expected, int) and isinstance(got, float):
         return Difference("dtype", f"{_capital(where)} is a float; an int is expected.", expected, got)
     relative, absolute = rules.tolerance or (1e-6, 1e-9)
@@ -146,10 +153,18 @@ def _close(expected: float, actual: float, relative: float, absolute: float) -> 
 
 
 def compare_gradients(
-    expected: list[Tensor | None], actual: list[Tensor | None], names: list[str], rules: Rules
+    expected: list[Tensor | None],
+    actual: list[Tensor | None],
+    names: list[str],
+    rules: Rules,
+    rounding: Sequence[float] = (),
 ) -> Difference | None:
-    """The first gradient that differs, or None. No gradient and a gradient of zeros are the same."""
-    for name, wanted, got in zip(names, expected, actual, strict=True):
+    """The first gradient that differs, or None. No gradient and a gradient of zeros are the same.
+
+    `rounding` says by how much each of the expected ones is off itself; up to `ROUNDINGS` times as much is allowed.
+    """
+    rounding = rounding or [0.0] * len(names)
+    for name, wanted, got, off in zip(names, expected, actual, rounding, strict=True):
         wanted = torch.zeros_like(got) if wanted is None and got is not None else wanted
         got = torch.zeros_like(wanted) if got is None and wanted is not None else got
         if wanted is None or got is None:
@@ -157,7 +172,8 @@ def compare_gradients(
         relative, absolute = rules.limits(wanted.dtype)
         size = float(wanted.abs().nan_to_num().max()) if wanted.numel() else 0.0
         # Gradients are sums that cancel: what rounding leaves is measured against the largest of them.
-        if torch.allclose(got, wanted, rtol=relative, atol=absolute * max(size, 1.0), equal_nan=True):
+        allowed = max(absolute * max(size, 1.0), min(ROUNDINGS * off, MOST * size))
+        if torch.allclose(got, wanted, rtol=relative, atol=allowed, equal_nan=True):
             continue
         if not got.any():
             return Difference("gradient", f"The output is right, but no gradient reaches {name}.")

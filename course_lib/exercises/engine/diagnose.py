@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,25 +16,21 @@ from course_lib.exercises.engine.evidence import (
     RANDOM,
     broken,
     contradicts_itself,
-    drawn_cases,
     gradient_relation,
     made_again,
     what_fails,
 )
 from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
-from course_lib.exercises.engine.likeness import Seen, copied, defaults_of
+from course_lib.exercises.engine.likeness import Seen, copied, defaults_of, has_nan
 from course_lib.exercises.engine.relations import Finder, Relation
-from course_lib.exercises.engine.run import Outcome, arguments, bind, leaf_names, observe
+from course_lib.exercises.engine.run import Outcome, arguments, bind, in_float64, leaf_names, observe
 from course_lib.exercises.engine.source import same_code
-from course_lib.exercises.engine.variants import probes
+from course_lib.exercises.engine.variants import DRAWS, probes
 from course_lib.exercises.spec import Case, Exercise, Misconception
 
 RIGHT, WRONG, NOT_ATTEMPTED = "right", "wrong", "not attempted"
 SLIPS = (NameError, AttributeError, TypeError, SyntaxError, ImportError, NotImplementedError, RecursionError)
 """Errors of writing, not of thought: no misconception is recognised by them."""
-
-DRAWN = 8
-"""So many drawn inputs must confirm a relation before it is said."""
 
 
 @dataclass
@@ -119,6 +115,11 @@ class Examiner:
         return [*self.exercise.cases, *probes(self.exercise)]
 
     @cached_property
+    def right(self) -> Any:
+        """The right function, called as the cases are."""
+        return bind(self.exercise, self.exercise.model())
+
+    @cached_property
     def _leaf_names(self) -> list[list[str]]:
         return [leaf_names(case, self.exercise) for case in self.cases]
 
@@ -149,7 +150,10 @@ class Examiner:
             return Difference("mutation", f"It leaves a gradient in `.grad` of its argument {left}.")
         if outcome.gradients is not None and expected.gradients is not None:
             names = self._leaf_names[case]
-            if found := compare_gradients(expected.gradients, outcome.gradients, names, self.rules):
+            found = compare_gradients(expected.gradients, outcome.gradients, names, self.rules)
+            if found and compare_gradients(
+                expected.gradients, outcome.gradients, names, self.rules, self._rounding(case)
+            ):
                 return found
         if not outcome.repeats:
             return Difference("repeat", "Called a second time with the same arguments, it returns something else.")
@@ -164,6 +168,17 @@ class Examiner:
         if isinstance(outcome.error, type(expected.error)):
             return None
         return Difference("error", f"It raises {type(outcome.error).__name__}; a {wanted} is expected.")
+
+    def _rounding(self, case: int) -> list[float]:
+        """By how much each right gradient in float32 is off, seen from float64; zeros where that is not to be had."""
+        expected = self.outcome((), case).gradients or []
+        exact = observe(self.exercise, self.right, in_float64(self.cases[case])).gradients
+        if exact is None or len(exact) != len(expected):
+            return [0.0] * len(expected)
+        return [
+            0.0 if one is None or other is None else float((one.double() - other).abs().nan_to_num().max())
+            for one, other in zip(expected, exact, strict=True)
+        ]
 
     def _cost_difference(self, case: int, outcome: Outcome) -> Difference | None:
         if self.exercise.flop_limit is None and self.exercise.element_limit is None:
@@ -291,11 +306,12 @@ class Examiner:
             finding.relation = gradient_relation(
                 names, failure.expected.gradients, failure.outcome.gradients, self.rules
             )
-        seen = self._seen(outcomes)
+        seen = self._seen(enumerate(outcomes))
         drawn = functools.cache(lambda: self._drawn(call, guard))
-        finder = Finder(self.rules, bind(self.exercise, self.exercise.model()), defaults_of(self.exercise.reference))
-        compared = any(one.wrong for one in seen) and aspect not in ("error", "gradient", "mutation", "cost")
-        if finding.relation is None and compared:
+        finder = Finder(self.rules, self.right, defaults_of(self.exercise.reference))
+        compared = aspect in ("type", "shape", "dtype", "value") and any(one.wrong for one in seen)
+        turned = any(has_nan(one.actual) and not has_nan(one.expected) for one in seen)
+        if finding.relation is None and compared and not turned:
             finding.relation = finder.find(seen, drawn, exact=True)
         if finding.relation is not None:
             return
@@ -316,29 +332,25 @@ class Examiner:
         return dict(zip(names, [*args, *kwargs.values()], strict=True))
 
     def as_seen(self, case: Case, outcome: Outcome, expected: Outcome) -> Seen:
-        """An input with what is right and what came, as relations look at it."""
+        """An input with what is right and what came, an error too, as relations look at it."""
         args, kwargs, names = arguments(case, self.exercise)
-        wrong = compare(expected.value, outcome.value, self.rules) is not None
-        return Seen(tuple(names), args, kwargs, expected.value, outcome.value, wrong)
+        actual = outcome.value if outcome.error is None else outcome.error
+        wrong = compare(expected.value, actual, self.rules) is not None
+        return Seen(tuple(names), args, kwargs, expected.value, actual, wrong)
 
-    def _seen(self, outcomes: list[Outcome]) -> list[Seen]:
-        """The cases on which both the answer and the right function return something."""
-        found = []
-        for number, outcome in enumerate(outcomes):
-            expected = self.outcome((), number)
-            if outcome.error is None and expected.error is None:
-                found.append(self.as_seen(self.cases[number], outcome, expected))
-        return found
+    def _seen(self, outcomes: Iterable[tuple[int, Outcome]]) -> list[Seen]:
+        """The cases of these numbers on which the right function returns something."""
+        return [
+            self.as_seen(self.cases[number], outcome, self.outcome((), number))
+            for number, outcome in outcomes
+            if self.outcome((), number).error is None
+        ]
 
     def _drawn(self, call: Any, guard: Guard) -> list[Seen]:
-        """What the answer does on drawn inputs, where it returns something."""
-        found = []
-        for case in drawn_cases(self.exercise, DRAWN):
-            expected = observe(self.exercise, bind(self.exercise, self.exercise.model()), case)
-            outcome = observe(self.exercise, call, case, guard)
-            if expected.error is None and outcome.error is None:
-                found.append(self.as_seen(case, outcome, expected))
-        return found
+        """What the answer does on the drawn inputs."""
+        first = len(self.exercise.cases)
+        numbers = range(first, first + DRAWS)
+        return self._seen((number, observe(self.exercise, call, self.cases[number], guard)) for number in numbers)
 
     def _unsteady(self, outcomes: list[Outcome], call: Any, guard: Guard) -> Relation | None:
         """Whether the answer depends on chance, or on what was called before."""
@@ -352,7 +364,6 @@ class Examiner:
 
     def _break_law(self, finding: Finding, failure: Failure, call: Any, guard: Guard) -> None:
         """Find the first broken law, and show the input on which it is broken."""
-        right = bind(self.exercise, self.exercise.model())
         for law in self.exercise.properties:
             calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
@@ -365,7 +376,7 @@ class Examiner:
                 continue
             for args, kwargs in calls:
                 case = Case("the input of a law", functools.partial(made_again, self.exercise, args, kwargs))
-                expected, outcome = observe(self.exercise, right, case), observe(self.exercise, call, case, guard)
+                expected, outcome = observe(self.exercise, self.right, case), observe(self.exercise, call, case, guard)
                 if expected.error is not None or outcome.error is not None:
                     continue
                 if difference := compare(expected.value, outcome.value, self.rules):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import itertools
 import re
@@ -12,13 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.exercises.draw import Draw
 from course_lib.exercises.engine.compare import Rules, compare_gradients
 from course_lib.exercises.engine.guard import Guard
 from course_lib.exercises.engine.likeness import copied, ratio_of, snapped, times
 from course_lib.exercises.engine.relations import Relation
 from course_lib.exercises.engine.run import argument_names, quiet
-from course_lib.exercises.spec import Case, Exercise, Property
+from course_lib.exercises.spec import Exercise, Property
 
 
 def gradient_relation(
@@ -115,16 +113,6 @@ def _features_of_a_tensor(name: str, value: Tensor) -> Iterator[str]:
 NAN = "It computes something that is not a number (NaN), as 0 / 0, inf - inf and 0 * inf do."
 RANDOM = "Its result depends on chance: the same arguments give another result with another seed."
 KEEPS = "It gives another result when it is called again with the same arguments: a call leaves something behind."
-
-
-def drawn_cases(exercise: Exercise, count: int, seed: int = 0) -> Iterator[Case]:
-    """So many inputs drawn for an exercise, the same at every call."""
-    for number in range(seed, seed + count):
-        yield Case("a drawn input", functools.partial(_draw, exercise, number))
-
-
-def _draw(exercise: Exercise, number: int) -> tuple[Any, ...] | dict[str, Any]:
-    return exercise.sample(Draw.seeded(number))
 
 
 def contradicts_itself(law: str, sentence: str) -> bool:

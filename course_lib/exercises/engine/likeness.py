@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from course_lib.exercises.engine.compare import Rules
 
@@ -306,6 +306,12 @@ def as_tensor(value: Any) -> Tensor | None:
 def part_of(value: Any, key: Any) -> Any:
     """One part of a result; the whole for the key None."""
     return value if key is None else value[key]
+
+
+def has_nan(value: Any) -> bool:
+    """Whether some tensor in it contains NaN."""
+    tensors = (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and leaf.is_floating_point())
+    return any(bool(leaf.isnan().any()) for leaf in tensors)
 
 
 def copied(value: Any) -> Any:

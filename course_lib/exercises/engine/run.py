@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from course_lib.exercises.engine.compare import Rules, compare
 from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
@@ -89,6 +89,17 @@ def arguments(case: Case, exercise: Exercise) -> tuple[tuple[Any, ...], dict[str
     if isinstance(made, dict):
         return (), made, list(made)
     return made, {}, argument_names(exercise, len(made))
+
+
+def in_float64(case: Case) -> Case:
+    """The same case with its floating-point tensors in float64."""
+
+    def exact(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+            return leaf
+        return leaf.detach().double().requires_grad_(leaf.requires_grad)
+
+    return Case(case.name, lambda: tree_map(exact, case.make()))
 
 
 def argument_names(exercise: Exercise, count: int) -> list[str]:

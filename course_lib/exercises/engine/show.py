@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from course_lib.exercises.engine.compare import dtype_name, kind_of
 
 WIDTH = 110
 """Longest line of numbers."""
+
+PARTS = 16
+"""So many parts of a list of tensors are shown; of a longer one half as many."""
 
 
 def lines_of(name: str, value: Any, limit: int) -> list[str]:
@@ -33,10 +37,11 @@ def lines_of(name: str, value: Any, limit: int) -> list[str]:
         if value.dim() == 0:
             return [f"{heading}  {number(value.item())}"]
         return [heading, *(f"    {line}" for line in rows(value))]
-    if isinstance(value, tuple | list) and any(isinstance(part, Tensor) for part in value):
-        return [line for index, part in enumerate(value) for line in lines_of(f"{name}[{index}]", part, limit)]
-    if isinstance(value, dict) and any(isinstance(part, Tensor) for part in value.values()):
-        return [line for key, part in value.items() for line in lines_of(f"{name}[{key!r}]", part, limit)]
+    if isinstance(value, tuple | list | dict) and any(isinstance(leaf, Tensor) for leaf in tree_leaves(value)):
+        parts = list(value.items() if isinstance(value, dict) else enumerate(value))
+        shown = parts if len(parts) <= PARTS else parts[: PARTS // 2]
+        lines = [line for key, part in shown for line in lines_of(f"{name}[{key!r}]", part, limit)]
+        return lines if len(shown) == len(parts) else [*lines, f"{name} has {len(parts)} parts in all"]
     return [f"{name} = {short(value)}"]
 
 

@@ -47,8 +47,13 @@ class Variant:
 @functools.lru_cache(maxsize=128)
 def probes(exercise: Exercise) -> tuple[Case, ...]:
     """The inputs that are tried beside the cases, small ones first: as cases, the same at every call."""
-    found = [Case("an input drawn at random", _maker(exercise, seed)) for seed in _seeds(exercise)]
+    found = [drawn(exercise, seed) for seed in _seeds(exercise)]
     return (*found, *(case for name in exercise.tries for case in variants_of(exercise, name)))
+
+
+def drawn(exercise: Exercise, seed: int) -> Case:
+    """One input that is drawn, the same for a seed."""
+    return Case("an input drawn at random", _maker(exercise, seed))
 
 
 def variants_of(exercise: Exercise, name: str) -> list[Case]:
