@@ -124,7 +124,7 @@ def equal_elements(expected: Tensor, actual: Tensor, rules: Rules) -> Tensor:
 def _compare_plain(expected: Any, actual: Any, rules: Rules, where: str) -> Difference | None:
     got = plain(actual)
     if isinstance(expected, bool) or not isinstance(expected, int | float):
-        if type(got) is type(expected) and got == expected:
+        if type(got) is type(expected) and _equal(expected, got):
             return None
         if actual is None:
             return Difference("type", "It returns nothing (None). Is the return missing?")
@@ -144,6 +144,15 @@ def _compare_plain(expected: Any, actual: Any, rules: Rules, where: str) -> Diff
     if got == expected if exact else _close(float(expected), float(got), relative, absolute):
         return None
     return Difference("nan" if got != got else "value", "The number differs.", expected, got)
+
+
+def _equal(expected: Any, actual: Any) -> bool:
+    if isinstance(expected, np.ndarray):
+        return np.array_equal(expected, actual, equal_nan=expected.dtype.kind in "fc")
+    try:
+        return bool(expected == actual)
+    except Exception:  # a class may compare as it likes
+        return False
 
 
 def _close(expected: float, actual: float, relative: float, absolute: float) -> bool:

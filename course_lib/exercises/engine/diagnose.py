@@ -17,7 +17,9 @@ from course_lib.exercises.engine.evidence import (
     broken,
     contradicts_itself,
     gradient_relation,
+    is_stub,
     made_again,
+    off_by,
     what_fails,
 )
 from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
@@ -173,12 +175,7 @@ class Examiner:
         """By how much each right gradient in float32 is off, seen from float64; zeros where that is not to be had."""
         expected = self.outcome((), case).gradients or []
         exact = observe(self.exercise, self.right, in_float64(self.cases[case])).gradients
-        if exact is None or len(exact) != len(expected):
-            return [0.0] * len(expected)
-        return [
-            0.0 if one is None or other is None else float((one.double() - other).abs().nan_to_num().max())
-            for one, other in zip(expected, exact, strict=True)
-        ]
+        return off_by(exact, expected)
 
     def _cost_difference(self, case: int, outcome: Outcome) -> Difference | None:
         if self.exercise.flop_limit is None and self.exercise.element_limit is None:
@@ -253,7 +250,7 @@ class Examiner:
             failures: list[Failure] = []
             for number, case in enumerate(exercise.cases):
                 outcome = observe(exercise, call, case, guard)
-                if number == 0 and _is_stub(outcome):
+                if number == 0 and is_stub(outcome):
                     return Finding(NOT_ATTEMPTED)
                 outcomes.append(outcome)
                 if difference := self.difference(number, outcome):
@@ -399,11 +396,3 @@ def diagnose(exercise: Exercise, candidate: Any) -> Finding:
     if exercise.given is not None and same_code(candidate, exercise.given):
         return Finding(NOT_ATTEMPTED)
     return examiner(exercise).examine(candidate)
-
-
-def _is_stub(outcome: Outcome) -> bool:
-    """Whether the body is still `raise NotImplementedError`; torch raises that error too, with a text of its own."""
-    if type(outcome.error) is not NotImplementedError:
-        return False
-    text = str(outcome.error)
-    return "not implemented for" not in text and "Could not run" not in text

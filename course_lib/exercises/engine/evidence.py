@@ -15,7 +15,7 @@ from course_lib.exercises.engine.compare import Rules, compare_gradients
 from course_lib.exercises.engine.guard import Guard
 from course_lib.exercises.engine.likeness import copied, ratio_of, snapped, times
 from course_lib.exercises.engine.relations import Relation
-from course_lib.exercises.engine.run import argument_names, quiet
+from course_lib.exercises.engine.run import Outcome, argument_names, quiet
 from course_lib.exercises.spec import Exercise, Property
 
 
@@ -44,6 +44,18 @@ def gradient_relation(
         said.append(f"{of} {times(snapped(factor))} the right one" if factor is not None else f"{of} wrong")
     name = "no gradient" if none else "wrong gradient"
     return Relation(name, f"The values are right, but {', and '.join(said)}.", lambda seen: True, exact=False)
+
+
+def off_by(exact: list[Tensor | None] | None, rounded: list[Tensor | None]) -> list[float]:
+    """The largest deviation of each gradient from the exact one; zeros where that is not to be had."""
+    if exact is None or len(exact) != len(rounded):
+        return [0.0] * len(rounded)
+    return [
+        0.0
+        if one is None or other is None or not one.numel()
+        else float((one - other.double()).abs().nan_to_num().max())
+        for one, other in zip(exact, rounded, strict=True)
+    ]
 
 
 def what_fails(cases: Sequence[tuple[dict[str, Any], bool]]) -> str:
@@ -146,3 +158,11 @@ def broken(law: Property, call: Callable[..., Any], guard: Guard) -> str | None:
         raise
     except BaseException:
         return None
+
+
+def is_stub(outcome: Outcome) -> bool:
+    """Whether the body is still `raise NotImplementedError`; torch raises that error too, with a text of its own."""
+    if type(outcome.error) is not NotImplementedError:
+        return False
+    text = str(outcome.error)
+    return "not implemented for" not in text and "Could not run" not in text
