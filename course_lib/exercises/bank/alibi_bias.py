@@ -97,7 +97,8 @@ slopes of shape `(H,)`, one per head. Entry (h, t, s) is minus the slope of head
 and key s, in positions. Later keys count their distance too. There may be more keys than
 queries: then the queries belong to the last T of the S positions, so that the last query stands at the position of the
 last key. The same rule places the queries when there are fewer keys: the first of them then stand before all keys, and
-their distances count too. The result has the dtype of `slopes`. There is no gradient to compute here.""",
+their distances count too. The result has the dtype of `slopes`, float32 or float64.
+There is no gradient to compute here.""",
     why="""ALiBi has no parameters and needs no table: it is this one sum. Easy to get wrong are its sign, and where the
 first query stands when there are more keys than queries.""",
     difficulty=2,

@@ -117,9 +117,10 @@ EXERCISE = Exercise(
     id="bucket_batches",
     title="Sentences of like length together",
     what="""Write `bucket_batches(lengths, max_tokens)`. Sort the sentences by length, shortest first, equals in their
-given order. Fill a batch as long as its ids, *padding included*, are at most `max_tokens`: the number of rows times the
-length of the longest. Then begin the next. Return the batches as lists of sentence numbers. No sentence is longer than
-`max_tokens`. Without sentences there are no batches: an empty list. The given list must not change.""",
+given order. Fill a batch as long as its ids, *padding included*, are at most `max_tokens`: the number of rows times
+the length of the longest. Then begin the next. Return the batches as lists of sentence numbers. `max_tokens` is a
+whole number, and no sentence is empty or longer than that. Without sentences there are no batches: an empty list. The
+given list must not change.""",
     why="A fixed number of rows wastes memory on short sentences and runs out of it on long ones.",
     difficulty=2,
     minutes=10,

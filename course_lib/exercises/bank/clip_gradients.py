@@ -114,9 +114,10 @@ def _small_ones_stay(clip) -> str | None:
 EXERCISE = Exercise(
     id="clip_gradients",
     title="Clip by the norm of all gradients",
-    what="""Write `clip_gradients(gradients, max_norm)`: if the Euclidean norm of all gradients *taken together* exceeds
-`max_norm`, multiply every gradient by the one factor that brings it down to `max_norm`; otherwise leave them as they
-are. Return the list of gradients and the norm that they had before. The given tensors must not change.""",
+    what="""Write `clip_gradients(gradients, max_norm)`: if the Euclidean norm of all gradients *taken together*
+exceeds `max_norm`, multiply every gradient by the one factor that brings it down to `max_norm`; otherwise leave them
+as they are. Return the list of gradients and the norm that they had before. There is at least one gradient, and the
+given tensors must not change.""",
     why="Clipping bounds the length of a step and keeps its direction. Many versions in circulation bend it.",
     difficulty=2,
     minutes=8,

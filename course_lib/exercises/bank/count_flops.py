@@ -94,7 +94,7 @@ together are `width` wide) and the two maps of the feed-forward; after the layer
 table costs nothing. If `training`, count forward and backward: for each product the backward pass has two of the
 same size. Return a whole number.""",
     why="""Seconds are operations divided by speed. The usual shortcut, six operations for each parameter and token, is
-this count without its third and fourth terms.""",
+this count without the scores and the mixing.""",
     difficulty=2,
     minutes=10,
     reference=count_flops,

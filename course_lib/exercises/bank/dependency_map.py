@@ -152,6 +152,7 @@ _LAYERS: dict[str, Callable[[Tensor], Tensor]] = {
     "the next token, its mean taken off": lambda x: _next(x - x.mean(dim=-1, keepdim=True)),
     "the mean of all tokens, without gradient": lambda x: x + x.mean(dim=0).detach(),
     "the sum of all tokens minus the later ones": _total_minus_later,
+    "a small part of the mean of all tokens, and 10000": lambda x: 10_000 + 0.03 * (x + x.mean(dim=0)),
 }
 
 
@@ -199,10 +200,10 @@ EXERCISE = Exercise(
     what="""Write `dependencies(layer, x)`. `layer` is a function from tokens `(T, D)` to outputs `(T, E)`; `x` is one
 input. Return a boolean map `(T, T)`, True at `[i, j]` if the output at position i depends on token j: rows are
 outputs, columns are tokens, as in a mask. Find out by trying: run the layer, replace a token, run it again, look at
-what moved. The same number may come out with another rounding, so ignore changes below 0.00001. A layer
-may read of a token only one component, or its direction and not its length, or how its components differ from their
-mean: choose a replacement that changes all of these, such as random numbers. Change one token at a time. A change in
-one component of an output is enough. Leave `x` as it is. The map is boolean.""",
+what moved. The same number may come out with another rounding, so ignore changes below 0.00001, and no others, even
+where outputs are large. A layer may read of a token only one component, or its direction and not its length, or how
+its components differ from their mean: choose a replacement that changes all of these, such as random numbers. Change
+one token at a time. A change in one component of an output is enough. Leave `x` as it is. The map is boolean.""",
     why="""It finds a leak from the future, a True above the diagonal, without reading any code. For a causal layer
 the map is the causal mask, measured.""",
     difficulty=3,

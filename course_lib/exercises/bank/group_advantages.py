@@ -99,7 +99,7 @@ EXERCISE = Exercise(
     what="""Write `group_advantages(rewards)`. Row b of `rewards` `(B, G)` holds the rewards of the G answers that were
 drawn for question b. From each reward take away the mean of its own row, and divide by the standard deviation of its
 own row plus 0.0001. The standard deviation has G - 1 in its denominator, which is what torch computes unless told
-otherwise. A row of equal rewards gives zeros.""",
+otherwise. A row of equal rewards gives zeros. G is at least 2.""",
     why="The mean of the group stands in for the value network of older methods: this is what the G of GRPO means.",
     difficulty=1,
     minutes=5,

@@ -138,7 +138,7 @@ EXERCISE = Exercise(
 every head. It passed its tests. Some had one sentence, and there it is right. The others had as many sentences as
 heads and looked only at the shape of the result; there it runs, and its numbers are wrong. With a single head it
 runs, too, and the result has too many heads. With all other numbers it raises an error. Repair it. You may rely on
-at least one True for each query; visible scores may be of any size.""",
+at least one True for each query; scores may be of any finite size.""",
     why="""Broadcasting lines shapes up from the right: against (B, H, T, S) the first axis of a (B, T, S) mask
 meets the heads.""",
     difficulty=2,

@@ -112,7 +112,7 @@ EXERCISE = Exercise(
     title="All singular values near one",
     what="""Write `newton_schulz(matrix, n_steps=5)` for a matrix X of shape (R, C). First divide it by the root of the
 sum of all its squares. Then do this `n_steps` times: compute A = X Xᵀ of shape (R, R), and replace X by
-a · X + b · A X + c · A A X, with a = 3.4445, b = −4.7750 and c = 2.0315. Return the last X.""",
+a · X + b · A X + c · A A X, with a = 3.4445, b = −4.7750 and c = 2.0315. Return the last X. The matrix is not zero.""",
     why="The heart of Muon. Computing the singular values and setting each to 1 is exact, but far slower on a GPU.",
     difficulty=2,
     minutes=6,

@@ -98,10 +98,10 @@ def _one_pixel_one_patch(patchify) -> str | None:
 EXERCISE = Exercise(
     id="patchify",
     title="An image is a sentence of patches",
-    what="""Write `patchify(images, size)`: cut each image into squares of `size` by `size` pixels and lay each square
-out as one vector. Patches go row by row, left to right; inside a vector come all pixels of channel 0, row by row, then
-those of channel 1, and so on, which is the order of the weights of `nn.Conv2d`. Height and width are multiples of
-`size`; the memory need not be contiguous.""",
+    what="""Write `patchify(images, size)`: cut each of the images, floating-point numbers, into squares of `size` by
+`size` pixels and lay each square out as one vector. Patches go row by row, left to right; inside a vector come all
+pixels of channel 0, row by row, then those of channel 1, and so on, which is the order of the weights of `nn.Conv2d`.
+Height and width are multiples of `size`; the memory need not be contiguous.""",
     why="""It is all that ViT adds to an encoder: after it, an image is a sequence of vectors like any other. In
 published code it hides inside a convolution.""",
     difficulty=3,

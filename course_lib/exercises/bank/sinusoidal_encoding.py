@@ -115,7 +115,7 @@ EXERCISE = Exercise(
     title="The table of sines and cosines",
     what="""Write `sinusoidal_encoding(positions, d_model)`: for integer positions of shape `(T,)` and an even width D,
 a float32 table `(T, D)`. With i = 0, 1, …, D/2 − 1, column 2i holds sin(p / 10000^(2i/D)) and column 2i + 1 holds
-cos(p / 10000^(2i/D)). The positions may start anywhere, leave gaps and come in any order.""",
+cos(p / 10000^(2i/D)). The positions may start anywhere, also below zero, leave gaps and come in any order.""",
     why="""It is the position scheme of the original Transformer, and rotary positions use the same angles. Wrong
 versions train without an error.""",
     difficulty=2,
@@ -213,6 +213,7 @@ versions train without an error.""",
         _case("3 positions, width 4", [0, 1, 2], 4),
         _case("one position, 7, width 4", [7], 4),
         _case("4 positions with gaps, width 6", [3, 5, 11, 13], 6),
+        _case("3 positions around zero, width 4", [-2, 0, 2], 4),
         _case("5 positions, width 10", [0, 1, 2, 13, 60], 10),
     ],
     properties=[

@@ -83,7 +83,7 @@ EXERCISE = Exercise(
     title="A window that slides",
     what="""Write `sliding_window_mask(T, S, window)`: each query sees the `window` latest keys, the one it stands on
 included, and nothing later. `S` may exceed `T`: then the first `S - T` keys come from a cache, and the last query
-stands on the last key. True = may attend.""",
+stands on the last key. True = may attend. `window` is at least 1.""",
     why="""The cost of attention falls from n² to n times the window, and the cache stops growing. Mistral's first
 model used a window of 4096.""",
     difficulty=2,

@@ -71,7 +71,8 @@ EXERCISE = Exercise(
     title="What a streaming cache keeps",
     what="""Write `streaming_cache(n_seen, window, first)`. A stream of tokens has the places 0, 1, 2, …, and `n_seen`
 of them have been read. The cache keeps the `first` earliest places of the stream and, besides, the `window` latest
-ones. Return the places that it holds, in ascending order, each once; while the stream is short that is all of them.""",
+ones. Return the places that it holds, in ascending order, each once; while the stream is short that is all of them.
+`window` is at least 1.""",
     why="""With such a cache a model can read for ever in the same memory. Leaving out the first places is the mistake
 that this section is about.""",
     difficulty=1,
