@@ -52,7 +52,7 @@ def test_the_comparison_bites(judged):
 def test_an_answer_ends_at_its_limit_and_the_next_is_judged(tmp_path, monkeypatch, forks):
     """Also where processes are not forked."""
     monkeypatch.setattr(workers, "FORKS", forks)
-    answers = ["while True:\n    pass\n" + RIGHT_MASK, RIGHT_MASK]
+    answers = ["import time\nwhile True:\n    time.sleep(0.1)\n" + RIGHT_MASK, RIGHT_MASK]
     write(tmp_path, [mask("", source, "") for source in answers])
     said = []
     with workers.Worker(classroom.Limits()) as worker:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +20,12 @@ from desk_tools import edit, load, save, texts
 from typer.testing import CliRunner
 
 from course_lib import cli
+from course_lib.classroom import Limits
+from course_lib.classroom.workers import Worker
+from course_lib.desk import isolated
 from course_lib.desk.chapters import reading_minutes, total_minutes
 from course_lib.desk.doctor import Finding, examine
+from course_lib.desk.store import Desk
 from course_lib.desk.tables import duration
 from course_lib.exercises import registry
 from course_lib.exercises.engine import cells
@@ -79,6 +84,23 @@ def course(*arguments: str, code: int = 0) -> str:
 def process(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "course_lib.cli", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.fixture(scope="module")
+def judging() -> Iterator[Worker]:
+    with Worker(Limits()) as worker:
+        yield worker
+
+
+@pytest.fixture
+def quick(judging: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`course check` judges in a process that is forked, where it can be, and does not load torch for each answer."""
+
+    def judged(exercise_id: str, desk: Desk | None, file: Path | None, seconds: float) -> tuple[dict[str, Any], str]:
+        request = {"desk": desk and str(desk.folder.resolve()), "file": file and str(file.resolve())}
+        return judging.judge({"exercise": exercise_id, **request}), ""
+
+    monkeypatch.setattr(isolated, "judged", judged)
 
 
 def test_start_copies_without_outputs_and_keeps_work(chapter: Path) -> None:
@@ -260,6 +282,7 @@ def test_check_says_the_same_as_the_notebook(
     assert len(list((chapter / "my" / "answers" / "history" / BUILD).iterdir())) == 2
 
 
+@pytest.mark.usefixtures("quick")
 def test_check_a_question_and_a_file(chapter: Path) -> None:
     course("start")
     right = cells.solved_cell_source(registry.get(QUESTION))
@@ -273,6 +296,7 @@ def test_check_a_question_and_a_file(chapter: Path) -> None:
     assert "cannot be read" in course("check", BUILD, "--file", "none.py", code=2)
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("source", "says", "code"),
     [
