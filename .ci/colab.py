@@ -34,7 +34,7 @@ def main() -> int:
         for name, version in there.items():
             known = packages / f"{name.replace('-', '_')}-{version}.dist-info"
             known.mkdir()
-            known.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            known.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", "utf-8")
         report = Path(folder, "report.json")
         subprocess.run(
             [python, "-m", "pip", "install", "--quiet", "--dry-run", "--report", report, str(ROOT)], check=True

@@ -1,5 +1,6 @@
 """Where learners run the course: Colab keeps what it has, and Windows needs nothing that only POSIX systems offer."""
 
+import ast
 import importlib.metadata
 import re
 import subprocess
@@ -7,10 +8,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = sorted((ROOT / "course_lib").rglob("*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COLAB = {
     canonicalize_name(name): version
@@ -145,3 +148,48 @@ def test_the_launcher_answers_in_the_folder(tmp_path):
     assert run.returncode == 0, run.stderr
     assert "Learn the Transformer" in run.stdout
     assert b"\r\n" in (ROOT / "course.cmd").read_bytes()
+
+
+def without_encoding(source: str) -> list[int]:
+    """Lines that open text, or a process's text, in whatever encoding the system prefers: on Windows, not UTF-8."""
+    found = []
+    for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        place = 0 if isinstance(call.func, ast.Attribute) else 1  # of the mode, in path.open and in open
+        if name in ("run", "Popen", "check_output"):
+            bad = "text" in given and not {"encoding", "errors"} & given.keys()
+        elif name == "open" and getattr(getattr(call.func, "value", None), "id", "") not in ("os", "Image"):
+            mode = given.get("mode", call.args[place] if len(call.args) > place else None)
+            binary = isinstance(mode, ast.Constant) and "b" in str(mode.value)
+            bad = not binary and "encoding" not in given
+        else:
+            at = {"read_text": 0, "write_text": 1}.get(name)
+            bad = at is not None and len(call.args) <= at and "encoding" not in given
+        found += [call.lineno] if bad else []
+    return found
+
+
+def test_the_package_names_the_encoding_of_every_text():
+    found = {path.relative_to(ROOT).as_posix(): without_encoding(path.read_text("utf-8")) for path in PACKAGE}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_a_text_without_encoding_is_seen():
+    bad = ["open(p)", "open(p, 'w')", "p.open()", "p.read_text()", "p.write_text(t)", "run(c, text=True)"]
+    good = ["open(p, 'rb')", "p.open('wb')", "p.read_text('utf-8')", "p.write_text(t, encoding='utf-8')", "run(c)"]
+    assert [without_encoding(line) for line in bad] == [[1]] * len(bad)
+    assert [without_encoding(line) for line in good] == [[]] * len(good)
+
+
+def test_every_file_can_have_its_name_on_windows():
+    listing = ["git", "ls-files", "-s"]
+    names = subprocess.run(listing, cwd=ROOT, capture_output=True, check=False, encoding="utf-8").stdout
+    if not names:
+        pytest.skip("not a checkout")
+    paths = [line.split("\t")[1] for line in names.splitlines()]
+    assert not [path for path in paths if re.search(r'[<>:"|?*\\]|[. ](/|$)', path)]
+    assert not re.search(r"(^|/)(con|prn|aux|nul|com\d|lpt\d)(\.|/|$)", "\n".join(paths), re.I | re.M)
+    assert len({path.lower() for path in paths}) == len(paths)
+    assert not [line for line in names.splitlines() if line.startswith("120000")], "a symbolic link"
+    assert max(map(len, paths)) < 120

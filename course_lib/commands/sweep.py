@@ -1,5 +1,6 @@
 """`course sweep`: train a grid of small models, fit the law of size, and check its prediction on a larger one."""
 
+import contextlib
 import json
 import os
 import platform
@@ -142,12 +143,14 @@ def _origin() -> dict[str, str]:
     import torch
 
     place = Path(__file__).parent
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=place, capture_output=True, text=True)
+    command, commit = ["git", "rev-parse", "--short", "HEAD"], ""
+    with contextlib.suppress(OSError):  # no git here
+        commit = subprocess.run(command, cwd=place, capture_output=True, encoding="utf-8").stdout.strip()
     cpu = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    if (known := Path("/proc/cpuinfo")).exists():
+        names = [line for line in known.read_text(encoding="utf-8").splitlines() if line.startswith("model name")]
         cpu = names[0].split(":", 1)[1].strip() if names else cpu
-    return {"commit": found.stdout.strip() or "unknown", "machine": cpu, "torch": torch.__version__}
+    return {"commit": commit or "unknown", "machine": cpu, "torch": torch.__version__}
 
 
 def _numbers(name: str, text: str) -> list[int]:

@@ -177,7 +177,7 @@ def _disk(desk: Desk | None) -> Iterator[Finding]:
     trial = (desk.private if desk else Path(tempfile.gettempdir())) / f"write-test-{os.getpid()}"
     try:
         write_atomic(trial, "written and read back")
-        ok = trial.read_text() == "written and read back"
+        ok = trial.read_text(encoding="utf-8") == "written and read back"
         text = f"a file in {trial.parent} was written and read back"
     except OSError as problem:
         ok, text = False, f"{trial.parent} cannot be written: {reason(problem)}"
@@ -240,7 +240,7 @@ def _kernel() -> Iterator[Finding]:
     advice = "Run `python -m ipykernel install --sys-prefix` in the course's environment."
     try:
         run = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=2 * _KERNEL_SECONDS
+            [sys.executable, "-c", script], capture_output=True, errors="replace", timeout=2 * _KERNEL_SECONDS
         )
     except subprocess.TimeoutExpired:
         yield Finding("kernel", False, f"no answer within {2 * _KERNEL_SECONDS} s", advice)

@@ -72,7 +72,7 @@ def run(command: list[str], seconds: float, given: bytes = b"", **options: Any) 
         start_new_session=os.name == "posix",
         **options,
     )
-    with contextlib.suppress(BrokenPipeError), cast(IO[bytes], child.stdin) as stream:
+    with contextlib.suppress(OSError), cast(IO[bytes], child.stdin) as stream:
         stream.write(given)
     beginning = bytearray()
     reader = threading.Thread(target=_read, args=(cast(IO[bytes], child.stdout), beginning), daemon=True)

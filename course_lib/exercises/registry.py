@@ -45,7 +45,7 @@ def places() -> dict[str, str]:
     """
     there = sorted(module.name for module in pkgutil.iter_modules(bank.__path__))
     found: dict[str, str] = {}
-    for notebook, ids in json.loads(files(__package__).joinpath("places.json").read_text()).items():
+    for notebook, ids in json.loads(files(__package__).joinpath("places.json").read_text(encoding="utf-8")).items():
         found |= {exercise_id: notebook for exercise_id in ids if exercise_id in there}
     return found | {exercise_id: "" for exercise_id in there if exercise_id not in found}
 

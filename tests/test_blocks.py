@@ -1,0 +1,85 @@
+"""The blocks of README.md and of the pages in docs are run; those that cannot run here are named with the reason."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCKS = {
+    f"{path.name}: {text.splitlines()[0].split('  #')[0].strip()}": (language, text)
+    for path in PAGES
+    for language, text in BLOCK.findall(path.read_text(encoding="utf-8"))
+}
+TRAINING_AT_SCALE = "a run of hours or many machines: tests/scaling/test_scale_out.py has its commands understood"
+NOT_RUN = {
+    "README.md: make lab": "installs and then serves until it is stopped: tests/browser opens JupyterLab",
+    "README.md: make test": "is what runs this test",
+    "README.md: py -m venv .venv": "Windows: tests/test_hosts.py",
+    "where_to_run.md: !git clone --quiet ADDRESS-OF-THIS-REPOSITORY course": "Colab, and the address is the fork's",
+    "where_to_run.md: from google.colab import drive": "Colab",
+    "scale_out.md: course train lm --data library --steps 500 --out runs/first": TRAINING_AT_SCALE,
+    "scale_out.md: [batches]": TRAINING_AT_SCALE,
+    "scale_out.md: course train lm --config gpt2.toml --data data/library --out runs/gpt2 --device cuda --bf16 "
+    "--compile": TRAINING_AT_SCALE,
+    "scale_out.md: torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m course_lib.cli train lm --config "
+    "gpt2.toml \\": TRAINING_AT_SCALE,
+    "scale_out.md: #!/bin/bash": TRAINING_AT_SCALE,
+    "scale_out.md: apiVersion: v1": TRAINING_AT_SCALE,
+}
+LINES_NOT_RUN = {
+    "torchrun": "several processes: tests/training/test_several_processes.py",
+    "course train translate": "translates 27 s long after any training: tests/training/test_commands.py",
+}
+SHORTER = {"course train": "--steps 3", "course generate": "--max-new-tokens 4"}
+"""What is added to commands that begin so: the last of two options counts."""
+FAILS = {"course verify . --exercise causal_mask --strict --out ../verified": "the answer is still open"}
+
+
+def shortened(text: str) -> list[str]:
+    """The commands of a block, one a line, with what makes them quick."""
+    found = []
+    for line in text.replace("\\\n", " ").splitlines():
+        line = line.split("  #")[0].strip()
+        if line and not line.startswith(tuple(LINES_NOT_RUN)):
+            found.append(" ".join([line, *(add for begin, add in SHORTER.items() if line.startswith(begin))]))
+    return found
+
+
+def test_what_is_not_run_is_there():
+    assert NOT_RUN.keys() <= BLOCKS.keys(), NOT_RUN.keys() - BLOCKS.keys()
+    text = "".join(text for _, text in BLOCKS.values())
+    assert all(re.search(rf"^{begin}", text, re.MULTILINE) for begin in [*LINES_NOT_RUN, *SHORTER, *FAILS])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the blocks are for a POSIX shell")
+@pytest.mark.parametrize("name", sorted(BLOCKS.keys() - NOT_RUN.keys()))
+def test_a_block_runs(name, tmp_path):
+    language, text = BLOCKS[name]
+    (tmp_path / "mytext.txt").write_text("Once upon a time there was a loop that ended.\n" * 200, encoding="utf-8")
+    desk = tmp_path / "submissions" / "ada"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("COURSE_")}
+    environment |= {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+
+    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", timeout=600, check=False
+        )
+
+    if language == "python":
+        ended = run([sys.executable, "-c", text])
+        assert ended.returncode == 0, ended.stderr
+        return
+    assert language in ("", "bash")
+    if "course verify" in text:
+        ended = run(["course", "start", "--folder", str(desk)])
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+    for line in shortened(text):
+        ended = run(["bash", "-c", line])
+        assert (ended.returncode != 0) == (line in FAILS), f"{line}\n{ended.stdout}{ended.stderr}"
+        assert "Traceback" not in ended.stderr
