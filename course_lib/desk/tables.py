@@ -74,10 +74,10 @@ def print_chapters(standings: Sequence["ChapterStanding"]) -> None:
         table.add_row(*row, "" if here is None else "you are here" if here is chapter else f"you are in {here.name}")
     left = duration(sum(one.left for one in chapters))
     labs_left = duration(sum(one.left for one in standings if one.is_lab))
-    here = console()
-    here.print(table)
-    here.print(f"{_solved(standings)} solved; about {left} to go in the chapters, {labs_left} in the labs.")
-    here.print("The exercises of a chapter or a lab: course status --chapter 1, course status --chapter labs/01.")
+    screen = console()
+    screen.print(table)
+    screen.print(f"{_solved(standings)} solved; about {left} to go in the chapters, {labs_left} in the labs.")
+    screen.print("The exercises of a chapter or a lab: course status --chapter 1, course status --chapter labs/01.")
 
 
 def _solved(standings: Sequence["ChapterStanding"]) -> str:
@@ -97,9 +97,9 @@ def print_findings(findings: Iterable["Finding"]) -> int:
         style = "green" if finding.ok else "red" if finding.needed else "yellow"
         advice = "" if finding.ok else finding.advice
         table.add_row(Text("✓" if finding.ok else "✗", style=style), finding.what, Text(finding.value), Text(advice))
-    here = console()
-    here.print(table)
-    here.print(f"{plural(missing, 'thing')} to repair." if missing else "Everything the course needs is here.")
+    screen = console()
+    screen.print(table)
+    screen.print(f"{plural(missing, 'thing')} to repair." if missing else "Everything the course needs is here.")
     return missing
 
 

@@ -59,9 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             counts, said = [], []
             for theme, page in pages.items():
                 page.goto((options.site.resolve() / f"{name}.html").as_uri())
-                found = violations(page)
-                counts.append(sum(len(one["nodes"]) for one in found))
-                said += [line for one in found for line in (f"{name}, {theme}", *shown(one))]
+                broken = violations(page)
+                counts.append(sum(len(one["nodes"]) for one in broken))
+                said += [line for one in broken for line in (f"{name}, {theme}", *shown(one))]
             total += sum(counts)
             print(f"| {name} | {' | '.join(map(str, counts))} |", flush=True)
             print(*said, sep="\n", end="\n" if said else "", file=sys.stderr, flush=True)
