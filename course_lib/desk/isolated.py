@@ -1,11 +1,13 @@
 """Check one answer in a process of its own, which is ended at its limit: whatever the answer does ends with it.
 
-The process counts only by the report that it leaves after the verdict, never by its exit code.
+The process counts only by the report that it leaves after the verdict, never by its exit code. The report carries a
+secret of the request, so that none which the answer writes itself is taken for it.
 """
 
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -49,14 +51,18 @@ def judged(
     with tempfile.TemporaryDirectory(prefix="course-check-") as folder:
         report = Path(folder) / "report.json"
         request = {"exercise": exercise_id, "desk": desk and str(desk.folder), "file": file and str(file)}
+        request["secret"] = secrets.token_hex(16)
         command = [sys.executable, "-m", "course_lib.desk.judge", str(report)]
         ended, printed = run(command, seconds, json.dumps(request).encode())
         try:
-            return json.loads(report.read_text(encoding="utf-8")), printed
-        except (OSError, ValueError):
-            if printed:
-                print(printed.rstrip())
-            raise Ended(without_verdict(ended, seconds)) from None
+            said = json.loads(report.read_text(encoding="utf-8"))
+            if said.pop("secret") == request["secret"]:
+                return said, printed
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or one that the answer wrote
+            pass
+        if printed:
+            print(printed.rstrip())
+        raise Ended(without_verdict(ended, seconds))
 
 
 def run(command: list[str], seconds: float, given: bytes = b"", **options: Any) -> tuple[int | None, str]:

@@ -57,3 +57,14 @@ def test_any_error_is_an_answer_that_raises():
     finding = diagnose(SPEC, causal_mask)
     assert finding.verdict == WRONG
     assert isinstance(finding.failure.outcome.error, Odd)
+
+
+def test_what_is_printed_without_end_takes_no_memory():
+    def causal_mask(T, S):
+        print("x" * 10_000_000)
+        return torch.ones(T, S, dtype=torch.bool)
+
+    finding = diagnose(SPEC, causal_mask)
+    assert finding.verdict == WRONG
+    assert finding.names == ("sees-everything",)
+    assert len(finding.failure.outcome.printed) < 200_000

@@ -70,7 +70,9 @@ def test_no_two_misconceptions_at_once_are_accepted(exercise, record_property):
             continue
         assert names not in exercise.cancelling
         fits = own.fits(outcomes, failed[0])
-        assert fits
+        if not fits:  # errors alone are no evidence for two mistakes
+            assert all(outcomes[number].error is not None for number in failed), names
+            continue
         assert all(set(fit) <= set(pair) or _equal(own, fit, pair) for fit in fits)
         named += fits[0] == pair or (len(fits[0]) == 1 and fits[0][0] in pair)
     counts = {"pairs": count, "pairs accepted": accepted, "pairs named": named}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from course_lib.exercises.engine.compare import Rules, compare_gradients
 from course_lib.exercises.engine.guard import Guard
 from course_lib.exercises.engine.likeness import copied, ratio_of, snapped, times
 from course_lib.exercises.engine.relations import Relation
-from course_lib.exercises.engine.run import Outcome, argument_names, quiet
+from course_lib.exercises.engine.run import Beginning, Outcome, argument_names, quiet
 from course_lib.exercises.spec import Exercise, Property
 
 
@@ -150,7 +149,7 @@ def made_again(exercise: Exercise, args: tuple[Any, ...], kwargs: dict[str, Any]
 def broken(law: Property, call: Callable[..., Any], guard: Guard) -> str | None:
     """What a law says of a function that breaks it; None if it holds or cannot be tried."""
     try:
-        with quiet(io.StringIO(), seed=1234):
+        with quiet(Beginning(), seed=1234):
             return guard.call(law.check, call)
     except AssertionError as problem:
         return str(problem)

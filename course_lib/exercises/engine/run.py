@@ -25,6 +25,9 @@ from course_lib.exercises.spec import Case, Exercise
 Call = Callable[..., Any]
 PRINTED_LINES, PRINTED_COLUMNS = 12, 200
 
+PRINTED = 100_000
+"""Characters that are kept of what a call prints."""
+
 
 @dataclass
 class Outcome:
@@ -123,7 +126,7 @@ def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = No
     args, kwargs, names = arguments(case, exercise)
     values = [*args, *kwargs.values()]
     versions = [_versions(value) for value in values]
-    printed = io.StringIO()
+    printed = Beginning()
     outcome = Outcome()
     invoke = guard.call if guard is not None else lambda function, *a, **k: function(*a, **k)
     try:
@@ -160,7 +163,7 @@ def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = No
         return outcome
     if guard is not None:
         try:
-            with quiet(io.StringIO(), seed=4321):
+            with quiet(Beginning(), seed=4321):
                 again = invoke(call, *fresh_args, **fresh_kwargs)
             outcome.repeats = compare(outcome.value, again, Rules()) is None
         except KeyboardInterrupt:
@@ -225,6 +228,15 @@ def _detached(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _detached(part) for key, part in value.items()}
     return value
+
+
+class Beginning(io.StringIO):
+    """Keeps the beginning of what is printed: an answer may print more than there is memory for."""
+
+    def write(self, text: str) -> int:
+        """Take the text in as far as there is room."""
+        super().write(text[: max(0, PRINTED - self.tell())])
+        return len(text)
 
 
 @contextlib.contextmanager
