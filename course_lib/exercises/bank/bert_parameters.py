@@ -21,7 +21,8 @@ EXERCISE = Question(
     kind="measure",
     what="""BERT-base has a table of 30,522 tokens, one of 512 positions and one of 2 segments, all of width 768, and a
 LayerNorm after their sum; then 12 encoder layers with an inner width of 3,072; and a pooler, one map from 768 to 768
-with its bias, over the first token. How many parameters is that? Use your `encoder_parameters` for the layers.""",
+with its bias, over the first token. How many parameters is that, to the
+last digit? Use your `encoder_parameters` for the layers.""",
     why="The paper says 110 million. You can say which of them does what.",
     difficulty=2,
     minutes=6,
@@ -38,6 +39,22 @@ with its bias, over the first token. How many parameters is that? Use your `enco
             "the number without the segments, or without the norm",
             "Which pieces of 1,536 numbers does the text name?",
         ),
+        WrongAnswer(
+            109_479_168,
+            "3,072 too few: as many as the segments and the norm hold together, or one inner bias",
+            "Which pieces hold 3,072 numbers, and which two of them 1,536 each?",
+        ),
+        WrongAnswer(
+            109_485_312,
+            "3,072 too many: as many as two norms hold, or one inner bias",
+            "How many norms stand outside the layers?",
+        ),
+        WrongAnswer(
+            109_483_776, "1,536 too many, as many as one more norm holds", "How many norms stand outside the layers?"
+        ),
+        WrongAnswer(110_000_000, "the rounded figure of the paper", "Which number is it, to the last digit?"),
+        WrongAnswer(109_000_000, "the number, rounded to millions", "Which number is it, to the last digit?"),
+        WrongAnswer(109_500_000, "the number, rounded", "Which number is it, to the last digit?"),
         WrongAnswer(109_089_024, "the number without the table of positions", "How many tables does the text name?"),
         WrongAnswer(
             132_923_136, "the number with a separate output layer over the vocabulary", "Is there a head in the list?"

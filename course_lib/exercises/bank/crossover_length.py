@@ -57,6 +57,14 @@ multiply-adds each. At which n do these two products cost as many multiply-adds 
             "the length if only one of the two products is counted",
             "What is done with the weights after the softmax?",
         ),
+        WrongAnswer(
+            24_576,
+            "eight times the length: where the products of one head of width 64 cost as much as all weights",
+            "Over how many heads do the two products go?",
+        ),
+        WrongAnswer(
+            384, "an eighth of the length", "Over all heads together, how many multiply-adds does a product take?"
+        ),
         WrongAnswer(512, "where n equals d", "How often do n × d × n and n × d × d each occur?"),
         WrongAnswer(1536, "half of the length", "On which of the two sides did you count each multiply-add twice?"),
         WrongAnswer(6, "the factor and not yet the length", "What does the factor have to be multiplied by?"),

@@ -29,6 +29,18 @@ which the product is larger than at distance k − 1?""",
     wrong=[
         WrongAnswer(43, "the last distance up to which the product falls", "Is the product there larger than before?"),
         WrongAnswer(45, "one too many", "Does your list of differences start at distance 0 or 1?"),
+        WrongAnswer(199, "the end of the range", "What is the first distance at which the product rises?"),
+        WrongAnswer(200, "the end of the range", "What is the first distance at which the product rises?"),
+        WrongAnswer(
+            38,
+            "the answer for frequencies without the 2 in their exponent",
+            "How fast does the last pair of `SinusoidalPositionalEncoding` turn, and how fast does yours?",
+        ),
+        WrongAnswer(
+            25,
+            "the answer for width 256, and also for frequencies whose exponent has the 2 twice",
+            "How wide are the codes of the question, and how fast does the last pair turn?",
+        ),
         WrongAnswer(6, "the answer for width 64", "How wide are the codes of the question?"),
         WrongAnswer(12, "the answer for width 128", "How wide are the codes of the question?"),
         WrongAnswer(

@@ -23,7 +23,7 @@ EXERCISE = Question(
     what="""The optimizer is `SGD([weight], lr=3.0)`, and the schedule
 `LambdaLR(optimizer, lambda step: min(1.0, step / 8))`: a warm-up over eight updates. As torch's documentation shows it,
 each round calls `optimizer.step()` and then `schedule.step()`. The gradient is 1 in every round. How far has the weight
-moved after four rounds?""",
+moved after four rounds, as a positive number?""",
     why="Many training loops waste their first update, and print for each update the rate of the next one.",
     difficulty=2,
     minutes=4,

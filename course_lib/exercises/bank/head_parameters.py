@@ -31,6 +31,10 @@ width, so that a head is 32 wide?""",
         WrongAnswer(262_656, "one of the four linear maps", "How many linear maps are there?"),
         WrongAnswer(787_968, "the number without the output map", "What happens after the heads stand side by side?"),
         WrongAnswer(65_664, "a single head's share of the total", "How many heads are there?"),
+        WrongAnswer(131_328, "the share of a single head if there are eight", "How many heads are there?"),
+        WrongAnswer(66_144, "one head with the whole output bias", "How many heads are there?"),
+        WrongAnswer(49_248, "the queries, keys and values of one head", "How many heads are there, and how many maps?"),
+        WrongAnswer(16_809_984, "four maps of full width for each head", "How wide is the map of one head?"),
         WrongAnswer(
             1_048_704, "the number with the biases of a single head", "How wide is the output of each of the four maps?"
         ),

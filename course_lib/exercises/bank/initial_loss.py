@@ -28,6 +28,8 @@ nats, should its first batch show, to three digits after the point?""",
     wrong=[
         WrongAnswer(math.log2(360), "the same in bits", "Which logarithm gives nats?"),
         WrongAnswer(math.log10(360), "the same with the logarithm of base ten", "Which logarithm gives nats?"),
+        WrongAnswer(math.log(359), "the logarithm of 359", "Is the right token one of the 360?"),
+        WrongAnswer(1 - 1 / 360, "the probability of all other tokens", "What is the cost of the right one?"),
         WrongAnswer(1.0, "what a squared error might be", "What is the negative logarithm of the probability 1/360?"),
         WrongAnswer(1 / 360, "the probability of each token", "What is the cost of an event of that probability?"),
         WrongAnswer(360.0, "the number of tokens itself, the perplexity", "Which function of it is the loss in nats?"),

@@ -39,7 +39,17 @@ stops early can win though it is worse. The exponent α decides how much of that
         WrongAnswer(
             math.log(2) / math.log(1.4), "the inverse of the exponent", "Who wins at your α, and who a little below it?"
         ),
-        WrongAnswer(0.7, "a quotient of log-probabilities", "What is the quotient of the two lengths raised to?"),
+        WrongAnswer(0.7, "5.6 / 8, what the long one costs for each token", "What is a length raised to?"),
+        WrongAnswer(
+            math.log(1.4) / math.log(13 / 9),
+            "the answer for the form of Wu et al., (5 + length) / 6",
+            "By what does the text divide: is there a 5 in it?",
+        ),
+        WrongAnswer(
+            math.log(1.4) / math.log(8),
+            "what comes out if only the score of the long one is divided",
+            "By what is the score of the short one divided?",
+        ),
         WrongAnswer(0.5, "close, but the long one wins a little earlier", "Who wins at α = 0.49?"),
         WrongAnswer(
             math.log(1.4), "the logarithm of the one quotient alone", "What does doubling the length do to the divisor?"

@@ -75,7 +75,8 @@ utilisation, the operations that training the model needs in a second divided by
 token needs $6 \\cdot$ `parameters` operations for the weights, forward and backward, and $12 \\cdot$ `layers` ·
 `width` · `length` for the scores and the mixing of attention, all pairs counted. `tokens_per_second` is that of all
 `devices` together, `peak` the operations per second of one of them. Operations that a program repeats to save
-memory do not count. Return a share between 0 and 1, not per cent.""",
+memory do not count. Return a share, not per cent; it lies between
+0 and 1 for numbers that can be.""",
     why="""It is the one number by which runs on different machines and of different models can be compared, and each of
 its three ingredients is often taken wrong.""",
     difficulty=2,

@@ -15,7 +15,8 @@ will the next cells show?""",
     right="b",
     choices={
         "a": "The gradient that arrives at the input is almost zero.",
-        "b": "All eleven tokens come out as nearly the same vector, and the gradient at the input has its usual size.",
+        "b": "All eleven tokens come out as nearly the same vector, and the gradient at the input is about as large as "
+        "with residual connections.",
         "c": "The outputs grow from layer to layer until they overflow.",
         "d": "Nothing unusual: norms alone keep tokens and gradients in order.",
     },

@@ -48,6 +48,24 @@ the point.""",
             "the difference of the mean shares of a batch",
             "Does each batch hold as many ids as the other?",
         ),
+        WrongAnswer(
+            1 - _share(sorted(LENGTHS)) / _share(LENGTHS),
+            "the difference as a share of the share without sorting",
+            "Does the task ask for a difference, or by which part the share has fallen?",
+        ),
+        WrongAnswer(
+            24 / 90,
+            "the ids saved, divided by all ids without sorting",
+            "How many ids are there in all after sorting, and by which number is that share divided?",
+        ),
+        WrongAnswer(
+            24 / 66,
+            "the ids saved, divided by all ids after sorting",
+            "By which number is each of the two shares divided?",
+        ),
+        WrongAnswer(
+            24 / 39, "the share of the padding that sorting saves", "By what is each of the two shares divided?"
+        ),
         WrongAnswer(24.0, "a number of ids", "Which share of the batches is that?"),
         WrongAnswer(
             _share(LENGTHS) / _share(sorted(LENGTHS)),

@@ -83,8 +83,8 @@ EXERCISE = Exercise(
     id="pass_at_k",
     title="pass@k",
     what="""Write `pass_at_k(n, right, k)`. For one question, `n` answers were drawn, and `right` of them are right.
-Somebody takes `k` different ones of these `n` (k is at most n), every choice of k being equally likely. Return the
-probability that at least one of the k is right, exactly, as a float.""",
+Somebody takes `k` different ones of these `n` (k is at least 1 and at most n), every choice of k being equally likely.
+Return the probability that at least one of the k is right, exactly, as a float.""",
     why="Papers on code and mathematics report this number; a shortcut for it is too low.",
     difficulty=2,
     minutes=8,

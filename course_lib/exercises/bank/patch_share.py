@@ -51,10 +51,19 @@ computed there divides by nearly zero.""",
         ),
         WrongAnswer(
             _mean(PATCHED) - _mean(CORRUPTED),
-            "the lead that comes back, not a share of it",
+            "the lead that comes back, not a share of it (the mean corrupted lead is as large)",
             "How much could have come back?",
         ),
-        WrongAnswer(0.5, "the share of the first prompt alone", "What does the second prompt add to the means?"),
+        WrongAnswer(
+            0.5,
+            "the share of the first prompt alone, and also the corrupted lead as a share of the patched one",
+            "Which three means do you have, and which differences of them?",
+        ),
+        WrongAnswer(
+            (_mean(PATCHED) - _mean(CORRUPTED)) / _mean(CLEAN),
+            "what comes back as a share of the clean lead",
+            "Does the corruption take the whole of the clean lead away?",
+        ),
     ],
     hints=(
         "How much does the corruption cost on average, and how much of that has come back?",

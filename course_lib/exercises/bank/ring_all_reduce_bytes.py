@@ -39,14 +39,24 @@ by the bandwidth it is the time that the backward pass must hide.""",
     form="a number of bytes",
     wrong=[
         WrongAnswer(
-            497_759_232, "all gradients sent once", "How many steps does the ring take, and what goes in each?"
+            497_759_232, "all gradients sent once, or four steps of a quarter", "How many steps does the ring take?"
         ),
-        WrongAnswer(995_518_464, "all gradients sent twice", "Must a part go on when everyone has it?"),
+        WrongAnswer(995_518_464, "all gradients sent twice, or eight steps", "Must a part go on when everyone has it?"),
         WrongAnswer(373_319_424, "what the first half of the way takes", "Who holds the sums after the first half?"),
-        WrongAnswer(1_493_277_696, "what a process sends that gives all to each other one", "How large is a part?"),
+        WrongAnswer(
+            1_493_277_696,
+            "what sent and received bytes make together, and also what giving all to each of the others takes",
+            "How large is a part, and how often does one process send one?",
+        ),
         WrongAnswer(186_659_712, "a count of numbers, not bytes", "How many bytes does a float32 number take?"),
-        WrongAnswer(2_986_555_392, "what all four send together", "How many bytes does one process send?"),
-        WrongAnswer(124_439_808, "what one process sends in one step", "How many steps does the ring take?"),
+        WrongAnswer(
+            2_986_555_392,
+            "what all four send together, and also what one sends that gives all its gradients in each step",
+            "How many bytes does one process send in one step?",
+        ),
+        WrongAnswer(
+            124_439_808, "the number of gradients, and the bytes of one step", "How many steps does the ring take?"
+        ),
     ],
     hints=(
         "How many steps does a part need until it has met all four processes?",

@@ -32,11 +32,19 @@ do weights, gradients and optimizer take in one process? Leave activations out."
     form="a number of bytes",
     wrong=[
         WrongAnswer(24_000_000_000, "what each process holds when nothing is split", "Which part is split, and how?"),
-        WrongAnswer(1_500_000_000, "what each holds when all three are split", "Which parts stay whole?"),
-        WrongAnswer(7_125_000_000, "what each holds when gradients are split as well", "Which parts stay whole?"),
+        WrongAnswer(
+            1_500_000_000, "the number of parameters, and the bytes if all is split", "Which parts stay whole?"
+        ),
+        WrongAnswer(
+            7_125_000_000,
+            "what each holds when gradients are split as well, and also what mixed precision gives, 2 + 2 + 12 / 16",
+            "Which parts stay whole, and how many bytes does a float32 number take?",
+        ),
         WrongAnswer(12_375_000_000, "the count with one state a parameter", "Which two averages does Adam keep?"),
-        WrongAnswer(12_000_000_000, "the count without the optimizer", "What is left of its states in a process?"),
-        WrongAnswer(6_750_000_000, "the count without the gradients", "What does the backward pass leave behind?"),
+        WrongAnswer(
+            12_000_000_000, "two of the three parts, none of them split", "What is left of the states in a process?"
+        ),
+        WrongAnswer(6_750_000_000, "the count without gradients, or without weights", "Which two parts stay whole?"),
         WrongAnswer(6_375_000_000, "the count with two bytes a number", "How many bytes does a float32 number take?"),
         WrongAnswer(
             13_125_000_000,

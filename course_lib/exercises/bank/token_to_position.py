@@ -33,7 +33,7 @@ and round to a whole number.""",
         WrongAnswer(16, "what you get if sines were twice as large as they are", "What is the mean of sin²?"),
         WrongAnswer(1024, "the factor between the mean squares", "What is still missing in a root mean square?"),
         WrongAnswer(512, "the width itself", "By which power of the width are the vectors multiplied?"),
-        WrongAnswer(45, "the factor if positions were half as large", "What is the root of the mean of sin²?"),
+        WrongAnswer(45, "√512 over the mean square of a position", "What is the root of the mean of sin²?"),
     ],
     hints=(
         "In each pair of a position, what do the squares of sine and cosine add up to?",

@@ -90,7 +90,7 @@ EXERCISE = Exercise(
     what="""Write `window_reach(windows, length)`. A causal decoder has one layer for each entry of `windows`: a number
 says how many latest places a query of that layer sees, its own place included, and `None` says that it sees all
 earlier ones. The text has `length` places. Return how many places back the *last* place can get information from,
-through all layers together.""",
+through all layers together: a whole number, and 0 for a decoder without layers.""",
     why="A stack with windows is blind beyond this number, however long it is trained.",
     difficulty=2,
     minutes=8,

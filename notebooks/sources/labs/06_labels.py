@@ -41,7 +41,7 @@ torch.set_num_threads(1)
 # the loss is 6.9.
 #
 # **Label smoothing** (Szegedy et al. 2016) changes the goal. It takes a small part ε of the wish away from the right
-# token, and spreads it evenly over the whole vocabulary.
+# token, and spreads it evenly over the whole vocabulary, the right token included.
 #
 # **By hand.** Let the vocabulary have five tokens, and let ε be 0.2. Each token gets 0.2 / 5 = 0.04. The right one
 # gets 0.8 besides, together 0.84. The five numbers sum to one.
