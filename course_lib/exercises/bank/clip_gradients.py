@@ -116,8 +116,8 @@ EXERCISE = Exercise(
     title="Clip by the norm of all gradients",
     what="""Write `clip_gradients(gradients, max_norm)`: if the Euclidean norm of all gradients *taken together*
 exceeds `max_norm`, multiply every gradient by the one factor that brings it down to `max_norm`; otherwise leave them
-as they are. Return the list of gradients and the norm that they had before. There is at least one gradient, and the
-given tensors must not change.""",
+as they are. A factor made with the norm plus 0.000001, as torch makes it, is right, too. Return the list of gradients
+and the norm that they had before. There is at least one gradient, and the given tensors must not change.""",
     why="Clipping bounds the length of a step and keeps its direction. Many versions in circulation bend it.",
     difficulty=2,
     minutes=8,
