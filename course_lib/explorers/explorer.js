@@ -16,7 +16,7 @@ const STYLE = `
   border: 1px solid var(--jp-border-color0, currentColor); }
 .cx-control option { color: var(--jp-content-font-color1, CanvasText); background: var(--jp-layout-color1, Canvas); }
 .cx-value { min-width: 2.2em; font-variant-numeric: tabular-nums; }
-.cx :focus-visible { outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 2px; }
+.cx :focus-visible, [data-explorer] > details :focus-visible { outline: 2px solid var(--jp-brand-color1, #0072B2); outline-offset: 2px; }
 .cx [hidden] { display: none; }
 .cx-columns { display: flex; flex-wrap: wrap; gap: 12px 20px; align-items: flex-start; }
 .cx-columns > * { min-width: 0; max-width: 100%; }
@@ -153,14 +153,15 @@ function paintSigned(node, value, reach) {
 
 const HATCH = "repeating-linear-gradient(135deg, #fff 0 3px, #949494 3px 4px)";
 
-// The model of the widget protocol, held in the page.
-function pageModel(state) {
+// The model of the widget protocol, held in the page; `changed` is called after every change.
+function pageModel(state, changed) {
   const listeners = {};
   return {
     get: (name) => state[name],
     set(name, value) {
       state[name] = value;
       (listeners["change:" + name] || []).forEach((listener) => listener());
+      changed();
     },
     save_changes() {},
     on: (event, listener) => (listeners[event] = listeners[event] || []).push(listener),
@@ -173,9 +174,14 @@ function mount(name, render) {
     host.setAttribute("data-mounted", "");
     const image = host.querySelector("figure > img"), el = h("div", { class: "cx" });
     try {
+      // The caption speaks of the first state: it says so as soon as another one is shown.
+      const state = JSON.parse(host.dataset.state), first = JSON.parse(host.dataset.state);
+      const then = h("span", { hidden: true }, "At first: ");
+      const follow = () => { then.hidden = Object.keys(first).every((name) => JSON.stringify(first[name]) === JSON.stringify(state[name])); };
       // JupyterLab and others style bare tables and code: outrank them.
       el.append(h("style", {}, STYLE.replaceAll(".cx ", ".cx.cx.cx ")));
-      render({ model: pageModel(JSON.parse(host.dataset.state)), el });
+      render({ model: pageModel(state, follow), el });
+      host.querySelector("figcaption").prepend(then);
       image.before(el);
       image.hidden = true;
     } catch (error) {

@@ -13,7 +13,7 @@ function render({ model, el }) {
   const sentence = status(), detail = h("table"), formula = h("div", { class: "cx-formula" });
 
   const cell = (i, j) => h("td", { ...FOCUSABLE, class: "cx-cell", role: "gridcell", tabindex: "-1",
-    style: "cursor:pointer;min-width:40px;outline-offset:-3px",
+    style: "cursor:pointer;min-width:40px;outline-offset:-4px;outline-color:currentColor",
     onclick: () => { set({ row: i, column: j }); grid[i][j].focus(); }, onpointerenter: (event) => { if (event.pointerType === "mouse") set({ row: i, column: j }); },
     onkeydown: (event) => move(event, i, j) });
   const grid = Q.map((_, i) => K.map((_, j) => cell(i, j)));

@@ -41,10 +41,11 @@ def live(fn: Callable[..., Figure], *, alt: Text, caption: Text, **controls: Any
     first, height = _draw(fn, alt, caption, panel)
     hint = "Move a control to draw the figure again here."
     note, result = ipywidgets.HTML(hint), ipywidgets.HTML()
-    result.layout = ipywidgets.Layout(height=f"{height + 90}px", overflow="auto")
+    result.layout = ipywidgets.Layout(overflow="auto")
 
     def redraw(change: Any = None) -> None:
         note.value = "Computing …"
+        result.layout.height = f"{height + 90}px"  # from here on, so that nothing is blank above a first figure
         result.value = _answer(fn, alt, caption, panel)
         note.value = hint
 

@@ -536,6 +536,18 @@ def test_with_scripts_the_image_makes_room_and_the_caption_stays(open_page, expl
     assert page.get_by_role("status").is_visible()
 
 
+def test_the_caption_follows_the_state(open_page, explorer):
+    page = open_page(explorer)
+    caption = page.locator("figcaption")
+    assert caption.inner_text() == explorer.caption
+    change(page.locator("[data-explorer]"))
+    assert caption.inner_text() == f"At first: {explorer.caption}"
+    reset = page.get_by_role("button", name="Reset")
+    if reset.count():
+        reset.click()
+        assert caption.inner_text() == explorer.caption
+
+
 def test_whatever_fails_the_figure_stays(open_page, explorer):
     text = explorer._repr_mimebundle_()["text/html"]
     page = open_page(body=re.sub(r'data-state="[^"]*"', 'data-state="{"', text))

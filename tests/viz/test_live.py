@@ -50,8 +50,13 @@ def test_controls_draw_once_when_let_go_and_keep_their_place(shown):
     assert [control.description for control in inputs] == ["height", "temperature now", "causal", "prompt"]
     assert not inputs[0].continuous_update
     assert not inputs[3].continuous_update
-    assert re.fullmatch(r"\d+px", result.layout.height)
     assert result.layout.overflow == "auto"
+    assert result.layout.height is None  # nothing blank before there is a figure
+    inputs[0].value = 0.25
+    height = result.layout.height
+    assert re.fullmatch(r"\d+px", height)
+    inputs[0].value = 1.0
+    assert result.layout.height == height
 
 
 def test_a_moved_control_draws_again_with_words_of_its_own(shown):
