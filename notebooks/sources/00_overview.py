@@ -9,6 +9,9 @@
 # Text and pictures take about twenty minutes; with the code it may be an hour. You may skip the code: nothing here
 # has to be understood to the bottom. Nearly every part returns in a chapter of its own, where you build it yourself,
 # and the numbers in the picture say in which one.
+#
+# In your own copy, pictures and numbers appear when you run the cells: press Shift and Enter to go from cell to cell, or
+# choose *Run > Run All Cells*. A grey line that ends in three dots is code that is folded away; a click opens it.
 
 # %% id="setup" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
