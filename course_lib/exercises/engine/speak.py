@@ -34,7 +34,7 @@ def say(text: str, verdict: str) -> None:
 def _page(text: str, colour: str) -> str:
     word, colon, rest = html.escape(text).partition(":")
     return (
-        f'<pre style="border-left: 4px solid {colour}; padding-left: 8px; white-space: pre-wrap">'
+        f'<pre style="border-left: 4px solid {colour}; padding-left: 8px; white-space: pre-wrap; word-break: normal">'
         f'<b style="color: {colour}">{word}</b>{colon}{rest}</pre>'
     )
 
