@@ -9,8 +9,11 @@ from test_session import question
 
 from course_lib.exercises.engine.diagnose import examiner
 from course_lib.exercises.engine.evidence import contradicts_itself
+from course_lib.exercises.engine.messages import message
 from course_lib.exercises.engine.question import judge
-from course_lib.exercises.spec import Alternative, Case, Misconception
+from course_lib.exercises.engine.relations import Finder
+from course_lib.exercises.engine.run import observe
+from course_lib.exercises.spec import Alternative, Case, Misconception, Property
 from course_lib.exercises.tensors import normal
 
 
@@ -125,6 +128,120 @@ def test_a_relation_of_the_cases_that_fails_on_drawn_inputs_is_not_said(exercise
     assert finding.relation is None or finding.relation.name != "factor"
 
 
+# Nothing false ------------------------------------------------------------------------------------------------------
+
+
+def test_results_that_are_all_nan_agree_with_nothing(exercise):
+    own = examiner(exercise)
+    seen = [own.as_seen(case, observe(exercise, lambda x, dim=-1: x * math.nan, case), own.outcome((), number))
+            for number, case in enumerate(exercise.cases)]  # fmt: skip
+    finder = Finder(own.rules, lambda x, dim=-1: center(x, dim) / (x - x), {})
+    assert finder.find(seen, lambda: [], exact=True) is None
+    finder = Finder(own.rules, lambda x, dim=-1: center(x, dim) / x.new_tensor(2.0), {})
+    assert finder.find(seen, lambda: [], exact=False) is None
+
+
+def test_a_gradient_is_called_wrong_only_where_no_value_is(exercise):
+    def both(x, dim=-1):
+        return (center(x, dim) * (1.3 if x.dtype == torch.float64 else 1)).detach()
+
+    finding = examiner(exercise).examine(both)
+    assert finding.failure.difference.aspect == "value"
+    assert "values are right" not in " ".join(finding.statements)
+
+
+class Noisy(torch.autograd.Function):
+    """The identity, whose gradient is off by 0.1 % in float32."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (1.001 if gradient.dtype == torch.float32 else 1)
+
+
+def test_a_gradient_that_only_rounding_takes_from_the_right_one_is_right(exercise):
+    assert examiner(exercise).examine(lambda x, dim=-1: center(Noisy.apply(x), dim)).verdict == "right"
+    cut = examiner(exercise).examine(lambda x, dim=-1: x - x.mean(dim, keepdim=True).detach() * 1.0)
+    assert cut.verdict == "wrong"
+
+
+def test_a_factor_is_said_of_a_row_only_where_rows_have_factors_of_their_own(exercise):
+    of_a_case = examiner(exercise).examine(lambda x, dim=-1: center(x, dim) * (1 + x.numel() / 7.3))
+    assert of_a_case.names == ("factor of the result",)
+    rows = make(misconceptions=[], cases=[Case(f"{n} columns", lambda n=n: (normal(2, n, seed=n),)) for n in (3, 5)])
+    of_a_row = examiner(rows).examine(lambda x, dim=-1: center(x, dim) * (2 + x.sum(dim, keepdim=True).sin()))
+    assert of_a_row.names == ("factor of a row",)
+
+
+def test_one_wrong_place_of_one_input_is_an_accident(exercise):
+    def once(x, dim=-1):
+        right = center(x, dim)
+        return torch.cat([0 * right[:1], right[1:]]) if tuple(x.shape) == (2, 7) else right
+
+    finding = examiner(exercise).examine(once)
+    assert finding.verdict == "wrong"
+    assert finding.relation is None
+
+
+def test_chance_without_a_seed_is_not_called_chance_with_one(exercise):
+    import os
+
+    noise = lambda: int.from_bytes(os.urandom(4), "big") / 2**32  # noqa: E731
+    finding = examiner(exercise).examine(lambda x, dim=-1: center(x, dim) + noise())
+    assert "seed" not in finding.statements[0].split("the same seed")[0]
+
+
+def test_two_mistakes_that_deny_each_other_are_not_named_together():
+    def model(first=1.0, second=1.0):
+        return lambda x, dim=-1: x * first - x.mean(dim, keepdim=True) * second
+
+    def named(*statements):
+        misconceptions = [
+            Misconception(name="a", knobs={"first": 2.0}, statement=statements[0], question="Why?"),
+            Misconception(name="b", knobs={"second": 3.0}, statement=statements[1], question="Why?"),
+        ]
+        return examiner(make(model=model, misconceptions=misconceptions)).examine(model(2.0, 3.0)).names
+
+    assert named("doubles x", "takes the mean three times") == ("a", "b")
+    assert named("scales x and not the mean", "scales the mean and not x") not in (("a", "b"), ("b", "a"))
+
+
+def test_a_law_that_is_announced_is_said():
+    def sums(f):
+        total = f(torch.tensor([[1.0, 2.0, 6.0]])).sum()
+        return None if abs(total) < 1e-4 else "The numbers of row 0 do not sum to zero."
+
+    def in_a_dtype(x, dim=-1):
+        return center(x, dim).double() + 0.1 * x.sin() if len(x) == 1 else center(x, dim) * (1 + 0.3 * x.sin())
+
+    exercise = make(misconceptions=[], properties=[Property("Every row sums to zero.", sums)])
+    finding = examiner(exercise).examine(in_a_dtype)
+    text = message(exercise, finding, in_a_dtype, keep=False)
+    assert ("the law below" in text) <= ("It breaks this law" in text)
+    assert "It breaks this law" in text
+
+
+def test_a_pattern_holds_on_drawn_inputs_too():
+    def by_chance(x, dim=-1):
+        return center(x, dim) * (1 + 0.3 * x.sin() if x.dtype == torch.bfloat16 or x.shape == (2, 4) else 1)
+
+    exercise = make(misconceptions=[], sample=lambda draw: (draw.normal(2, draw.choice([4, 5])),))
+    assert examiner(exercise).examine(by_chance).pattern == ""
+
+
+def test_inputs_whose_gradients_are_not_compared_may_be_written_into():
+    def in_place(x, dim=-1):
+        out = x + 0
+        for row in out.unbind(0):
+            row -= 0
+        return x - x.mean(dim, keepdim=True)
+
+    assert examiner(make(gradients=False)).examine(in_place).verdict == "right"
+
+
 def test_memory_from_call_to_call_is_called_that(exercise):
     calls = []
 
@@ -188,6 +305,13 @@ def test_units_are_named_only_where_units_are_asked_for():
     assert "as between B, kB and MB" in judge(asked, 12_000)[2]
     assert "1024" in judge(asked, 12_000_000 * 1.024**2)[2]
     assert "bits" not in judge(question(right=12_000_000, wrong=[]), 96_000_000)[2]
+
+
+def test_logarithms_are_named_only_where_they_are_asked_for_and_to_four_digits():
+    about = question(right=17.3, wrong=[], form="a number of nats", tolerance=0.02)
+    assert "base 2" in judge(about, 24.9586)[2]
+    assert "base 2" not in judge(about, 25)[2]
+    assert "base 2" not in judge(question(right=17.3, wrong=[], tolerance=0.02), 24.9586)[2]
 
 
 def test_what_is_no_answer_is_called_by_its_own_kind():

@@ -78,6 +78,10 @@ def _as_one_batch(weight, batches):
     return torch.autograd.grad(loss / count, weight)[0]
 
 
+def _run(accumulate, weight, batches):
+    return accumulate(weight.requires_grad_(), batches)
+
+
 def _count_first(weight, batches):
     tokens = sum(int((targets != 0).sum()) for _, targets in batches)
     gradients = [torch.autograd.grad(summed_loss(weight, batch)[0] / tokens, weight)[0] for batch in batches]
@@ -251,6 +255,7 @@ for batch in batches:
 return ____""",
     ),
     sample=_sample,
+    run=_run,
     tries=("float64", "zeros", "repeated", "strided"),
     helpers=(summed_loss,),
     gradients=False,

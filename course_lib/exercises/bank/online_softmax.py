@@ -136,6 +136,9 @@ class _Once:
             self._ended = True
             raise
 
+    def __getitem__(self, index):
+        raise TypeError("the tiles come from an iterator, which has no index; expected a loop over them")
+
 
 def _one_by_one(tiles):
     given = []

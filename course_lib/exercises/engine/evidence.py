@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,34 +15,71 @@ from course_lib.exercises.engine.guard import Guard
 from course_lib.exercises.engine.likeness import copied, ratio_of, snapped, times
 from course_lib.exercises.engine.relations import Relation
 from course_lib.exercises.engine.run import Beginning, Outcome, argument_names, quiet
-from course_lib.exercises.spec import Exercise, Property
+from course_lib.exercises.spec import Exercise, Misconception, Property
+
+LOOSE, SMALL = 0.1, 1e-3
+"""A gradient in float32 that is right in float64 may be off by this share of its largest entry, and by this much."""
+
+
+Gradients = list[Tensor | None]
 
 
 def gradient_relation(
-    names: list[str], wanted: list[Tensor | None] | None, got: list[Tensor | None] | None, rules: Rules
+    cases: Sequence[tuple[list[str], Gradients | None, Gradients | None]], rules: Rules
 ) -> Relation | None:
-    """Which arguments get no gradient, and which a wrong one, where the values are right."""
-    if wanted is None or got is None:
+    """Which arguments get no gradient, and which a wrong one, where the values are right.
+
+    Args:
+        cases: of each case whose gradients are wrong, the names, what is right and what came.
+        rules: what counts as equal.
+    """
+    none: dict[str, bool] = {}  # whether none arrives wherever it should
+    factors: dict[str, set[float | None]] = {}
+    for names, wanted, got in cases:
+        if wanted is None or got is None:
+            return None
+        for name, e, a in zip(names, wanted, got, strict=True):
+            if compare_gradients([e], [a], [name], rules) is None:
+                continue
+            missing = a is None or not bool(a.any())
+            none[name] = missing and none.get(name, True)
+            factor = None if e is None or a is None or missing else ratio_of(e, a)
+            factors.setdefault(name, set()).add(None if factor is None else snapped(factor))
+    if not none:
         return None
-    none, wrong, factors = [], [], set()
-    for name, e, a in zip(names, wanted, got, strict=True):
-        if compare_gradients([e], [a], [name], rules) is None:
-            continue
-        if a is None or not bool(a.any()):
-            none.append(f"`{name}`")
-        else:
-            wrong.append(f"`{name}`")
-            factors.add(None if e is None else ratio_of(e, a))
-    if not none and not wrong:
-        return None
-    every = "all of them" if len(none) == len(names) > 1 else " and ".join(none)
-    said = [f"no gradient reaches {every}"] if none else []
+    lost = [f"`{name}`" for name, missing in none.items() if missing]
+    wrong = [f"`{name}`" for name, missing in none.items() if not missing]
+    every = "all of them" if not wrong and len(lost) == len(set(cases[0][0])) > 1 else " and ".join(lost)
+    said = [f"no gradient reaches {every}"] if lost else []
     if wrong:
         of = f"the gradient of {' and '.join(wrong)} is"
-        factor = next(iter(factors)) if len(factors) == 1 else None
-        said.append(f"{of} {times(snapped(factor))} the right one" if factor is not None else f"{of} wrong")
-    name = "no gradient" if none else "wrong gradient"
+        all_factors = set().union(*(factors[name.strip("`")] for name in wrong))
+        factor = next(iter(all_factors)) if len(all_factors) == 1 else None
+        said.append(f"{of} {times(factor)} the right one" if factor is not None else f"{of} wrong")
+    name = "no gradient" if lost else "wrong gradient"
     return Relation(name, f"The values are right, but {', and '.join(said)}.", lambda seen: True, exact=False)
+
+
+def within(wanted: Gradients | None, got: Gradients | None) -> bool:
+    """Whether gradients are finite and so near to the right ones that rounding may be all that separates them."""
+    if wanted is None or got is None or len(wanted) != len(got):
+        return False
+    for e, a in zip(wanted, got, strict=True):
+        e = torch.zeros_like(a) if e is None and a is not None else e
+        a = torch.zeros_like(e) if a is None and e is not None else a
+        if e is None or a is None or not e.numel():
+            continue
+        if e.dtype == torch.float64 or not bool(a.isfinite().all()) or not bool(e.isfinite().all()):
+            return False
+        if float((a - e).abs().max()) > LOOSE * float(e.abs().max()) + SMALL:
+            return False
+    return True
+
+
+def exclude_each_other(misconceptions: Sequence[Misconception]) -> bool:
+    """Whether one of two mistakes, as it is put, may deny the other: then they are not said together."""
+    words = r"\b(not|only|alone|never|except|unless)\b"
+    return len(misconceptions) > 1 and any(re.search(words, one.statement) for one in misconceptions)
 
 
 def off_by(exact: list[Tensor | None] | None, rounded: list[Tensor | None]) -> list[float]:
@@ -66,7 +103,9 @@ def what_fails(cases: Sequence[tuple[dict[str, Any], bool]]) -> str:
     failing = [fails for _, fails in cases]
     if failing.count(False) < 2 or failing.count(True) < 1:
         return ""
-    features = [_features(arguments) for arguments, _ in cases]
+    names = list(dict.fromkeys(name for arguments, _ in cases for name in arguments))
+    optional = [name for name in names if any(arguments.get(name) is None for arguments, _ in cases)]
+    features = [_features(arguments, optional) for arguments, _ in cases]
     words = list(dict.fromkeys(word for one in features for word in one))
     telling = [word for word in words if [word in one for one in features] == failing]
     if not telling or (failing.count(True) == 1 and len(telling) > 1):
@@ -74,7 +113,7 @@ def what_fails(cases: Sequence[tuple[dict[str, Any], bool]]) -> str:
     return f"It fails on exactly those cases in which {telling[0]}."
 
 
-def _features(arguments: dict[str, Any]) -> list[str]:
+def _features(arguments: dict[str, Any], optional: Collection[str]) -> list[str]:
     """What may be special about arguments, in words, the most telling first."""
     found = []
     tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
@@ -83,7 +122,11 @@ def _features(arguments: dict[str, Any]) -> list[str]:
             continue
         if value is None:
             found.append(f"`{name}` is None")
-        elif isinstance(value, Tensor):
+        elif name in optional:
+            found.append(f"`{name}` is given")
+        if value is None:
+            continue
+        if isinstance(value, Tensor):
             found += _features_of_a_tensor(name, value)
         elif isinstance(value, bool):
             found.append(f"`{name}` is {value}")
@@ -103,12 +146,10 @@ def _features(arguments: dict[str, Any]) -> list[str]:
 def _features_of_a_tensor(name: str, value: Tensor) -> Iterator[str]:
     if value.dtype in (torch.float16, torch.bfloat16, torch.float64):
         yield f"`{name}` has the dtype {str(value.dtype).removeprefix('torch.')}"
-    if value.dim() >= 2 and value.size(0) > 1:
-        yield f"`{name}` has more than one entry along its first axis"
-    if value.dim() >= 2 and value.size(-1) != value.size(-2):
-        yield f"`{name}` is not square"
     if value.dtype == torch.bool and value.dim() and value.numel() and not bool(value.any(-1).all()):
         yield f"`{name}` has a row without a True"
+    if value.dtype == torch.bool and not bool(value.all()):
+        yield f"`{name}` has a False"
     if value.is_floating_point() and value.numel():
         if not bool(value.isfinite().all()):
             yield f"`{name}` contains infinite numbers"
@@ -118,12 +159,16 @@ def _features_of_a_tensor(name: str, value: Tensor) -> Iterator[str]:
         yield f"`{name}` is not contiguous in memory"
     if value.numel() == 0:
         yield f"`{name}` is empty"
+    if value.dim() >= 2 and value.size(0) > 1:
+        yield f"`{name}` has more than one entry along its first axis"
+    if value.dim() >= 2 and value.size(-1) != value.size(-2):
+        yield f"`{name}` is not square"
     yield f"`{name}` has {value.dim()} axes"
 
 
 NAN = "It computes something that is not a number (NaN), as 0 / 0, inf - inf and 0 * inf do."
 RANDOM = "Its result depends on chance: the same arguments give another result with another seed."
-KEEPS = "It gives another result when it is called again with the same arguments: a call leaves something behind."
+KEEPS = "It gives another result when it is called again with the same arguments and the same seed."
 
 
 def contradicts_itself(law: str, sentence: str) -> bool:

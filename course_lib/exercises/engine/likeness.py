@@ -95,15 +95,21 @@ class Likeness:
     def _of_rows(self, e: Tensor, a: Tensor) -> Iterator[tuple[str, str, Test]]:
         if a.shape != e.shape or not e.is_floating_point():
             return
-        for axis in range(-1, -e.dim() - 1, -1):
-            where = name_of_axis(axis, e.dim())
-            if e.size(axis) < 2:
-                continue
+        axes = [axis for axis in range(-1, -e.dim() - 1, -1) if e.size(axis) >= 2]
+        for axis in axes:
             yield (
                 "sums to one",
-                f"The numbers of the result sum to one along {where}.",
+                f"The numbers of the result sum to one along {name_of_axis(axis, e.dim())}.",
                 lambda e, a, d=axis: sums_to_one(a, d) and not sums_to_one(e, d),
             )
+        for by_factor, word in ((True, "factor"), (False, "difference")):  # the same everywhere, before one of each row
+            yield (
+                f"{word} of the result",
+                f"All numbers of a result are off by one common {word}.",
+                lambda e, a, f=by_factor: self._rows(e.flatten(), a.flatten(), -1, by_factor=f),
+            )
+        for axis in axes:
+            where = name_of_axis(axis, e.dim())
             yield (
                 "factor of a row",
                 f"Along {where} all numbers are off by one common factor, another one elsewhere.",

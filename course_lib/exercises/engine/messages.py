@@ -77,7 +77,8 @@ def _diagnosis(finding: Finding, candidate: Any) -> list[str]:
         ]
     if finding.relation is not None:
         return [finding.relation.statement, *([finding.pattern] if finding.pattern else [])]
-    clear = finding.failure is not None and finding.failure.difference.aspect in CLEAR
+    failure = finding.failure  # a law whose input is shown is said in any case
+    clear = failure is not None and failure.difference.aspect in CLEAR and failure.law_input is None
     said = [f"It breaks this law: {finding.law[0]}", finding.law[1]] if finding.law is not None and not clear else []
     return [*said, *([finding.pattern] if finding.pattern else [])]
 

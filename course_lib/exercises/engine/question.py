@@ -83,10 +83,13 @@ def relation(question: Question, given: Any) -> str:
     if isinstance(right, bool | str) or not isinstance(right, int | float) or not math.isfinite(given) or not right:
         return ""
     tolerance = min(question.tolerance, 0.005) + 1e-9
+    strict = min(tolerance, 5e-4)  # numbers of two digits are near to many curves
+    numbers = [(value, words, tolerance) for value, words in _numbers_beside(question, float(right))]
+    numbers += [(value, words, strict) for value, words in _numbers_on_curves(question, float(right))]
     fits = [
         words
-        for value, words in _numbers_beside(question, float(right))
-        if math.isclose(value, given, rel_tol=tolerance) and not equal(question, right, value)
+        for value, words, limit in numbers
+        if math.isclose(value, given, rel_tol=limit) and not equal(question, right, value)
     ]
     return fits[0] if len(set(fits)) == 1 else ""
 
@@ -129,15 +132,22 @@ def _numbers_beside(question: Question, right: float) -> Iterator[tuple[float, s
         for factor in (10.0, 1000.0, 1e6, 1e9):
             for value in (right * factor, right / factor):
                 yield value, f"It is off by a factor of {factor:.0f}."
-    if right > 0 and right != 1:
-        yield right**2, "That is the square of the right number."
-        yield right**0.5, "That is the square root of the right number."
+
+
+def _numbers_on_curves(question: Question, right: float) -> Iterator[tuple[float, str]]:
+    """Powers of the right number, and logarithms where the question is about such."""
+    if right <= 0 or right == 1:
+        return
+    yield right**2, "That is the square of the right number."
+    yield right**0.5, "That is the square root of the right number."
+    about = r"\b(log\w*|nats?|bits?|entrop\w*|perplexit\w*|likelihoods?|exponent\w*)\b"
+    if re.search(about, f"{question.form} {question.what}", re.IGNORECASE):
         yield math.log(right), "That is the natural logarithm of the right number."
         yield math.log2(right), "That is the logarithm of the right number to base 2."
         if right < 700:
             yield math.exp(right), "That is the exponential of the right number."
-        yield right / math.log(2), "It is off by the factor between natural logarithms and those to base 2."
-        yield right * math.log(2), "It is off by the factor between natural logarithms and those to base 2."
+        for value in (right / math.log(2), right * math.log(2)):
+            yield value, "It is off by the factor between natural logarithms and those to base 2."
 
 
 def _way(factor: float) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from course_lib.exercises.engine.changes import ENTRIES, MEANINGS, OF_A_SIZE, changes_of
 from course_lib.exercises.engine.compare import kind_of
@@ -56,12 +57,14 @@ class Relation:
         statement: one sentence for the learner, with capital and full stop.
         holds: whether it is true of what was seen on one input.
         exact: it says what every number is, and not only where or how the result is wrong.
+        places: it says where the result is wrong.
     """
 
     name: str
     statement: str
     holds: Callable[[Seen], bool] = field(repr=False, compare=False)
     exact: bool = True
+    places: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,8 @@ class Finder(Likeness):
             wrong = [one for one in everything if one.wrong]
             if not all(_true(relation, one) for one in wrong) or not _enough(wrong):
                 continue
+            if relation.places and sum(self._partly_right(one) for one in wrong) < 2:
+                continue  # one input may be an accident
             if relation.exact and not all(_true(relation, one) for one in everything):
                 if len(wrong) < WRONG_ENOUGH:
                     continue
@@ -94,6 +99,19 @@ class Finder(Likeness):
                 return replace(relation, statement=f"Where it is wrong, {sentence}")
             return relation
         return None
+
+    def _partly_right(self, seen: Seen) -> bool:
+        """Whether some of the result is right: only then could a place be found that is wrong by itself."""
+        pairs = zip(tree_leaves(seen.expected), tree_leaves(seen.actual), strict=False)
+        found = [(as_tensor(e), as_tensor(a)) for e, a in pairs]
+        return any(
+            e is not None
+            and a is not None
+            and e.shape == a.shape
+            and bool((at := self.agree(e, a)).any())
+            and not at.all()
+            for e, a in found
+        )
 
     def _hypotheses(self, first: Seen, exact: bool) -> Iterator[Relation]:
         wanted, got = first.expected, first.actual
@@ -165,16 +183,18 @@ class Finder(Likeness):
         e, a = as_tensor(part_of(first.expected, key)), as_tensor(part_of(first.actual, key))
         if e is None or a is None or e.numel() == 0 or a.numel() > 100_000 or e.is_complex() or a.is_complex():
             return
-        made: Iterator[tuple[str, str, Test]]
-        if either:
-            made = itertools.chain(self._of_shape(e, a), self._of_values(e, a), self._of_places(e, a))
-        else:
-            made = itertools.chain(self._where(e, a), self._of_rows(e, a))
-        for name, statement, test in made:
+        if not either:
+            for name, statement, test in self._where(e, a):
+                yield Relation(name, statement, _on(test, key), exact, places=True)
+            for name, statement, test in self._of_rows(e, a):
+                yield Relation(name, statement, _on(test, key), exact)
+            return
+        for name, statement, test in itertools.chain(
+            self._of_shape(e, a), self._of_values(e, a), self._of_places(e, a)
+        ):
             yield Relation(name, statement, _on(test, key), exact)
-        if either:
-            for name, statement, of in (*self._equal_to_an_argument(first, e, a), *self._factors(first, e, a)):
-                yield Relation(name, statement, _with_arguments(of, key), exact)
+        for name, statement, of in (*self._equal_to_an_argument(first, e, a), *self._factors(first, e, a)):
+            yield Relation(name, statement, _with_arguments(of, key), exact)
 
     def _of_shape(self, e: Tensor, a: Tensor) -> Iterator[tuple[str, str, Test]]:
         """Axes that are exchanged, missing or too many; the numbers are right."""
@@ -384,10 +404,18 @@ def _true(relation: Relation, seen: Seen) -> bool:
         return False
 
 
+def _only_nan(value: Any) -> bool:
+    """Whether no number in it is a number."""
+    tensors = [one for one in map(as_tensor, tree_leaves(value)) if one is not None and one.numel()]
+    return bool(tensors) and all(bool(one.isnan().all()) for one in tensors)
+
+
 def _enough(wrong: Sequence[Seen]) -> bool:
     """Whether so much was seen that agreement is no accident."""
     count = 0
     for seen in wrong:
+        if _only_nan(seen.actual):  # NaN agrees with every NaN, whatever it comes from
+            continue
         parts = seen.expected if isinstance(seen.expected, tuple | list) and as_tensor(seen.expected) is None else None
         tensors = [as_tensor(part) for part in parts] if parts is not None else [as_tensor(seen.expected)]
         for tensor in tensors:

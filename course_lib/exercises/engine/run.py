@@ -89,9 +89,15 @@ def run_module(candidate: Any, config: Any, state: dict[str, Tensor], *inputs: A
 def arguments(case: Case, exercise: Exercise) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
     """The case's arguments, made anew: positional, by keyword, and the names to call them by."""
     made = case.make()
+    if not exercise.gradients:
+        made = tree_map(_without_gradient, made)  # so that a loop may write into what it makes of them
     if isinstance(made, dict):
         return (), made, list(made)
     return made, {}, argument_names(exercise, len(made))
+
+
+def _without_gradient(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, Tensor) and leaf.requires_grad else leaf
 
 
 def in_float64(case: Case) -> Case:
@@ -118,8 +124,8 @@ def argument_names(exercise: Exercise, count: int) -> list[str]:
     return [names[i] if i < len(names) and len(names) >= count else f"argument {i + 1}" for i in range(count)]
 
 
-def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = None) -> Outcome:
-    """Call it on the case and record the outcome.
+def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = None, seed: int = 1234) -> Outcome:
+    """Call it on the case and record the outcome; `seed` is that of the random generators.
 
     With a guard, as for an answer: output is captured, limits hold, and it is called a second time.
     """
@@ -130,7 +136,7 @@ def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = No
     outcome = Outcome()
     invoke = guard.call if guard is not None else lambda function, *a, **k: function(*a, **k)
     try:
-        with quiet(printed if guard is not None else None, seed=1234), _cost(exercise, args, kwargs, outcome):
+        with quiet(printed if guard is not None else None, seed), _cost(exercise, args, kwargs, outcome):
             value = invoke(call, *args, **kwargs)
     except KeyboardInterrupt:
         raise  # the learner's own
