@@ -13,7 +13,8 @@ from typing import Any
 from course_lib.assembly.parts import FUNCTIONS
 from course_lib.exercises import registry
 from course_lib.exercises.engine.cells import PRELUDE, solved_cell_source
-from course_lib.exercises.engine.diagnose import RIGHT, diagnose
+from course_lib.exercises.engine.diagnose import diagnose
+from course_lib.exercises.engine.finding import RIGHT
 from course_lib.exercises.engine.guard import memory_cap
 from course_lib.exercises.spec import Exercise
 from course_lib.files import write_atomic

@@ -16,7 +16,8 @@ from torch import nn
 from course_lib import testing
 from course_lib.assembly.parts import FUNCTIONS
 from course_lib.exercises import registry
-from course_lib.exercises.engine.diagnose import RIGHT, diagnose
+from course_lib.exercises.engine.diagnose import diagnose
+from course_lib.exercises.engine.finding import RIGHT
 from course_lib.exercises.spec import Exercise
 from course_lib.files import write_atomic
 

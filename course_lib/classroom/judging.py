@@ -26,7 +26,7 @@ from course_lib.desk.notebooks import DamagedNotebook, dump_notebook
 from course_lib.desk.store import DeskError
 from course_lib.exercises import registry
 from course_lib.exercises.engine import cells
-from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG
+from course_lib.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, WRONG
 
 PASS, FAIL, OPEN, BROKEN = "pass", "fail", "not attempted", "could not be run"
 OUTCOMES = (PASS, FAIL, OPEN, BROKEN)

@@ -22,7 +22,7 @@ from course_lib.desk import answers, running
 from course_lib.desk.facts import facts
 from course_lib.desk.notebooks import read_notebook
 from course_lib.desk.store import Desk, DeskError
-from course_lib.exercises.engine.diagnose import RIGHT, WRONG
+from course_lib.exercises.engine.finding import RIGHT, WRONG
 from course_lib.exercises.engine.guard import memory_cap
 from course_lib.exercises.handle import Handle
 from course_lib.exercises.spec import Misconception

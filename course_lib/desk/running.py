@@ -16,7 +16,7 @@ from course_lib.desk.finding import saving_is_off
 from course_lib.desk.store import Desk, DeskError, hints_of, reason
 from course_lib.exercises import registry
 from course_lib.exercises.engine.cells import PRELUDE
-from course_lib.exercises.engine.diagnose import WRONG
+from course_lib.exercises.engine.finding import WRONG
 from course_lib.exercises.handle import Handle
 from course_lib.exercises.handle import handle as handle_of
 from course_lib.exercises.learner import Named, Progress

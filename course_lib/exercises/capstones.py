@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.exercises.claims import Found, Missing, law, shape
-from course_lib.exercises.engine.diagnose import RIGHT, WRONG
+from course_lib.exercises.engine.finding import RIGHT, WRONG
 from course_lib.exercises.engine.source import source_of
 from course_lib.exercises.learner import Progress
 from course_lib.exercises.small_tasks import families, positions, trained_heads

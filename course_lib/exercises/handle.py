@@ -9,7 +9,8 @@ from typing import Any
 
 from course_lib.exercises.engine import cells
 from course_lib.exercises.engine.cases import Cases
-from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, Finding, diagnose
+from course_lib.exercises.engine.diagnose import diagnose
+from course_lib.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, Finding
 from course_lib.exercises.engine.messages import case_of, message, report
 from course_lib.exercises.engine.question import judge, normal
 from course_lib.exercises.engine.source import source_of

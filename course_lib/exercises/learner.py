@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from course_lib.exercises import registry
 from course_lib.exercises.engine.cells import edition
-from course_lib.exercises.engine.diagnose import RIGHT
+from course_lib.exercises.engine.finding import RIGHT
 from course_lib.exercises.spec import Entry, Misconception, WrongAnswer
 
 R = TypeVar("R")

@@ -12,7 +12,8 @@ from torch import Tensor
 from course_lib.exercises.engine import guard, show
 from course_lib.exercises.engine.cells import edition
 from course_lib.exercises.engine.compare import equal_elements
-from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, Failure, Finding, examiner
+from course_lib.exercises.engine.diagnose import examiner
+from course_lib.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, Failure, Finding
 from course_lib.exercises.engine.guard import OutOfMemory, RanAway
 from course_lib.exercises.engine.run import PRINTED_COLUMNS, PRINTED_LINES, arguments
 from course_lib.exercises.engine.source import code_of, source_of

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from course_lib.exercises.engine import cells
 from course_lib.exercises.engine.compare import kind_of, plain
-from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG
+from course_lib.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, WRONG
 from course_lib.exercises.spec import Question, WrongAnswer
 
 

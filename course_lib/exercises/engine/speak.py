@@ -7,7 +7,7 @@ import os
 import sys
 from typing import IO
 
-from course_lib.exercises.engine.diagnose import RIGHT, WRONG
+from course_lib.exercises.engine.finding import RIGHT, WRONG
 
 COLOURS = {RIGHT: ("32", "var(--jp-success-color1, #2e7d32)"), WRONG: ("33", "var(--jp-warn-color1, #b45309)")}
 """Verdict -> (code of a terminal, colour of a page)."""
