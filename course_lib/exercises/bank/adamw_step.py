@@ -20,7 +20,9 @@ def adamw_step(  # the defaults are those of the course
     return weight, m, v
 
 
-def _model(place="beside", times="rate", when="before", sign=1.0, how="weight", correct="both", root="outside"):
+def _model(
+    place="beside", times="rate", when="before", sign=1.0, how="weight", correct="both", root="outside", axes="all"
+):
     """AdamW whose settings are the misconceptions."""
 
     def step(weight, gradient, m, v, t, rate, decay=0.01, beta1=0.9, beta2=0.98, eps=1e-9):
@@ -33,7 +35,14 @@ def _model(place="beside", times="rate", when="before", sign=1.0, how="weight", 
         v_hat = v / (1 - beta2**t) if correct == "both" else v
         if place == "numerator":
             m_hat = m_hat + pull
-        step = rate * m_hat / ((v_hat + eps).sqrt() if root == "inside" else v_hat.sqrt() + eps)
+        divisor = {
+            "outside": v_hat.sqrt() + eps,
+            "inside": (v_hat + eps).sqrt(),
+            "early": (v.sqrt() + eps) / (1 - beta2**t) ** 0.5,
+        }[root]
+        step = rate * m_hat / divisor
+        if axes == "matrices" and weight.dim() < 2:
+            pull = torch.zeros_like(weight)
         if place != "beside":
             return weight - step, m, v
         factor = {"rate": rate, "nothing": 1.0, "rate squared": rate**2}[times]
@@ -182,6 +191,18 @@ The tensors that came in stay as they are; they may have any number of axes.""",
             knobs={"root": "inside"},
             statement="adds eps to v̂ before it takes the root",
             question="If v̂ is zero, what do you divide by?",
+        ),
+        Misconception(
+            name="eps-before-the-correction",
+            knobs={"root": "early"},
+            statement="adds eps to the root of v before v is corrected",
+            question="If v is zero in the first step, what do you divide by?",
+        ),
+        Misconception(
+            name="matrices-only",
+            knobs={"axes": "matrices"},
+            statement="decays only weights with two axes or more",
+            question="Without a gradient, what becomes of a single weight of 4?",
         ),
     ],
     cases=[

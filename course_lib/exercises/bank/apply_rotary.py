@@ -128,10 +128,10 @@ EXERCISE = Exercise(
     id="apply_rotary",
     title="Rotary positions",
     what="""Write `apply_rotary(x, positions)` for queries or keys `(B, H, T, E)` with E even and integer positions
-`(T,)`. Component i forms a pair with component i + E/2, for i below E/2. Pair i has
-the speed θᵢ = 1 / 10000^(2i/E), so at position p it is turned by the angle φ = p · θᵢ: a becomes a cos φ − b sin φ,
-and b becomes b cos φ + a sin φ. All heads turn alike.
-The result has the dtype of x, but the angles are computed in float32.""",
+`(T,)`. Component i forms a pair with component i + E/2, for i below E/2. Pair i has the speed θᵢ = 1 / 10000^(2i/E),
+so at position p it is turned by the angle φ = p · θᵢ: a becomes a cos φ − b sin φ, and b becomes b cos φ + a sin φ.
+All heads turn alike. The result has the dtype of x, but the angles are computed in float32; their cosine and sine may
+be rounded to the dtype of x.""",
     why="""Most open language models turn queries and keys, and a trained model works only with the pairs that it was
 trained with. Those here are those of Llama in `transformers`; the paper and Meta's own code of Llama pair
 neighbours.""",

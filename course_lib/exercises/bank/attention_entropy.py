@@ -105,9 +105,9 @@ EXERCISE = Exercise(
     kind="measure",
     what="""Write `attention_entropy(weights)`: for each row of weights w, the entropy −Σ w·log w in nats (natural
 logarithm). It is log S when a query gives every one of S keys the same weight, and 0 when it gives one key all of it.
-A weight of exactly zero adds nothing, so a row of zeros has entropy 0. The result has one axis less
-than the weights, and their dtype. In float64 an error of 0.000001 is too large: what you add to a weight, if anything,
-has to be far smaller. There is no gradient to compute here.""",
+A weight of exactly zero adds nothing, so a row of zeros has entropy 0. All other rows sum to one. The result has one
+axis less than the weights, and their dtype. In float64 an error of 0.000001 is too large: what you add to a weight, if
+anything, has to be far smaller. There is no gradient to compute here.""",
     why="One number for each query says whether attention spreads or picks. The next cells use it.",
     difficulty=2,
     minutes=6,

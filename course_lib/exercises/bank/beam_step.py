@@ -27,6 +27,7 @@ def _model(total="sum", compete="all", index="rows", rank="best", outputs="as-as
             "last": log_probabilities + 0 * scores[:, None],
             "product": scores[:, None] * log_probabilities,
             "probabilities": (scores[:, None] + log_probabilities.exp()),
+            "underflow": (scores.exp()[:, None] * log_probabilities.exp()).log(),
             "mean": (scores[:, None] + log_probabilities) / 2,
         }[total]
         wanted = {"asked": n_beams, "as-before": min(K, K * V), "all": K * V}[count]
@@ -134,11 +135,11 @@ EXERCISE = Exercise(
     id="beam_step",
     title="One step of beam search",
     what="""Write `beam_step(scores, log_probabilities, n_beams)`. There are K partial texts; `scores[k]` is the sum of
-the log-probabilities of the tokens of text k so far, and `log_probabilities[k]` those of its possible next tokens.
-Among all K·V ways to go on, find the `n_beams` (at most K·V) with the highest new sums. Return three tensors, the best
-first: the new sums, the number k of the text that each continues (its parent), and its new token. K need not equal
-`n_beams`: at the first step K is 1. No two sums are equal in the cases. Parents and tokens are int64. There is no
-gradient to compute here.""",
+the log-probabilities of the tokens of text k so far, and `log_probabilities[k]` those of its possible next tokens (a
+row need not sum to one). Among all K·V ways to go on, find the `n_beams` (at most K·V) with the highest new sums.
+Return three tensors, the best first: the new sums, the number k of the text that each continues (its parent), and its
+new token. K need not equal `n_beams`: at the first step K is 1. No two sums are equal in the cases. Parents and tokens
+are int64. There is no gradient to compute here.""",
     why="""All of beam search is this step, again and again, and a rule for what has ended. Texts fork when two of their
 continuations are kept, and die when none is.""",
     difficulty=3,
@@ -157,6 +158,12 @@ continuations are kept, and die when none is.""",
             knobs={"total": "product"},
             statement="multiplies log-probabilities",
             question="What happens to logarithms when probabilities are multiplied?",
+        ),
+        Misconception(
+            name="probabilities-multiplied",
+            knobs={"total": "underflow"},
+            statement="multiplies probabilities, which for long texts are zero",
+            question="What is the exponential of -120 in float32?",
         ),
         Misconception(
             name="probability-added-to-logarithm",
@@ -263,6 +270,7 @@ continuations are kept, and die when none is.""",
         Case("3 texts, 5 tokens, 2 wanted", _at_random(3, 5, 2, seed=11)),
         Case("3 texts, 7 tokens, 5 wanted", _at_random(3, 7, 5, seed=21)),
         Case("5 texts, 4 tokens, 3 wanted", _at_random(5, 4, 3, seed=31)),
+        Case("long texts, scores near -120", _rows([-121.5, -120.0], [[0.1, 0.2, 0.7], [0.2, 0.35, 0.45]], 2)),
         Case("float64", _at_random(3, 5, 4, seed=41, dtype=torch.float64)),
     ],
     properties=[Property("Continuations of all texts compete for the same places.", _a_good_start_can_take_all)],

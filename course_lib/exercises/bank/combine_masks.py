@@ -23,7 +23,7 @@ def combine_masks(*masks):
     return combined
 
 
-def _model(join="and", none="skip", nothing="none", used="all", inverted=False):
+def _model(join="and", none="skip", nothing="none", used="all", inverted=False, empty="kept"):
     """A combination whose settings are the misconceptions."""
 
     def combine(*masks):
@@ -36,6 +36,8 @@ def _model(join="and", none="skip", nothing="none", used="all", inverted=False):
             return {"none": None, "true": torch.tensor(True)}[nothing]
         given = {"all": given, "first": given[:1], "last": given[-1:], "two": given[:2]}[used]
         combined = functools.reduce(_JOINS[join], given)
+        if empty == "opened":
+            combined = combined | ~combined.any(dim=-1, keepdim=True)
         return ~combined if inverted else combined
 
     return combine
@@ -155,6 +157,12 @@ masks that you are given as they are.""",
             question=(
                 "A padded token in the past: the causal mask allows it, the padding mask does not. May it be seen?"
             ),
+        ),
+        Misconception(
+            name="empty-rows-opened",
+            knobs={"empty": "opened"},
+            statement="lets a query see everything when the masks together leave it nothing",
+            question="Which mask allows the keys that your function opens?",
         ),
         Misconception(
             name="exclusive",

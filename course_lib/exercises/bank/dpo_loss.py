@@ -40,6 +40,8 @@ def _model(reference="both", sign=1, beta="inside", outer="log", reduce="mean", 
         inner = beta_ * margin if beta == "inside" else margin
         if outer == "sigmoid":
             cost = -inner.sigmoid()
+        elif outer == "guarded":
+            cost = -(inner.sigmoid() + 1e-8).log()
         elif outer == "naive":
             cost = -(1 / (1 + (-inner).exp())).log()
         else:
@@ -106,13 +108,13 @@ def _falls_when_refused_falls(loss) -> str | None:
 EXERCISE = Exercise(
     id="dpo_loss",
     title="The loss of DPO",
-    what="""Write `dpo_loss(policy_chosen, policy_refused, reference_chosen, reference_refused, beta)`. The four tensors
-`(N,)` hold the log-probabilities of whole answers: the preferred and the refused one of each pair, under the model that
-is trained (the policy) and under the frozen one (the reference). How far a pair has moved is its margin: what the
-preferred answer has gained over the reference, minus what the refused answer has gained. A pair costs minus the
-logarithm of the sigmoid of `beta` times its margin. Return two things: the mean of the costs over the pairs, and the
-margins `(N,)`, without beta. The mean must stay finite for margins of several hundred.
-Gradients reach the policy; the reference needs none.""",
+    what="""Write `dpo_loss(policy_chosen, policy_refused, reference_chosen, reference_refused, beta)`. The four
+tensors `(N,)` hold the log-probabilities of whole answers: the preferred and the refused one of each pair, under the
+model that is trained (the policy) and under the frozen one (the reference). How far a pair has moved is its margin:
+what the preferred answer has gained over the reference, minus what the refused answer has gained. A pair costs minus
+the logarithm of the sigmoid of `beta` times its margin. Return two things: the mean of the costs over the pairs, and
+the margins `(N,)`, without beta. The mean must stay finite for margins of several hundred. Gradients reach the policy
+through both; the reference needs none.""",
     why="This is the whole of DPO: everything else is the training loop that you know.",
     difficulty=2,
     minutes=8,
@@ -172,6 +174,12 @@ Gradients reach the policy; the reference needs none.""",
             knobs={"outer": "naive"},
             statement="takes the logarithm after the sigmoid, which is 0 for a large negative margin",
             question="What is the sigmoid of -200 in float32, and what is its logarithm?",
+        ),
+        Misconception(
+            name="small-number-in-the-logarithm",
+            knobs={"outer": "guarded"},
+            statement="adds a small number to the sigmoid before it takes the logarithm",
+            question="What does a pair cost in your function whose margin times beta is -200?",
         ),
         Misconception(
             name="sum",

@@ -34,6 +34,8 @@ def _model(mean="group", spread="group", power=1, unbiased=True, eps=1e-4, sign=
             width = rewards.std(correction=correction)
         else:
             width = rewards.std(1, keepdim=True, correction=correction)
+        if form == "at-least":
+            return centred / width.clamp(min=1e-4)
         if form == "inside":
             return centred / (width.square() + eps).sqrt()
         return centred / (width**power + eps)
@@ -187,8 +189,14 @@ otherwise. A row of equal rewards gives zeros. G is at least 2.""",
         Misconception(
             name="another-small-number",
             knobs={"eps": 1e-8},
-            statement="adds 0.00000001 to the deviation",
+            statement="adds no small number to the deviation, or one far below 0.0001",
             question="Which number does the task add?",
+        ),
+        Misconception(
+            name="at-least-the-small-number",
+            knobs={"form": "at-least"},
+            statement="divides by the deviation, but by no less than 0.0001, where the task adds",
+            question="For a deviation of 0.0001, by which number does the task divide?",
         ),
     ],
     cases=[
@@ -199,6 +207,7 @@ otherwise. A row of equal rewards gives zeros. G is at least 2.""",
         Case("large rewards", _drawn(2, 4, seed=11, scale=10.0)),
         Case("float64", _drawn(4, 3, seed=21, dtype=torch.float64)),
         Case("rewards that differ by little", _drawn(2, 5, seed=31, scale=0.01)),
+        Case("rewards that differ by less than 0.0001", _drawn(2, 5, seed=41, scale=5e-5)),
     ],
     properties=[
         Property("Where all answers are alike, no one is better.", _equal_rewards_say_nothing),

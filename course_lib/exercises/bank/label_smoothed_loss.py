@@ -154,9 +154,9 @@ EXERCISE = Exercise(
     title="A loss per real token, with smoothed labels",
     what="""Write `label_smoothed_loss(logits, targets, smoothing, pad_id)`. The wanted distribution gives the right
 token `1 - smoothing`, and spreads `smoothing` evenly over all `V` tokens, the right one and the padding id among them.
-The cost of a position is the cross-entropy to it, in nats. Return the mean over all targets that are not `pad_id`, over
-the whole batch, or 0 if there are none; and how many they are, as a whole number or a tensor without axes. The mean
-is a tensor without axes, and gradients reach the logits through it; the 0 may stand alone.""",
+The cost of a position is the cross-entropy to it, in nats. Return the mean over all targets that are not `pad_id`,
+over the whole batch, or 0 if there are none; and how many they are, as a whole number or a tensor without axes. The
+mean is a tensor without axes, and gradients reach the logits through it; the 0 has their dtype and may stand alone.""",
     why="Two lines of this function, the one on padding and the mean, are wrong in many training loops.",
     difficulty=3,
     minutes=12,

@@ -118,9 +118,9 @@ def _mean_and_spread(norm) -> str | None:
 EXERCISE = Exercise(
     id="layer_norm",
     title="Layer normalisation",
-    what="""Write `layer_norm(x, weight, bias, eps=1e-5)` without calling a norm of torch. For each token by itself:
-subtract the mean of its D components; divide by √(variance + eps), where the variance is the mean of the squared
-differences from the mean; multiply each component by its `weight` and add its `bias`.""",
+    what="""Write `layer_norm(x, weight, bias, eps=1e-5)` from its formula. For each token by itself: subtract the mean
+of its D components; divide by √(variance + eps), where the variance is the mean of the squared differences from the
+mean; multiply each component by its `weight` and add its `bias`.""",
     why="Every layer has two of them, and implementations that differ by a detail do not share weights.",
     difficulty=2,
     minutes=8,

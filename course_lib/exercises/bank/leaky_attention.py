@@ -94,6 +94,11 @@ def _future_fits_best():
     return query.requires_grad_(), key.requires_grad_(), normal(1, 3, 5, seed=70)
 
 
+def _future_700_higher():
+    query, key = torch.tensor([[[10.0], [1.0]]]), torch.tensor([[[1.0], [2.0], [72.0]]])
+    return query.requires_grad_(), key.requires_grad_(), normal(1, 3, 2, seed=75)
+
+
 def _strided():
     return tuple(strided(tensor) for tensor in _case(2, T=3, S=5, E=7, width=4, seed=51)())
 
@@ -259,6 +264,7 @@ model that cannot generate.""",
         Case("2 queries, 5 keys", _case(T=2, S=5, E=3, width=7, seed=21)),
         Case("2 examples, 3 heads, 4 queries, 5 keys", _case(2, 3, T=4, S=5, E=7, width=6, seed=31)),
         Case("the key after the query fits far better than all before it", _future_fits_best),
+        Case("the key after the query scores 700 higher than all before it", _future_700_higher),
         Case("large scores", _case(2, T=3, S=5, E=7, width=4, seed=41, scale=60.0)),
         Case("inputs that are not contiguous in memory", _strided),
         Case("float64", _case(2, T=3, S=5, E=7, width=4, seed=61, dtype=torch.float64)),

@@ -109,9 +109,10 @@ def _flops(query, key, value) -> int:
 EXERCISE = Exercise(
     id="linear_attention",
     title="Sum first, ask later",
-    what="""Write `linear_attention(query, key, value)`: the weight of a key is φ(q) · φ(k) over the sum of that for all
-keys, with φ(x) = elu(x) + 1. No factor 1/√E and no mask. The check counts operations and memory: no table of T by S
-weights may be formed, so multiply the keys with the values first.""",
+    what="""Write `linear_attention(query, key, value)`: the weight of a key is φ(q) · φ(k) over the sum of that for
+all keys, with φ(x) = elu(x) + 1. No factor 1/√E and no mask. The check counts operations and memory: no table of T by
+S weights may be formed, nor any other that grows with T · S, so multiply the keys with the values first. No keys are
+so far below zero that all weights of a query round to zero.""",
     why="""A product of three matrices costs what its order makes it cost. Softmax forbids the cheap order; a feature
 map allows it, at the price of being another function.""",
     difficulty=3,

@@ -43,6 +43,10 @@ def _model(axis="heads", form="as-is", when="always", fill=-math.inf):
             seen = seen.any(0, keepdim=True).expand(B, T, S)
         elif form == "any-query":
             seen = seen.any(1, keepdim=True).expand(B, T, S)
+        elif form == "first-query":
+            seen = seen[:, :1].expand(B, T, S)
+        elif form == "last-query":
+            seen = seen[:, -1:].expand(B, T, S)
         elif form == "first-sentence":
             seen = seen[:1].expand(B, T, S)
         visible = {"heads": lambda: seen[:, None], "none": lambda: seen, "queries": lambda: seen[:, :, None],
@@ -178,9 +182,21 @@ meets the heads.""",
             question="Should the padding of one sentence have an effect on another?",
         ),
         Misconception(
-            name="one-row-for-all",
+            name="any-row-for-all",
             knobs={"form": "any-query"},
-            statement="uses one row of the mask for all queries",
+            statement="lets each query see what any query of its sentence may see",
+            question="May two queries of one sentence see different keys?",
+        ),
+        Misconception(
+            name="first-row-for-all",
+            knobs={"form": "first-query"},
+            statement="uses the first row of a sentence's mask for all its queries",
+            question="May two queries of one sentence see different keys?",
+        ),
+        Misconception(
+            name="last-row-for-all",
+            knobs={"form": "last-query"},
+            statement="uses the last row of a sentence's mask for all its queries",
             question="May two queries of one sentence see different keys?",
         ),
         Misconception(

@@ -19,7 +19,9 @@ def masked_softmax(scores, mask):
 _LOWEST = torch.finfo(torch.float32).min
 
 
-def _model(place="before", fill=-math.inf, empty="zero", axis=-1, inverted=False, softmax="stable", how="fill"):
+def _model(
+    place="before", fill=-math.inf, empty="zero", axis=-1, inverted=False, softmax="stable", how="fill", fits=False
+):
     """A masked softmax whose settings are the misconceptions."""
 
     def weigh(scores, mask):
@@ -28,7 +30,7 @@ def _model(place="before", fill=-math.inf, empty="zero", axis=-1, inverted=False
         if place == "before" and how == "add":
             hidden = scores + torch.zeros(visible.shape, dtype=scores.dtype).masked_fill(~visible, fill)
         elif place == "before":
-            lowest = torch.finfo(scores.dtype).min if fill == _LOWEST else fill
+            lowest = max(fill, torch.finfo(scores.dtype).min) if fill == _LOWEST or fits else fill
             hidden = scores.masked_fill(~visible, lowest)
         elif place == "product":
             hidden = scores * visible
@@ -105,6 +107,11 @@ def _low(level):
         return scores, torch.tensor([[True, False, True], [True, True, False]])
 
     return make
+
+
+def _below_a_billion():
+    scores = torch.tensor([[[[-4e9, 0.0, -4e9], [-4e9, -5e9, 0.0]]]], requires_grad=True)
+    return scores, torch.tensor([[True, False, True], [True, True, False]])
 
 
 def _strided():
@@ -209,6 +216,12 @@ precision, or when the visible scores are low. Most of these failures raise no e
             question="What is the largest number in float16?",
         ),
         Misconception(
+            name="fill-a-billion-or-lowest",
+            knobs={"fill": -1e9, "fits": True},
+            statement="gives hidden keys the score -1000000000, or the lowest one of a dtype that has no such number",
+            question="What happens to your hidden keys when every visible score in the row is lower still?",
+        ),
+        Misconception(
             name="empty-row-uniform",
             knobs={"fill": _LOWEST, "empty": "keep"},
             statement=(
@@ -252,6 +265,7 @@ precision, or when the visible scores are low. Most of these failures raise no e
         Case("one query may attend to nothing", _case(1, 1, 2, 3, seed=11, mask=_first_row_empty)),
         Case("visible scores near -300, hidden ones 0", _low(-300.0)),
         Case("visible scores near -100000, hidden ones 0", _low(-100000.0)),
+        Case("visible scores of -4000000000, hidden ones 0", _below_a_billion),
         Case("2 examples, padded at the start, causal", _case(2, 1, 3, 3, seed=21, mask=_left_padding)),
         Case("2 examples, 3 heads, the second with two padded keys", _case(2, 3, 4, 5, seed=31, mask=_padding)),
         Case("large scores", _case(2, 1, 3, 5, seed=41, mask=_padding, scale=200.0)),

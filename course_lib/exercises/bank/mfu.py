@@ -52,7 +52,15 @@ def _case(*numbers):
 def _sample(draw: Draw):
     layers, width, length = draw.integer(1, 48), draw.integer(1, 2000), draw.integer(1, 9000)
     parameters = draw.integer(1_000_000, 2_000_000_000)
-    return parameters, layers, width, length, draw.integer(1, 10**6), draw.integer(1, 64), draw.integer(1, 1000) * 1e12
+    return (
+        parameters,
+        layers,
+        width,
+        length,
+        draw.integer(1, 10**4),
+        draw.integer(1, 64),
+        draw.integer(300, 1000) * 1e12,
+    )
 
 
 def _devices_share(mfu) -> str | None:
@@ -70,13 +78,12 @@ def _never_above_one(mfu) -> str | None:
 EXERCISE = Exercise(
     id="mfu",
     title="The share of the peak",
-    what="""Write `mfu(parameters, layers, width, length, tokens_per_second, devices, peak)`: model FLOPs
-utilisation, the operations that training the model needs in a second divided by those that the devices could do. A
-token needs $6 \\cdot$ `parameters` operations for the weights, forward and backward, and $12 \\cdot$ `layers` ·
-`width` · `length` for the scores and the mixing of attention, all pairs counted. `tokens_per_second` is that of all
-`devices` together, `peak` the operations per second of one of them. Operations that a program repeats to save
-memory do not count. Return a share, not per cent; it lies between
-0 and 1 for numbers that can be.""",
+    what="""Write `mfu(parameters, layers, width, length, tokens_per_second, devices, peak)`: model FLOPs utilisation,
+the operations that training the model needs in a second divided by those that the devices could do. A token needs $6
+\\cdot$ `parameters` operations for the weights, forward and backward, and $12 \\cdot$ `layers` · `width` · `length`
+for the scores and the mixing of attention, all pairs counted. `tokens_per_second` is that of all `devices` together,
+`peak` the operations per second of one of them. Operations that a program repeats to save memory do not count. Return
+a share between 0 and 1, not per cent.""",
     why="""It is the one number by which runs on different machines and of different models can be compared, and each of
 its three ingredients is often taken wrong.""",
     difficulty=2,

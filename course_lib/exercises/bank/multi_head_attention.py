@@ -49,6 +49,8 @@ def _model(scale="head", split="right", merge="right", output="matrix", masking=
             scores = scores * mask
         elif mask is not None and masking != "ignored":
             visible = ~mask if masking == "inverted" else mask
+            if masking == "by-sentence" and mask.dim() == 3:
+                visible = mask[:, None]
             scores = scores.masked_fill(~visible, -math.inf)
         attended = scores.softmax(-1) @ value
         if merge == "reshape-only":
@@ -94,7 +96,7 @@ def _with_one_product(x, W_query, W_key, W_value, W_output, n_heads, mask=None):
 
     joined = torch.cat([W_query, W_key, W_value], dim=1)
     query, key, value = (split_heads(part.contiguous(), n_heads) for part in (x @ joined).chunk(3, dim=-1))
-    mask = mask if mask is None or mask.dim() == 2 else mask.expand(-1, n_heads, -1, -1)
+    mask = mask if mask is None or mask.dim() == 2 else mask.expand(x.size(0), n_heads, -1, -1)
     return merge_heads(scaled_dot_product_attention(query, key, value, mask=mask)) @ W_output
 
 
@@ -113,6 +115,10 @@ def _causal(T):
 
 def _padding():
     return (torch.arange(5) < torch.tensor([5, 3])[:, None])[:, None, None]  # (B, 1, 1, S)
+
+
+def _for_each_head():
+    return torch.stack([torch.ones(3, 3, dtype=torch.bool).tril(), torch.eye(3, dtype=torch.bool)])  # (H, T, T)
 
 
 def _sample(draw: Draw):
@@ -230,6 +236,12 @@ its own width; the outputs stand side by side, head 0 first, and `W_output` maps
             question="What does True mean in this mask: may attend, or is hidden?",
         ),
         Misconception(
+            name="mask-by-sentence",
+            knobs={"masking": "by-sentence"},
+            statement="reads the first axis of a mask (H, T, T) as the sentences",
+            question="Lined up with (B, H, T, T) from the right, where does the first axis of a mask (2, T, T) stand?",
+        ),
+        Misconception(
             name="keys-from-queries",
             knobs={"inputs": "keys-from-queries"},
             statement="makes the keys with the matrix of the queries",
@@ -271,6 +283,7 @@ its own width; the outputs stand side by side, head 0 first, and `W_output` maps
         Case("3 tokens of width 5, 2 heads of width 2", _case(1, 3, 5, 2, 2, seed=11)),
         Case("2 sentences, a causal mask", _case(2, 3, 5, 3, 2, seed=21, mask=_causal(3))),
         Case("2 sentences, the second padded", _case(2, 5, 7, 3, 2, seed=31, mask=_padding)),
+        Case("2 sentences, 2 heads, a mask for each head", _case(2, 3, 5, 2, 2, seed=71, mask=_for_each_head)),
         Case("one head", _case(2, 3, 5, 1, 4, seed=41)),
         Case("heads wider together than the model", _case(2, 4, 3, 5, 2, seed=51, mask=_causal(4))),
         Case("float64", _case(2, 3, 6, 2, 3, seed=61, mask=_causal(3), dtype=torch.float64)),
@@ -299,6 +312,7 @@ return ...""",
         "zeros",
         "repeated",
         "mask of two axes",
+        "mask of three axes",
         "mask of four axes",
         "mask by head",
         "mask by example",

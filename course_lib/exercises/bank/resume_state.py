@@ -56,13 +56,14 @@ def _model(
         weight = state["weight"] if keep_weight else torch.zeros_like(state["weight"])
         moved = state["momentum"] if momentum == "kept" else torch.zeros_like(state["momentum"])
         step, position = state["step"], state["position"]
-        position = {"goes on": position, "starts again": 0, "repeats": position - 1, "by step": step}[data]
+        position = {"goes on": position, "starts again": 0, "repeats": position - 1, "by step": step,
+                    "by step, counted": position}[data]  # fmt: skip
         first = step
         for number in range(1, updates + 1):
             index = {"stuck": min(position, len(examples) - 1), "one-late": position}.get(
                 wrap, position % len(examples)
             )
-            example = examples[index]
+            example = examples[step % len(examples) if data == "by step, counted" else index]
             position = index + 1
             if wrap == "one-late":
                 position = 0 if position > len(examples) else position
@@ -175,11 +176,12 @@ EXERCISE = Exercise(
     id="resume_state",
     title="Go on as if nothing had happened",
     kind="debug",
-    what="""`resume_state(state, data, updates)` trains a linear model by stochastic gradient descent with momentum, one
-example an update, at a rate that falls with the root of the step (counted from 1 over the whole run; `state["step"]`
-says how many updates are done). `state["position"]` is the number of the next example; after the last comes the first.
-Called once from the start it is right. Called again with the state that it returned, it does not go on where it was.
-Repair it: 4 updates and then 3 must end exactly where 7 end. The given state must not change.""",
+    what="""`resume_state(state, data, updates)` trains a linear model by stochastic gradient descent with momentum,
+one example an update, at a rate that falls with the root of the step (counted from 1 over the whole run;
+`state["step"]` says how many updates are done). The state holds `weight`, `momentum`, `step` and `position`, at the
+start as well. `state["position"]` is the number of the next example; after the last comes the first. Called once from
+the start it is right. Called again with the state that it returned, it does not go on where it was. Repair it: 4
+updates and then 3 must end exactly where 7 end. The given state must not change.""",
     why="A checkpoint that holds only the weights resumes another run than the one that was interrupted.",
     difficulty=2,
     minutes=8,
@@ -221,6 +223,12 @@ Repair it: 4 updates and then 3 must end exactly where 7 end. The given state mu
             name="position-from-step",
             knobs={"data": "by step"},
             statement="works out the place in the data from the step and ignores the one that was saved",
+            question="What if an earlier run had skipped an example: which one comes next?",
+        ),
+        Misconception(
+            name="example-from-step",
+            knobs={"data": "by step, counted"},
+            statement="takes the example by the number of the step, and counts the position without reading it",
             question="What if an earlier run had skipped an example: which one comes next?",
         ),
         Misconception(

@@ -39,6 +39,7 @@ def _model(top="real", divisor="own", take="mean"):
             "one": torch.tensor(1),
             "all-real": real.sum(),
             "not-zero": (x * real[..., None] != 0).sum(1),
+            "not-zero-tokens": ((x * real[..., None]) != 0).any(-1).sum(1, keepdim=True),
             "plus": real.sum(1, keepdim=True) + 1,
         }[divisor]
         if take == "first":
@@ -80,6 +81,13 @@ def _with_zeros():
     x, real = _case([2, 3], 4, 3, seed=61)()
     x = x.detach().clone()
     x[0, 0, 1] = x[1, 2, 0] = 0.0
+    return x.requires_grad_(), real
+
+
+def _with_a_zero_token():
+    x, real = _case([3, 2], 4, 2, seed=71)()
+    x = x.detach().clone()
+    x[0, 1] = 0.0
     return x.requires_grad_(), real
 
 
@@ -193,6 +201,12 @@ distance (a cosine would not notice).""",
             question="May a real token have a zero in its vector?",
         ),
         Misconception(
+            name="zero-tokens-not-counted",
+            knobs={"divisor": "not-zero-tokens"},
+            statement="leaves a real token out of the count if its vector is zero",
+            question="Which argument says which tokens are real?",
+        ),
+        Misconception(
             name="padding-behind-assumed",
             knobs={"top": "front"},
             statement="takes the first columns of each row as its real tokens",
@@ -205,6 +219,7 @@ distance (a cosine would not notice).""",
         Case("3 sentences of 2, 4 and 5 tokens", _case([2, 4, 5], 5, 3, seed=21)),
         Case("padding on the left", _left),
         Case("vectors with zeros in them", _with_zeros),
+        Case("a real token whose vector is zero", _with_a_zero_token),
         Case("float64", _case([3, 2], 7, 5, seed=51, dtype=torch.float64)),
     ],
     properties=[

@@ -119,9 +119,10 @@ def _rows_are_independent(softmax) -> str | None:
 EXERCISE = Exercise(
     id="stable_softmax",
     title="A softmax that survives large scores",
-    what="""Write `stable_softmax(scores, dim=-1)` from `exp`, sums and maxima. It must return the right weights for
-scores of any size, far above and far below zero, and along any axis. A score may be minus infinity, which gives the
-weight zero; a row in which all scores are minus infinity does not occur here and has an exercise of its own.""",
+    what="""Write `stable_softmax(scores, dim=-1)` from `exp`, sums and maxima (the check accepts torch's own softmax,
+too). It must return the right weights for scores of any size, far above and far below zero, and along any axis. A
+score may be minus infinity, which gives the weight zero; a row in which all scores are minus infinity does not occur
+here and has an exercise of its own.""",
     why="""The exponential of 89 is already too large for float32. The formula as it stands in books then divides
 infinity by infinity, and one such row turns the whole model to NaN.""",
     difficulty=2,
@@ -227,6 +228,8 @@ infinity by infinity, and one such row turns the whole model to NaN.""",
         Case("one score of 3000", _rows([0.0, 1.0, 2.0, 3000.0], [0.0, 1.0, 2.0, 3.0])),
         Case("rows far apart", _rows([500.0, 501.0, 499.0], [-700.0, -701.0, -699.0], [1.0, 2.0, 0.0])),
         Case("some scores of minus infinity", _rows([1.0, -math.inf, 0.0], [-math.inf, -math.inf, 5.0])),
+        Case("a score of a million", _rows([1e6, 999800.0, 0.0], [1.0, 2.0, 3.0])),
+        Case("minus infinity beside -1000000000", _rows([-1e9, -math.inf, -2e9], [0.0, 1.0, 3.0])),
         Case("not contiguous in memory, dim=0", _strided),
         Case("float64", _rows([2000.0, 1990.0, 1.0], [3.0, 4.0, 5.0], dtype=torch.float64)),
         Case("bfloat16", _case(3, 5, dim=-1, seed=31, dtype=torch.bfloat16)),

@@ -16,7 +16,8 @@ def swiglu(x, gate, up, down):
 
 def _model(activation="silu", roles="gate", join="product", place="gate"):
     """A gated feed-forward whose settings are the misconceptions."""
-    functions = {"silu": F.silu, "sigmoid": torch.sigmoid, "gelu": F.gelu, "relu": F.relu, "none": lambda x: x}
+    functions = {"silu": F.silu, "sigmoid": torch.sigmoid, "gelu": F.gelu, "relu": F.relu, "none": lambda x: x,
+                 "overflows": lambda x: x * x.exp() / (1 + x.exp())}  # fmt: skip
 
     def feed_forward(x, gate, up, down):
         gate, up = (gate, up) if roles == "gate" else (up, gate)
@@ -62,6 +63,11 @@ def _strided():
     return tuple(strided(tensor) for tensor in _case(2, 3, D=5, width=7, seed=41)())
 
 
+def _large():
+    x, *weights = _case(2, D=3, width=4, seed=71)()
+    return (100 * x.detach()).requires_grad_(), *weights
+
+
 def _sample(draw: Draw):
     D, width = draw.integer(1, 6), draw.integer(1, 8)
     lead = [draw.integer(1, 3) for _ in range(draw.integer(0, 2))]
@@ -90,7 +96,7 @@ EXERCISE = Exercise(
     title="A feed-forward with a gate",
     what="""Write `swiglu(x, gate, up, down)`, the feed-forward of Llama without biases. Two maps widen the input; the
 one by `gate` goes through SiLU, silu(z) = z · σ(z), and multiplies the other, number by number; `down` narrows the
-product. The weights are stored as `nn.Linear` stores them: `(out, in)`.""",
+product. It works for numbers of any size. The weights are stored as `nn.Linear` stores them: `(out, in)`.""",
     why="""One extra product, and at equal parameters a lower loss than ReLU in most comparisons. It is a switch of the
 course's `FeedForward`; here you write what the switch does.""",
     difficulty=1,
@@ -121,6 +127,12 @@ course's `FeedForward`; here you write what the switch does.""",
             knobs={"activation": "relu"},
             statement="gates with ReLU",
             question="Can a gate whose map gives -1 let anything pass, here?",
+        ),
+        Misconception(
+            name="exponential-overflows",
+            knobs={"activation": "overflows"},
+            statement="divides one exponential by another, and both are infinite for numbers above 88",
+            question="What is the exponential of 100 in float32, and what is that number divided by itself?",
         ),
         Misconception(
             name="no-activation",
@@ -158,6 +170,7 @@ course's `FeedForward`; here you write what the switch does.""",
         Case("2 sentences of 3 tokens, width 5, 7 inside", _case(2, 3, D=5, width=7, seed=11)),
         Case("a single vector", _case(D=3, width=4, seed=21)),
         Case("weights that are not contiguous in memory", _strided),
+        Case("numbers of size 100", _large),
         Case("float64", _case(4, D=3, width=5, seed=31, dtype=torch.float64)),
     ],
     properties=[

@@ -139,7 +139,8 @@ EXERCISE = Exercise(
 position minus query position. In an encoder (`bidirectional`) keys that do not come later share buckets 0 to 15 and
 later ones 16 to 31; in a decoder all 32 are for earlier keys, and later keys, hidden anyway, fall into bucket 0. Of
 `count` buckets on a side the first `count // 2`, call it m, hold one distance each. A distance d from m on falls into
-m + ⌊(count - m) · ln(d / m) / ln(128 / m)⌋, at most `count - 1`.""",
+m + ⌊(count - m) · ln(d / m) / ln(128 / m)⌋, at most `count - 1`. Where rounding would decide, because what is rounded
+down is a whole number above 0, no distance is tried.""",
     why="""T5 has no other notion of order: one trained number for each bucket and head is added to the scores. Loading
 its weights with one bucket wrong gives a model that works a little worse, without a word.""",
     difficulty=3,

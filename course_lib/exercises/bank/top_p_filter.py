@@ -147,7 +147,8 @@ EXERCISE = Exercise(
     what="""Write `top_p_filter(logits, p)`. For each row, keep the fewest tokens, the most likely first, that have
 probability `p` or more together: the token with which the sum reaches `p` is kept, the next one is not. So at least
 one token is always kept. Return the logits in their old order, with minus infinity for the tokens that are cut. No two
-logits of a row are equal in the cases.""",
+logits of a row are equal in the cases. `p` = 1 keeps all tokens; for a smaller `p` no sum comes so near to it that
+rounding decides.""",
     why="""It is the filter that most chat systems offer. Dropping the crossing token can leave nothing at all, and
 forgetting to undo the sorting cuts tokens at random: both were published.""",
     difficulty=3,

@@ -160,6 +160,7 @@ through all layers together: a whole number, and 0 for a decoder without layers.
         Case("a text shorter than the windows together", _case([6, 6], 8)),
         Case("the last layer sees everything", _case([3, 3, None], 25)),
         Case("the first layer sees everything", _case([None, 3], 25)),
+        Case("no layers", _case([], 7)),
         Case("all layers see everything", _case([None, None], 12)),
     ],
     properties=[
