@@ -1,5 +1,6 @@
 """Answers as learners write them, independent of the models: wrong ones get their name, unusual right ones pass."""
 
+import answers_at_the_limits
 import answers_of_chapter_02
 import answers_of_chapter_04
 import answers_of_chapter_05
@@ -9,7 +10,13 @@ import pytest
 from course_lib.exercises import registry
 from course_lib.exercises.engine.diagnose import RIGHT, WRONG, examiner
 
-CHAPTERS = (answers_of_chapter_02, answers_of_chapter_04, answers_of_chapter_05, answers_of_classics)
+CHAPTERS = (
+    answers_of_chapter_02,
+    answers_of_chapter_04,
+    answers_of_chapter_05,
+    answers_of_classics,
+    answers_at_the_limits,
+)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ def _model(mean="group", spread="group", power=1, unbiased=True, eps=1e-4, sign=
             width = rewards.std(correction=correction)
         else:
             width = rewards.std(1, keepdim=True, correction=correction)
+        if form == "guarded":
+            return torch.where(width > 0, centred / width, 0.0)
         if form == "at-least":
             return centred / width.clamp(min=1e-4)
         if form == "inside":
@@ -189,8 +191,14 @@ otherwise. A row of equal rewards gives zeros. G is at least 2.""",
         Misconception(
             name="another-small-number",
             knobs={"eps": 1e-8},
-            statement="adds no small number to the deviation, or one far below 0.0001",
+            statement="adds a number far below 0.0001 to the deviation",
             question="Which number does the task add?",
+        ),
+        Misconception(
+            name="no-small-number",
+            knobs={"form": "guarded"},
+            statement="adds nothing to the deviation and sets groups of equal rewards to zero by themselves",
+            question="For a deviation of 0.0001, by which number does the task divide?",
         ),
         Misconception(
             name="at-least-the-small-number",

@@ -37,6 +37,11 @@ def _model(
         if softmax == "plain":
             powers = hidden.exp()
             weights = powers / powers.sum(axis, keepdim=True)
+        elif softmax == "maximum-kept-up":
+            lowest = max(-1e9, torch.finfo(scores.dtype).min)
+            powers = (hidden - hidden.detach().amax(axis, keepdim=True).clamp(min=lowest)).exp()
+            total = powers.sum(axis, keepdim=True)
+            weights = powers / total.masked_fill(total == 0, 1.0)
         else:
             weights = hidden.softmax(axis)
         if place in ("after", "shared-out", "shared-out-safely"):
@@ -252,6 +257,12 @@ precision, or when the visible scores are low. Most of these failures raise no e
             knobs={"axis": -2},
             statement="takes the softmax over the queries",
             question="Whose shares must add up to one: those that one query gives, or those that one key receives?",
+        ),
+        Misconception(
+            name="maximum-kept-up",
+            knobs={"softmax": "maximum-kept-up"},
+            statement="subtracts from each row its maximum, but never less than -1000000000",
+            question="What are the exponentials in a row whose visible scores are all near -4000000000?",
         ),
         Misconception(
             name="softmax-overflows",

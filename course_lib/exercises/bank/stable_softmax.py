@@ -46,6 +46,8 @@ def _shifted(scores, dim, shift):
         return scores - scores.mean(dim, keepdim=True)
     if shift == "smallest":
         return scores - scores.amin(dim, keepdim=True)
+    if shift == "cut-below":
+        scores = scores.clamp(min=-1e9)
     if shift == "cut-above":
         return scores.clamp(max=80)
     if shift == "cut":
@@ -167,6 +169,12 @@ infinity by infinity, and one such row turns the whole model to NaN.""",
             knobs={"shift": "cut-above"},
             statement="cuts off every score above some limit",
             question="Two scores above your limit, one larger by 5: what weights do they get?",
+        ),
+        Misconception(
+            name="cut-below",
+            knobs={"shift": "cut-below"},
+            statement="takes a finite number such as -1000000000 for minus infinity",
+            question="Which weight should minus infinity get beside the scores -1000000000 and -2000000000?",
         ),
         Misconception(
             name="cut-both-sides",
