@@ -109,6 +109,65 @@ def test_the_right_function_on_other_arguments_is_recognised(change, says):
     assert re.search(says, finding.relation.statement)
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda q, k, v, m=None, scale=1.0: attend(q / q.size(-1) ** 0.5, k, v, m, scale), "divided by the root"),
+        (lambda q, k, v, m=None, scale=1.0: attend(q[:1].expand_as(q), k, v, m, scale), "held its first place"),
+        (lambda q, k, v, m=None, scale=1.0: attend(q, k.mT.reshape(k.shape), v, m, scale), "then reshaped"),
+        (lambda q, k, v, m=None, scale=1.0: attend(q, k, v, m, 2.0), "`scale` were always 2"),
+        (lambda q, k, v, m=None, scale=1.0: attend(q, k, v, m, scale).mT.reshape(len(q), -1), "is reshaped where axes"),
+        (lambda q, k, v, m=None, scale=1.0: v[: len(q)].cos() + q.sin(), "does not change with the argument `key`"),
+        (lambda q, k, v, m=None, scale=1.0: attend(q, k, v, m, scale) * (1 + 1e-3 * q.sin()), "about two digits"),
+    ],
+)
+def test_more_of_what_an_answer_does_is_recognised(change, says):
+    finding = examiner(ATTEND).examine(change)
+    assert finding.relation is not None
+    assert says in finding.relation.statement
+
+
+def count(batch, length, width=4):
+    return 6 * batch * length * width + 5 * width
+
+
+def sizes(draw):
+    return {name: draw.integer(2, 30) for name in ("batch", "length", "width")}
+
+
+COUNT = make(
+    reference=count,
+    model=lambda: count,
+    misconceptions=[],
+    properties=[],
+    alternatives=[],
+    cases=[Case("small", lambda: (2, 3, 5)), Case("larger", lambda: (4, 7, 11)), Case("default", lambda: (3, 9))],
+    sample=sizes,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda b, t, w=4: count(b, t, w) + 2 * b * t, "too large by 2 times `batch` times `length`."),
+        (lambda batch, length, width=4: count(batch, length, width) - 5 * width, ""),
+        (lambda batch, length, width=4: 5 * width + 6 * batch * length * 3 + width, ""),
+        (lambda batch, length, width=4: count(batch, length, width) - width, "too small by `width`."),
+        (lambda batch, length, width=4: count(batch, 9, width), "`length` were always 9"),
+    ],
+)
+def test_a_term_too_many_or_too_few_is_named(change, says):
+    def named(batch, length, width=4):
+        return change(batch, length, width)
+
+    finding = examiner(COUNT).examine(named)
+    if says:
+        assert finding.relation is not None
+        assert says in finding.relation.statement
+    else:
+        assert finding.relation is None or not finding.relation.exact
+
+
 def test_accidents_are_no_relations(exercise):
     for change in (
         lambda x, dim=-1: center(x, dim) * (1 + 0.3 * x.sin()),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -50,10 +50,17 @@ MEANINGS = {
 }
 
 
+CONSTANTS = 6
+"""So many values of a number, as they occur in the cases, are tried as constants."""
+
+
 def changes_of(
-    arguments: dict[str, Any], defaults: dict[str, Any]
+    arguments: dict[str, Any], defaults: dict[str, Any], others: Sequence[dict[str, Any]] = ()
 ) -> Iterator[tuple[str, str, Callable[[dict[str, Any]], dict[str, Any]]]]:
-    """Other arguments: (name of the relation, words after "if", from the arguments to those that change)."""
+    """Other arguments: (name of the relation, words after "if", from the arguments to those that change).
+
+    `others` are the arguments of other inputs, whose numbers an answer may have fixed.
+    """
     for x, y in itertools.permutations(arguments, 2):
         a, b = arguments[x], arguments[y]
         if not _alike(a, b):
@@ -71,6 +78,9 @@ def changes_of(
         elif isinstance(value, int | float):
             for words, function in _OF_A_NUMBER if isinstance(value, float) else _OF_A_COUNT:
                 yield "argument changed", f"`{x}` were {words}", lambda v, x=x, f=function: {x: f(v[x])}
+            values = [one[x] for one in others if x in one and type(one[x]) is type(value) and one[x] != value]
+            for constant in list(dict.fromkeys(values))[:CONSTANTS]:
+                yield "argument fixed", f"`{x}` were always {constant:g}", lambda v, x=x, c=constant: {x: c}
 
 
 def _changes_of_a_tensor(
@@ -97,9 +107,31 @@ def _changes_of_a_tensor(
                 )
     if value.dim() >= 2 and value.size(-1) > 1 and value.size(-2) > 1:
         yield "argument transposed", f"the last two axes of `{x}` were exchanged", lambda v: {x: v[x].mT}
-    for axis in {-1, -2, 0}:
+    for i, j in itertools.combinations(range(value.dim()), 2):
+        if min(value.size(i), value.size(j)) > 1:
+            yield (
+                "argument reshaped",
+                f"axes {i} and {j} of `{x}` were exchanged and it were then reshaped to what it was",
+                lambda v, i=i, j=j: {x: v[x].transpose(i, j).reshape(v[x].shape)},
+            )
+    for axis in (-1, -2, 0):
+        if axis == 0 and value.dim() <= 2:
+            continue  # the same axis once more
         if -value.dim() <= axis < value.dim() and value.size(axis) > 1:
             where = name_of_axis(axis, value.dim())
+            for place, word in ((0, "first"), (-1, "last")):
+                yield (
+                    "argument repeated",
+                    f"`{x}` held its {word} place again and again along {where}",
+                    lambda v, d=axis, i=place: {x: v[x].select(d, i).unsqueeze(d).expand_as(v[x])},
+                )
+            if value.is_floating_point():
+                for words, power in (("divided by the size of", -1), ("divided by the root of the size of", -0.5)):
+                    yield (
+                        "argument divided",
+                        f"`{x}` were {words} its {where.removeprefix('the ').removeprefix('its ')}",
+                        lambda v, d=axis, p=power: {x: v[x] * v[x].size(d) ** p},
+                    )
             yield "argument reversed", f"`{x}` were reversed along {where}", lambda v, d=axis: {x: v[x].flip(d)}
             for step, way in ((1, "later"), (-1, "earlier")):
                 yield (

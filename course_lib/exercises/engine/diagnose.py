@@ -26,9 +26,10 @@ from course_lib.exercises.engine.evidence import (
 )
 from course_lib.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, WRONG, Failure, Finding
 from course_lib.exercises.engine.guard import Guard
+from course_lib.exercises.engine.indifference import WITNESSES, indifferent
 from course_lib.exercises.engine.likeness import Seen, copied, defaults_of, has_nan
 from course_lib.exercises.engine.relations import Finder, Relation
-from course_lib.exercises.engine.run import Outcome, arguments, bind, in_float64, leaf_names, observe
+from course_lib.exercises.engine.run import Outcome, all_arguments, arguments, bind, in_float64, leaf_names, observe
 from course_lib.exercises.engine.source import same_code
 from course_lib.exercises.engine.variants import DRAWS, probes
 from course_lib.exercises.spec import Case, Exercise, Misconception
@@ -211,9 +212,7 @@ class Examiner:
         """
         found = self.difference(number, outcome)
         expected = self.outcome((), number)
-        if found is None or found.aspect != "gradient":
-            return found
-        if not within(expected.gradients, outcome.gradients):
+        if found is None or found.aspect != "gradient" or not within(expected.gradients, outcome.gradients):
             return found
         case = in_float64(self.cases[number])
         right, again = observe(self.exercise, self.right, case), observe(self.exercise, call, case, guard)
@@ -286,7 +285,9 @@ class Examiner:
             finding.fits = fits
         elif aspect == "nan":
             finding.relation = Relation("not a number", NAN, lambda seen: True, exact=False)
-        elif compared and (relation := finder.find(seen, drawn, exact=False)) is not None:
+        elif (compared and (relation := self._indifference(seen, call, guard)) is not None) or (
+            compared and (relation := finder.find(seen, drawn, exact=False)) is not None
+        ):
             finding.relation = relation
         else:
             self._break_law(finding, failure, call, guard)
@@ -302,12 +303,12 @@ class Examiner:
         )
 
     def _arguments(self, number: int) -> dict[str, Any]:
-        args, kwargs, names = arguments(self.cases[number], self.exercise)
+        args, kwargs, names = all_arguments(self.cases[number], self.exercise)
         return dict(zip(names, [*args, *kwargs.values()], strict=True))
 
     def as_seen(self, case: Case, outcome: Outcome, expected: Outcome) -> Seen:
         """An input with what is right and what came, an error too, as relations look at it."""
-        args, kwargs, names = arguments(case, self.exercise)
+        args, kwargs, names = all_arguments(case, self.exercise)
         actual = outcome.value if outcome.error is None else outcome.error
         wrong = compare(expected.value, actual, self.rules) is not None
         return Seen(tuple(names), args, kwargs, expected.value, actual, wrong)
@@ -325,6 +326,22 @@ class Examiner:
         first = len(self.exercise.cases)
         numbers = range(first, first + DRAWS)
         return {number: observe(self.exercise, call, self.cases[number], guard) for number in numbers}
+
+    def _indifference(self, seen: list[Seen], call: Any, guard: Guard) -> Relation | None:
+        """An argument with which the result should change and does not."""
+
+        def value(function: Any, one: Seen, changed: dict[str, Any]) -> Any:
+            values = one.arguments | changed
+            case = Case("", lambda: copied(values if one.kwargs else tuple(values.values())))
+            outcome = observe(self.exercise, function, case, guard if function is call else None)
+            if outcome.error is not None:
+                raise outcome.error
+            return outcome.value
+
+        wrong = [one for one in seen if one.wrong and not isinstance(one.actual, BaseException)][:WITNESSES]
+        return indifferent(
+            wrong, lambda one, new: value(self.right, one, new), lambda one, new: value(call, one, new), self.rules
+        )
 
     def _unsteady(self, outcomes: list[Outcome], call: Any, guard: Guard) -> Relation | None:
         """Whether the answer depends on chance, or on what was called before."""

@@ -140,6 +140,12 @@ def _features(arguments: dict[str, Any], optional: Collection[str]) -> list[str]
         for axis in (-2, -1):
             if min(a.dim(), b.dim()) >= -axis and a.size(axis) != b.size(axis):
                 found.append(f"`{x}` and `{y}` differ in size along {'the last axis' + ' but one' * (axis == -2)}")
+    numbers = {name: one for name, one in arguments.items() if type(one) is int}
+    for (x, m), (y, n) in itertools.permutations(numbers.items(), 2):
+        if m > n:
+            found.append(f"`{x}` is larger than `{y}`")
+        if n > 1 and m % n:
+            found.append(f"`{x}` is no multiple of `{y}`")
     return found
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -119,6 +120,13 @@ class Forms(Likeness):
                     "another order",
                     f"The result holds what is right along {name_of_axis(axis, e.dim())}, in another order.",
                     lambda e, a, d=axis: self._reordered(e, a, d),
+                )
+        for i, j in itertools.combinations(range(e.dim()), 2):
+            if min(e.size(i), e.size(j)) >= 2:
+                yield (
+                    "reshaped",
+                    f"The numbers are right, but the result is reshaped where axes {i} and {j} should be exchanged.",
+                    self._as(lambda e, i=i, j=j: e.transpose(i, j).reshape(e.shape)),
                 )
         if e.numel() >= 6 and e.dtype != torch.bool:
             yield (

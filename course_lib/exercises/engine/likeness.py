@@ -95,7 +95,28 @@ class Likeness:
     def _of_rows(self, e: Tensor, a: Tensor) -> Iterator[tuple[str, str, Test]]:
         if a.shape != e.shape or not e.is_floating_point():
             return
+        yield (
+            "nearly right",
+            "The result agrees with the right one to about two digits or more, as numbers of less precision would.",
+            lambda e, a: a.shape == e.shape and bool(torch.isclose(real(a), real(e), rtol=5e-3, atol=0).all()),
+        )
+        yield (
+            "below zero",
+            "The result has negative numbers where the right one has none.",
+            lambda e, a: a.shape == e.shape and bool((a < -1e-3).any()) and bool((e >= 0).all()),
+        )
         axes = [axis for axis in range(-1, -e.dim() - 1, -1) if e.size(axis) >= 2]
+        for axis in axes:
+            yield (
+                "the same everywhere",
+                f"The result is the same all along {name_of_axis(axis, e.dim())}; the right one is not.",
+                lambda e, a, d=axis: (
+                    a.shape == e.shape
+                    and e.size(d) >= 2
+                    and self.equal(a.select(d, 0).unsqueeze(d).expand_as(a), a)
+                    and not self.equal(e.select(d, 0).unsqueeze(d).expand_as(e), e)
+                ),
+            )
         for axis in axes:
             yield (
                 "sums to one",

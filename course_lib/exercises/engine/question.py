@@ -91,6 +91,11 @@ def relation(question: Question, given: Any) -> str:
         for value, words, limit in numbers
         if math.isclose(value, given, rel_tol=limit) and not equal(question, right, value)
     ]
+    if not fits:  # a slip on top of a known mistake
+        known = [float(one.value) for one in question.wrong if type(one.value) in (int, float) and one.value]
+        for value in known:
+            if any(math.isclose(given, new, rel_tol=strict) for new in (2 * value, value / 2, 1 - value, -value)):
+                fits.append("It is twice, half, minus or one minus a number that a known mistake leads to.")
     return fits[0] if len(set(fits)) == 1 else ""
 
 

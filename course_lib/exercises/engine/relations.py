@@ -79,7 +79,7 @@ class Finder(Forms):
     def find(self, seen: Sequence[Seen], drawn: Callable[[], Sequence[Seen]], *, exact: bool) -> Relation | None:
         """The first relation that holds on all inputs, or on all on which the answer is wrong."""
         first = next(one for one in seen if one.wrong)
-        for relation in self._hypotheses(first, exact):
+        for relation in self._hypotheses(first, [one.arguments for one in seen], exact):
             if not all(_true(relation, one) for one in seen if one.wrong):
                 continue
             everything = [*seen, *drawn()]
@@ -109,7 +109,7 @@ class Finder(Forms):
             for e, a in found
         )
 
-    def _hypotheses(self, first: Seen, exact: bool) -> Iterator[Relation]:
+    def _hypotheses(self, first: Seen, others: Sequence[dict[str, Any]], exact: bool) -> Iterator[Relation]:
         wanted, got = first.expected, first.actual
         if exact:
             yield from self._of_structure(wanted, got)
@@ -126,7 +126,7 @@ class Finder(Forms):
         else:
             yield from self._of_tensors(first, None, exact, exact)
         if exact:
-            yield from self._of_arguments(first)
+            yield from self._of_arguments(first, others)
 
     # The result as a whole ---------------------------------------------------------------------------------------
 
@@ -231,6 +231,8 @@ class Finder(Forms):
                         ),
                     )
         if (difference := difference_of(e, a)) is not None:
+            if e.numel() == 1:
+                yield from self._terms(first, difference)
             amount = snapped(difference)
             size_of = f"{abs(amount):.6g}"
             way = "large" if amount > 0 else "small"
@@ -253,12 +255,32 @@ class Finder(Forms):
                         ),
                     )
 
+    def _terms(
+        self, first: Seen, difference: float
+    ) -> Iterator[tuple[str, str, Callable[[Seen, Tensor, Tensor], bool]]]:
+        """A count that is off by a product of arguments, a few times."""
+        counts = {name: size for name, size in sizes_of(first.arguments).items() if name[:1] == "`" and size > 0}
+        for length in range(1, min(len(counts), 5) + 1):
+            for names in itertools.combinations(counts, length):
+                often = abs(difference) / math.prod(counts[name] for name in names)
+                if often not in (0.5, 1, 2, 3, 4, 6, 8):
+                    continue
+                sign, way = (1, "large") if difference > 0 else (-1, "small")
+                said = "" if often == 1 else "half of " if often == 0.5 else f"{often:g} times "
+                yield (
+                    "a term",
+                    f"The result is too {way} by {said}{' times '.join(names)}.",
+                    lambda seen, e, a, n=names, s=sign * often: self.equal(
+                        real(e) + s * math.prod(sizes_of(seen.arguments)[name] for name in n), a, e
+                    ),
+                )
+
     # The arguments ---------------------------------------------------------------------------------------------
 
-    def _of_arguments(self, first: Seen) -> Iterator[Relation]:
+    def _of_arguments(self, first: Seen, others: Sequence[dict[str, Any]]) -> Iterator[Relation]:
         """What the right function gives for other arguments."""
         begin = "It behaves exactly as a right answer would if"
-        for name, words, change in changes_of(first.arguments, self.defaults):
+        for name, words, change in changes_of(first.arguments, self.defaults, others):
             yield Relation(name, f"{begin} {words}.", lambda seen, c=change: self._like_right(seen, c))
 
     def _like_right(self, seen: Seen, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:

@@ -96,6 +96,26 @@ def arguments(case: Case, exercise: Exercise) -> tuple[tuple[Any, ...], dict[str
     return made, {}, argument_names(exercise, len(made))
 
 
+def all_arguments(case: Case, exercise: Exercise) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
+    """The case's arguments as `arguments` gives them, and the default values of those that it leaves out."""
+    args, kwargs, names = arguments(case, exercise)
+    function = exercise.run if exercise.run is not None else exercise.reference
+    parameters = list(inspect.signature(function).parameters.values())[exercise.run is not None :]
+    for parameter in parameters[0 if kwargs else len(args) :]:
+        if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD or parameter.default is parameter.empty:
+            if kwargs:
+                continue
+            break
+        if parameter.name in names:
+            continue
+        names = [*names, parameter.name]
+        if kwargs:
+            kwargs = kwargs | {parameter.name: parameter.default}
+        else:
+            args = (*args, parameter.default)
+    return args, kwargs, names
+
+
 def _without_gradient(leaf: Any) -> Any:
     return leaf.detach() if isinstance(leaf, Tensor) and leaf.requires_grad else leaf
 
