@@ -144,3 +144,12 @@ def test_tiles_can_be_read_once_and_are_not_kept():
     finding = diagnose(exercise, joined)
     assert "elements in the largest tensor" in message(exercise, finding, joined, keep=False)
     assert diagnose(exercise, exercise.reference).verdict == RIGHT
+
+
+def test_tiles_that_are_indexed_are_said_to_come_from_an_iterator():
+    def indexed(score_tiles, value_tiles):
+        return score_tiles[0].softmax(-1) @ value_tiles[0]
+
+    exercise = registry.get("online_softmax")
+    text = message(exercise, examiner(exercise).examine(indexed), indexed, keep=False)
+    assert "the tiles come from an iterator" in text
