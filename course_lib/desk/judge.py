@@ -129,6 +129,9 @@ class _State:
             for name, value in before.items():
                 if name not in now or now[name] is not value:
                     setattr(holder, name, value)
+            if isinstance(holder, type):  # a method that a class inherits is not among its own names
+                for name in [name for name in now if name not in before]:
+                    delattr(holder, name)
 
     def changed(self) -> bool:
         """Whether a name of the course means something else than before."""

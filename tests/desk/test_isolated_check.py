@@ -48,6 +48,12 @@ def test_no_verdict_is_not_right(tmp_path, source, says):
         check(tmp_path, source)
 
 
+def test_comparisons_that_the_answer_replaces_are_put_back(tmp_path, capsys):
+    patched = "import torch\ntorch.Tensor.__eq__ = lambda a, b: torch.ones(a.shape, dtype=torch.bool)\n"
+    assert not check(tmp_path, f"{patched}{LATE}import torch\n    return torch.zeros(T, S, dtype=torch.bool)")
+    assert "Not yet: causal_mask" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "source", ["while True: pass", LATE + "return 10 ** (10 ** 9)"], ids=["a loop", "one long call"]
 )
