@@ -215,12 +215,6 @@ def test_search_finds(open_page, note):
     note(f"site: the search finds {len(TERMS)} terms")
 
 
-@pytest.mark.parametrize("name", ["index.html", "01_attention.html", "labs/03_long_context.html", "exercises.html"])
-def test_a_page_fits_a_narrow_screen(open_page, name):
-    page = open_page(name, width=360)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-
-
 def test_a_chapter_prints(open_page):
     page = open_page("01_attention.html")
     page.emulate_media(media="print")
