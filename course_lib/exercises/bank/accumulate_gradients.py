@@ -79,7 +79,12 @@ def _as_one_batch(weight, batches):
 
 
 def _run(accumulate, weight, batches):
-    return accumulate(weight.requires_grad_(), batches)
+    weight.requires_grad_().grad = torch.ones_like(weight)
+    gradient = accumulate(weight, batches)
+    if weight.grad is None or not torch.equal(weight.grad, torch.ones_like(weight)):
+        raise ValueError("what stood in `weight.grad` before the call is not there any more")
+    weight.grad = None
+    return gradient
 
 
 def _count_first(weight, batches):
