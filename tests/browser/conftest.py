@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "viz"))  # the explorers that the tests of `viz` make
+sys.path.append(str(Path(__file__).parent))  # `firefox`, for the tests of the site, too
 
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 APPLICATIONS = (
@@ -60,6 +61,19 @@ def browser():
         chromium = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="session")
+def firefox():
+    """Firefox, started once; a test that needs it is skipped where it or websocket-client is missing."""
+    pytest.importorskip("websocket")
+    from firefox import Firefox, find_firefox
+
+    if find_firefox() is None:
+        pytest.skip("NO FIREFOX FOUND (Debian: apt install firefox-esr), nor its path in FIREFOX")
+    started = Firefox(find_firefox())
+    yield started
+    started.close()
 
 
 # The variables that JupyterLab's dark theme sets; it sets neither a class nor the colour scheme.

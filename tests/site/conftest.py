@@ -14,6 +14,7 @@ spec = importlib.util.spec_from_file_location("browser_conftest", ROOT / "tests"
 browsers = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(browsers)
 browser = browsers.browser
+firefox = browsers.firefox
 
 
 def pytest_collection_modifyitems(items):
