@@ -321,6 +321,14 @@ def test_pages_fit(open_page, site):
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
 
 
+@pytest.mark.parametrize("name", ["01_attention", "labs/04_padding"])
+def test_no_cell_has_a_scroll_bar(open_page, name):
+    pre = open_page(f"{name}.html").locator("article div.cell pre").locator("visible=true")
+    wide = pre.evaluate_all("nodes => nodes.map((node) => node.scrollWidth - node.clientWidth)")
+    assert len(wide) > 10
+    assert max(wide) <= 0
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("name", ["index", "03_positional_encoding"])
 def test_a_page_works_in_firefox(firefox, site, name, note):
