@@ -166,7 +166,7 @@ model that cannot generate.""",
         Misconception(
             name="hidden-after-softmax",
             knobs={"place": "after"},
-            statement="hides later keys only after the softmax",
+            statement="hides later keys after the softmax",
             question="Which scores enter the denominator of the softmax in row 0?",
         ),
         Misconception(

@@ -78,7 +78,7 @@ def within(wanted: Gradients | None, got: Gradients | None) -> bool:
 
 def exclude_each_other(misconceptions: Sequence[Misconception]) -> bool:
     """Whether one of two mistakes, as it is put, may deny the other: then they are not said together."""
-    words = r"\b(not|only|alone|never|except|unless)\b"
+    words = r"\b((and|but) not|only|alone|except|unless)\b"
     return len(misconceptions) > 1 and any(re.search(words, one.statement) for one in misconceptions)
 
 

@@ -41,7 +41,8 @@ def message(exercise: Exercise, finding: Finding, candidate: Any, keep: bool) ->
         )
     parts = [f"Not yet: {exercise.id}."]
     if failure is not None:
-        parts += [*_case(exercise, failure, candidate, named=bool(finding.names)), ""]
+        named = bool(finding.fits) or (finding.relation is not None and finding.relation.exact)
+        parts += [*_case(exercise, failure, candidate, named), ""]
     if diagnosis := _diagnosis(finding, candidate):
         parts += [*diagnosis, ""]
     return "\n".join([*parts, *_way_on(exercise, finding, keep)])
