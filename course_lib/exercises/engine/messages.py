@@ -41,8 +41,8 @@ def message(exercise: Exercise, finding: Finding, candidate: Any, keep: bool) ->
         )
     parts = [f"Not yet: {exercise.id}."]
     if failure is not None:
-        named = bool(finding.fits) or (finding.relation is not None and finding.relation.exact)
-        parts += [*_case(exercise, failure, candidate, named), ""]
+        among_cases = failure.case < len(exercise.cases)  # which `cases()` shows; a drawn input is seen here only
+        parts += [*_case(exercise, failure, candidate, named=bool(finding.names) and among_cases), ""]
     if diagnosis := _diagnosis(finding, candidate):
         parts += [*diagnosis, ""]
     return "\n".join([*parts, *_way_on(exercise, finding, keep)])
