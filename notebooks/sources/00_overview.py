@@ -7,11 +7,11 @@
 # smaller.
 #
 # Text and pictures take about twenty minutes; with the code it may be an hour. You may skip the code: nothing here
-# has to be understood to the bottom. Nearly every part returns in a chapter of its own, where you build it yourself,
-# and the numbers in the picture say in which one.
+# has to be understood to the bottom. Nearly every part returns in a chapter of its own; the numbers in the picture say
+# in which one.
 #
-# In your own copy, pictures and numbers appear when you run the cells: press Shift and Enter to go from cell to cell, or
-# choose *Run > Run All Cells*. A grey line that ends in three dots is code that is folded away; a click opens it.
+# In your own copy, press Shift and Enter to run cell after cell, or choose *Run > Run All Cells*. A grey line that ends
+# in three dots is folded code; a click opens it.
 
 # %% id="setup" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -786,9 +786,8 @@ print("the largest difference between two scores is", "below 0.0001" if gap < 1e
 # in 04 sections 2 to 5 (the parts of a layer); in 05 sections 1 to 3 and 8 (writing, no look ahead, teacher
 # forcing, choosing the next token). Do the first exercise of each section that has one.
 #
-# **The full course**: the chapters in order, one sitting each, with their exercises. An exercise tells you which
-# mistake you made, not only that there is one. Chapters 7 and 8 are older than the
-# others: they prove more and explain less.
+# **The full course**: the chapters in order, one sitting each, with their exercises. Chapters 7 and 8 are older
+# than the others: they prove more and explain less.
 #
 # **Labs**, if you want to go deeper, one question each:
 #
@@ -799,11 +798,11 @@ print("the largest difference between two scores is", "below 0.0001" if gap < 1e
 # - [02 Heads](labs/02_heads.ipynb): how do two heads copy?
 # - [03 Positions](labs/03_positions.ipynb)
 # - [03 Long context](labs/03_long_context.ipynb): how to read further than in training?
-# - [04 Depth](labs/04_depth.ipynb): what makes a deep stack learn?
+# - [04 Depth](labs/04_depth.ipynb)
 # - [04 Padding](labs/04_padding.ipynb)
-# - [05 Choosing](labs/05_choosing.ipynb): how is a token chosen?
+# - [05 Choosing](labs/05_choosing.ipynb)
 # - [05 Inside a model](labs/05_inside_a_model.ipynb)
-# - [06 One update](labs/06_one_update.ipynb): what happens between two updates?
+# - [06 One update](labs/06_one_update.ipynb)
 # - [06 Labels](labs/06_labels.ipynb)
 # - [06 After training](labs/06_after_training.ipynb)
 # - [06 Capstones](labs/06_capstones.ipynb): what can you build now?

@@ -9,7 +9,7 @@ from course_lib.exercises.tensors import integers
 
 
 def shift_right(targets, start_id):
-    """integers (B, T), int -> the same shape and dtype: what the decoder reads to predict `targets`"""
+    """integers (B, T), int -> the same shape and dtype: what the decoder reads"""
     start = torch.full_like(targets[:, :1], start_id)  # (B, 1)
     return torch.cat([start, targets[:, :-1]], dim=1)  # (B, 1) and (B, T - 1) -> (B, T)
 
