@@ -152,7 +152,6 @@ _LAYERS: dict[str, Callable[[Tensor], Tensor]] = {
     "the next token, its mean taken off": lambda x: _next(x - x.mean(dim=-1, keepdim=True)),
     "the mean of all tokens, without gradient": lambda x: x + x.mean(dim=0).detach(),
     "the sum of all tokens minus the later ones": _total_minus_later,
-    "a small part of the mean of all tokens, and 10000": lambda x: 10_000 + 0.03 * (x + x.mean(dim=0)),
 }
 
 
@@ -160,6 +159,11 @@ def _case(name, T, D, seed):
     return Case(
         f"{T} tokens, layer: {name}", lambda: (_Layer(name, _LAYERS[name]), normal(T, D, seed=seed, grad=False))
     )
+
+
+def _large_outputs():
+    layer = _Layer("a hundredth of the mean of all tokens, and 1000", lambda x: 1000 + 0.01 * (x + x.mean(dim=0)))
+    return layer, normal(3, 3, seed=53, grad=False)
 
 
 def _zero_token():
@@ -300,6 +304,7 @@ the map is the causal mask, measured.""",
         _case("the mean of all tokens, from the last component to the first", 3, 5, seed=12),
         _case("position 0 reads token 3", 5, 3, seed=6),
         Case("5 tokens, token 3 is zero, layer: position 0 reads token 3", _zero_token),
+        Case("3 tokens, layer: large outputs that change little", _large_outputs),
         _case("the next token, brought to length one", 5, 3, seed=7),
         _case("the next token, its mean taken off", 5, 3, seed=8),
         _case("the mean of all tokens, without gradient", 5, 3, seed=9),
