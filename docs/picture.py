@@ -15,9 +15,9 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "browser"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 
-from conftest import FLAGS, find_chromium  # noqa: E402
+from browsers import FLAGS, find_chromium  # noqa: E402
 from lab import PANEL, Lab, Notebook  # noqa: E402
 
 WRONG = '''def causal_mask(T, S):

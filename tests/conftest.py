@@ -9,6 +9,7 @@ from collections import defaultdict
 
 import pytest
 import torch
+from browsers import MISSING, browser, find_chromium, firefox  # noqa: F401 (fixtures)
 
 from course_lib.testing import Differences
 
@@ -55,6 +56,13 @@ LONG = ("test_notebooks_with_answers.py", "test_lab.py")
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in LONG)
+    no_chromium = pytest.mark.skip(reason=MISSING) if find_chromium() is None else None
+    for item in items:
+        wanted = {"browser", "firefox"} & set(getattr(item, "fixturenames", ()))
+        if wanted:
+            item.add_marker(pytest.mark.browser)
+        if no_chromium and "browser" in wanted:
+            item.add_marker(no_chromium)
 
 
 DEVICES = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

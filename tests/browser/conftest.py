@@ -1,80 +1,13 @@
-"""A real Chromium for the tests of this folder: pages from files without a network, and a real JupyterLab."""
+"""Pages from files without a network, and a real JupyterLab, in a real Chromium."""
 
-import os
-import shutil
 import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+from browsers import watched_pages
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "viz"))  # the explorers that the tests of `viz` make
-sys.path.append(str(Path(__file__).parent))  # `firefox`, for the tests of the site, too
-
-COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-APPLICATIONS = (
-    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
-    "/Applications/Chromium.app/Contents/MacOS/Chromium",
-    "~/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
-)
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-MISSING = (
-    "NO BROWSER FOUND: these tests need Chromium or Google Chrome (Debian and Ubuntu: apt install chromium; macOS: "
-    "brew install --cask chromium), or its path in the environment variable CHROMIUM"
-)
-
-
-def find_chromium() -> str | None:
-    """Return the path of a Chromium or Chrome on this machine."""
-    if chosen := os.environ.get("CHROMIUM"):
-        return chosen
-    found = [path for command in COMMANDS if (path := shutil.which(command))]
-    found += [path for path in map(os.path.expanduser, APPLICATIONS) if os.access(path, os.X_OK)]
-    return found[0] if found else None
-
-
-def pytest_collection_modifyitems(items):
-    here = Path(__file__).parent
-    missing = find_chromium() is None
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.browser)
-            if missing:
-                item.add_marker(pytest.mark.skip(reason=MISSING))
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """The browser, started once."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="session")
-def firefox():
-    """Firefox, started once; a test that needs it is skipped where it or websocket-client is missing."""
-    pytest.importorskip("websocket")
-    from firefox import Firefox, find_firefox
-
-    if find_firefox() is None:
-        pytest.skip("NO FIREFOX FOUND (Debian: apt install firefox-esr), nor its path in FIREFOX")
-    started = Firefox(find_firefox())
-    yield started
-    started.close()
-
 
 # The variables that JupyterLab's dark theme sets; it sets neither a class nor the colour scheme.
 DARK = """:root { --jp-content-font-color1: rgba(255, 255, 255, 1);
@@ -95,33 +28,24 @@ def open_page(browser, tmp_path):
 
     At the end of the test, any request to anything but that file, and any error in the console, fails it.
     """
-    contexts, problems = [], []
+    files = []
+    with watched_pages(browser, (tmp_path.as_uri(), "data:image/png")) as new_page:
 
-    def open_(*explorers, width=900, dark=False, scripts=True, body=""):
-        body += "".join(map(html_of, explorers))
-        path = tmp_path / f"page{len(contexts)}.html"
-        path.write_text(
-            '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Explorers</title>'
-            f'<meta name="viewport" content="width=device-width"><style>{DARK if dark else ""}</style></head>'
-            f"<body><main><h1>Explorers</h1>{body}</main></body></html>",
-            encoding="utf-8",
-        )
-        context = browser.new_context(viewport={"width": width, "height": 700}, java_script_enabled=scripts)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(10_000)
-        allowed = (path.as_uri(), "data:image/png")
-        page.on("request", lambda request: request.url.startswith(allowed) or problems.append(request.url))
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda message: message.type == "error" and problems.append(message.text))
-        page.problems = problems
-        page.goto(path.as_uri())
-        return page
+        def open_(*explorers, width=900, dark=False, scripts=True, body=""):
+            body += "".join(map(html_of, explorers))
+            files.append(tmp_path / f"page{len(files)}.html")
+            files[-1].write_text(
+                '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Explorers</title>'
+                f'<meta name="viewport" content="width=device-width"><style>{DARK if dark else ""}</style></head>'
+                f"<body><main><h1>Explorers</h1>{body}</main></body></html>",
+                encoding="utf-8",
+            )
+            page = new_page(width, 700, java_script_enabled=scripts)
+            page.set_default_timeout(10_000)
+            page.goto(files[-1].as_uri())
+            return page
 
-    yield open_
-    for context in contexts:
-        context.close()
-    assert not problems
+        yield open_
 
 
 @pytest.fixture(scope="module")
