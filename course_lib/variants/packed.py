@@ -40,16 +40,21 @@ class FrozenLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
     def _apply(self, fn: Any, recurse: bool = True) -> "FrozenLinear":
-        self._packed = None
+        self._forget()
         return super()._apply(fn, recurse)
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
-        self._packed = None
+        self._forget()
         super()._load_from_state_dict(*arguments)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the copy."""
-        return {**self.__dict__, "_packed": None}
+        self._forget()
+        return self.__dict__.copy()
+
+    def _forget(self) -> None:
+        """Drop the copy."""
+        self._packed = None
 
 
 class PackedLinear(FrozenLinear):

@@ -16,7 +16,7 @@ from course_lib.generation import generate
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from course_lib.variants import int8, packed
 from course_lib.variants.experts import MixtureOfExperts
-from course_lib.variants.int8 import Int8Linear, quantize_
+from course_lib.variants.int8 import QuantizedLinear, quantize_
 from course_lib.variants.lora import add_lora, remove_lora
 
 LENGTH, V = 24, 11
@@ -82,12 +82,12 @@ def test_each_output_is_off_by_at_most_half_a_step_of_each_weight(n, d_in, d_out
     base = linear(d_in, d_out, bias)
     base.weight.mul_(torch.logspace(-3, 1, d_out)[:, None])  # rows of very different sizes
     base, x = base.to(dtype), ((torch.randn(n, d_in) + shift) * size).to(dtype)
-    layer, rough = Int8Linear(base), Int8Linear(base, round_inputs=True)
+    layer, rough = QuantizedLinear(base), QuantizedLinear(base, round_inputs=True)
     step = layer.step.double()[:, None]
-    assert (layer.levels * step - base.weight.double()).abs().le(step * 0.5001).all()
+    assert (layer.levels * step - base.weight.double()).abs().le(step.abs() * 0.5001).all()
 
     expected = F.linear(x.double(), base.weight.double(), None if base.bias is None else base.bias.double())
-    half_steps = layer.step.double() / 2 * x.double().abs().sum(-1, keepdim=True)  # (N, 1) * (D_out,)
+    half_steps = layer.step.double().abs() / 2 * x.double().abs().sum(-1, keepdim=True)  # (N, 1) * (D_out,)
     exact = dtype == torch.float64 or (dtype == torch.float32 and (n > 16 or d_in % 32 > 0))
     bound = half_steps * 1.001 + (1e-6 if exact else 2**-7) * sizes(base, x) + 1e-12  # what the dtypes round
     assert ((layer(x) - expected).abs() <= bound).all()
@@ -103,42 +103,42 @@ def test_each_output_is_off_by_at_most_half_a_step_of_each_weight(n, d_in, d_out
 @torch.no_grad()
 def test_every_kernel_multiplies_by_the_weights_in_force(dtype, rows, parity):
     base = linear(dtype=dtype)
-    layer, x = Int8Linear(base), torch.randn(rows, 64, dtype=dtype)
+    layer, x = QuantizedLinear(base), torch.randn(rows, 64, dtype=dtype)
     expected = F.linear(x.double(), layer.weight.double(), base.bias.double())
     found = layer(x)
     assert found.dtype == dtype
     error = ((found - expected).abs().max() / expected.abs().max()).item()
     few = rows <= 16 and dtype == torch.float32  # through bfloat16
     assert error < (2e-2 if few else {torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float64: 1e-12}[dtype])
-    parity("Int8Linear", "nn.Linear of the weights in force", (error, math.nan), dtype)
+    parity("QuantizedLinear", "nn.Linear of the weights in force", (error, math.nan), dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @torch.no_grad()
 def test_without_torchs_kernel_for_8_bit_inputs(monkeypatch, dtype):
-    layer, x = Int8Linear(linear(dtype=dtype), round_inputs=True), torch.randn(2, 5, 64, dtype=dtype)
+    layer, x = QuantizedLinear(linear(dtype=dtype), round_inputs=True), torch.randn(2, 5, 64, dtype=dtype)
     assert layer._packed is None
     rounded = layer(x)
     assert callable(layer._packed), "this machine has the kernel"
-    monkeypatch.setattr(int8, "_pack", lambda *_: packed.NO_KERNEL)
+    monkeypatch.setattr(int8, "_pack8", lambda *_: packed.NO_KERNEL)
     torch.testing.assert_close(copy.deepcopy(layer)(x), rounded, rtol=0.05, atol=0.4)
 
 
 @torch.no_grad()
 def test_shapes_and_what_it_says():
-    layer = Int8Linear(linear(8, 5, bias=False), round_inputs=True)
+    layer = QuantizedLinear(linear(8, 5, bias=False), round_inputs=True)
     for shape in ((), (3,), (2, 3), (0,)):
         assert layer(torch.randn(*shape, 8)).shape == (*shape, 5)
     assert (layer.in_features, layer.out_features, layer.levels.dtype) == (8, 5, torch.int8)
     assert layer.bias is None
-    assert repr(layer) == "Int8Linear(in_features=8, out_features=5, bias=False, round_inputs=True)"
+    assert repr(layer) == "QuantizedLinear(in_features=8, out_features=5, bias=False, bits=8, round_inputs=True)"
 
 
 @torch.no_grad()
 def test_rows_of_zeros_and_unusable_numbers():
     base = linear()
     base.weight[3] = 0
-    layer = Int8Linear(base)
+    layer = QuantizedLinear(base)
     x = torch.randn(2, 64)
     torch.testing.assert_close(layer(x)[:, 3], base.bias[3].expand(2))
     torch.testing.assert_close(layer(torch.zeros(1, 64))[0], base.bias)
@@ -148,7 +148,7 @@ def test_rows_of_zeros_and_unusable_numbers():
 
 
 def test_gradients_are_refused():
-    layer = Int8Linear(linear())
+    layer = QuantizedLinear(linear())
     with pytest.raises(RuntimeError, match="gradients do not pass through integers"):
         layer(torch.randn(2, 64, requires_grad=True))
     with pytest.raises(RuntimeError, match="gradients do not pass through integers"):
@@ -161,10 +161,10 @@ def test_gradients_are_refused():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Int8Linear(nn.Conv1d(2, 2, 1)), "base: expected an nn.Linear, got Conv1d"),
+        (lambda: QuantizedLinear(nn.Conv1d(2, 2, 1)), "base: expected an nn.Linear, got Conv1d"),
         (lambda: quantize_(nn.Linear(2, 2)), "model: a bare nn.Linear"),
         (lambda: quantize_(nn.Sequential(nn.ReLU())), "model: expected one with nn.Linear maps"),
-        (lambda: Int8Linear(_with_nan()), "base: expected finite weights"),
+        (lambda: QuantizedLinear(_with_nan()), "base: expected finite weights"),
         (lambda: _quantized_with_lora(), "model: merge its updates first"),
     ],
 )
@@ -255,7 +255,7 @@ def test_what_is_replaced_and_what_is_not():
     model = LanguageModel(config(tie_embeddings=True))
     table = model.embedding.tokens.weight
     quantize_(model)
-    assert isinstance(model.head, Int8Linear)
+    assert isinstance(model.head, QuantizedLinear)
     assert model.embedding.tokens.weight is table
     experts = LanguageModel(config(feed_forward=lambda c: MixtureOfExperts(c.d_model, c.ff_width, n_experts=4)))
     assert not any(name.endswith("router") for name in quantize_(experts))
@@ -274,7 +274,139 @@ def test_a_map_in_two_places_stays_one():
 
 def test_four_times_less_memory():
     base = linear(256, 256)
-    layer = Int8Linear(base)
+    layer = QuantizedLinear(base)
     n_bytes = sum(t.nbytes for t in layer.state_dict().values())
-    assert n_bytes == 256 * 256 + 2 * 4 * 256
+    assert n_bytes == 256 * 256 + (2 + 4) * 256  # levels, steps, bias
     assert n_bytes < sum(t.nbytes for t in base.state_dict().values()) / 3.8
+
+
+# Fewer bits, and groups ----------------------------------------------------------------------------------------------
+
+
+def plain_levels(packed, bits):
+    """The levels out of their bytes, one bit after the other."""
+    rows = []
+    for row in packed.tolist():
+        whole = int.from_bytes(bytes(row), "little")
+        rows.append([(whole >> bits * i & 2**bits - 1) - 2 ** (bits - 1) for i in range(len(row) * 8 // bits)])
+    return torch.tensor(rows)
+
+
+@given(
+    bits=st.integers(2, 8),
+    group=st.sampled_from([None, 8, 32, 64]),
+    d_in=st.sampled_from([1, 7, 32, 64, 130]),
+    shift=st.sampled_from([0.0, 3.0]),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=150, deadline=None)
+@torch.no_grad()
+def test_any_bits_and_groups_are_off_by_at_most_half_a_step(bits, group, d_in, shift, seed):
+    torch.manual_seed(seed)
+    base = linear(d_in, 9)
+    base.weight.add_(shift).mul_(torch.logspace(-3, 1, 9)[:, None])
+    base.weight[4] = 0
+    layer = QuantizedLinear(base, bits=bits, group=group)
+    levels = layer.levels.long() if bits == 8 else plain_levels(layer.levels, bits)
+    assert levels.min() >= -(2 ** (bits - 1))
+    assert levels.max() < 2 ** (bits - 1)
+    steps = layer.step.reshape(9, -1).double().repeat_interleave(group or levels.size(1), 1)[:, :d_in]
+    expected = levels[:, :d_in] * steps
+    assert torch.equal(layer.weight.double(), expected)
+    assert (expected - base.weight.double()).abs().le(steps.abs() * 0.5001).all()
+    # No finer steps do: with those smaller by more than bfloat16 rounds, each group has an end too far from its level.
+    finer = base.weight.double() / (steps * (1 - 2**-6))  # (D_out, D_in)
+    too_far = (finer < -(2 ** (bits - 1)) - 0.5) | (finer > 2 ** (bits - 1) - 0.5)
+    too_far[4] = True  # zeros fit any
+    assert all(part.any(1).all() for part in too_far.split(group or d_in, dim=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("group", [None, 32, 64, 128, 256])
+@torch.no_grad()
+def test_the_kernel_for_4_bits_equals_a_plain_product(group, dtype, parity):
+    for d_in, d_out, rows in ((256, 65, 1), (130, 20, 3), (64, 16, 40)):
+        base = linear(d_in, d_out, dtype=dtype)
+        layer, x = QuantizedLinear(base, bits=4, group=group), torch.randn(2, rows, d_in, dtype=dtype)
+        weight = layer.weight
+        expected = F.linear(x.bfloat16().double(), weight.double(), base.bias.double())
+        found = layer(x)
+        assert (layer.levels is None) == (group is not None or d_in % 32 == 0), "the kernel was asked"
+        assert found.shape == (2, rows, d_out)
+        assert found.dtype == dtype
+        error = ((found - expected).abs().max() / expected.abs().max()).item()
+        assert error < 1e-2
+        assert torch.equal(layer.weight, weight)  # out of the kernel's order again
+        parity("QuantizedLinear, 4 bits", "a plain product", (error, math.nan), dtype)
+
+
+@torch.no_grad()
+def test_4_bits_without_the_kernel(monkeypatch):
+    layer, x = QuantizedLinear(linear(), bits=4, group=32), torch.randn(3, 64)
+    found = layer(x)
+    monkeypatch.setattr(int8, "_pack4", lambda *_: packed.NO_KERNEL)
+    other = copy.deepcopy(layer)
+    torch.testing.assert_close(other(x), found, rtol=0.02, atol=0.1)
+    torch.testing.assert_close(other(x), F.linear(x, layer.weight, layer.bias))
+    assert layer(torch.randn(0, 64)).shape == (0, 20)
+
+
+@pytest.mark.parametrize(("bits", "a_weight"), [(8, 1.0625), (4, 0.5625), (3, 0.4375), (2, 0.3125)])
+@torch.no_grad()
+def test_bytes_of_a_weight_before_and_after_the_kernel_took_it(bits, a_weight):
+    layer = QuantizedLinear(linear(256, 256, bias=False), bits=bits, group=32)
+    for _ in range(2):
+        assert sum(t.nbytes for t in layer.state_dict().values()) == a_weight * 256 * 256
+        layer(torch.randn(1, 256))
+    if bits == 4:  # the weights are held once, in the kernel's order; steps twice
+        packed_levels, _, steps = layer._packed
+        assert layer.levels is None
+        assert packed_levels.nbytes == 256 * 256 / 2
+        assert steps.nbytes == 2 * layer.step.nbytes
+
+
+@pytest.mark.parametrize(("bits", "group"), [(8, 32), (4, 32), (4, None), (3, 16), (2, 32)])
+def test_state_dicts_copies_and_pickles_of_fewer_bits_come_back(trained, bits, group):
+    first, tokens = copy.deepcopy(trained), counting()[:2, :9]
+    quantize_(first, bits=bits, group=group)
+    with torch.no_grad():
+        before, expected = first.state_dict(), first(tokens)
+        after = first.state_dict()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+        second = LanguageModel(config())
+        quantize_(second, bits=bits, group=group)
+        second(tokens)
+        second.load_state_dict(after)
+        assert torch.equal(second(tokens), expected)
+        assert torch.equal(copy.deepcopy(first)(tokens), expected)
+        file = io.BytesIO()
+        torch.save(first, file)
+        file.seek(0)
+        assert torch.equal(torch.load(file, weights_only=False)(tokens), expected)
+        assert torch.equal(first(tokens), expected)
+        exact = copy.deepcopy(first).double()
+        torch.testing.assert_close(exact(tokens).float(), expected, rtol=0.05, atol=0.05 * expected.abs().max().item())
+
+
+def test_a_trained_model_writes_the_same_tokens_with_4_bits(trained):
+    small = copy.deepcopy(trained)
+    quantize_(small, bits=4, group=32)
+    prompt = counting()[:, :5]
+    expected = generate(trained, prompt, max_new_tokens=15, temperature=0)
+    assert torch.equal(generate(small, prompt, max_new_tokens=15, temperature=0), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bits": 1}, "bits: expected an integer from 2 to 8, got 1"),
+        ({"bits": 16}, "bits: expected an integer from 2 to 8, got 16"),
+        ({"bits": 4.0}, "bits: expected an integer from 2 to 8, got 4.0"),
+        ({"group": 0}, "group: expected an integer of at least 8, got 0"),
+        ({"group": 20}, "group: expected a multiple of 8, or None, got 20"),
+        ({"bits": 4, "round_inputs": True}, "round_inputs: expected bits 8 and no group with it, got bits 4"),
+    ],
+)
+def test_bad_bits_and_groups_are_named(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        QuantizedLinear(linear(), **options)
