@@ -102,5 +102,6 @@ def test_stubs_are_shipped():
     data = PROJECT_FILE["tool"]["setuptools"]["package-data"]
     assert data["*"] == ["*.pyi"]
     assert data["course_lib.exercises"] == ["places.json"]  # the order of the exercises, without the notebooks
+    assert data["course_lib.desk"] == ["jupyter/labconfig/*.json"]
     assert data["course_lib.records"] == ["claims/*.json", "measured/*.json"]
     assert STUBS

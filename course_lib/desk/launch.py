@@ -58,8 +58,11 @@ def _opens(desk: Desk, name: str) -> bool:
 
 def environment(desk: Desk) -> dict[str, str]:
     """Return the environment for JupyterLab, whose kernels find the desk in it."""
+    # Long lines of code are folded in a narrow window, not scrolled; what a user has set for JupyterLab counts more.
+    paths = [os.environ.get("JUPYTER_CONFIG_PATH"), str(Path(__file__).with_name("jupyter"))]
+    own = {"COURSE_DESK": str(desk.folder), "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, paths))}
     # Idle threads of one kernel must not slow another.
-    return {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"COURSE_DESK": str(desk.folder)}
+    return {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | own
 
 
 def become(command: list[str], folder: Path, environment: dict[str, str]) -> int:

@@ -1,6 +1,7 @@
 """The command `course`, on the real exercises."""
 
 import errno
+import json
 import os
 import re
 import signal
@@ -568,6 +569,9 @@ def test_lab_serves_the_chapter(chapter: Path, tmp_path: Path) -> None:
         assert b"exercise-causal-mask" in found
         page = urllib.request.urlopen(f"http://127.0.0.1:{port}/lab/tree/{ONE}?token=t", timeout=10)
         assert page.status == 200
+        settings = f"http://127.0.0.1:{port}/lab/api/settings/@jupyterlab/notebook-extension:tracker?token=t"
+        schema = json.load(urllib.request.urlopen(settings, timeout=10))["schema"]
+        assert schema["properties"]["codeCellConfig"]["default"]["lineWrap"] is True  # no cell has a scroll bar
     finally:
         server.send_signal(signal.SIGTERM)
         _, err = server.communicate(timeout=30)

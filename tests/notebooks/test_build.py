@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,6 +123,21 @@ def test_a_published_course_installs_itself_where_it_is_missing(builder, write, 
     builder.build(source, target)
     assert builder.check(source, target) == []
     assert nbformat.read(target, 4).cells[1].outputs == []
+
+
+def test_one_line_of_the_project_gives_every_notebook_that_cell(builder, tmp_path):
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    line = 'urls = { Source = "https://example.org/course" }'
+    project, count = re.subn(r"^(# )?urls = .*$", line, project, flags=re.MULTILINE)
+    assert count == 1
+    (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
+    shutil.copytree(builder.NOTEBOOKS / "sources", tmp_path / "notebooks" / "sources")
+    pairs = builder.sources((), tmp_path / "notebooks")
+    assert len(pairs) == len(builder.sources())
+    for source, _ in pairs:
+        first = next(cell for cell in builder.read_source(source).cells if cell.cell_type == "code")
+        assert first.id == "install-course", source.name
+        assert "'course-lib @ git+https://example.org/course'" in first.source
 
 
 def test_a_built_notebook_is_executed_clean_and_the_same_again(builder, write):
