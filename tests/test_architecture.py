@@ -18,7 +18,7 @@ FLOORS = [
     {"attention", "multi_head", "cache", "layers", "position_scheme", "positions", "rotary_scaling", "config"},
     {"encoder", "decoder", "transformer"},
     {"generation", "variants"},
-    {"training", "scaling"},
+    {"training", "scaling", "export"},
     {"exercises", "explorers"},
     {"desk"},
     {"assembly", "classroom"},
