@@ -14,9 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import psutil
 import torch
+from matplotlib.figure import Figure
 from scipy.stats import bootstrap
 
 import course_lib
@@ -165,3 +167,10 @@ def save(result: dict, page: str) -> None:
     """Write `results/<name>.json` and `results/<name>.md`, whole or not at all."""
     write_atomic(place(result["name"]), json.dumps(result, indent=1) + "\n")
     write_atomic(RESULTS / f"{result['name']}.md", page)
+
+
+def save_picture(name: str, figure: Figure) -> None:
+    """Write `results/<name>.svg`, which a page beside it shows; the same picture gives the same bytes."""
+    with plt.rc_context({"svg.hashsalt": name}):
+        figure.savefig(RESULTS / f"{name}.svg", metadata={"Date": None}, facecolor="white")
+    plt.close(figure)

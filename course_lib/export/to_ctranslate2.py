@@ -82,10 +82,6 @@ def _check(model: nn.Module, config: TransformerConfig) -> None:
     if config.norm_place == "post" and config.has_final_norm:
         problems.append("final_norm: expected False with norm_place='post', got True")
     pair = isinstance(model, Transformer)
-    if pair and config.qk_norm != "none":
-        problems.append(f"qk_norm: expected 'none' with an encoder, got {config.qk_norm!r}")
-    if pair and config.rotary_scaling is not None:
-        problems.append(f"rotary_scaling: expected None with an encoder, got {config.rotary_scaling!r}")
     # It has ALiBi for decoders only, and relative positions for one query at a time, not for a prompt.
     wrong, place = ("alibi", "with an encoder") if pair else ("relative", "without an encoder")
     if config.positions == wrong:
