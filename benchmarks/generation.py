@@ -31,7 +31,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from course_lib.generation import generate
+from course_lib.generation import compile_step, generate
 from course_lib.variants import GPT
 from course_lib.variants.int8 import quantize_
 from course_lib.variants.packed import pack_
@@ -48,12 +48,12 @@ PLAIN, PACKED, INT8, BOTH_INT8, INT4 = (
     f"{OURS}, {what}" for what in ("plain", "packed", "int8", "int8, inputs too", "int4, groups of 32")
 )
 QUANTIZED: dict[str, dict[str, Any]] = {INT8: {}, BOTH_INT8: {"round_inputs": True}, INT4: {"bits": 4, "group": 32}}
-COMPILED = {PACKED: f"{PACKED}, compiled", INT8: f"{INT8}, compiled"}  # with --compile
+COMPILED = {f"{OURS}, compiled step": PLAIN, f"{INT8}, compiled step": INT8}  # `generate(..., compile=True)`
 HALF = ", bfloat16"
 ROUNDED = ("int8", "int4", "Q8_0", "bfloat16")  # in the names of the ways that do not compute in float32
 
 
-def make_models(shape: str, batch: int, device: str, compile: bool) -> dict[str, nn.Module]:
+def make_models(shape: str, batch: int, device: str) -> dict[str, nn.Module]:
     """The same random weights for every way; large enough that greedy choices are clear."""
     layers, width, heads, vocabulary = SHAPES[shape]
     torch.manual_seed(0)
@@ -72,18 +72,15 @@ def make_models(shape: str, batch: int, device: str, compile: bool) -> dict[str,
     for name, options in QUANTIZED.items():
         found[name] = copy.deepcopy(ours)
         quantize_(found[name], **options)
-    for plain, name in COMPILED.items() if compile else ():
-        found[name] = copy.deepcopy(found[plain])
-        found[name].decoder.compile(dynamic=True)  # type: ignore[operator]  # the cache grows by one each step
     return found
 
 
-def way(model: nn.Module, prompt: Tensor, new: int) -> Callable[[], Tensor]:
+def way(model: nn.Module, prompt: Tensor, new: int, compile: bool = False) -> Callable[[], Tensor]:
     """Continue the prompt greedily, by us or by transformers."""
     if isinstance(model, GPT2LMHeadModel):
         options = {"do_sample": False, "attention_mask": torch.ones_like(prompt)}
         return partial(model.generate, prompt, max_new_tokens=new, **options)
-    return partial(generate, model, prompt, max_new_tokens=new, temperature=0)  # type: ignore[arg-type]
+    return partial(generate, model, prompt, max_new_tokens=new, temperature=0, compile=compile)  # type: ignore[arg-type]
 
 
 def first_difference(model: nn.Module, expected: Tensor, found: Tensor) -> dict[str, float] | None:
@@ -103,12 +100,13 @@ def first_difference(model: nn.Module, expected: Tensor, found: Tensor) -> dict[
 @torch.no_grad()
 def measure(shape: str, batch: int, options: argparse.Namespace) -> dict:
     """Tokens per second of each way, its ratios, and where its tokens leave those of transformers."""
-    torch.compiler.reset()  # what it knows of other shapes counts towards its limit, after which it gives up
-    torch._dynamo.config.recompile_limit = 32
     new, device = options.new, options.device
-    models = make_models(shape, batch, device, options.compile)
+    models = make_models(shape, batch, device)
     prompt = torch.randint(SHAPES[shape][-1], (batch, PROMPT), device=device)
     work = {name: way(model, prompt, new) for name, model in models.items()}
+    compiled = COMPILED if options.compile else {}
+    work |= {name: way(models[plain], prompt, new, compile=True) for name, plain in compiled.items()}
+    steps = {name: compile_step(models[plain], rows=batch) for name, plain in compiled.items()}
     with tempfile.TemporaryDirectory() as folder:
         if options.peers:
             work |= engines.engine_ways(models[PLAIN], prompt, new, Path(folder))  # type: ignore[arg-type]
@@ -117,6 +115,7 @@ def measure(shape: str, batch: int, options: argparse.Namespace) -> dict:
     speeds = {name: batch * new / time for name, time in medians(taken).items()}
     row: dict[str, Any] = {"shape": shape, "batch": batch, "new": new, "rounds": options.rounds}
     row |= {"tokens_per_second": speeds, "ratio": ratios(taken, THEIRS)}
+    row["seconds_to_compile"] = {name: step.seconds for name, step in steps.items() if step is not None}
     served = {name: speeds[name] for name in engines.ENGINES if name in speeds}
     if served:
         row["best_engine"] = best = max(served, key=served.__getitem__)
@@ -214,11 +213,12 @@ def page(result: dict) -> str:
         "wrote as well; one other token changes all that follow. The first difference is at a position among the new "
         "tokens, and the gap is that of the two largest logits of transformers there: where it is small, the order of "
         "a sum, or a rounded weight, decides. What rounding costs a trained model is on "
-        "[a page of its own](rounding-cpu.md), for these weights are random.",
+        "[a page of its own](rounding-cpu.md), for these weights are random. Compiling the step comes before the first "
+        "token; it takes so long where nothing of it is on the disk yet, and a few seconds in a later process.",
         "",
         "| model | batch | new | way | tokens/s | times transformers | 95 % interval | times the best engine |"
-        " same tokens | first difference at | gap there |",
-        "|---|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|",
+        " same tokens | first difference at | gap there | seconds to compile |",
+        "|---|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
         for name, speed in row["tokens_per_second"].items():
@@ -227,9 +227,10 @@ def page(result: dict) -> str:
             beside = f"{row['ratio_to_best_engine'][name][0]:.2f}" if "best_engine" in row else ""
             difference = row["first_difference"][name]
             at = f"{difference['position']} | {difference['gap']:.3g}" if difference else "none |"
+            seconds = row.get("seconds_to_compile", {}).get(name)
             lines.append(
                 f"| {row['shape']} | {row['batch']} | {row['new']} | {name} | {speed:,.0f} | {middle:.2f} | {interval} "
-                f"| {beside} | {row['same_tokens'][name]:.1%} | {at} |"
+                f"| {beside} | {row['same_tokens'][name]:.1%} | {at} | {'' if seconds is None else f'{seconds:.0f}'} |"
             )
     lines += ["", "Measured by", ""]
     environments = {row["environment"]["command"]: row["environment"] for row in rows}
@@ -259,7 +260,9 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--new", type=int, default=128, help="how many tokens to write")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--compile", action="store_true", help="also with the decoder compiled by torch.compile")
+    parser.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, default=True, help="also with a compiled step"
+    )
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="the engines [if they are installed]")
     options = parser.parse_args()
     without = ["a CPU"] if options.device == "cuda" else engines.missing()

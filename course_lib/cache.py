@@ -50,6 +50,16 @@ class KVCache:
         return self._values[:, :, self._start : self._end]
 
     @property
+    def slots(self) -> tuple[Tensor, Tensor]:
+        """All slots of keys and values, free ones included, (B, G, capacity, E) each; see `advance`."""
+        return self._keys, self._values
+
+    def advance(self) -> None:
+        """Count one more position, whose key and value were written into `slots` from outside."""
+        self.length += 1
+        self._end += 1
+
+    @property
     def n_bytes(self) -> int:
         """Bytes reserved, those of free slots included."""
         return self._keys.nbytes + self._values.nbytes
@@ -185,6 +195,11 @@ class DecoderCache:
     def keys_after(self, T: int) -> int:
         """How many keys the self-attention of the next T positions will see, in the layer that sees most."""
         return max(layer.self_attention.keys_after(T) for layer in self.layers)
+
+    def advance(self) -> None:
+        """Count one more position that was written into the slots of every layer; see `KVCache.advance`."""
+        for layer in self.layers:
+            layer.self_attention.advance()
 
     def reorder(self, rows: Tensor, *, cross: bool = True) -> None:
         """Take the examples `rows` (B',) in place of the present ones; the cross-attention's too unless told not to."""

@@ -1,5 +1,7 @@
 from .beam import BeamOutput as BeamOutput
 from .beam import beam_search as beam_search
+from .compiled import CompiledStep as CompiledStep
+from .compiled import compile_step as compile_step
 from .incremental import pad_left as pad_left
 from .loop import generate as generate
 from .loop import stream as stream

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.checks import check_integer, check_token_ids
+from course_lib.generation.compiled import compile_step, dtype_to_keep
 from course_lib.transformer import LanguageModel, Transformer
 
 Model = LanguageModel | Transformer | Callable[[Tensor], Tensor]
@@ -36,6 +37,7 @@ class IncrementalModel:
         source, source_mask: as in `Transformer.forward`.
         use_cache: False feeds everything again at each step.
         sliding: False keeps all keys in the cache even if attention has a window, so that `truncate` works.
+        compile: let a compiled step do what feeds one token to each example; see `course_lib.generation.compiled`.
     """
 
     def __init__(
@@ -49,12 +51,13 @@ class IncrementalModel:
         source_mask: Tensor | None = None,
         use_cache: bool = True,
         sliding: bool = True,
+        compile: bool = False,
     ) -> None:
         _check_prompt(prompt, prompt_mask, n_new)
         self.model = model
         self.length = 0  # tokens fed so far
         self._tokens = prompt.new_empty(prompt.size(0), 0)  # they themselves, if there is no cache
-        self._cache = self._real = self._first = None
+        self._cache = self._real = self._first = self._step = None
         self._options: dict[str, Any] = {}
         if not isinstance(model, LanguageModel | Transformer):
             for name, value in (("prompt_mask", prompt_mask), ("source", source)):
@@ -69,10 +72,12 @@ class IncrementalModel:
                 f"the table has max_length={max_length}"
             )
         if use_cache:
-            self._cache = model.new_cache(capacity, sliding=sliding, dtype=_dtype_to_keep(model))
+            self._cache = model.new_cache(capacity, sliding=sliding and not compile, dtype=dtype_to_keep(model))
         if prompt_mask is not None and not prompt_mask.all():
             self._first = (~prompt_mask).sum(dim=1, keepdim=True)  # (B, 1), where the real tokens begin
             self._real = torch.arange(capacity, device=prompt.device) >= self._first  # (B, capacity)
+        if compile and self._cache is not None and n_new > 1 and not torch.is_autocast_enabled(prompt.device.type):
+            self._step = compile_step(model, rows=prompt.size(0), padded=self._first is not None)
         self._encode(model, prompt, source, source_mask)
 
     def _encode(
@@ -91,6 +96,8 @@ class IncrementalModel:
     def feed(self, tokens: Tensor, last: int = 1) -> Tensor:
         """Feed the next tokens (B, n); return the logits of the last positions, (B, last, V)."""
         start, self.length = self.length, self.length + tokens.size(1)
+        if self._step is not None and self._cache is not None and start > 0 and tokens.size(1) == last == 1:
+            return self._step(tokens, self._cache, self._first)
         if self._cache is None:
             self._tokens = torch.cat([self._tokens, tokens], dim=1)
             tokens, start = self._tokens, 0
@@ -135,12 +142,6 @@ def stop_tokens(stop: int | Sequence[int], prompt: Tensor) -> Tensor:
     if ids.dim() != 1 or ids.numel() == 0 or ids.dtype != torch.int64 or (ids < 0).any():
         raise ValueError(f"stop: expected a token id or several, got {stop!r}")
     return ids
-
-
-def _dtype_to_keep(model: nn.Module) -> torch.dtype | None:
-    """Float32 for bfloat16 on a CPU, where attention of few queries in bfloat16 takes several times as long."""
-    weight = next(model.parameters())
-    return torch.float32 if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 else None
 
 
 @contextmanager

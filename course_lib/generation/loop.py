@@ -40,6 +40,7 @@ def stream(
     source_mask: Tensor | None = None,
     generator: torch.Generator | None = None,
     use_cache: bool = True,
+    compile: bool = False,
     **sampling: Any,
 ) -> Iterator[Tensor]:
     """Yield the new tokens as they are chosen, int64 (B,) at a time.
@@ -56,6 +57,9 @@ def stream(
         source, source_mask: for a `Transformer`; see its `forward`.
         generator: draws the samples, on the device of the logits; torch's global one unless given.
         use_cache: False computes everything again at each step: the same tokens, slower.
+        compile: compile the step that feeds one token, once for a model and a batch of this size, which takes half a
+            minute the first time and seconds in a later process: for long texts and many of them. The tokens are the
+            same but for rounding. Where it cannot be compiled, a warning says why and the model works as it is.
         sampling: fields of `Sampling`: temperature (0 for greedy), top_k, top_p, min_p, repetition_penalty.
     """
     settings = Sampling(**sampling)
@@ -68,6 +72,7 @@ def stream(
             source=source,
             source_mask=source_mask,
             use_cache=use_cache,
+            compile=compile,
         )
     stop_ids = None if stop is None else stop_tokens(stop, prompt)
 

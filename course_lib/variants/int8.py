@@ -66,6 +66,7 @@ class QuantizedLinear(FrozenLinear):
         if not weight.isfinite().all():
             raise ValueError("base: expected finite weights, got NaN or infinity")
         self.bits, self.group, self.round_inputs = bits, group, round_inputs
+        self.fuses = bits == 8 and not round_inputs
         levels, step = _round(weight, bits, group)
         self.register_buffer("levels", levels if bits == 8 else _to_bytes(levels, bits))
         self.register_buffer("step", step)

@@ -26,6 +26,8 @@ class FrozenLinear(nn.Module):
     The copy is made at the first call, and again after a move, a load, a copy or a pickle.
     """
 
+    fuses: bool = False  # whether `weight` may be computed within the product in a compiled step of generation
+
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
         if not isinstance(base, nn.Linear):
@@ -70,6 +72,7 @@ class PackedLinear(FrozenLinear):
         rows: how many vectors a call has: in decoding, the batch.
     """
 
+    fuses = True
     weight: Tensor
     bias: Tensor | None
 
