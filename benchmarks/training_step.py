@@ -39,7 +39,6 @@ from harness import (
     seconds,
     shared_machine,
 )
-from parts import ShortAttention
 from torch import Tensor, nn
 from torch.nn import functional as F
 from training_peers import (
@@ -97,8 +96,6 @@ def ours(shape: Shape, weights: dict[str, Tensor], device: str) -> GPT:
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
         model = GPT.from_pretrained(folder).to(device).train()
-    for layer in model.decoder.layers:
-        layer.self_attention.inner = ShortAttention()  # acts in bfloat16 on a CPU; else it is the usual function
     return model
 
 
@@ -291,7 +288,7 @@ def page(result: dict[str, Any]) -> str:
         "round and given with the 95 % interval of its median. Utilisation counts the operations of matrix products, "
         "the causal half of the attention scores, against the fastest square product of the same dtype: measured in "
         "the same run on a CPU, published by the maker for a GPU. In bfloat16 on a CPU ours attends by "
-        "`ShortAttention`, and the weights stay in float32. Memory is the peak of two steps beyond the weights, in a "
+        "`short_attention`, and the weights stay in float32. Memory is the peak of two steps beyond the weights, in a "
         "fresh process.",
         "",
     ]

@@ -26,6 +26,7 @@ from course_lib.checks import (
 from course_lib.masks import causal_mask, combine_masks
 
 Backend = Literal["auto", "explicit", "fused"]
+_SHORT = 512  # positions up to which `short_attention` is the faster one
 
 
 class Options(NamedTuple):
@@ -151,6 +152,9 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, options: Options)
     if causal and T == 1:
         causal = False  # the only query stands on the last key and sees all
     if causal and T == S and mask is None and bias is None:
+        trains = query.requires_grad and torch.is_grad_enabled()
+        if trains and query.is_cpu and query.dtype == torch.bfloat16 and not dropout and T <= _SHORT:
+            return short_attention(query, key, value, scale)
         # Only here: for T != S the kernel's own flag aligns top-left, which is wrong with a cache.
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=scale)
     mask = combine_masks(mask, _causal(query, key) if causal else None)
@@ -165,6 +169,19 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, options: Options)
         attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))  # -> (..., T, S)
     output = F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p=dropout, scale=scale)
     return output if empty is None else output.masked_fill(empty, 0.0)
+
+
+def short_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """Causal attention by two batched products, (..., T, E) to (..., T, E'), for short texts that train in bfloat16.
+
+    It holds the weights (..., T, T) for the backward pass, in which torch's fused kernel for CPUs makes little use of
+    the processor's bfloat16 products. Scores are rounded to bfloat16 before the softmax, which that kernel does not do.
+    """
+    T = query.size(-2)
+    hidden = query.new_full((T, T), -math.inf).triu(1)  # 0 where a query may look
+    q, k, v = (x.reshape(-1, *x.shape[-2:]) for x in (query, key, value))  # (..., T, E) -> (N, T, E)
+    scores = torch.baddbmm(hidden, q, k.mT, alpha=scale)  # (N, T, T)
+    return (scores.softmax(dim=-1) @ v).reshape(*query.shape[:-1], v.size(-1))  # (N, T, E') -> (..., T, E')
 
 
 def _causal(query: Tensor, key: Tensor) -> Tensor:

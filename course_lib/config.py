@@ -22,7 +22,7 @@ _CHOICES: dict[str, Any] = {
     "rotary_layout": RotaryLayout,
     "init": Init,
 }
-_LEAST = dict.fromkeys(("d_model", "n_heads", "max_length", "relative_buckets", "relative_max_distance"), 1)
+_LEAST = dict.fromkeys(("d_model", "n_heads", "max_length", "ngram_rows", "relative_buckets", "relative_max_distance"), 1)
 _LEAST |= dict.fromkeys(("n_encoder_layers", "n_decoder_layers", "n_token_types"), 0)
 _OPTIONAL_SIZES = ("n_kv_heads", "d_head", "d_ff", "vocab_size", "target_vocab_size", "window")
 
@@ -95,6 +95,8 @@ class TransformerConfig:
     # Embeddings and head
     scale_embeddings: bool = True  # token vectors times sqrt(D)
     embedding_norm: bool = False
+    ngrams: tuple[int, ...] = ()  # lengths of runs of tokens that have tables of their own; see `NGramEmbedding`
+    ngram_rows: int = 8192  # of the table of each length, at most
     n_token_types: int = 0  # rows of a table added to the token vectors, such as first and second sentence
     share_vocabulary: bool = False  # source and target have one table
     tie_embeddings: bool = True  # the head's weights are the target table
@@ -153,6 +155,13 @@ class TransformerConfig:
             raise ValueError(f"local_layers: expected True or False for each layer, got {str(local)[:80]}")
         if self.local_rotary_base is not None and self.positions != "rotary":
             raise ValueError(f"local_rotary_base: expected None with positions {self.positions!r}")
+        if not isinstance(self.ngrams, tuple | list):
+            raise TypeError(f"ngrams: expected lengths such as (2, 3), got {str(self.ngrams)[:80]}")
+        for length in self.ngrams:
+            check_integer("ngrams", length, 2)
+        if len(set(self.ngrams)) < len(self.ngrams):
+            raise ValueError(f"ngrams: expected each length once, got {str(self.ngrams)[:80]}")
+        object.__setattr__(self, "ngrams", tuple(self.ngrams))  # TOML and JSON have lists
         if self.target_vocab_size is not None and self.vocab_size is None:
             raise ValueError("target_vocab_size: expected None like vocab_size")
         if self.share_vocabulary and self.target_vocab_size not in (None, self.vocab_size):

@@ -4,7 +4,7 @@ Shapes: B batch, T positions, D model width, F feed-forward width, V vocabulary.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import torch
@@ -153,6 +153,63 @@ class TokenEmbedding(nn.Module):
         if self.factor == 1.0:
             return vectors
         return vectors * vectors.new_full((), self.factor)  # rounded as the vectors are, as published models do
+
+
+class NGramEmbedding(nn.Module):
+    """Tables of vectors for each token together with those before it: pairs, triples and longer runs, added up.
+
+    A length n has V^n rows if there is room for as many, else its runs share `n_rows` of them by a hash. All vectors
+    start at zero. A look-up costs the same however many rows there are, so a model learns from the tables what it
+    would otherwise need layers for; a run that the training text does not hold teaches nothing.
+
+    Args:
+        lengths: of the runs, 2 for pairs; each has a table.
+        d_model: width D.
+        vocab_size: V.
+        n_rows: of each table, at most.
+
+    Sources: Huang et al. 2025, "Over-Tokenized Transformer", section 3.2; Pagnoni et al. 2024 (Byte Latent
+    Transformer), section 3.2.1, for the hash.
+    """
+
+    decays = False  # under weight decay
+
+    def __init__(self, lengths: Sequence[int], d_model: int, vocab_size: int, n_rows: int = 8192) -> None:
+        super().__init__()
+        for length in lengths:
+            check_integer("lengths", length, 2)
+        for name, size in (("lengths", len(lengths)), ("d_model", d_model), ("n_rows", n_rows)):
+            check_integer(name, size)
+        check_integer("vocab_size", vocab_size)
+        self.lengths, self.vocab_size = tuple(sorted(lengths)), vocab_size
+        self.rows = [min(vocab_size**n, n_rows) for n in self.lengths]
+        self.weight = nn.Parameter(torch.zeros(sum(self.rows), d_model))  # the tables one below the other
+
+    def forward(self, tokens: Tensor, positions: Tensor, before: Tensor | None = None) -> Tensor:
+        """Look up the runs that end at each token: ids (B, T) -> (B, T, D).
+
+        Args:
+            tokens: ids (B, T).
+            positions: integers (T,) or (B, T). A run of n tokens begins at position 0 or later: the first n - 1
+                tokens of a text end none, and get no vector.
+            before: the ids (B, any) that precede the tokens, as many as there are.
+        """
+        T, longest = tokens.size(1), self.lengths[-1]
+        if before is not None:
+            tokens = torch.cat([before[:, -(longest - 1) :], tokens], dim=1)
+        tokens = F.pad(tokens, (longest - 1 + T - tokens.size(1), 0))  # (B, longest - 1 + T)
+        code, begins, rows, real = tokens[:, longest - 1 :], 0, [], []
+        for n in range(2, longest + 1):  # a run is a number in base V, its last token the lowest digit
+            code = code + tokens[:, longest - n : longest - n + T] * (self.vocab_size ** (n - 1) % 2**63)
+            if n not in self.lengths:
+                continue
+            size = self.rows[self.lengths.index(n)]
+            exact = size == self.vocab_size**n
+            rows.append(begins + (code if exact else code * 2_654_435_761 % 2**32 % size))  # Knuth's hash
+            real.append((positions >= n - 1).expand_as(code))
+            begins += size
+        vectors = F.embedding(torch.stack(rows, dim=-1), self.weight)  # (B, T, lengths) -> (B, T, lengths, D)
+        return (vectors * torch.stack(real, dim=-1)[..., None]).sum(dim=2)
 
 
 def build_attention(config: TransformerConfig, layer: int = 0, *, cross: bool = False) -> MultiHeadAttention:

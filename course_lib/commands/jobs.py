@@ -60,6 +60,8 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
             said = [f"{parameters:,} parameters", f"vocabulary {task.tokenizer.vocab_size:,}", str(processes.device)]
             said += [] if waste is None else [f"{waste:.1%} of the batches is padding"]
             shown.say(", ".join(said))
+            if task.changed:
+                shown.say(task.changed)
         run = Run(
             model,
             task.objective(),
@@ -112,18 +114,27 @@ def _tokenizer_of(folder: RunFolder) -> Tokenizer | None:
     return next((load_tokenizer(path) for path in paths if path.exists()), None)
 
 
+def begun_recipe(folder: RunFolder) -> dict[str, Any] | None:
+    """What the run in the folder was told, None if there is none to go on with."""
+    path = next((path for path in (folder.begun, folder.recipe) if path.exists()), None)
+    if path is None or not list_checkpoints(folder.checkpoints):
+        return None
+    advice = "name another folder by --out"
+    was = read_json(path, expected="what the run was told", advice=advice)
+    tables = {table: was.get(table, {}) for table in _FIXED}
+    check_shape(tables, path, {str: {str: object}}, "what the run was told", advice)
+    return was
+
+
 def _same_run(recipe: dict[str, Any], folder: RunFolder) -> None:
     """Raise ValueError that names all that differs from what the run in the folder was begun with, and must not.
 
     Lengths, rates and what is looked at may change; the data, what is made of them, and the model may not.
     """
-    path = next((path for path in (folder.begun, folder.recipe) if path.exists()), None)
-    if path is None:
+    was = begun_recipe(folder)
+    if was is None:
         return
-    advice = "name another folder by --out"
-    was = read_json(path, expected="what the run was told", advice=advice)
     tables = {table: was.get(table, {}) for table in _FIXED}
-    check_shape(tables, path, {str: {str: object}}, "what the run was told", advice)
     differ = [f"task is {recipe['task']!r}, not {shown(was.get('task'))}"] if was.get("task") != recipe["task"] else []
     for table, fixed in _FIXED.items():
         for name in tables[table].keys() & (fixed or recipe[table].keys()) & recipe[table].keys():

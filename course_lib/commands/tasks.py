@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_lib import data, training
-from course_lib.commands.recipes import Recipe, lay_over
+from course_lib.commands.recipes import TEXTBOOK, Recipe, changes, fast_layer, lay_over
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,41 +21,37 @@ if TYPE_CHECKING:
 
 __all__ = ["TASKS", "Task"]
 
-_SMALL = {
-    "d_model": 128,
-    "n_heads": 4,
-    "dropout": 0.1,
-    "norm": "rms",
-    "norm_place": "pre",
-    "positions": "rotary",
-    "activation": "gelu",
-    "init": "normal",
-    "scale_embeddings": False,
-    "bias": False,
-}
-_UPDATES = {"checkpoint_every": 500, "log_every": 50, "keep": 3, "clip": 1.0, "learning_rate": 2e-3}
-
 
 class Task(ABC):
     """One kind of training; after `load`, with a tokenizer and with batches to train on and to evaluate."""
 
     name: ClassVar[str]
-    defaults: ClassVar[Recipe]
     tokenizer: "Tokenizer"
     train: Any
     validation: Any
 
-    def __init__(self, *layers: Mapping[str, Any]) -> None:
-        """Lay the tables of each layer over the defaults, the last one winning."""
-        self.recipe: Recipe = {table: dict(values) for table, values in self.defaults.items()}
-        for layer in layers:
+    def __init__(self, *layers: Mapping[str, Any], plain: bool = False, device: str | None = None) -> None:
+        """Lay the tables of each layer over the textbook's, the last one winning.
+
+        The first of them is the fast recipe for the device, the best there is unless given, if not `plain`.
+        """
+        self.plain = plain
+        self.recipe: Recipe = {table: dict(values) for table, values in TEXTBOOK[self.name].items()}
+        for layer in layers if plain else (fast_layer(self.name, device), *layers):
             lay_over(self.recipe, layer)
-        settings = self.recipe["training"]
+        settings, length = self.recipe["training"], self.recipe["batches"].get("length")
         if not any("warmup" in layer.get("training", {}) for layer in layers) and isinstance(settings["steps"], int):
             settings["warmup"] = min(settings["warmup"], settings["steps"] // 10)  # the default fits any length
+        if self.name == "lm" and not plain and not any("window" in layer.get("model", {}) for layer in layers):
+            self.recipe["model"]["window"] = length  # attention never reaches further than it did in training
         self.config = training.TrainingConfig.from_dict(settings)
         self._model_config(2**31 - 1)  # refused before any data are loaded; a tokenizer says how many there are
         self.seed = self.config.seed  # of data, their order, the first weights and dropout
+
+    @property
+    def changed(self) -> str:
+        """What the recipe took over from the fast one, in one line; empty if nothing."""
+        return "" if self.plain else changes(self.name, self.recipe)
 
     @abstractmethod
     def load(self, tokenizer: "Tokenizer | None") -> None:
@@ -192,28 +188,6 @@ class TranslateTask(_Pairs):
     """
 
     name = "translate"
-    defaults: ClassVar[Recipe] = {
-        "data": {
-            "name": "numbers+dates",
-            "source": "de",
-            "target": "en",
-            "train": 40_000,
-            "validation": 1000,
-            "test": 2000,
-        },
-        "tokenizer": {"kind": "bpe", "vocab_size": 512},
-        "batches": {"max_tokens": 4096},
-        "model": {**_SMALL, "n_encoder_layers": 2, "n_decoder_layers": 2, "share_vocabulary": True},
-        "training": {
-            **_UPDATES,
-            "steps": 1000,
-            "warmup": 100,
-            "schedule": "linear",
-            "optimizer": "muon",
-            "evaluate_every": 100,
-        },
-        "result": {"smoothing": 0.1, "average": 0, "beams": 1, "max_new_tokens": 100, "loss_rows": 0},
-    }
 
     def _read(self, sizes: dict[str, int | None]) -> dict[str, list["Pair"]]:
         settings = self.recipe["data"]
@@ -258,21 +232,6 @@ class LanguageTask(_Windows):
     """
 
     name = "lm"
-    defaults: ClassVar[Recipe] = {
-        "data": {"name": "tinyshakespeare", "validation_share": 0.1},
-        "tokenizer": {"kind": "characters", "vocab_size": 512},
-        "batches": {"length": 128, "batch_size": 16},
-        "model": {**_SMALL, "n_decoder_layers": 4, "n_encoder_layers": 0, "tie_embeddings": False},
-        "training": {
-            **_UPDATES,
-            "steps": 1000,
-            "warmup": 50,
-            "betas": [0.9, 0.95],
-            "eps": 1e-8,
-            "evaluate_every": 250,
-        },
-        "result": {"average": 0, "loss_rows": 0},
-    }
 
     def model(self) -> "nn.Module":
         """Return a decoder with new weights."""
@@ -295,20 +254,6 @@ class ClassifyTask(_Pairs):
     """
 
     name = "classify"
-    defaults: ClassVar[Recipe] = {
-        "data": {
-            "name": "languages",
-            "languages": ["de", "en", "es", "fr", "it", "nl", "pt", "sv"],
-            "train": 8000,
-            "validation": 800,
-            "test": 2000,
-        },
-        "tokenizer": {"kind": "characters", "vocab_size": 512},
-        "batches": {"max_tokens": 4096},
-        "model": {**_SMALL, "n_encoder_layers": 2, "n_decoder_layers": 0},
-        "training": {**_UPDATES, "steps": 300, "warmup": 30, "evaluate_every": 100},
-        "result": {"smoothing": 0.0, "average": 0},
-    }
 
     def _read(self, sizes: dict[str, int | None]) -> dict[str, list["Pair"]]:
         from course_lib.commands.corpora import numbers_in_languages
@@ -362,14 +307,6 @@ class MaskedTask(_Windows):
     """
 
     name = "mlm"
-    defaults: ClassVar[Recipe] = {
-        "data": {"name": "tinyshakespeare", "validation_share": 0.1},
-        "tokenizer": {"kind": "bpe", "vocab_size": 512},
-        "batches": {"length": 128, "batch_size": 16},
-        "model": {**_SMALL, "n_encoder_layers": 4, "n_decoder_layers": 0},
-        "training": {**_UPDATES, "steps": 1000, "warmup": 50, "evaluate_every": 250},
-        "result": {"share": 0.15, "average": 0},
-    }
 
     def model(self) -> "nn.Module":
         """Return an encoder with new weights that fills in tokens."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from course_lib.commands.recipes import TEXTBOOK
 from course_lib.commands.tasks import TASKS, Task
 from course_lib.data import DownloadError
 from course_lib.reading import one_line, read_toml
@@ -29,7 +30,11 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Of weights, data order
 Steps = Annotated[int | None, typer.Option("--steps", help="Updates.", show_default=False)]
 Rate = Annotated[float | None, typer.Option("--learning-rate", help="The highest.", show_default=False)]
 Compile = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile.", show_default=False)]
-BF16 = Annotated[bool, typer.Option("--bf16", help="Matrix products in bfloat16.")]
+BF16 = Annotated[
+    bool | None,
+    typer.Option("--bf16/--no-bf16", help="Products in bfloat16 [where the processor has them].", show_default=False),
+]
+Plain = Annotated[bool, typer.Option("--plain", help="The textbook's recipe in place of the fast one.")]
 Parallel = Annotated[str | None, typer.Option("--parallel", help="Under torchrun: ddp or fsdp.", show_default=False)]
 Recompute = Annotated[
     bool, typer.Option("--recompute", "--checkpoint-activations", help="Less memory, a third more work.")
@@ -97,13 +102,14 @@ def _add(task: type[Task]) -> None:
         steps: Steps = None,
         learning_rate: Rate = None,
         compile: Compile = None,
-        bf16: BF16 = False,
+        bf16: BF16 = None,
         parallel: Parallel = None,
         recompute: Recompute = False,
         tensorboard: TensorBoard = False,
+        plain: Plain = False,
         settings: Settings = None,
     ) -> None:
-        from course_lib.commands.jobs import train_job
+        from course_lib.commands.jobs import begun_recipe, train_job
         from course_lib.training import RunFolder
 
         training = {
@@ -111,7 +117,7 @@ def _add(task: type[Task]) -> None:
             "steps": steps,
             "learning_rate": learning_rate,
             "compile": compile,
-            "precision": "bfloat16" if bf16 else None,
+            "precision": None if bf16 is None else "bfloat16" if bf16 else "float32",
             "parallel": parallel,
             "recompute": recompute or None,
             "tensorboard": tensorboard or None,
@@ -124,7 +130,10 @@ def _add(task: type[Task]) -> None:
             _set(flags, setting)
         file = {} if config is None else read_toml(config)
         folder = RunFolder(out or Path("runs") / task.name)
-        _say(train_job(task(file, flags), folder, device=device, resume=resume), task.name, folder)
+        begun = begun_recipe(folder) if resume else None  # what it was told then wins over today's defaults
+        told = [{table: begun[table] for table in TEXTBOOK[task.name] if table in begun}] if begun else []
+        made = task(*told, file, flags, plain=plain or bool(told), device=device)
+        _say(train_job(made, folder, device=device, resume=resume), task.name, folder)
 
 
 for task in TASKS:

@@ -235,6 +235,8 @@ def _obstacle(model: nn.Module) -> str | None:
         return f"It is a {type(model).__name__} and no LanguageModel."
     if model.vocab_size is None:
         return "It takes vectors and no tokens."
+    if model.embedding.ngrams is not None:
+        return "It looks up runs of tokens, and a step sees one."
     if next(model.parameters()).is_cpu and not any(shutil.which(name) for name in _compilers()):
         return "There is no C++ compiler on this machine."
     if any(isinstance(part, MultiHeadAttention) and "attend" in vars(part) for part in model.modules()):

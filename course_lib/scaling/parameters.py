@@ -34,7 +34,7 @@ def count_parameters(config: TransformerConfig, architecture: Architecture = "de
     if architecture != "decoder":
         _count_stack(count, config, config.n_encoder_layers, n_attentions=1)
         shared = architecture == "encoder-decoder" and config.share_vocabulary
-        _count_embedding(count, config, 0 if shared else (config.vocab_size or 0))
+        _count_embedding(count, config, config.vocab_size or 0, shared=shared)
     if architecture != "encoder":
         _count_stack(count, config, config.n_decoder_layers, n_attentions=1 if architecture == "decoder" else 2)
         V = config.decoder_vocab_size or 0
@@ -84,9 +84,10 @@ def _count_stack(count: Counter[str], config: TransformerConfig, n_layers: int, 
     count["norms"] += n_norms * norm_parameters(config)
 
 
-def _count_embedding(count: Counter[str], config: TransformerConfig, V: int) -> None:
-    """Add a table of V token vectors, the weights of the position scheme and the norm after them."""
-    count["token tables"] += (V + config.n_token_types) * config.d_model
+def _count_embedding(count: Counter[str], config: TransformerConfig, V: int, *, shared: bool = False) -> None:
+    """Add a table of V token vectors unless it is another's, runs', the position scheme's weights, the norm."""
+    runs = sum(min(V**n, config.ngram_rows) for n in config.ngrams) if V else 0
+    count["token tables"] += ((0 if shared else V) + runs + config.n_token_types) * config.d_model
     count["positions"] += SCHEMES[config.positions].n_weights(config)  # one copy, here or in the stack
     if config.embedding_norm:
         count["norms"] += norm_parameters(config)

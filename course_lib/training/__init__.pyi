@@ -35,4 +35,5 @@ from .schedules import noam_schedule as noam_schedule
 from .schedules import warmup_stable_decay_schedule as warmup_stable_decay_schedule
 from .updates import clip_gradients as clip_gradients
 from .updates import evaluate as evaluate
+from .updates import has_bfloat16 as has_bfloat16
 from .updates import update as update

@@ -12,7 +12,7 @@ from course_lib.checks import check_number
 from course_lib.training.config import Precision
 from course_lib.training.distributed import Batch, Processes, gathered
 
-__all__ = ["Update", "clip_gradients", "evaluate", "update"]
+__all__ = ["Update", "clip_gradients", "evaluate", "has_bfloat16", "update"]
 
 Loss = Callable[[nn.Module, Batch], tuple[Tensor, Tensor]]
 
@@ -130,6 +130,14 @@ def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractC
     if precision == "float32":
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Return whether the device multiplies matrices in bfloat16 by instructions of its own, faster than in float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    known = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile")]
+    return device.type == "cpu" and any(supported() for supported in known if supported is not None)
 
 
 def _zeros(n: int, device: torch.device) -> Tensor:

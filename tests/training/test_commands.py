@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 
 from course_lib import cli
 from course_lib.commands.jobs import peak_resident_bytes
+from course_lib.commands.recipes import FAST, TEXTBOOK
 from course_lib.commands.tasks import TASKS
 from course_lib.config import TransformerConfig
 from course_lib.data import load_tokenizer
-from course_lib.training import RunFolder, list_checkpoints
+from course_lib.training import RunFolder, TrainingConfig, list_checkpoints
 from course_lib.training.checkpoints import read_checkpoint
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants import EncoderModel, from_pretrained
@@ -173,7 +174,7 @@ def begun(folder, *more):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("--set=training.optimizer=muon", "training.optimizer is 'muon', not 'adamw'"),
+        ("--set=training.optimizer=adamw", "training.optimizer is 'adamw', not 'muon'"),
         ("--set=model.d_ff=24", "model.d_ff is 24"),
         ("--set=batches.length=8", "batches.length is 8, not 16"),
         ("--set=data.validation_share=0.2", "data.validation_share is 0.2, not 0.1"),
@@ -197,7 +198,7 @@ def test_other_data_under_the_same_name_are_seen(tmp_path, monkeypatch):
     monkeypatch.undo()
     output = lm(folder, "--steps=12", "--learning-rate=0.001", "--resume")  # lengths and rates may change
     assert "resumed at step 8" in output
-    assert "learning_rate changed from 0.002 to 0.001" in output
+    assert "learning_rate changed from 0.015 to 0.001" in output
 
 
 def test_a_tokenizer_of_an_earlier_run_is_not_used(tmp_path):
@@ -265,7 +266,7 @@ def test_the_last_checkpoints_are_averaged_if_asked_for(tmp_path):
 
 def test_early_stopping_leaves_the_best_weights(tmp_path):
     folder = tmp_path / "out"
-    output = lm(folder, "--steps=60", "--learning-rate=2", "--set=training.patience=2")
+    output = lm(folder, "--plain", "--steps=60", "--learning-rate=2", "--set=training.patience=2")
     assert (stopped := re.search(r"stopped at step (\d+): 2 evaluations, none below (\d+\.\d+)", output))
     assert results(folder)["steps"] == int(stopped[1]) < 60
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
@@ -301,13 +302,64 @@ def test_what_is_wrong_is_one_line(tmp_path, monkeypatch, arguments, words):
     assert "Traceback" not in output
 
 
+@pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_every_default_is_a_setting_that_there_is(task):
-    made = task({"training": {"steps": 50}})
+def test_every_default_is_a_setting_that_there_is(task, plain):
+    made = task({"training": {"steps": 50}}, plain=plain)
     TransformerConfig(**made.recipe["model"], vocab_size=10)
     assert made.config.warmup <= 5
     assert task.name in course("train", "--help")
     assert "Example: course train " + task.name in " ".join(course("train", task.name, "--help").split())
+
+
+def saved(folder):
+    return json.loads((folder / "recipe.json").read_text())
+
+
+def test_the_fast_recipe_is_the_default_and_says_what_it_changes(tmp_path):
+    [said] = [line for line in lm(tmp_path / "fast", "--steps=2").splitlines() if "--plain" in line]
+    recipe = saved(tmp_path / "fast")
+    for table, settings in FAST["lm"].items():
+        for name, value in settings.items():
+            if name not in ("steps", "length", "batch_size"):  # those that were given
+                assert recipe[table][name] == value
+                assert f" {name} " in said or TEXTBOOK["lm"][table].get(name) == value
+    assert "length" not in said
+    assert recipe["model"]["window"] == 16  # as far as it saw in training
+
+
+def test_plain_is_the_textbooks_recipe(tmp_path):
+    output = lm(tmp_path / "plain", "--plain", "--steps=2")
+    recipe, textbook = saved(tmp_path / "plain"), TEXTBOOK["lm"]
+    assert "--plain" not in output
+    assert recipe["model"] == {**textbook["model"], "d_model": 16, "n_heads": 2, "n_decoder_layers": 1}
+    told = {"steps": 2, "evaluate_every": 4, "warmup": 0}
+    assert recipe["training"] == TrainingConfig.from_dict({**textbook["training"], **told}).to_dict()
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_bfloat16_is_for_processors_that_have_it(task, monkeypatch):
+    for has, precision in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr("course_lib.training.has_bfloat16", lambda device, has=has: has)
+        made = task(device="cpu")
+        assert made.config.precision == precision
+        assert made.changed.endswith("precision bfloat16") == has
+        assert task(plain=True).config.precision == task({"training": {"precision": "float32"}}).config.precision
+        assert not task(plain=True).changed
+
+
+def test_the_recipe_in_the_folder_wins_over_the_defaults(tmp_path):
+    """A run that was begun before the defaults changed is gone on with as it was."""
+    folder = begun(tmp_path / "out", "--plain", "--set=model.norm_eps=1e-4")
+    was = json.loads((folder / "checkpoints" / "recipe.json").read_text())
+    del was["model"]["norm_eps"], was["training"]["schedule"]  # an older version did not know them
+    (folder / "checkpoints" / "recipe.json").write_text(json.dumps(was))
+    output = lm(folder, "--steps=12", "--set=model.norm_eps=1e-4", "--resume")
+    assert "resumed at step 8, steps changed from 8 to 12\n" in output
+    assert "--plain" not in output
+    now = saved(folder)
+    assert now["training"] == {**was["training"], "schedule": "cosine", "steps": 12}
+    assert now["model"] == {**was["model"], "norm_eps": 1e-4}
 
 
 def command(folder, *more):
