@@ -22,7 +22,9 @@ _CHOICES: dict[str, Any] = {
     "rotary_layout": RotaryLayout,
     "init": Init,
 }
-_LEAST = dict.fromkeys(("d_model", "n_heads", "max_length", "ngram_rows", "relative_buckets", "relative_max_distance"), 1)
+_LEAST = dict.fromkeys(
+    ("d_model", "n_heads", "max_length", "ngram_rows", "relative_buckets", "relative_max_distance"), 1
+)
 _LEAST |= dict.fromkeys(("n_encoder_layers", "n_decoder_layers", "n_token_types"), 0)
 _OPTIONAL_SIZES = ("n_kv_heads", "d_head", "d_ff", "vocab_size", "target_vocab_size", "window")
 

@@ -25,10 +25,10 @@ NOT_RUN = {
     "where_to_run.md: from google.colab import drive": "Colab",
     "scale_out.md: course train lm --data library --steps 500 --out runs/first": TRAINING_AT_SCALE,
     "scale_out.md: [batches]": TRAINING_AT_SCALE,
-    "scale_out.md: course train lm --plain --config gpt2.toml --data data/library --out runs/gpt2 --device cuda --bf16 "
-    "--compile": TRAINING_AT_SCALE,
-    "scale_out.md: torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m course_lib.cli train lm --plain --config "
-    "gpt2.toml \\": TRAINING_AT_SCALE,
+    "scale_out.md: course train lm --plain --config gpt2.toml --data data/library --out runs/gpt2 --device cuda "
+    "--bf16 --compile": TRAINING_AT_SCALE,
+    "scale_out.md: torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m course_lib.cli train lm --plain "
+    "--config gpt2.toml \\": TRAINING_AT_SCALE,
     "scale_out.md: #!/bin/bash": TRAINING_AT_SCALE,
     "scale_out.md: apiVersion: v1": TRAINING_AT_SCALE,
 }

@@ -98,7 +98,7 @@ FAST: dict[str, dict[str, dict[str, Any]]] = {
         "batches": {"length": 64, "batch_size": 12},
         "model": {
             "dropout": 0.0,
-            "norm": "layer",  # one kernel in torch
+            "norm": "unit",
             "rotary_base": 100.0,
             "activation": "relu2",
             "qk_norm": "unit",
@@ -110,7 +110,7 @@ FAST: dict[str, dict[str, dict[str, Any]]] = {
             "schedule": "linear",
             "warmup": 0,
             "optimizer": "muon",
-            "muon_learning_rate": 0.015,
+            "muon_learning_rate": 0.025,
             "muon_momentum": 0.9,
             "muon_steps": 4,
             "weight_decay": 0.0,
