@@ -112,7 +112,6 @@ FAST: dict[str, dict[str, dict[str, Any]]] = {
             "optimizer": "muon",
             "muon_learning_rate": 0.025,
             "muon_momentum": 0.9,
-            "muon_steps": 4,
             "weight_decay": 0.0,
             "betas": [0.9, 0.99],
         },
