@@ -12,6 +12,7 @@ from course_lib.commands.answers import check, hint, reset, solution
 from course_lib.commands.assemble import assemble
 from course_lib.commands.bench import bench
 from course_lib.commands.classroom import misconceptions, verify
+from course_lib.commands.export import export
 from course_lib.commands.sweep import sweep
 from course_lib.commands.train import train_app
 from course_lib.commands.use import generate, translate
@@ -34,5 +35,6 @@ def register(app: typer.Typer) -> None:
     app.command()(sweep)
     app.command()(generate)
     app.command()(translate)
+    app.command()(export)
     # What follows the name belongs to the program, `--help` too.
     app.command(context_settings=passed_on | {"allow_interspersed_args": False})(bench)

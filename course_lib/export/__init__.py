@@ -16,7 +16,7 @@ from course_lib.data.tokenizer import Tokenizer
 from course_lib.export.parts import DTYPES
 from course_lib.export.vocabulary import read_tokenizer, vocabulary
 from course_lib.transformer import LanguageModel, Transformer
-from course_lib.variants import from_pretrained, locate
+from course_lib.variants import EncoderModel, from_pretrained, locate
 
 __all__ = ["DTYPES", "FORMATS", "Format", "export"]
 
@@ -33,6 +33,7 @@ class Format:
 FORMATS = {
     "gguf": Format("llama.cpp", (LanguageModel,)),
     "ctranslate2": Format("CTranslate2", (LanguageModel, Transformer)),
+    "onnx": Format("ONNX Runtime", (LanguageModel, Transformer, EncoderModel), ("float32",)),
 }
 
 

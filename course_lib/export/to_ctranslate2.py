@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from course_lib.config import TransformerConfig
-from course_lib.decoder import DecoderLayer
 from course_lib.export.parts import array, check_plain, norm_weight, package, projections, unfit
 from course_lib.export.vocabulary import Vocabulary
 from course_lib.files import replace_together
@@ -82,6 +81,10 @@ def _check(model: nn.Module, config: TransformerConfig) -> None:
     if config.norm_place == "post" and config.has_final_norm:
         problems.append("final_norm: expected False with norm_place='post', got True")
     pair = isinstance(model, Transformer)
+    if pair and config.qk_norm != "none":
+        problems.append(f"qk_norm: expected 'none' with an encoder, got {config.qk_norm!r}")
+    if pair and config.rotary_scaling is not None:
+        problems.append(f"rotary_scaling: expected None with an encoder, got {config.rotary_scaling!r}")
     # It has ALiBi for decoders only, and relative positions for one query at a time, not for a prompt.
     wrong, place = ("alibi", "with an encoder") if pair else ("relative", "without an encoder")
     if config.positions == wrong:
@@ -126,7 +129,7 @@ def _stack(engine: Any, model: Any, config: TransformerConfig, layers: Any, *, e
         if table is not None:
             into.self_attention.relative_attention_bias = table
             into.self_attention.relative_attention_max_distance = np.int32(config.relative_max_distance)
-        if isinstance(layer, DecoderLayer) and layer.cross_attention is not None:
+        if not encoder and layer.cross_attention is not None:
             _attention(into.attention, layer.cross_attention, layer.cross_attention_residual, config)
         _feed_forward(into.ffn, layer.feed_forward, layer.feed_forward_residual, config)
     return spec

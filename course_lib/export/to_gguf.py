@@ -169,7 +169,8 @@ def _tensors(model: LanguageModel, config: TransformerConfig, name: str) -> dict
         # llama.cpp divides its own frequencies by these.
         found["rope_freqs.weight"] = array(frequencies(config.head_width, config.rotary_base) / rotary.values.cpu())
     found |= _normed("output_norm", model.decoder.final_norm, config, name)
-    for number, layer in enumerate(model.decoder.layers):
+    layers: Any = model.decoder.layers
+    for number, layer in enumerate(layers):
         parts = _normed("attn_norm", layer.self_attention_residual.norm, config, name)
         parts |= _attention(layer.self_attention, config, name, stretch)
         parts |= _normed("ffn_norm", layer.feed_forward_residual.norm, config, name)

@@ -56,9 +56,9 @@ def vocabulary(model: nn.Module, tokenizer: Tokenizer | dict[str, Any] | None) -
 
     Raises ValueError for a tokenizer with more tokens than the model.
     """
-    size: int = model.vocab_size  # type: ignore[assignment]
+    size: int = model.config.decoder_vocab_size  # type: ignore[assignment,union-attr]
     said: dict[str, Any] = getattr(model, "metadata", {})
-    known = {name: _first(said.get(f"{name}_token_id")) for name in ("bos", "eos", "unk", "pad")}
+    known: dict[str, Any] = {name: _first(said.get(f"{name}_token_id")) for name in ("bos", "eos", "unk", "pad")}
     if tokenizer is None:
         return Vocabulary([f"<{id}>" for id in range(size)], "numbers", **known)
     content = tokenizer.to_json() if isinstance(tokenizer, Tokenizer) else tokenizer

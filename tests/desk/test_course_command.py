@@ -476,7 +476,7 @@ def test_the_doctor_survives_a_broken_installation(monkeypatch: pytest.MonkeyPat
 
 def test_help_has_an_example_for_every_command(chapter: Path) -> None:
     commands = cli.app.registered_commands
-    assert len(commands) == 18
+    assert len(commands) == 19
     for command in commands:
         name = command.name or command.callback.__name__  # type: ignore[union-attr]
         assert "Example" in course(name, "--help"), name

@@ -1,0 +1,86 @@
+"""From a run's folder to an answer over HTTP: `course export`, llama.cpp's server on loopback, and a plain client."""
+
+import http.client
+import json
+
+import pytest
+import torch
+from engines import RMS, decoder, llama_server, shaken
+from typer.testing import CliRunner
+
+from course_lib import cli, generation
+from course_lib.data import BPETokenizer, CharTokenizer
+from course_lib.data.fast_bpe import FastBPETokenizer
+from course_lib.variants import save_pretrained
+
+TEXT = "The cat sat on the mat, and the dog saw the cat; thé löwe sat.\n" * 3
+TOKENIZERS = {
+    "characters": CharTokenizer.train([TEXT]),
+    "bytes": FastBPETokenizer(BPETokenizer.train([TEXT], 290).to_json()),
+}
+
+
+def run_folder(path, tokenizer):
+    """What a finished `course train lm` leaves, of a decoder that llama.cpp has."""
+    model = shaken(lambda: decoder(**RMS, activation="relu2", vocab_size=tokenizer.vocab_size))
+    save_pretrained(model, path, more={"tokenizer.json": tokenizer.to_text()})
+    return model
+
+
+def ask(address, path, question=None, timeout=30):
+    """The answer of a server to a question in JSON, without any library of OpenAI's."""
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=timeout)
+    try:
+        body = None if question is None else json.dumps(question)
+        connection.request("GET" if body is None else "POST", path, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_run_is_served_over_http(kind, tmp_path):
+    tokenizer, prompt = TOKENIZERS[kind], "the löwe sat  on"
+    model = run_folder(tmp_path / "run", tokenizer)
+    done = CliRunner().invoke(cli.app, ["export", str(tmp_path / "run"), "--to", "gguf"])
+    path = tmp_path / "run" / "gguf" / "model.gguf"
+    assert (done.exit_code, done.output) == (0, f"llama.cpp opens {path}\n")
+
+    ids = tokenizer.encode(prompt)
+    new = generation.generate(
+        model, torch.tensor([ids]), max_new_tokens=24, temperature=0, stop=tokenizer.eos_id
+    )  # fmt: skip
+    expected = tokenizer.decode(new[0, len(ids) :])
+    server = llama_server(path, hostnames=["127.0.0.1"], port=0)
+    try:
+        address = server.listening_address
+        assert address.startswith("http://127.0.0.1:")
+        assert ask(address, "/health")[0] == 200
+        assert ask(address, "/tokenize", {"content": prompt})[1]["tokens"] == ids
+        question = {"prompt": prompt, "max_tokens": 24, "temperature": 0}
+        status, answer = ask(address, "/v1/completions", question)
+    finally:
+        del server
+    assert status == 200
+    assert answer["usage"]["prompt_tokens"] == len(ids)
+    written = answer["choices"][0]["text"]
+    print(f"{kind}: {written!r} over HTTP from {address}")
+    assert written == expected
+    with pytest.raises(OSError, match="refused"):
+        ask(address, "/health", timeout=5)
+
+
+def test_errors_of_the_command_are_one_line(tmp_path):
+    model = tmp_path / "run"
+    run_folder(model, TOKENIZERS["characters"])
+    for arguments, expected in (
+        ([model, "--to", "onxx"], "to: expected one of gguf, ctranslate2, onnx, got 'onxx'"),
+        ([model, "--to", "gguf", "--dtype", "int4"], "dtype: expected one of float32, float16, int8, got 'int4'"),
+        ([tmp_path / "none", "--to", "gguf"], "MODEL: there is no folder"),
+        (["hf:some/model", "--to", "gguf"], "--out: expected a folder to write"),
+    ):
+        done = CliRunner().invoke(cli.app, ["export", *map(str, arguments)])
+        assert done.exit_code == 2
+        assert done.output.startswith(f"course: {expected}")
+        assert done.output.count("\n") == 1
