@@ -509,9 +509,12 @@ for shape, found in record("training-step-cpu")["shapes"].items():
 # kernel takes long and elementwise steps wait for memory, as on a GPU, there is more to gain. Do not believe a ladder
 # from another machine, this one included: climb it on yours.
 #
-# Writing has a ladder of its own, as it waits for the weights to arrive (section 4): put them into the order in which
-# the processor reads them (`pack_` of `course_lib.variants.packed`), or make them a quarter as large (`quantize_` of
-# `course_lib.variants.int8`). [What that gives](../benchmarks/results/generation-cpu.md), and the error that it makes.
+# Writing has a ladder of its own, as it waits for the weights to arrive (section 4). Put them into the order in which
+# the processor reads them (`pack_` of `course_lib.variants.packed`), or make them smaller: `quantize_` of
+# `course_lib.variants.int8` rounds each to 8 bits, or to 4. [How fast that
+# writes](../benchmarks/results/generation-cpu.md) is one question, and [what the rounding
+# costs](../benchmarks/results/rounding-cpu.md) is another. It is asked of trained models, by the loss on text that they
+# never saw: 8 bits cost them nothing that can be told, 4 bits a little, and 2 bits clearly more.
 
 # %% [markdown] id="law"
 # ## 6 A law that you measure
