@@ -78,9 +78,11 @@ def count(model):
 V = 29
 sizes = {"d_model": 32, "n_heads": 4, "d_ff": 64, "vocab_size": V, "dropout": 0.0}
 torch.manual_seed(0)
-bert = BERT(BERT.configure(**sizes, n_encoder_layers=2, pad_id=None), head="masked_lm").eval()
+bert_config = BERT.configure(**sizes, n_encoder_layers=2, pad_id=None)
+bert = BERT(bert_config, head="masked_lm").eval()
 gpt = GPT(GPT.configure(**sizes, n_decoder_layers=2)).eval()
-t5 = T5(T5.configure(**sizes, n_encoder_layers=1, n_decoder_layers=1, d_head=8, pad_id=None)).eval()
+one_each = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+t5 = T5(T5.configure(**sizes, **one_each, d_head=8, pad_id=None)).eval()
 tokens = torch.randint(V, (1, 7))  # (B, T)
 
 
@@ -94,7 +96,7 @@ def moved(model_of):
 
 
 # %% id="who-depends-measured"
-start = torch.zeros(1, 5, dtype=torch.long)  # a target of the encoder-decoder, held fixed
+start = torch.zeros(1, 5, dtype=torch.long)  # a target for the decoder, held fixed
 reach = {
     "encoder (BERT)": moved(bert),
     "decoder (GPT-2)": moved(gpt),
@@ -103,9 +105,18 @@ reach = {
 }
 for family, positions in reach.items():
     print(f"{family:<28} outputs that move: {positions}")
-prove("in an encoder every output depends on every token", reach["encoder (BERT)"] == list(range(7)))
-prove("in a decoder only the token's own and later outputs do", reach["decoder (GPT-2)"] == [3, 4, 5, 6])
-prove("an encoder-decoder reads its whole source", reach["both (T5), from the source"] == list(range(5)))
+prove(
+    "in an encoder every output depends on every token",
+    reach["encoder (BERT)"] == list(range(7)),
+)
+prove(
+    "in a decoder only the token's own and later outputs do",
+    reach["decoder (GPT-2)"] == [3, 4, 5, 6],
+)
+prove(
+    "an encoder-decoder reads its whole source",
+    reach["both (T5), from the source"] == list(range(5)),
+)
 
 # %% [markdown] id="families-table"
 # | family | stacks and mask | trained to | made for | published examples |
@@ -132,13 +143,24 @@ prove("an encoder-decoder reads its whole source", reach["both (T5), from the so
 # and assert it:
 
 # %% id="encoder-under-mask-proof"
-config = TransformerConfig(d_model=32, n_heads=4, n_encoder_layers=2, n_decoder_layers=2, dropout=0.0)
+two_each = {"n_encoder_layers": 2, "n_decoder_layers": 2}
+config = TransformerConfig(d_model=32, n_heads=4, **two_each, dropout=0.0)
 encoder, decoder = TransformerEncoder(config), TransformerDecoder(config, cross=False)
 decoder.load_state_dict(encoder.state_dict())
 x = torch.randn(2, 7, 32)  # (B, T, D)
-found = testing.assert_equivalent(lambda x: encoder(x, mask=masks.causal_mask(7)), decoder, x)
-prove("encoder layers under a causal mask are decoder layers without cross-attention", found.output < 1e-5)
-prove("such a stack obeys the law of causality", not complaint(testing.assert_causal, decoder, x))
+found = testing.assert_equivalent(
+    lambda x: encoder(x, mask=masks.causal_mask(7)),
+    decoder,
+    x,
+)
+prove(
+    "encoder layers under a causal mask are decoder layers without cross-attention",
+    found.output < 1e-5,
+)
+prove(
+    "such a stack obeys the law of causality",
+    not complaint(testing.assert_causal, decoder, x),
+)
 
 # %% [markdown] id="counts-question"
 # ### 1.3 Count the published models
@@ -150,15 +172,24 @@ prove("such a stack obeys the law of causality", not complaint(testing.assert_ca
 
 # %% id="counts-published"
 print(" " * 20 + f"{'built':>17}{'stated':>17}  by")
-for name in ("bert-base-uncased", "gpt2", "t5-base", "llama-2-7b", "llama-3-405b", "vit-base-patch16-224"):
-    built = count(PUBLISHED[name].build())
-    print(f"{name:<20}{built:>17,}{PUBLISHED[name].stated:>17,.0f}  {PUBLISHED[name].source}")
+for name in (
+    "bert-base-uncased",
+    "gpt2",
+    "t5-base",
+    "llama-2-7b",
+    "llama-3-405b",
+    "vit-base-patch16-224",
+):
+    published = PUBLISHED[name]
+    built = count(published.build())
+    print(f"{name:<20}{built:>17,}{published.stated:>17,.0f}  {published.source}")
 
 tied = PUBLISHED["gpt2"]
 with torch.device("meta"):
     untied = GPT(tied.family.configure(**tied.sizes, tie_embeddings=False))
 saved = count(untied) - count(tied.build())
-print(f"tying saves GPT-2 {saved:,} parameters, {saved / count(untied):.0%} of the untied model")
+share = saved / count(untied)
+print(f"tying saves GPT-2 {saved:,} parameters, {share:.0%} of the untied model")
 prove("a tied head saves V times D parameters", saved == 50_257 * 768)
 vit_base = count(PUBLISHED["vit-base-patch16-224"].build())
 prove("ViT-base has the published number of parameters", vit_base == 86_567_656)
@@ -188,20 +219,23 @@ prove("ViT-base has the published number of parameters", vit_base == 86_567_656)
 
 # %% id="classifier-runs"
 torch.manual_seed(0)
-challenge = BERT.configure(
-    d_model=64, n_heads=4, d_ff=256, n_encoder_layers=2, vocab_size=5000, max_length=128, dropout=0.0
-)
-classifier = BERT(challenge, head="classifier", n_classes=7).eval()
+challenge = {"d_model": 64, "n_heads": 4, "d_ff": 256, "n_encoder_layers": 2}
+challenge |= {"vocab_size": 5000, "max_length": 128, "dropout": 0.0}
+classifier = BERT(BERT.configure(**challenge), head="classifier", n_classes=7).eval()
 CLS = 101
 words = torch.randint(200, 5000, (3, 128))  # (B, T)
 words[:, 0] = CLS
 logits = classifier(words)  # (B, T) -> (B, classes)
-print(f"{tuple(words.shape)} token ids -> {tuple(logits.shape)} logits, {count(classifier):,} parameters")
+shapes = f"{tuple(words.shape)} token ids -> {tuple(logits.shape)} logits"
+print(f"{shapes}, {count(classifier):,} parameters")
 
 by_hand = 5000 * 64 + 128 * 64 + 2 * 64 + 128  # tables and the norm after them
 by_hand += 2 * (4 * 64 * 64 + 4 * 64 + 2 * 64 * 256 + 256 + 64 + 4 * 64)  # layers
 by_hand += 64 * 64 + 64 + 64 * 7 + 7  # pooler and classifier
-prove("the classifier's parameters are the sum of its parts", count(classifier) == by_hand)
+prove(
+    "the classifier's parameters are the sum of its parts",
+    count(classifier) == by_hand,
+)
 
 
 # %% id="classifier-first-token"
@@ -211,7 +245,8 @@ def pooled_change(position):
     vectors = classifier.encode(words)  # (B, T, D)
     other = vectors.clone()
     other[:, position] = 0.0
-    before, after = (classifier.classifier(classifier.pool(each)) for each in (vectors, other))
+    pooled = (classifier.pool(each) for each in (vectors, other))
+    before, after = map(classifier.classifier, pooled)
     return (before - after).abs().max()
 
 
@@ -248,17 +283,19 @@ def hide(batch, generator):
     """15 in 100 letters hidden as BERT does it -> inputs and labels."""
     chance, fate = (torch.rand(batch.shape, generator=generator) for _ in range(2))
     others = torch.randint(len(letters), batch.shape, generator=generator)
-    return mask_tokens(batch, torch.zeros_like(batch, dtype=torch.bool), chance, fate, others, MASK)
+    special = torch.zeros_like(batch, dtype=torch.bool)
+    return mask_tokens(batch, special, chance, fate, others, MASK)
 
 
-# %% id="objectives-train"
+# %% id="objectives-train" tags=["long-cell"]
 small = {"d_model": 64, "n_heads": 4, "d_ff": 256, "max_length": 64, "dropout": 0.0}
 small |= {"vocab_size": len(letters) + 2}
 
 
 def masked_loss(model, batch, generator):
     inputs, labels = hide(batch[:, :48], generator)
-    return F.cross_entropy(model(inputs).flatten(0, 1), labels.flatten(), ignore_index=-100)
+    logits = model(inputs).flatten(0, 1)
+    return F.cross_entropy(logits, labels.flatten(), ignore_index=-100)
 
 
 def next_loss(model, batch, generator=None):
@@ -268,20 +305,24 @@ def next_loss(model, batch, generator=None):
 def train(model, loss_of, steps, rate=3e-3, seed=0, source=train_ids):
     """AdamW with warm-up and a linear end."""
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=rate)
+    weights = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=rate)
     for step in range(steps):
-        optimizer.param_groups[0]["lr"] = rate * min((step + 1) / 20, (steps - step) / steps)
+        share = min((step + 1) / 20, (steps - step) / steps)
+        optimizer.param_groups[0]["lr"] = rate * share
         optimizer.zero_grad()
         loss_of(model.train(), windows(source, 16, 49, generator), generator).backward()
         optimizer.step()
     return model.eval()
 
 
-# %% id="objectives-measured" tags=["tol:0.03"]
+# %% id="objectives-measured" tags=["tol:0.03", "long-cell"]
 torch.manual_seed(0)
-masked = BERT(BERT.configure(**small, n_encoder_layers=2, pad_id=None), head="masked_lm")
+masked_config = BERT.configure(**small, n_encoder_layers=2, pad_id=None)
+masked = BERT(masked_config, head="masked_lm")
 letter_gpt = GPT(GPT.configure(**small, n_decoder_layers=2))
-start_loss = next_loss(letter_gpt.eval(), windows(held_ids, 64, 49, torch.Generator().manual_seed(9))).item()
+first_batch = windows(held_ids, 64, 49, torch.Generator().manual_seed(9))
+start_loss = next_loss(letter_gpt.eval(), first_batch).item()
 train(masked, masked_loss, 150)
 train(letter_gpt, next_loss, 150)
 
@@ -289,14 +330,17 @@ with torch.no_grad():
     check = windows(held_ids, 200, 49, torch.Generator().manual_seed(9))
     hidden = masked_loss(masked, check, torch.Generator().manual_seed(9)).item()
     following = next_loss(letter_gpt, check).item()
-print(f"before training, next letter: {start_loss:.2f} nats; ln V = {math.log(len(letters) + 2):.2f}")
-print(f"after 150 steps: hidden letters {hidden:.2f} nats, next letters {following:.2f} nats")
-chances = (torch.bincount(train_ids, minlength=len(letters)) + 1) / (len(train_ids) + len(letters))
-counted = -chances[held_ids].log().mean().item()  # a guess that only knows how frequent each letter is
+uniform = math.log(len(letters) + 2)
+print(f"before training, next letter: {start_loss:.2f} nats; ln V = {uniform:.2f}")
+print(f"after 150 steps: hidden letters {hidden:.2f} nats", end=", ")
+print(f"next letters {following:.2f} nats")
+times_seen = torch.bincount(train_ids, minlength=len(letters)) + 1
+chances = times_seen / times_seen.sum()
+counted = -chances[held_ids].log().mean().item()  # knows only the frequencies
 print(f"frequencies of the letters alone: {counted:.2f} nats")
 prove("after as many steps the decoder is ahead", following < hidden)
 prove("the masked model is not yet better than counting letters", hidden > counted)
-prove("a tied GPT starts near ln V", abs(start_loss - math.log(len(letters) + 2)) < 0.3)
+prove("a tied GPT starts near ln V", abs(start_loss - uniform) < 0.3)
 
 # %% [markdown] id="objectives-says"
 # The decoder learns faster. After 150 steps the masked model has only learned how frequent each letter is; a table of
@@ -307,15 +351,21 @@ prove("a tied GPT starts near ln V", abs(start_loss - math.log(len(letters) + 2)
 # %% id="asked-recorded"
 found = claim("what_is_asked")
 print(found)
-every, some, hidden_too = (np.array(found.values(arm, "loss")) for arm in found.arms)  # one number for each seed
+# One number for each seed
+every, some, hidden_too = (np.array(found.values(arm, "loss")) for arm in found.arms)
 explained = (some - every) / (hidden_too - every)
-print(
-    f"\npart of the lag that fewer questions explain: {(some.mean() - every.mean()) / (hidden_too - every).mean():.0%},"
-)
+share = (some.mean() - every.mean()) / (hidden_too - every).mean()
+print(f"\npart of the lag that fewer questions explain: {share:.0%},")
 print(f"seed by seed {min(explained):.0%} to {max(explained):.0%}")
-prove("with as few questions the decoder learns more slowly, with every seed", (some > every).all())
+prove(
+    "with as few questions the decoder learns more slowly, with every seed",
+    (some > every).all(),
+)
 prove("and still faster than the masked model", some.max() < hidden_too.min())
-prove("fewer questions explain less than half of the lag, with every seed", explained.max() < 0.5)
+prove(
+    "fewer questions explain less than half of the lag, with every seed",
+    explained.max() < 0.5,
+)
 
 # %% [markdown] id="asked-says"
 # Fewer questions explain a part of the lag, and the smaller one. (At the rate of our run above, which suits the decoder
@@ -338,13 +388,17 @@ prove("fewer questions explain less than half of the lag, with every seed", expl
 probe = torch.randint(500, (4, 32), generator=torch.Generator().manual_seed(1))
 for std in (0.02, 1.0):
     torch.manual_seed(0)
-    fresh = GPT(GPT.configure(**{**small, "vocab_size": 500}, n_decoder_layers=2, init_std=0.02)).eval()
+    drawn = {**small, "vocab_size": 500, "init_std": 0.02}
+    fresh = GPT(GPT.configure(**drawn, n_decoder_layers=2)).eval()
     nn.init.normal_(fresh.embedding.tokens.weight, std=std)
     with torch.no_grad():
-        first_loss, chances = next_loss(fresh, probe).item(), fresh(probe).softmax(-1)  # (B, T, V)
+        first_loss = next_loss(fresh, probe).item()
+        chances = fresh(probe).softmax(-1)  # (B, T, V)
     again = chances.gather(-1, probe[..., None]).mean().item()  # of the token just read
-    print(f"standard deviation {std:<4}: first loss {first_loss:5.2f}; the same token again: {again:.3f}")
-print(f"a uniform guess:         first loss {math.log(500):5.2f}; each token: {1 / 500:.3f}")
+    print(f"standard deviation {std:<4}: first loss {first_loss:5.2f}", end="; ")
+    print(f"the same token again: {again:.3f}")
+print(f"a uniform guess:         first loss {math.log(500):5.2f}", end="; ")
+print(f"each token: {1 / 500:.3f}")
 prove("a tied table of N(0, 1) repeats what it reads", again > 0.99)
 
 # %% [markdown] id="tied-first-loss-says"
@@ -359,18 +413,20 @@ prove("a tied table of N(0, 1) repeats what it reads", again > 0.99)
 # does not read well at distances it was never trained on (chapter 3, section 7).
 
 # %% id="gpt-trained-on"
-letter_gpt = train(letter_gpt, next_loss, 200, seed=1)  # some more, for something to read
+letter_gpt = train(letter_gpt, next_loss, 200, seed=1)  # more, for something to read
 
 # %% id="gpt-samples"
 prompt = torch.tensor([[letters.index(letter) for letter in "The value "]])  # (1, 10)
 for temperature in (0.0, 0.8):
-    draws = torch.Generator().manual_seed(2)
-    written = generate(letter_gpt, prompt, max_new_tokens=20, temperature=temperature, generator=draws)
-    print(f"temperature {temperature}: {prompt.size(1)} letters become {written.size(1)}")
+    how = {"temperature": temperature, "generator": torch.Generator().manual_seed(2)}
+    written = generate(letter_gpt, prompt, max_new_tokens=20, **how)
+    lengths = f"{prompt.size(1)} letters become {written.size(1)}"
+    print(f"temperature {temperature}: {lengths}")
 
-noisy = GPT(GPT.configure(**{**small, "dropout": 0.1}, n_decoder_layers=2)).train()  # as one forgets it
+noisy_config = GPT.configure(**{**small, "dropout": 0.1}, n_decoder_layers=2)
+noisy = GPT(noisy_config).train()  # as one forgets it
 noisy.load_state_dict(letter_gpt.state_dict())
-prove("with dropout on, two passes differ", not torch.equal(noisy(prompt), noisy(prompt)))
+prove("with dropout on, two passes differ", not noisy(prompt).equal(noisy(prompt)))
 greedy = [generate(noisy, prompt, max_new_tokens=20, temperature=0.0) for _ in range(2)]
 prove("greedy writing gives the same text twice all the same", torch.equal(*greedy))
 prove("a prompt of ten becomes thirty", greedy[0].shape == (1, 30))
@@ -380,8 +436,8 @@ except ValueError as error:
     print("past the table of positions:", error)
 
 # %% id="gpt-text" tags=["not-compared:text-of-a-trained-model"]
-print(repr("".join(letters[i] if i < len(letters) else "?" for i in greedy[0][0].tolist())))
-print(repr("".join(letters[i] if i < len(letters) else "?" for i in written[0].tolist())))
+for line in (greedy[0][0], written[0]):
+    print(repr("".join(letters[i] if i < len(letters) else "?" for i in line.tolist())))
 
 # %% [markdown] id="t5"
 # ## 4 T5: both, with buckets for positions
@@ -397,7 +453,8 @@ print(repr("".join(letters[i] if i < len(letters) else "?" for i in written[0].t
 # %% exercise="t5_bucket"
 
 # %% id="t5-shared-bias"
-model = T5(T5.configure(**sizes, n_encoder_layers=2, n_decoder_layers=2, d_head=8)).eval()
+t5_config = T5.configure(**sizes, n_encoder_layers=2, n_decoder_layers=2, d_head=8)
+model = T5(t5_config).eval()
 tables = [name for name, _ in model.named_parameters() if "positions" in name]
 print("tables of positions:", tables)
 prove("one table a stack serves all its layers", len(tables) == 2)
@@ -442,7 +499,8 @@ def cache_bytes(layers, numbers, n, bytes_each=2):
     return layers * numbers * n * bytes_each
 
 
-kept = {f"{G:>2} heads of keys and values": 2 * G * 128 for G in (32, 8, 1)} | {"latent vector": 512 + 64}
+kept = {f"{G:>2} heads of keys and values": 2 * G * 128 for G in (32, 8, 1)}
+kept["latent vector"] = 512 + 64
 for name, numbers in kept.items():
     size = cache_bytes(32, numbers, 8192) / 2**30
     print(f"{name:<27}{numbers:>5} numbers a token and layer{size:>8.3f} GiB")
@@ -457,9 +515,16 @@ use_latent_attention(latent.decoder, d_latent=12, d_rotary=4)
 for name, model, numbers in (("grouped", llama, 2 * 2 * 8), ("latent", latent, 12 + 4)):
     cache = model.new_cache(capacity=7)
     with torch.no_grad():
-        in_steps = torch.cat([model(tokens[:, t : t + 1], cache=cache) for t in range(7)], dim=1)
-        prove(f"{name}: cached steps give the full pass", torch.allclose(in_steps, model(tokens), atol=1e-5))
-    prove(f"{name}: the formula gives the bytes of the real cache", cache.n_bytes == cache_bytes(2, numbers, 7, 4))
+        steps = [model(tokens[:, t : t + 1], cache=cache) for t in range(7)]
+        in_steps = torch.cat(steps, dim=1)
+        prove(
+            f"{name}: cached steps give the full pass",
+            torch.allclose(in_steps, model(tokens), atol=1e-5),
+        )
+    prove(
+        f"{name}: the formula gives the bytes of the real cache",
+        cache.n_bytes == cache_bytes(2, numbers, 7, 4),
+    )
 
 # %% [markdown] id="latent-absorbed-intro"
 # In numbers, for one head and one query: is there a vector whose products with the short vectors are the scores? First
@@ -469,29 +534,37 @@ for name, model, numbers in (("grouped", llama, 2 * 2 * 8), ("latent", latent, 1
 from course_lib.positions import RotaryEmbedding, apply_rotary
 
 torch.manual_seed(0)
-W = torch.randn(8, 12, dtype=torch.float64)  # (E, C): makes a head's key from a short vector
-c, q = torch.randn(30, 12, dtype=torch.float64), torch.randn(8, dtype=torch.float64)  # thirty tokens, one query
+W = torch.randn(8, 12, dtype=torch.float64)  # (E, C): a head's key from a short vector
+c = torch.randn(30, 12, dtype=torch.float64)  # thirty tokens
+q = torch.randn(8, dtype=torch.float64)  # one query
 keys = c @ W.T  # (S, E)
-prove("without positions the matrix of the keys is absorbed into the query", torch.allclose(keys @ q, c @ (W.T @ q)))
+prove(
+    "without positions the matrix of the keys is absorbed into the query",
+    torch.allclose(keys @ q, c @ (W.T @ q)),
+)
 
 turn = RotaryEmbedding(8)(torch.arange(30))
 turned_keys = apply_rotary(keys[None, None], turn)[0, 0]
-turned_query = apply_rotary(q.expand(1, 1, 30, 8), turn)[0, 0, -1]  # that of the last token
+turned_query = apply_rotary(q.expand(1, 1, 30, 8), turn)[0, 0, -1]  # the last token's
 scores = turned_keys @ turned_query  # (S,)
-nearest = torch.linalg.lstsq(c, scores[:, None]).solution[:, 0]  # the best of all vectors (C,)
+nearest = torch.linalg.lstsq(c, scores[:, None]).solution[:, 0]  # the best one, (C,)
 missed = ((c @ nearest - scores).norm() / scores.norm()).item()
-print(f"turned keys: the best vector of all misses the scores by {missed:.0%} of their length")
+print(f"turned keys: the best vector of all misses the scores by {missed:.0%}", end=" ")
+print("of their length")
 prove("with turned keys no vector gives the scores of all of them", missed > 0.1)
 
 # %% id="latent-forms"
 layer = latent.decoder.layers[0].self_attention
 x = torch.randn(1, 7, 32)
 with torch.no_grad():
-    outputs = []
+    outputs, rotation = [], RotaryEmbedding(4)(torch.arange(7))
     for layer.absorbed in (False, True):
-        outputs.append(layer(x, causal=True, rotation=RotaryEmbedding(4)(torch.arange(7))))
+        outputs.append(layer(x, causal=True, rotation=rotation))
     layer.absorbed = None
-prove("latent attention gives the same with keys made and with W absorbed", torch.allclose(*outputs, atol=1e-5))
+prove(
+    "latent attention gives the same with keys made and with W absorbed",
+    torch.allclose(*outputs, atol=1e-5),
+)
 
 # %% [markdown] id="llama-cache-says"
 # The latent vector costs as much as two and a quarter heads of keys and values. What it is worth in quality is an
@@ -519,11 +592,12 @@ from sklearn.linear_model import LogisticRegression
 
 digits = load_digits()
 order = np.random.RandomState(0).permutation(len(digits.target))
-pixels = torch.tensor(digits.images[order] / 8 - 1, dtype=torch.float32)[:, None]  # (N, 1, 8, 8)
+pixels = torch.tensor(digits.images[order] / 8 - 1).float()[:, None]  # (N, 1, 8, 8)
 labels = torch.tensor(digits.target[order])
 torch.manual_seed(0)
-vit_config = ViT.configure(d_model=32, n_heads=4, d_ff=64, n_encoder_layers=3, image_size=8, patch_size=2)
-vit = ViT(vit_config, image_size=8, patch_size=2, n_channels=1, n_classes=10)
+square = {"image_size": 8, "patch_size": 2}
+vit_config = ViT.configure(d_model=32, n_heads=4, d_ff=64, n_encoder_layers=3, **square)
+vit = ViT(vit_config, **square, n_channels=1, n_classes=10)
 optimizer = torch.optim.AdamW(vit.parameters(), lr=3e-3)
 for step in range(300):
     rows = torch.randint(1400, (64,), generator=torch.Generator().manual_seed(step))
@@ -539,7 +613,8 @@ with torch.no_grad():
 flat = pixels.flatten(1).numpy()
 linear = LogisticRegression(max_iter=2000).fit(flat[:1400], labels[:1400].numpy())
 baseline = linear.score(flat[1400:], labels[1400:].numpy())
-print(f"ViT, {count(vit):,} parameters: {accuracy:.3f} of 397 held-out digits; linear on pixels: {baseline:.3f}")
+print(f"ViT, {count(vit):,} parameters", end=": ")
+print(f"{accuracy:.3f} of 397 held-out digits; linear on pixels: {baseline:.3f}")
 patches = vit.patches(patchify(pixels[:2], 2))  # (B, N, D)
 prove("ViT's first layer is a linear map of patches", patches.shape == (2, 16, 32))
 prove("both read more than 90 of 100 digits", min(accuracy, baseline) > 0.9)
@@ -553,11 +628,18 @@ prove("both read more than 90 of 100 digits", min(accuracy, baseline) > 0.9)
 # %% id="pixels-recorded"
 found = claim("mixed_pixels")
 print(found)
-ordered, mixed = (np.array(found.values(arm, "ViT")) for arm in ("pixels in order", "pixels mixed"))
-lines = [np.array(found.values(arm, "linear")) for arm in ("pixels in order", "pixels mixed")]
-prove("a linear map does not mind the order of the pixels", np.abs(lines[0] - lines[1]).max() < 1.5 / 397)
+orders = ("pixels in order", "pixels mixed")
+ordered, mixed = (np.array(found.values(arm, "ViT")) for arm in orders)
+lines = [np.array(found.values(arm, "linear")) for arm in orders]
+prove(
+    "a linear map does not mind the order of the pixels",
+    np.abs(lines[0] - lines[1]).max() < 1.5 / 397,
+)
 prove("the ViT does, with every seed", (ordered > mixed).all())
-prove("in 300 steps the linear map is ahead with every seed", (lines[0] > ordered).all())
+prove(
+    "in 300 steps the linear map is ahead with every seed",
+    (lines[0] > ordered).all(),
+)
 
 # %% [markdown] id="pixels-says"
 # It is the other way round. A linear map has one weight for each pixel and class, and knows nothing of neighbours. The
@@ -582,7 +664,8 @@ with tempfile.TemporaryDirectory() as folder:
     for name, model in (("BERT", bert), ("GPT-2", gpt), ("T5", t5), ("Llama", llama)):
         model.save_pretrained(folder + "/" + name)
         again = type(model).from_pretrained(folder + "/" + name)
-        same = all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+        pairs = zip(model.parameters(), again.parameters(), strict=True)
+        same = all(torch.equal(a, b) for a, b in pairs)
         files = sorted(path.name for path in Path(folder, name).iterdir())
         print(f"{name:<6}{', '.join(files)}")
         prove(f"{name} comes back from its folder bit for bit", same)
@@ -603,7 +686,8 @@ recorded = record("minilm-cpu")
 similar = torch.tensor(recorded["similarities"])
 nearest = (similar - 2 * torch.eye(12)).argmax(-1)
 for i in (0, 4, 8, 11):
-    print(f"{similar[i, nearest[i]]:.2f}  {recorded['sentences'][i]:<50} {recorded['sentences'][nearest[i]]}")
+    sentence, other = recorded["sentences"][i], recorded["sentences"][nearest[i]]
+    print(f"{similar[i, nearest[i]]:.2f}  {sentence:<50} {other}")
 same_topic = sum(i // 3 == int(j) // 3 for i, j in enumerate(nearest))
 print(f"nearest sentence of the same topic: {same_topic} of 12")
 
@@ -616,11 +700,15 @@ if checkpoint := minilm_folder():
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.enable_padding(pad_id=0)
-    sentence_ids = torch.tensor([each.ids for each in tokenizer.encode_batch(recorded["sentences"])])
+    encoded = tokenizer.encode_batch(recorded["sentences"])
+    sentence_ids = torch.tensor([each.ids for each in encoded])
     with torch.no_grad():
         vectors = BERT.from_pretrained(checkpoint).embed_sentences(sentence_ids)
     assert torch.allclose(vectors @ vectors.T, similar, atol=1e-3)
-prove("the recorded similarities put most sentences beside one of their topic", same_topic >= 10)
+prove(
+    "the recorded similarities put most sentences beside one of their topic",
+    same_topic >= 10,
+)
 
 # %% [markdown] id="minilm-heads-question"
 # > **You will read that** heads of BERT look at the previous token, at the next, or rest on the separator.
@@ -630,20 +718,21 @@ prove("the recorded similarities put most sentences beside one of their topic", 
 # %% id="minilm-heads"
 heads = recorded["heads"]
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.6), sharey=True, layout="constrained")
-for axis, kind in zip(axes, ("previous", "next", "separator"), strict=True):
+kinds = ("previous", "next", "separator")
+for axis, kind in zip(axes, kinds, strict=True):
     grid = np.array([head[kind] for head in heads]).reshape(6, 12)  # (layers, heads)
     image = axis.imshow(grid, vmin=0, vmax=1, cmap="viridis", aspect="auto")
     axis.set(title=f"{kind} token", xlabel="head", xticks=range(0, 12, 2))
     axis.grid(False)
 axes[0].set(ylabel="layer")
 fig.colorbar(image, ax=axes, label="share of attention")
-over = {kind: sum(head[kind] > 0.5 for head in heads) for kind in ("previous", "next", "separator")}
+over = {kind: sum(head[kind] > 0.5 for head in heads) for kind in kinds}
 show(
     fig,
-    alt="Three grids of 6 layers by 12 heads: one bright cell each for the previous and the next token, none for the "
-    "separator.",
-    caption=f"Of 72 heads {over['previous']} gives more than half to the previous token, {over['next']} to the next, "
-    f"{over['separator']} to the separator.",
+    alt="Three grids of 6 layers by 12 heads: one bright cell each for the previous "
+    "and the next token, none for the separator.",
+    caption=f"Of 72 heads {over['previous']} gives more than half to the previous "
+    f"token, {over['next']} to the next, {over['separator']} to the separator.",
 )
 print(over)
 
@@ -675,36 +764,52 @@ print(over)
 # %% id="tasks-table"
 recorded = record("variants-cpu")
 tasks, halves = ("classify", "translate", "continue"), ("equal_steps", "equal_compute")
-rows = {(half, row["family"], row["task"]): row for half in halves for row in recorded[half]}
+rows = {}
+for half in halves:
+    rows |= {(half, row["family"], row["task"]): row for row in recorded[half]}
 families = list(dict.fromkeys(row["family"] for row in recorded["equal_steps"]))
 measures = [rows["equal_steps", "BERT", task]["measure"] for task in tasks]
 for half in halves:
-    print(f"{half.replace('_', ' '):<14}{'stacks':<9}" + "".join(f"{task:>17}" for task in tasks) + "   steps")
+    begin = f"{half.replace('_', ' '):<14}{'stacks':<9}"
+    print(begin + "".join(f"{task:>17}" for task in tasks) + "   steps")
     print(" " * 23 + "".join(f"{measure:>17}" for measure in measures))
     for family in families:
         own = [rows[half, family, task] for task in tasks]
-        numbers = "".join(f"{row['mean']:>9.3f} ± {row['half_interval']:.3f}" for row in own)
-        print(f"{family:<14}{own[0]['stacks']:<9}{numbers}   {' '.join(str(row['steps']) for row in own)}")
+        spread = [f"{row['mean']:>9.3f} ± {row['half_interval']:.3f}" for row in own]
+        steps = " ".join(str(row["steps"]) for row in own)
+        print(f"{family:<14}{own[0]['stacks']:<9}{''.join(spread)}   {steps}")
     print()
 
-# %% id="tasks-figure"
+# %% id="tasks-figure" tags=["long-cell"]
 fig, axes = plt.subplots(1, 3, figsize=(7.4, 2.8), layout="constrained")
-looks = {"equal_steps": (-0.15, palette.query, "o"), "equal_compute": (0.15, palette.key, "s")}
+looks = {
+    "equal_steps": (-0.15, palette.query, "o"),
+    "equal_compute": (0.15, palette.key, "s"),
+}
 for axis, task, measure in zip(axes, tasks, measures, strict=True):
     for half, (shift, color, marker) in looks.items():
-        scores = np.array([rows[half, family, task]["scores"] for family in families])  # (families, seeds)
+        # (families, seeds)
+        scores = np.array([rows[half, family, task]["scores"] for family in families])
         places = np.arange(len(families))[:, None] + np.full_like(scores, shift)
-        axis.scatter(places, scores, color=color, marker=marker, s=14, label=half.replace("_", " "))
+        label = half.replace("_", " ")
+        axis.scatter(places, scores, s=14, color=color, marker=marker, label=label)
     axis.set(title=task, ylabel=measure)
     axis.set_xticks(range(len(families)), families, rotation=45, ha="right")
 fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-worst = {max(families, key=lambda family: rows[half, family, "continue"]["mean"]) for half in halves}
+worst = set()
+for half in halves:
+    worst.add(max(families, key=lambda one: rows[half, one, "continue"]["mean"]))
 show(
     fig,
-    alt="Three panels, one a task; for each of five families the seeds at equal steps and at equal compute as dots.",
-    caption="Seeds as dots. In the first two panels higher is better, in the third lower is; there BERT is last.",
+    alt="Three panels, one for each task. For each of five families the seeds are "
+    "circles at equal steps and squares at equal compute.",
+    caption="Each mark is a seed. In the first two panels higher is better. In the "
+    "third lower is better, and there BERT is last.",
 )
-prove("the encoder alone is the worst at continuing a text, either way", worst == {"BERT"})
+prove(
+    "the encoder alone is the worst at continuing a text, either way",
+    worst == {"BERT"},
+)
 
 # %% [markdown] id="tasks-says"
 # The slogan does not survive at this size. For equal **compute** the encoder-decoder of 2017 is level with Llama on all
@@ -718,10 +823,17 @@ prove("the encoder alone is the worst at continuing a text, either way", worst =
 found = claim("families_and_rates")
 print(found)
 better = {family: found.best_rate(family) for family in found.arms}
-prove("the Transformer of 2017 likes the higher rate, the others the lower", list(better.values()).count(0.005) == 1)
-ahead = min(found.range(family, "exact match")[0] for family in ("Transformer", "GPT-2", "Llama"))
+prove(
+    "the Transformer of 2017 likes the higher rate, the others the lower",
+    list(better.values()).count(0.005) == 1,
+)
+leaders = ("Transformer", "GPT-2", "Llama")
+ahead = min(found.range(family, "exact match")[0] for family in leaders)
 behind = max(found.range(family, "exact match")[1] for family in ("BERT", "T5"))
-prove("each at its better rate, BERT and T5 translate less than the others, with every seed", behind < ahead)
+prove(
+    "at their better rates BERT and T5 translate less than the others, every seed",
+    behind < ahead,
+)
 
 # %% [markdown] id="rates-says"
 # At the rate of the table Llama is ahead of the Transformer of 2017 on average; at the other rate it is not. With its
@@ -761,11 +873,19 @@ from course_lib.explorers import PatternExplorer
 PatternExplorer(window=3, n_global=1, n_random=2)
 
 # %% id="patterns-costs"
-for name, parts in {"window": {}, "and global": {"n_global": 1}, "and random": {"n_global": 1, "n_random": 2}}.items():
+for name, parts in {
+    "window": {},
+    "and global": {"n_global": 1},
+    "and random": {"n_global": 1, "n_random": 2},
+}.items():
     costs = PatternExplorer(window=3, **parts).costs()
-    print(f"{name:<11}{costs['pairs'] / costs['every']:>4.0%} of the pairs, cache {costs['cache'] / 1e6:.0f} MB")
+    share = costs["pairs"] / costs["every"]
+    print(f"{name:<11}{share:>4.0%} of the pairs, cache {costs['cache'] / 1e6:.0f} MB")
 everything = PatternExplorer(window=None).costs()
-prove("with random blocks no position can be forgotten", costs["cache"] == everything["cache"])
+prove(
+    "with random blocks no position can be forgotten",
+    costs["cache"] == everything["cache"],
+)
 
 # %% [markdown] id="sparse-exact-intro"
 # A pattern is a mask. What makes it cheap is to compute only blocks that hold a visible pair; the result has to be
@@ -775,18 +895,21 @@ prove("with random blocks no position can be forgotten", costs["cache"] == every
 n, E = 96, 8
 torch.manual_seed(0)
 query, key, value = (torch.randn(2, 3, n, E) for _ in range(3))  # (B, H, n, E)
+blocks = {"backend": "blocks"}
 patterns = {
-    "window": efficient.SlidingWindowAttention(9, backend="blocks"),
-    "window and global": efficient.SlidingWindowAttention(9, n_global=4, backend="blocks"),
-    "random blocks": efficient.BigBirdAttention(8, n_random=2, n_global=8, backend="blocks"),
+    "window": efficient.SlidingWindowAttention(9, **blocks),
+    "window and global": efficient.SlidingWindowAttention(9, n_global=4, **blocks),
+    "random blocks": efficient.BigBirdAttention(8, n_random=2, n_global=8, **blocks),
 }
 for name, inner in patterns.items():
     mask = inner.pattern(n, causal=False)
     found = testing.assert_equivalent(
-        inner, lambda q, k, v, mask=mask: scaled_dot_product_attention(q, k, v, mask=mask), query, key, value
+        inner,
+        lambda q, k, v, mask=mask: scaled_dot_product_attention(q, k, v, mask=mask),
+        *(query, key, value),
     )
     print(f"{name:<18}{int(mask.sum()):>6} of {n * n} pairs")
-    prove(f"{name}: blocks equal the mask, outputs and gradients", found.gradient < 1e-4)
+    prove(f"{name}: blocks equal the mask, gradients too", found.gradient < 1e-4)
 
 # %% [markdown] id="hierarchical"
 # ### 9.2 Levels: near exactly, far as means
@@ -800,10 +923,16 @@ equal_keys = key[..., :1, :].expand_as(key)
 with record_weights(inner) as maps:
     inner(query, equal_keys, value)
 (weights,) = maps.values()
-prove("with equal keys every key weighs 1 / n: each is seen exactly once", torch.allclose(weights, torch.tensor(1 / n)))
+prove(
+    "with equal keys every key weighs 1 / n: each is seen exactly once",
+    torch.allclose(weights, torch.tensor(1 / n)),
+)
 near = efficient.HierarchicalAttention(block=48)(query, key, value)
 exact = scaled_dot_product_attention(query, key, value)
-prove("with blocks that cover everything it is full attention", torch.allclose(near, exact, atol=1e-5))
+prove(
+    "with blocks that cover everything it is full attention",
+    torch.allclose(near, exact, atol=1e-5),
+)
 
 # %% [markdown] id="kernels"
 # ### 9.3 Without the softmax
@@ -827,16 +956,17 @@ exact = scaled_dot_product_attention(query, key, value)
 
 
 def off(output, scale=1.0):
-    """Length of the difference over the length of the exact output, median over the queries."""
+    """Median over the queries of the difference's length over the exact output's."""
     exact = scaled_dot_product_attention(scale * query, scale * key, value)
     return ((output - exact).norm(dim=-1) / exact.norm(dim=-1)).median().item()
 
 
 makers = {"elu + 1": efficient.LinearAttention()}
-makers |= {f"Performer, {m} features": efficient.PerformerAttention(64, m) for m in (64, 256, 1024, 4096)}
+for m in (64, 256, 1024, 4096):
+    makers[f"Performer, {m} features"] = efficient.PerformerAttention(64, m)
 print(f"{'':<28}inputs of size 1   of size 0.4")
 for name, inner in makers.items():
-    found = [off(inner(scale * query, scale * key, value), scale) for scale in (1.0, 0.4)]
+    found = [off(inner(c * query, c * key, value), c) for c in (1.0, 0.4)]
     print(f"{name:<28}{found[0]:>16.2f}{found[1]:>14.2f}")
 
 # %% [markdown] id="linear-claim-says"
@@ -851,11 +981,19 @@ for name, inner in makers.items():
 # %% id="linear-recurrent"
 inner, state, outputs = efficient.LinearAttention(), None, []
 for t in range(256):
-    output, state = inner.step(*(x[..., t : t + 1, :] for x in (query, key, value)), state)
+    token = (x[..., t : t + 1, :] for x in (query, key, value))
+    output, state = inner.step(*token, state)
     outputs.append(output)
 parallel = inner(query, key, value, causal=True)
-prove("recurrent and parallel forms are equal", torch.allclose(torch.cat(outputs, dim=-2), parallel, atol=1e-4))
-print("numbers in the state:", sum(part.numel() for part in state), "whether after 1 token or after 256")
+prove(
+    "recurrent and parallel forms are equal",
+    torch.allclose(torch.cat(outputs, dim=-2), parallel, atol=1e-4),
+)
+print(
+    "numbers in the state:",
+    sum(part.numel() for part in state),
+    "whether after 1 token or after 256",
+)
 print("numbers in a cache of keys and values after 256:", 2 * key.numel())
 
 # %% [markdown] id="low-rank"
@@ -870,7 +1008,8 @@ U, spectrum, Vh = torch.linalg.svd(weights)
 for k in (32, 64, 128):
     best = (U[..., :k] * spectrum[..., None, :k]) @ Vh[..., :k, :] @ value
     untrained = efficient.LinformerAttention(256, k)(query, key, value)
-    print(f"rank {k:>3} of 256: best possible {off(best):.2f}, Linformer before training {off(untrained):.2f}")
+    print(f"rank {k:>3} of 256: best possible {off(best):.2f}", end=", ")
+    print(f"Linformer before training {off(untrained):.2f}")
 
 # %% [markdown] id="low-rank-says"
 # On random inputs the table is not of low rank, and untrained maps approximate nothing. Linformer is a model to be
@@ -888,9 +1027,10 @@ for k in (32, 64, 128):
 # %% id="tiled-exact"
 torch.manual_seed(0)
 small_inputs = [torch.randn(1, 2, 70, 16, dtype=torch.float64) for _ in range(3)]
+explicit = {"causal": True, "backend": "explicit"}
 found = testing.assert_equivalent(
     lambda q, k, v: efficient.tiled_attention(q, k, v, causal=True, tile=16),
-    lambda q, k, v: scaled_dot_product_attention(q, k, v, causal=True, backend="explicit"),
+    lambda q, k, v: scaled_dot_product_attention(q, k, v, **explicit),
     *small_inputs,
 )
 prove("tiles give plain attention, outputs to 1e-12", found.output < 1e-12)
@@ -905,31 +1045,41 @@ prove("and gradients to 1e-12", found.gradient < 1e-12)
 
 # %% id="costs-table"
 recorded = record("efficient-attention-cpu")
-power, last = recorded["exponents"]["forward"], [r for r in recorded["rows"] if r["pass"] == "forward"][-1]
-print(f"{'forward':<15}{'time':>7}{'memory':>9}{'ms at ' + str(last['n']):>14}{'MiB':>8}{'error, real':>13}")
+power = recorded["exponents"]["forward"]
+last = [row for row in recorded["rows"] if row["pass"] == "forward"][-1]
+print(f"{'forward':<15}{'time':>7}{'memory':>9}", end="")
+print(f"{'ms at ' + str(last['n']):>14}{'MiB':>8}{'error, real':>13}")
 for name, errors in recorded["errors"].items():
     real = errors.get("real", errors["random"])["median"]
     time_power, memory_power = (f"n^{power[unit][name]:.2f}" for unit in ("ms", "mib"))
-    print(f"{name:<15}{time_power:>7}{memory_power:>9}{last['ms'][name]:>14.0f}{last['mib'][name]:>8.0f}{real:>13.1g}")
+    largest = f"{last['ms'][name]:>14.0f}{last['mib'][name]:>8.0f}"
+    print(f"{name:<15}{time_power:>7}{memory_power:>9}{largest}{real:>13.1g}")
 prove(
-    "tiles need less memory than the table and give the same numbers", last["mib"]["tiled"] < last["mib"]["plain"] / 4
+    "tiles need less memory than the table and give the same numbers",
+    last["mib"]["tiled"] < last["mib"]["plain"] / 4,
 )
 prove("torch's kernel is quadratic in time", 1.7 < power["ms"]["SDPA"] < 2.3)
 
 # %% id="costs-figure"
 fig, axes = plt.subplots(1, 2, figsize=(7.4, 3.2), layout="constrained")
 forward = [row for row in recorded["rows"] if row["pass"] == "forward"]
-for axis, (unit, title) in zip(axes, (("ms", "milliseconds"), ("mib", "MiB beyond the inputs")), strict=True):
-    for name in ("SDPA", "plain", "tiled", "window", "hierarchical", "Performer", "linear"):
-        axis.loglog([row["n"] for row in forward], [row[unit][name] for row in forward], label=name)
+lengths = [row["n"] for row in forward]
+titles = {"ms": "milliseconds", "mib": "MiB beyond the inputs"}
+kinds = ("SDPA", "plain", "tiled", "window", "hierarchical", "Performer", "linear")
+for axis, (unit, title) in zip(axes, titles.items(), strict=True):
+    for name in kinds:
+        axis.loglog(lengths, [row[unit][name] for row in forward], label=name)
     axis.set(xlabel="n", title=title)
-    axis.set_xticks([512, 1024, 2048, 4096, 8192], ["512", "1024", "2048", "4096", "8192"])
+    ticks = [512, 1024, 2048, 4096, 8192]
+    axis.set_xticks(ticks, [str(n) for n in ticks])
     axis.minorticks_off()
 axes[0].legend(fontsize=8.5)
 show(
     fig,
-    alt="Two panels with logarithmic axes: time and memory of seven attentions for n = 512 to 8192; plain is steepest.",
-    caption="Plain attention's memory grows with the square of n; the fused kernel and the tiles pay only time for it.",
+    alt="Two panels with logarithmic axes show the time and the memory of seven "
+    "attentions for n = 512 to 8192. The line of plain attention is the steepest.",
+    caption="The memory of plain attention grows with the square of n. The fused "
+    "kernel and the tiles pay only time for that square.",
 )
 
 # %% [markdown] id="costs-says"
@@ -952,7 +1102,7 @@ show(
 
 # %% exercise="moe_active_parameters"
 
-# %% id="experts-run" tags=["tol:0.02"]
+# %% id="experts-run" tags=["tol:0.02", "long-cell"]
 torch.manual_seed(0)
 moe = experts.MixtureOfExperts(32, 64, n_experts=8, top_k=2)
 x = torch.randn(400, 32) + 0.7
@@ -960,17 +1110,22 @@ with torch.no_grad():
     moe.router.weight[0] += 0.2  # a router that has taken a liking to expert 0
 optimizer = torch.optim.Adam(moe.parameters(), lr=0.01)
 moe(x)
-print("before: largest share of the choices", f"{moe.load.max():.2f}", "balance loss", f"{moe.balance_loss.item():.2f}")
+print(f"before: largest share of the choices {moe.load.max():.2f}", end=" ")
+print(f"balance loss {moe.balance_loss.item():.2f}")
 for _ in range(60):
     optimizer.zero_grad()
     moe(x)
     moe.balance_loss.backward()
     optimizer.step()
 moe(x)
-print("after:  largest share of the choices", f"{moe.load.max():.2f}", "balance loss", f"{moe.balance_loss.item():.2f}")
+print(f"after:  largest share of the choices {moe.load.max():.2f}", end=" ")
+print(f"balance loss {moe.balance_loss.item():.2f}")
 weights, chosen, _ = experts.route(moe.router(x), 2)
 dense = torch.zeros(400, 8).scatter(1, chosen, weights)
-prove("the exercise routes as the layer does", torch.allclose(route_experts(moe.router(x), 2), dense, atol=1e-6))
+prove(
+    "the exercise routes as the layer does",
+    torch.allclose(route_experts(moe.router(x), 2), dense, atol=1e-6),
+)
 
 # %% [markdown] id="experts-recorded-intro"
 # Are experts better than one dense layer in which each token uses as many parameters? Letter models of two layers after
@@ -984,11 +1139,21 @@ dense, one, undone = (
     np.array(found.values(arm, "loss"))
     for arm in ("dense", "one large expert of eight", "the same, its output times 8")
 )
-prove("one large expert of eight is behind the dense layer, with every seed", one.min() > dense.max())
-prove("with the gate's factor taken out it is ahead of that, with every seed", undone.max() < one.min())
+prove(
+    "one large expert of eight is behind the dense layer, with every seed",
+    one.min() > dense.max(),
+)
+prove(
+    "with the gate's factor taken out it is ahead of that, with every seed",
+    undone.max() < one.min(),
+)
 prove("and level with the dense layer", abs(undone.mean() - dense.mean()) < 0.05)
-shares = [found.range(arm, "largest load") for arm in ("two small experts of eight", "two small experts, not balanced")]
-prove("the balancing loss makes the busiest expert less busy, with every seed", shares[0][1] < shares[1][0])
+arms = ("two small experts of eight", "two small experts, not balanced")
+shares = [found.range(arm, "largest load") for arm in arms]
+prove(
+    "the balancing loss makes the busiest expert less busy, with every seed",
+    shares[0][1] < shares[1][0],
+)
 
 # %% [markdown] id="experts-says"
 # At equal **active** parameters two small experts do about as well as the dense layer: their ranges overlap. One large
@@ -1018,13 +1183,16 @@ prove("a fresh update changes nothing", torch.equal(tuned(prompt), before))
 trainable = sum(p.numel() for p in tuned.parameters() if p.requires_grad)
 print(f"trainable: {trainable:,} of {count(tuned):,} parameters")
 
-shouting = torch.tensor([letters.index(letter) for letter in text[:60_000].upper() if letter in letters])
+capitals = [letter for letter in text[:60_000].upper() if letter in letters]
+shouting = torch.tensor([letters.index(letter) for letter in capitals])
+some_of_it = windows(shouting, 64, 49, torch.Generator().manual_seed(5))
 with torch.no_grad():
-    loss_before = next_loss(tuned, windows(shouting, 64, 49, torch.Generator().manual_seed(5))).item()
+    loss_before = next_loss(tuned, some_of_it).item()
 train(tuned, next_loss, 60, rate=5e-3, source=shouting)
 with torch.no_grad():
-    loss_after = next_loss(tuned, windows(shouting, 64, 49, torch.Generator().manual_seed(5))).item()
-print(f"text in capitals: {loss_before:.2f} nats before, {loss_after:.2f} after 60 steps")
+    loss_after = next_loss(tuned, some_of_it).item()
+print(f"text in capitals: {loss_before:.2f} nats before", end=", ")
+print(f"{loss_after:.2f} after 60 steps")
 
 # %% exercise="lora_merge"
 
@@ -1033,18 +1201,28 @@ with torch.no_grad():
     beside = tuned(prompt)
     part = tuned.decoder.layers[0].self_attention.output
     by_hand = merge(part.base.weight, part.down, part.up, part.alpha)
-    prove("the exercise merges as the course does", torch.allclose(by_hand, part.weight, atol=1e-6))
+    prove(
+        "the exercise merges as the course does",
+        torch.allclose(by_hand, part.weight, atol=1e-6),
+    )
     lora.merge_lora(tuned)
-    prove("merged, the model answers as before", torch.allclose(tuned(prompt), beside, atol=1e-4))
+    prove(
+        "merged, the model answers as before",
+        torch.allclose(tuned(prompt), beside, atol=1e-4),
+    )
     lora.unmerge_lora(tuned)
     lora.remove_lora(tuned, keep=False)
-    prove("without its update it is the old model again", torch.allclose(tuned(prompt), before, atol=1e-4))
+    prove(
+        "without its update it is the old model again",
+        torch.allclose(tuned(prompt), before, atol=1e-4),
+    )
 
 # %% id="lora-recorded"
 print(f"{'':<30}{'trained':>9}{'file':>9}{'held-out nats':>19}")
 for row in record("variants-cpu")["fine_tuning"]:
     size = f"{row['file_bytes'] / 1000:.0f} kB"
-    print(f"{row['way']:<30}{row['trainable']:>9,}{size:>9}{row['mean']:>11.3f} ± {row['half_interval']:.3f}")
+    loss = f"{row['mean']:>11.3f} ± {row['half_interval']:.3f}"
+    print(f"{row['way']:<30}{row['trainable']:>9,}{size:>9}{loss}")
 
 # %% [markdown] id="lora-says"
 # > **You will read that** LoRA matches full fine-tuning.
@@ -1071,7 +1249,10 @@ def starved(scores):
 
 scores = torch.randn(5, 4)
 weights = experts.route(scores.requires_grad_(), 1)[0]
-prove("museum 1: the course's router learns", torch.autograd.grad(weights.sum(), scores)[0].abs().max() > 1e-3)
+prove(
+    "museum 1: the course's router learns",
+    torch.autograd.grad(weights.sum(), scores)[0].abs().max() > 1e-3,
+)
 gradient = torch.autograd.grad(starved(scores).sum(), scores)[0].abs().max()
 print(f"gradient that reaches the router: {gradient:.0e}")
 prove("museum 1: normed to one, it never will", gradient < 1e-6)
@@ -1087,13 +1268,14 @@ q, k = 0.4 * torch.randn(40, 8), 0.4 * torch.randn(40, 8)
 
 
 def bias_in_deviations(signs, draws=300):
-    """Mean over pairs of |mean estimate - exact score|, in standard errors of that mean."""
+    """Mean over pairs of |mean estimate - exact score|, in its standard errors."""
     estimates = []
     for _ in range(draws):
         Q, R = torch.linalg.qr(torch.randn(8, 8))
         Q = Q * R.diagonal().sign() if signs else Q
         w = Q.T * torch.randn(8, 8).norm(dim=-1, keepdim=True)
-        left, right = (torch.exp(x @ w.T - x.square().sum(-1, keepdim=True) / 2) for x in (q, k))
+        halves = ((x @ w.T, x.square().sum(-1, keepdim=True) / 2) for x in (q, k))
+        left, right = (torch.exp(logs - half) for logs, half in halves)
         estimates.append((left * right).mean(-1))
     stacked = torch.stack(estimates)  # (draws, 40)
     error = (stacked.mean(0) - torch.exp((q * k).sum(-1))).abs()
@@ -1101,7 +1283,10 @@ def bias_in_deviations(signs, draws=300):
 
 
 wrong, right = bias_in_deviations(signs=False), bias_in_deviations(signs=True)
-prove("museum 2: without the signs the estimate is biased, with them it is not", wrong > 1.3 * right and right < 1.2)
+prove(
+    "museum 2: without the signs the estimate is biased, with them it is not",
+    wrong > 1.3 * right and right < 1.2,
+)
 
 # %% [markdown] id="museum-capacity-question"
 # **3. A capacity that couples strangers.** An expert takes only so many tokens of a batch. What does a sentence's
@@ -1115,9 +1300,15 @@ other_batch = batch.clone()
 other_batch[0] = torch.randn(10, 16)  # another first example
 apart = (limited(batch)[2] - limited(other_batch)[2]).abs().max().item()
 print("the third example moves when the first one changes:", apart > 1e-3)
-prove("museum 3: under a capacity examples of a batch are not independent", apart > 1e-3)
+prove(
+    "museum 3: under a capacity examples of a batch are not independent",
+    apart > 1e-3,
+)
 limited.eval()
-prove("museum 3: in evaluation they are", torch.equal(limited(batch)[2], limited(other_batch)[2]))
+prove(
+    "museum 3: in evaluation they are",
+    torch.equal(limited(batch)[2], limited(other_batch)[2]),
+)
 
 # %% [markdown] id="museum-stabiliser-question"
 # **4. A maximum over all positions.** To keep exp in range, subtract the largest exponent of all keys, and add a
@@ -1127,16 +1318,18 @@ prove("museum 3: in evaluation they are", torch.equal(limited(batch)[2], limited
 # %% id="museum-stabiliser"
 class Leaky(efficient.PerformerAttention):
     def features(self, x, scale):
-        logs = x * scale**0.5 @ self.directions.T - scale * x.square().sum(-1, keepdim=True) / 2
+        squares = x.square().sum(-1, keepdim=True)
+        logs = x * scale**0.5 @ self.directions.T - scale * squares / 2
         return torch.exp(logs - logs.amax((-1, -2), keepdim=True)) + 1e-4
 
 
 x = torch.randn(1, 2, 12, 8)
 leaky, sound = Leaky(8, 32), efficient.PerformerAttention(8, 32)
-found = complaint(testing.assert_causal, lambda x: leaky(x, x, x, causal=True), x, dim=2)
+how = {"causal": True}
+found = complaint(testing.assert_causal, lambda x: leaky(x, x, x, **how), x, dim=2)
 print(found.split(" by ")[0])
 prove("museum 4: the shared maximum is caught by assert_causal", found)
-obeys = not complaint(testing.assert_causal, lambda x: sound(x, x, x, causal=True), x, dim=2)
+obeys = not complaint(testing.assert_causal, lambda x: sound(x, x, x, **how), x, dim=2)
 prove("museum 4: the course's Performer obeys", obeys)
 
 # %% [markdown] id="proved"

@@ -9,7 +9,8 @@ from course_lib.exercises.tensors import integers, normal
 
 
 def embed(tokens, types, token_table, position_table, type_table, weight, bias):
-    """(B, T) ids, (B, T) 0 or 1, (V, D), (longest, D), (2, D), (D,), (D,) -> (B, T, D)"""
+    """(B, T) ids, (B, T) 0 or 1, (V, D), (longest, D), (2, D), (D,), (D,)
+    -> (B, T, D)"""
     T, D = tokens.size(1), token_table.size(1)
     summed = token_table[tokens] + position_table[:T] + type_table[types]  # (B, T, D) + (T, D) + (B, T, D)
     return F.layer_norm(summed, (D,), weight, bias, eps=1e-12)

@@ -5,7 +5,8 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 
 
 def count_flops(batch, length, width, inner, layers, vocab, training):
-    """six ints, bool -> int: operations of the matrix products of one pass, or of one training step"""
+    """six ints, bool
+    -> int: operations of the matrix products of one pass, or of one training step"""
     tokens = batch * length
     projections = 8 * tokens * width * width  # queries, keys, values and back
     scores = 2 * batch * length * length * width  # all heads together

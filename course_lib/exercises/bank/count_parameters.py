@@ -7,7 +7,8 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 
 
 def count_parameters(vocab, width, inner, layers, positions, tied):
-    """five ints, bool -> int: the parameters of a decoder with biases, LayerNorm and learned positions"""
+    """five ints, bool
+    -> int: the parameters of a decoder with biases, LayerNorm and learned positions"""
     attention = 4 * (width * width + width)  # queries, keys, values and back
     feed_forward = width * inner + inner + inner * width + width
     norms = 2 * (width + width)  # one before each sublayer: scale and shift

@@ -10,7 +10,8 @@ from course_lib.exercises.tensors import normal
 
 
 def fit_power_law(x, y, floors):
-    """(n,), (n,), (m,) float64 -> three floats (floor, scale, exponent) of y = floor + scale * x ** -exponent"""
+    """(n,), (n,), (m,) float64
+    -> three floats (floor, scale, exponent) of y = floor + scale * x ** -exponent"""
     least, best = math.inf, None
     for floor in floors.tolist():
         u, v = x.log(), (y - floor).log()

@@ -8,7 +8,8 @@ from course_lib.exercises.tensors import integers
 
 
 def mask_tokens(tokens, special, chance, fate, others, mask_id):
-    """ids (B, T), bool, two numbers in [0, 1), random ids, all (B, T); int -> inputs, labels (B, T) each"""
+    """ids (B, T), bool, two numbers in [0, 1), random ids, all (B, T); int
+    -> inputs, labels (B, T) each"""
     chosen = (chance < 0.15) & ~special
     labels = tokens.masked_fill(~chosen, -100)  # -100 is what cross_entropy ignores
     inputs = tokens.masked_fill(chosen & (fate < 0.8), mask_id)

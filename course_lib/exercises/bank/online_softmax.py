@@ -11,7 +11,8 @@ from course_lib.exercises.tensors import normal
 
 
 def online_softmax(score_tiles, value_tiles):
-    """iterators over (T, c) and (c, E') with the same c -> (T, E'): softmax over all scores, times all values"""
+    """iterators over (T, c) and (c, E') with the same c
+    -> (T, E'): softmax over all scores, times all values"""
     highest, total, mixed = torch.tensor(-math.inf), 0.0, 0.0
     for scores, values in zip(score_tiles, value_tiles, strict=True):
         new = torch.maximum(highest, scores.amax(dim=-1, keepdim=True))

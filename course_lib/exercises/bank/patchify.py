@@ -9,7 +9,8 @@ from course_lib.exercises.tensors import normal, strided
 
 
 def patchify(images, size):
-    """(B, C, height, width), both multiples of size -> (B, N, C * size * size), patches row by row"""
+    """(B, C, height, width), both multiples of size
+    -> (B, N, C * size * size), patches row by row"""
     B, C, height, width = images.shape
     rows, columns = height // size, width // size
     cut = images.reshape(B, C, rows, size, columns, size)

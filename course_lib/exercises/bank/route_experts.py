@@ -8,7 +8,8 @@ from course_lib.exercises.tensors import normal, strided
 
 
 def route_experts(scores, top_k):
-    """(N, n_experts), int >= 2 -> (N, n_experts): the weight of each expert, zero for those not chosen"""
+    """(N, n_experts), int >= 2
+    -> (N, n_experts): the weight of each expert, zero for those not chosen"""
     best, chosen = scores.topk(top_k, dim=-1)  # (N, top_k) each
     weights = best.softmax(dim=-1)  # over the chosen ones only
     return torch.zeros_like(scores).scatter(-1, chosen, weights)

@@ -7,7 +7,8 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 
 
 def sliding_window_mask(T, S, window):
-    """int, int, int -> bool (T, S): True where a query may attend; the last query stands on the last key"""
+    """int, int, int -> bool (T, S): True where a query may attend;
+    the last query stands on the last key"""
     queries = torch.arange(S - T, S)[:, None]  # (T, 1), positions among the keys
     distance = queries - torch.arange(S)  # (T, S), how far back each key lies
     return (distance >= 0) & (distance < window)

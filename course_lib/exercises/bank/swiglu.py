@@ -9,7 +9,8 @@ from course_lib.exercises.tensors import normal, strided
 
 
 def swiglu(x, gate, up, down):
-    """(..., D), gate (F, D), up (F, D), down (D, F) as nn.Linear stores them -> (..., D)"""
+    """(..., D), gate (F, D), up (F, D), down (D, F) as nn.Linear stores them
+    -> (..., D)"""
     opened = F.silu(x @ gate.T)  # (..., F)
     return (opened * (x @ up.T)) @ down.T  # (..., F) -> (..., D)
 

@@ -10,7 +10,8 @@ from course_lib.exercises.tensors import integers
 
 
 def t5_bucket(offsets, bidirectional):
-    """integers (key position - query position) of any shape, bool -> int64 buckets 0 to 31 of the same shape"""
+    """integers (key position - query position) of any shape, bool
+    -> int64 buckets 0 to 31 of the same shape"""
     if bidirectional:
         count, start = 16, 16 * (offsets > 0)  # the upper half is for later keys
         distance = offsets.abs()
