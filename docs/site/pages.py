@@ -5,6 +5,7 @@ called by their label, and links lead to pages of the site. The other pages are 
 labs and exercises, glossary, notation, benchmarks with pictures, and the reference of the package.
 """
 
+import functools
 import importlib.util
 import os
 import pkgutil
@@ -146,6 +147,7 @@ def read(path: str) -> NotebookNode:
     return nbformat.read(ROOT / path, as_version=4)
 
 
+@functools.cache
 def title(path: str) -> str:
     """The first heading of a notebook or a page of Markdown."""
     text = read(path).cells[0].source if path.endswith(".ipynb") else (ROOT / path).read_text(encoding="utf-8")

@@ -831,7 +831,7 @@ leaders = ("Transformer", "GPT-2", "Llama")
 ahead = min(found.range(family, "exact match")[0] for family in leaders)
 behind = max(found.range(family, "exact match")[1] for family in ("BERT", "T5"))
 prove(
-    "at their better rates BERT and T5 translate less than the others, every seed",
+    "at their better rates BERT and T5 translate less than the others, with every seed",
     behind < ahead,
 )
 
@@ -909,7 +909,7 @@ for name, inner in patterns.items():
         *(query, key, value),
     )
     print(f"{name:<18}{int(mask.sum()):>6} of {n * n} pairs")
-    prove(f"{name}: blocks equal the mask, gradients too", found.gradient < 1e-4)
+    prove(f"{name}: blocks equal the mask, output and gradients", found.gradient < 1e-4)
 
 # %% [markdown] id="hierarchical"
 # ### 9.2 Levels: near exactly, far as means

@@ -799,7 +799,10 @@ for name, fit in (("best rates", small), ("one rate", careless)):
 guess = statistics.mean(kept[32]) / statistics.mean(kept[72]) - 1
 print(f"measured {statistics.mean(kept[72]):.3f}; predicted {miss:+.1%}", end="; ")
 print(f"the largest small model as a guess {guess:+.1%}")
-prove("the prediction is hardly better than that guess", guess / 2 < miss < guess)
+prove(
+    "the prediction is hardly better than the simplest guess",
+    guess / 2 < miss < guess,
+)
 prove(
     "the held-out loss lies below the floor of the fitted law",
     statistics.mean(kept[72]) < small.law.floor,
@@ -891,7 +894,7 @@ for column, words in ways.items():
     print(f"predicted {reading.surface_predicted:.4f}: {reading.surface_error:+.1%}")
     between = reading.predicted < reading.held_out_loss < reading.surface_predicted
     prove(
-        f"counting {words}, one budget predicts too low a loss, all too high a one",
+        f"counting {words}, one budget predicts too low a loss, all budgets too high",
         between,
     )
     prove(
@@ -1108,7 +1111,8 @@ print("change     in layers   mean loss   seeds")
 for name, found in gains.items():
     seeds = "  ".join(f"{loss:.3f}" for loss in found)
     print(f"{name:<10} {sizes[name]:9,}   {statistics.mean(found):9.3f}   {seeds}")
-prove("more heads are no more parameters", sizes["6 heads"] == sizes["width 24"])
+same = sizes["6 heads"] == sizes["width 24"]
+prove("more heads at one width are no more parameters", same)
 prove("six heads are no better than two", statistics.mean(gains["6 heads"]) > mean[24])
 prove("two layers are better than one", statistics.mean(gains["2 layers"]) < mean[24])
 prove(

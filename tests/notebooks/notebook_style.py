@@ -56,6 +56,9 @@ def _cell_problems(cell: Any) -> Iterator[str]:
         return
     if re.search(r"\bplt\.show\(", cell.source):
         yield "calls plt.show(): use show(fig, alt=…, caption=…)"
+    widest = max(map(len, cell.source.splitlines()), default=0)
+    if widest > VISIBLE_COLUMNS and FOLDED not in cell.metadata.get("tags", []):
+        yield f"is {widest} columns wide; at most {VISIBLE_COLUMNS}"
     lines = sum(not PROSE_LINE.fullmatch(line) for line in cell.source.splitlines())
     free = {"long-cell", FOLDED} & set(cell.metadata.get("tags", [])) or "exercise" in cell.metadata
     if lines > MAX_LINES and not free:
@@ -74,8 +77,6 @@ def _form_problems(notebook: Any, least_pictures: int) -> Iterator[Problem]:
         lines = [line for line in cell.source.splitlines() if line.strip()]
         if len(lines) > VISIBLE_LINES and "exercise" not in cell.metadata:
             yield cell.id, f"has {len(lines)} lines in sight; at most {VISIBLE_LINES}, or fold it"
-        if (widest := max(map(len, lines), default=0)) > VISIBLE_COLUMNS:
-            yield cell.id, f"is {widest} columns wide; at most {VISIBLE_COLUMNS}"
     visible = sum(bool(line.strip()) for cell in seen for line in cell.source.splitlines())
     pictures = sum("<img" in output.get("data", {}).get("text/html", "") for cell in code for output in cell.outputs)
     proofs = sum(cell.source.count("prove(") for cell in seen)

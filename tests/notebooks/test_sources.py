@@ -160,6 +160,7 @@ def test_no_cell_ends_by_chance_in_the_text_of_an_object(source):
         (new_markdown_cell("word " * 81), "81 words"),
         (new_code_cell("plt.show()"), "plt.show"),
         (new_code_cell("x = 1\n" * 19), "19 lines"),
+        (new_code_cell("x = 1" + " " * 83 + "+ 2"), "91 columns wide"),
         (new_code_cell("print('\N{PARTY POPPER}')"), "emoji"),
     ],
 )

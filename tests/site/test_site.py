@@ -1,5 +1,6 @@
 """The site holds everything that the notebooks hold, its links lead somewhere, and its pages need no network."""
 
+import os
 import re
 from pathlib import Path
 
@@ -144,13 +145,42 @@ def test_the_reference_has_the_words_of_the_docstrings(trees):
 # In the browser -----------------------------------------------------------------------------------------------------
 
 
+def active(name, tree):
+    """What a page loads or runs: addresses as from the site's folder, and scripts but for the page's own name."""
+    page = name.removesuffix(".html")
+    for script in tree.xpath("//script[not(@src)]/text()"):
+        yield script.replace(f"'{page}'", "'this page'")
+    yield from tree.xpath("//@*[starts-with(name(), 'on')] | //@style[contains(., 'url(')]")
+    for address in tree.xpath("//*[not(self::img)]/@src | //link[@rel = 'stylesheet' or @rel = 'preload']/@href"):
+        yield os.path.normpath(os.path.join(os.path.dirname(name), address)) if "//" not in address else address
+
+
 def test_no_page_sends_a_request_or_has_an_error(open_page, site, trees):
-    """Every page is opened; the explorers come to life. What leaves the folder fails the test by its address."""
-    page = open_page()
+    """What leaves the folder fails the test by its address; the explorers come to life.
+
+    Opened are the pages with an explorer, and those with a script or a style sheet that no page opened before them has:
+    the others can do nothing else.
+    """
+    page, known, opened = open_page(), set(), []
     for name, tree in trees.items():
-        page.goto((site / name).as_uri())
-        assert page.locator("[data-mounted] .cx").count() == len(tree.xpath("//*[@data-explorer]")), name
+        assert not [src for src in tree.xpath("//img/@src") if "//" in src.partition(",")[0]], name
+        explorers, found = len(tree.xpath("//*[@data-explorer]")), set(active(name, tree))
+        if explorers or not found <= known:
+            page.goto((site / name).as_uri())
+            assert page.locator("[data-mounted] .cx").count() == explorers, name
+            known |= found
+            opened.append(name)
+    assert {"01_attention.html", "search.html"} < set(opened)
     assert not page.problems
+
+
+def test_what_is_active_on_a_page_is_known():
+    tree = html.fromstring(
+        "<div onclick='a()'><script>name = 'x/y'; b()</script><script src='../c.js'></script><img src='d.png'>"
+        "<link rel='stylesheet' href='//e.org/f.css'><iframe src='https://g.org/h'></iframe></div>"
+    )
+    wanted = {"a()", "name = 'this page'; b()", "c.js", "//e.org/f.css", "https://g.org/h"}
+    assert set(active("x/y.html", tree)) == wanted
 
 
 def test_an_explorer_follows_its_controls(open_page):

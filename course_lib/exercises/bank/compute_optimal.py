@@ -7,8 +7,8 @@ from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception
 
 
 def compute_optimal(a, alpha, b, beta, flops):
-    """five floats
-    -> (parameters N, tokens D): the least a / N**alpha + b / D**beta with 6 N D = flops"""
+    """five floats -> (parameters N, tokens D):
+    the least a / N**alpha + b / D**beta with 6 N D = flops"""
     balance = (alpha * a / (beta * b)) ** (1 / (alpha + beta))
     parameters = balance * (flops / 6) ** (beta / (alpha + beta))
     return parameters, flops / (6 * parameters)
