@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from course_lib.config import TransformerConfig
-from course_lib.export.parts import array, check_plain, norm_weight, package, projections, unfit
+from course_lib.export.parts import array, before_norm, check_plain, norm_eps, norm_weight, package, projections, unfit
 from course_lib.export.vocabulary import Vocabulary
 from course_lib.files import replace_together
 from course_lib.layers import FeedForward, Residual
@@ -25,12 +25,11 @@ from course_lib.variants import T5
 LONGEST = 4096  # positions written of a scheme that has any number
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "relu2": "RELU"}
 _EXPECTED: dict[str, tuple[Any, ...]] = {
-    "norm": ("layer", "rms", "rms_offset"),
+    "norm": ("layer", "rms", "rms_offset", "unit"),
     "norm_place": ("pre", "post"),
     "qk_norm": ("none", "rms", "rms_offset", "unit"),
     "residual": (True,),
     "n_token_types": (0,),
-    "window": (None,),
 }
 
 
@@ -57,7 +56,7 @@ def write(model: LanguageModel | Transformer, vocabulary: Vocabulary, out: Path,
     else:
         spec = engine.specs.TransformerDecoderModelSpec(decoder)
         spec.register_vocabulary(vocabulary.tokens)
-    spec.config.layer_norm_epsilon = config.norm_eps
+    spec.config.layer_norm_epsilon = norm_eps(config)
     for name in ("bos", "eos", "unk"):
         setattr(spec.config, f"{name}_token", vocabulary.name_of(getattr(vocabulary, name)))
     spec.validate()
@@ -81,10 +80,9 @@ def _check(model: nn.Module, config: TransformerConfig) -> None:
     if config.norm_place == "post" and config.has_final_norm:
         problems.append("final_norm: expected False with norm_place='post', got True")
     pair = isinstance(model, Transformer)
-    if pair and config.qk_norm != "none":
-        problems.append(f"qk_norm: expected 'none' with an encoder, got {config.qk_norm!r}")
-    if pair and config.rotary_scaling is not None:
-        problems.append(f"rotary_scaling: expected None with an encoder, got {config.rotary_scaling!r}")
+    if pair:
+        alone: dict[str, tuple[Any, ...]] = {"qk_norm": ("none",), "rotary_scaling": (None,), "window": (None,)}
+        problems += [f"{problem} with an encoder" for problem in unfit(config, alone)]
     # It has ALiBi for decoders only, and relative positions for one query at a time, not for a prompt.
     wrong, place = ("alibi", "with an encoder") if pair else ("relative", "without an encoder")
     if config.positions == wrong:
@@ -109,6 +107,7 @@ def _stack(engine: Any, model: Any, config: TransformerConfig, layers: Any, *, e
         "num_heads_kv": None if config.kv_heads == config.n_heads else config.kv_heads,
         "head_dim": config.head_width,
         "qk_norm": config.qk_norm != "none",
+        "sliding_window": config.window,
         **_rotary(engine, config),
     }
     if encoder:
@@ -179,7 +178,7 @@ def _linear(into: Any, weight: np.ndarray, bias: np.ndarray | None) -> None:
 def _attention(into: Any, attention: MultiHeadAttention, residual: Residual, config: TransformerConfig) -> None:
     """Self-attention has one map of queries, keys and values; cross-attention one of queries and one of the rest."""
     _norm(into.layer_norm, residual.norm, config.d_model)
-    weights, biases = projections(attention, "weight"), projections(attention, "bias")
+    weights, biases = (projections(attention, kind, before_norm(config)) for kind in ("weight", "bias"))
     starts = [0] if len(into.linear) == 2 else [0, 1]
     for linear, start, end in zip(into.linear, starts, [*starts[1:], 3], strict=False):
         bias = None if biases is None else np.concatenate(biases[start:end])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from course_lib.config import TransformerConfig
-from course_lib.export.parts import array, check_plain, norm_weight, package, projections, unfit
+from course_lib.export.parts import array, before_norm, check_plain, norm_eps, norm_weight, package, projections, unfit
 from course_lib.export.vocabulary import Vocabulary
 from course_lib.files import replace_together
 from course_lib.positions import RotaryEmbedding, frequencies
@@ -31,7 +31,7 @@ _ANY: dict[str, tuple[Any, ...]] = {
     "window": (None,),
 }
 _LAYER: dict[str, tuple[Any, ...]] = {**_ANY, "norm": ("layer",), "qk_norm": ("none",), "gated": (False,)}
-_RMS: dict[str, tuple[Any, ...]] = {**_ANY, "norm": ("rms", "rms_offset"), "positions": ("rotary",)}
+_RMS: dict[str, tuple[Any, ...]] = {**_ANY, "norm": ("rms", "rms_offset", "unit"), "positions": ("rotary",)}
 _NO_BIAS: dict[str, tuple[Any, ...]] = {"attention_bias": (False,), "qkv_bias": (False,), "feed_forward_bias": (False,)}
 _SWIGLU: dict[str, tuple[Any, ...]] = {"activation": ("silu",), "gated": (True,)}
 _UNSCALED: dict[str, tuple[Any, ...]] = {"positions": ("rotary",), "rotary_scaling": (None,)}
@@ -106,7 +106,7 @@ def _sizes(gguf: Any, writer: Any, config: TransformerConfig, name: str, dtype: 
     if name in _WITH_LAYER_NORM:
         writer.add_layer_norm_eps(config.norm_eps)
     else:
-        writer.add_layer_norm_rms_eps(config.norm_eps)
+        writer.add_layer_norm_rms_eps(norm_eps(config))
     if config.positions == "rotary":
         writer.add_rope_dimension_count(config.head_width)
         writer.add_rope_freq_base(config.rotary_base)
@@ -207,9 +207,9 @@ def _attention(attention: Any, config: TransformerConfig, name: str, stretch: fl
     found: dict[str, np.ndarray] = {}
     rows: dict[str, list[np.ndarray]] = {}
     for kind in ("weight", "bias"):
-        for part, numbers, factor in zip("qkv", projections(attention, kind) or [], factors, strict=False):
-            turned = _pairs(numbers, config, name) if part in "qk" else numbers
-            rows.setdefault(kind, []).append(turned if normed else turned * np.float32(factor))
+        parts = projections(attention, kind, before_norm(config) if normed else factors)
+        if parts is not None:
+            rows[kind] = [*(_pairs(part, config, name) for part in parts[:2]), parts[2]]
     if name in _WITH_LAYER_NORM and "bias" not in rows:
         rows["bias"] = [np.zeros(len(part), np.float32) for part in rows["weight"]]
     for kind, parts in rows.items():

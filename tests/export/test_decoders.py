@@ -6,7 +6,7 @@ import torch
 from engines import DECODE, FAMILIES, PRE, RMS, SIZES, counting, decoder, in_llama_cpp, ours, shaken
 from torch import nn
 
-from course_lib.export import export
+from course_lib.export import FORMATS, export
 from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, YarnScaling
 from course_lib.variants import GPT
 from course_lib.variants.packed import pack_
@@ -24,13 +24,15 @@ BOTH = {
     },
     "neighbours turned, heads normed": {**SWIGLU, "qk_norm": "rms", "rotary_layout": "interleaved"},
     "heads of unit size": {**SWIGLU, "qk_norm": "unit", "norm_eps": 1e-3, "attention_scale": 0.4},
+    "all norms of unit size": {**SWIGLU, "norm": "unit", "qk_norm": "unit"},
     "positions divided": {**SWIGLU, "rotary_scaling": LinearScaling(2.0)},
     "Llama 3's scaling": {**SWIGLU, "rotary_scaling": Llama3Scaling(4.0, original_length=16)},
     "YaRN": {**SWIGLU, "rotary_scaling": YarnScaling(4.0, original_length=16)},
 }  # fmt: skip
 CTRANSLATE2 = {
     "gelu": {**RMS, "activation": "gelu"},
-    "heads of unit size, squared relu": {**PRE, "activation": "relu2", "bias": False, "qk_norm": "unit"},
+    "the fast recipe": {**RMS, "norm": "unit", "qk_norm": "unit", "activation": "relu2", "rotary_base": 100.0},
+    "a window": {**RMS, "activation": "relu2", "window": 6},
     "the paper's": {"n_encoder_layers": 0},
     "ALiBi and a norm of embeddings": {**PRE, "activation": "gelu_tanh", "positions": "alibi", "embedding_norm": True},
     "no positions, a bias in the head": {**PRE, "activation": "gelu", "positions": "none", "head_bias": True},
@@ -83,7 +85,6 @@ def test_weights_of_8_bits_are_those_of_the_model(tmp_path):
         ("gguf", {**PRE, "activation": "gelu_tanh", "window": 4}, r"is starcoder2: window: expected None, got 4"),
         ("gguf", {**PRE, "activation": "relu2", "d_head": 8}, r"d_head: expected 16 for nemotron, got 8"),
         ("gguf", {**SWIGLU, "rotary_scaling": DynamicNTKScaling(2.0, 16)}, r"rotary_scaling: .* DynamicNTKScaling"),
-        ("ctranslate2", {**RMS, "window": 4}, r"window: expected None, got 4\. ONNX"),
         ("ctranslate2", {**RMS, "positions": "relative"}, r"positions: expected others than 'relative' without an enc"),
         ("ctranslate2", {**SWIGLU, "activation": "relu2"}, r"activation: expected another than 'relu2'"),
     ],
@@ -111,6 +112,14 @@ def test_bad_arguments_are_named(tmp_path, monkeypatch):
     pack_(model)
     with pytest.raises(ValueError, match=r"expected a trained map, got a PackedLinear; export before"):
         export(model, to="gguf", out=tmp_path)
+
+
+def test_tables_that_no_engine_has_are_named(tmp_path):
+    model = decoder(**RMS, activation="relu2")
+    model.embedding.pairs = nn.Embedding(4, 4)
+    for to in FORMATS:
+        with pytest.raises(ValueError, match=r"embedding\.pairs: expected tokens, positions and a norm alone"):
+            export(model, to=to, out=tmp_path)
 
 
 def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch):

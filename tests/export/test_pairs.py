@@ -60,7 +60,7 @@ def test_a_translators_folder_goes_over_with_its_tokenizer(tmp_path):
     ("switches", "expected"),
     [
         ({"positions": "alibi"}, "positions: expected others than 'alibi' with an encoder"),
-        ({**COURSE, "qk_norm": "rms"}, "qk_norm: expected 'none' with an encoder, got 'rms'"),
+        ({**COURSE, "qk_norm": "rms"}, "qk_norm: expected 'none', got 'rms' with an encoder"),
     ],
 )
 def test_what_the_engine_lacks_is_named(switches, expected, tmp_path):

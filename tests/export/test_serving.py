@@ -2,6 +2,11 @@
 
 import http.client
 import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +16,7 @@ from typer.testing import CliRunner
 from course_lib import cli, generation
 from course_lib.data import BPETokenizer, CharTokenizer
 from course_lib.data.fast_bpe import FastBPETokenizer
+from course_lib.export import export
 from course_lib.variants import save_pretrained
 
 TEXT = "The cat sat on the mat, and the dog saw the cat; thé löwe sat.\n" * 3
@@ -69,6 +75,31 @@ def test_a_run_is_served_over_http(kind, tmp_path):
     assert written == expected
     with pytest.raises(OSError, match="refused"):
         ask(address, "/health", timeout=5)
+
+
+def test_the_program_of_the_page_serves(tmp_path):
+    """The block of docs/serving.md itself, with another file and a free port, and the question that it asks by curl."""
+    tokenizer = TOKENIZERS["characters"]
+    model = run_folder(tmp_path / "run", tokenizer)
+    path = export(tmp_path / "run", to="gguf", out=tmp_path / "out")
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    program = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "xllamacpp" in block)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = program.replace("runs/lm/gguf/model.gguf", str(path)).replace("8080", str(port))
+    assert str(port) in program
+    question = {**json.loads(re.search(r"-d '(.*)'", page)[1]), "prompt": "the cat", "max_tokens": 6}
+    served = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        assert served.stdout.readline().decode().strip() == f"http://127.0.0.1:{port}"
+        status, answer = ask(f"http://127.0.0.1:{port}", "/v1/completions", question)
+    finally:
+        served.terminate()
+        served.wait(timeout=30)
+    ids = tokenizer.encode("the cat")
+    new = generation.generate(model, torch.tensor([ids]), max_new_tokens=6, temperature=0)[0, len(ids) :]
+    assert (status, answer["choices"][0]["text"]) == (200, tokenizer.decode(new))
 
 
 def test_errors_of_the_command_are_one_line(tmp_path):
