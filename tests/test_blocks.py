@@ -34,7 +34,7 @@ NOT_RUN = {
     "scale_out.md: apiVersion: v1": TRAINING_AT_SCALE,
     "serving.md: pip install 'course-lib[engines]'": SERVED,
     "serving.md: import time": SERVED,
-    "serving.md: import ctranslate2": "needs a translator: tests/export/test_pairs.py does the same",
+    "serving.md: import ctranslate2": "needs a translator: tests/export/test_exported_pairs.py does the same",
     "serving.md: curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\": SERVED,
     "serving.md: course train lm --set model.qk_norm=none --set model.window=null": SERVED,
 }

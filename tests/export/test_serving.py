@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from engines import RMS, decoder, llama_server, shaken
+from exported import RMS, decoder, llama_server, shaken
 from typer.testing import CliRunner
 
 from course_lib import cli, generation

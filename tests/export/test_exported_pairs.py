@@ -5,7 +5,7 @@ import json
 import pytest
 import tokenizers
 import torch
-from engines import T5, in_translator, ours_of_pair, shaken, t5, translator
+from exported import T5, in_translator, ours_of_pair, shaken, t5, translator
 
 from course_lib.data import BPETokenizer
 from course_lib.export import export

@@ -6,7 +6,7 @@ To trace a graph takes seconds, so few models hold all that a graph can get wron
 import numpy as np
 import pytest
 import torch
-from engines import NEW, PROMPT, RMS, SIZES, V, decoder, ours, ours_of_pair, shaken, t5
+from exported import NEW, PROMPT, RMS, SIZES, V, decoder, ours, ours_of_pair, shaken, t5
 
 from course_lib.data import pad_batch
 from course_lib.export import export

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from engines import DECODE, FAMILIES, PRE, RMS, SIZES, counting, decoder, in_llama_cpp, ours, shaken
+from exported import DECODE, FAMILIES, PRE, RMS, SIZES, counting, decoder, in_llama_cpp, ours, shaken
 from torch import nn
 
 from course_lib.export import FORMATS, export
