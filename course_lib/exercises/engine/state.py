@@ -33,8 +33,7 @@ def same_state() -> Iterator[None]:
     dtype, device, threads = torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()
     gradients, anomaly = torch.is_grad_enabled(), torch.is_anomaly_enabled()
     checks_nan = torch.is_anomaly_check_nan_enabled()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    deterministic = _deterministic()
     numpy_errors, depth = np.geterr(), sys.getrecursionlimit()
     environment, folder = dict(os.environ), _folder()
     libraries = [dict(vars(library)) for library in _LIBRARIES]
@@ -50,7 +49,8 @@ def same_state() -> Iterator[None]:
             torch.set_num_threads(threads)
         torch.set_grad_enabled(gradients)
         torch.autograd.set_detect_anomaly(anomaly, checks_nan)
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        if _deterministic() != deterministic:  # setting it loads torch's compiler, which takes a second
+            torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
         np.seterr(**numpy_errors)
         sys.setrecursionlimit(depth)
         if os.environ != environment:
@@ -59,6 +59,10 @@ def same_state() -> Iterator[None]:
         if folder is not None and _folder() != folder:
             with contextlib.suppress(OSError):
                 os.chdir(folder)
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _folder() -> str | None:
