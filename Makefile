@@ -62,13 +62,14 @@ $(BIN)/python:
 
 # The stamps are written last, so that an interrupted installation is taken up again.
 $(VENV)/.lab: pyproject.toml constraints.txt requirements.txt | $(BIN)/python
-	@echo "Installing PyTorch, JupyterLab and the rest into $(VENV): 1 to 2 GB, a few minutes, and pip is silent meanwhile."
-	@$(BIN)/pip install --quiet -r requirements.txt
+	@echo "Installing PyTorch, JupyterLab and the rest into $(VENV): 1 to 2 GB, 2 to 5 minutes. pip names each package and"
+	@echo "shows how far the large ones are; its last step, which unpacks them, may say nothing for a minute."
+	@$(BIN)/pip install -r requirements.txt
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing what the tests need into $(VENV): a few minutes, and pip is silent meanwhile."
-	@$(BIN)/pip install --quiet -c constraints.txt -e ".[test,pretrained]"
+	@echo "Installing what the tests need into $(VENV): 2 to 3 GB, 3 to 6 minutes; the last step, which unpacks it, is silent."
+	@$(BIN)/pip install -c constraints.txt -e ".[test,pretrained]"
 	@touch $@ $(VENV)/.lab
 
 chromium:

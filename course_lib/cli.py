@@ -1,5 +1,6 @@
 """The command `course`: the program that the commands are registered with, and what it makes of their errors."""
 
+import importlib.abc
 import io
 import os
 import sys
@@ -29,6 +30,15 @@ def _unforeseen(problem: Exception) -> str:
     )
 
 
+class _SaysTorch(importlib.abc.MetaPathFinder):
+    """Says that PyTorch is loaded, when it is: that takes a second or more, in which nothing else would be said."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        if fullname == "torch":
+            sys.meta_path.remove(self)
+            typer.echo("Loading PyTorch …", err=True)
+
+
 class _Group(TyperGroup):
     """Turns what goes wrong in any command into one line and an exit code."""
 
@@ -37,6 +47,8 @@ class _Group(TyperGroup):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
                 stream.reconfigure(errors="backslashreplace")  # half characters, and terminals that know few
+        if "torch" not in sys.modules and not any(isinstance(one, _SaysTorch) for one in sys.meta_path):
+            sys.meta_path.insert(0, _SaysTorch())
         try:
             return super().main(*args, **kwargs)
         except Exception as problem:

@@ -34,6 +34,7 @@ def check(
     desk = the_desk(context.obj) if file is None else desk_or_none(context.obj)
     if as_json:
         raise typer.Exit(_check_as_json(exercise_id.replace("-", "_"), desk, file, seconds))
+    typer.echo(f"Checking {exercise_id} …", err=True)
     raise typer.Exit(0 if isolated.check(exercise_id, desk, file, seconds) else 1)
 
 

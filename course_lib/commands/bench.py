@@ -38,6 +38,7 @@ def bench(
         raise ValueError(f"NAME: expected one of {', '.join(programs)}, got {name!r}")
     environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
     command = [sys.executable, str(Path("benchmarks") / f"{chosen}.py"), *context.args]
+    typer.echo(f"Running {command[1]} …", err=True)
     raise typer.Exit(subprocess.run(command, cwd=folder.parent, env=environment).returncode)
 
 

@@ -276,7 +276,7 @@ def test_check_says_the_same_as_the_notebook(
     import torch
 
     ExerciseHandle(registry.get(BUILD), Progress()).check(lambda T, S: torch.ones(T, S, dtype=torch.bool).tril())
-    assert output.splitlines()[:2] == capsys.readouterr().out.splitlines()[:2]
+    assert output.splitlines()[:3] == ["Checking causal-mask …", *capsys.readouterr().out.splitlines()[:2]]
     edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
     assert "Right" in course("check", BUILD)
     assert (chapter / "my" / "answers" / "causal_mask.py").read_text().endswith(RIGHT_MASK + "\n")
@@ -317,7 +317,8 @@ def test_an_answer_that_does_not_run(chapter: Path, source: str, says: str, code
     assert says in output
     assert "Traceback" not in output
     if code == 2:
-        assert len(output.strip().splitlines()) == 1
+        assert output.splitlines()[0] == f"Checking {BUILD} …"
+        assert len(output.strip().splitlines()) == 2
 
 
 def test_unknown_exercises(chapter: Path) -> None:
@@ -524,7 +525,7 @@ def test_in_a_process_of_its_own(chapter: Path) -> None:
     wrong = process("check", BUILD, cwd=chapter / "my")
     assert wrong.returncode == 1
     assert "Not yet" in wrong.stdout
-    assert wrong.stderr == ""
+    assert wrong.stderr == f"Checking {BUILD} …\n"
     none = process("status", cwd=chapter.parent)
     assert none.returncode == 2
     assert none.stdout == ""
@@ -532,6 +533,15 @@ def test_in_a_process_of_its_own(chapter: Path) -> None:
     saved = process("check", BUILD, cwd=chapter, env={**os.environ, "CI": "true"})
     assert saved.returncode == 1
     assert len(list((chapter / "my" / "answers" / "history" / BUILD).iterdir())) == 1
+
+
+def test_what_loads_torch_says_so_before(chapter: Path) -> None:
+    assert process("start", cwd=chapter).returncode == 0
+    for arguments, said in ((("hint", BUILD), "Loading PyTorch …\n"), (("next",), "")):
+        run = process(*arguments, cwd=chapter)
+        assert run.returncode == 0
+        assert run.stderr == said
+        assert "PyTorch" not in run.stdout
 
 
 @pytest.mark.skipif(os.name != "posix", reason="uses a pipe that closes early")
