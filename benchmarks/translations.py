@@ -25,8 +25,8 @@ from course_lib.training import RunFolder
 from course_lib.training.logs import read_log
 
 COMMANDS = {
-    "numbers": "--bf16 --device cpu",
-    "multi30k": "--data multi30k --device cpu --steps 700 --learning-rate 0.003 --set data.train=0 "
+    "numbers": "--plain --bf16 --device cpu",
+    "multi30k": "--plain --data multi30k --device cpu --steps 700 --learning-rate 0.003 --set data.train=0 "
     "--set data.validation=0 --set data.test=0 --set tokenizer.vocab_size=4000 --set batches.max_tokens=2048 "
     "--set training.optimizer=muon --set training.evaluate_every=100 --set training.log_every=20",
 }

@@ -639,6 +639,10 @@ for shape, found in record("training-step-cpu")["shapes"].items():
 # kernel takes long and elementwise steps wait for memory, as on a GPU, there is more to gain. Do not believe a ladder
 # from another machine, this one included: climb it on yours.
 #
+# Tokens a second are half of the way to a quality. The other half is how much each token teaches, which optimizer, rates
+# and switches of the model decide. `course train lm` starts with the best that we measured of both. [How long it
+# takes](../benchmarks/results/time-to-quality.md) to the quality of a well-known recipe is recorded.
+#
 # Writing has a ladder of its own, as it waits for the weights to arrive (section 4). Put them into the order in which
 # the processor reads them (`pack_` of `course_lib.variants.packed`), or make them smaller: `quantize_` of
 # `course_lib.variants.int8` rounds each to 8 bits, or to 4. [How fast that

@@ -640,7 +640,8 @@ prove("no change alone gives what they give together", min(entry["loss"] for ent
 # updates the matrices, an even higher one for the embeddings and the head goes along with a gain. And gains have
 # prices that a loss does not show: the embeddings of groups of characters make the model four times as large, though
 # hardly slower. All together reach the loss of the whole recipe in a small part of its time. This is one text and one
-# size of model.
+# size of model. The command `course train lm` starts with most of these changes and without the tables, which
+# `--set model.ngrams=[2,3,4]` adds; with `--plain` it starts without all of them.
 #
 # ## The answer
 #
