@@ -74,8 +74,8 @@ class Recipe:
 # What is said to `course train lm` beside data, seed and folder. The number of steps is chosen for the quality.
 COMMON = "--device cpu --set training.evaluate_every=0"
 TRACKS = {
-    "equal weights": f"{COMMON} --steps 300",
-    "equal shape, with tables": f"{COMMON} --steps 100 --set model.ngrams=[2,3,4]",
+    "equal weights": f"{COMMON} --steps 240",
+    "equal shape, with tables": f"{COMMON} --steps 90 --set model.ngrams=[2,3,4]",
 }
 KEYS = {"equal weights": "equal_weights", "equal shape, with tables": "ours"}  # in the record
 RECIPE = (
