@@ -56,9 +56,9 @@ FORMATS: dict[str, dict[str, Any]] = {  # name -> what `quantize_` is told
     "2 bits, groups of 32": {"bits": 2, "group": 32},
 }
 COMMANDS = {
-    "lm": "lm --data tinyshakespeare --bf16 --device cpu --steps 400 --learning-rate 0.004 "
+    "lm": "lm --plain --data tinyshakespeare --bf16 --device cpu --steps 400 --learning-rate 0.004 "
     "--set training.optimizer=muon",
-    "translate": "translate --bf16 --device cpu --steps 700",
+    "translate": "translate --plain --bf16 --device cpu --steps 700",
 }
 WINDOWS, TESTS = 256, 500  # of held-out text, 128 characters each; of pairs to translate
 PROMPT, NEW = 16, 64

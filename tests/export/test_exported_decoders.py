@@ -15,6 +15,7 @@ SWIGLU = {**RMS, "activation": "silu", "gated": True}
 # Decoders of the course by what they add to the families, and the formats that have it.
 BOTH = {
     "norms and squared relu": {**RMS, "activation": "relu2"},
+    "as course train lm, without window": {**RMS, "activation": "relu2", "norm": "unit", "rotary_base": 100.0},
     "factors": {**RMS, "activation": "relu2", "scale_embeddings": True, "logit_scale": 0.5, "attention_scale": 0.3},
     "rotary, layer norm, gelu": {**PRE, "activation": "gelu_tanh"},
     "rotary, layer norm, squared relu, no bias": {**PRE, "activation": "relu2", "bias": False},
