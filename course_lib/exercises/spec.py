@@ -152,8 +152,7 @@ class Exercise(Entry):
         setup: source lines at the top of the cell: imports or constants that the notebook does not already have.
         helpers: functions whose source stands in the cell above the stub, given to the learner.
         scaffold: comment lines at the top of the stub's body.
-        run: how a candidate is called; `run(candidate, *arguments)`; a plain call unless given. For modules use
-            `engine.run.run_module`, whose cases are (constructor arguments, state dict, *forward arguments).
+        run: how a candidate is called; `run(candidate, *arguments)`; a plain call unless given.
         gradients: compare gradients of a fixed random projection of the outputs.
         dtypes: compare the dtype of tensors, and int, float and bool of numbers.
         allow_mutation: the function may change its arguments.

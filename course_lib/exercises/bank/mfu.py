@@ -124,7 +124,7 @@ its three ingredients is often taken wrong.""",
         Misconception(
             name="one-device",
             knobs={"per": "one"},
-            statement="compares the work of all devices with the peak of one",
+            statement="makes the share as many times too large as there are devices",
             question="What could all devices together do in a second?",
         ),
         Misconception(

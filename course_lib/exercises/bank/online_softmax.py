@@ -47,8 +47,8 @@ def _model(total="rescaled", mixed="rescaled", maximum="running", end="divided")
             if maximum == "tile":
                 rescale = torch.ones_like(rescale)
             part = torch.exp(scores - new)
-            if end == "each-tile":
-                mixture = mixture + part @ values / part.sum(-1, keepdim=True)
+            if end == "each-tile":  # with its own maximum, whatever else is done
+                mixture = mixture + scores.softmax(-1) @ values
                 count, highest = count + 1, new
                 continue
             backward = torch.where(torch.isinf(highest), torch.zeros_like(rescale), torch.exp(new - highest))

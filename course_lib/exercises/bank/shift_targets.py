@@ -102,7 +102,7 @@ def _the_label_is_the_next_input(shift) -> str | None:
 
 def _one_label_for_each_input(shift) -> str | None:
     inputs, labels = shift([[11, 12, 13], [14]], 1, 2, 0)
-    for row, (read, answered) in enumerate(zip((inputs != 0).sum(1), (labels != 0).sum(1), strict=True)):
+    for row, (read, answered) in enumerate(zip((inputs > 0).sum(1), (labels > 0).sum(1), strict=True)):
         if read != answered:
             return f"Row {row} has {int(read)} inputs and {int(answered)} labels."
     return None

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import linecache
 import re
+import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.exercises.engine.compare import Rules, compare_gradients
 from course_lib.exercises.engine.guard import Guard
-from course_lib.exercises.engine.likeness import copied, ratio_of, snapped, times
+from course_lib.exercises.engine.likeness import has_nan, ratio_of, snapped, times
 from course_lib.exercises.engine.relations import Relation
-from course_lib.exercises.engine.run import Beginning, Outcome, argument_names, quiet
-from course_lib.exercises.spec import Exercise, Misconception, Property
+from course_lib.exercises.engine.run import Beginning, Outcome, quiet
+from course_lib.exercises.spec import Misconception, Property
 
 LOOSE, SMALL = 0.1, 1e-3
 """A gradient in float32 that is right in float64 may be off by this share of its largest entry, and by this much."""
@@ -82,18 +86,6 @@ def exclude_each_other(misconceptions: Sequence[Misconception]) -> bool:
     return len(misconceptions) > 1 and any(re.search(words, one.statement) for one in misconceptions)
 
 
-def off_by(exact: list[Tensor | None] | None, rounded: list[Tensor | None]) -> list[float]:
-    """The largest deviation of each gradient from the exact one; zeros where that is not to be had."""
-    if exact is None or len(exact) != len(rounded):
-        return [0.0] * len(rounded)
-    return [
-        0.0
-        if one is None or other is None or not one.numel()
-        else float((one - other.double()).abs().nan_to_num().max())
-        for one, other in zip(exact, rounded, strict=True)
-    ]
-
-
 def what_fails(cases: Sequence[tuple[dict[str, Any], bool]]) -> str:
     """What the failing cases have in common and no other has, in one sentence, or "" if nothing tells them apart.
 
@@ -122,10 +114,9 @@ def _features(arguments: dict[str, Any], optional: Collection[str]) -> list[str]
             continue
         if value is None:
             found.append(f"`{name}` is None")
-        elif name in optional:
-            found.append(f"`{name}` is given")
-        if value is None:
             continue
+        if name in optional:
+            found.append(f"`{name}` is given")
         if isinstance(value, Tensor):
             found += _features_of_a_tensor(name, value)
         elif isinstance(value, bool):
@@ -169,12 +160,41 @@ def _features_of_a_tensor(name: str, value: Tensor) -> Iterator[str]:
         yield f"`{name}` has more than one entry along its first axis"
     if value.dim() >= 2 and value.size(-1) != value.size(-2):
         yield f"`{name}` is not square"
+    if value.dim() >= 3 and value.size(0) != value.size(1):
+        yield f"the first two axes of `{name}` differ in size"
     yield f"`{name}` has {value.dim()} axes"
 
 
 NAN = "It computes something that is not a number (NaN), as 0 / 0, inf - inf and 0 * inf do."
+DIGITS = "It overflows or loses digits: with the same numbers in float64 its result is right."
 RANDOM = "Its result depends on chance: the same arguments give another result with another seed."
 KEEPS = "It gives another result when it is called again with the same arguments and the same seed."
+
+
+class NaNOrigins(TorchDispatchMode):
+    """Notes the lines of a file in which something that is not a number comes out of numbers."""
+
+    def __init__(self, filename: str) -> None:
+        super().__init__()
+        self.filename = filename
+        self.lines: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation."""
+        result = func(*args, **(kwargs or {}))
+        if has_nan(result) and not has_nan([args, kwargs]):
+            frame = sys._getframe()
+            while frame is not None and frame.f_code.co_filename != self.filename:
+                frame = frame.f_back  # type: ignore[assignment]
+            if frame is not None:
+                self.lines.add(linecache.getline(self.filename, frame.f_lineno).strip())
+        return result
+
+    @property
+    def statement(self) -> str:
+        """What is said of an answer whose result is not a number, with the line if there is but one."""
+        said = textwrap.shorten(next(iter(self.lines)), 90) if len(self.lines) == 1 else ""
+        return f"{NAN} It arises in the line `{said}`." if said else NAN
 
 
 def contradicts_itself(law: str, sentence: str) -> bool:
@@ -187,14 +207,6 @@ def contradicts_itself(law: str, sentence: str) -> bool:
         if re.search(rf"\bsums? (?:up )?to {word}\b", law):
             return any(float(found) == value for found in re.findall(rf"\bsums? (?:up )?to {number}", sentence))
     return False
-
-
-def made_again(exercise: Exercise, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | dict[str, Any]:
-    """The arguments of a call as a case makes them."""
-    if not kwargs:
-        return copied(args)
-    names = argument_names(exercise, len(args))
-    return copied({**dict(zip(names, args, strict=True)), **kwargs})
 
 
 def broken(law: Property, call: Callable[..., Any], guard: Guard) -> str | None:

@@ -65,6 +65,12 @@ class Forms(Likeness):
                     lambda e, a, v=every: a.shape == e.shape and bool((a.bool() == v).all()),
                 )
             return
+        if e.numel() == 1:
+            yield (
+                "constant",
+                f"The result is {float(a):.6g} whatever the arguments are.",
+                lambda e, a, v=float(a): bool((a == v).all()),
+            )
         for value, word in ((0.0, "zero"), (1.0, "one"), (math.inf, "infinite"), (-math.inf, "minus infinity")):
             if e.numel() > 1:
                 yield (

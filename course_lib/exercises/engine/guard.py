@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import signal
 import threading
 import time
@@ -29,6 +30,20 @@ MEMORY = 1 << 30
 
 CUDA_MEMORY = 8 << 30
 """Bytes on top of that where there is a CUDA device, whose first use maps much host memory."""
+
+
+_guarded: set[int] = set()
+"""The threads in which a guarded call runs."""
+
+
+def _end_copy() -> None:
+    """End a process that a guarded call has made as a copy of this one: nothing would watch or stop it."""
+    if threading.get_ident() in _guarded:
+        os._exit(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_end_copy)
 
 
 class RanAway(Exception):
@@ -89,6 +104,7 @@ class Guard:
         self._started = time.monotonic(), self._processor_time()
         try:
             self._running = True
+            _guarded.add(self._target)
             try:
                 return function(*args, **kwargs)
             except (MemoryError, RuntimeError) as problem:
@@ -115,6 +131,7 @@ class Guard:
         `_firing`. So either the watchdog sees that the call has ended, or this waits and takes the interrupt back.
         """
         self._running = False
+        _guarded.discard(self._target)
         while self._firing:
             time.sleep(0)
         _raise_in_thread(self._target, None)

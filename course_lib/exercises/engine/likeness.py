@@ -97,7 +97,7 @@ class Likeness:
             return
         yield (
             "nearly right",
-            "The result agrees with the right one to about two digits or more, as numbers of less precision would.",
+            "The result agrees with the right one to about two digits or more.",
             lambda e, a: a.shape == e.shape and bool(torch.isclose(real(a), real(e), rtol=5e-3, atol=0).all()),
         )
         yield (

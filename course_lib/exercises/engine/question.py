@@ -31,7 +31,7 @@ def judge(question: Question, value: Any) -> tuple[str, WrongAnswer | None, str]
         if equal(question, wrong.value, given):
             hint = f"In a new cell, ex.{question.id}.hint() gives a question that leads out of it."
             return WRONG, wrong, f"Not yet: {question.id}. That is {wrong.statement}.\n{hint}"
-    said = relation(question, given) or "No mistake that the course knows leads to this answer."
+    said = relation(question, given) or size(question, given)
     return WRONG, None, f"Not yet: {question.id}. {said}\n{hint}"
 
 
@@ -97,6 +97,17 @@ def relation(question: Question, given: Any) -> str:
             if any(math.isclose(given, new, rel_tol=strict) for new in (2 * value, value / 2, 1 - value, -value)):
                 fits.append("It is twice, half, minus or one minus a number that a known mistake leads to.")
     return fits[0] if len(set(fits)) == 1 else ""
+
+
+def size(question: Question, given: Any) -> str:
+    """Whether a number is too large or too small, and how far off."""
+    right = question.right
+    if isinstance(right, bool | str | tuple) or not isinstance(given, int | float) or not math.isfinite(given):
+        return "No mistake that the course knows leads to this answer."
+    far = ", by more than a factor of ten" if min(abs(right), abs(given)) * 10 < max(abs(right), abs(given)) else ""
+    return (
+        f"The number is too {'large' if given > right else 'small'}{far}. No mistake that the course knows leads to it."
+    )
 
 
 def _numbers_beside(question: Question, right: float) -> Iterator[tuple[float, str]]:

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from course_lib.exercises.engine.compare import Rules, compare
 from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
+from course_lib.exercises.engine.likeness import copied
 from course_lib.exercises.engine.state import same_generators, same_state
 from course_lib.exercises.spec import Case, Exercise
 
@@ -64,28 +65,6 @@ def bind(exercise: Exercise, candidate: Any) -> Call:
     return lambda *args, **kwargs: run(candidate, *args, **kwargs)
 
 
-def run_module(candidate: Any, config: Any, state: dict[str, Tensor], *inputs: Any, **options: Any) -> Any:
-    """Build a module and run its forward with declared weights, so that gradients reach them.
-
-    `config` holds the constructor's arguments (a tuple or a dict), `state` its whole state dict; a name or shape that
-    does not fit raises ValueError naming it.
-    """
-    module = candidate(**config) if isinstance(config, dict) else candidate(*config)
-    if not isinstance(module, nn.Module):
-        raise TypeError(f"expected a torch.nn.Module, got {type(module).__name__}")
-    own = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    wanted = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    for name, shape in wanted.items():
-        if name not in own:
-            raise ValueError(f"the module has no parameter {name!r}; it has {', '.join(own) or 'none'}")
-        if own[name] != shape:
-            raise ValueError(f"the parameter {name!r} has shape {own[name]}; {shape} is expected")
-    for name in own:
-        if name not in wanted:
-            raise ValueError(f"the module has a parameter {name!r} too many; {', '.join(wanted)} are expected")
-    return torch.func.functional_call(module, state, inputs, options)
-
-
 def arguments(case: Case, exercise: Exercise) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
     """The case's arguments, made anew: positional, by keyword, and the names to call them by."""
     made = case.make()
@@ -129,6 +108,12 @@ def in_float64(case: Case) -> Case:
         return leaf.detach().double().requires_grad_(leaf.requires_grad)
 
     return Case(case.name, lambda: tree_map(exact, case.make()))
+
+
+def case_of_call(exercise: Exercise, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Case:
+    """A case with the arguments of a call."""
+    named = kwargs and {**dict(zip(argument_names(exercise, len(args)), args, strict=True)), **kwargs}
+    return Case("the input of a law", lambda: copied(named or args))
 
 
 def argument_names(exercise: Exercise, count: int) -> list[str]:
@@ -199,7 +184,7 @@ def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = No
     return outcome
 
 
-def leaf_names(case: Case, exercise: Exercise) -> list[str]:
+def names_of_leaves(case: Case, exercise: Exercise) -> list[str]:
     """A name for each tensor that takes part in the comparison of gradients."""
     args, kwargs, names = arguments(case, exercise)
     found = []
