@@ -51,8 +51,8 @@ def accepted(examiner: Examiner, candidate: Any, seconds: float = 1.0) -> bool:
         examiner.outcome((), number)
     with Guard(seconds=seconds) as guard:
         for number, case in enumerate(examiner.cases):
-            outcome = observe(exercise, bind(exercise, candidate), case, guard)
-            if examiner.difference(number, outcome) is not None:
+            call = bind(exercise, candidate)
+            if examiner.judged(number, observe(exercise, call, case, guard), call, guard) is not None:
                 return False
     return True
 

@@ -94,10 +94,11 @@ class _Trial:
         self.examiner = Examiner(self.exercise)
 
     def difference(self, function):
-        outcome = observe(self.exercise, bind(self.exercise, function), self.exercise.cases[0])
+        call = bind(self.exercise, function)
+        outcome = observe(self.exercise, call, self.exercise.cases[0])
         if outcome.error is not None and self.examiner.outcome((), 0).error is None:
             raise outcome.error
-        return self.examiner.difference(0, outcome)
+        return self.examiner.judged(0, outcome, call)
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=by_id)

@@ -18,6 +18,9 @@ from course_lib.exercises.engine.relations import Relation
 WITNESSES = 4
 """So many failing inputs are tried; two must show it and none deny it."""
 
+PLAIN = 0.02
+"""A result changes plainly by more than this share of the largest."""
+
 Function = Callable[..., Any]
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -111,14 +114,18 @@ def _other_end(value: Tensor, axis: int) -> Tensor:
 
 
 def _reaches_too_far(one: Seen, x: str, axis: int, right: Function, answer: Function, rules: Rules) -> bool | None:
-    """Whether the answer changes where the right result stays; None where that cannot be seen."""
+    """Whether more of the answer changes than the last place of an axis, where no more of the right result does."""
     try:
         new = {x: _other_end(one.arguments[x], axis)}
         wanted, got = one.call(right, new), one.call(answer, new)
         if not wanted.shape == got.shape == one.expected.shape == one.actual.shape:
             return None
-        stays = equal_elements(one.expected, wanted.detach(), rules)
-        moved = ~equal_elements(one.actual, got.detach().to(one.actual.dtype), rules)
+        moves = ~equal_elements(one.expected, wanted.detach(), rules)
+        moved = (one.actual - got.detach()).abs() > PLAIN * one.actual.abs().max()
     except Exception:  # it has no meaning here
         return None
-    return bool((stays & moved).any()) if bool(stays.any()) else None
+    for other in range(moves.dim()):
+        before = slice(0, moves.size(other) - 1)
+        if moves.size(other) > 1 and not moves.transpose(0, other)[before].any():
+            return bool(moved.transpose(0, other)[before].any())
+    return None

@@ -1,5 +1,8 @@
 """Small changes of a function's text: as careless fingers would make them, and as they would be undone."""
 
+# mypy: disable-error-code=misc
+# (mypy infers no type for a lambda whose default arguments bind the variables of a loop)
+
 from __future__ import annotations
 
 import ast
@@ -64,6 +67,7 @@ UNCHANGED = {"contiguous", "clone", "detach", "cpu", "item", "tolist"}
 
 MODULES = ("torch", "math", "F", "nn", "np")
 
+ONE_SIDE = "One term or factor is too many"
 ORDER = "Things are done in the wrong order"
 OTHER_FUNCTION = "One function is another than it should be"
 
@@ -80,7 +84,7 @@ class Place(NamedTuple):
     node: Any
     parent: Any
     field: str
-    index: int | None
+    at: int | None
 
     @contextlib.contextmanager
     def holding(self, new: ast.AST | None) -> Iterator[ast.AST]:
@@ -93,10 +97,10 @@ class Place(NamedTuple):
             self._put(self.node)
 
     def _put(self, node: Any) -> None:
-        if self.index is None:
+        if self.at is None:
             setattr(self.parent, self.field, node)
         else:
-            getattr(self.parent, self.field)[self.index] = node
+            getattr(self.parent, self.field)[self.at] = node
 
 
 @dataclass(frozen=True)
@@ -196,8 +200,9 @@ def repairs(tree: ast.AST, model: ast.AST) -> Iterator[Edit]:
     Numbers, functions and small expressions of the parameters are those of `model`, a right way to write it.
     """
     own = [place for place in places(tree) if _is_code(place)]
-    changes = [(place, change, words) for place in own for change, words in _changes(place.node)]
-    changes += [*_other_values(own, model), *_other_functions(own, model), *_one_less(own), *_one_more(own)]
+    slips = [(place, change, words) for place in own for change, words in _changes(place.node)]
+    # What is too many comes first: to change it until it does nothing may mend the answer as well.
+    changes = [*_one_less(own), *slips, *_other_functions(own, model), *_other_values(own, model), *_one_more(own)]
     yield from (Edit((place,), change, words) for place, change, words in changes)
     alike: dict[str, list[Place]] = {}
     for place in own:
@@ -229,7 +234,7 @@ def _other_values(own: Sequence[Place], model: ast.AST) -> Iterator[Proposal]:
     parameters = list(dict.fromkeys(one.node.arg for one in places(model) if isinstance(one.node, ast.arg)))
     known = {one.node.id for one in own if isinstance(one.node, ast.Name) and isinstance(one.node.ctx, ast.Store)}
     names = [*parameters, *sorted(known - set(parameters))]
-    reads = [one for one in own if isinstance(one.node, ast.expr) and _is_read(one)]
+    reads = _values(own)
     for place in reads:
         if isinstance(place.node, ast.Name) and place.node.id in names:
             for name in names:
@@ -242,13 +247,34 @@ def _other_values(own: Sequence[Place], model: ast.AST) -> Iterator[Proposal]:
             continue
         words = "One number is wrong" if isinstance(place.node, ast.Constant) else "One expression is wrong"
         for text, donor in donors.items():
-            if text != ast.unparse(place.node) and not (
-                isinstance(place.node, ast.Name) and isinstance(donor, ast.Name)
+            if (
+                text != ast.unparse(place.node)
+                and _may_stand_for(donor, place.node)
+                and not (isinstance(place.node, ast.Name) and isinstance(donor, ast.Name))
             ):
                 yield place, lambda n, d=donor: copy.deepcopy(d), words
 
 
+def _may_stand_for(new: ast.AST, old: ast.AST) -> bool:
+    """Whether both may be of one kind: no condition for a number, no size for what a function makes."""
+    conditions = ast.Compare | ast.Invert | ast.BitAnd | ast.BitOr
+    if any(isinstance(one, conditions) for one in ast.walk(new)) and isinstance(old, ast.Constant | ast.UnaryOp):
+        return False
+    return not (_is_size(new) and isinstance(old, ast.Call) and not _is_size(old))
+
+
+def _is_size(node: ast.AST) -> bool:
+    function = node.func if isinstance(node, ast.Call) else None
+    return getattr(function, "id", getattr(function, "attr", "")) in ("len", "size", "dim", "numel")
+
+
 VALUES = ast.Constant | ast.BinOp | ast.Call | ast.Name | ast.Subscript | ast.Attribute | ast.UnaryOp
+
+
+def _values(own: Sequence[Place]) -> list[Place]:
+    """The expressions that are read, without those that only choose a branch."""
+    tests = {id(one) for place in own if place.field == "test" for one in ast.walk(place.node)}
+    return [one for one in own if isinstance(one.node, ast.expr) and _is_read(one) and id(one.node) not in tests]
 
 
 def _is_read(place: Place) -> bool:
@@ -291,8 +317,8 @@ def _one_less(own: Sequence[Place]) -> Iterator[Proposal]:
     for place in own:
         node = place.node
         if isinstance(node, ast.BinOp):
-            yield place, lambda n: n.left, "One term or factor is too many"
-            yield place, lambda n: n.right, "One term or factor is too many"
+            yield place, lambda n: n.left, ONE_SIDE
+            yield place, lambda n: n.right, ONE_SIDE
             if isinstance(node.left, ast.BinOp):  # (a + b) / c -> a + b / c
                 yield place, lambda n: _with(n.left, right=_with(n, left=n.left.right)), ORDER
             if isinstance(node.right, ast.BinOp):  # a / (b + c) -> a / b + c
@@ -305,18 +331,24 @@ def _one_less(own: Sequence[Place]) -> Iterator[Proposal]:
                 yield place, lambda n: n.args[0], "One call is too many"
             if isinstance(node.args[0], ast.BinOp):  # f(a + b) -> f(a) + b
                 yield place, lambda n: _with(n.args[0], left=_with(n, args=[n.args[0].left])), ORDER
-        elif isinstance(node, ast.Assign | ast.Expr) and not isinstance(node.value, ast.Constant):
+        elif isinstance(node, ast.Assign | ast.AugAssign | ast.If):
             yield place, lambda n: None, "One statement is too many"
 
 
 def _one_more(own: Sequence[Place]) -> Iterator[Proposal]:
     """A sign, a negation, a transpose or a setting more."""
     for place in own:
+        if place.field == "test":
+            yield (
+                place,
+                lambda n: ast.UnaryOp(op=ast.Not(), operand=n),
+                "One condition is the wrong way round",
+            )
+    for place in _values(own):
         node = place.node
-        if not isinstance(node, ast.expr) or not _is_read(place) or isinstance(node, ast.Constant | ast.Tuple):
+        if isinstance(node, ast.Constant | ast.Tuple):
             continue
-        signs = (ast.Not,) if place.field == "test" else (ast.Invert, ast.USub)
-        for operator in signs:
+        for operator in (ast.Invert, ast.USub):
             yield place, lambda n, o=operator: ast.UnaryOp(op=o(), operand=n), "A sign or a negation is missing"
         if isinstance(node, ast.Name | ast.Call | ast.Attribute | ast.Subscript):
             yield place, lambda n: ast.Attribute(value=n, attr="mT", ctx=ast.Load()), "A transpose is missing"

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
 from course_lib.exercises.engine.compare import Difference, Rules, compare
 from course_lib.exercises.engine.dependence import WITNESSES, dependence
 from course_lib.exercises.engine.evidence import (
@@ -39,9 +42,15 @@ from course_lib.exercises.engine.run import (
 from course_lib.exercises.engine.source import code_of
 from course_lib.exercises.engine.standard import Standard
 from course_lib.exercises.engine.variants import DRAWS
+from course_lib.exercises.spec import Case
 
 UNEXPLAINED = ("device", "cost", "mutation", "repeat")
 """Differences that say all there is to be said, so that no place is looked for."""
+
+
+def strides_of(case: Case) -> list[tuple[int, ...]]:
+    """How the tensors of a case lie in memory."""
+    return [leaf.stride() for leaf in tree_leaves(case.make()) if isinstance(leaf, Tensor)]
 
 
 @dataclass
@@ -140,14 +149,16 @@ class Explanation:
             return only_place(self.candidate, self.standard.exercise.reference, self._mends)
 
     def _mends(self, changed: Any) -> bool:
-        """Whether a changed answer is right on every input, tried first where this one was wrong."""
+        """Whether a changed answer is right on every input and breaks no law; tried first where this one was wrong."""
         standard = self.standard
         call = bind(standard.exercise, changed)
         seen = next((one for one in self._seen if one.wrong), None)
         if seen is not None and compare(seen.expected, self.guard.call(seen.call, call, {}), standard.rules):
             return False
         numbers = dict.fromkeys([self.failure.case, *range(len(standard.cases))])
-        return all(standard.judged(number, self._observe(number, call), call, self.guard) is None for number in numbers)
+        return all(
+            standard.judged(number, self._observe(number, call), call, self.guard) is None for number in numbers
+        ) and not any(broken(law, call, self.guard) for law in standard.exercise.properties)
 
     def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def limited(*args: Any, **kwargs: Any) -> Any:
@@ -170,6 +181,8 @@ class Explanation:
         wrong = [number for number, found in enumerate(self._differences) if found is not None]
         for number in wrong:
             case = in_float64(standard.cases[number])
+            if strides_of(case) != strides_of(standard.cases[number]):
+                return None
             right = observe(standard.exercise, standard.right, case)
             again = observe(standard.exercise, self.call, case, self.guard)
             if right.error is not None or again.error is not None:

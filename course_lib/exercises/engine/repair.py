@@ -7,12 +7,13 @@ version is never said.
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from course_lib.exercises.engine.edits import OTHER_FUNCTION, Edit, repairs
+from course_lib.exercises.engine.edits import ONE_SIDE, OTHER_FUNCTION, Edit, repairs
 from course_lib.exercises.engine.guard import OutOfMemory, RanAway
 
 TRIED = 1500
@@ -62,7 +63,10 @@ def only_place(candidate: Any, model: Callable[..., Any], is_right: Callable[[An
 def _sentence(source: str, tree: ast.AST, edit: Edit) -> str:
     """What is wrong there, with the learner's own code."""
     node = edit.places[0].node
-    if isinstance(node, ast.Call) and edit.words.startswith(OTHER_FUNCTION):
+    if isinstance(node, ast.BinOp) and edit.words.startswith(ONE_SIDE):
+        kept = edit.change(copy.deepcopy(node))
+        node = node.right if ast.dump(kept) == ast.dump(node.left) else node.left
+    elif isinstance(node, ast.Call) and edit.words.startswith(OTHER_FUNCTION):
         node = node.func
     piece = _text(source, node)
     around = [_text(source, one) for one in ast.walk(tree) if isinstance(one, ast.expr) and node in ast.walk(one)]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from course_lib.exercises.engine.run import arguments, names_of_leaves
+from course_lib.exercises.engine.run import arguments, leaf_names
 from course_lib.exercises.engine.variants import VARIANTS, probes
 from course_lib.exercises.spec import Exercise
 
@@ -58,7 +58,7 @@ def tested(exercise: Exercise) -> list[Rule]:
         for key in _inputs(values):
             rule = INPUTS.get(key, Rule(key, FLOAT.format(key)))
             found[key] = rule
-        gradients += [name for name in names_of_leaves(case, exercise) if name not in gradients]
+        gradients += [name for name in leaf_names(case, exercise) if name not in gradients]
         changeable |= any(isinstance(value, Tensor | list | dict) for value in values.values())
     for name in exercise.tries:
         if name in INPUTS:

@@ -184,7 +184,7 @@ def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = No
     return outcome
 
 
-def names_of_leaves(case: Case, exercise: Exercise) -> list[str]:
+def leaf_names(case: Case, exercise: Exercise) -> list[str]:
     """A name for each tensor that takes part in the comparison of gradients."""
     args, kwargs, names = arguments(case, exercise)
     found = []

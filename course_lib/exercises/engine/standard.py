@@ -18,7 +18,7 @@ from course_lib.exercises.engine.run import (
     arguments,
     bind,
     in_float64,
-    names_of_leaves,
+    leaf_names,
     observe,
 )
 from course_lib.exercises.engine.variants import probes
@@ -54,7 +54,7 @@ class Standard:
     @cached_property
     def leaf_names(self) -> list[list[str]]:
         """Of each case, a name for each tensor whose gradient is compared."""
-        return [names_of_leaves(case, self.exercise) for case in self.cases]
+        return [leaf_names(case, self.exercise) for case in self.cases]
 
     def outcome(self, misconceptions: tuple[Misconception, ...], case: int) -> Outcome:
         """What the model with these misconceptions does on a case; without any, what is right."""
@@ -89,7 +89,7 @@ class Standard:
             return Difference("repeat", "Called a second time with the same arguments, it returns something else.")
         return self._cost_difference(case, outcome)
 
-    def judged(self, number: int, outcome: Outcome, call: Any, guard: Guard) -> Difference | None:
+    def judged(self, number: int, outcome: Outcome, call: Any, guard: Guard | None = None) -> Difference | None:
         """The difference of an answer, unless it is the rounding of a gradient that is right in float64.
 
         Where it is no more, the gradients recorded become the right ones, so that nothing is concluded from the rest.
