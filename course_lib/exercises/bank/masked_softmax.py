@@ -106,9 +106,10 @@ def _first_row_empty():
     return torch.tensor([[False, False, False], [True, False, True]])
 
 
-def _low(level):
+def _low(level, dtype=torch.float32):
     def make():
-        scores = torch.tensor([[[[level, 0.0, level + 1], [level, level + 2, 0.0]]]], requires_grad=True)
+        rows = [[level, 0.0, level + 1], [level, level + 2, 0.0]]
+        scores = torch.tensor([[rows]], dtype=dtype, requires_grad=True)
         return scores, torch.tensor([[True, False, True], [True, True, False]])
 
     return make
@@ -284,6 +285,7 @@ precision, or when the visible scores are low. Most of these failures raise no e
         Case("float64", _case(1, 2, 3, 5, seed=51, mask=lambda: _causal(3, 5), dtype=torch.float64)),
         Case("bfloat16", _case(1, 2, 3, 5, seed=61, mask=lambda: _causal(3, 5), dtype=torch.bfloat16)),
         Case("float16", _case(1, 2, 3, 5, seed=71, mask=lambda: _causal(3, 5), dtype=torch.float16)),
+        Case("float16, visible scores near -50000, hidden ones 0", _low(-50000.0, torch.float16)),
     ],
     properties=[
         Property("The keys that a query may attend to share the whole of its weight.", _visible_share_everything),

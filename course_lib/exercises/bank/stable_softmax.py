@@ -22,6 +22,8 @@ def _model(shift="row", axis="given", finish="divide", patched=False):
 
     def softmax(scores, dim=-1):
         dim = {"given": dim, "last": -1, "all": tuple(range(scores.dim()))}[axis]
+        if finish == "at-once":
+            return (scores - scores.logsumexp(dim, keepdim=True)).exp()
         powers = _shifted(scores, dim, shift).exp()
         if finish == "flat":
             weights = powers / powers.sum(dim)
@@ -61,8 +63,8 @@ def _with_torch(scores, dim=-1):
     return F.softmax(scores, dim=dim)
 
 
-def _with_logsumexp(scores, dim=-1):
-    return (scores - scores.logsumexp(dim=dim, keepdim=True)).exp()
+def _with_log_softmax(scores, dim=-1):
+    return F.log_softmax(scores, dim=dim).exp()
 
 
 def _with_loops(scores, dim=-1):
@@ -219,6 +221,12 @@ infinity by infinity, and one such row turns the whole model to NaN.""",
             question="Can a weight be negative?",
         ),
         Misconception(
+            name="logsumexp-of-large-scores",
+            knobs={"finish": "at-once"},
+            statement="subtracts the maximum and the logarithm of the sum in one step, so that large scores swallow it",
+            question="How far apart are the float32 numbers near 10000000, and how large is the logarithm of 2?",
+        ),
+        Misconception(
             name="largest-magnitude-subtracted",
             knobs={"shift": "magnitude"},
             statement="subtracts the largest magnitude of the row in place of its largest score",
@@ -237,6 +245,7 @@ infinity by infinity, and one such row turns the whole model to NaN.""",
         Case("rows far apart", _rows([500.0, 501.0, 499.0], [-700.0, -701.0, -699.0], [1.0, 2.0, 0.0])),
         Case("some scores of minus infinity", _rows([1.0, -math.inf, 0.0], [-math.inf, -math.inf, 5.0])),
         Case("a score of a million", _rows([1e6, 999800.0, 0.0], [1.0, 2.0, 3.0])),
+        Case("two equal scores of ten million", _rows([1e7, 1e7, 0.0], [1.0, 2.0, 3.0])),
         Case("minus infinity beside -1000000000", _rows([-1e9, -math.inf, -2e9], [0.0, 1.0, 3.0])),
         Case("not contiguous in memory, dim=0", _strided),
         Case("float64", _rows([2000.0, 1990.0, 1.0], [3.0, 4.0, 5.0], dtype=torch.float64)),
@@ -249,7 +258,7 @@ infinity by infinity, and one such row turns the whole model to NaN.""",
     ],
     alternatives=[
         Alternative("torch's own function", _with_torch),
-        Alternative("with logsumexp, which holds the same trick", _with_logsumexp),
+        Alternative("by its logarithm", _with_log_softmax),
         Alternative("row by row", _with_loops),
     ],
     hints=(

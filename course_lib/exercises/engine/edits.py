@@ -350,6 +350,10 @@ def _one_more(own: Sequence[Place]) -> Iterator[Proposal]:
             continue
         for operator in (ast.Invert, ast.USub):
             yield place, lambda n, o=operator: ast.UnaryOp(op=o(), operand=n), "A sign or a negation is missing"
+        if isinstance(node, ast.Name):
+            for sign in (ast.Add, ast.Sub):
+                one = ast.Constant(value=1)
+                yield place, lambda n, s=sign, one=one: ast.BinOp(left=n, op=s(), right=one), "This is off by one"
         if isinstance(node, ast.Name | ast.Call | ast.Attribute | ast.Subscript):
             yield place, lambda n: ast.Attribute(value=n, attr="mT", ctx=ast.Load()), "A transpose is missing"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
