@@ -51,11 +51,11 @@ def _own_temporary_folder(config):
 
 
 # Files whose tests take minutes, one after the other in one process: they begin first, so that none is waited for.
-LONG = ("test_notebooks_with_answers.py", "test_lab.py")
+LONG = ("test_notebooks_with_answers.py", "test_lab.py", "test_site.py", "test_right_answers.py", "test_assemble.py")
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: item.path.name not in LONG)
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
     no_chromium = pytest.mark.skip(reason=MISSING) if find_chromium() is None else None
     for item in items:
         wanted = {"browser", "firefox"} & set(getattr(item, "fixturenames", ()))
