@@ -143,6 +143,12 @@ class Notebook:
             polling=500,
         )
 
+    def trust(self) -> None:
+        """Trust the notebook, so that the scripts in its outputs run."""
+        self.page.evaluate("() => { jupyterapp.commands.execute('notebook:trust'); }")
+        self.page.get_by_role("button", name="Confirm Trusting this notebook").click()
+        self.page.locator(".jp-Dialog").wait_for(state="detached")
+
     def errors(self) -> list[str]:
         """The exceptions and the text on stderr among the outputs."""
         found = []

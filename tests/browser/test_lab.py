@@ -1,7 +1,7 @@
 """The notebooks in a real JupyterLab, as a learner uses them: open, answer wrongly, run all, move everything.
 
-Those that have something to move, or an exercise that is answered here, are run; the others are opened. That their
-cells run, nbval proves.
+Those with an exercise that is answered here are run; where there is only something to move, it comes to life by trust;
+the others are opened. That their cells run, nbval proves.
 """
 
 import re
@@ -88,7 +88,7 @@ OPENED = [path for path in NOTEBOOKS if path not in TO_BE_RUN]
 
 
 class Visit:
-    """One notebook, opened untrusted, answered wrongly once, and run; what was seen on the way."""
+    """One notebook, opened untrusted, then answered wrongly and run, or trusted; what was seen on the way."""
 
     def __init__(self, notebook):
         self.notebook = notebook
@@ -99,7 +99,10 @@ class Visit:
         for number in self.exercises:
             name = notebook.cells()[number]["metadata"]["exercise"]
             notebook.type_into(number, WRONG[name][0])
-        notebook.run_all(RUN_SECONDS)
+        if self.exercises:
+            notebook.run_all(RUN_SECONDS)
+        else:
+            notebook.trust()
 
     def _look(self, number):
         cell = self.notebook.show(number)
@@ -151,6 +154,8 @@ def test_before_it_is_trusted_every_explorer_shows_its_figure(visit):
 
 def test_everything_runs_with_a_wrong_answer_in_place(visit):
     assert visit.notebook.errors() == []
+    if not visit.exercises:
+        pytest.skip("no exercise here that a wrong answer is known for: its cells are run by nbval")
     counts = [cell["execution_count"] for cell in visit.notebook.cells() if cell["cell_type"] == "code"]
     assert counts == list(range(1, len(counts) + 1))
 
