@@ -30,6 +30,8 @@ _EXPECTED: dict[str, tuple[Any, ...]] = {
     "qk_norm": ("none", "rms", "rms_offset", "unit"),
     "residual": (True,),
     "n_token_types": (0,),
+    "local_layers": (None,),
+    "local_rotary_base": (None,),
 }
 
 
@@ -52,7 +54,9 @@ def write(model: LanguageModel | Transformer, vocabulary: Vocabulary, out: Path,
         spec.register_target_vocabulary(vocabulary.tokens)
         start = model.metadata.get("decoder_start_token_id", config.pad_id) if isinstance(model, T5) else vocabulary.bos
         spec.config.decoder_start_token = vocabulary.name_of(start)
-        spec.config.add_source_eos = vocabulary.eos is not None  # as `course train translate` and T5 are trained
+        # Sources end so in training; tokenizers of `transformers` put the end there themselves.
+        ended = vocabulary.content is not None and vocabulary.content.get("post_processor") is not None
+        spec.config.add_source_eos = vocabulary.eos is not None and not ended
     else:
         spec = engine.specs.TransformerDecoderModelSpec(decoder)
         spec.register_vocabulary(vocabulary.tokens)

@@ -86,6 +86,7 @@ def test_weights_of_8_bits_are_those_of_the_model(tmp_path):
         ("gguf", {**PRE, "activation": "gelu_tanh", "window": 4}, r"is starcoder2: window: expected None, got 4"),
         ("gguf", {**PRE, "activation": "relu2", "d_head": 8}, r"d_head: expected 16 for nemotron, got 8"),
         ("gguf", {**SWIGLU, "rotary_scaling": DynamicNTKScaling(2.0, 16)}, r"rotary_scaling: .* DynamicNTKScaling"),
+        ("ctranslate2", {**RMS, "window": 4, "local_layers": (True, False)}, r"local_layers: expected None"),
         ("ctranslate2", {**RMS, "positions": "relative"}, r"positions: expected others than 'relative' without an enc"),
         ("ctranslate2", {**SWIGLU, "activation": "relu2"}, r"activation: expected another than 'relu2'"),
     ],
