@@ -29,7 +29,7 @@ from course_lib.transformer import LanguageModel
 _ON_CPU = {
     "cpp_wrapper": True,
     "cpp.enable_floating_point_contract_flag": "fast",  # a product and a sum in one instruction
-    "realize_reads_threshold": 0,  # what a product reads is computed once, and not again for each of its outputs
+    "realize_opcount_threshold": 0,  # what a product reads is computed once, and not again for each of its outputs
 }
 _ON_GPU = {"triton.cudagraphs": True}
 _COMPILING = {"automatic_dynamic_shapes": False, "recompile_limit": 1000, "accumulated_recompile_limit": 10_000}
@@ -44,8 +44,11 @@ class _Product(nn.Module):
         self.part = part
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self.part.weight, self.part.bias  # the weight of a rounded map is an expression, fused as well
+        weight, factor, bias = self.part.weight, None, self.part.bias
+        if not isinstance(self.part, nn.Linear):
+            weight, factor = self.part.factors()
         found = (x.float().unsqueeze(-2).expand(*x.shape[:-1], *weight.shape) * weight.float()).sum(-1)
+        found = found if factor is None else found * factor
         return (found if bias is None else found + bias).to(x.dtype)
 
 
@@ -140,10 +143,11 @@ class CompiledStep:
         self._current: Any = lambda: None  # the cache of the last step, weakly
         with torch.no_grad():
             cache = model.new_cache(8, sliding=False, dtype=dtype_to_keep(model))
-            start = torch.zeros(rows, 2, dtype=torch.int64, device=device)
-            self._model.decode(start, cache=cache)  # so length and capacity are 3 and 8, and not taken for the same
+            start = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+            for _ in range(2):  # so length and capacity are 3 and 8, and not taken for the same
+                self._model.decode(start, cache=cache)
             _rewrite(self._model, as_sums=device.type == "cpu" and rows == 1)
-            self(start[:, :1], cache, torch.zeros_like(self._token) if padded else None)
+            self(start, cache, torch.zeros_like(self._token) if padded else None)
         self.seconds = time.perf_counter() - began
 
     def __call__(self, tokens: Tensor, cache: DecoderCache, first: Tensor | None) -> Tensor:
@@ -260,5 +264,5 @@ def _rewrite(model: nn.Module, *, as_sums: bool) -> None:
     for name, part in list(model.named_modules()):
         if isinstance(part, MultiHeadAttention):
             part.attend, part.window = functools.partial(_attend, window=part.window), None
-        elif as_sums and (isinstance(part, nn.Linear) or getattr(part, "fuses", False)):
+        elif as_sums and (isinstance(part, nn.Linear) or getattr(part, "factors", lambda: None)() is not None):
             model.set_submodule(name, _Product(part))

@@ -66,7 +66,6 @@ class QuantizedLinear(FrozenLinear):
         if not weight.isfinite().all():
             raise ValueError("base: expected finite weights, got NaN or infinity")
         self.bits, self.group, self.round_inputs = bits, group, round_inputs
-        self.fuses = bits == 8 and not round_inputs
         levels, step = _round(weight, bits, group)
         self.register_buffer("levels", levels if bits == 8 else _to_bytes(levels, bits))
         self.register_buffer("step", step)
@@ -79,6 +78,15 @@ class QuantizedLinear(FrozenLinear):
             return (levels * self.step.float()[:, None])[:, : self.in_features]
         grouped = levels.unflatten(1, (-1, self.group)) * self.step.float()[..., None]  # (D_out, G, group)
         return grouped.flatten(1)[:, : self.in_features]
+
+    def factors(self) -> tuple[Tensor, Tensor | None] | None:
+        """Weights (D_out, D_in) and a factor (D_out,) on the outputs, which a compiled step of generation multiplies.
+
+        None where that is not what is computed, or slower than a kernel.
+        """
+        if self.bits != 8 or self.round_inputs or self.levels is None:
+            return None
+        return (self.levels, self.step.float()) if self.group is None else (self.weight, None)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., D_in) -> (..., D_out)."""

@@ -26,8 +26,6 @@ class FrozenLinear(nn.Module):
     The copy is made at the first call, and again after a move, a load, a copy or a pickle.
     """
 
-    fuses: bool = False  # whether `weight` may be computed within the product in a compiled step of generation
-
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
         if not isinstance(base, nn.Linear):
@@ -72,7 +70,6 @@ class PackedLinear(FrozenLinear):
         rows: how many vectors a call has: in decoding, the batch.
     """
 
-    fuses = True
     weight: Tensor
     bias: Tensor | None
 
@@ -85,6 +82,10 @@ class PackedLinear(FrozenLinear):
         # (D_out, D_in) in both cases; the transpose of a transpose has its columns in a row
         weight = weight.t().clone(memory_format=torch.contiguous_format).t() if by_columns else weight.clone()
         self.register_buffer("weight", weight)
+
+    def factors(self) -> tuple[Tensor, Tensor | None]:
+        """The weights, (D_out, D_in), for a compiled step of generation; they have no factor."""
+        return self.weight, None
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., D_in) -> (..., D_out)."""
