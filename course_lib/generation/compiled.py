@@ -32,7 +32,11 @@ _ON_CPU = {
     "realize_opcount_threshold": 0,  # what a product reads is computed once, and not again for each of its outputs
 }
 _ON_GPU = {"triton.cudagraphs": True}
-_COMPILING = {"automatic_dynamic_shapes": False, "recompile_limit": 1000, "accumulated_recompile_limit": 10_000}
+_COMPILING: dict[str, Any] = {
+    "automatic_dynamic_shapes": False,
+    "recompile_limit": 1000,
+    "accumulated_recompile_limit": 10_000,
+}
 _steps: "weakref.WeakKeyDictionary[nn.Module, dict[Any, CompiledStep | None]]" = weakref.WeakKeyDictionary()
 
 
@@ -113,7 +117,7 @@ def _step(
     return model.decode(token, mask=mask, positions=(place - first).clamp(min=0), cache=cache, last=1)
 
 
-def _build(graph: torch.fx.GraphModule, inputs: list[Tensor], on_cpu: bool) -> Callable[..., Any]:
+def _build(graph: torch.fx.GraphModule, inputs: list[Any], on_cpu: bool) -> Callable[..., Any]:
     return torch._inductor.compile(graph, inputs, options=_ON_CPU if on_cpu else _ON_GPU)  # type: ignore[return-value]
 
 
@@ -177,7 +181,7 @@ class CompiledStep:
         torch._dynamo.mark_dynamic(self._now, 0)
         for tensor in [tensor for pair in slots for tensor in pair]:
             torch._dynamo.mark_dynamic(tensor, 2)
-        with torch._dynamo.config.patch(**_COMPILING):
+        with torch._dynamo.config.patch(_COMPILING):
             logits = self._compiled(self._model, self._token, self._place, self._now, slots, first)
         self._current = weakref.ref(cache, lambda _: self._arguments.clear())
         return logits

@@ -21,6 +21,7 @@ from course_lib.commands.recipes import FAST, TEXTBOOK
 from course_lib.commands.tasks import TASKS
 from course_lib.config import TransformerConfig
 from course_lib.data import load_tokenizer
+from course_lib.generation import compiled
 from course_lib.training import RunFolder, TrainingConfig, list_checkpoints
 from course_lib.training.checkpoints import read_checkpoint
 from course_lib.transformer import LanguageModel, Transformer
@@ -83,7 +84,7 @@ def test_pairs_of_ones_own(tmp_path):
     assert results(tmp_path / "out")["test_examples"] == 10
 
 
-def test_a_language_model(tmp_path):
+def test_a_language_model(tmp_path, monkeypatch):
     folder = tmp_path / "lm"
     output = lm(folder, "--steps=12", "--tensorboard")
     assert re.search(r"step 12 of 12  loss \d\.\d+  held-out \d\.\d+", output)
@@ -107,6 +108,11 @@ def test_a_language_model(tmp_path):
     for _ in range(9):
         ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
     assert greedy == tokenizer.decode(ids) + "\n"
+    monkeypatch.setattr(compiled, "_build", lambda graph, inputs, on_cpu: graph.forward)  # traced, which is quick
+    options = ["--temperature", 0, "--max-new-tokens", 9, "--device", "cpu", "--compile"]
+    said = course("generate", folder, "the ", *options)
+    assert greedy in said
+    assert re.search(r"compiled in \d+ s", said)
 
 
 def test_a_classifier(tmp_path):
