@@ -6,7 +6,7 @@ The course's language model of tiny Shakespeare, trained from several seeds, and
 rounded by `course_lib.variants.int8.quantize_` and judged on text that they never saw, all formats on the same. With
 the extra `pretrained`, the sentence encoder all-MiniLM-L6-v2 is judged by how well the similarities of its sentences
 agree with the unrounded ones. Runs that lie in the folder [runs/rounding] are opened; what is missing is trained first,
-which takes about 12 minutes of CPU time, and tiny Shakespeare is downloaded unless it lies in the folder COURSE_DATA.
+which takes about 7 minutes of CPU time, and tiny Shakespeare is downloaded unless it lies in the folder COURSE_DATA.
 """
 
 import argparse
@@ -56,11 +56,10 @@ FORMATS: dict[str, dict[str, Any]] = {  # name -> what `quantize_` is told
     "2 bits, groups of 32": {"bits": 2, "group": 32},
 }
 COMMANDS = {
-    "lm": "lm --plain --data tinyshakespeare --bf16 --device cpu --steps 400 --learning-rate 0.004 "
-    "--set training.optimizer=muon",
-    "translate": "translate --plain --bf16 --device cpu --steps 700",
+    "lm": "lm --data tinyshakespeare --device cpu",
+    "translate": "translate --device cpu --steps 700",
 }
-WINDOWS, TESTS = 256, 500  # of held-out text, 128 characters each; of pairs to translate
+CHARACTERS, TESTS = 32_768, 500  # of held-out text; pairs to translate
 PROMPT, NEW = 16, 64
 
 
@@ -114,7 +113,8 @@ def of_language_model(runs: Path, seed: int, options: argparse.Namespace) -> dic
     recipe = json.loads(folder.recipe.read_text())
     task = LanguageTask({table: recipe[table] for table in ("data", "batches")})
     task.load(tokenizer)
-    held_out = list(islice(task.validation, options.windows // recipe["batches"]["batch_size"]))
+    in_a_batch = recipe["batches"]["length"] * recipe["batches"]["batch_size"]
+    held_out = list(islice(task.validation, options.characters // in_a_batch))
     models = {name: rounded(model, name) for name in FORMATS}
     found = {name: {"loss": loss(small, tasks.LanguageModelling(), held_out)} for name, small in models.items()}
     if seed:
@@ -136,7 +136,7 @@ def of_translator(runs: Path, options: argparse.Namespace) -> dict[str, dict[str
     recipe = json.loads(folder.recipe.read_text())
     task = TranslateTask({table: recipe[table] for table in ("data", "batches")})
     task.load(tokenizer)
-    held_out, test = list(islice(task.validation, options.windows // 16)), task.pairs["test"][: options.tests]
+    held_out, test = list(task.validation), task.pairs["test"][: options.tests]
     found = {}
     for name in FORMATS:
         small = rounded(model, name)
@@ -307,7 +307,7 @@ def page(result: dict) -> str:
         f"`python benchmarks/rounding.py`; {where['device']}, {where['threads']} thread(s), torch {where['torch']}, "
         f"{where['clock']}.{shared_machine(where)} The models are those of `course train {COMMANDS['lm']}`, with "
         f"`--seed` 0 to {len(lm['seeds']) - 1}, and of `course train {COMMANDS['translate']}`. The language model "
-        f"reads {result['windows']} held-out windows of 128 characters, and the translator {result['tests']} sources.",
+        f"reads {result['characters']:,} held-out characters, and the translator {result['tests']} sources.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -319,7 +319,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/rounding"), help="folder of the trained models")
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
-    options.windows, options.tests, options.rounds = (32, 20, 1) if options.quick else (WINDOWS, TESTS, 5)
+    options.characters, options.tests, options.rounds = (4096, 20, 1) if options.quick else (CHARACTERS, TESTS, 5)
     where = environment() | {"command": "python benchmarks/rounding.py"}  # wherever its runs lie
     seeds = range(1 if options.quick else options.seeds)
     each = []
@@ -329,7 +329,7 @@ def main() -> None:
     result = {
         "name": "rounding-cpu",
         "environment": where,
-        "windows": options.windows,
+        "characters": options.characters,
         "tests": options.tests,
         "lm": {
             "seeds": list(seeds),

@@ -118,20 +118,21 @@ class QuantizedLinear(FrozenLinear):
             self._packed = _pack4(self._levels(), self.step, self.group)
             if self._packed is not NO_KERNEL:
                 self.levels = None
-        if self._packed is NO_KERNEL:
+        packed: Any = self._packed
+        if packed is NO_KERNEL:
             return None
         rows = x.bfloat16().reshape(-1, self.in_features)  # (..., D_in) -> (N, D_in)
         if by_output:
-            found = torch._weight_int8pack_mm(rows, self.levels, self._packed)
+            found = torch._weight_int8pack_mm(rows, self._levels(), packed)
         else:
-            found = _multiply4(rows, *self._packed)[:, : self.out_features]
+            found = _multiply4(rows, *packed)[:, : self.out_features]
         found = found if self.bias is None else found + self.bias  # in the wider of the two dtypes
         return found.to(x.dtype).reshape(*x.shape[:-1], self.out_features)  # (N, D_out) -> (..., D_out)
 
     def _with_integers(self, x: Tensor) -> Tensor | None:
         """(..., D_in) -> (..., D_out), or None where torch has no kernel for it or the inputs hold NaN."""
         if self._packed is None:
-            self._packed = _pack8(self.levels, self.step, self.bias)
+            self._packed = _pack8(self._levels(), self.step, self.bias)
         if self._packed is NO_KERNEL:
             return None
         try:
