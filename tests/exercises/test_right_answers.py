@@ -141,7 +141,7 @@ def _breaks(exercise, law, misconception):
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
-def test_a_passing_check_takes_less_than_a_second_and_no_network(exercise, monkeypatch, record_property):
+def test_a_passing_check_takes_less_than_a_second_of_cpu_and_no_network(exercise, monkeypatch, record_property):
     def refuse(*args, **kwargs):
         raise OSError("no network in a check")
 
@@ -149,9 +149,9 @@ def test_a_passing_check_takes_less_than_a_second_and_no_network(exercise, monke
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         assert diagnose(exercise, exercise.reference).verdict == RIGHT
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     record_property("exercise", [exercise.id, {"seconds": min(seconds)}])
     assert min(seconds) < 1.0
 
