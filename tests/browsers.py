@@ -61,6 +61,14 @@ def firefox():
     started.close()
 
 
+def until_changed(locator, before: str, seconds: float = 30) -> str:
+    """Wait until the text of an element is another than `before`, and return it."""
+    from playwright.sync_api import expect
+
+    expect(locator).not_to_have_text(before, use_inner_text=True, timeout=seconds * 1000)
+    return locator.inner_text()
+
+
 @contextmanager
 def watched_pages(browser, allowed):
     """Yield open_(width=…, …), which opens a page and notes what is wrong with it.

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import websocket
@@ -46,7 +47,7 @@ class Firefox:
         found = (re.search(r"listening on (ws://\S+)", line) for line in self.process.stderr)
         address = next(filter(None, found))[1]
         threading.Thread(target=self.process.stderr.read, daemon=True).start()  # or it stops when the pipe is full
-        self.socket = websocket.create_connection(f"{address}/session", suppress_origin=True, timeout=60)
+        self.socket = websocket.create_connection(f"{address}/session", suppress_origin=True, timeout=120)
         self.version = self.send("session.new", capabilities={})["capabilities"]["browserVersion"]
         # The first tab never has the focus: without a screen, that stays with the address bar.
         self.page = self.send("browsingContext.create", type="tab")["context"]
@@ -82,6 +83,14 @@ class Firefox:
         if answer["type"] == "exception":
             raise RuntimeError(answer["exceptionDetails"]["text"])
         return json.loads(answer["result"].get("value", "null"))
+
+    def until(self, expression, seconds=30):
+        """Wait until an expression is true: what follows a key or a click may come later."""
+        end = time.monotonic() + seconds
+        while not self.evaluate(expression):
+            if time.monotonic() > end:
+                raise TimeoutError(f"not true after {seconds} s: {expression}")
+            time.sleep(0.05)
 
     def press(self, *keys):
         """Press keys, one after the other."""

@@ -41,7 +41,7 @@ def open_page(browser, tmp_path):
                 encoding="utf-8",
             )
             page = new_page(width, 700, java_script_enabled=scripts)
-            page.set_default_timeout(10_000)
+            page.set_default_timeout(60_000)
             page.goto(files[-1].as_uri())
             return page
 
@@ -69,14 +69,14 @@ def lab(desk, tmp_path_factory):
 @pytest.fixture(scope="module")
 def open_notebook(browser, lab):
     """Open a notebook of the desk in JupyterLab: open_notebook(name) -> Notebook."""
-    from lab import Notebook
+    from lab import LAB_MILLISECONDS, Notebook
 
     contexts = []
 
     def open_(name):
         contexts.append(browser.new_context(viewport={"width": 1280, "height": 900}))
         page = contexts[-1].new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(LAB_MILLISECONDS)
         return Notebook(lab, page, name)
 
     yield open_

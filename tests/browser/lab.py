@@ -12,7 +12,8 @@ import urllib.request
 from pathlib import Path
 
 PANEL = "jupyterapp.shell.currentWidget"
-START_SECONDS = 60
+START_SECONDS = 180
+LAB_MILLISECONDS = 120_000  # limits against hanging: on a busy machine a notebook takes half a minute to open
 
 
 class Lab:

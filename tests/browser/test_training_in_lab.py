@@ -24,8 +24,8 @@ def new_run(folder, pause, **shown):
     torch.manual_seed(0)
     model = LanguageModel(TransformerConfig(**sizes, vocab_size=8))
     return Run(model, loss, data, config, folder=folder, evaluation=data[:2], **shown)"""
-SLOW = "run = new_run(Path('interrupted'), pause=0.25).train(resume=True)"  # slow enough to be interrupted
-FAST = SLOW.replace("0.25", "0")
+SLOW = "run = new_run(Path('interrupted'), pause=0.5).train(resume=True)"  # slow enough to be interrupted
+FAST = SLOW.replace("0.5", "0")
 UNINTERRUPTED = """whole = new_run(Path("whole"), 0, shown=Silent()).train()
 same = all(torch.equal(a, b) for a, b in zip(run.model.parameters(), whole.model.parameters(), strict=True))
 print("same weights:", same, "steps:", run.step, whole.step, "records:", run.history == whole.history)"""

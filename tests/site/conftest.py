@@ -29,7 +29,7 @@ def open_page(browser, site):
         def open_(name="", *, theme="light", width=1280):
             page = new_page(width, 800)
             page.add_init_script(f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')")
-            page.set_default_timeout(20_000)
+            page.set_default_timeout(60_000)
             if name:
                 page.goto((site / name).as_uri())
             return page

@@ -1,11 +1,13 @@
 """The site holds everything that the notebooks hold, its links lead somewhere, and its pages need no network."""
 
+import json
 import os
 import re
 from pathlib import Path
 
 import nbformat
 import pytest
+from browsers import until_changed
 from check_access import THEMES, shown, violations
 from check_links import broken_links
 from lxml import html
@@ -188,7 +190,7 @@ def test_an_explorer_follows_its_controls(open_page):
     explorer = page.locator("[data-explorer]").first
     before = explorer.get_by_role("status").inner_text()
     explorer.locator("select").first.select_option(index=0)
-    assert explorer.get_by_role("status").inner_text() != before
+    until_changed(explorer.get_by_role("status"), before)
 
 
 def test_a_solution_is_behind_a_click(open_page):
@@ -239,8 +241,8 @@ def test_search_finds(open_page, note):
     page = open_page("search.html")
     for term, wanted in TERMS.items():
         page.goto(page.url.partition("?")[0] + f"?q={term.replace(' ', '+')}")
-        page.wait_for_selector("#search-results ul.search li a")
-        page.wait_for_function("!document.querySelector('#search-progress')?.textContent.includes('Searching')")
+        # The results come one by one: its own sentence tells when all are there.
+        page.get_by_text(re.compile("Search finished, found ")).wait_for()
         found = page.locator("#search-results li > a").evaluate_all("links => links.map(a => a.getAttribute('href'))")
         assert any(link.startswith(f"{wanted}.html") for link in found), (term, found)
     note(f"site: the search finds {len(TERMS)} terms")
@@ -283,8 +285,7 @@ def focused(page):
       const line = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2;
       return { name: node.getAttribute("aria-label") || node.innerText.trim(), href: node.getAttribute("href"),
         ring: line || style.boxShadow !== "none", sight: box.bottom > 0 && box.top < innerHeight && box.width > 0,
-        menu: node.closest("header, .bd-sidebar-primary") !== null, main: node.closest("main") !== null,
-        search: node.type === "search" };
+        menu: node.closest("header, .bd-sidebar-primary") !== null };
     }""")
 
 
@@ -305,9 +306,9 @@ def test_a_page_is_walked_by_keyboard(open_page):
         names.add(here["name"])
     assert {"Chapters", "Exercises", "Benchmarks", "Color mode"} <= names
     page.keyboard.press("Control+k")
-    assert focused(page)["search"]
+    page.wait_for_function("document.activeElement.type === 'search'")
     page.keyboard.press("Escape")
-    assert not focused(page)["search"]
+    page.wait_for_function("document.activeElement.type !== 'search'")
 
 
 def test_the_theme_is_chosen_by_keyboard(open_page):
@@ -315,17 +316,22 @@ def test_the_theme_is_chosen_by_keyboard(open_page):
     chosen = []
     for count in (1, 2, 3):
         page.get_by_role("button", name="Color mode").focus()
-        for key in ("Enter", *["ArrowDown"] * count, "Enter"):
+        page.keyboard.press("Enter")
+        page.locator(".dropdown-menu.show").wait_for()
+        for key in (*["ArrowDown"] * count, "Enter"):
             page.keyboard.press(key)
+        page.locator(".dropdown-menu.show").wait_for(state="detached")
         chosen.append(page.evaluate("document.documentElement.dataset.mode"))
     assert sorted(chosen) == ["auto", "dark", "light"]
 
 
 def test_the_skip_link_leads_past_the_menu(open_page):
     page = open_page("04_encoder.html")
-    for key in ("Tab", "Enter", "Tab"):
+    for key in ("Tab", "Enter"):
         page.keyboard.press(key)
-    assert focused(page)["main"]
+    page.wait_for_function("location.hash === '#main-content'")
+    page.keyboard.press("Tab")
+    page.wait_for_function("document.activeElement.closest('main') !== null")
 
 
 def test_the_menu_of_a_narrow_screen_opens_and_closes_by_keyboard(open_page):
@@ -333,12 +339,12 @@ def test_the_menu_of_a_narrow_screen_opens_and_closes_by_keyboard(open_page):
     page.locator(".primary-toggle").focus()
     page.keyboard.press("Enter")
     menu = page.locator("#pst-primary-sidebar-modal[open]")
-    assert menu.get_by_role("link", name="Exercises").is_visible()
+    menu.get_by_role("link", name="Exercises").wait_for()
     page.keyboard.press("Tab")
-    assert menu.locator(":focus").count() == 1
+    menu.locator(":focus").wait_for()
     page.keyboard.press("Escape")
-    assert menu.count() == 0
-    assert "primary-toggle" in page.evaluate("document.activeElement.className")
+    menu.wait_for(state="detached")
+    page.wait_for_function("document.activeElement.className.includes('primary-toggle')")
 
 
 def test_pages_fit(open_page, site):
@@ -367,19 +373,19 @@ def test_a_page_works_in_firefox(firefox, site, name, note):
     count = firefox.evaluate("document.querySelectorAll('[data-explorer]').length")
     assert firefox.evaluate("document.querySelectorAll('[data-mounted] .cx').length") == count
     firefox.press("Tab")
-    assert firefox.evaluate("document.activeElement.getAttribute('href')") == "#main-content"
+    firefox.until("document.activeElement.getAttribute('href') === '#main-content'")
     firefox.press("Enter")
-    assert firefox.evaluate("location.hash") == "#main-content"
+    firefox.until("location.hash === '#main-content'")
     firefox.click("[...document.querySelectorAll('.theme-switch-button')].find((node) => node.checkVisibility())")
     firefox.click("[...document.querySelectorAll('[data-mode=dark]')].find((node) => node.checkVisibility())")
-    assert firefox.evaluate("document.documentElement.dataset.theme") == "dark"
+    firefox.until("document.documentElement.dataset.theme === 'dark'")
     assert (count > 0) == (name != "index")
     if count:
         explorer = "document.querySelector('[data-explorer]')"
         before = firefox.evaluate(f"{explorer}.innerText")
         firefox.evaluate(f"{explorer}.querySelector('select:enabled, input:enabled').focus()")
         firefox.press("ArrowDown")
-        assert firefox.evaluate(f"{explorer}.innerText") != before
+        firefox.until(f"{explorer}.innerText !== {json.dumps(before)}")
     for width in (640, 360):
         firefox.open(site / f"{name}.html", width=width)
         assert firefox.evaluate("document.documentElement.scrollWidth") <= width
