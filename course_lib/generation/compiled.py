@@ -118,7 +118,11 @@ def _step(
 
 
 def _build(graph: torch.fx.GraphModule, inputs: list[Any], on_cpu: bool) -> Callable[..., Any]:
-    return torch._inductor.compile(graph, inputs, options=_ON_CPU if on_cpu else _ON_GPU)  # type: ignore[return-value]
+    if not on_cpu:
+        return torch._inductor.compile(graph, inputs, options=_ON_GPU)  # type: ignore[return-value]
+    compiled: Any = torch._inductor.compile(graph, inputs, options=_ON_CPU)
+    number = functools.cache(torch.tensor)  # the C++ takes tensors alone: a length is made one once, not in each step
+    return lambda *arguments: compiled(*[number(one) if type(one) is int else one for one in arguments])
 
 
 class CompiledStep:
