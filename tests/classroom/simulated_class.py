@@ -67,16 +67,16 @@ SPOILED: list[Callable[[], Case]] = [
     ),
     lambda: mask(
         "patched engine",
-        "from course_lib.exercises import handle\nfrom course_lib.exercises.engine import compare, diagnose\n"
+        "from course_lib.exercises import handle\nfrom course_lib.exercises.engine import compare, diagnose, standard\n"
         "handle.diagnose = lambda *a, **k: diagnose.Finding('right')\n"
-        "diagnose.compare = compare.compare = lambda *a, **k: None\n" + WRONG_MASK,
+        "standard.compare = compare.compare = lambda *a, **k: None\n" + WRONG_MASK,
         "fail",
         TOP_LEFT,
     ),
     lambda: mask(
         "patched engine in the call",
-        "def causal_mask(T, S):\n    from course_lib.exercises.engine import diagnose\n"
-        "    diagnose.compare = lambda *a, **k: None\n    return torch.ones(T, S, dtype=torch.bool).tril()\n",
+        "def causal_mask(T, S):\n    from course_lib.exercises.engine import standard\n"
+        "    standard.compare = lambda *a, **k: None\n    return torch.ones(T, S, dtype=torch.bool).tril()\n",
         "could not be run",
     ),
     lambda: mask(
