@@ -167,8 +167,11 @@ def picture(rows: list[dict]) -> Figure:
         figure, axes = plt.subplots(
             len(batches), len(shapes), squeeze=False, figsize=(3.4 * len(shapes), 2.3 * len(batches))
         )
+        for ax in axes.flat:
+            ax.set_visible(False)  # not every model was measured with every batch
         for row in rows:
             ax = axes[batches.index(row["batch"])][shapes.index(row["shape"])]
+            ax.set_visible(True)
             ours = [best(row, True, rounded) for rounded in (False, True)]
             names = [THEIRS, *(name for name in ours if name), *(n for n in engines.ENGINES if n in row["ratio"])]
             values = [row["ratio"][name][0] for name in names]
@@ -181,7 +184,6 @@ def picture(rows: list[dict]) -> Figure:
             ax.set_xlim(0, 1.2 * max(values))
             ax.grid(axis="y", visible=False)
             ax.set_title(f"{row['shape']}, batch {row['batch']}")
-        for ax in axes[-1]:
             ax.set_xlabel("times as fast as transformers")
     return figure
 
