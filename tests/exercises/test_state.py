@@ -21,7 +21,10 @@ CHANGES = {
     "anomaly": (lambda: torch.autograd.set_detect_anomaly(True), torch.is_anomaly_enabled),
     "deterministic": (lambda: torch.use_deterministic_algorithms(True), torch.are_deterministic_algorithms_enabled),
     "dtype": (lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype),
-    "device": (lambda: torch.set_default_device("meta"), torch.get_default_device),
+    "device": (
+        lambda: torch.set_default_device("meta"),
+        lambda: (torch.get_default_device(), torch._C._len_torch_function_stack()),  # no mode is left that intercepts
+    ),
     "gradients": (lambda: torch.set_grad_enabled(False), torch.is_grad_enabled),
     "threads": (lambda: torch.set_num_threads(7), torch.get_num_threads),
     "generators": (lambda: torch.manual_seed(99), lambda: torch.get_rng_state().tolist()),

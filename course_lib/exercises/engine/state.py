@@ -44,7 +44,8 @@ def same_state() -> Iterator[None]:
             _put_back(library, before)
         torch.set_default_dtype(dtype)
         if torch.get_default_device() != device:
-            torch.set_default_device(device)
+            # None is the CPU, too, without the mode that intercepts every call and that torch.compile cannot follow.
+            torch.set_default_device(None if device.type == "cpu" else device)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         torch.set_grad_enabled(gradients)
