@@ -635,8 +635,8 @@ for shape, found in record("training-step-cpu")["shapes"].items():
 # %% [markdown] id="ladder-says"
 # On this thread eight texts at once instead of one give most, then bfloat16, then the fused kernels. Compiling costs a
 # minute, and whether it gains anything here cannot be told: the intervals overlap, and the other record, of
-# `python benchmarks/training_step.py`, has it a little ahead for one shape and level for the others. Where starting a
-# kernel takes long and elementwise steps wait for memory, as on a GPU, there is more to gain. Do not believe a ladder
+# `python benchmarks/training_step.py`, has it within a few per cent for every shape. Where starting a kernel takes
+# long and elementwise steps wait for memory, as on a GPU, there is more to gain. Do not believe a ladder
 # from another machine, this one included: climb it on yours.
 #
 # Tokens a second are half of the way to a quality. The other half is how much each token teaches, which optimizer, rates
