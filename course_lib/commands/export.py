@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from course_lib.commands.train import plainly
+from course_lib.commands.use import model_name
 
 __all__ = ["export"]
 
@@ -26,9 +27,7 @@ def export(
     """
     from course_lib import export as room
 
-    name = model.removeprefix("hf:")
-    if not model.startswith("hf:") and not Path(model).exists():
-        raise FileNotFoundError(f"MODEL: there is no folder {model}; a model on the hub is written hf:{model}")
+    name = model_name(model)
     if out is None and model.startswith("hf:"):
         raise ValueError("--out: expected a folder to write, as the model is on the hub")
     path = room.export(name, to=to, out=out or Path(model) / to, dtype=dtype)

@@ -99,6 +99,13 @@ def translate(
         typer.echo(line)
 
 
+def model_name(model: str) -> str:
+    """Return the folder, or the name on the hub, that MODEL means. Raises FileNotFoundError for no such folder."""
+    if not model.startswith("hf:") and not Path(model).exists():
+        raise FileNotFoundError(f"MODEL: there is no folder {model}; a model on the hub is written hf:{model}")
+    return model.removeprefix("hf:")
+
+
 def _load(model: str, device: str | None, *, int8: bool, bf16: bool, rows: int) -> tuple[Any, data.Tokenizer]:
     """Open a model for use on a device, to decode about so many examples at once, and its tokenizer."""
     import torch
@@ -107,10 +114,9 @@ def _load(model: str, device: str | None, *, int8: bool, bf16: bool, rows: int) 
     from course_lib.variants.int8 import quantize_
     from course_lib.variants.packed import pack_
 
-    if not model.startswith("hf:") and not Path(model).exists():
-        raise FileNotFoundError(f"MODEL: there is no folder {model}; a model on the hub is written hf:{model}")
+    name = model_name(model)
     where = training.chosen_device(device)
-    folder = locate(model.removeprefix("hf:"))
+    folder = locate(name)
     network, tokenizer = from_pretrained(folder).eval(), data.load_tokenizer(folder)
     network.to(where, torch.bfloat16 if bf16 else None)
     if int8:

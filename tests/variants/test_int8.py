@@ -147,6 +147,15 @@ def test_rows_of_zeros_and_unusable_numbers():
         layer(torch.randn(2, 63))
 
 
+def assert_copies_write(model, tokens, expected):
+    """A copy of a model and one that was saved and loaded give the expected logits."""
+    assert torch.equal(copy.deepcopy(model)(tokens), expected)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    assert torch.equal(torch.load(file, weights_only=False)(tokens), expected)
+
+
 def test_gradients_are_refused():
     layer = QuantizedLinear(linear())
     with pytest.raises(RuntimeError, match="gradients do not pass through integers"):
@@ -237,11 +246,7 @@ def test_state_dicts_copies_and_pickles_come_back(trained):
         second(tokens)  # packed already: loading must pack anew
         second.load_state_dict(first.state_dict())
         assert torch.equal(second(tokens), expected)
-        assert torch.equal(copy.deepcopy(first)(tokens), expected)
-        file = io.BytesIO()
-        torch.save(first, file)
-        file.seek(0)
-        assert torch.equal(torch.load(file, weights_only=False)(tokens), expected)
+        assert_copies_write(first, tokens, expected)
     with pytest.raises(RuntimeError, match="levels"):
         LanguageModel(config()).load_state_dict(first.state_dict())
 
@@ -378,11 +383,7 @@ def test_state_dicts_copies_and_pickles_of_fewer_bits_come_back(trained, bits, g
         second(tokens)
         second.load_state_dict(after)
         assert torch.equal(second(tokens), expected)
-        assert torch.equal(copy.deepcopy(first)(tokens), expected)
-        file = io.BytesIO()
-        torch.save(first, file)
-        file.seek(0)
-        assert torch.equal(torch.load(file, weights_only=False)(tokens), expected)
+        assert_copies_write(first, tokens, expected)
         assert torch.equal(first(tokens), expected)
         exact = copy.deepcopy(first).double()
         torch.testing.assert_close(exact(tokens).float(), expected, rtol=0.05, atol=0.05 * expected.abs().max().item())

@@ -98,16 +98,20 @@ class Standard:
         expected = self.outcome((), number)
         if found is None or found.aspect != "gradient" or not within(expected.gradients, outcome.gradients):
             return found
-        case = in_float64(self.cases[number])
-        right, again = observe(self.exercise, self.right, case), observe(self.exercise, call, case, guard)
-        if right.error is not None or again.error is not None or right.gradients is None or again.gradients is None:
+        both = self.agreed(in_float64(self.cases[number]), call, guard)
+        if both is None or both[0].gradients is None or both[1].gradients is None:
             return found
-        if compare(right.value, again.value, self.rules) is not None:
-            return found
-        if compare_gradients(right.gradients, again.gradients, self.leaf_names[number], self.rules) is not None:
+        if compare_gradients(both[0].gradients, both[1].gradients, self.leaf_names[number], self.rules) is not None:
             return found
         outcome.gradients = expected.gradients
         return self.difference(number, outcome)
+
+    def agreed(self, case: Case, call: Any, guard: Guard | None = None) -> tuple[Outcome, Outcome] | None:
+        """What is right on a case and what an answer does there, if their values are equal; None if they are not."""
+        right, answer = observe(self.exercise, self.right, case), observe(self.exercise, call, case, guard)
+        if right.error is not None or answer.error is not None:
+            return None
+        return (right, answer) if compare(right.value, answer.value, self.rules) is None else None
 
     def _error_difference(self, expected: Outcome, outcome: Outcome) -> Difference | None:
         if expected.error is None:
