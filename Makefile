@@ -37,7 +37,7 @@ lint: $(VENV)/.test ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/codespell README.md CONTRIBUTING.md docs notebooks/sources course_lib benchmarks tests
+	$(BIN)/codespell README.md CONTRIBUTING.md docs notebooks/sources course_lib coursework benchmarks tests
 
 bench: $(VENV)/.test ## run every benchmark and write its results
 	@set -e; for program in $(shell grep -l __main__ benchmarks/*.py); do echo "$$program"; $(BIN)/python $$program $(ARGS); done

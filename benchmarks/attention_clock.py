@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from course_lib.attention import SelfAttention
 from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.files import write_atomic
-from course_lib.records.record import MEASURED
+from coursework.records.record import MEASURED
 
 NAME = "attention-clock-cpu"
 Rows = list[list[float]]

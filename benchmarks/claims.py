@@ -6,7 +6,7 @@
     python benchmarks/claims.py --quick NAME  one seed; writes nothing
 
 An experiment is a function in `benchmarks/experiments/`. Its record lies in the package, in
-`course_lib/records/claims/`, and is saved after each run, so that an interrupted command goes on where it was.
+`coursework/records/claims/`, and is saved after each run, so that an interrupted command goes on where it was.
 """
 
 import argparse
@@ -24,8 +24,8 @@ from experiments import Experiment, discover
 from harness import RESULTS, environment
 
 from course_lib.files import write_atomic
-from course_lib.records import Claim, claim
-from course_lib.records.claim import CLAIMS
+from coursework.records import Claim, claim
+from coursework.records.claim import CLAIMS
 
 
 def kept(found: dict, experiment: Experiment) -> list[dict]:

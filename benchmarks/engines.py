@@ -1,6 +1,6 @@
 """The engines that `benchmarks/generation.py` compares with: CTranslate2 and llama.cpp, each with the same weights.
 
-They come with the extra `bench`. The model is exported by `course_lib.export`, and each continues the same ids greedily
+They come with the extra `bench`. The model is exported by `coursework.export`, and each continues the same ids greedily
 on one thread. CTranslate2 takes a batch as it is; llama.cpp has a slot for each of its texts and decodes them together.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.export import export
 from course_lib.transformer import LanguageModel
+from coursework.export import export
 
 CTRANSLATE2, LLAMA = "CTranslate2", "llama.cpp"
 PACKAGES = {CTRANSLATE2: "ctranslate2", LLAMA: "xllamacpp"}

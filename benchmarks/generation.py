@@ -35,7 +35,7 @@ from course_lib.generation import compile_step, generate
 from course_lib.variants import GPT
 from course_lib.variants.int8 import quantize_
 from course_lib.variants.packed import pack_
-from course_lib.viz.style import palette, styled
+from coursework.pictures.style import palette, styled
 
 SHAPES = {  # layers, width, heads, vocabulary
     "4x128": (4, 128, 4, 65),

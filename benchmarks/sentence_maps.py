@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 
 from course_lib.attention import record_weights
 from course_lib.files import write_atomic
-from course_lib.records.record import MEASURED
 from course_lib.variants import BERT
+from coursework.records.record import MEASURED
 
 SENTENCES = {
     "tired": "The animal did not cross the street because it was too tired.",

@@ -22,8 +22,8 @@ from torch import Tensor
 from course_lib.config import TransformerConfig
 from course_lib.files import write_atomic
 from course_lib.generation import generate, speculative_generate
-from course_lib.records.record import MEASURED
 from course_lib.transformer import LanguageModel
+from coursework.records.record import MEASURED
 
 NAME = "speculative-clock-cpu"
 NEW, GUESSES, ROUNDS = 96, (2, 4, 8), 3

@@ -140,7 +140,7 @@ def commanded(text: Text, options: str, seed: int) -> dict[str, Any]:
             "--out",
             folder,
         ]
-        seconds = process_seconds([sys.executable, "-m", "course_lib.cli", *words])
+        seconds = process_seconds([sys.executable, "-m", "coursework.cli", *words])
         model, tokenizer = from_pretrained(folder), load_tokenizer(folder)
     ids = torch.tensor(tokenizer.encode(text.text[text.cut :]))
     return measured(text.quality(model, ids), seconds, model)

@@ -46,7 +46,7 @@ def main() -> None:
     where = environment() | {"command": f"python benchmarks/translations.py {options.pairs}"}  # wherever its run lies
     folder = RunFolder(options.out or Path("runs") / NAMES[options.pairs])
     arguments = ["train", "translate", *shlex.split(COMMANDS[options.pairs]), "--out", str(folder), "--resume"]
-    subprocess.run([sys.executable, "-m", "course_lib.cli", *arguments], check=True)
+    subprocess.run([sys.executable, "-m", "coursework.cli", *arguments], check=True)
     found = json.loads(folder.results.read_text())
     found["command"] = f"course train translate {COMMANDS[options.pairs]}"
     recipe = json.loads(folder.recipe.read_text())

@@ -41,7 +41,7 @@ def waited(command: str, checkout: Path, folder: Path) -> tuple[float, float, fl
     """Seconds by the clock to the first line and to the end, and CPU seconds, of a command with its own processes."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     child = subprocess.Popen(
-        [sys.executable, "-m", "course_lib.cli", *command.split()],
+        [sys.executable, "-m", "coursework.cli", *command.split()],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(checkout)},
         stdin=subprocess.DEVNULL,

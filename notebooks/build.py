@@ -34,7 +34,7 @@ from nbformat import NotebookNode
 from course_lib.files import write_atomic
 
 NOTEBOOKS = Path(__file__).resolve().parent
-PLACES = NOTEBOOKS.parent / "course_lib" / "exercises" / "places.json"
+PLACES = NOTEBOOKS.parent / "coursework" / "exercises" / "places.json"
 KERNEL = "python3"
 METADATA: dict[str, Any] = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": KERNEL},
@@ -55,8 +55,8 @@ INSTALL = """\
 # Installs the package of the course where it is missing, as on Colab; changes nothing where it is there
 import importlib.util
 
-if importlib.util.find_spec("course_lib") is None:
-    get_ipython().run_line_magic("pip", "install --quiet 'course-lib @ git+{address}'")
+if importlib.util.find_spec("coursework") is None:
+    get_ipython().run_line_magic("pip", "install --quiet 'course-lib[course] @ git+{address}'")
     importlib.invalidate_caches()"""
 
 FindExercise = Callable[[str], tuple[str, str]]  # from an exercise's id to its prompt and its stub
@@ -82,8 +82,8 @@ rules = _load_rules()
 
 def registered_exercise(exercise_id: str) -> tuple[str, str]:
     """Return the prompt and the stub of an exercise of the course."""
-    from course_lib.exercises import registry  # only sources with exercises need it
-    from course_lib.exercises.engine import cells
+    from coursework.exercises import registry  # only sources with exercises need it
+    from coursework.exercises.engine import cells
 
     spec = registry.get(exercise_id)
     return cells.prompt_markdown(spec), cells.cell_source(spec)

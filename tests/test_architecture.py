@@ -9,42 +9,54 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "course_lib"
+PACKAGES = ("course_lib", "coursework")
 LINES = 400
 
-FLOORS = [
-    {"checks", "reading", "files", "masks", "norms", "testing", "data", "viz", "records"},
+LIBRARY = [
+    {"checks", "reading", "files", "masks", "norms", "testing", "data"},
     # layers read the config, so it lies here
     {"attention", "multi_head", "cache", "layers", "position_scheme", "positions", "rotary_scaling", "config"},
     {"encoder", "decoder", "transformer"},
-    {"generation", "variants"},
-    {"training", "scaling", "export"},
-    {"exercises", "explorers"},
-    {"desk"},
-    {"assembly", "classroom"},
-    {"commands", "cli"},
+    {"generation", "variants", "training", "scaling"},
+]
+COURSEWORK = [
+    {"pictures", "explorers", "records", "corpora"},
+    {"exercises"},
+    {"desk", "assembly", "export"},
+    {"classroom", "commands", "cli"},
+]
+FLOORS = [
+    {f"{package}.{room}" for room in rooms}
+    for package, plan in zip(PACKAGES, (LIBRARY, COURSEWORK), strict=True)
+    for rooms in plan
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 # What notebooks import as `ex` joins exercises and desk, so it stands above both, though it is a package's first file.
-DOOR = "course_lib.exercises"
+DOOR = "coursework.exercises"
 
-# What a room may import of the package besides itself, where that is less than its floor allows.
+# What a room may import besides itself, where that is less than its floor allows.
 ONLY = {
-    "checks": set(),
-    "reading": set(),
-    "files": {"reading"},
-    "masks": {"checks"},
-    "norms": {"checks"},
-    "position_scheme": set(),
-    "positions": {"checks", "position_scheme", "rotary_scaling"},
-    "rotary_scaling": set(),
-    "testing": set(),
-    "data": {"checks", "files", "reading"},
-    "viz": set(),
-    "records": {"reading", "viz"},
-    "training": {"checks", "files", "masks", "positions", "reading"},  # no model class
-    "desk": {"files", "exercises", "reading"},
+    "course_lib.checks": set(),
+    "course_lib.reading": set(),
+    "course_lib.files": {"course_lib.reading"},
+    "course_lib.masks": {"course_lib.checks"},
+    "course_lib.norms": {"course_lib.checks"},
+    "course_lib.position_scheme": set(),
+    "course_lib.positions": {"course_lib.checks", "course_lib.position_scheme", "course_lib.rotary_scaling"},
+    "course_lib.rotary_scaling": set(),
+    "course_lib.testing": set(),
+    "course_lib.data": {"course_lib.checks", "course_lib.files", "course_lib.reading"},
+    "course_lib.training": {  # no model class
+        "course_lib.checks",
+        "course_lib.files",
+        "course_lib.masks",
+        "course_lib.positions",
+        "course_lib.reading",
+    },
+    "coursework.pictures": set(),
+    "coursework.records": {"course_lib.reading", "coursework.pictures"},
+    "coursework.desk": {"course_lib.files", "course_lib.reading", "coursework.exercises"},
 }
 
 # What may be imported inside a function because it is slow to load, or not there on every system.
@@ -76,9 +88,9 @@ SLOW = {
 
 # The rooms whose functions import other modules of the package as late, and why.
 LATE = {
-    "commands": "`course --help` and completion answer at once: what loads torch is loaded when a command is called",
-    "desk": "likewise: making a desk loads no exercise",
-    "exercises": "a list of exercises is read without torch, and an alternative shows its import to the learner",
+    "coursework.commands": "`course --help` and completion answer at once: what loads torch is loaded when a command is called",
+    "coursework.desk": "likewise: making a desk loads no exercise",
+    "coursework.exercises": "a list of exercises is read without torch, and an alternative shows its import to the learner",
 }
 
 MOST_LATE = 74  # imports inside functions, outside the exercises
@@ -89,7 +101,7 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+SOURCES = {module_name(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
 
 
@@ -145,21 +157,24 @@ for name, path in SOURCES.items():
 
 
 def ours(name: str) -> bool:
-    return name.partition(".")[0] == "course_lib"
-
-
-def inside(name: str) -> str:
-    """The name without that of the package."""
-    return name.removeprefix("course_lib").removeprefix(".")
+    return name.partition(".")[0] in PACKAGES
 
 
 def room(name: str) -> str:
-    return inside(name).partition(".")[0]
+    """The package and the room of a module: "course_lib.data" for "course_lib.data.bpe"; empty for a package itself."""
+    return ".".join(name.split(".")[:2]) if "." in name else ""
 
 
 def under(name: str, prefixes: Collection[str]) -> str | None:
     """Return the longest of the prefixes that `name` is, or lies in."""
     return max((one for one in prefixes if f"{name}.".startswith(f"{one}.")), key=len, default=None)
+
+
+def test_the_library_knows_nothing_of_the_coursework():
+    """Whoever imports `course_lib` gets the library alone, at import time or later."""
+    for name in [name for name in SOURCES if name.startswith("course_lib")]:
+        for other, _, line in IMPORTS[name]:
+            assert not other.startswith("coursework"), f"{name}:{line} imports {other}"
 
 
 def test_every_room_has_a_floor():
@@ -174,10 +189,10 @@ def test_imports_only_go_down(name):
         assert other != DOOR, f"{name}:{line} imports the door of the exercises, which only notebooks do"
         if not ours(other) or room(other) == room(name):
             continue
-        assert room(name), f"course_lib/__init__.py imports {other}; the package itself loads nothing"
+        assert room(name), f"{name}/__init__.py imports {other}; the package itself loads nothing"
         if not room(other):
             continue
-        floor = FLOOR["commands"] if name == DOOR else FLOOR[room(name)]
+        floor = FLOOR["coursework.commands"] if name == DOOR else FLOOR[room(name)]
         assert FLOOR[room(other)] <= floor, f"{name}:{line} imports {other}, which stands above it"
         if room(name) in ONLY:
             assert room(other) in ONLY[room(name)], f"{name}:{line} imports {other}; {room(name)} knows nothing of it"
@@ -190,7 +205,7 @@ def test_a_specification_knows_nothing_of_what_is_done_with_it():
     for name in [name for name in SOURCES if name.startswith(f"{DOOR}.")]:
         for other, _, line in IMPORTS[name]:
             if other.startswith(f"{DOOR}."):
-                own, below = (inside(one).split(".")[1] for one in (name, other))
+                own, below = ([*one.split("."), ""][2] for one in (name, other))
                 assert height.get(below, 0) <= height.get(own, 0), f"{name}:{line} imports {other}"
 
 
@@ -214,12 +229,12 @@ def test_late_imports_do_not_grow():
         f"{name}:{one.line} {one.module}"
         for name, found in IMPORTS.items()
         for one in found
-        if one.when == "late" and room(name) != "exercises"
+        if one.when == "late" and room(name) != "coursework.exercises"
     ]
     assert len(late) <= MOST_LATE, "\n".join(late)
 
 
-@pytest.mark.parametrize("path", sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.js")]), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.[pj][ys]")), ids=lambda path: path.name)
 def test_files_stay_short(path):
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= LINES, f"{path.relative_to(ROOT)} has {lines} lines; split it"
@@ -233,7 +248,7 @@ def test_devices_are_arguments(name):
             assert node.func.attr != "cuda", f"{name} line {node.lineno} calls .cuda()"
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if room(name) != "testing"])
+@pytest.mark.parametrize("name", [name for name in SOURCES if room(name) != "course_lib.testing"])
 def test_bad_input_is_never_an_assert(name):
     for node in ast.walk(TREES[name]):
         assert not isinstance(node, ast.Assert), f"{name} line {node.lineno}: raise an error that names the argument"
@@ -256,7 +271,7 @@ def test_what_is_public_is_explained(name):
         assert ast.get_docstring(node), f"{name}.{node.name} has no docstring"
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if room(name) in ("viz", "data")])
+@pytest.mark.parametrize("name", [name for name in SOURCES if room(name) in ("coursework.pictures", "coursework.corpora", "course_lib.data")])
 def test_views_and_data_take_no_model(name):
     """Every view works on the learner's own tensors, so nothing there needs torch.nn's modules."""
     for node in ast.walk(TREES[name]):
@@ -274,11 +289,11 @@ from course_lib import masks
 from ..attention import x
 from . import y
 def f():
-    import course_lib.cli
+    import coursework.cli
     class B:
         from torch import nn
 if TYPE_CHECKING:
-    from course_lib.viz import show
+    from coursework.pictures import show
 class A:
     import course_lib.data
 """
@@ -286,9 +301,9 @@ class A:
         Import("course_lib.masks", "load", 2),
         Import("course_lib.attention", "load", 3),
         Import("course_lib.scaling", "load", 4),
-        Import("course_lib.cli", "late", 6),
+        Import("coursework.cli", "late", 6),
         Import("torch", "late", 8),
-        Import("course_lib.viz", "types", 10),
+        Import("coursework.pictures", "types", 10),
         Import("course_lib.data", "load", 12),
     ]
     assert under("torch.distributed.tensor", SLOW) == "torch.distributed"

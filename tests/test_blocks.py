@@ -28,7 +28,7 @@ NOT_RUN = {
     "scale_out.md: [batches]": TRAINING_AT_SCALE,
     "scale_out.md: course train lm --plain --config gpt2.toml --data data/library --out runs/gpt2 --device cuda "
     "--bf16 --compile": TRAINING_AT_SCALE,
-    "scale_out.md: torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m course_lib.cli train lm --plain "
+    "scale_out.md: torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m coursework.cli train lm --plain "
     "--config gpt2.toml \\": TRAINING_AT_SCALE,
     "scale_out.md: #!/bin/bash": TRAINING_AT_SCALE,
     "scale_out.md: apiVersion: v1": TRAINING_AT_SCALE,

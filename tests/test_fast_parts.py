@@ -6,7 +6,6 @@ import torch
 from course_lib import attention
 from course_lib import testing as laws
 from course_lib.attention import scaled_dot_product_attention
-from course_lib.export.parts import check_plain
 from course_lib.generation import beam_search, compile_step, generate
 from course_lib.layers import NGramEmbedding
 from course_lib.masks import length_mask
@@ -14,6 +13,7 @@ from course_lib.scaling import count_parameters
 from course_lib.training import parameter_groups
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from course_lib.variants import from_pretrained, save_pretrained
+from coursework.export.parts import check_plain
 
 V = 13
 SIZES = {"d_model": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 2, "vocab_size": V, "dropout": 0.0}

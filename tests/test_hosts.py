@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = sorted((ROOT / "course_lib").rglob("*.py"))
+PACKAGE = sorted(ROOT.glob("course*/**/*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COLAB = {
     canonicalize_name(name): version
@@ -60,13 +60,13 @@ WINDOWS = """
 import importlib, inspect, os, pkgutil, signal, sys, time, types
 
 def import_all():
-    import course_lib
-    for found in pkgutil.walk_packages(course_lib.__path__, "course_lib."):
-        if not found.name.endswith("__main__"):
-            importlib.import_module(found.name)
+    for package in ("course_lib", "coursework"):
+        for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            if not found.name.endswith("__main__"):
+                importlib.import_module(found.name)
 
 import_all()
-for name in [name for name in sys.modules if name.partition(".")[0] == "course_lib"]:
+for name in [name for name in sys.modules if name.partition(".")[0] in ("course_lib", "coursework")]:
     del sys.modules[name]
 for name in ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty"):
     sys.modules[name] = None
@@ -77,9 +77,9 @@ for name in ("fork", "killpg", "geteuid", "setsid", "getpgid"):
 del time.pthread_getcpuclockid
 import_all()
 
-from course_lib.exercises import registry
-from course_lib.exercises.engine.diagnose import diagnose
-from course_lib.exercises.engine.guard import Guard, RanAway
+from coursework.exercises import registry
+from coursework.exercises.engine.diagnose import diagnose
+from coursework.exercises.engine.guard import Guard, RanAway
 
 spec = registry.get("causal_mask")
 print("verdict:", diagnose(spec, spec.reference).verdict)
@@ -94,8 +94,8 @@ with Guard(seconds=0.2) as guard:
     except RanAway:
         print("an endless loop was stopped")
 
-from course_lib.cli import app
-from course_lib.desk import isolated
+from coursework.cli import app
+from coursework.desk import isolated
 
 isolated.os = types.SimpleNamespace(name="nt")  # elsewhere pathlib asks for the name, too
 open("answer.py", "w").write("import torch\\n" + inspect.getsource(spec.reference))
@@ -124,7 +124,7 @@ def test_the_course_works_without_what_windows_lacks(tmp_path):
 
 def test_no_module_imports_what_only_posix_has_at_the_top():
     posix = r"^(?:import|from) (fcntl|resource|pwd|grp|termios|tty|pty|posix)\b"
-    found = [path for path in (ROOT / "course_lib").rglob("*.py") if re.search(posix, path.read_text("utf-8"), re.M)]
+    found = [path for path in PACKAGE if re.search(posix, path.read_text("utf-8"), re.M)]
     assert found == []
 
 

@@ -101,7 +101,7 @@ def test_a_room_offers_the_names_of_its_stub(stub):
 def test_stubs_are_shipped():
     data = PROJECT_FILE["tool"]["setuptools"]["package-data"]
     assert data["*"] == ["*.pyi"]
-    assert data["course_lib.exercises"] == ["places.json"]  # the order of the exercises, without the notebooks
-    assert data["course_lib.desk"] == ["jupyter/labconfig/*.json"]
-    assert data["course_lib.records"] == ["claims/*.json", "measured/*.json"]
+    assert data["coursework.exercises"] == ["places.json"]  # the order of the exercises, without the notebooks
+    assert data["coursework.desk"] == ["jupyter/labconfig/*.json"]
+    assert data["coursework.records"] == ["claims/*.json", "measured/*.json"]
     assert STUBS

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from notebook_files import FIRST_EDITION, FOLDER, NOTEBOOKS, SOURCES, name
 
-from course_lib.desk.chapters import total_minutes
-from course_lib.desk.notebooks import read_notebook
-from course_lib.exercises import registry
+from coursework.desk.chapters import total_minutes
+from coursework.desk.notebooks import read_notebook
+from coursework.exercises import registry
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -102,8 +102,9 @@ def test_what_it_links_to_is_there(link):
 
 
 def test_what_is_named_of_the_package_is_there():
-    for module in set(re.findall(r"`course_lib\.(\w+)`", README + PACKAGE)):
-        assert any((ROOT / "course_lib" / part).exists() for part in (module, f"{module}.py")), module
+    for module in set(re.findall(r"`(course_lib|coursework)\.(\w+)`", README + PACKAGE)):
+        path = ROOT.joinpath(*module)
+        assert path.is_dir() or path.with_suffix(".py").exists(), module
 
 
 # -- what proves each sentence -----------------------------------------------------------------------------------------

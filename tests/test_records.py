@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.records import Claim, claim
-from course_lib.records.claim import CLAIMS
+from coursework.records import Claim, claim
+from coursework.records.claim import CLAIMS
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import claims

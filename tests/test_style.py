@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PROSE = ["README.md", "CONTRIBUTING.md", "docs", "notebooks/sources", "course_lib", "benchmarks", "tests"]
+PROSE = ["README.md", "CONTRIBUTING.md", "docs", "notebooks/sources", "course_lib", "coursework", "benchmarks", "tests"]
 
 
 @pytest.mark.parametrize(

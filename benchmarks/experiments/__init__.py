@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from course_lib.records import Claim
+from coursework.records import Claim
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.data import associative_recall
 from course_lib.data.sentences import ENGLISH, REFLEXIVE_OF, REFLEXIVES, english_sentence
-from course_lib.records import Claim
+from coursework.records import Claim
 from experiments import experiment
 
 PAD = len(ENGLISH)

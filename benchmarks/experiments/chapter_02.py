@@ -15,8 +15,8 @@ from course_lib.config import TransformerConfig
 from course_lib.data import reference_text
 from course_lib.data.sentences import ENGLISH, REFLEXIVE_OF, REFLEXIVES, english_sentence
 from course_lib.multi_head import MultiHeadAttention, merge_heads, split_heads
-from course_lib.records import Claim
 from course_lib.transformer import LanguageModel
+from coursework.records import Claim
 from experiments import experiment
 
 # One head cannot look at two places at once --------------------------------------------------------------------------

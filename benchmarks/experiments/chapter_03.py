@@ -16,8 +16,8 @@ from course_lib.data import reference_text
 from course_lib.encoder import TransformerEncoder
 from course_lib.layers import TokenEmbedding
 from course_lib.masks import causal_mask, sliding_window_mask
-from course_lib.records import Claim
 from course_lib.transformer import LanguageModel
+from coursework.records import Claim
 from experiments import experiment
 
 SCHEMES = {

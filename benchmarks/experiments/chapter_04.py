@@ -11,8 +11,8 @@ from torch import nn
 from course_lib.attention import record_weights
 from course_lib.encoder import EncoderLayer, TransformerEncoder
 from course_lib.masks import padding_mask
-from course_lib.records import Claim
 from course_lib.transformer import Embedding, TransformerConfig
+from coursework.records import Claim
 from experiments import experiment
 
 

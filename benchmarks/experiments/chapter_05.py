@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from course_lib.data import copy_task, reference_text
 from course_lib.decoder import shift_right
 from course_lib.generation import generate
-from course_lib.records import Claim
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
+from coursework.records import Claim
 from experiments import experiment
 
 LENGTH = 128  # characters that the GPT is trained on

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from course_lib.data import reference_text
-from course_lib.records import Claim
 from course_lib.transformer import LanguageModel, TransformerConfig
+from coursework.records import Claim
 from experiments import experiment
 from experiments.chapter_05 import windows
 

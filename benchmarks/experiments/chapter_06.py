@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_lib.data import copy_task
-from course_lib.records import Claim
 from course_lib.training import Run, Silent, TrainingConfig, tasks
 from course_lib.transformer import Transformer, TransformerConfig
+from coursework.records import Claim
 from experiments import experiment
 
 

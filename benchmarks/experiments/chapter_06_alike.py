@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.records import Claim
 from course_lib.transformer import Embedding, TransformerConfig, TransformerEncoder
+from coursework.records import Claim
 from experiments import experiment
 
 STEPS, WIDTH, ROWS = 120, 32, 32

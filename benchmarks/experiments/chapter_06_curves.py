@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from course_lib.data import number_parts
-from course_lib.records import Claim
 from course_lib.transformer import Transformer, TransformerConfig
+from coursework.records import Claim
 from experiments import experiment
 
 STEPS = 300

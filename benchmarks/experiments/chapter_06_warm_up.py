@@ -1,6 +1,6 @@
 """What chapter 6 says about the rate together with its warm-up."""
 
-from course_lib.records import Claim
+from coursework.records import Claim
 from experiments import experiment, source_of
 from experiments.chapter_04 import train_reversal
 

@@ -12,9 +12,9 @@ import variants
 from torch import Tensor, nn
 
 from course_lib.data import reference_text
-from course_lib.records import Claim
 from course_lib.variants import BERT, GPT, ViT
 from course_lib.variants.experts import MixtureOfExperts, balance_loss
+from coursework.records import Claim
 from experiments import experiment
 
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from course_lib import scaling
 from course_lib.config import TransformerConfig
 from course_lib.data import CharTokenizer, reference_text
-from course_lib.records import Claim
 from course_lib.transformer import LanguageModel
+from coursework.records import Claim
 from experiments import experiment
 
 WIDTHS = (8, 12, 16, 24, 32, 72)

@@ -7,8 +7,8 @@ from torch import nn
 from course_lib.config import TransformerConfig
 from course_lib.layers import TokenEmbedding
 from course_lib.positions import LearnedPositionalEmbedding
-from course_lib.records import Claim
 from course_lib.transformer import LanguageModel
+from coursework.records import Claim
 from experiments import experiment
 
 WIDTH = 64

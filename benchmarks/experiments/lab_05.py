@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.multi_head import MultiHeadAttention
-from course_lib.records import Claim
+from coursework.records import Claim
 from experiments import experiment
 from experiments.chapter_02 import names
 

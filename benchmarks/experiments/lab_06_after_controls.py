@@ -5,8 +5,8 @@ import copy
 import torch
 
 from course_lib.data.spelled import PAD, PROMPT, answers, draw_numbers, questions
-from course_lib.records import Claim, claim
 from course_lib.transformer import LanguageModel
+from coursework.records import Claim, claim
 from experiments import experiment, source_of
 from experiments.lab_06_after_training import (
     ASKED,

@@ -14,7 +14,6 @@ from course_lib.config import TransformerConfig
 from course_lib.data import spelled
 from course_lib.data.spelled import END, PAD, PROMPT, SYMBOLS, ZERO, answers, draw_numbers, pages, questions
 from course_lib.generation import generate
-from course_lib.records import Claim
 from course_lib.training import after_training
 from course_lib.training.after_training import (
     dpo_loss,
@@ -26,6 +25,7 @@ from course_lib.training.after_training import (
     token_log_probs,
 )
 from course_lib.transformer import LanguageModel
+from coursework.records import Claim
 from experiments import experiment
 
 LONGEST = 10  # tokens of an answer; a right one has at most seven

@@ -8,7 +8,7 @@ from pathlib import Path
 import jupytext
 import torch
 
-from course_lib.records import Claim
+from coursework.records import Claim
 from experiments import experiment
 
 SOURCE = Path(__file__).parents[2] / "notebooks" / "sources" / "00_overview.py"

@@ -20,11 +20,11 @@ import nbformat
 from nbformat import NotebookNode
 
 import course_lib
-from course_lib.exercises import registry
-from course_lib.exercises.engine import cells
-from course_lib.exercises.spec import Exercise, Question
-from course_lib.records import claim
-from course_lib.records.claim import CLAIMS
+from coursework.exercises import registry
+from coursework.exercises.engine import cells
+from coursework.exercises.spec import Exercise, Question
+from coursework.records import claim
+from coursework.records.claim import CLAIMS
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERVIEW = "notebooks/00_overview.ipynb"

@@ -23,13 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib.config import TransformerConfig
 from course_lib.data import number_parts
 from course_lib.data.sentences import ENGLISH, REFLEXIVE_OF, REFLEXIVES, english_entropy, english_sentence, is_english
 from course_lib.testing import prove
 from course_lib.transformer import LanguageModel, Transformer
-from course_lib.viz import attention_map, drawings, show
+from coursework import exercises as ex
+from coursework.pictures import attention_map, drawings, show
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -22,16 +22,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib import testing
-from course_lib.attention import CausalSelfAttention, CrossAttention, SelfAttention, record_weights
-from course_lib.attention import scaled_dot_product_attention
+from course_lib.attention import (
+    CausalSelfAttention,
+    CrossAttention,
+    SelfAttention,
+    record_weights,
+    scaled_dot_product_attention,
+)
 from course_lib.data.sentences import ENGLISH, REFLEXIVES, english_sentence
-from course_lib.explorers import AttentionExplorer, MaskComposer
-from course_lib.records import claim
-from course_lib.records import record as recorded
 from course_lib.testing import complaint, prove
-from course_lib.viz import attention_map, colour_bar, drawings, palette, reading_rows, show
+from coursework import exercises as ex
+from coursework.explorers import AttentionExplorer, MaskComposer
+from coursework.pictures import attention_map, colour_bar, drawings, palette, reading_rows, show
+from coursework.records import claim
+from coursework.records import record as recorded
 
 torch.set_num_threads(1)
 

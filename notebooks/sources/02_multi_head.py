@@ -24,21 +24,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib import masks, testing
 from course_lib.attention import record_weights
 from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.cache import KVCache
 from course_lib.config import TransformerConfig
 from course_lib.data.sentences import ENGLISH, REFLEXIVE_OF, REFLEXIVES, english_sentence
-from course_lib.explorers import HeadExplorer
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.multi_head import merge_heads as library_merge
 from course_lib.multi_head import split_heads as library_split
-from course_lib.records import claim, record
 from course_lib.testing import prove
 from course_lib.transformer import LanguageModel
-from course_lib.viz import drawings, palette, show
+from coursework import exercises as ex
+from coursework.explorers import HeadExplorer
+from coursework.pictures import drawings, palette, show
+from coursework.records import claim, record
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -20,21 +20,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib import positions, testing
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.cache import KVCache
 from course_lib.config import TransformerConfig
 from course_lib.data import reference_text
 from course_lib.encoder import TransformerEncoder
-from course_lib.explorers import PositionExplorer
 from course_lib.masks import causal_mask, sliding_window_mask
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.positions import LearnedPositionalEmbedding, RotaryEmbedding, SinusoidalPositionalEncoding
-from course_lib.records import claim
 from course_lib.testing import complaint, prove
 from course_lib.transformer import LanguageModel
-from course_lib.viz import drawings, palette, show
+from coursework import exercises as ex
+from coursework.explorers import PositionExplorer
+from coursework.pictures import drawings, palette, show
+from coursework.records import claim
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

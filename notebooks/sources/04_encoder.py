@@ -24,7 +24,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib import masks, testing
 from course_lib.attention import record_weights
 from course_lib.config import TransformerConfig
@@ -32,10 +31,11 @@ from course_lib.data.sentences import JUDGED_WORDS, REFLEXIVE_OF, judged_sentenc
 from course_lib.encoder import EncoderLayer, TransformerEncoder
 from course_lib.layers import FeedForward as LibraryFeedForward
 from course_lib.norms import LayerNorm, RMSNorm
-from course_lib.records import claim
 from course_lib.testing import complaint, prove
 from course_lib.transformer import Embedding as LibraryEmbedding
-from course_lib.viz import attention_map, drawings, palette, show
+from coursework import exercises as ex
+from coursework.pictures import attention_map, drawings, palette, show
+from coursework.records import claim
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -24,19 +24,19 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_lib import decoder as library
-from course_lib import exercises as ex
 from course_lib import generation, masks, testing
 from course_lib.attention import CausalSelfAttention, SelfAttention, record_weights
 from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.config import TransformerConfig
 from course_lib.data import noise_floor, noise_tokens, reference_text
-from course_lib.explorers import DecodingExplorer, SamplingExplorer
 from course_lib.generation import Sampling, beam_search, speculative_generate
-from course_lib.records import claim
-from course_lib.records import record as recorded
 from course_lib.testing import complaint, prove
 from course_lib.transformer import LanguageModel, Transformer
-from course_lib.viz import attention_map, drawings, live, palette, show
+from coursework import exercises as ex
+from coursework.explorers import DecodingExplorer, SamplingExplorer
+from coursework.pictures import attention_map, drawings, live, palette, show
+from coursework.records import claim
+from coursework.records import record as recorded
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -24,21 +24,30 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-from course_lib import exercises as ex
-from course_lib import records, training
+from course_lib import training
 from course_lib.attention import record_weights
-from course_lib.commands.measures import nearest_targets, translate_texts
 from course_lib.config import TransformerConfig
-from course_lib.data import BPETokenizer, FastBPETokenizer, TokenBatches, copy_task, encode_pairs, load_pairs
-from course_lib.data import pad_batch, reference_text
+from course_lib.data import (
+    BPETokenizer,
+    FastBPETokenizer,
+    TokenBatches,
+    copy_task,
+    encode_pairs,
+    load_pairs,
+    pad_batch,
+    reference_text,
+)
 from course_lib.data.bpe import split_words
-from course_lib.explorers import ScheduleExplorer
 from course_lib.masks import padding_mask
-from course_lib.records import claim
 from course_lib.testing import prove
 from course_lib.training import Run, Silent, TrainingConfig, noam_schedule, tasks
 from course_lib.transformer import Transformer
-from course_lib.viz import attention_map, drawings, palette, show
+from coursework import exercises as ex
+from coursework import records
+from coursework.commands.measures import nearest_targets, translate_texts
+from coursework.explorers import ScheduleExplorer
+from coursework.pictures import attention_map, drawings, palette, show
+from coursework.records import claim
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -40,8 +40,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-# %% id="imports-course"
-from course_lib import exercises as ex
 from course_lib import masks, testing
 from course_lib.attention import record_weights, scaled_dot_product_attention
 from course_lib.config import TransformerConfig
@@ -50,10 +48,13 @@ from course_lib.decoder import TransformerDecoder
 from course_lib.encoder import TransformerEncoder
 from course_lib.generation import generate
 from course_lib.multi_head import MultiHeadAttention
-from course_lib.records import claim, record
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants import BERT, GPT, T5, Llama, ViT, efficient, experts, lora
-from course_lib.viz import palette, show
+
+# %% id="imports-course"
+from coursework import exercises as ex
+from coursework.pictures import palette, show
+from coursework.records import claim, record
 
 torch.set_num_threads(1)  # the same rounding everywhere
 
@@ -868,7 +869,7 @@ prove(
 # > **Predict**: which of the three parts saves operations but nothing of the cache of a model that writes?
 
 # %% id="patterns-explorer"
-from course_lib.explorers import PatternExplorer
+from coursework.explorers import PatternExplorer
 
 PatternExplorer(window=3, n_global=1, n_random=2)
 

@@ -37,19 +37,19 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib import exercises as ex
 from course_lib import testing
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.data import CharTokenizer, reference_text
 from course_lib.encoder import EncoderLayer
 from course_lib.scaling import read_sweep
+from course_lib.testing import complaint, prove, proved  # prove stops at a false claim
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
-from course_lib.explorers import CostExplorer
-from course_lib.viz import palette, show
+from coursework import exercises as ex
+from coursework.explorers import CostExplorer
+from coursework.pictures import palette, show
 
 # %% id="prove"
-from course_lib.records import claim, record
-from course_lib.testing import complaint, prove, proved  # prove stops at a false claim
+from coursework.records import claim, record
 
 
 def built(model_class, config):
@@ -1188,7 +1188,7 @@ prove("each sent 3/2 of its gradients, to rounding of the parts", rounding <= 24
 # ZeRO, Rajbhandari et al. 2020), and gathers the weights of one layer at a time. The training command does both:
 #
 # ```
-# torchrun --standalone --nproc-per-node 2 -m course_lib.cli train --help
+# torchrun --standalone --nproc-per-node 2 -m coursework.cli train --help
 # ```
 #
 # The tests of this course run it with two and four processes and compare every loss with that of one process;

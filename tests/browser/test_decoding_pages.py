@@ -7,7 +7,7 @@ import torch
 from explorer_samples import decoding, decoding_parts, sampling, sampling_logits
 
 from course_lib.generation.sampling import Sampling
-from course_lib.viz.arrays import number
+from coursework.pictures.arrays import number
 
 READ = ["<s>", "b (1)", "a (2)", "c", "b (4)", "a (5)", "d"]
 WRITTEN = [*"bacbad", "</s>"]

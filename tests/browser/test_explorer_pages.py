@@ -22,10 +22,10 @@ from explorer_samples import (
 
 import course_lib.masks
 from course_lib.attention import scaled_dot_product_attention
-from course_lib.explorers import AttentionExplorer, MaskComposer, ProductExplorer
 from course_lib.masks import causal_mask
 from course_lib.positions import SinusoidalPositionalEncoding, frequencies
-from course_lib.viz.arrays import number
+from coursework.explorers import AttentionExplorer, MaskComposer, ProductExplorer
+from coursework.pictures.arrays import number
 
 KEYS = ["the (0)", "animal", "did", "not", "cross", "the (5)", "street"]  # equal tokens are told apart
 

@@ -13,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from browsers import until_changed
 from notebook_files import NOTEBOOKS, name
 
-from course_lib.exercises import registry
+from coursework.exercises import registry
 
 RUN_SECONDS = 900  # a limit against hanging, not the time a chapter may take
 KEYS = ("ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "b", "a", "d", "d", "x", "m", "y", "z", "Home", "End")

@@ -3,7 +3,7 @@
 import pytest
 from explorer_samples import pattern
 
-from course_lib.explorers import PatternExplorer
+from coursework.explorers import PatternExplorer
 
 
 def costs(page):

@@ -5,7 +5,7 @@ import math
 import pytest
 from explorer_samples import schedule
 
-from course_lib.explorers.schedule import KINDS, TITLES
+from coursework.explorers.schedule import KINDS, TITLES
 
 
 def check(page, kind, step, warmup=11, decay=23):

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from course_lib.classroom import Limits, judge_class
-from course_lib.exercises import registry
-from course_lib.exercises.engine.cells import PRELUDE, cell_source, last_line, solved_cell_source
-from course_lib.exercises.spec import Exercise
+from coursework.classroom import Limits, judge_class
+from coursework.exercises import registry
+from coursework.exercises.engine.cells import PRELUDE, cell_source, last_line, solved_cell_source
+from coursework.exercises.spec import Exercise
 
 WRONG_MASK = "def causal_mask(T, S):\n    return torch.ones(T, S, dtype=torch.bool).tril()\n"
 RIGHT_MASK = "def causal_mask(T, S):\n    return torch.ones(T, S, dtype=torch.bool).tril(S - T)\n"
@@ -67,7 +67,7 @@ SPOILED: list[Callable[[], Case]] = [
     ),
     lambda: mask(
         "patched engine",
-        "from course_lib.exercises import handle\nfrom course_lib.exercises.engine import compare, diagnose, standard\n"
+        "from coursework.exercises import handle\nfrom coursework.exercises.engine import compare, diagnose, standard\n"
         "handle.diagnose = lambda *a, **k: diagnose.Finding('right')\n"
         "standard.compare = compare.compare = lambda *a, **k: None\n" + WRONG_MASK,
         "fail",
@@ -75,7 +75,7 @@ SPOILED: list[Callable[[], Case]] = [
     ),
     lambda: mask(
         "patched engine in the call",
-        "def causal_mask(T, S):\n    from course_lib.exercises.engine import standard\n"
+        "def causal_mask(T, S):\n    from coursework.exercises.engine import standard\n"
         "    standard.compare = lambda *a, **k: None\n    return torch.ones(T, S, dtype=torch.bool).tril()\n",
         "could not be run",
     ),
@@ -120,7 +120,7 @@ def mistaken(entry: Any, number: int) -> Case:
         wrong = entry.wrong[number]
         return Case("misconception", entry.id, f"answer = {wrong.value!r}\n{last_line(entry)}", "fail", wrong.statement)
     source = (
-        f"from course_lib.exercises import registry as _r\n_e = _r.get({entry.id!r})\n"
+        f"from coursework.exercises import registry as _r\n_e = _r.get({entry.id!r})\n"
         f"{entry.function_name} = _e.model(**_e.misconceptions[{number}].knobs)\n{last_line(entry)}"
     )
     return Case("misconception", entry.id, source, "fail", entry.misconceptions[number].name)

@@ -16,9 +16,9 @@ import yaml
 from simulated_class import CALL, RIGHT_MASK, WRONG_MASK, Case, code, draw, mask, misjudged, write
 from typer.testing import CliRunner
 
-from course_lib import classroom, cli
-from course_lib.classroom import grades, page, submissions, summary, workers
-from course_lib.desk.store import DeskError
+from coursework import classroom, cli
+from coursework.classroom import grades, page, submissions, summary, workers
+from coursework.desk.store import DeskError
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"os._exit(0)", "forged output", "patched engine", "patched engine in the call", "damaged notebook",
@@ -198,7 +198,7 @@ def test_the_workflow_for_a_class_runs(tmp_path):
     notebook(tmp_path / "submissions" / "ada" / "01_attention.ipynb", WRONG_MASK)
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "course"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m course_lib.cli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m coursework.cli "$@"\n')
     command.chmod(0o755)
     path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
     said = {"PATH": path, "PYTHONPATH": str(ROOT), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"), "CI": "true"}

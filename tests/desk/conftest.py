@@ -5,8 +5,8 @@ import pytest
 from desk_simulation import Course
 from desk_tools import save
 
-from course_lib.desk import copies
-from course_lib.desk.store import Desk
+from coursework.desk import copies
+from coursework.desk.store import Desk
 
 
 @pytest.fixture(autouse=True)

@@ -54,7 +54,7 @@ class Course:
         return course_cell(kind, f"cell-{self.number}", text, **tags)
 
     def first(self) -> Notebook:
-        cells = [course_cell("code", "imports", "import math\nfrom course_lib import exercises as ex")]
+        cells = [course_cell("code", "imports", "import math\nfrom coursework import exercises as ex")]
         for _ in range(self.rng.randint(6, 20)):
             cells += self.exercise() if self.rng.random() < 0.3 else [self.cell()]
         return notebook_of([*cells, *self.exercise()])

@@ -30,17 +30,9 @@ import typer
 from desk_simulation import Course, Learner
 from typer.testing import CliRunner
 
-from course_lib.cli import UNFORESEEN, app
-from course_lib.commands.corpora import read_text
-from course_lib.commands.jobs import _same_run
-from course_lib.commands.tasks import TASKS
-from course_lib.commands.train import _set, plainly
 from course_lib.config import TransformerConfig
 from course_lib.data import CharTokenizer, FastBPETokenizer, load_tokenizer
 from course_lib.data.pairs import read_pairs
-from course_lib.desk import copies
-from course_lib.desk.rescue import salvage
-from course_lib.desk.store import Desk, DeskError
 from course_lib.files import finish_replacing
 from course_lib.reading import read_toml
 from course_lib.training import RunFolder, save_checkpoint
@@ -48,6 +40,14 @@ from course_lib.training.checkpoints import read_checkpoint
 from course_lib.training.logs import read_log
 from course_lib.transformer import LanguageModel
 from course_lib.variants import BERT, GPT, T5, EncoderModel, Gemma3, Llama, Qwen3, ViT, from_pretrained, save_pretrained
+from coursework.cli import UNFORESEEN, app
+from coursework.commands.corpora import read_text
+from coursework.commands.jobs import _same_run
+from coursework.commands.tasks import TASKS
+from coursework.commands.train import _set, plainly
+from coursework.desk import copies
+from coursework.desk.rescue import salvage
+from coursework.desk.store import Desk, DeskError
 
 SECONDS = 10
 MEMORY = 3 * 2**30  # bytes that the whole program may map beyond what it has when the fuzzing begins

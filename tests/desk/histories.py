@@ -20,11 +20,11 @@ from desk_simulation import ACTIONS, Course, Learner, course_cell
 from desk_tools import Fault, save, snapshot
 from first_edition import ROOT, first_edition
 
-from course_lib.desk import copies, updates
-from course_lib.desk.notebooks import exercise_of, read_notebook
-from course_lib.desk.store import RIGHT, Desk, DeskError
-from course_lib.exercises import registry
-from course_lib.exercises.engine import cells
+from coursework.desk import copies, updates
+from coursework.desk.notebooks import exercise_of, read_notebook
+from coursework.desk.store import RIGHT, Desk, DeskError
+from coursework.exercises import registry
+from coursework.exercises.engine import cells
 
 Notebook = dict[str, Any]
 Edition = dict[str, Notebook]

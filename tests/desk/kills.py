@@ -24,12 +24,12 @@ from desk_simulation import Course, Learner
 from desk_tools import edit, exercise_cells, load, save, texts
 
 from course_lib.data import CharTokenizer, load_tokenizer
-from course_lib.desk import answers, copies, rescue, updates
-from course_lib.desk.notebooks import read_notebook
-from course_lib.desk.store import Desk
 from course_lib.training import load_checkpoint, save_checkpoint
 from course_lib.transformer import LanguageModel
 from course_lib.variants import GPT, from_pretrained, save_pretrained
+from coursework.desk import answers, copies, rescue, updates
+from coursework.desk.notebooks import read_notebook
+from coursework.desk.store import Desk
 
 CALLS = ("open", "write", "fsync", "chmod", "replace", "unlink", "rmdir")
 

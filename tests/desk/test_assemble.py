@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from course_lib import cli
-from course_lib.assembly import assemble as assembling
-from course_lib.assembly import judge, laws
-from course_lib.assembly.assemble import Assembled, assemble
-from course_lib.assembly.compose import Part, compose
-from course_lib.assembly.extract import Extract, Unusable, extract, renamed
-from course_lib.assembly.parts import FUNCTIONS, PARTS
-from course_lib.desk import isolated
-from course_lib.desk.store import Desk, DeskError
-from course_lib.exercises import registry
-from course_lib.exercises.engine.cells import cell_source, solved_cell_source
+from coursework import cli
+from coursework.assembly import assemble as assembling
+from coursework.assembly import judge, laws
+from coursework.assembly.assemble import Assembled, assemble
+from coursework.assembly.compose import Part, compose
+from coursework.assembly.extract import Extract, Unusable, extract, renamed
+from coursework.assembly.parts import FUNCTIONS, PARTS
+from coursework.desk import isolated
+from coursework.desk.store import Desk, DeskError
+from coursework.exercises import registry
+from coursework.exercises.engine.cells import cell_source, solved_cell_source
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_all_solved_gives_a_module_that_obeys_the_laws_and_equals_torch(desk: De
     assert f"From your own answers: {len(PARTS)} parts." in result.output
     text = (desk.folder / "my_transformer.py").read_text(encoding="utf-8")
     assert modules_of(text) <= {"torch", *sys.stdlib_module_names}
-    assert "course_lib" not in text
+    assert not re.search("course_lib|coursework", text)
     assert text.count("# Your answer to ") == len(PARTS)
     ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length=120", "--select=E,F,B", "-"]
     assert subprocess.run(ruff, input=text.encode(), capture_output=True).returncode == 0
@@ -91,7 +91,7 @@ def test_the_module_trains_where_the_course_is_not_installed(desk: Desk, unjudge
     solve(desk, *PARTS)
     path = assemble(desk).path
     (tmp_path / "own.txt").write_text("ein Text, der sich wiederholt. " * 100, encoding="utf-8")
-    blocked = "import sys\nsys.modules['course_lib'] = None\n"
+    blocked = "import sys\nsys.modules['course_lib'] = sys.modules['coursework'] = None\n"
     run = f"import runpy\nrunpy.run_path({str(path)!r}, run_name='__main__')\n"
     for task, first_below in (("translate", 3.6), ("lm --data own.txt", 4.0)):
         code = f"{blocked}sys.argv[1:] = {[*task.split(), '--steps', '30']!r}\n{run}"

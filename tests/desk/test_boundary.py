@@ -7,11 +7,11 @@ from desk_tools import exercise_cells, load, save, text_of, texts
 from typer.testing import CliRunner
 
 from course_lib import reading
-from course_lib.cli import UNFORESEEN, app
-from course_lib.commands import notebooks as commands
-from course_lib.desk import launch
-from course_lib.desk.rescue import salvage
-from course_lib.desk.store import Desk
+from coursework.cli import UNFORESEEN, app
+from coursework.commands import notebooks as commands
+from coursework.desk import launch
+from coursework.desk.rescue import salvage
+from coursework.desk.store import Desk
 
 
 @pytest.mark.parametrize("problem", [RuntimeError("two\nlines \ud800"), KeyError("x"), RecursionError(), MemoryError()])

@@ -20,18 +20,18 @@ from desk_simulation import course_cell, notebook_of
 from desk_tools import edit, load, save, texts
 from typer.testing import CliRunner
 
-from course_lib import cli
-from course_lib.classroom import Limits
-from course_lib.classroom.workers import Worker
-from course_lib.desk import isolated
-from course_lib.desk.chapters import reading_minutes, total_minutes
-from course_lib.desk.doctor import Finding, examine
-from course_lib.desk.store import Desk
-from course_lib.desk.tables import duration
-from course_lib.exercises import registry
-from course_lib.exercises.engine import cells
-from course_lib.exercises.handle import ExerciseHandle
-from course_lib.exercises.learner import Progress
+from coursework import cli
+from coursework.classroom import Limits
+from coursework.classroom.workers import Worker
+from coursework.desk import isolated
+from coursework.desk.chapters import reading_minutes, total_minutes
+from coursework.desk.doctor import Finding, examine
+from coursework.desk.store import Desk
+from coursework.desk.tables import duration
+from coursework.exercises import registry
+from coursework.exercises.engine import cells
+from coursework.exercises.handle import ExerciseHandle
+from coursework.exercises.learner import Progress
 
 ONE = "01_attention.ipynb"
 BUILD, QUESTION = "causal_mask", "permuted_tokens"
@@ -51,7 +51,7 @@ def chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(parents=True)
     found = [
         course_cell("markdown", "title", "# Attention"),
-        course_cell("code", "imports", "import torch\nfrom course_lib import exercises as ex"),
+        course_cell("code", "imports", "import torch\nfrom coursework import exercises as ex"),
         course_cell("code", "loud", "print('this cell must not run')\nscores = torch.rand(3)"),
     ]
     for name in (BUILD, QUESTION):
@@ -83,7 +83,7 @@ def course(*arguments: str, code: int = 0) -> str:
 
 
 def process(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "course_lib.cli", *arguments]
+    command = [sys.executable, "-m", "coursework.cli", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, **options)
 
 
@@ -134,12 +134,12 @@ def test_start_elsewhere_and_its_errors(chapter: Path, tmp_path: Path, monkeypat
     monkeypatch.setenv("COURSE_NOTEBOOKS", str(tmp_path / "nothing"))
     assert "no chapter" in course("start", code=2)
     monkeypatch.delenv("COURSE_NOTEBOOKS")
-    monkeypatch.setattr("course_lib.desk.finding.repository", lambda: tmp_path)
+    monkeypatch.setattr("coursework.desk.finding.repository", lambda: tmp_path)
     assert "pip install -e ." in course("start", code=2)
 
 
 def test_inside_the_repository_the_desk_is_at_its_root(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("course_lib.desk.finding.repository", lambda: chapter)
+    monkeypatch.setattr("coursework.desk.finding.repository", lambda: chapter)
     monkeypatch.chdir(chapter / "notebooks")
     course("start")
     assert (chapter / "my" / ONE).exists()
@@ -209,7 +209,7 @@ def test_a_person_reads_180_words_a_minute() -> None:
 
 def test_status_and_next_load_no_torch(chapter: Path) -> None:
     course("start")
-    program = "import runpy, sys\ntry: runpy.run_module('course_lib.cli', run_name='__main__')\n"
+    program = "import runpy, sys\ntry: runpy.run_module('coursework.cli', run_name='__main__')\n"
     program += "finally: print('torch' in sys.modules)"
     for command in ("status", "next"):
         done = subprocess.run(
@@ -259,7 +259,7 @@ def test_an_answer_to_an_older_edition_is_named(chapter: Path, monkeypatch: pyte
     course("start")
     edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
     course("check", BUILD)
-    monkeypatch.setattr("course_lib.exercises.learner.edition", lambda entry: "00000000")
+    monkeypatch.setattr("coursework.exercises.learner.edition", lambda entry: "00000000")
     assert "solved against an older edition" in course("status", "--chapter", "1")
     monkeypatch.setattr(registry, "places", lambda: {BUILD: "01_attention"})
     assert course("next").splitlines()[1].endswith("solved against an older edition.")
@@ -365,7 +365,7 @@ def test_update_reports_and_keeps(chapter: Path) -> None:
     assert course("update").strip() == f"{ONE}: up to date"
     edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
     edit(chapter / "my" / ONE, "title", "my title")
-    for cell, text in (("title", "# New"), ("imports", "import torch, math\nfrom course_lib import exercises as ex")):
+    for cell, text in (("title", "# New"), ("imports", "import torch, math\nfrom coursework import exercises as ex")):
         edit(chapter / "notebooks" / ONE, cell, text)
     output = course("update")
     assert "1 cell: follows the new edition" in output
@@ -413,7 +413,7 @@ def test_lab_passes_arguments_on_and_opens_the_last_chapter(chapter: Path, monke
         assert "COURSE_DESK" not in os.environ  # it crosses the border of a process, and no other
         return 0
 
-    monkeypatch.setattr("course_lib.desk.launch.become", become)
+    monkeypatch.setattr("coursework.desk.launch.become", become)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     course("lab", "--no-browser", "--port", "8899")  # makes the desk, too
     desk = chapter / "my"
@@ -421,7 +421,7 @@ def test_lab_passes_arguments_on_and_opens_the_last_chapter(chapter: Path, monke
     assert ran[-1][-4:] == ["--no-browser", "--port", "8899", f"--LabApp.default_url=/lab/tree/{ONE}"]
     assert f"--ServerApp.root_dir={desk}" in ran[-1]
     assert policies == ["PASSIVE"]
-    from course_lib.desk.store import Desk
+    from coursework.desk.store import Desk
 
     Desk(desk).save_answer("padding_mask", "x", "wrong", "e")
     course("lab")
@@ -444,8 +444,8 @@ def test_doctor(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(total=100, used=100, free=0))
-    monkeypatch.setattr("course_lib.desk.doctor.write_atomic", full)
-    monkeypatch.setattr("course_lib.desk.doctor._kernel", lambda: iter(()))
+    monkeypatch.setattr("coursework.desk.doctor.write_atomic", full)
+    monkeypatch.setattr("coursework.desk.doctor._kernel", lambda: iter(()))
     output = course("doctor", code=1)
     assert "Free at least 0.5 GiB" in output
     assert "2 things to repair" in output
@@ -469,7 +469,7 @@ def test_the_doctor_survives_a_broken_installation(monkeypatch: pytest.MonkeyPat
     def broken() -> Any:
         raise ImportError("libtorch is gone")
 
-    monkeypatch.setattr("course_lib.desk.doctor._torch", broken)
+    monkeypatch.setattr("coursework.desk.doctor._torch", broken)
     found = list(examine(None, network_seconds=0.01, kernel=False))
     assert Finding("torch", False, "ImportError: libtorch is gone", "Run `make setup` again.") in found
     assert len(found) > 8
@@ -494,8 +494,8 @@ def test_bench_lists_runs_and_passes_on(chapter: Path, monkeypatch: pytest.Monke
     program = '"""Says what it got."""\nimport pathlib, sys\nif __name__ == "__main__":\n'
     program += '    pathlib.Path("got").write_text(" ".join(sys.argv[1:]))\n    sys.exit(3)\n'
     (folder / "some_thing.py").write_text(program)
-    module = sys.modules["course_lib.commands.bench"]  # `course_lib.commands.bench` is the function
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "checkout" / "course_lib" / "commands" / "bench.py"))
+    module = sys.modules["coursework.commands.bench"]  # `coursework.commands.bench` is the function
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "checkout" / "coursework" / "commands" / "bench.py"))
     assert course("bench").split(maxsplit=1) == ["some_thing", "Says what it got.\n"]
     course("bench", "some-thing", "--quick", "--help", code=3)
     assert (tmp_path / "checkout" / "got").read_text() == "--quick --help"
@@ -510,7 +510,7 @@ def test_bench_lists_runs_and_passes_on(chapter: Path, monkeypatch: pytest.Monke
 
 def test_start_and_help_load_neither_torch_nor_nbformat(chapter: Path) -> None:
     script = (
-        "import sys\nfrom course_lib.cli import app\n"
+        "import sys\nfrom coursework.cli import app\n"
         "try:\n    app(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
         "print(sorted({'torch', 'numpy', 'nbformat', 'jsonschema'} & set(sys.modules)))"
     )
@@ -548,7 +548,7 @@ def test_what_loads_torch_says_so_before(chapter: Path) -> None:
 def test_a_reader_that_stops_early(chapter: Path) -> None:
     process("start", cwd=chapter)
     run = subprocess.run(
-        f"{sys.executable} -m course_lib.cli status | head -1", shell=True, cwd=chapter, capture_output=True, text=True
+        f"{sys.executable} -m coursework.cli status | head -1", shell=True, cwd=chapter, capture_output=True, text=True
     )
     assert "Traceback" not in run.stderr
 
@@ -561,7 +561,7 @@ def test_lab_serves_the_chapter(chapter: Path, tmp_path: Path) -> None:
     own = {f"JUPYTER_{what}_DIR": str(tmp_path / what) for what in ("CONFIG", "DATA", "RUNTIME")}
     arguments = ["lab", "--no-browser", "--port", str(port), "--ServerApp.port_retries=0", "--IdentityProvider.token=t"]
     server = subprocess.Popen(
-        [sys.executable, "-m", "course_lib.cli", *arguments],
+        [sys.executable, "-m", "coursework.cli", *arguments],
         cwd=chapter,
         env={**os.environ, **own},
         stdout=subprocess.DEVNULL,

@@ -6,9 +6,9 @@ import pytest
 from desk_simulation import course_cell, notebook_of
 from desk_tools import edit, exercise_cells, load, save, texts
 
-from course_lib.desk import answers
-from course_lib.desk.notebooks import parse_notebook
-from course_lib.desk.store import Desk, DeskError
+from coursework.desk import answers
+from coursework.desk.notebooks import parse_notebook
+from coursework.desk.store import Desk, DeskError
 
 ONE = "01_attention.ipynb"
 

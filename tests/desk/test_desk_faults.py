@@ -15,10 +15,10 @@ import pytest
 from desk_simulation import Course, Learner
 from desk_tools import Fault, edit, exercise_cells, load, save, snapshot, text_of, texts
 
-from course_lib.desk import answers, copies, rescue, updates
-from course_lib.desk.notebooks import read_notebook
-from course_lib.desk.store import Desk, DeskError
-from course_lib.exercises.learner import state_of
+from coursework.desk import answers, copies, rescue, updates
+from coursework.desk.notebooks import read_notebook
+from coursework.desk.store import Desk, DeskError
+from coursework.exercises.learner import state_of
 
 ONE = "01_attention.ipynb"
 TWO = "02_heads.ipynb"
@@ -200,7 +200,7 @@ def slow(name):
 for name in real:
     setattr(os, name, slow(name))
 print("go", flush=True)
-from course_lib.cli import app
+from coursework.cli import app
 app(sys.argv[1:])
 """
 
@@ -318,7 +318,7 @@ def fill(folder: Path) -> Path:
 
 
 def command(*arguments: str, limit: int | None = None) -> subprocess.CompletedProcess[str]:
-    script = "from course_lib.cli import app; app()"
+    script = "from coursework.cli import app; app()"
     if limit is not None:
         script = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); {script}"
     return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from desk_tools import edit, exercise_cells, load, save, snapshot, texts
 
-from course_lib.desk import copies, rescue
-from course_lib.desk.store import Desk, DeskError
+from coursework.desk import copies, rescue
+from coursework.desk.store import Desk, DeskError
 
 ONE = "01_attention.ipynb"
 MINE = "def task(x):\n    return x  # by the learner"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.desk.finding import find_desk, locate_desk
-from course_lib.desk.store import Desk
-from course_lib.exercises.learner import state_of
+from coursework.desk.finding import find_desk, locate_desk
+from coursework.desk.store import Desk
+from coursework.exercises.learner import state_of
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_several_threads_at_once_lose_nothing(empty: Desk) -> None:
 def test_a_lock_that_stays_taken_is_one_line(
     empty: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("course_lib.desk.store.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("coursework.desk.store.LOCK_SECONDS", 0.1)
     monkeypatch.setattr(Desk.lock, "__defaults__", (0.1,))
     other = Desk(empty.folder)
     ready, done = threading.Event(), threading.Event()

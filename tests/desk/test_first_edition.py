@@ -9,9 +9,9 @@ from desk_tools import load, save, texts
 from first_edition import first_edition
 from histories import History, present_edition
 
-from course_lib.desk import copies, updates
-from course_lib.desk.store import Desk
-from course_lib.exercises import registry
+from coursework.desk import copies, updates
+from coursework.desk.store import Desk
+from coursework.exercises import registry
 
 HISTORIES = 16  # `python tests/desk/histories.py 200` lives through more
 ONE, LAB = "01_attention.ipynb", "labs/01_a_closer_look.ipynb"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.desk import isolated
-from course_lib.desk.store import DeskError
+from coursework.desk import isolated
+from coursework.desk.store import DeskError
 
 RIGHT = "import torch\ndef causal_mask(T, S):\n    return torch.ones(T, S, dtype=torch.bool).tril(S - T)\n"
 LATE = "def causal_mask(T, S):\n    "

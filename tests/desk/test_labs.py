@@ -9,8 +9,8 @@ import pytest
 from desk_simulation import Course, course_cell, notebook_of
 from desk_tools import Fault, exercise_cells, load, save, texts
 
-from course_lib.desk import answers, copies, finding, launch, rescue, updates
-from course_lib.desk.store import Desk, DeskError
+from coursework.desk import answers, copies, finding, launch, rescue, updates
+from coursework.desk.store import Desk, DeskError
 
 ONE, LAB = "01_attention.ipynb", "labs/01_a_closer_look.ipynb"
 ANSWER = "def moving(x):\n    return 2 * x\n\n\nmoving = ex.moving.check(moving)"

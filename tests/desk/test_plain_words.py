@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from course_lib.cli import app
+from coursework.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 DESK = re.compile(r"\bdesks?\b", re.IGNORECASE)
-NAMES = {"desk", "course_lib.desk.judge"}  # a key, and a module that is run
+NAMES = {"desk", "coursework.desk.judge"}  # a key, and a module that is run
 PROSE = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "notebooks" / "sources").rglob("*.py")),
-    *sorted((ROOT / "course_lib").rglob("*.js")),
+    *sorted((ROOT / "coursework").rglob("*.js")),
 ]
 
 
@@ -39,7 +39,7 @@ def spoken(tree: ast.AST) -> list[ast.Constant]:
 def test_no_message_of_the_package_says_it() -> None:
     said = [
         (path.name, text.lineno, text.value)
-        for path in sorted((ROOT / "course_lib").rglob("*.py"))
+        for path in sorted(ROOT.glob("course*/**/*.py"))
         for text in spoken(ast.parse(path.read_text(encoding="utf-8")))
         if DESK.search(text.value) and text.value not in NAMES
     ]
@@ -62,4 +62,4 @@ def test_no_help_says_it() -> None:
 
 @pytest.mark.parametrize("path", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_page_says_it(path: Path) -> None:
-    assert DESK.findall(path.read_text(encoding="utf-8").replace("course_lib.desk", "")) == []
+    assert DESK.findall(path.read_text(encoding="utf-8").replace("coursework.desk", "")) == []

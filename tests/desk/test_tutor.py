@@ -6,12 +6,12 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from course_lib import cli
-from course_lib.desk import copies, facts, tutor, updates
-from course_lib.desk.store import Desk
-from course_lib.exercises import registry
-from course_lib.exercises.engine.cells import BLANK, cell_source, solved_cell_source
-from course_lib.exercises.spec import Exercise
+from coursework import cli
+from coursework.desk import copies, facts, tutor, updates
+from coursework.desk.store import Desk
+from coursework.exercises import registry
+from coursework.exercises.engine.cells import BLANK, cell_source, solved_cell_source
+from coursework.exercises.spec import Exercise
 
 WRONG = "import torch\n\ndef causal_mask(T, S):\n    return torch.ones(T, S, dtype=torch.bool).tril()\n"
 

@@ -13,10 +13,10 @@ import pytest
 from desk_simulation import Course, Learner
 from desk_tools import save
 
-from course_lib.desk import copies, finding, updates
-from course_lib.desk.merge import merge
-from course_lib.desk.notebooks import dump_notebook, read_notebook, strip
-from course_lib.desk.store import Desk
+from coursework.desk import copies, finding, updates
+from coursework.desk.merge import merge
+from coursework.desk.notebooks import dump_notebook, read_notebook, strip
+from coursework.desk.store import Desk
 
 HISTORIES = 100
 NAME = "01_attention.ipynb"

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from course_lib.exercises.engine.edits import places, slips
+from coursework.exercises.engine.edits import places, slips
 
 
 def mutants(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from course_lib.exercises import registry
-from course_lib.exercises.engine import cells
-from course_lib.exercises.engine.diagnose import Examiner
-from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
-from course_lib.exercises.engine.run import arguments, bind, observe
-from course_lib.exercises.spec import Exercise, Misconception, Question
+from coursework.exercises import registry
+from coursework.exercises.engine import cells
+from coursework.exercises.engine.diagnose import Examiner
+from coursework.exercises.engine.guard import Guard, OutOfMemory, RanAway
+from coursework.exercises.engine.run import arguments, bind, observe
+from coursework.exercises.spec import Exercise, Misconception, Question
 
 ENTRIES = registry.all_exercises()
 EXERCISES = [entry for entry in ENTRIES if isinstance(entry, Exercise)]

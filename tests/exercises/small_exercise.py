@@ -2,8 +2,8 @@
 
 import torch
 
-from course_lib.exercises.spec import Alternative, Case, Exercise, Misconception, Property
-from course_lib.exercises.tensors import normal, strided
+from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.tensors import normal, strided
 
 
 def center(x, dim=-1):

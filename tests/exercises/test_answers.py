@@ -8,8 +8,8 @@ import answers_of_classics
 import pytest
 import unseen
 
-from course_lib.exercises import registry
-from course_lib.exercises.engine.diagnose import RIGHT, WRONG, examiner
+from coursework.exercises import registry
+from coursework.exercises.engine.diagnose import RIGHT, WRONG, examiner
 
 CHAPTERS = (
     answers_of_chapter_02,

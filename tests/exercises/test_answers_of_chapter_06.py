@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises import registry
-from course_lib.exercises.bank.accumulate_gradients import summed_loss
-from course_lib.exercises.engine.diagnose import RIGHT, WRONG, examiner
+from coursework.exercises import registry
+from coursework.exercises.bank.accumulate_gradients import summed_loss
+from coursework.exercises.engine.diagnose import RIGHT, WRONG, examiner
 
 
 def rate_of_lambda_lr(step, d_model, warmup):

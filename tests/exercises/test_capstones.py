@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.desk.store import Desk
-from course_lib.exercises import capstones
-from course_lib.exercises.capstones import check
-from course_lib.exercises.learner import Progress
-from course_lib.exercises.small_tasks import fill_in, reverse, three_back
+from coursework.desk.store import Desk
+from coursework.exercises import capstones
+from coursework.exercises.capstones import check
+from coursework.exercises.learner import Progress
+from coursework.exercises.small_tasks import fill_in, reverse, three_back
 
 TABLE = 20.0 * torch.eye(10)  # id -> sure scores
 

@@ -10,17 +10,17 @@ from proofs import run_cell
 from small_exercise import center, make, model
 from torch import nn
 
-from course_lib.exercises.engine import cells
-from course_lib.exercises.engine.cases import Cases
-from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG, Examiner, diagnose, examiner
-from course_lib.exercises.engine.messages import message
-from course_lib.exercises.handle import ExerciseHandle
-from course_lib.exercises.learner import Progress
-from course_lib.exercises.spec import (
+from coursework.exercises.engine import cells
+from coursework.exercises.engine.cases import Cases
+from coursework.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG, Examiner, diagnose, examiner
+from coursework.exercises.engine.messages import message
+from coursework.exercises.handle import ExerciseHandle
+from coursework.exercises.learner import Progress
+from coursework.exercises.spec import (
     Case,
     Misconception,
 )
-from course_lib.exercises.tensors import integers, mask, normal, strided
+from coursework.exercises.tensors import integers, mask, normal, strided
 
 
 @pytest.fixture

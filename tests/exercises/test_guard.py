@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from course_lib.exercises.engine.guard import Guard, OutOfMemory, RanAway
+from coursework.exercises.engine.guard import Guard, OutOfMemory, RanAway
 
 LINUX = sys.platform.startswith("linux")
 
@@ -126,7 +126,7 @@ def test_memory_is_capped_and_the_cap_is_lifted_afterwards(function):
 def test_memory_is_watched_where_the_system_does_not_cap_it(monkeypatch):
     import contextlib
 
-    from course_lib.exercises.engine import guard as module
+    from coursework.exercises.engine import guard as module
 
     monkeypatch.setattr(module, "memory_cap", lambda extra: contextlib.nullcontext(False))
 
@@ -142,8 +142,8 @@ def test_memory_is_watched_where_the_system_does_not_cap_it(monkeypatch):
 
 SCRIPT = """
 import time
-from course_lib import exercises as ex
-from course_lib.exercises.engine import guard
+from coursework import exercises as ex
+from coursework.exercises.engine import guard
 
 guard.SECONDS = 0.3
 
@@ -170,4 +170,4 @@ def test_a_runaway_answer_does_not_stop_a_plain_script(where, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "It was still running after 0.3 seconds and was stopped." in done.stdout
-    assert done.stdout.endswith("course_lib.exercises.bank.causal_mask\nand on\n")
+    assert done.stdout.endswith("coursework.exercises.bank.causal_mask\nand on\n")

@@ -5,7 +5,7 @@ import pytest
 from nbclient import NotebookClient
 
 CELLS = {
-    "imports": "import torch\nfrom course_lib import exercises as ex\nfrom course_lib.exercises.engine import guard",
+    "imports": "import torch\nfrom coursework import exercises as ex\nfrom coursework.exercises.engine import guard",
     "endless": (
         "guard.SECONDS = 0.5\n"
         "def causal_mask(T, S):\n    while True:\n        pass\n\n\n"

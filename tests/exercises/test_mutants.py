@@ -6,7 +6,7 @@ import pytest
 from mutants import mutants
 from proofs import EXERCISES, accepted, by_id, module_names
 
-from course_lib.exercises.engine.diagnose import Examiner
+from coursework.exercises.engine.diagnose import Examiner
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)

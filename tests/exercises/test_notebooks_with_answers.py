@@ -16,12 +16,12 @@ import nbformat
 import pytest
 from notebook_files import FOLDER, NOTEBOOKS, name
 
-from course_lib.exercises import registry
-from course_lib.exercises.engine import cells
-from course_lib.exercises.engine.diagnose import examiner
-from course_lib.exercises.engine.messages import message
-from course_lib.exercises.engine.question import judge
-from course_lib.exercises.spec import Question
+from coursework.exercises import registry
+from coursework.exercises.engine import cells
+from coursework.exercises.engine.diagnose import examiner
+from coursework.exercises.engine.messages import message
+from coursework.exercises.engine.question import judge
+from coursework.exercises.spec import Question
 
 WITH_EXERCISES = [path for path in NOTEBOOKS if name(path) in registry.places().values()]
 
@@ -42,7 +42,7 @@ def mistaken(entry, keep: bool = False) -> tuple[str, str]:
     misconception = entry.misconceptions[0]
     name = entry.function_name
     source = (
-        f"from course_lib.exercises import registry\n\n"
+        f"from coursework.exercises import registry\n\n"
         f"{name} = registry.get({entry.id!r}).model(**{dict(misconception.knobs)!r})\n"
         f"{name} = ex.{entry.id}.check({name}, keep={keep})\n"
     ).replace("-inf", "-math.inf")

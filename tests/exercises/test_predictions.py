@@ -6,8 +6,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from course_lib import exercises as ex
-from course_lib.desk.store import Desk
+from coursework import exercises as ex
+from coursework.desk.store import Desk
 
 ASKED = "Write your guess between the quotes and run the cell again, then go on.\n"
 KEPT = "Your guess is kept. Go on, and compare.\n"
@@ -93,7 +93,7 @@ def test_a_damaged_file_loses_nothing_and_stops_nobody(desk, capsys):
 
 
 def test_a_desk_that_cannot_be_written_is_said_and_no_more(desk, capsys, monkeypatch):
-    from course_lib.desk import store
+    from coursework.desk import store
 
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
@@ -132,7 +132,7 @@ def test_guesses_of_several_kernels_are_all_kept(desk):
 def test_it_works_in_a_kernel(tmp_path):
     (tmp_path / ".course").mkdir()
     cells = [
-        "from course_lib import exercises as ex",
+        "from coursework import exercises as ex",
         'ex.predict("rotary_moved", "")',
         'ex.predict("rotary_moved", "it moves")',
         "ex.predictions()",

@@ -6,13 +6,13 @@ from proofs import EXERCISES, by_id
 from small_exercise import center, make
 from torch.utils._pytree import tree_leaves
 
-from course_lib.exercises import registry
-from course_lib.exercises.engine import rules
-from course_lib.exercises.engine.cells import edition, prompt_markdown
-from course_lib.exercises.engine.diagnose import RIGHT, WRONG, diagnose, examiner
-from course_lib.exercises.engine.messages import message
-from course_lib.exercises.spec import Case
-from course_lib.exercises.tensors import normal, strided
+from coursework.exercises import registry
+from coursework.exercises.engine import rules
+from coursework.exercises.engine.cells import edition, prompt_markdown
+from coursework.exercises.engine.diagnose import RIGHT, WRONG, diagnose, examiner
+from coursework.exercises.engine.messages import message
+from coursework.exercises.spec import Case
+from coursework.exercises.tensors import normal, strided
 
 
 def says(text, *words):

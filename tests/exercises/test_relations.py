@@ -7,14 +7,14 @@ import torch
 from small_exercise import center, make
 from test_session import question
 
-from course_lib.exercises.engine.diagnose import examiner
-from course_lib.exercises.engine.evidence import contradicts_itself
-from course_lib.exercises.engine.messages import message
-from course_lib.exercises.engine.question import judge
-from course_lib.exercises.engine.relations import Finder
-from course_lib.exercises.engine.run import observe
-from course_lib.exercises.spec import Alternative, Case, Misconception, Property
-from course_lib.exercises.tensors import normal
+from coursework.exercises.engine.diagnose import examiner
+from coursework.exercises.engine.evidence import contradicts_itself
+from coursework.exercises.engine.messages import message
+from coursework.exercises.engine.question import judge
+from coursework.exercises.engine.relations import Finder
+from coursework.exercises.engine.run import observe
+from coursework.exercises.spec import Alternative, Case, Misconception, Property
+from coursework.exercises.tensors import normal
 
 
 def attend(query, key, value, mask=None, scale=1.0):

@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from proofs import ENTRIES, EXERCISES, QUESTIONS, by_id, run_cell
 
-from course_lib.exercises.draw import Draw
-from course_lib.exercises.engine import cells
-from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, Examiner, diagnose, examiner
-from course_lib.exercises.engine.messages import message
-from course_lib.exercises.engine.question import judge
-from course_lib.exercises.engine.run import bind, observe
-from course_lib.exercises.spec import Case, Exercise, Question
+from coursework.exercises.draw import Draw
+from coursework.exercises.engine import cells
+from coursework.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, Examiner, diagnose, examiner
+from coursework.exercises.engine.messages import message
+from coursework.exercises.engine.question import judge
+from coursework.exercises.engine.run import bind, observe
+from coursework.exercises.spec import Case, Exercise, Question
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=by_id)
@@ -158,13 +158,13 @@ def test_a_passing_check_takes_less_than_a_second_of_cpu_and_no_network(exercise
 
 TEXTS = """
 import hashlib
-from course_lib.exercises import registry
-from course_lib.exercises.engine import cells
-from course_lib.exercises.engine.cases import Cases
-from course_lib.exercises.engine.diagnose import Examiner
-from course_lib.exercises.engine.messages import message
-from course_lib.exercises.engine.question import judge
-from course_lib.exercises.spec import Exercise
+from coursework.exercises import registry
+from coursework.exercises.engine import cells
+from coursework.exercises.engine.cases import Cases
+from coursework.exercises.engine.diagnose import Examiner
+from coursework.exercises.engine.messages import message
+from coursework.exercises.engine.question import judge
+from coursework.exercises.spec import Exercise
 
 for entry in registry.all_exercises():
     texts = [cells.edition(entry), cells.prompt_markdown(entry), cells.cell_source(entry)]

@@ -12,16 +12,16 @@ from proofs import run_cell
 from small_exercise import center, make, model, sums_to_zero
 from torch import nn
 
-from course_lib import exercises as ex
-from course_lib.desk.finding import find_desk
-from course_lib.exercises import registry
-from course_lib.exercises.engine import cells
-from course_lib.exercises.engine.diagnose import RIGHT, WRONG, diagnose
-from course_lib.exercises.engine.question import judge
-from course_lib.exercises.engine.source import same_code, source_of
-from course_lib.exercises.handle import ExerciseHandle, QuestionHandle
-from course_lib.exercises.learner import Progress
-from course_lib.exercises.spec import (
+from coursework import exercises as ex
+from coursework.desk.finding import find_desk
+from coursework.exercises import registry
+from coursework.exercises.engine import cells
+from coursework.exercises.engine.diagnose import RIGHT, WRONG, diagnose
+from coursework.exercises.engine.question import judge
+from coursework.exercises.engine.source import same_code, source_of
+from coursework.exercises.handle import ExerciseHandle, QuestionHandle
+from coursework.exercises.learner import Progress
+from coursework.exercises.spec import (
     Question,
     WrongAnswer,
 )
@@ -142,7 +142,7 @@ def test_answers_are_saved_with_their_verdict(exercise, desk, capsys):
 
 
 def test_trouble_with_saving_is_one_line_and_no_more(exercise, desk, capsys, monkeypatch):
-    from course_lib.desk import store
+    from coursework.desk import store
 
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
@@ -156,7 +156,7 @@ def test_trouble_with_saving_is_one_line_and_no_more(exercise, desk, capsys, mon
 
 
 def test_a_missing_desk_module_is_tolerated(exercise, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "course_lib.desk.finding", None)
+    monkeypatch.setitem(sys.modules, "coursework.desk.finding", None)
     assert ExerciseHandle(make(), Progress(ex._find_desk)).check(center) is center
     assert capsys.readouterr().out.splitlines()[0].startswith("Right: center.")
 
@@ -278,12 +278,12 @@ def test_progress_is_a_plain_table(capsys):
 
 def test_importing_the_exercises_loads_none_of_them():
     code = (
-        "import sys, course_lib.exercises as ex\n"
-        "assert not any(name.startswith('course_lib.exercises.') for name in sys.modules), sys.modules\n"
+        "import sys, coursework.exercises as ex\n"
+        "assert not any(name.startswith('coursework.exercises.') for name in sys.modules), sys.modules\n"
         "assert 'torch' not in sys.modules\n"
         "ex.causal_mask\n"
-        "loaded = [n for n in sys.modules if n.startswith('course_lib.exercises.bank.')]\n"
-        "assert loaded == ['course_lib.exercises.bank.causal_mask'], loaded\n"
+        "loaded = [n for n in sys.modules if n.startswith('coursework.exercises.bank.')]\n"
+        "assert loaded == ['coursework.exercises.bank.causal_mask'], loaded\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises import registry
-from course_lib.exercises.engine.diagnose import RIGHT, WRONG, diagnose
+from coursework.exercises import registry
+from coursework.exercises.engine.diagnose import RIGHT, WRONG, diagnose
 
 SPEC = registry.get("causal_mask")
 CHANGES = {

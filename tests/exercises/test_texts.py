@@ -9,10 +9,10 @@ import pytest
 from notebook_files import NOTEBOOKS, name
 from proofs import ENTRIES, EXERCISES, by_id
 
-from course_lib import exercises as ex
-from course_lib.exercises import registry
-from course_lib.exercises.engine import cells
-from course_lib.exercises.spec import Exercise
+from coursework import exercises as ex
+from coursework.exercises import registry
+from coursework.exercises.engine import cells
+from coursework.exercises.spec import Exercise
 
 
 def squeeze(text: str) -> str:

@@ -6,12 +6,12 @@ from proofs import EXERCISES, by_id
 from small_exercise import center, make
 from torch.utils._pytree import tree_leaves
 
-from course_lib.exercises import registry
-from course_lib.exercises.engine.compare import Rules, compare, compare_gradients
-from course_lib.exercises.engine.diagnose import RIGHT, WRONG, Examiner, diagnose
-from course_lib.exercises.engine.messages import message
-from course_lib.exercises.engine.run import bind, leaf_names, observe
-from course_lib.exercises.engine.variants import DRAWS, SHOWN, VARIANTS, probes, variants_of
+from coursework.exercises import registry
+from coursework.exercises.engine.compare import Rules, compare, compare_gradients
+from coursework.exercises.engine.diagnose import RIGHT, WRONG, Examiner, diagnose
+from coursework.exercises.engine.messages import message
+from coursework.exercises.engine.run import bind, leaf_names, observe
+from coursework.exercises.engine.variants import DRAWS, SHOWN, VARIANTS, probes, variants_of
 
 
 class Strict(Rules):

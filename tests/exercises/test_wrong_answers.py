@@ -5,12 +5,12 @@ import itertools
 import pytest
 from proofs import EXERCISES, QUESTIONS, by_id, garbage, pairs
 
-from course_lib.exercises.engine import guard
-from course_lib.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG, diagnose, examiner
-from course_lib.exercises.engine.messages import message
-from course_lib.exercises.engine.question import judge
-from course_lib.exercises.engine.run import bind, observe
-from course_lib.exercises.engine.variants import drawn
+from coursework.exercises.engine import guard
+from coursework.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG, diagnose, examiner
+from coursework.exercises.engine.messages import message
+from coursework.exercises.engine.question import judge
+from coursework.exercises.engine.run import bind, observe
+from coursework.exercises.engine.variants import drawn
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)

@@ -21,11 +21,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from course_lib.exercises import registry
-from course_lib.exercises.engine import cells
-from course_lib.exercises.engine.diagnose import RIGHT, diagnose
-from course_lib.exercises.engine.question import judge
-from course_lib.exercises.spec import Question
+from coursework.exercises import registry
+from coursework.exercises.engine import cells
+from coursework.exercises.engine.diagnose import RIGHT, diagnose
+from coursework.exercises.engine.question import judge
+from coursework.exercises.spec import Question
 
 FILE = Path(__file__).with_name("unseen_answers.jsonl.gz")
 _numbers = itertools.count()

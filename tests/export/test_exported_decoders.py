@@ -6,10 +6,10 @@ import torch
 from exported import DECODE, FAMILIES, PRE, RMS, SIZES, counting, decoder, in_llama_cpp, ours, shaken
 from torch import nn
 
-from course_lib.export import FORMATS, export
 from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, YarnScaling
 from course_lib.variants import GPT
 from course_lib.variants.packed import pack_
+from coursework.export import FORMATS, export
 
 SWIGLU = {**RMS, "activation": "silu", "gated": True}
 # Decoders of the course by what they add to the families, and the formats that have it.
@@ -107,7 +107,7 @@ def test_bad_arguments_are_named(tmp_path, monkeypatch):
         export(nn.Linear(2, 2), to="gguf", out=tmp_path)
     with pytest.raises(FileNotFoundError, match="no folder"):
         export(tmp_path / "nowhere/at/all", to="gguf", out=tmp_path)
-    monkeypatch.setattr("course_lib.export.parts.find_spec", lambda name: None)
+    monkeypatch.setattr("coursework.export.parts.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"gguf is missing; install it with: pip install 'course-lib\[engines\]'"):
         export(model, to="gguf", out=tmp_path)
     monkeypatch.undo()

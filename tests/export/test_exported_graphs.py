@@ -9,10 +9,10 @@ import torch
 from exported import NEW, PROMPT, RMS, SIZES, V, decoder, ours, ours_of_pair, shaken, t5
 
 from course_lib.data import pad_batch
-from course_lib.export import export
 from course_lib.rotary_scaling import DynamicNTKScaling
 from course_lib.transformer import TransformerConfig
 from course_lib.variants import GPT, EncoderModel
+from coursework.export import export
 
 MODELS = {
     "GPT": lambda: GPT(GPT.configure(**{**SIZES, "n_decoder_layers": 1})),

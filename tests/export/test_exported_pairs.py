@@ -8,8 +8,8 @@ import torch
 from exported import T5, in_translator, ours_of_pair, shaken, t5, translator
 
 from course_lib.data import BPETokenizer
-from course_lib.export import export
 from course_lib.variants import save_pretrained
+from coursework.export import export
 
 COURSE = {"norm": "rms", "norm_place": "pre", "positions": "rotary", "activation": "gelu", "scale_embeddings": False}
 PAIRS = {

@@ -13,11 +13,12 @@ import torch
 from exported import RMS, decoder, llama_server, shaken
 from typer.testing import CliRunner
 
-from course_lib import cli, generation
+from course_lib import generation
 from course_lib.data import BPETokenizer, CharTokenizer
 from course_lib.data.fast_bpe import FastBPETokenizer
-from course_lib.export import export
 from course_lib.variants import save_pretrained
+from coursework import cli
+from coursework.export import export
 
 TEXT = "The cat sat on the mat, and the dog saw the cat; thé löwe sat.\n" * 3
 TOKENIZERS = {

@@ -19,7 +19,7 @@ LAB = """
 
 # %% id="imports"
 import torch
-from course_lib import exercises as ex
+from coursework import exercises as ex
 
 # %% exercise="center"
 
@@ -37,14 +37,15 @@ CHAPTER = (
 def run(tmp_path_factory):
     """Run a Python program in the copy; return what it printed."""
     folder = tmp_path_factory.mktemp("repository")
-    shutil.copytree(ROOT / "course_lib", folder / "course_lib", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("course_lib", "coursework"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "notebooks" / "sources" / "labs").mkdir(parents=True)
     for name in ("build.py", "conftest.py"):
         shutil.copy(ROOT / "notebooks" / name, folder / "notebooks")
     (folder / "notebooks" / "sources" / "01_masks.py").write_text(CHAPTER.lstrip())
     (folder / "notebooks" / "sources" / "labs" / "01_center.py").write_text(LAB.lstrip())
     module = SMALL.read_text(encoding="utf-8") + "\n\nEXERCISE = make()\n"
-    (folder / "course_lib" / "exercises" / "bank" / "center.py").write_text(module, encoding="utf-8")
+    (folder / "coursework" / "exercises" / "bank" / "center.py").write_text(module, encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "COURSE_DESK")}
 
     def run(*arguments):
@@ -73,15 +74,15 @@ def test_it_is_built_and_its_outputs_are_compared(run):
 
 
 def test_the_registry_knows_its_place(run):
-    program = "from course_lib.exercises import registry as r; print(list(r.places().items())[:2], r.label('center'))"
+    program = "from coursework.exercises import registry as r; print(list(r.places().items())[:2], r.label('center'))"
     places = [("causal_mask", "01_masks"), ("center", "labs/01_center")]
     assert run("-c", program) == f"{places} labs/01_center\n"
-    rows = run("-c", "from course_lib import exercises as ex; ex.progress()").splitlines()
+    rows = run("-c", "from coursework import exercises as ex; ex.progress()").splitlines()
     assert rows[2].split()[:2] == ["labs/01_center", "center"]
 
 
 def test_the_learner_gets_it_works_in_it_and_finds_it_again(run):
-    course = ("-m", "course_lib.cli")
+    course = ("-m", "coursework.cli")
     assert "01_masks.ipynb, labs/01_center.ipynb" in run(*course, "start")
     copy = run.folder / "my" / "labs" / "01_center.ipynb"
     copy.write_text(

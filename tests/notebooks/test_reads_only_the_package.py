@@ -8,9 +8,9 @@ import jupytext
 import pytest
 from notebook_files import SOURCES, name
 
-from course_lib.records import claim, record
-from course_lib.records.claim import CLAIMS
-from course_lib.records.record import MEASURED
+from coursework.records import claim, record
+from coursework.records.claim import CLAIMS
+from coursework.records.record import MEASURED
 
 OUTSIDE = re.compile(r"(^|/)(\.\.|benchmarks|docs|tests|notebooks|sources)(/|$)")
 READERS = {"record": record, "claim": claim}
@@ -92,4 +92,4 @@ def test_places_beside_the_package_are_found():
     ]
     assert not any(outside(code) for code in harmless)
     assert names_read("records.record('sweep')") == [("record", "sweep")]
-    assert names_read("from course_lib.records import record as old\nold('sweep')") == [("record", "sweep")]
+    assert names_read("from coursework.records import record as old\nold('sweep')") == [("record", "sweep")]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from course_lib.viz import style
+from coursework.pictures import style
 
 
 def test_tags_are_read(rules):

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from course_lib.records import record
 from course_lib.scaling import PowerLaw, read_sweep
+from coursework.records import record
 
 ROOT = Path(__file__).parents[2]
 

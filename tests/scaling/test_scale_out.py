@@ -13,9 +13,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from course_lib import cli
-from course_lib.commands.tasks import LanguageTask
 from course_lib.config import TransformerConfig
+from coursework import cli
+from coursework.commands.tasks import LanguageTask
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "scale_out.md").read_text(encoding="utf-8")
@@ -26,7 +26,7 @@ def blocks(language):
 
 
 def commands():
-    """What follows `course` or `-m course_lib.cli` in each command of the page, as words."""
+    """What follows `course` or `-m coursework.cli` in each command of the page, as words."""
     [job] = [part for part in yaml.safe_load_all(blocks("yaml")[0]) if part["kind"] == "Job"]
     texts = [*blocks("bash"), *job["spec"]["template"]["spec"]["containers"][0]["args"]]
     lines = [line for text in texts for line in text.replace("\\\n", " ").splitlines()]
@@ -75,7 +75,7 @@ def test_a_command_is_understood(number, page_folder, monkeypatch):
         assert CliRunner().invoke(cli.app, ["generate", "--help"]).exit_code == 0
         return
     tasks = []
-    monkeypatch.setattr("course_lib.commands.jobs.train_job", lambda task, *_, **__: tasks.append(task) or {})
+    monkeypatch.setattr("coursework.commands.jobs.train_job", lambda task, *_, **__: tasks.append(task) or {})
     words = [word.removeprefix("/shared/") if word.endswith(".toml") else word for word in words]
     result = CliRunner().invoke(cli.app, words)
     assert result.exit_code == 0, result.output
@@ -112,7 +112,7 @@ def test_prepared_data_trains_in_two_processes(page_folder):
     torchrun = "torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node=2"
     launcher = [sys.executable, "-m", *torchrun.split(), "-m"]
     done = subprocess.run(
-        [*launcher, "course_lib.cli", *words], capture_output=True, text=True, timeout=200, env=environment
+        [*launcher, "coursework.cli", *words], capture_output=True, text=True, timeout=200, env=environment
     )
     assert done.returncode == 0, done.stderr
     assert (page_folder / "runs/gpt2/model.safetensors").exists()

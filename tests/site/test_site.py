@@ -14,8 +14,8 @@ from lxml import html
 from pages import LATER_TERMS, Site, modules, notebooks
 from site_parts import mathml, plain_docstring
 
-from course_lib.exercises import registry
-from course_lib.exercises.engine import cells
+from coursework.exercises import registry
+from coursework.exercises.engine import cells
 
 ROOT = Path(__file__).parents[2]
 FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<![\\$\w])\$(?!\s)([^$\n]+(?:\n[^$\n]+)*?)(?<!\s)\$(?![\d$])", re.DOTALL)

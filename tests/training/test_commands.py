@@ -15,10 +15,6 @@ import torch
 from training_samples import weights_hash
 from typer.testing import CliRunner
 
-from course_lib import cli
-from course_lib.commands.jobs import peak_resident_bytes
-from course_lib.commands.recipes import FAST, TEXTBOOK
-from course_lib.commands.tasks import TASKS
 from course_lib.config import TransformerConfig
 from course_lib.data import load_tokenizer
 from course_lib.generation import compiled
@@ -26,6 +22,10 @@ from course_lib.training import RunFolder, TrainingConfig, list_checkpoints
 from course_lib.training.checkpoints import read_checkpoint
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants import EncoderModel, from_pretrained
+from coursework import cli
+from coursework.commands.jobs import peak_resident_bytes
+from coursework.commands.recipes import FAST, TEXTBOOK
+from coursework.commands.tasks import TASKS
 
 SMALL = [f"--set=model.{name}={value}" for name, value in {"d_model": 16, "n_heads": 2, "n_decoder_layers": 1}.items()]
 ONE_ENCODER_LAYER = "--set=model.n_encoder_layers=1"
@@ -375,7 +375,7 @@ def command(folder, *more):
     sizes = ["--set=batches.length=16", "--set=batches.batch_size=4", *SMALL]
     return [
         "-m",
-        "course_lib.cli",
+        "coursework.cli",
         "train",
         "lm",
         "--data",
@@ -408,7 +408,7 @@ def test_torchrun_goes_on_when_a_process_is_killed(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with bounded.program([*torchrun, *command(folder, *more)], env=environment) as process:
         bounded.wait_for(lambda: process.poll() is not None or list_checkpoints(folder / "checkpoints"))
-        workers = [w for w in psutil.Process(process.pid).children() if "course_lib.cli" in " ".join(w.cmdline())]
+        workers = [w for w in psutil.Process(process.pid).children() if "coursework.cli" in " ".join(w.cmdline())]
         assert workers, bounded.output_of(process, 60)
         workers[0].kill()
         out = bounded.output_of(process, 240)

@@ -96,7 +96,7 @@ def test_outside_a_notebook_there_are_lines():
 def test_the_terminal_moves_a_bar_and_keeps_lines():
     from rich.console import Console
 
-    from course_lib.commands.terminal import Terminal
+    from coursework.commands.terminal import Terminal
 
     terminal = Terminal()
     terminal.console = terminal.bar.live.console = Console(file=io.StringIO(), force_terminal=True, width=150)

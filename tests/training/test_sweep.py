@@ -9,11 +9,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from course_lib import cli
-from course_lib.commands import points as sweep_points
-from course_lib.commands.points import Point, grid, model_config, read_rows, run_sweep
-from course_lib.commands.sweep import SHAPES, _shapes
 from course_lib.training import Run
+from coursework import cli
+from coursework.commands import points as sweep_points
+from coursework.commands.points import Point, grid, model_config, read_rows, run_sweep
+from coursework.commands.sweep import SHAPES, _shapes
 
 SMALL_SHAPES = "1x8,1x16,1x32,1x64,2x96"
 SMALL = ["sweep", "--tokens", "2048,3072,4096", "--shapes", SMALL_SHAPES, "--seeds", "1"]
@@ -32,7 +32,7 @@ def tokens():
 def test_points_that_are_there_are_not_run_again(tmp_path, monkeypatch):
     first = run_sweep(points(), *tokens(), 9, tmp_path, rate=0.32, say=lambda text: None)
     assert len(first) == 2
-    monkeypatch.setattr("course_lib.commands.points.run_point", lambda *arguments: pytest.fail("ran again"))
+    monkeypatch.setattr("coursework.commands.points.run_point", lambda *arguments: pytest.fail("ran again"))
     assert run_sweep(points(), *tokens(), 9, tmp_path, rate=0.32, say=lambda text: None) == first
 
 
@@ -94,7 +94,7 @@ def test_the_command_under_torchrun(tmp_path):
     torchrun = "torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc-per-node=2"
     command = [sys.executable, "-m", *torchrun.split(), "-m"]
     small = ["sweep", "--tokens", "2048", "--shapes", "1x8,1x16,1x24", "--seeds", "1"]
-    command += ["course_lib.cli", *small, "--data", str(text), "--out", str(tmp_path / "out")]
+    command += ["coursework.cli", *small, "--data", str(text), "--out", str(tmp_path / "out")]
     subprocess.run(command, check=True, capture_output=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert len(read_rows(tmp_path / "out")) == 3
     assert "No law" in (tmp_path / "out" / "sweep.md").read_text()

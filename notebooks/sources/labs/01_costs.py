@@ -19,13 +19,13 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib import exercises as ex
 from course_lib import testing
 from course_lib.attention import CausalSelfAttention, SelfAttention, record_weights
 from course_lib.attention import scaled_dot_product_attention as sdpa
-from course_lib.records import record as recorded
 from course_lib.testing import complaint, prove
-from course_lib.viz import drawings, palette, show
+from coursework import exercises as ex
+from coursework.pictures import drawings, palette, show
+from coursework.records import record as recorded
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

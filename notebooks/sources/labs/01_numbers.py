@@ -21,12 +21,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib import testing
 from course_lib.attention import QKVProjection, SelfAttention, record_weights
 from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.testing import complaint, prove
-from course_lib.viz import drawings, palette, show
+from coursework import exercises as ex
+from coursework.pictures import drawings, palette, show
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

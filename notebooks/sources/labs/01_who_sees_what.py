@@ -19,15 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib import masks, testing
 from course_lib.attention import CausalSelfAttention, CrossAttention, SelfAttention, record_weights
 from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.data import associative_recall, noise_floor, noise_tokens
-from course_lib.explorers import MaskComposer
-from course_lib.records import claim
 from course_lib.testing import complaint, prove
-from course_lib.viz import attention_map, drawings, palette, show
+from coursework import exercises as ex
+from coursework.explorers import MaskComposer
+from coursework.pictures import attention_map, drawings, palette, show
+from coursework.records import claim
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

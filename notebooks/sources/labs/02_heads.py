@@ -18,13 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib import masks
 from course_lib.attention import record_weights
 from course_lib.multi_head import MultiHeadAttention
-from course_lib.records import claim
 from course_lib.testing import prove
-from course_lib.viz import drawings, palette, show
+from coursework import exercises as ex
+from coursework.pictures import drawings, palette, show
+from coursework.records import claim
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -15,14 +15,14 @@ import matplotlib.pyplot as plt
 import torch
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib import masks, positions, testing
 from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.cache import KVCache
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.positions import RotaryEmbedding, SinusoidalPositionalEncoding, apply_rotary, position_shift_matrix
 from course_lib.testing import complaint, prove
-from course_lib.viz import drawings, palette, show
+from coursework import exercises as ex
+from coursework.pictures import drawings, palette, show
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -17,17 +17,17 @@ import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 
-from course_lib import exercises as ex
 from course_lib.attention import record_weights
 from course_lib.config import TransformerConfig
 from course_lib.data.notes import SYMBOLS, echoes_in_text, notes_in_text, spelled
 from course_lib.positions import RotaryEmbedding, frequencies
-from course_lib.records import claim
 from course_lib.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
 from course_lib.testing import prove
 from course_lib.transformer import LanguageModel
 from course_lib.variants import from_pretrained
-from course_lib.viz import drawings, palette, show
+from coursework import exercises as ex
+from coursework.pictures import drawings, palette, show
+from coursework.records import claim
 
 torch.set_num_threads(1)
 SERIES = palette.series

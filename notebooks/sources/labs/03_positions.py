@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib import positions
 from course_lib.attention import record_weights
 from course_lib.config import TransformerConfig
@@ -25,10 +24,11 @@ from course_lib.encoder import TransformerEncoder
 from course_lib.layers import TokenEmbedding
 from course_lib.masks import causal_mask
 from course_lib.positions import LearnedPositionalEmbedding, RotaryEmbedding, SinusoidalPositionalEncoding
-from course_lib.records import claim
 from course_lib.testing import prove
 from course_lib.transformer import LanguageModel
-from course_lib.viz import palette, show
+from coursework import exercises as ex
+from coursework.pictures import palette, show
+from coursework.records import claim
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

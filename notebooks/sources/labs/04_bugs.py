@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib import masks, testing
 from course_lib.attention import record_weights
 from course_lib.data import reference_text
@@ -24,7 +23,8 @@ from course_lib.encoder import EncoderLayer, TransformerEncoder
 from course_lib.layers import FeedForward
 from course_lib.testing import complaint, prove
 from course_lib.transformer import Embedding, TransformerConfig
-from course_lib.viz import drawings, palette, show
+from coursework import exercises as ex
+from coursework.pictures import drawings, palette, show
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -18,14 +18,14 @@ import torch.nn.functional as F
 from num2words import num2words
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib.encoder import EncoderLayer, TransformerEncoder
-from course_lib.explorers import StreamExplorer
 from course_lib.layers import TokenEmbedding
-from course_lib.records import claim
 from course_lib.testing import prove
 from course_lib.transformer import Embedding, TransformerConfig
-from course_lib.viz import drawings, palette, show
+from coursework import exercises as ex
+from coursework.explorers import StreamExplorer
+from coursework.pictures import drawings, palette, show
+from coursework.records import claim
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

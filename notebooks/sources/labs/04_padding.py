@@ -18,14 +18,14 @@ import torch.nn.functional as F
 from num2words import num2words
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib import masks, testing
 from course_lib.attention import record_weights
 from course_lib.encoder import EncoderLayer, TransformerEncoder
-from course_lib.records import claim
 from course_lib.testing import complaint, prove
 from course_lib.transformer import Embedding, TransformerConfig
-from course_lib.viz import attention_map, drawings, palette, show
+from coursework import exercises as ex
+from coursework.pictures import attention_map, drawings, palette, show
+from coursework.records import claim
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

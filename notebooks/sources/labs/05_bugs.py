@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib import masks, testing
 from course_lib.config import TransformerConfig
 from course_lib.decoder import DecoderLayer, TransformerDecoder
@@ -25,7 +24,8 @@ from course_lib.generation import generate, pad_left
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.testing import complaint, prove
 from course_lib.transformer import LanguageModel, Transformer
-from course_lib.viz import drawings, palette, show
+from coursework import exercises as ex
+from coursework.pictures import drawings, palette, show
 
 torch.set_num_threads(1)
 torch.manual_seed(0)

@@ -18,14 +18,14 @@ import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 
-from course_lib import exercises as ex
 from course_lib.config import TransformerConfig
 from course_lib.data import reference_text
 from course_lib.generation import Sampling, beam_search, generate, min_p_filter, speculative_generate, top_p_filter
-from course_lib.records import claim
 from course_lib.testing import prove
 from course_lib.transformer import LanguageModel
-from course_lib.viz import drawings, palette, show
+from coursework import exercises as ex
+from coursework.pictures import drawings, palette, show
+from coursework.records import claim
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -16,7 +16,6 @@ import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 
-from course_lib import exercises as ex
 from course_lib import training
 from course_lib.config import TransformerConfig
 from course_lib.data.spelled import (
@@ -32,11 +31,12 @@ from course_lib.data.spelled import (
     spelled,
 )
 from course_lib.generation import generate
-from course_lib.records import claim
 from course_lib.testing import prove
 from course_lib.training import sequence_log_probs, token_log_probs
 from course_lib.transformer import LanguageModel
-from course_lib.viz import drawings, palette, show
+from coursework import exercises as ex
+from coursework.pictures import drawings, palette, show
+from coursework.records import claim
 
 torch.set_num_threads(1)
 SERIES = palette.series

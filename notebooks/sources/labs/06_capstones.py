@@ -15,9 +15,9 @@
 # Imports, and settings so that the numbers come out nearly the same in every run
 import torch
 
-from course_lib import exercises as ex
-from course_lib.exercises.small_tasks import fill_in, reverse, three_back
-from course_lib.viz import drawings
+from coursework import exercises as ex
+from coursework.exercises.small_tasks import fill_in, reverse, three_back
+from coursework.pictures import drawings
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

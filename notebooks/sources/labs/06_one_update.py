@@ -19,13 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import exercises as ex
 from course_lib.data import CharTokenizer, TokenBatches, encode_pairs, load_pairs, pad_batch
-from course_lib.records import record
 from course_lib.testing import prove
 from course_lib.training import TrainingConfig, noam_schedule, tasks, update
 from course_lib.transformer import Transformer, TransformerConfig
-from course_lib.viz import drawings, palette, show
+from coursework import exercises as ex
+from coursework.pictures import drawings, palette, show
+from coursework.records import record
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -1,0 +1,264 @@
+"""Judge the answers of a whole class, each in a process of its own.
+
+Only the cells of the exercises count, with the definitions that they use, as this installation's registry judges them.
+Running the rest of a notebook would add hours and the ways in which a notebook can lie: what it prints and stores, a
+check that it patches, a result that another cell changes.
+"""
+
+import ast
+import datetime
+import os
+import re
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from coursework.classroom.submissions import Found, Learner, answers, is_called_like, learners, read
+from coursework.classroom.workers import Limits, Worker
+from coursework.desk.answers import free_names
+from coursework.desk.finding import is_called
+from coursework.desk.notebooks import DamagedNotebook, dump_notebook
+from coursework.desk.store import DeskError
+from coursework.exercises import registry
+from coursework.exercises.engine import cells
+from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, WRONG
+
+PASS, FAIL, OPEN, BROKEN = "pass", "fail", "not attempted", "could not be run"
+OUTCOMES = (PASS, FAIL, OPEN, BROKEN)
+_OWN = ("course_lib", "coursework")
+SCHEMA = "course-verify/1"
+
+_OUTCOME = {RIGHT: PASS, WRONG: FAIL, NOT_ATTEMPTED: OPEN}
+_SUSPECT = re.compile(
+    r"os\._exit|_getframe|f_locals|f_globals|\bgc\b|\bctypes\b|/proc\b|inspect\.stack|\.reference\b|\bregistry\b"
+    r"|exercises\.engine|\bex\.\w+\.\w+\s*=[^=]|\bsetattr\b|\bglobals\(\)|\bsys\.modules\b"
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One answer to judge: whose, of which exercise, where."""
+
+    learner: int
+    exercise: str
+    notebook: Path
+    numbers: tuple[int, ...]
+
+
+def judge_class(
+    folder: Path,
+    *,
+    chapters: Collection[str] = (),
+    exercises: Collection[str] = (),
+    jobs: int | None = None,
+    limits: Limits | None = None,
+    shown: Callable[[int, int], None] = lambda done, of: None,
+) -> dict[str, Any]:
+    """Judge all answers in `folder` and return the report, which docs/classroom.md describes.
+
+    Args:
+        folder: one folder or notebook for each learner, see `submissions.learners`.
+        chapters: only the exercises of these chapters and labs ("1", "labs/05"); else those of the notebooks found.
+        exercises: only these.
+        jobs: answers judged at once; else as many as there are processors.
+        limits: for each answer.
+        shown: called with how many answers are judged, and of how many.
+
+    Raises DeskError if there are no learners, or a chapter or an exercise is not known.
+    """
+    limits = limits or Limits()
+    started = datetime.datetime.now(datetime.UTC)
+    class_ = learners(folder)
+    with tempfile.TemporaryDirectory(prefix="course-class-") as place:
+        results: list[dict[str, dict[str, Any]]] = []
+        damaged: list[list[DamagedNotebook]] = []
+        tasks: list[Task] = []
+        seen: set[str] = set()
+        for number, learner in enumerate(class_):
+            found, bad = _collect(learner)
+            damaged.append(bad)
+            results.append({})
+            seen |= {registry.places()[one] for one in found}
+            seen |= {name for name in _names() for problem in bad if is_called_like(problem.name, name)}
+            written: dict[Path, Path] = {}
+            for exercise, (one, others) in found.items():
+                if one.path not in written:
+                    written[one.path] = Path(place) / f"{number}-{len(written)}.ipynb"
+                    text = dump_notebook(one.notebook).encode("utf-8", "backslashreplace")
+                    written[one.path].write_bytes(text)
+                results[number][exercise] = _result(OPEN, where=_where(one, folder), remarks=_remarks(one, others))
+                if one.source.strip() != cells.cell_source(registry.get(exercise)).strip():
+                    tasks.append(Task(number, exercise, written[one.path], tuple(one.numbers)))
+        wanted = _wanted(seen, chapters, exercises)
+        tasks = [task for task in tasks if task.exercise in wanted]
+        for done, (task, said) in enumerate(_judged(tasks, jobs or os.cpu_count() or 1, limits), start=1):
+            results[task.learner][task.exercise] |= _said(said)
+            shown(done, len(tasks))
+    for learner, own, bad in zip(class_, results, damaged, strict=True):
+        _fill(learner, own, bad, wanted)
+    return {
+        "schema": SCHEMA,
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": round((datetime.datetime.now(datetime.UTC) - started).total_seconds(), 1),
+        "limits": {"seconds": limits.seconds, "megabytes": limits.memory >> 20},
+        "exercises": [
+            {"id": one, "title": registry.get(one).title, "notebook": registry.places()[one]} for one in wanted
+        ],
+        "learners": [
+            {
+                "name": learner.name,
+                "id": learner.identifier,
+                "problems": [*learner.problems, *map(str, bad)],
+                "results": [{"exercise": one, **own[one]} for one in wanted],
+            }
+            for learner, own, bad in zip(class_, results, damaged, strict=True)
+        ],
+    }
+
+
+def _names() -> Iterable[str]:
+    return dict.fromkeys(name for name in registry.places().values() if name)
+
+
+def _wanted(seen: Collection[str], chapters: Collection[str], exercises: Collection[str]) -> list[str]:
+    """The exercises to report on, in course order."""
+    places = registry.places()
+    for one in exercises:
+        if one not in places:
+            raise DeskError(registry.unknown(one))
+    for one in chapters:
+        if not any(is_called(name, one) for name in _names()):
+            raise DeskError(f"--chapter must be the number or beginning of a chapter or lab, got {one!r}.")
+    if exercises:
+        return [one for one in places if one in exercises]
+    if chapters:
+        return [one for one, name in places.items() if any(is_called(name, chapter) for chapter in chapters)]
+    return [one for one, name in places.items() if name in seen]
+
+
+def _collect(learner: Learner) -> tuple[dict[str, tuple[Found, int]], list[DamagedNotebook]]:
+    """The answer to each exercise, with the number of other places that answer it, and the notebooks not readable."""
+    places: dict[str, list[Found]] = {}
+    damaged: list[DamagedNotebook] = []
+    for path in learner.files:
+        try:
+            for one in answers(path, read(path)):
+                places.setdefault(one.exercise, []).append(one)
+        except DamagedNotebook as problem:
+            damaged.append(problem)
+        except Exception as problem:  # one bad notebook never stops the rest
+            damaged.append(DamagedNotebook(path.name, f"something that cannot be read ({type(problem).__name__})"))
+    chosen = {}
+    for exercise, found in places.items():
+        stub = cells.cell_source(registry.get(exercise)).strip()
+        tried = [one for one in found if one.source.strip() != stub]
+        chosen[exercise] = (tried or found)[0], max(0, len(tried) - 1)
+    return chosen, damaged
+
+
+def _where(one: Found, folder: Path) -> str:
+    return f"{one.path.relative_to(folder).as_posix()}, cell {one.notebook['cells'][one.numbers[0]]['id']}"
+
+
+def _result(outcome: str, reason: str = "", where: str = "", remarks: Iterable[str] = ()) -> dict[str, Any]:
+    return {
+        "outcome": outcome,
+        "misconceptions": [],
+        "reason": reason,
+        "where": where,
+        "remarks": list(remarks),
+    }
+
+
+def _remarks(one: Found, others: int) -> list[str]:
+    """What somebody should look at: nothing of it decides."""
+    remarks = []
+    if others:
+        remarks.append(f"answered in {others + 1} places; this one counts")
+    given = cells.cell_source(registry.get(one.exercise))
+    strange = [text for text in dict.fromkeys(_SUSPECT.findall(one.source)) if text not in given]
+    if strange:
+        remarks.append(f"look at the code, it speaks of: {', '.join(text.strip() for text in strange)}")
+    try:
+        borrowed = sorted(_borrowed(one) - free_names(given))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what Python cannot read uses nothing
+        borrowed = []
+    if borrowed:
+        remarks.append(f"it uses the course's own code: {', '.join(borrowed)}")
+    return remarks
+
+
+def _borrowed(one: Found) -> set[str]:
+    """The names that the answer uses and that imports take from the course's packages."""
+    names: set[str] = set()
+    used = free_names(one.source)
+    for cell in one.notebook["cells"][: one.numbers[-1] + 1]:
+        if cell["cell_type"] != "code" or not any(package in cell["source"] for package in _OWN):
+            continue
+        try:
+            nodes = list(ast.walk(ast.parse(cell["source"])))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        inside = cell["source"] in one.source
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_OWN):
+                names |= {alias.asname or alias.name for alias in node.names if inside or alias.name in used}
+            elif isinstance(node, ast.Import) and inside:
+                names |= {alias.name for alias in node.names if alias.name.startswith(_OWN)}
+    return (names & (used | {name for name in names if name in one.source})) - {"ex", "exercises"}
+
+
+def _judged(tasks: list[Task], jobs: int, limits: Limits) -> Iterator[tuple[Task, dict[str, Any]]]:
+    """Yield each task with the report on it, in order, as soon as it and those before are done."""
+    jobs = max(1, min(jobs, len(tasks)))
+    with ExitStack() as stack:
+        free: SimpleQueue[Worker] = SimpleQueue()
+        for _ in range(jobs):
+            free.put(stack.enter_context(Worker(limits)))
+        pool = ThreadPoolExecutor(jobs)
+        stack.callback(pool.shutdown, cancel_futures=True)
+
+        def judge(task: Task) -> dict[str, Any]:
+            worker = free.get()
+            try:
+                request = {"notebook": str(task.notebook), "numbers": task.numbers, "exercise": task.exercise}
+                return worker.judge(request)
+            except Exception as problem:  # whatever it is, the others are judged
+                return {"verdict": "", "problem": f"{type(problem).__name__}: {problem}", "misconceptions": []}
+            finally:
+                free.put(worker)
+
+        yield from zip(tasks, pool.map(judge, tasks), strict=True)
+
+
+def _said(said: dict[str, Any]) -> dict[str, Any]:
+    """What a report of `judge.main` says, as part of a result."""
+    outcome = _OUTCOME.get(said["verdict"], BROKEN)
+    reason = said["problem"] if outcome == BROKEN else ""
+    if outcome == FAIL and not said["misconceptions"]:
+        case = said.get("case")
+        reason = f"{case['name']}: {case['differs']}" if case else "no mistake that the course knows"
+    return {"outcome": outcome, "misconceptions": said["misconceptions"], "reason": reason}
+
+
+def _fill(
+    learner: Learner, own: dict[str, dict[str, Any]], damaged: Collection[DamagedNotebook], wanted: Iterable[str]
+) -> None:
+    """Say of every exercise without a cell why there is none."""
+    for exercise in wanted:
+        if exercise in own:
+            continue
+        home = registry.places()[exercise]
+        mine = [problem for problem in damaged if is_called_like(problem.name, home)]
+        mine = mine or [one for one in damaged if not any(is_called_like(one.name, name) for name in _names())]
+        if mine:
+            own[exercise] = _result(BROKEN, str(mine[0]))
+        elif not learner.files and learner.problems:
+            own[exercise] = _result(BROKEN, learner.problems[0])
+        else:
+            own[exercise] = _result(OPEN, "no notebook with a cell for it" if not learner.files else "no cell for it")

@@ -1,0 +1,93 @@
+"""For instructors: `course verify` and `course misconceptions`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from course_lib.files import write_atomic
+from coursework import classroom
+from coursework.desk import isolated
+
+Chapters = Annotated[
+    list[str] | None, typer.Option("--chapter", help="Only this chapter or lab; may be repeated.", show_default=False)
+]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Answers judged at once; else one a processor.", show_default=False)
+]
+Seconds = Annotated[float, typer.Option(min=1, help="End an answer after so long.")]
+Megabytes = Annotated[int, typer.Option(min=256, help="Memory that an answer may take, in MiB.")]
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="One folder or notebook for each learner.", metavar="FOLDER")],
+    out: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("verified"),
+    chapter: Chapters = None,
+    exercise: Annotated[
+        list[str] | None, typer.Option(help="Only this exercise; may be repeated.", show_default=False)
+    ] = None,
+    roster: Annotated[
+        Path | None, typer.Option(help="A gradebook exported from Canvas or Moodle.", show_default=False)
+    ] = None,
+    strict: Annotated[bool, typer.Option(help="Exit code 1 unless every answer passes.")] = False,
+    jobs: Jobs = None,
+    seconds: Seconds = isolated.SECONDS,
+    memory: Megabytes = 2048,
+) -> None:
+    """Judge the notebooks of a class: each answer in a process of its own, and one bad notebook never stops the rest.
+
+    FOLDER holds one folder or notebook for each learner, or an unpacked download of all submissions from Moodle or
+    Canvas. Written are report.json, report.html, and grades for Canvas and Moodle as CSV.
+
+    Examples: `course verify submissions --chapter 1` · `course verify submissions --roster gradebook.csv --out week3`
+    """
+    people = classroom.read_roster(roster) if roster else []
+    report = _verified(folder, chapter, exercise, jobs, seconds, memory)
+    out.mkdir(parents=True, exist_ok=True)
+    files = classroom.files(report, people)
+    for name, text in files.items():
+        write_atomic(out / name, text.encode("utf-8", "backslashreplace"))
+    classroom.print_class(report)
+    typer.echo(f"Written to {out}: {', '.join(files)}.")
+    if people and (strangers := classroom.unknown(report, people)):
+        typer.echo(f"Not in the roster, or not surely: {', '.join(strangers)}.")
+    if strict and any(row["outcome"] != "pass" for who in report["learners"] for row in who["results"]):
+        raise typer.Exit(1)
+
+
+def misconceptions(
+    source: Annotated[Path, typer.Argument(help="The folder of a class, or a report.json.", metavar="SOURCE")],
+    chapter: Chapters = None,
+    jobs: Jobs = None,
+    seconds: Seconds = isolated.SECONDS,
+    memory: Megabytes = 2048,
+) -> None:
+    """Sum up a class: which misconceptions how often, and which sections to teach again.
+
+    Examples: `course misconceptions verified/report.json` · `course misconceptions submissions --chapter 2`
+    """
+    if source.is_file():
+        report = classroom.load(source)
+    else:
+        report = _verified(source, chapter, None, jobs, seconds, memory)
+    classroom.print_misconceptions(report)
+
+
+def _verified(
+    folder: Path,
+    chapters: list[str] | None,
+    exercises: list[str] | None,
+    jobs: int | None,
+    seconds: float,
+    memory: int,
+) -> dict[str, Any]:
+    def shown(done: int, of: int) -> None:
+        if sys.stderr.isatty():
+            typer.echo(f"\r{done} of {of} answers judged", err=True, nl=done == of)
+
+    named = [one.replace("-", "_") for one in exercises or ()]
+    limits = classroom.Limits(seconds, memory << 20)
+    return classroom.judge_class(
+        folder, chapters=chapters or (), exercises=named, jobs=jobs, limits=limits, shown=shown
+    )

@@ -1,0 +1,140 @@
+"""`course train`: a translator, a language model, a classifier, or a masked language model."""
+
+import contextlib
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from course_lib.data import DownloadError
+from course_lib.reading import one_line, read_toml
+from coursework.commands.recipes import TEXTBOOK
+from coursework.commands.tasks import TASKS, Task
+
+if TYPE_CHECKING:
+    from course_lib.training import RunFolder
+
+__all__ = ["plainly", "train_app"]
+
+train_app = typer.Typer(no_args_is_help=True, help="Train a model; an interrupt keeps a checkpoint, --resume goes on.")
+
+Config = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.", show_default=False)]
+Data = Annotated[str | None, typer.Option("--data", help="What to train on: a name or a path.", show_default=False)]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder of the result [runs/TASK].", show_default=False)]
+Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or mps [the best].", show_default=False)]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Of weights, data order and dropout [0].", show_default=False)]
+Steps = Annotated[int | None, typer.Option("--steps", help="Updates.", show_default=False)]
+Rate = Annotated[float | None, typer.Option("--learning-rate", help="The highest.", show_default=False)]
+Compile = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile.", show_default=False)]
+BF16 = Annotated[
+    bool | None,
+    typer.Option("--bf16/--no-bf16", help="Products in bfloat16 [where the processor has them].", show_default=False),
+]
+Plain = Annotated[bool, typer.Option("--plain", help="The textbook's recipe in place of the fast one.")]
+Parallel = Annotated[str | None, typer.Option("--parallel", help="Under torchrun: ddp or fsdp.", show_default=False)]
+Recompute = Annotated[
+    bool, typer.Option("--recompute", "--checkpoint-activations", help="Less memory, a third more work.")
+]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any setting, as table.name=value; may be repeated.", metavar="TABLE.NAME=VALUE"),
+]
+
+
+@contextlib.contextmanager
+def plainly() -> Iterator[None]:
+    """Turn errors that say what is wrong with the input into one line and exit code 2; to decorate a command with."""
+    try:
+        yield
+    except (ValueError, DownloadError, ConnectionError, FileNotFoundError, FloatingPointError) as error:
+        typer.echo(f"course: {one_line(error, 2000)}", err=True)
+        raise typer.Exit(2) from None
+    except TypeError as error:
+        if ": expected " not in str(error):  # the wording of our checks
+            raise
+        typer.echo(f"course: {one_line(error, 2000)}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _set(flags: dict[str, dict[str, Any]], setting: str) -> None:
+    """Take in "table.name=value"; the value is read as JSON (numbers, true, false, null, lists), else as text."""
+    place, equals, value = setting.partition("=")
+    table, dot, name = place.partition(".")
+    if not (equals and dot and name):
+        raise ValueError(f"--set: expected TABLE.NAME=VALUE, such as model.d_model=256, got {setting!r}")
+    read: Any = value
+    with contextlib.suppress(ValueError, RecursionError):
+        read = json.loads(value)
+    flags.setdefault(table, {})[name] = read
+
+
+def _say(results: dict[str, Any] | None, command: str, folder: "RunFolder") -> None:
+    """Say what was measured, or, after an interrupt, how to go on."""
+    if results is None:
+        typer.echo(f"Go on with: course train {command} --out {folder} --resume and the other options as before")
+        raise typer.Exit(130)
+    for name, value in results.items():
+        if name not in ("task", "command", "first_wrong"):
+            typer.echo(f"{name.replace('_', ' ')}: {round(value, 4) if isinstance(value, float) else value}")
+    for source, target, guess in results.get("first_wrong", ()):
+        typer.echo(f"wrong: {source!r} became {guess!r}, not {target!r}")
+    if results:
+        typer.echo(f"The model is in {folder}")
+
+
+def _add(task: type[Task]) -> None:
+    """Make a command of a task."""
+
+    @train_app.command(task.name, help=inspect.getdoc(task))
+    @plainly()
+    def command(
+        config: Config = None,
+        data: Data = None,
+        out: Out = None,
+        device: Device = None,
+        resume: Resume = False,
+        seed: Seed = None,
+        steps: Steps = None,
+        learning_rate: Rate = None,
+        compile: Compile = None,
+        bf16: BF16 = None,
+        parallel: Parallel = None,
+        recompute: Recompute = False,
+        tensorboard: TensorBoard = False,
+        plain: Plain = False,
+        settings: Settings = None,
+    ) -> None:
+        from course_lib.training import RunFolder
+        from coursework.commands.jobs import begun_recipe, train_job
+
+        training = {
+            "seed": seed,
+            "steps": steps,
+            "learning_rate": learning_rate,
+            "compile": compile,
+            "precision": None if bf16 is None else "bfloat16" if bf16 else "float32",
+            "parallel": parallel,
+            "recompute": recompute or None,
+            "tensorboard": tensorboard or None,
+        }
+        flags: dict[str, dict[str, Any]] = {
+            "data": {} if data is None else {"name": data},
+            "training": {name: value for name, value in training.items() if value is not None},
+        }
+        for setting in settings or ():
+            _set(flags, setting)
+        file = {} if config is None else read_toml(config)
+        folder = RunFolder(out or Path("runs") / task.name)
+        begun = begun_recipe(folder) if resume else None  # what it was told then wins over today's defaults
+        told = [{table: begun[table] for table in TEXTBOOK[task.name] if table in begun}] if begun else []
+        made = task(*told, file, flags, plain=plain or bool(told), device=device)
+        _say(train_job(made, folder, device=device, resume=resume), task.name, folder)
+
+
+for task in TASKS:
+    _add(task)

@@ -1,0 +1,126 @@
+"""`course generate` and `course translate`: use a model that lies in a folder."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from course_lib import data, generation, training
+from coursework.commands.train import Device, plainly
+
+__all__ = ["generate", "translate"]
+
+Model = Annotated[str, typer.Argument(help="The folder of the model, or hf:NAME for one on the hub.", metavar="MODEL")]
+Tokens = Annotated[int, typer.Option("--max-new-tokens", help="At most so many.", min=1)]
+Int8 = Annotated[bool, typer.Option("--int8", help="Round the weights to 8 bits: faster and nearly the same.")]
+Compile = Annotated[
+    bool | None,
+    typer.Option("--compile/--no-compile", help="Compile the step [for 10,000 tokens and more].", show_default=False),
+]
+Bf16 = Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16: faster and less exact.")]
+
+_WORTH_COMPILING = 10_000  # tokens; a token saves half a millisecond, and a second start takes some seconds
+
+
+@plainly()
+def generate(
+    model: Model,
+    prompt: Annotated[str, typer.Argument(help="What to continue; otherwise read from the standard input.")] = "",
+    max_new_tokens: Tokens = 200,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.", min=0.0)] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Only among the k most likely.", show_default=False)] = None,
+    top_p: Annotated[float | None, typer.Option(help="Only among those of this mass.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="For the same text again.", show_default=False)] = None,
+    int8: Int8 = False,
+    bf16: Bf16 = False,
+    compile: Compile = None,
+    device: Device = None,
+) -> None:
+    """Continue a text with a language model, as it is written.
+
+    Example: course generate runs/lm "ROMEO:" --temperature 0.7
+    """
+    import torch
+
+    network, tokenizer = _load(model, device, int8=int8, bf16=bf16, rows=1)
+    where = next(network.parameters()).device
+    prompt = prompt or sys.stdin.read().rstrip("\n")
+    ids = tokenizer.encode(prompt) or [tokenizer.bos_id]
+    generator = None if seed is None else torch.Generator(where).manual_seed(seed)
+    if compile is None:
+        compile = max_new_tokens >= _WORTH_COMPILING
+    step = generation.compile_step(network) if compile else None
+    if step is not None:
+        typer.echo(f"course: compiled in {step.seconds:.0f} s; the next start finds most of it on the disk.", err=True)
+    sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    tokens = generation.stream(
+        network,
+        torch.tensor([ids], device=where),
+        max_new_tokens=max_new_tokens,
+        stop=tokenizer.eos_id,
+        generator=generator,
+        compile=step is not None,
+        **{name: value for name, value in sampling.items() if value is not None},
+    )
+    typer.echo(prompt, nl=False)
+    written, new = "", []
+    for token in tokens:
+        new.append(int(token))
+        text = tokenizer.decode(new)
+        if not text.endswith("\ufffd"):  # a character whose last byte is still to come
+            typer.echo(text[len(written) :], nl=False)
+            written = text
+    typer.echo()
+
+
+@plainly()
+def translate(
+    model: Model,
+    texts: Annotated[list[str] | None, typer.Argument(help="Otherwise lines of the standard input.")] = None,
+    beams: Annotated[int, typer.Option(help="More than 1: beam search.", min=1)] = 1,
+    max_new_tokens: Tokens = 100,
+    int8: Int8 = False,
+    bf16: Bf16 = False,
+    device: Device = None,
+) -> None:
+    """Translate texts with a trained encoder-decoder, a line for each.
+
+    Example: course translate runs/translate "dreiundzwanzig" "3. Mai 1987"
+    """
+    from course_lib.transformer import Transformer
+    from coursework.commands.measures import translate_texts
+
+    network, tokenizer = _load(model, device, int8=int8, bf16=bf16, rows=16)
+    if not isinstance(network, Transformer):
+        raise ValueError(f"{model}: expected an encoder-decoder, got a {type(network).__name__}")
+    lines = texts or [line.rstrip("\n") for line in sys.stdin]
+    for line in translate_texts(network, tokenizer, lines, beams=beams, max_new_tokens=max_new_tokens):
+        typer.echo(line)
+
+
+def model_name(model: str) -> str:
+    """Return the folder, or the name on the hub, that MODEL means. Raises FileNotFoundError for no such folder."""
+    if not model.startswith("hf:") and not Path(model).exists():
+        raise FileNotFoundError(f"MODEL: there is no folder {model}; a model on the hub is written hf:{model}")
+    return model.removeprefix("hf:")
+
+
+def _load(model: str, device: str | None, *, int8: bool, bf16: bool, rows: int) -> tuple[Any, data.Tokenizer]:
+    """Open a model for use on a device, to decode about so many examples at once, and its tokenizer."""
+    import torch
+
+    from course_lib.variants import from_pretrained, locate
+    from course_lib.variants.int8 import quantize_
+    from course_lib.variants.packed import pack_
+
+    name = model_name(model)
+    where = training.chosen_device(device)
+    folder = locate(name)
+    network, tokenizer = from_pretrained(folder).eval(), data.load_tokenizer(folder)
+    network.to(where, torch.bfloat16 if bf16 else None)
+    if int8:
+        quantize_(network)
+    elif next(network.parameters()).is_cpu:
+        pack_(network, rows=rows)
+    return network, tokenizer

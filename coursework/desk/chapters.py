@@ -1,0 +1,73 @@
+"""How far the learner is in each chapter and lab, and how many minutes are left: reading, and the exercises' own."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coursework.desk.finding import name_in, notebooks
+from coursework.desk.launch import to_open
+from coursework.desk.notebooks import Cell, DamagedNotebook, exercise_of, read_notebook
+from coursework.desk.store import Desk
+from coursework.exercises import registry
+
+WORDS_PER_MINUTE = 180
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One notebook: its name ("01_attention"), how many of its exercises are solved, and minutes of a person."""
+
+    name: str
+    solved: int
+    exercises: int
+    minutes: int
+    left: int
+    here: bool
+
+    @property
+    def is_lab(self) -> bool:
+        """Whether it is a lab and no chapter."""
+        return self.name.startswith("labs/")
+
+
+def reading_minutes(cells: Iterable[Cell]) -> float:
+    """Minutes to read the texts of these cells; those of an exercise are part of the exercise's own minutes."""
+    texts = (cell["source"] for cell in cells if cell["cell_type"] == "markdown")
+    return sum(len(text.split()) for text in texts if not text.startswith("### Exercise:")) / WORDS_PER_MINUTE
+
+
+def total_minutes(name: str, cells: Iterable[Cell]) -> float:
+    """Minutes that a notebook takes: its texts, and the exercises that stand in it."""
+    own = [registry.card(exercise_id) for exercise_id, place in registry.places().items() if place == name]
+    return reading_minutes(cells) + sum(card.minutes for card in own)
+
+
+def standings(desk: Desk) -> list[Standing]:
+    """Where the learner stands in each notebook, in course order.
+
+    Reading that is left is what stands below the last exercise that was tried. In a chapter before the one that
+    the learner is in, none is left.
+    """
+    cells = {name_in(desk.folder, path): _cells(path) for path in notebooks(desk.folder)}
+    progress, here = desk.progress(), to_open(desk, None)
+    names = list(dict.fromkeys([*cells, *registry.places().values()]))
+    names.sort(key=lambda name: (not name, name.startswith("labs/"), name))
+    return [_standing(name, cells.get(name, []), progress, here) for name in names]
+
+
+def _cells(path: Any) -> list[Cell]:
+    try:
+        return read_notebook(path)["cells"]
+    except (OSError, DamagedNotebook):  # it is counted without its text; `course doctor` names it
+        return []
+
+
+def _standing(name: str, cells: list[Cell], progress: Mapping[str, Mapping[str, Any]], here: str) -> Standing:
+    ids = [exercise_id for exercise_id, place in registry.places().items() if place == name]
+    solved = [one for one in ids if one in progress and progress[one]["solved"]]
+    tried = [one for one in ids if one in progress and progress[one]["attempts"]]
+    below = max((number + 1 for number, cell in enumerate(cells) if exercise_of(cell) in tried), default=0)
+    passed = not name.startswith("labs/") and name < here.removeprefix("labs/")[: len("00_")]
+    left = 0.0 if passed else reading_minutes(cells[below:])
+    left += sum(registry.card(one).minutes for one in ids if one not in solved)
+    return Standing(name, len(solved), len(ids), round(total_minutes(name, cells)), round(left), name == here)

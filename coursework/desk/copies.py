@@ -1,0 +1,147 @@
+"""The learner's copies: making them, the editions that they came from, their backups."""
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from coursework.desk.finding import course_notebooks, name_in, notebooks
+from coursework.desk.notebooks import (
+    DamagedNotebook,
+    Notebook,
+    edition_of,
+    read_notebook,
+    stamp_of,
+    stamped,
+    strip,
+    write_notebook,
+)
+from coursework.desk.store import Desk, DeskError, reason
+from coursework.desk.tutor import keep_contract
+
+_LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp\Z")  # what write_atomic leaves when its process is killed
+
+
+@dataclass
+class Started:
+    """What `create` did: notebooks by outcome, and problems as lines."""
+
+    desk: Desk
+    added: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+    present: list[str] = field(default_factory=list)
+    older: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def create(folder: Path) -> Started:
+    """Make `folder` a desk and add every notebook that it lacks; nothing that exists is changed.
+
+    It may be interrupted and run again at any moment. Raises DeskError with one clear line if it cannot be done.
+    """
+    source = course_notebooks()
+    if folder.exists() and not folder.is_dir():
+        raise DeskError(f"{folder} is a file; choose another folder with --folder.")
+    desk = Desk(folder)
+    try:
+        desk.private.mkdir(parents=True, exist_ok=True)
+        with desk.lock():
+            sweep(desk)
+            report = Started(desk)
+            for path in notebooks(source):
+                _create_copy(report, path, name_in(source, path))
+            if trouble := keep_contract(desk):
+                report.problems.append(trouble)
+    except OSError as problem:
+        raise DeskError(f"Your folder {folder} could not be written: {reason(problem)}.") from problem
+    return report
+
+
+def _create_copy(report: Started, path: Path, name: str) -> None:
+    target = report.desk.folder / f"{name}.ipynb"
+    try:
+        notebook = read_notebook(path)
+    except DamagedNotebook as problem:
+        report.problems.append(f"The course's {problem}; restore it with `git checkout -- notebooks/{name}.ipynb`.")
+        return
+    edition = edition_of(notebook)
+    if target.exists():
+        try:
+            current = stamp_of(read_notebook(target)) == edition
+            (report.present if current else report.older).append(f"{name}.ipynb")
+        except (DamagedNotebook, OSError) as problem:
+            report.problems.append(f"Your {_told(problem, target)}; `course rescue` repairs it.")
+        return
+    known = bool(bases(report.desk, name))
+    keep_base(report.desk, name, notebook, edition)
+    write_notebook(target, stamped(notebook, edition))
+    (report.replaced if known else report.added).append(f"{name}.ipynb")
+
+
+def _told(problem: DamagedNotebook | OSError, path: Path) -> str:
+    return str(problem) if isinstance(problem, DamagedNotebook) else f"{path.name} cannot be read: {reason(problem)}"
+
+
+def left_over(desk: Desk) -> list[str]:
+    """Return the names of the learner's copies of notebooks that the course no longer has; what they hold is kept."""
+    source = course_notebooks()
+    course = {name_in(source, path) for path in notebooks(source)}
+    mine = (name_in(desk.folder, path) for path in notebooks(desk.folder))
+    return [name for name in mine if name not in course and bases(desk, name)]
+
+
+# -- base copies and backups -------------------------------------------------------------------------------------------
+
+
+def bases(desk: Desk, name: str) -> list[Path]:
+    """Return the base copies kept for one notebook, oldest first."""
+    return sorted((desk.private / "base").glob(f"{name}-*.ipynb"), key=lambda path: (path.stat().st_mtime, path.name))
+
+
+def keep_base(desk: Desk, name: str, notebook: Notebook, edition: str) -> None:
+    """Keep what the course wrote in this edition, unless it is kept already and undamaged."""
+    path = desk.private / "base" / f"{name}-{edition}.ipynb"
+    if _read_base(path) is None:
+        write_notebook(path, strip(notebook))
+
+
+def base_for(desk: Desk, name: str, mine: Notebook) -> Notebook | None:
+    """Return the edition that a copy came from, or None if it is not kept here.
+
+    Where an editor dropped the stamp, that is the kept edition whose texts are most like the copy's.
+    """
+    edition = stamp_of(mine)
+    if edition is not None:
+        return _read_base(desk.private / "base" / f"{name}-{edition}.ipynb")
+    texts = {cell["source"] for cell in mine["cells"]}
+    others = [notebook for notebook in map(_read_base, bases(desk, name)) if notebook is not None]
+    # Any edition is safe as a base, because what equals the course's own text is not the learner's work.
+    return max(others, key=lambda one: sum(cell["source"] in texts for cell in one["cells"]), default=None)
+
+
+def _read_base(path: Path) -> Notebook | None:
+    """Read a base copy; a damaged one (its text no longer gives the hash in its name) counts as missing."""
+    try:
+        notebook = read_notebook(path)
+    except (OSError, DamagedNotebook):
+        return None
+    return notebook if path.stem.endswith("-" + edition_of(notebook)) else None
+
+
+def new_backup(desk: Desk, why: str) -> Path:
+    """Return a folder, not made yet, for backups of one command."""
+    stamp = datetime.now().strftime("%Y-%m-%d-%H%M%S")
+    folder, number = desk.private / "backup" / f"{stamp}-{why}", 1
+    while folder.exists():
+        number += 1
+        folder = folder.with_name(f"{stamp}-{why}-{number}")
+    return folder
+
+
+def sweep(desk: Desk) -> None:
+    """Remove temporary files of killed processes; the lock must be held, so nobody is writing now."""
+    ours = [path for root in (desk.private, desk.answers) for path in root.rglob("*.tmp")]
+    shared = [path for folder in (desk.folder, desk.folder / "labs") for path in folder.glob("*.tmp")]
+    for path in (*ours, *shared):  # the learner's own folders are not looked into
+        if _LEFTOVER.match(path.name) and path.is_file():
+            path.unlink(missing_ok=True)

@@ -1,0 +1,229 @@
+"""Exercise: scores lowered by distance."""
+
+import math
+
+import torch
+
+from coursework.exercises.draw import Draw
+from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.tensors import normal
+
+
+def alibi_bias(slopes, T, S):
+    """(H,), int, int -> (H, T, S): minus slope times distance, aligned at the end"""
+    query = torch.arange(T)[:, None] + (S - T)  # (T, 1): where each query stands among the keys
+    distance = (query - torch.arange(S)).abs()  # (T, 1) - (S,) -> (T, S)
+    return -slopes[:, None, None] * distance  # (H, 1, 1) * (T, S) -> (H, T, S)
+
+
+def _model(sign=-1, align="right", later="distance", growth="linear", slope="each", measured="distance"):
+    """A bias whose settings are the misconceptions."""
+
+    def bias(slopes, T, S):
+        first = {"right": S - T, "left": 0, "reversed": T - S, "never-before": max(S - T, 0),
+                 "one-late": S - T + 1}[align]  # fmt: skip
+        signed = torch.arange(T)[:, None] + first - torch.arange(S)
+        if measured == "from-start":
+            signed = -torch.arange(S).expand(T, S)
+        distance = {"distance": signed.abs(), "zero": signed.clamp(min=0), "bonus": signed,
+                    "hidden": signed.abs()}[later]  # fmt: skip
+        if measured == "from-start":
+            distance = signed
+        number = distance.to(slopes.dtype)
+        if growth == "squared":
+            number = number * number.abs()
+        elif growth == "share":
+            number = number / S
+        elif growth == "log":
+            number = number.sign() * (1 + number.abs()).log()
+        each = slopes[:1].expand(len(slopes)) if slope == "first" else slopes
+        if slope == "reversed":
+            each = slopes.flip(0)
+        if slope == "inverse":
+            each = 1 / slopes
+        bias = sign * each[:, None, None] * number
+        return bias.masked_fill(signed < 0, -math.inf) if later == "hidden" else bias
+
+    return bias
+
+
+def _with_loops(slopes, T, S):
+    rows = [[[-slope * abs(t + S - T - s) for s in range(S)] for t in range(T)] for slope in slopes]
+    return torch.stack([torch.stack([torch.stack(row) for row in head]) for head in rows])
+
+
+def _with_einsum(slopes, T, S):
+    distance = torch.arange(S) - torch.arange(S - T, S)[:, None]
+    return torch.einsum("h,ts->hts", -slopes, distance.abs().to(slopes.dtype))
+
+
+def _with_cdist(slopes, T, S):
+    key = torch.arange(S, dtype=slopes.dtype)[:, None]
+    query = torch.arange(S - T, S, dtype=slopes.dtype)[:, None]
+    return -slopes.view(-1, 1, 1) * torch.cdist(query, key, p=1)
+
+
+def _case(H, T, S, seed, dtype=torch.float32):
+    return lambda: (normal(H, seed=seed, dtype=dtype).detach().abs().add(0.1), T, S)
+
+
+def _sample(draw: Draw):
+    slopes = draw.normal(draw.integer(1, 4), grad=False).abs() + 0.1
+    return slopes, draw.integer(1, 6), draw.integer(1, 6)
+
+
+def _own_place_is_free(bias) -> str | None:
+    for T, S in ((3, 3), (2, 5)):
+        found = bias(torch.tensor([0.5]), T, S)[0]
+        for t in range(T):
+            if found[t, t + S - T] != 0:
+                value = float(found[t, t + S - T])
+                return f"With T={T} and S={S}, query {t} stands on key {t + S - T} and its bias there is {value:.2f}."
+    return None
+
+
+def _farther_is_lower(bias) -> str | None:
+    found = bias(torch.tensor([0.5]), 1, 4)[0, 0].tolist()
+    if found == sorted(found) and found[0] < found[-1]:
+        return None
+    return f"One query on key 3 of 4 gives the keys {[round(x, 3) for x in found]}; key 0 is the farthest."
+
+
+EXERCISE = Exercise(
+    id="alibi_bias",
+    title="Scores lowered by distance",
+    what="""Write `alibi_bias(slopes, T, S)`: the numbers that ALiBi adds to the scores, of shape `(H, T, S)`, for
+slopes of shape `(H,)`, one per head. Entry (h, t, s) is minus the slope of head h times the distance between query t
+and key s, in positions. Later keys count their distance too. There may be more keys than
+queries: then the queries belong to the last T of the S positions, so that the last query stands at the position of the
+last key. The same rule places the queries when there are fewer keys: the first of them then stand before all keys, and
+their distances count too. The result has the dtype of `slopes`, float32 or float64.
+There is no gradient to compute here.""",
+    why="""ALiBi has no parameters and needs no table: it is this one sum. Easy to get wrong are its sign, and where the
+first query stands when there are more keys than queries.""",
+    difficulty=2,
+    minutes=7,
+    reference=alibi_bias,
+    model=_model,
+    misconceptions=[
+        Misconception(
+            name="raises-far-keys",
+            knobs={"sign": 1},
+            statement="raises the scores with the distance",
+            question="Which of two equally fitting keys should win: the near one or the far one?",
+        ),
+        Misconception(
+            name="aligned-top-left",
+            knobs={"align": "left"},
+            statement="puts the first query on the first key, whatever T and S are",
+            question="One new query after four cached keys, T=1 and S=5: on which key does it stand?",
+        ),
+        Misconception(
+            name="offset-reversed",
+            knobs={"align": "reversed"},
+            statement="moves the queries in the wrong direction when there are more keys than queries",
+            question="One new query after four cached keys, T=1 and S=5: on which key does it stand?",
+        ),
+        Misconception(
+            name="later-keys-free",
+            knobs={"later": "zero"},
+            statement="gives every later key a bias of zero",
+            question="How far is key 2 from query 0 when T = S = 3?",
+        ),
+        Misconception(
+            name="later-keys-raised",
+            knobs={"later": "bonus"},
+            statement="raises the scores of later keys the farther they are",
+            question="Which sign has the difference of two positions when the key comes later?",
+        ),
+        Misconception(
+            name="grows-with-the-square",
+            knobs={"growth": "squared"},
+            statement="lowers scores by the square of the distance",
+            question="By how much more is a key at distance 2 lowered than one at distance 1?",
+        ),
+        Misconception(
+            name="share-of-the-length",
+            knobs={"growth": "share"},
+            statement="divides distances by the number of keys",
+            question="Should the bias between two neighbours change when the text gets longer?",
+        ),
+        Misconception(
+            name="logarithm-of-the-distance",
+            knobs={"growth": "log"},
+            statement="lowers scores by a logarithm of the distance",
+            question="By how much more is a key at distance 2 lowered than one at distance 1?",
+        ),
+        Misconception(
+            name="one-slope-for-all",
+            knobs={"slope": "first"},
+            statement="uses the slope of the first head in every head",
+            question="Does your result change when the second slope changes?",
+        ),
+        Misconception(
+            name="slopes-inverted",
+            knobs={"slope": "inverse"},
+            statement="divides by the slopes",
+            question="Does a head with a larger slope look less far, or farther?",
+        ),
+        Misconception(
+            name="heads-reversed",
+            knobs={"slope": "reversed"},
+            statement="gives the slopes to the heads in the opposite order",
+            question="To which head does the first slope belong?",
+        ),
+        Misconception(
+            name="counts-from-the-start",
+            knobs={"measured": "from-start"},
+            statement="uses the position of the key alone, not its distance from the query",
+            question="Which bias does a query have on its own key?",
+        ),
+        Misconception(
+            name="later-keys-hidden",
+            knobs={"later": "hidden"},
+            statement="gives later keys minus infinity",
+            question="Which part of attention hides later keys, and is it the bias?",
+        ),
+        Misconception(
+            name="no-query-before-the-first-key",
+            knobs={"align": "never-before"},
+            statement="places the first query on the first key when there are fewer keys than queries",
+            question="With 4 queries and 3 keys, on which key does the last query of your function stand?",
+        ),
+        Misconception(
+            name="one-position-late",
+            knobs={"align": "one-late"},
+            statement="places every query one position too late",
+            question="One query, one key: how far apart are they, and which number do you add?",
+        ),
+    ],
+    cases=[
+        Case("one head, 1 query, 1 key", _case(1, 1, 1, seed=1)),
+        Case("one head, 3 queries, 3 keys", _case(1, 3, 3, seed=2)),
+        Case("2 heads, 1 query, 4 keys", _case(2, 1, 4, seed=3)),
+        Case("3 heads, 2 queries, 5 keys", _case(3, 2, 5, seed=4)),
+        Case("2 heads, 4 queries, 3 keys", _case(2, 4, 3, seed=5)),
+        Case("float64", _case(3, 2, 4, seed=6, dtype=torch.float64)),
+    ],
+    properties=[
+        Property("At its own place a query has the bias 0.", _own_place_is_free),
+        Property("The farther an earlier key, the lower its bias.", _farther_is_lower),
+    ],
+    alternatives=[
+        Alternative("with loops", _with_loops),
+        Alternative("with einsum", _with_einsum),
+        Alternative("with the matrix of distances of torch", _with_cdist),
+    ],
+    hints=(
+        "Draw the distances for T=2 queries and S=5 keys on paper. Which query stands on which key?",
+        "A column of query places and a row of key places give a table of differences. Then each head multiplies the "
+        "same table by its own number.",
+        """query = torch.arange(T)[:, None] + ____  # where each query stands among the keys
+distance = ...  # (T, S)
+return ...  # one table a head, (H, T, S)""",
+    ),
+    sample=_sample,
+    tries=("float64", "zeros", "strided"),
+    gradients=False,
+    equivalent_mutants={"query - torch.arange(S) -> torch.arange(S) - query": "a distance has no sign"},
+)

@@ -1,0 +1,263 @@
+"""Exercise: measure the loss that a language model has to beat."""
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+
+from coursework.exercises.draw import Draw
+from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.tensors import integers
+
+
+def bigram_loss(training, held_out, V):
+    """int64 (N,), int64 (M,), size of the vocabulary -> float: nats a token"""
+    pairs = torch.bincount(V * training[:-1] + training[1:], minlength=V * V)  # (V * V,): how often each was seen
+    counts = 1.0 + pairs.reshape(V, V)  # (V * V,) -> (V, V), with one imagined sight of each pair
+    log_probability = (counts / counts.sum(dim=1, keepdim=True)).log()  # (V, V): of the next token
+    return -log_probability[held_out[:-1], held_out[1:]].mean().item()
+
+
+def _model(seen="training", added=1.0, rows="before", measure="mean", unit="nats", context="one"):
+    """A bigram model whose settings are the misconceptions."""
+
+    def loss(training, held_out, V):
+        text = {"training": training, "held-out": held_out, "both": torch.cat([training, held_out])}.get(seen, training)
+        measured = training if seen == "measured-on-training" else held_out
+        counts = torch.zeros(V, V, dtype=torch.float64)
+        counts.index_put_((text[:-1], text[1:]), torch.ones(len(text) - 1, dtype=torch.float64), accumulate=True)
+        if seen == "repeats-lost":
+            counts.clamp_(max=1)
+        counts = counts + added
+        if rows == "with-the-last":
+            probability = counts / (torch.bincount(text, minlength=V).double()[:, None] + V)
+        elif rows == "keepdim":
+            probability = counts / counts.sum(1)
+        elif rows == "unsmoothed-total":
+            probability = counts / (counts - added).sum(1, keepdim=True).clamp(min=1)
+        elif rows == "joint":
+            probability = counts / counts.sum()
+        elif rows == "after":
+            probability = counts / counts.sum(0, keepdim=True)
+        else:
+            probability = counts / counts.sum(1, keepdim=True)
+        if context == "none":
+            single = torch.bincount(text, minlength=V) + added
+            probability = (single / single.sum()).double().expand(V, V)
+        if context == "backwards":
+            chosen = probability[measured[1:], measured[:-1]]
+        else:
+            chosen = probability[measured[:-1], measured[1:]]
+        if measure == "log-of-mean":
+            found = -chosen.mean().log()
+        else:
+            found = -chosen.log().mean() if measure == "mean" else -chosen.log().sum()
+        if measure == "log-likelihood":
+            found = chosen.log().mean()
+        if measure == "all-tokens":
+            found = -chosen.log().sum() / len(measured)
+        if measure == "perplexity":
+            found = (-chosen.log().mean()).exp()
+        return float(found / (math.log(2) if unit == "bits" else 1.0))
+
+    return loss
+
+
+def _with_a_loop(training, held_out, V):
+    counts = torch.ones(V, V)
+    for before, after in pairwise(training.tolist()):
+        counts[before, after] += 1
+    probability = counts / counts.sum(dim=1, keepdim=True)
+    return -probability[held_out[:-1], held_out[1:]].log().mean().item()
+
+
+def _with_cross_entropy(training, held_out, V):
+    counts = F.one_hot(training[:-1], V).double().T @ F.one_hot(training[1:], V).double() + 1
+    return F.cross_entropy(counts.log()[held_out[:-1]], held_out[1:]).item()
+
+
+def _with_counters(training, held_out, V):
+    pairs, starts = Counter(pairwise(training.tolist())), Counter(training[:-1].tolist())
+    chances = [(pairs[pair] + 1) / (starts[pair[0]] + V) for pair in pairwise(held_out.tolist())]
+    return -sum(math.log(chance) for chance in chances) / len(chances)
+
+
+def _case(name, training, held_out, V):
+    return Case(name, lambda: (torch.tensor(training), torch.tensor(held_out), V))
+
+
+def _sample(draw: Draw):
+    V = draw.integer(2, 6)
+    return (
+        draw.integers(draw.integer(2, 20), low=0, high=V - 1),
+        draw.integers(draw.integer(2, 12), low=0, high=V - 1),
+        V,
+    )
+
+
+def _nothing_seen_is_even(loss) -> str | None:
+    found = loss(torch.tensor([0, 0]), torch.tensor([1, 2, 3, 4, 1]), 5)
+    if abs(found - math.log(5)) < 1e-5:
+        return None
+    even = f"{math.log(5):.4f}"
+    return f"After a training text that says nothing of these pairs, the loss is {found:.4f}, and ln V is {even}."
+
+
+EXERCISE = Exercise(
+    id="bigram_loss",
+    title="The loss to beat",
+    kind="measure",
+    what="""Write `bigram_loss(training, held_out, V)`, for two texts given as token ids. A bigram model predicts each
+token from the one before it, with probability (times the pair was seen in `training` + 1) / (times the first token was
+seen there with a successor + V). Return its mean loss on `held_out` as a float: minus the natural logarithm of the
+probability of the token that came, averaged over all tokens of `held_out` but the first. The texts have at least two
+tokens each.""",
+    why="""A loss says nothing by itself. This one takes no training at all: a network that does not beat it gains
+nothing yet from looking further back than a table does.""",
+    difficulty=2,
+    minutes=10,
+    reference=bigram_loss,
+    model=_model,
+    misconceptions=[
+        Misconception(
+            name="counts-the-held-out-text",
+            knobs={"seen": "held-out"},
+            statement="counts pairs of the held-out text itself",
+            question="What would your model predict if the held-out text were replaced after counting?",
+        ),
+        Misconception(
+            name="counts-both-texts",
+            knobs={"seen": "both"},
+            statement="counts pairs of both texts, so that it has seen what it is tested on",
+            question="Which of the two texts may the model have seen?",
+        ),
+        Misconception(
+            name="too-many-imagined",
+            knobs={"added": 2.0},
+            statement="adds two to each count",
+            question="For a pair that was never seen, which number stands above the line of your fraction?",
+        ),
+        Misconception(
+            name="too-few-imagined",
+            knobs={"added": 0.1},
+            statement="adds a tenth to each count",
+            question="For a pair that was never seen, which number stands above the line of your fraction?",
+        ),
+        Misconception(
+            name="divided-by-what-follows",
+            knobs={"rows": "after"},
+            statement="divides by how often the second token of the pair was seen",
+            question="For a given first token, what do your probabilities of all next tokens sum to?",
+        ),
+        Misconception(
+            name="probability-of-the-pair",
+            knobs={"rows": "joint"},
+            statement="uses the probability of the pair in place of that of the next token",
+            question="For a given first token, what do your probabilities of all next tokens sum to?",
+        ),
+        Misconception(
+            name="total-without-the-imagined",
+            knobs={"rows": "unsmoothed-total"},
+            statement="divides by the counts before the imagined pairs were added",
+            question="For a given first token, what do your probabilities of all next tokens sum to?",
+        ),
+        Misconception(
+            name="no-context",
+            knobs={"context": "none"},
+            statement="predicts each token without looking at the one before",
+            question="Is the prediction after token 0 another one than after token 1?",
+        ),
+        Misconception(
+            name="predicts-backwards",
+            knobs={"context": "backwards"},
+            statement="looks pairs of the held-out text up the other way round",
+            question="Which of two neighbours is known and which is to be predicted?",
+        ),
+        Misconception(
+            name="sum",
+            knobs={"measure": "sum"},
+            statement="adds the losses up without dividing by their number",
+            question="What happens to your result if the held-out text is repeated twice?",
+        ),
+        Misconception(
+            name="logarithm-of-the-mean",
+            knobs={"measure": "log-of-mean"},
+            statement="averages probabilities and takes the logarithm afterwards",
+            question="Which comes first in the task, the logarithm or the average?",
+        ),
+        Misconception(
+            name="likelihood",
+            knobs={"measure": "log-likelihood"},
+            statement="forgets the minus sign",
+            question="Can a loss be negative here?",
+        ),
+        Misconception(
+            name="perplexity",
+            knobs={"measure": "perplexity"},
+            statement="returns the perplexity, the exponential of the loss",
+            question="In which unit does the task want the result?",
+        ),
+        Misconception(
+            name="bits",
+            knobs={"unit": "bits"},
+            statement="returns bits",
+            question="Which logarithm does the task ask for?",
+        ),
+        Misconception(
+            name="last-token-has-a-successor",
+            knobs={"rows": "with-the-last"},
+            statement="counts the last token of the training text as if something followed it",
+            question="How many successors has the last token of a text?",
+        ),
+        Misconception(
+            name="rows-divided-as-columns",
+            knobs={"rows": "keepdim"},
+            statement="divides each column by the total of the row of that number",
+            question="Which shape has the sum over the columns, and along which axis is it laid beside the table?",
+        ),
+        Misconception(
+            name="repeats-lost",
+            knobs={"seen": "repeats-lost"},
+            statement="counts a pair once, however often it was seen",
+            question="What does `counts[a, b] += 1` do when the same pair stands in the index twice?",
+        ),
+        Misconception(
+            name="divided-by-all-tokens",
+            knobs={"measure": "all-tokens"},
+            statement="divides by the number of all tokens of the held-out text",
+            question="How many of its tokens does the model predict?",
+        ),
+    ],
+    cases=[
+        _case("6 training tokens, 3 held out, V = 3", [0, 1, 0, 1, 0, 2], [0, 1, 0], 3),
+        _case("a pair that was never seen", [0, 1, 2, 0, 1], [2, 1, 2, 2], 3),
+        _case("a token that was never seen", [0, 0, 1, 0], [3, 2, 0, 1], 4),
+        _case("a text of two tokens", [1, 0], [1, 0], 2),
+        _case("a text that goes one way round", [0, 1, 2, 3, 0, 1, 2, 3, 0], [0, 1, 2, 3, 0, 3, 1], 4),
+        Case(
+            "50 training tokens, 20 held out, V = 7",
+            lambda: (integers(50, low=0, high=6, seed=1), integers(20, low=0, high=6, seed=2), 7),
+        ),
+    ],
+    properties=[Property("Where nothing was seen, every next token is equally likely.", _nothing_seen_is_even)],
+    alternatives=[
+        Alternative("pair by pair", _with_a_loop),
+        Alternative("with one-hot products and cross-entropy", _with_cross_entropy),
+        Alternative("with counters of pairs", _with_counters),
+    ],
+    hints=(
+        "For one token before it, which V probabilities must sum to one?",
+        "Fill a table (V, V) of counts that starts at one, make each row sum to one, then look up the pairs of the "
+        "held-out text.",
+        """counts = ...  # (V, V): 1 + how often the pair was seen
+log_probability = ____  # (V, V): each row a distribution over the next token
+return -log_probability[held_out[:-1], ...].mean().item()""",
+    ),
+    sample=_sample,
+    tries=("repeated", "strided"),
+    tolerance=(1e-4, 1e-5),
+    equivalent_mutants={"pairs.reshape(V, V) -> pairs.reshape(V, V)": "the same square"},
+    gradients=False,
+)

@@ -1,0 +1,215 @@
+"""Exercise: the causal mask. The pattern for exercises on sizes, without gradients."""
+
+import math
+
+import torch
+
+from coursework.exercises.draw import Draw
+from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+
+
+def causal_mask(T, S):
+    """int, int -> bool (T, S), True where query i may attend to key j"""
+    query = torch.arange(T)[:, None] + (S - T)  # (T, 1): where each query stands among the keys
+    key = torch.arange(S)[None, :]  # (1, S)
+    return key <= query
+
+
+def _model(shift=0, align="right", sees="past", form="bool", shape="T,S"):
+    """A causal mask whose settings are the misconceptions."""
+
+    def mask(T, S):
+        rows, columns = {"T,S": (T, S), "T,T": (T, T), "S,S": (S, S), "S,T": (T, S)}[shape]
+        offset = {"right": columns - rows, "left": 0, "never-before": max(columns - rows, 0),
+                  "absolute": abs(columns - rows)}[align]  # fmt: skip
+        distance = torch.arange(columns)[None, :] - (torch.arange(rows)[:, None] + offset)  # > 0: a later key
+        past, everything = distance <= shift, distance <= columns + rows
+        visible = {"past": past, "hidden": ~past, "future": distance >= -shift, "all": everything}[sees]
+        visible = visible.T if shape == "S,T" else visible
+        if form == "additive":
+            return torch.zeros(visible.shape).masked_fill(~visible, -math.inf)
+        return visible if form == "bool" else visible.float()
+
+    return mask
+
+
+def _with_tril(T, S):
+    return torch.ones(T, S, dtype=torch.bool).tril(diagonal=S - T)
+
+
+def _by_what_is_hidden(T, S):
+    return ~torch.ones(T, S, dtype=torch.bool).triu(diagonal=S - T + 1)
+
+
+def _with_loops(T, S):
+    mask = torch.zeros(T, S, dtype=torch.bool)
+    for i in range(T):
+        for j in range(S):
+            mask[i, j] = j <= i + (S - T)
+    return mask
+
+
+def _rows_of_the_square(T, S):
+    size = max(T, S)
+    square = torch.ones(size, size, dtype=torch.bool).tril()
+    return square[size - T :, size - S :]  # the last T queries, the last S keys
+
+
+def _with_course(T, S):
+    from course_lib import masks
+
+    return masks.causal_mask(T, S)
+
+
+def _case(T, S, what):
+    return Case(f"T={T}, S={S}: {what}", lambda: (T, S))
+
+
+def _sample(draw: Draw):
+    return draw.integer(1, 9), draw.integer(1, 9)
+
+
+def _nothing_later(mask) -> str | None:
+    for T, S in ((3, 3), (2, 5)):
+        found = mask(T, S)
+        for i in range(T):
+            for j in range(i + S - T + 1, S):
+                if found[i, j]:
+                    return f"With T={T} and S={S}, query {i} stands on key {i + S - T} and may attend to key {j}."
+    return None
+
+
+def _everything_before(mask) -> str | None:
+    for T, S in ((3, 3), (2, 5)):
+        found = mask(T, S)
+        for i in range(T):
+            for j in range(i + S - T + 1):
+                if not found[i, j]:
+                    return f"With T={T} and S={S}, query {i} stands on key {i + S - T} and may not attend to key {j}."
+    return None
+
+
+EXERCISE = Exercise(
+    id="causal_mask",
+    title="The causal mask",
+    what="""Write `causal_mask(T, S)`: a boolean mask of shape `(T, S)`, True = may attend, for T queries and S keys. A
+query may attend to the key at its own place and to all earlier ones. The last query stands on the last key: with more
+keys than queries, the first `S - T` keys are older tokens that every query sees. The same rule holds with fewer keys
+than queries: the last query still stands on the last key, so the first `T - S` queries stand before all keys and see
+nothing.""",
+    why="""A model that predicts the next token must not see it. Masks that are off by one, or aligned at the wrong
+corner, run without an error and leak it.""",
+    difficulty=2,
+    minutes=8,
+    reference=causal_mask,
+    model=_model,
+    misconceptions=[
+        Misconception(
+            name="hides-itself",
+            knobs={"shift": -1, "sees": "past"},  # with True for hidden it would be the same as seeing the future
+            statement="hides the key at the query's own place",
+            question="When the first of several tokens asks, which keys are there for it to attend to?",
+        ),
+        Misconception(
+            name="sees-the-next",
+            knobs={"shift": 1},
+            statement="shows each query one key too many, the next token",
+            question="Which token is the model asked to predict at a position, and can it see that token?",
+        ),
+        Misconception(
+            name="aligned-top-left",
+            knobs={"align": "left"},
+            statement="puts the first query on the first key, whatever T and S are",
+            question="One new token arrives after four kept ones, T=1 and S=5: how many keys should it see?",
+        ),
+        Misconception(
+            name="sees-the-future",
+            knobs={"sees": "future"},
+            statement="shows each query its own place and all later ones",
+            question="Is the row of your mask the query or the key?",
+        ),
+        Misconception(
+            name="sees-everything",
+            knobs={"sees": "all"},
+            statement="hides nothing at all",
+            question="Which key should the first of three queries not see, and what does your mask say about it?",
+        ),
+        Misconception(
+            name="true-is-hidden",
+            knobs={"sees": "hidden"},
+            statement="returns True for what is hidden",
+            question="What does True stand for in this course: may attend, or is hidden?",
+        ),
+        Misconception(
+            name="numbers-to-add",
+            knobs={"form": "additive"},
+            statement="returns numbers to add to the scores, 0 and minus infinity",
+            question="Which type does the task ask for, and what would `~mask` do to your result?",
+        ),
+        Misconception(
+            name="ones-and-zeros",
+            knobs={"form": "float"},
+            statement="returns the numbers 1 and 0 in place of True and False",
+            question="Which type does the task ask for, and what would `~mask` do to your result?",
+        ),
+        Misconception(
+            name="square-of-queries",
+            knobs={"shape": "T,T"},
+            statement="returns a square with T rows and T columns",
+            question="How many keys can a query choose from?",
+        ),
+        Misconception(
+            name="square-of-keys",
+            knobs={"shape": "S,S"},
+            statement="returns a square with S rows and S columns",
+            question="How many queries are there, and what does one row of the mask belong to?",
+        ),
+        Misconception(
+            name="rows-are-keys",
+            knobs={"shape": "S,T"},
+            statement="returns the mask with a row for each key",
+            question="What does one row of the scores belong to: a query or a key?",
+        ),
+        Misconception(
+            name="no-query-before-the-first-key",
+            knobs={"align": "never-before"},
+            statement="places the first query on the first key when there are fewer keys than queries",
+            question="With 4 queries and 2 keys, on which key does the last query of your function stand?",
+        ),
+        Misconception(
+            name="offset-without-its-sign",
+            knobs={"align": "absolute"},
+            statement="moves the queries forward also when there are fewer keys than queries",
+            question="With 4 queries and 2 keys, on which key does the last query of your function stand?",
+        ),
+    ],
+    cases=[
+        _case(1, 1, "one token"),
+        _case(3, 3, "as many keys as queries"),
+        _case(1, 4, "one new token after three kept ones"),
+        _case(2, 5, "two new tokens after three kept ones"),
+        _case(4, 2, "fewer keys than queries"),
+        _case(6, 7, "a larger one"),
+    ],
+    properties=[
+        Property("No query may attend to a later key.", _nothing_later),
+        Property("Every query may attend to its own place and to all earlier ones.", _everything_before),
+    ],
+    alternatives=[
+        Alternative("the lower triangle, with its diagonal moved", _with_tril),
+        Alternative("by what is hidden", _by_what_is_hidden),
+        Alternative("with loops", _with_loops),
+        Alternative("the last rows and columns of a square", _rows_of_the_square),
+        Alternative("the course's own function, which also checks its arguments", _with_course),
+    ],
+    hints=(
+        "Draw the mask for T=2 and S=5 on paper. On which key does query 0 stand?",
+        "Give every query the number of the key on which it stands; it is not its own number when S differs from T. "
+        "Comparing a column of numbers with a row of numbers gives a table.",
+        """query = torch.arange(T)[:, None] + ____  # where each query stands among the keys
+key = torch.arange(S)[None, :]
+return ...  # compare them""",
+    ),
+    sample=_sample,
+    gradients=False,
+)

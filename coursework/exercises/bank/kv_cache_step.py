@@ -1,0 +1,290 @@
+"""Exercise: one step of attention with a cache of keys and values."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from coursework.exercises.draw import Draw
+from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.tensors import normal
+
+
+def kv_cache_step(x, keys, values, W_query, W_key, W_value):
+    """(B, T, D), cached (B, S, E) and (B, S, E), three of (D, E)
+    -> output (B, T, E), keys (B, S + T, E), values (B, S + T, E)"""
+    keys = torch.cat([keys, x @ W_key], dim=1)
+    values = torch.cat([values, x @ W_value], dim=1)
+    T, total = x.size(1), keys.size(1)
+    visible = torch.ones(T, total, dtype=torch.bool).tril(total - T)
+    output = F.scaled_dot_product_attention(x @ W_query, keys, values, attn_mask=visible)
+    return output, keys, values
+
+
+def _model(mask="bottom-right", order="append", reads="all", keep="all", made="right", scale="root", place="before"):
+    """A step whose settings are the misconceptions."""
+
+    def step(x, keys, values, W_query, W_key, W_value):
+        T, S = x.size(1), keys.size(1)
+        if made == "exchanged":
+            W_query, W_key = W_key, W_query
+        new_keys, new_values = x @ W_key, x @ (W_key if made == "values-from-keys" else W_value)
+        if made == "queries-cached":
+            new_keys = x @ W_query
+        parts = [(keys, new_keys), (values, new_values)]
+        if order == "prepend":
+            parts = [pair[::-1] for pair in parts]
+        if order == "swapped":
+            parts = parts[::-1]
+        all_keys, all_values = (torch.cat(pair, dim=1) for pair in parts)
+        total = S + T
+        visible = {
+            "bottom-right": torch.ones(T, total, dtype=torch.bool).tril(S),
+            "top-left": torch.ones(T, total, dtype=torch.bool).tril(),
+            "none": torch.ones(T, total, dtype=torch.bool),
+            "strict": torch.ones(T, total, dtype=torch.bool).tril(S - 1),
+            "hidden": torch.ones(T, total, dtype=torch.bool).triu(S + 1),
+        }[mask]
+        if reads == "new":
+            visible = visible & (torch.arange(total) >= S)
+        if reads == "old" and S > 0:
+            visible = visible & (torch.arange(total) < S)
+        scores = (
+            (x @ W_query)
+            @ all_keys.mT
+            / {
+                "root": math.sqrt(W_key.size(1)),
+                "none": 1.0,
+                "input": math.sqrt(x.size(-1)),
+                "square": W_key.size(1),
+            }[scale]
+        )
+        weights = torch.where(visible, scores, -math.inf).softmax(-1).nan_to_num(0.0)
+        if place == "after":
+            weights = scores.softmax(-1) * visible
+        output = weights @ all_values
+        if keep == "old":
+            return output, keys.clone(), values.clone()
+        if keep == "new":
+            return output, new_keys, new_values
+        if keep == "last":
+            return output, torch.cat([keys, new_keys[:, -1:]], 1), torch.cat([values, new_values[:, -1:]], 1)
+        if keep == "keys":
+            return output, all_keys, values.clone()
+        return output, all_keys, all_values
+
+    return step
+
+
+def _token_by_token(x, keys, values, W_query, W_key, W_value):
+    outputs = []
+    for new in x.split(1, dim=1):  # (B, 1, D) each: the last query sees everything
+        keys = torch.cat([keys, new @ W_key], dim=1)
+        values = torch.cat([values, new @ W_value], dim=1)
+        scores = (new @ W_query) @ keys.mT / math.sqrt(keys.size(-1))
+        outputs.append(scores.softmax(dim=-1) @ values)
+    return torch.cat(outputs, dim=1), keys, values
+
+
+def _with_positions(x, keys, values, W_query, W_key, W_value):
+    B, S, E = keys.shape
+    T = x.size(1)
+    room_for_keys, room_for_values = x.new_empty(B, S + T, E), x.new_empty(B, S + T, values.size(-1))
+    room_for_keys[:, :S], room_for_keys[:, S:] = keys, x @ W_key
+    room_for_values[:, :S], room_for_values[:, S:] = values, x @ W_value
+    position = torch.arange(S + T)
+    hidden = position[None, :] > position[S:, None]  # (T, S + T)
+    scores = torch.einsum("bte,bse->bts", x @ W_query, room_for_keys) / E**0.5
+    output = scores.masked_fill(hidden, -math.inf).softmax(dim=-1) @ room_for_values
+    return output, room_for_keys, room_for_values
+
+
+def _with_course(x, keys, values, W_query, W_key, W_value):
+    from course_lib.attention import scaled_dot_product_attention
+
+    keys, values = torch.cat((keys, x @ W_key), dim=1), torch.cat((values, x @ W_value), dim=1)
+    return scaled_dot_product_attention(x @ W_query, keys, values, causal=True), keys, values
+
+
+def _case(B, T, S, D, E, seed, dtype=torch.float32):
+    def make():
+        cached = [normal(B, S, E, seed=seed + n, dtype=dtype) for n in (1, 2)]
+        weights = [normal(D, E, seed=seed + n, dtype=dtype) for n in (3, 4, 5)]
+        return normal(B, T, D, seed=seed, dtype=dtype), *cached, *weights
+
+    return make
+
+
+def _sample(draw: Draw):
+    B, T, D, E = (draw.integer(1, high) for high in (3, 3, 4, 4))
+    S = draw.integer(0, 4)
+    dtype = draw.choice([torch.float32, torch.float64])
+    cached = [draw.normal(B, S, E, dtype=dtype) for _ in range(2)]
+    return draw.normal(B, T, D, dtype=dtype), *cached, *(draw.normal(D, E, dtype=dtype) for _ in range(3))
+
+
+def _pieces_equal_the_whole(step) -> str | None:
+    x, keys, values, *weights = _case(1, 5, 0, 3, 2, seed=91)()
+    whole = step(x, keys, values, *weights)[0]
+    for first in (1, 2, 4):
+        _, some_keys, some_values = step(x[:, :first], keys, values, *weights)
+        rest = step(x[:, first:], some_keys, some_values, *weights)[0]
+        if not torch.allclose(rest, whole[:, first:], atol=1e-4):
+            return f"5 tokens at once and {first} before {5 - first} give the later ones different outputs."
+    return None
+
+
+EXERCISE = Exercise(
+    id="kv_cache_step",
+    title="One step with a cache",
+    what="""Write `kv_cache_step(x, keys, values, W_query, W_key, W_value)`, one head of causal self-attention that has
+met S tokens before: their keys and values are given. `x` holds the T tokens that come next, usually one, sometimes a
+whole prompt, when S may be 0. Return the outputs of the T new tokens, and all keys and all values, the old ones first,
+for the next step. A new token sees all tokens before it, cached or new, and itself; scores are divided by √E. Leave
+the tensors that you were given as they are. There is no gradient to compute here.""",
+    why="""A model that writes without it computes the keys and values of every old token again for each new one. For
+long texts it is the difference between minutes and seconds.""",
+    difficulty=3,
+    minutes=12,
+    reference=kv_cache_step,
+    model=_model,
+    misconceptions=[
+        Misconception(
+            name="mask-aligned-top-left",
+            knobs={"mask": "top-left"},
+            statement="aligns the causal mask at the first key, so that a new token sees the start of the text only",
+            question="With four cached tokens and one new one, how many keys may the new one see?",
+        ),
+        Misconception(
+            name="no-mask",
+            knobs={"mask": "none"},
+            statement="lets new tokens see each other whatever their order",
+            question="When the prompt is fed at once, which of its tokens may the first one see?",
+        ),
+        Misconception(
+            name="does-not-see-itself",
+            knobs={"mask": "strict"},
+            statement="hides each new token from itself",
+            question="Is a token's own key among those it may see?",
+        ),
+        Misconception(
+            name="new-keys-first",
+            knobs={"order": "prepend"},
+            statement="puts the new keys and values before the old ones",
+            question="In which order do tokens stand in your cache after two steps?",
+        ),
+        Misconception(
+            name="keys-and-values-exchanged",
+            knobs={"order": "swapped"},
+            statement="takes keys for values and values for keys",
+            question="Which of the two cached tensors is compared with the query?",
+        ),
+        Misconception(
+            name="reads-new-tokens-only",
+            knobs={"reads": "new"},
+            statement="attends to the new tokens only",
+            question="What are the old keys and values kept for?",
+        ),
+        Misconception(
+            name="reads-the-cache-only",
+            knobs={"reads": "old"},
+            statement="attends to the cached tokens only",
+            question="Is a new token's own key among those it may see?",
+        ),
+        Misconception(
+            name="returns-the-old-cache",
+            knobs={"keep": "old"},
+            statement="returns the cache as it was",
+            question="What will the next step know of the tokens of this one?",
+        ),
+        Misconception(
+            name="returns-new-entries-only",
+            knobs={"keep": "new"},
+            statement="returns the keys and values of the new tokens without the old ones",
+            question="What will the next step know of the tokens before this one?",
+        ),
+        Misconception(
+            name="keeps-the-last-token-only",
+            knobs={"keep": "last"},
+            statement="adds only the last of the new tokens to the cache",
+            question="After a prompt of three tokens, how many keys must the cache hold?",
+        ),
+        Misconception(
+            name="values-not-kept",
+            knobs={"keep": "keys"},
+            statement="adds to the keys of the cache but not to its values",
+            question="How long is each of the two tensors that you return?",
+        ),
+        Misconception(
+            name="values-from-keys",
+            knobs={"made": "values-from-keys"},
+            statement="makes the new values with the matrix of the keys",
+            question="Which matrix turns a token into what it hands over?",
+        ),
+        Misconception(
+            name="queries-cached",
+            knobs={"made": "queries-cached"},
+            statement="puts the new queries where the new keys belong",
+            question="What of a token will later tokens be compared with?",
+        ),
+        Misconception(
+            name="no-scale",
+            knobs={"scale": "none"},
+            statement="does not scale the scores",
+            question="By what did chapter 1 divide the scores, and why?",
+        ),
+        Misconception(
+            name="root-of-the-input-width",
+            knobs={"scale": "input"},
+            statement="divides by the root of the input width",
+            question="How many products does a score add up: D or E?",
+        ),
+        Misconception(
+            name="no-root",
+            knobs={"scale": "square"},
+            statement="divides by the width, not by its root",
+            question="Which power of E stands in the task?",
+        ),
+        Misconception(
+            name="hidden-after-softmax",
+            knobs={"place": "after"},
+            statement="applies the mask after the softmax",
+            question="What do the weights of one query add up to in your function?",
+        ),
+        Misconception(
+            name="query-and-key-maps-exchanged",
+            knobs={"made": "exchanged"},
+            statement="makes queries with the map of the keys, and keys with that of the queries",
+            question="Which of the two maps made the keys in the cache?",
+        ),
+    ],
+    cases=[
+        Case("1 new token, 2 cached", _case(1, 1, 2, 3, 2, seed=1)),
+        Case("2 new tokens, 3 cached", _case(1, 2, 3, 4, 2, seed=11)),
+        Case("a prompt of 3 tokens, an empty cache", _case(2, 3, 0, 5, 4, seed=21)),
+        Case("3 sentences, 2 new tokens, 5 cached", _case(3, 2, 5, 4, 7, seed=31)),
+        Case("4 new tokens, 1 cached", _case(2, 4, 1, 3, 5, seed=41)),
+        Case("float64", _case(2, 3, 4, 5, 7, seed=51, dtype=torch.float64)),
+    ],
+    properties=[Property("Fed in pieces, a text gives the outputs that it gives at once.", _pieces_equal_the_whole)],
+    alternatives=[
+        Alternative("token by token, where no mask is needed", _token_by_token),
+        Alternative("into reserved memory, with a mask from positions", _with_positions),
+        Alternative("with the course's own attention, whose causal mask is aligned bottom-right", _with_course),
+    ],
+    hints=(
+        "Which parts of attention, for an old token, are the same in every later step?",
+        "First extend keys and values, then attend with the new queries. The last new token sees everything; the one "
+        "before it sees one key less.",
+        """keys = torch.cat([keys, x @ W_key], dim=1)
+values = ...
+visible = ____  # (T, S + T): which of all keys each new token may see
+output = ...
+return output, keys, values""",
+    ),
+    sample=_sample,
+    gradients=False,
+    tries=("float64", "zeros", "repeated", "strided"),
+    tolerance=(1e-3, 1e-4),
+    equivalent_mutants={"keys -> values (4)": "keys and values are equally long"},
+)

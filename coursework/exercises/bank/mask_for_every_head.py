@@ -1,0 +1,270 @@
+"""Exercise: find out why a mask of its own for each sentence is read as one for each head, and repair it."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from coursework.exercises.draw import Draw
+from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.tensors import mask, normal
+
+
+def masked_heads(query, key, value, mask):
+    """(B, H, T, E), (B, H, S, E), (B, H, S, E'), bool (B, T, S) -> (B, H, T, E')"""
+    scores = query @ key.mT / math.sqrt(query.size(-1))  # (B, H, T, S)
+    visible = mask[:, None]  # (B, T, S) -> (B, 1, T, S): the same for every head
+    return scores.masked_fill(~visible, -math.inf).softmax(dim=-1) @ value
+
+
+def _per_head():
+    def masked_heads(query, key, value, mask):
+        """(B, H, T, E), (B, H, S, E), (B, H, S, E'), bool (B, T, S) -> (B, H, T, E')"""
+        scores = query @ key.mT / math.sqrt(query.size(-1))  # (B, H, T, S)
+        visible = mask
+        return scores.masked_fill(~visible, -math.inf).softmax(dim=-1) @ value
+
+    return masked_heads
+
+
+def _model(axis="heads", form="as-is", when="always", fill=-math.inf):
+    """Masked heads whose settings are the misconceptions."""
+
+    def attend(query, key, value, mask):
+        B, H, T, E = query.shape
+        S = key.size(2)
+        scores = query @ key.mT / math.sqrt(E)
+        seen = mask
+        if form == "inverted":
+            seen = ~seen
+        elif form == "all-sentences":
+            seen = seen.all(0, keepdim=True).expand(B, T, S)
+        elif form == "any-sentence":
+            seen = seen.any(0, keepdim=True).expand(B, T, S)
+        elif form == "any-query":
+            seen = seen.any(1, keepdim=True).expand(B, T, S)
+        elif form == "first-query":
+            seen = seen[:, :1].expand(B, T, S)
+        elif form == "last-query":
+            seen = seen[:, -1:].expand(B, T, S)
+        elif form == "first-sentence":
+            seen = seen[:1].expand(B, T, S)
+        visible = {"heads": lambda: seen[:, None], "none": lambda: seen, "queries": lambda: seen[:, :, None],
+                   "flat": lambda: _flat(seen, B, H)}[axis]()  # fmt: skip
+        if when == "unless-equal" and B == H:
+            visible = seen
+        if when == "times":
+            return (scores * visible).softmax(-1) @ value
+        if when == "after":
+            return (scores.softmax(-1) * visible) @ value
+        if when == "never":
+            return scores.softmax(-1) @ value
+        return scores.masked_fill(~visible, fill).softmax(-1) @ value
+
+    return attend
+
+
+def _flat(seen, B, H):
+    """As some libraries want it, one mask for each sentence and head, but in the order of heads within the batch."""
+    return seen.repeat(H, 1, 1).reshape(B, H, *seen.shape[1:])
+
+
+def _with_torch(query, key, value, mask):
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask.unsqueeze(1))
+
+
+def _with_course(query, key, value, mask):
+    from course_lib.attention import scaled_dot_product_attention
+
+    return scaled_dot_product_attention(query, key, value, mask=mask[:, None])
+
+
+def _sentence_by_sentence(query, key, value, mask):
+    outputs = []
+    for b in range(query.size(0)):
+        scores = query[b] @ key[b].mT / math.sqrt(query.size(-1))  # (H, T, S)
+        outputs.append(torch.where(mask[b], scores, -math.inf).softmax(dim=-1) @ value[b])
+    return torch.stack(outputs)
+
+
+def _visible(B, T, S, seed):
+    seen = mask(B, T, S, seed=seed)
+    seen[:, :, 0] = True  # no empty rows
+    return seen
+
+
+def _case(B, H, T, S, E, width, seed, dtype=torch.float32, scale=1.0):
+    def make():
+        query, key = (
+            normal(B, H, T, E, seed=seed, dtype=dtype, scale=scale),
+            normal(B, H, S, E, seed=seed + 1, dtype=dtype),
+        )
+        return query, key, normal(B, H, S, width, seed=seed + 2, dtype=dtype), _visible(B, T, S, seed + 3)
+
+    return make
+
+
+def _low():
+    query, key = torch.full((2, 3, 2, 4), 300.0), torch.full((2, 3, 5, 4), -300.0)
+    seen = torch.tensor([[True, False, True, False, True], [True, True, False, True, False]])
+    key[:, :, 1] = 0.0
+    return query.requires_grad_(), key.requires_grad_(), normal(2, 3, 5, 2, seed=70), torch.stack([seen, seen.flip(0)])
+
+
+def _sample(draw: Draw):
+    B, H, T, S, E, width = (draw.integer(1, high) for high in (4, 4, 4, 5, 4, 4))
+    dtype = draw.choice([torch.float32, torch.float64])
+    seen = draw.mask(B, T, S)
+    seen[:, :, 0] = True
+    query, key = draw.normal(B, H, T, E, dtype=dtype), draw.normal(B, H, S, E, dtype=dtype)
+    return query, key, draw.normal(B, H, S, width, dtype=dtype), seen
+
+
+def _other_sentences_are_irrelevant(attend) -> str | None:
+    query, key, value, seen = _case(3, 3, 2, 5, 4, 2, seed=81)()
+    before = attend(query, key, value, seen)
+    changed = seen.clone()
+    changed[2] = ~changed[2]
+    changed[2, :, 0] = True
+    after = attend(query, key, value, changed)
+    for sentence in (0, 1):
+        if not torch.allclose(before[sentence], after[sentence], atol=1e-5):
+            changed_what = f"changing the mask of sentence 2 changed the output of sentence {sentence}"
+            return f"With 3 sentences and 3 heads, {changed_what}."
+    return None
+
+
+EXERCISE = Exercise(
+    id="mask_for_every_head",
+    title="A mask that lines up with the heads",
+    kind="debug",
+    what="""This attention gets a mask of its own for each sentence, `(B, T, S)`, True = may attend, to be used in
+every head. It passed its tests. Some had one sentence, and there it is right. The others had as many sentences as
+heads and looked only at the shape of the result; there it runs, and its numbers are wrong. With a single head it
+runs, too, and the result has too many heads. With all other numbers it raises an error. Repair it. You may rely on
+at least one True for each query; scores may be of any finite size.""",
+    why="""Broadcasting lines shapes up from the right: against (B, H, T, S) the first axis of a (B, T, S) mask
+meets the heads.""",
+    difficulty=2,
+    minutes=6,
+    reference=masked_heads,
+    given=_per_head(),
+    model=_model,
+    misconceptions=[
+        Misconception(
+            name="read-per-head",
+            knobs={"axis": "none"},
+            statement="lets sentence b's mask meet head b",
+            question="Written under (B, H, T, S) and lined up from the right, where does the B of the mask stand?",
+        ),
+        Misconception(
+            name="axis-after-queries",
+            knobs={"axis": "queries"},
+            statement="adds an axis between queries and keys",
+            question="Which axis of (B, H, T, S) has no counterpart in the mask, and where does it stand?",
+        ),
+        Misconception(
+            name="repeated-in-turn",
+            knobs={"axis": "flat"},
+            statement="repeats the masks of all sentences in turn and then cuts them into heads",
+            question="With 2 sentences and 3 heads, which sentence's mask does your head 1 of sentence 0 get?",
+        ),
+        Misconception(
+            name="still-wrong-when-equal",
+            knobs={"when": "unless-equal"},
+            statement="repairs the case that raised and leaves the silent one, as many sentences as heads",
+            question="What does your function do when B equals H?",
+        ),
+        Misconception(
+            name="one-mask-for-all",
+            knobs={"form": "all-sentences"},
+            statement="hides from every sentence what any sentence hides",
+            question="Should the padding of one sentence have an effect on another?",
+        ),
+        Misconception(
+            name="any-row-for-all",
+            knobs={"form": "any-query"},
+            statement="lets each query see what any query of its sentence may see",
+            question="May two queries of one sentence see different keys?",
+        ),
+        Misconception(
+            name="first-row-for-all",
+            knobs={"form": "first-query"},
+            statement="uses the first row of a sentence's mask for all its queries",
+            question="May two queries of one sentence see different keys?",
+        ),
+        Misconception(
+            name="last-row-for-all",
+            knobs={"form": "last-query"},
+            statement="uses the last row of a sentence's mask for all its queries",
+            question="May two queries of one sentence see different keys?",
+        ),
+        Misconception(
+            name="first-sentence-for-all",
+            knobs={"form": "first-sentence"},
+            statement="uses the mask of the first sentence for all",
+            question="Does your output change when the mask of the last sentence changes?",
+        ),
+        Misconception(
+            name="mask-inverted",
+            knobs={"form": "inverted"},
+            statement="hides the keys for which the mask is True",
+            question="What does True mean in this mask: may attend, or is hidden?",
+        ),
+        Misconception(
+            name="mask-after-softmax",
+            knobs={"when": "after"},
+            statement="applies the mask after the softmax",
+            question="When a key is hidden, do the weights that are left in its row still sum to one?",
+        ),
+        Misconception(
+            name="mask-ignored",
+            knobs={"when": "never"},
+            statement="does not use the mask",
+            question="Which line of your function would change its result if the mask hid all but one key?",
+        ),
+        Misconception(
+            name="fill-finite",
+            knobs={"fill": -1e4},
+            statement="gives hidden keys a finite score such as -10000",
+            question="What happens to your hidden keys when every visible score in the row is lower still?",
+        ),
+        Misconception(
+            name="scores-times-mask",
+            knobs={"when": "times"},
+            statement="multiplies the scores by the mask, which leaves a score of zero",
+            question="Which share of the weight does a score of zero get beside negative scores?",
+        ),
+        Misconception(
+            name="mask-of-any-sentence",
+            knobs={"form": "any-sentence"},
+            statement="lets every sentence see what is visible in any of them",
+            question="Which axis of the mask tells one sentence from another, and is it still there?",
+        ),
+    ],
+    cases=[
+        Case("2 sentences, 3 heads", _case(2, 3, 2, 4, 2, 5, seed=1)),
+        Case("2 sentences, 2 heads", _case(2, 2, 3, 4, 2, 5, seed=11)),
+        Case("3 sentences, 3 heads, 2 queries, 5 keys", _case(3, 3, 2, 5, 7, 4, seed=21)),
+        Case("1 sentence, 3 heads", _case(1, 3, 2, 5, 4, 2, seed=31)),
+        Case("3 sentences, 1 head", _case(3, 1, 4, 5, 2, 7, seed=41)),
+        Case("visible scores of -180000", _low),
+        Case("float64", _case(2, 3, 4, 5, 2, 7, seed=51, dtype=torch.float64)),
+    ],
+    properties=[Property("The mask of one sentence has no effect on another.", _other_sentences_are_irrelevant)],
+    alternatives=[
+        Alternative("torch's own kernel", _with_torch),
+        Alternative("the course's own function, which also refuses the mask as it came", _with_course),
+        Alternative("sentence by sentence", _sentence_by_sentence),
+    ],
+    hints=(
+        "Write (B, H, T, S) and, right under it, (B, T, S), aligned at the right. Which letters stand under which?",
+        "The mask lacks the axis of the heads. An axis of length 1 at its place is read by every head.",
+        """scores = query @ key.mT / math.sqrt(query.size(-1))
+visible = ____  # the same for every head
+return scores.masked_fill(~visible, -math.inf).softmax(dim=-1) @ value""",
+    ),
+    sample=_sample,
+    tries=("float64", "zeros", "repeated", "strided"),
+    equivalent_mutants={"query -> key (2)": "query and key have the same width"},
+)  # fmt: skip

@@ -1,0 +1,164 @@
+"""Exercise: which places a cache with a window and a few first places keeps."""
+
+from coursework.exercises.draw import Draw
+from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+
+
+def streaming_cache(n_seen, window, first):
+    """int, int, int -> list of int, ascending: the places kept after n_seen tokens"""
+    return [place for place in range(n_seen) if place < first or place >= n_seen - window]
+
+
+def _model(sinks="kept", size="window", shift=0, double=False, origin=0, early=False):
+    """A cache whose settings are the misconceptions."""
+
+    def kept(n_seen, window, first):
+        recent = window - first if size == "total" else window
+        latest = range(max(0, n_seen - max(recent + shift, 0)), n_seen)
+        head = {
+            "kept": range(first if early else min(first, n_seen)),
+            "none": range(0),
+            "one": range(min(1, n_seen)),
+            "last": range(max(0, n_seen - max(recent + shift, 0) - first), max(0, n_seen - max(recent + shift, 0))),
+        }[sinks]
+        places = [*head, *latest]
+        places = sorted(places) if double else sorted(set(places))
+        return [place + origin for place in places]
+
+    return kept
+
+
+def _with_sets(n_seen, window, first):
+    everything = range(n_seen)
+    return sorted({*everything[:first], *everything[max(0, n_seen - window) :]})
+
+
+def _with_two_ranges(n_seen, window, first):
+    head = list(range(min(first, n_seen)))
+    return head + list(range(max(len(head), n_seen - window), n_seen))
+
+
+def _token_by_token(n_seen, window, first):
+    cache = []
+    for place in range(n_seen):
+        cache.append(place)
+        forgotten = place - window
+        if forgotten >= first:
+            cache.remove(forgotten)
+    return cache
+
+
+def _case(*sizes):
+    return lambda: sizes
+
+
+def _sample(draw: Draw):
+    return draw.integer(0, 14), draw.integer(1, 7), draw.integer(0, 5)
+
+
+def _size_is_bounded(streaming_cache) -> str | None:
+    n = len(streaming_cache(50, 7, 3))
+    return None if n == 10 else f"After 50 tokens, with 3 first places and a window of 7, the cache holds {n} places."
+
+
+def _the_latest_is_there(streaming_cache) -> str | None:
+    places = streaming_cache(9, 2, 3)
+    return None if 8 in places else f"After 9 tokens the latest place, 8, is not in {places}."
+
+
+EXERCISE = Exercise(
+    id="streaming_cache",
+    title="What a streaming cache keeps",
+    what="""Write `streaming_cache(n_seen, window, first)`. A stream of tokens has the places 0, 1, 2, …, and `n_seen`
+of them have been read. The cache keeps the `first` earliest places of the stream and, besides, the `window` latest
+ones. Return the places that it holds, in ascending order, each once; while the stream is short that is all of them.
+`window` is at least 1.""",
+    why="""With such a cache a model can read for ever in the same memory. Leaving out the first places is the mistake
+that this section is about.""",
+    difficulty=1,
+    minutes=6,
+    reference=streaming_cache,
+    model=_model,
+    misconceptions=[
+        Misconception(
+            name="first-forgotten",
+            knobs={"sinks": "none"},
+            statement="keeps the latest places only",
+            question="After a long stream, where is place 0?",
+        ),
+        Misconception(
+            name="only-one-kept",
+            knobs={"sinks": "one"},
+            statement="keeps a single place of the beginning, whatever `first` says",
+            question="With first = 3, how many places of the beginning are kept?",
+        ),
+        Misconception(
+            name="before-the-window",
+            knobs={"sinks": "last"},
+            statement="keeps the places just before the window in place of those of the beginning",
+            question="First in what: in the stream, or in the part that is about to be forgotten?",
+        ),
+        Misconception(
+            name="first-inside-the-window",
+            knobs={"size": "total"},
+            statement="counts the first places as part of the window",
+            question="With first = 3 and window = 7, how many places does a long stream leave in the cache?",
+        ),
+        Misconception(
+            name="one-too-many",
+            knobs={"shift": 1},
+            statement="keeps one of the latest places too many",
+            question="With a window of 1, which of the latest places are kept?",
+        ),
+        Misconception(
+            name="one-too-few",
+            knobs={"shift": -1},
+            statement="keeps one of the latest places too few",
+            question="With a window of 1, which of the latest places are kept?",
+        ),
+        Misconception(
+            name="kept-twice",
+            knobs={"double": True},
+            statement="lists a place twice that is both early and late",
+            question="While the stream is shorter than window + first, do the two groups overlap?",
+        ),
+        Misconception(
+            name="counts-from-one",
+            knobs={"origin": 1},
+            statement="counts places from 1",
+            question="Which number has the first token of the stream?",
+        ),
+        Misconception(
+            name="not-seen-yet",
+            knobs={"early": True},
+            statement="lists first places that have not been read yet",
+            question="After two tokens, which places can a cache hold at all?",
+        ),
+    ],
+    cases=[
+        Case("one token", _case(1, 2, 1)),
+        Case("2 tokens, 3 first places", _case(2, 4, 3)),
+        Case("5 tokens, a window of 1, 2 first places", _case(5, 1, 2)),
+        Case("9 tokens, a window of 3, 2 first places", _case(9, 3, 2)),
+        Case("5 tokens, groups that overlap", _case(5, 4, 2)),
+        Case("12 tokens, a window of 5, 3 first places", _case(12, 5, 3)),
+        Case("no first places", _case(11, 4, 0)),
+    ],
+    properties=[
+        Property("After a long stream the cache holds window + first places.", _size_is_bounded),
+        Property("The latest place is always there.", _the_latest_is_there),
+    ],
+    alternatives=[
+        Alternative("with sets", _with_sets),
+        Alternative("with two ranges", _with_two_ranges),
+        Alternative("token by token", _token_by_token),
+    ],
+    gradients=False,
+    hints=(
+        "There are two reasons for which a place may be in the cache. What is each of them, as a comparison?",
+        "Go through all the places that were read, and keep one if at least one of two conditions holds. The latest "
+        "place has the number n_seen − 1.",
+        "return [place for place in range(n_seen) if place < first or ____]",
+    ),
+    sample=_sample,
+)

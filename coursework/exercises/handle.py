@@ -1,0 +1,229 @@
+"""What a learner calls: `check` or `answer`, `hint`, `cases`, `solution`, `reset`, `restore` of one exercise."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coursework.exercises.engine import cells
+from coursework.exercises.engine.cases import Cases
+from coursework.exercises.engine.diagnose import diagnose
+from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, Finding
+from coursework.exercises.engine.messages import case_of, message, report
+from coursework.exercises.engine.question import judge, normal
+from coursework.exercises.engine.source import source_of
+from coursework.exercises.engine.speak import say
+from coursework.exercises.learner import Named, Progress
+from coursework.exercises.spec import Exercise, Question
+
+OFFERED = (
+    "check",
+    "answer",
+    "hint",
+    "cases",
+    "solution",
+    "reset",
+    "restore",
+    "report",
+    "title",
+    "kind",
+    "difficulty",
+    "minutes",
+)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a check found: the verdict, the text for the learner, the answer's source, the mistakes, the failing case.
+
+    `case` is its name and what differs there, ("", "") where no case failed.
+    """
+
+    verdict: str
+    text: str
+    source: str = ""
+    misconceptions: tuple[Named, ...] = ()
+    case: tuple[str, str] = ("", "")
+
+
+class Handle(abc.ABC):
+    """One exercise in a learner's hands: its specification, and the progress that what they do is recorded in."""
+
+    def __init__(self, spec: Exercise | Question, progress: Progress) -> None:
+        self.spec, self.progress = spec, progress
+        self.title, self.kind, self.difficulty, self.minutes = spec.title, spec.kind, spec.difficulty, spec.minutes
+
+    def __repr__(self) -> str:
+        """One line on what the exercise is."""
+        return repr(self.spec)
+
+    def __dir__(self) -> list[str]:
+        """What a learner uses, for completion; the specification stays out of sight."""
+        return [name for name in OFFERED if hasattr(self, name)]
+
+    @property
+    @abc.abstractmethod
+    def asks_for(self) -> str:
+        """The name that the learner's cell gives to the answer."""
+
+    @abc.abstractmethod
+    def examine(self, answer: Any, *, keep: bool = False) -> Judged:
+        """What there is to be said about an answer; nothing is printed or recorded."""
+
+    def record(self, judged: Judged) -> None:
+        """Count the attempt, if it is one, and have the answer kept."""
+        if judged.verdict != NOT_ATTEMPTED:
+            self.progress.record(self.spec, judged.source, judged.verdict, judged.misconceptions)
+
+    def judge(self, answer: Any, *, keep: bool = False) -> str:
+        """Print what is to be said about an answer, record it, and return the verdict."""
+        judged = self.examine(answer, keep=keep)
+        say(judged.text, judged.verdict)
+        self.record(judged)
+        return judged.verdict
+
+    @abc.abstractmethod
+    def recognise(self, answer: Any) -> Sequence[Named]:
+        """The misconceptions that an answer shows; nothing is printed or recorded."""
+
+    def hint(self) -> None:
+        """Print the next hint: a question, then a pointer, then a skeleton with one gap.
+
+        After a recognised mistake, the question that leads out of that mistake comes first.
+        """
+        spec, own = self.spec, self.progress.record_hint(self.spec)
+        for one in own.misconceptions:
+            if one.question not in own.asked:
+                own.asked.add(one.question)
+                print(f"A question about your last answer:\n{one.question}")
+                return
+        number = min(own.next_hint, len(spec.hints) - 1)
+        own.next_hint = number + 1
+        kind = ("a question", "where to look", f"a skeleton; fill in {cells.BLANK}")[number]
+        print(f"Hint {number + 1} of {len(spec.hints)}, {kind}:\n{spec.hints[number].rstrip()}")
+        if number == len(spec.hints) - 1:
+            print(f"That was the last one. After an attempt, ex.{spec.id}.solution() in a new cell shows the solution.")
+
+    def solution(self, reveal: bool = False) -> None:
+        """Print the solution, after one attempt or with reveal=True; after success also the other right ways."""
+        standing = self.progress.standing(self.spec)
+        if reveal or standing.solved or standing.attempts:
+            print(cells.solution_text(self.spec, alternatives=standing.solved))
+            return
+        print(
+            f"Try {self.spec.id} once first; a wrong attempt is fine, and its message helps.\n"
+            f"In a new cell, ex.{self.spec.id}.hint() gives a hint; ex.{self.spec.id}.solution(reveal=True) shows the "
+            "solution all the same."
+        )
+
+    def reset(self) -> None:
+        """Give back the cell as it was at first; in a notebook it replaces the cell that calls this."""
+        _give_cell(cells.cell_source(self.spec), f"{self.spec.id} as it was at first (your saved answers stay):")
+
+    def restore(self) -> None:
+        """Give back your latest saved answer; in a notebook it replaces the cell that calls this."""
+        saved = self.progress.latest_answer(self.spec)
+        if saved is None:
+            print(f"There is no saved answer to {self.spec.id}.")
+            return
+        if cells.last_line(self.spec) not in saved:
+            saved = f"{saved.rstrip()}\n\n\n{cells.last_line(self.spec)}\n"
+        _give_cell(saved, f"Your latest answer to {self.spec.id}:")
+
+
+class ExerciseHandle(Handle):
+    """A function or class that the learner writes."""
+
+    spec: Exercise
+    _last: tuple[Finding, Any] | None = None
+
+    @property
+    def asks_for(self) -> str:
+        """The name of the function or class."""
+        return self.spec.function_name
+
+    def check(self, candidate: Any, *, keep: bool = False) -> Any:
+        """Say whether `candidate` is right and, if not, which mistake it makes; return a function to go on with.
+
+        That is the learner's function if it is right, else the course's own, so the notebook runs to its end. With
+        keep=True it is the learner's even if wrong. Prints its findings and never raises on a wrong answer.
+        """
+        verdict = self.judge(candidate, keep=keep)
+        return candidate if verdict == RIGHT or (keep and verdict != NOT_ATTEMPTED) else self.spec.reference
+
+    def examine(self, answer: Any, *, keep: bool = False) -> Judged:
+        """What there is to be said about a function or class; nothing is printed or recorded."""
+        try:
+            finding = diagnose(self.spec, answer)
+            text = message(self.spec, finding, answer, keep)
+        except Exception as problem:  # an answer strange enough to break the check must not break the notebook
+            text = (
+                f"The check of {self.spec.id} could not judge this answer ({type(problem).__name__}: {problem}).\n"
+                f"The course's own version goes on below; please open an issue with your answer."
+            )
+            return Judged(NOT_ATTEMPTED, text)
+        source = source_of(answer) or "# The source of this answer was not available.\n"
+        failure, case = finding.failure, ("", "")
+        if failure is not None:
+            case = case_of(self.spec, failure).name, failure.difference.sentence
+        self._last = finding, answer
+        return Judged(finding.verdict, text, source, tuple(finding.misconceptions), case)
+
+    def recognise(self, answer: Any) -> Sequence[Named]:
+        """The misconceptions that a function or class shows; nothing is printed or recorded."""
+        return diagnose(self.spec, answer).misconceptions
+
+    def report(self) -> None:
+        """Print a text for an issue about the last answer, should you think that it was judged wrongly."""
+        if self._last is None:
+            print(f"There is no answer to {self.spec.id} in this session to report on.")
+        else:
+            print(report(self.spec, *self._last))
+
+    def cases(self) -> Cases:
+        """The cases that the check uses, as small tensors: shown in a notebook, and indexable as a list."""
+        return Cases(self.spec)
+
+
+class QuestionHandle(Handle):
+    """A question with one right answer."""
+
+    spec: Question
+    asks_for = "answer"
+
+    def answer(self, value: Any = None) -> None:
+        """Say whether `value` is right and, if not, which known mistake leads to it. None means not attempted."""
+        self.judge(value)
+
+    def examine(self, answer: Any, *, keep: bool = False) -> Judged:
+        """What there is to be said about a value; nothing is printed or recorded."""
+        verdict, wrong, text = judge(self.spec, answer)
+        given = None if verdict == NOT_ATTEMPTED else normal(self.spec, answer)
+        source = f"answer = {given!r}\n{cells.last_line(self.spec)}\n"
+        return Judged(verdict, text, source, () if wrong is None else (wrong,))
+
+    def recognise(self, answer: Any) -> Sequence[Named]:
+        """The wrong answer that a value is known as; nothing is printed or recorded."""
+        wrong = judge(self.spec, answer)[1]
+        return [] if wrong is None else [wrong]
+
+
+def handle(spec: Exercise | Question, progress: Progress) -> Handle:
+    """The handle of an exercise or of a question."""
+    return ExerciseHandle(spec, progress) if isinstance(spec, Exercise) else QuestionHandle(spec, progress)
+
+
+def _give_cell(source: str, heading: str) -> None:
+    """In a notebook, replace the cell that asked; elsewhere, print."""
+    try:
+        from IPython.core.getipython import get_ipython
+
+        shell = get_ipython()
+    except ImportError:
+        shell = None
+    if shell is not None and hasattr(shell, "set_next_input") and hasattr(shell, "kernel"):
+        shell.set_next_input(source.rstrip("\n"), replace=True)
+        return
+    print(f"{heading}\n\n{source.rstrip()}")

@@ -1,0 +1,381 @@
+"""The drawings of the optimizer: a narrow valley, one weight, singular values, schedules, bits."""
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from coursework.pictures.drawing import INK, Drawing, Point
+from coursework.pictures.style import palette
+
+__all__ = [
+    "adam_of_one_weight",
+    "bits_of_formats",
+    "gradients_in_float16",
+    "learning_rate_shapes",
+    "lost_step",
+    "narrow_valley",
+    "singular_values_of_an_update",
+    "two_decays",
+]
+
+COLOURS = {"plain": palette.residual, "momentum": palette.key, "Adam": palette.query}
+
+
+def valley_path(
+    kind: str, rate: float, steps: int = 30, steep: float = 50.0, start: Point = (-9.0, 1.0)
+) -> list[Point]:
+    """The points that an optimizer visits in the valley (x² + steep · y²) / 2, `start` the first of them."""
+    at, m, v = np.array(start), np.zeros(2), np.zeros(2)
+    points = [start]
+    for t in range(1, steps + 1):
+        gradient = at * (1.0, steep)
+        if kind == "plain":
+            step = gradient
+        elif kind == "momentum":
+            step = m = 0.8 * m + gradient
+        else:
+            m, v = 0.9 * m + 0.1 * gradient, 0.98 * v + 0.02 * gradient**2
+            step = (m / (1 - 0.9**t)) / np.sqrt(v / (1 - 0.98**t))
+        at = at - rate * step
+        points.append((float(at[0]), float(at[1])))
+    return points
+
+
+def narrow_valley(rates: tuple[float, float, float] = (0.036, 0.02, 0.4), steps: int = 30) -> Drawing:
+    """Three ways through the same narrow valley, seen from above.
+
+    Args:
+        rates: of plain descent, of momentum with beta 0.8, and of Adam.
+        steps: of each.
+    """
+    kinds = ("plain", "momentum", "Adam")
+    paths = {kind: valley_path(kind, rate, steps) for kind, rate in zip(kinds, rates, strict=True)}
+    ends = {kind: math.dist(path[-1], (0, 0)) for kind, path in paths.items()}
+    picture = Drawing(
+        480,
+        alt="A valley seen from above, three times: long from left to right, steep across, its lowest "
+        "point marked by a "
+        f"cross. All start at the left, 9 from the lowest point, and take {steps} steps. Plain descent "
+        "jumps from wall to "
+        f"wall and is still {ends['plain']:.1f} away at the end. With momentum the jumps shrink and the way along the "
+        f"valley gets faster; it ends {ends['momentum']:.1f} away. Adam goes along and across at one speed and ends "
+        f"{ends['Adam']:.1f} away.",
+        caption=f"The same valley, the same start, {steps} steps. Each has a rate that suits it: "
+        f"{rates[0]:g} plain, {rates[1]:g} with momentum (beta = 0.8), {rates[2]:g} for Adam.",
+    )
+    names = {"plain": "plain gradient descent", "momentum": "with momentum", "Adam": "Adam"}
+    across, up = 50.0, 46.0  # pixels for a unit
+
+    for row, (kind, path) in enumerate(paths.items()):
+        middle = (490.0, 100.0 + 155 * row)
+        for level in (1.0, 3.5, 6.5, 9.6):  # half lengths of the ellipses
+            outline = [
+                (middle[0] + across * level * math.cos(a), middle[1] + up * 1.05 * level / 9.6 * 1.3 * math.sin(a))
+                for a in np.linspace(0, 2 * math.pi, 61)
+            ]
+            inside = [(min(max(x, 6), 594), y) for x, y in outline]
+            picture.line(inside, colour="#D5D5D5", width=1.5, arrow=False)
+        picture.text((16, 26 + 155 * row), names[kind], anchor="start", bold=True, colour=COLOURS[kind])
+        spots = [(middle[0] + across * x, middle[1] - up * y) for x, y in path]  # y upwards
+        picture.line(spots, colour=COLOURS[kind], width=2, arrow=False)
+        for spot in spots:
+            picture.circle(spot, 3, colour=COLOURS[kind], filled=True)
+        picture.circle(spots[-1], 6, colour=COLOURS[kind], width=3)
+        for dx, dy in ((6, 6), (6, -6)):
+            picture.line([(middle[0] - dx, middle[1] - dy), (middle[0] + dx, middle[1] + dy)], arrow=False, width=2.5)
+    return picture
+
+
+def adam_of_one_weight(gradient: float = 4.0, rate: float = 0.1, beta1: float = 0.9, beta2: float = 0.98) -> Drawing:
+    """The first step of one weight: its gradient goes into two averages, and one is divided by the root "
+    "of the other."""
+    m, v = (1 - beta1) * gradient, (1 - beta2) * gradient**2
+    m_hat, v_hat = m / (1 - beta1), v / (1 - beta2)
+    step = rate * m_hat / math.sqrt(v_hat)
+    picture = Drawing(
+        330,
+        alt=f"The first step of Adam for one weight with gradient {gradient:g}. Above, the average of gradients: "
+        f"m is {m:.2g}, corrected {m_hat:.2g}. Below, the average of squares: v is {v:.2g}, corrected "
+        f"{v_hat:.2g}, its "
+        f"root {math.sqrt(v_hat):.2g}. The first divided by the root is {m_hat / math.sqrt(v_hat):.2g}; times the "
+        f"rate {rate:g} this is the step, {step:.2g}.",
+        caption=f"Adam's first step for a gradient of {gradient:g}. Divided by its own size, the gradient "
+        "leaves nothing "
+        "but its sign, so the step is as long as the rate.",
+    )
+    picture.box((56, 165), (92, 60), ["gradient", f"{gradient:g}"])
+    for y, colour, name, first, second in (
+        (70, palette.query, "average of gradients", f"m = {m:.2g}", f"m̂ = {m_hat:.2g}"),
+        (260, palette.key, "average of squares", f"v = {v:.2g}", f"v̂ = {v_hat:.2g}"),
+    ):
+        picture.text((178, y - 42 if y < 165 else y + 42), name, size=16, colour=colour, bold=True)
+        picture.line([(102, 165), (128, y)], colour=colour)
+        picture.box((178, y), (98, 44), first, colour=colour)
+        picture.line([(228, y), (274, y)], colour=colour)
+        picture.box((325, y), (98, 44), second, colour=colour)
+        picture.text((325, y + 40), "corrected", size=15)
+    picture.box((325, 165), (98, 40), f"root = {math.sqrt(v_hat):.2g}", colour=palette.key)
+    picture.line([(325, 238), (325, 187)], colour=palette.key)
+    picture.box((450, 112), (100, 60), ["divide", f"{m_hat / math.sqrt(v_hat):.2g}"])
+    picture.line([(374, 70), (408, 82)], colour=palette.query)
+    picture.line([(374, 165), (408, 142)], colour=palette.key)
+    picture.line([(430, 142), (430, 210)])
+    picture.text((442, 176), f"times rate {rate:g}", anchor="start", size=15)
+    picture.box((500, 236), (170, 48), f"step = {step:.2g}", filled=True, colour=palette.value)
+    return picture
+
+
+def two_decays(steep: float = 10.0, flat: float = 0.1, decay: float = 0.01, rate: float = 0.1) -> Drawing:
+    """What two weights of 1 lose by decay: through Adam's division, and past it.
+
+    Args:
+        steep, flat: the root of v̂ of the two weights, the size of their gradients.
+        decay, rate: of both optimizers.
+    """
+    # the decay is far smaller than the gradients, so it does not change their usual size
+    lost = {"steep": rate * decay / steep, "flat": rate * decay / flat}
+    equal = rate * decay
+    picture = Drawing(
+        290,
+        alt=f"Two weights of 1; the gradients of one have the size {steep:g}, of the other {flat:g}. With "
+        "the decay inside "
+        f"the gradient they lose {lost['steep']:.3g} and {lost['flat']:.3g} in one step. With AdamW both "
+        f"lose {equal:.3g}.",
+        caption=f"Decay of two weights of 1 in one step, rate {rate:g} and decay {decay:g}. Inside the "
+        "gradient it is divided "
+        "by the size of the gradient, too. AdamW takes it past the division.",
+    )
+    rows = (
+        ("decay in the gradient", palette.key, (lost["steep"], lost["flat"])),
+        ("AdamW", palette.query, (equal, equal)),
+    )
+    scale = 280 / max(*lost.values(), equal)
+    for block, (name, colour, amounts) in enumerate(rows):
+        top = 28 + 140 * block
+        picture.text((16, top), name, anchor="start", bold=True, colour=colour)
+        for row, (size, amount) in enumerate(zip((steep, flat), amounts, strict=True)):
+            y = top + 40 + 42 * row
+            picture.text((16, y), f"gradients of size {size:g}", anchor="start", size=16)
+            picture.bar((200, y), (max(2.0, scale * amount), 26), colour=colour)
+            picture.text((210 + scale * amount, y), f"loses {amount:.2g}", anchor="start", size=16)
+    return picture
+
+
+def singular_values_of_an_update(values: Sequence[float] = (1.0, 0.5, 0.25, 0.1, 0.05), steps: int = 5) -> Drawing:
+    """The singular values of a matrix of momenta before and after Muon's iteration.
+
+    Args:
+        values: before, from the largest down.
+        steps: of the iteration.
+    """
+    sizes = np.array(values) / math.sqrt(sum(value**2 for value in values))
+    after = sizes.copy()
+    for _ in range(steps):
+        after = 3.4445 * after - 4.7750 * after**3 + 2.0315 * after**5
+
+    def said(found: Sequence[float]) -> str:
+        return ", ".join(f"{value:.2f}" for value in found)
+
+    picture = Drawing(
+        290,
+        alt=f"Two groups of bars. On the left the singular values of the momentum, divided by their common length: "
+        f"{said(sizes.tolist())}. On the right the same after {steps} steps of Newton and Schulz: "
+        f"{said(after.tolist())}, all near the dashed line at 1.",
+        caption=f"The singular values of an update before and after {steps} steps. The weaker a "
+        "direction was, the more it grows: all five end near 1.",
+    )
+    base, unit = 240.0, 150.0
+    for left, name, found, colour in (
+        (50, "momentum, normalised", sizes, palette.residual),
+        (330, "after Newton–Schulz", after, palette.value),
+    ):
+        picture.text((left + 115, 24), name, bold=True, colour=colour)
+        dash = left
+        while dash < left + 230:
+            picture.line([(dash, base - unit), (min(dash + 8, left + 230), base - unit)], width=1.5, arrow=False)
+            dash += 15
+        picture.line([(left, base), (left + 230, base)], width=1.5, arrow=False)
+        for number, value in enumerate(found):
+            x = left + 24 + 46 * number
+            picture.bar((x - 17, base - unit * value / 2), (34, max(2.0, unit * value)), colour=colour)
+            picture.text((x, base + 20), f"{value:.2f}", size=16)
+    picture.text((36, base - unit), "1", size=16)
+    picture.text((316, base - unit), "1", size=16)
+    return picture
+
+
+def learning_rate_shapes(steps: int = 1000, warmup: int = 100, decay: int = 200) -> Drawing:
+    """Four schedules with one peak and one warm-up in one picture.
+
+    Args:
+        steps: of the run. warmup: steps up. decay: steps of the fall of the one with a plateau.
+    """
+    begin = steps - decay  # of the fall after the plateau
+
+    def share(step: int) -> float:
+        """How much of the way from the end of the warm-up is done."""
+        return (step - warmup) / (steps - warmup)
+
+    falls: dict[str, tuple[str, Callable[[int], float]]] = {
+        "plateau, then a line": (palette.value, lambda step: min(1.0, (steps - step) / (steps - begin))),
+        "cosine": (palette.query, lambda step: (1 + math.cos(math.pi * share(step))) / 2),
+        "linear": (palette.output, lambda step: 1 - share(step)),
+        "Noam (2017)": (palette.key, lambda step: math.sqrt(warmup / step)),
+    }
+
+    def rate_of(name: str, step: int) -> float:
+        return step / warmup if step < warmup else falls[name][1](step)
+
+    halfway = {name: rate_of(name, steps // 2) for name in falls}
+    picture = Drawing(
+        350,
+        alt=f"Four learning rates over {steps} steps. All rise in a line to one peak at step {warmup}. "
+        "Then they differ; "
+        f"at step {steps // 2} they have "
+        + ", ".join(f"{name}: {100 * value:.0f} %" for name, value in halfway.items())
+        + f" of the peak. At the last step only Noam is not near zero: {100 * rate_of('Noam (2017)', steps):.0f} %.",
+        caption="Four schedules with the same warm-up and the same peak. They differ in when they fall, and in where "
+        "they end.",
+    )
+    left, right, base, top = 60.0, 570.0, 296.0, 40.0
+
+    def spot(step: int, value: float) -> Point:
+        return left + (right - left) * step / steps, base - (base - top) * value
+
+    picture.line([(left, base), (right, base)], width=1.5, arrow=False)
+    picture.line([(left, base), (left, top - 10)], width=1.5, arrow=False)
+    picture.text((left - 8, top), "peak", anchor="end", size=15)
+    picture.text((left - 8, base), "0", anchor="end", size=15)
+    for step in (0, warmup, steps // 2, steps):
+        x = spot(step, 0)[0]
+        picture.line([(x, base), (x, base + 6)], width=1.5, arrow=False)
+        picture.text((min(x, 572), base + 20), str(step), size=15)
+    picture.text((315, base + 40), "step", size=15)
+    for name, (colour, _) in falls.items():
+        marks = sorted({1, warmup, steps - decay, *range(1, steps + 1, 10), steps})
+        picture.line([spot(step, rate_of(name, step)) for step in marks], colour=colour, width=3, arrow=False)
+    for at, name in (
+        ((452, 24), "plateau, then a line"),
+        ((365, 116), "cosine"),
+        ((262, 150), "linear"),
+        ((215, 228), "Noam (2017)"),
+    ):
+        picture.text(at, name, size=16, bold=True, colour=falls[name][0])
+    return picture
+
+
+def bits_of_formats(number: int = 257) -> Drawing:
+    """How three formats keep a whole number: sign, exponent and fraction as squares.
+
+    Args:
+        number: a positive one. bfloat16 has no room for all the binary digits of most above 256.
+    """
+    whole = struct.unpack(">I", struct.pack(">f", float(number)))[0]
+    rounded = (whole + 0x7FFF + (whole >> 16 & 1)) & 0xFFFF0000
+    half = struct.unpack(">H", struct.pack(">e", float(number)))[0]
+    kept = struct.unpack(">f", struct.pack(">I", rounded))[0]
+    halved = struct.unpack(">e", struct.pack(">H", half))[0]
+    formats = (
+        ("float32", f"{whole:032b}", 8, f"{number}", "up to 3 · 10³⁸"),
+        ("float16", f"{half:016b}", 5, f"{halved:g}", "up to 65,504"),
+        ("bfloat16", f"{rounded >> 16:016b}", 8, f"{kept:g}", "up to 3 · 10³⁸"),
+    )
+    picture = Drawing(
+        340,
+        alt=f"The number {number} in three formats. "
+        + " ".join(
+            f"{name} has 1 bit for the sign, {wide} for the exponent and {len(bits) - 1 - wide} for the "
+            "fraction, reaches "
+            f"{reach}, and keeps {result}: {bits[0]} {bits[1 : 1 + wide]} {bits[1 + wide :]}."
+            for name, bits, wide, result, reach in formats
+        ),
+        caption=f"{number} in three formats. bfloat16 is float32 with the last 16 bits cut off: the same "
+        "reach, but too "
+        f"few digits for {number}.",
+    )
+    side = 17.4
+    for row, (name, bits, wide, result, reach) in enumerate(formats):
+        y = 62 + 92 * row
+        picture.text((16, y - 30), name, anchor="start", bold=True)
+        picture.text((112, y - 30), f"{number} is kept as {result}", anchor="start", size=16)
+        picture.text((584, y - 30), reach, anchor="end", size=15)
+        for place, bit in enumerate(bits):
+            colour = INK if place == 0 else palette.key if place <= wide else palette.query
+            picture.numbers((20 + place * side, y - 12), [[bit]], cell=(side, 26), colour=colour)
+    for x, colour, name in (
+        (60, INK, "sign"),
+        (160, palette.key, "exponent: how large"),
+        (390, palette.query, "fraction: which digits"),
+    ):
+        picture.bar((x - 26, 316), (18, 18), colour=colour)
+        picture.text((x, 316), name, anchor="start", size=15, colour=colour)
+    return picture
+
+
+def lost_step(weight: float = 1.0, step: float = 1e-4) -> Drawing:
+    """The numbers that bfloat16 has around 1, and a small step that ends between two of them."""
+    below, above = 2.0**-8, 2.0**-7
+    picture = Drawing(
+        190,
+        alt=f"A line of numbers with marks where bfloat16 has one: 1 − {below:.4f}, 1, 1 + {above:.4f}. The weight "
+        f"{weight:g} less a step of {step:g} lies so close to 1 that it is rounded back to 1.",
+        caption=f"Around 1 the numbers of bfloat16 stand {below:.4f} and {above:.4f} apart. A step of "
+        f"{step:g} is lost, and a "
+        "thousand of them, one after another, are lost as well.",
+    )
+    pixels = 22_000.0
+    one = 250.0
+    picture.line([(20, 100), (580, 100)], width=2, arrow=False)
+    for x, name in ((one - pixels * below, f"{1 - below:.4f}"), (one, "1"), (one + pixels * above, f"{1 + above:.4f}")):
+        picture.line([(x, 86), (x, 114)], width=3, arrow=False)
+        picture.text((x, 136), name, size=16)
+    picture.circle((one - pixels * step, 100), 5, colour=palette.key, filled=True)
+    picture.line([(one - 30, 52), (one - pixels * step, 92)], colour=palette.key)
+    picture.text((one - 36, 38), f"{weight:g} − {step:g}", colour=palette.key, bold=True)
+    picture.text((300, 168), "marks: all the numbers that bfloat16 has here", size=15)
+    return picture
+
+
+def gradients_in_float16(gradients: Sequence[float] = (1e-9, 1e-8, 2e-6, 5e-5, 3e-4), scale: int = 1024) -> Drawing:
+    """Gradients on a scale of powers of two: some lie below what float16 has, and multiplying moves all to the right.
+
+    Args:
+        gradients: before they are multiplied.
+        scale: what the loss is multiplied by.
+    """
+    least, most = 2.0**-25, 65504.0  # half of the least number, 2^-24: what is below becomes 0
+    lost = sum(value < least for value in gradients)
+    still = sum(value * scale < least for value in gradients)
+    picture = Drawing(
+        260,
+        alt=f"Two lines of powers of two with {len(gradients)} gradients as dots, and a field from 2^-24 "
+        "to 65,504, which "
+        f"is what float16 holds. Above, {lost} of the dots lie left of the field and become 0. Below, all "
+        "gradients are "
+        f"multiplied by {scale}, and {still} lie outside.",
+        caption=f"Small gradients become 0 in float16. The loss times {scale} makes each gradient {scale} "
+        "times as large, and "
+        "they fit. Before the step they are divided again, in float32.",
+    )
+
+    def at(value: float) -> float:
+        return 24 + 552 * (math.log2(value) + 32) / 50
+
+    for row, factor in enumerate((1, scale)):
+        y = 78 + 100 * row
+        name = "gradients as they are" if factor == 1 else f"with the loss times {scale}"
+        picture.text((16, y - 48), name, anchor="start", bold=True)
+        picture.bar((at(least), y), (at(most) - at(least), 34), colour=palette.value)
+        picture.line([(16, y), (584, y)], width=1.5, arrow=False)
+        for value in gradients:
+            gone = value * factor < least
+            picture.circle((at(value * factor), y), 7, colour=palette.key if gone else palette.query, filled=True)
+        if factor == 1:
+            picture.text((at(least) - 8, y + 32), "become 0", anchor="end", size=15, colour=palette.key)
+    picture.text((at(least), 238), "2⁻²⁴", size=15)
+    picture.text((at(1), 238), "1", size=15)
+    picture.text((at(most) - 6, 238), "65,504", size=15)
+    picture.text((at(2.0**-10), 238), "what float16 holds", size=15, colour=palette.value)
+    return picture
