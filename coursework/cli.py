@@ -8,8 +8,11 @@ import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-from typer.core import TyperGroup
+try:
+    import typer
+    from typer.core import TyperGroup
+except ModuleNotFoundError:
+    raise SystemExit("course: only the library is here; the rest comes by pip install 'course-lib[course]'") from None
 
 from course_lib.reading import Unreadable, one_line
 from coursework.commands import register

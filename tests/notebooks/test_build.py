@@ -118,7 +118,7 @@ def test_a_published_course_installs_itself_where_it_is_missing(builder, write, 
     assert ran == []  # it is there
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     exec(cells[1].source, {"get_ipython": lambda: shell})
-    assert ran == [("pip", "install --quiet 'course-lib @ git+https://example.org/course'")]
+    assert ran == [("pip", "install --quiet 'course-lib[course] @ git+https://example.org/course'")]
     monkeypatch.undo()
     builder.build(source, target)
     assert builder.check(source, target) == []
@@ -137,7 +137,7 @@ def test_one_line_of_the_project_gives_every_notebook_that_cell(builder, tmp_pat
     for source, _ in pairs:
         first = next(cell for cell in builder.read_source(source).cells if cell.cell_type == "code")
         assert first.id == "install-course", source.name
-        assert "'course-lib @ git+https://example.org/course'" in first.source
+        assert "'course-lib[course] @ git+https://example.org/course'" in first.source
 
 
 def test_a_built_notebook_is_executed_clean_and_the_same_again(builder, write):
