@@ -6,7 +6,7 @@ The course's language model of tiny Shakespeare, trained from several seeds, and
 rounded by `course_lib.variants.int8.quantize_` and judged on text that they never saw, all formats on the same. With
 the extra `pretrained`, the sentence encoder all-MiniLM-L6-v2 is judged by how well the similarities of its sentences
 agree with the unrounded ones. Runs that lie in the folder [runs/rounding] are opened; what is missing is trained first,
-which takes about 7 minutes of CPU time, and tiny Shakespeare is downloaded unless it lies in the folder COURSE_DATA.
+which takes about 7 minutes of CPU time.
 """
 
 import argparse

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.config import TransformerConfig
-from course_lib.data import reference_text
-from course_lib.data.pairs import number_pairs, number_words
 from course_lib.decoder import shift_right
 from course_lib.transformer import Transformer
 from course_lib.variants import BERT, GPT, T5, Llama
+from coursework.corpora import number_pairs, number_words, reference_text
 
 PAD, START, END, MASK = 0, 1, 2, 3
 LETTERS = [chr(code) for code in range(32, 127)] + list("äöüßéèêëîïôûùñáíóúçåøæãõâàìò\n")

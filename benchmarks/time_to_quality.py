@@ -40,10 +40,11 @@ from harness import environment, place, save, shared_machine
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_lib.data import load_tokenizer, tiny_shakespeare
+from course_lib.data import load_tokenizer
 from course_lib.training import Run, Silent, TrainingConfig, evaluate, tasks
 from course_lib.transformer import LanguageModel, TransformerConfig
 from course_lib.variants import from_pretrained
+from coursework.corpora import tiny_shakespeare
 
 NAME = "time-to-quality"
 NANOGPT = 1.8857  # the loss that nanoGPT's own code reached here with its recipe

@@ -20,9 +20,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from harness import environment, save
 
-from course_lib.data import load_pairs
 from course_lib.training import RunFolder
 from course_lib.training.logs import read_log
+from coursework.corpora import load_pairs
 
 COMMANDS = {
     "numbers": "--plain --bf16 --device cpu",

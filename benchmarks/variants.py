@@ -42,12 +42,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib.data import reference_text
-from course_lib.data.pairs import number_languages, number_pairs
 from course_lib.transformer import LanguageModel
 from course_lib.variants import GPT
 from course_lib.variants.experts import MixtureOfExperts, balance_loss
 from course_lib.variants.lora import add_lora
+from coursework.corpora import number_languages, number_pairs, reference_text
 
 
 def train(loss_of: Callable[[torch.Generator], Tensor], model: nn.Module, steps: int, rate: float, seed: int) -> None:

@@ -134,6 +134,7 @@ def test_stubs_are_shipped():
     data = PROJECT_FILE["tool"]["setuptools"]["package-data"]
     assert data["*"] == ["*.pyi"]
     assert data["coursework.exercises"] == ["places.json"]  # the order of the exercises, without the notebooks
+    assert data["coursework.corpora"] == ["texts/*"]
     assert data["coursework.desk"] == ["jupyter/labconfig/*.json"]
     assert data["coursework.records"] == ["claims/*.json", "measured/*.json"]
     assert STUBS

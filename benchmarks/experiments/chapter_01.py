@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.attention import scaled_dot_product_attention
-from course_lib.data import associative_recall
-from course_lib.data.sentences import ENGLISH, REFLEXIVE_OF, REFLEXIVES, english_sentence
+from coursework.corpora import associative_recall
+from coursework.corpora.sentences import ENGLISH, REFLEXIVE_OF, REFLEXIVES, english_sentence
 from coursework.records import Claim
 from experiments import experiment
 

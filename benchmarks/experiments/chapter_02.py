@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from course_lib.attention import record_weights
 from course_lib.config import TransformerConfig
-from course_lib.data import reference_text
-from course_lib.data.sentences import ENGLISH, REFLEXIVE_OF, REFLEXIVES, english_sentence
 from course_lib.multi_head import MultiHeadAttention, merge_heads, split_heads
 from course_lib.transformer import LanguageModel
+from coursework.corpora import reference_text
+from coursework.corpora.sentences import ENGLISH, REFLEXIVE_OF, REFLEXIVES, english_sentence
 from coursework.records import Claim
 from experiments import experiment
 

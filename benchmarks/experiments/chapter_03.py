@@ -12,11 +12,11 @@ from torch import Tensor
 
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.config import TransformerConfig
-from course_lib.data import reference_text
 from course_lib.encoder import TransformerEncoder
 from course_lib.layers import TokenEmbedding
 from course_lib.masks import causal_mask, sliding_window_mask
 from course_lib.transformer import LanguageModel
+from coursework.corpora import reference_text
 from coursework.records import Claim
 from experiments import experiment
 

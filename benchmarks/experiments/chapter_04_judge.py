@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.data.sentences import JUDGED_WORDS, judged_sentences
 from course_lib.encoder import TransformerEncoder
 from course_lib.masks import padding_mask
 from course_lib.transformer import Embedding, TransformerConfig
+from coursework.corpora.sentences import JUDGED_WORDS, judged_sentences
 from experiments import experiment
 
 PAD, CLS, MASK, UNKNOWN = range(4)

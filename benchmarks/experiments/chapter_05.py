@@ -6,10 +6,10 @@ import re
 import torch
 import torch.nn.functional as F
 
-from course_lib.data import copy_task, reference_text
 from course_lib.decoder import shift_right
 from course_lib.generation import generate
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
+from coursework.corpora import copy_task, reference_text
 from coursework.records import Claim
 from experiments import experiment
 

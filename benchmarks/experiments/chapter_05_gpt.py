@@ -5,8 +5,8 @@ import functools
 import torch
 import torch.nn.functional as F
 
-from course_lib.data import reference_text
 from course_lib.transformer import LanguageModel, TransformerConfig
+from coursework.corpora import reference_text
 from coursework.records import Claim
 from experiments import experiment
 from experiments.chapter_05 import windows

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.data import copy_task
 from course_lib.training import Run, Silent, TrainingConfig, tasks
 from course_lib.transformer import Transformer, TransformerConfig
+from coursework.corpora import copy_task
 from coursework.records import Claim
 from experiments import experiment
 

@@ -5,8 +5,8 @@ import random
 import torch
 import torch.nn.functional as F
 
-from course_lib.data import number_parts
 from course_lib.transformer import Transformer, TransformerConfig
+from coursework.corpora import number_parts
 from coursework.records import Claim
 from experiments import experiment
 

@@ -3,10 +3,11 @@
 import torch
 
 from course_lib.attention import record_weights
-from course_lib.data import FastBPETokenizer, TokenBatches, encode_pairs, load_pairs, number_parts, number_words
+from course_lib.data import FastBPETokenizer, TokenBatches, encode_pairs
 from course_lib.training import Run, Silent, TrainingConfig, tasks
 from course_lib.transformer import Transformer, TransformerConfig
 from coursework.commands.measures import nearest_targets, translate_texts
+from coursework.corpora import load_pairs, number_parts, number_words
 from coursework.records import Claim
 from experiments import experiment
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 import variants
 from torch import Tensor, nn
 
-from course_lib.data import reference_text
 from course_lib.variants import BERT, GPT, ViT
 from course_lib.variants.experts import MixtureOfExperts, balance_loss
+from coursework.corpora import reference_text
 from coursework.records import Claim
 from experiments import experiment
 

@@ -7,8 +7,9 @@ import torch.nn.functional as F
 
 from course_lib import scaling
 from course_lib.config import TransformerConfig
-from course_lib.data import CharTokenizer, reference_text
+from course_lib.data import CharTokenizer
 from course_lib.transformer import LanguageModel
+from coursework.corpora import reference_text
 from coursework.records import Claim
 from experiments import experiment
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from course_lib import masks
 from course_lib.attention import CausalSelfAttention, CrossAttention, SelfAttention, record_weights
-from course_lib.data import associative_recall, noise_floor, noise_tokens, reference_text
+from coursework.corpora import associative_recall, noise_floor, noise_tokens, reference_text
 from coursework.records import Claim
 from experiments import experiment
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from course_lib.attention import Options, record_weights
 from course_lib.config import TransformerConfig
-from course_lib.data import notes
-from course_lib.data.notes import SYMBOLS, Asked, Split, echoes_in_text, notes_in_text
 from course_lib.masks import causal_mask
 from course_lib.rotary_scaling import LinearScaling, NTKScaling, YarnScaling
 from course_lib.transformer import LanguageModel
 from course_lib.variants.efficient import EfficientAttention
+from coursework.corpora import notes
+from coursework.corpora.notes import SYMBOLS, Asked, Split, echoes_in_text, notes_in_text
 from coursework.records import Claim
 from experiments import experiment
 

@@ -4,8 +4,8 @@ import copy
 
 import torch
 
-from course_lib.data.spelled import PAD, PROMPT, answers, draw_numbers, questions
 from course_lib.transformer import LanguageModel
+from coursework.corpora.spelled import PAD, PROMPT, answers, draw_numbers, questions
 from coursework.records import Claim, claim
 from experiments import experiment, source_of
 from experiments.lab_06_after_training import (

@@ -11,8 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.config import TransformerConfig
-from course_lib.data import spelled
-from course_lib.data.spelled import END, PAD, PROMPT, SYMBOLS, ZERO, answers, draw_numbers, pages, questions
 from course_lib.generation import generate
 from course_lib.training import after_training
 from course_lib.training.after_training import (
@@ -25,6 +23,8 @@ from course_lib.training.after_training import (
     token_log_probs,
 )
 from course_lib.transformer import LanguageModel
+from coursework.corpora import spelled
+from coursework.corpora.spelled import END, PAD, PROMPT, SYMBOLS, ZERO, answers, draw_numbers, pages, questions
 from coursework.records import Claim
 from experiments import experiment
 

@@ -1,4 +1,4 @@
-"""Data: real text and synthetic tasks that need no network, opt-in downloads, tokenizers, pairs, batches.
+"""Data: tokenizers, batches, ids on the disk, pairs of texts, opt-in downloads.
 
 Nothing here knows of models. Modules are imported when one of their names is used.
 """

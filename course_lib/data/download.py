@@ -14,14 +14,6 @@ import platformdirs
 from .registry import FILES, DataFile, DownloadError
 
 
-def tiny_shakespeare() -> str:
-    """Return 1,115,394 characters of Shakespeare's plays, downloaded at the first call and cached: see `fetch`.
-
-    Source: Karpathy 2015, char-rnn.
-    """
-    return fetch("tinyshakespeare.txt").read_text(encoding="utf-8")
-
-
 def data_folder() -> Path:
     """Return the folder of downloaded files: COURSE_DATA if set, else the user's cache folder of this system."""
     named = os.environ.get("COURSE_DATA")

@@ -29,16 +29,6 @@ _MULTI30K = {
 }
 
 FILES: dict[str, DataFile] = {
-    "tinyshakespeare.txt": DataFile(
-        name="tinyshakespeare.txt",
-        url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
-        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-        size=1_115_394,
-        source="github.com/karpathy/char-rnn, data/tinyshakespeare/input.txt",
-        terms="Shakespeare's plays are in the public domain",
-        offline="course_lib.data.reference_text() is real English text that every machine with Python has",
-    ),
-} | {
     f"multi30k/{name}": DataFile(
         name=f"multi30k/{name}",
         url=f"https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/{name}",

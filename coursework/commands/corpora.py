@@ -5,9 +5,9 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from course_lib.data import Pair, library_text, number_words, reference_text, tiny_shakespeare
-from course_lib.data.pairs import split_of
+from course_lib.data import Pair
 from course_lib.reading import read_text as read_text_file
+from coursework.corpora import library_text, number_words, reference_text, split_of, tiny_shakespeare
 
 __all__ = ["numbers_in_languages", "read_text"]
 

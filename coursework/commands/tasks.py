@@ -4,6 +4,7 @@ A new task is a class and its name in `TASKS`; its docstring is the help of its 
 recipe, its seed included, so that a resumed run and every process of a run build the same.
 """
 
+import functools
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_lib import data, training
+from coursework import corpora
 from coursework.commands.recipes import TEXTBOOK, Recipe, changes, fast_layer, lay_over
 
 if TYPE_CHECKING:
@@ -192,7 +194,8 @@ class TranslateTask(_Pairs):
     def _read(self, sizes: dict[str, int | None]) -> dict[str, list["Pair"]]:
         settings = self.recipe["data"]
         languages = {"source": settings["source"], "target": settings["target"], "seed": self.seed}
-        return {split: data.load_pairs(settings["name"], split, n, **languages) for split, n in sizes.items()}  # type: ignore[arg-type]
+        read = functools.partial(corpora.load_pairs, settings["name"], **languages)
+        return {split: read(split, n) for split, n in sizes.items()}  # type: ignore[arg-type]
 
     def _texts(self, pairs: Sequence["Pair"]) -> list[str]:
         return [text for pair in pairs for text in pair]
@@ -225,8 +228,8 @@ class TranslateTask(_Pairs):
 class LanguageTask(_Windows):
     """Train a language model on text.
 
-    --data tinyshakespeare (the default, downloaded), reference (Python's own manual, no network), a text file, or a
-    folder with train.npy, validation.npy (ids on the disk) and tokenizer.json.
+    --data tinyshakespeare (the default), reference (Python's manual), library (the source of Python's library), a text
+    file, or a folder with train.npy, validation.npy (ids on the disk) and tokenizer.json.
 
     Example: course train lm --data reference --steps 500
     """
@@ -263,7 +266,8 @@ class ClassifyTask(_Pairs):
             languages = settings["languages"]
             pairs = {split: numbers_in_languages(languages, split, n or 0, self.seed) for split, n in sizes.items()}
         else:
-            pairs = {split: data.load_pairs(settings["name"], split, n, seed=self.seed) for split, n in sizes.items()}  # type: ignore[arg-type]
+            read = functools.partial(corpora.load_pairs, settings["name"], seed=self.seed)
+            pairs = {split: read(split, n) for split, n in sizes.items()}  # type: ignore[arg-type]
         known = {pair.target for pair in pairs["train"]}
         if unknown := {pair.target for split in ("validation", "test") for pair in pairs[split]} - known:
             raise ValueError(f"data: the label {min(unknown)!r} occurs in no training example")

@@ -24,11 +24,18 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_lib.config import TransformerConfig
-from course_lib.data import number_parts
-from course_lib.data.sentences import ENGLISH, REFLEXIVE_OF, REFLEXIVES, english_entropy, english_sentence, is_english
 from course_lib.testing import prove
 from course_lib.transformer import LanguageModel, Transformer
 from coursework import exercises as ex
+from coursework.corpora import number_parts
+from coursework.corpora.sentences import (
+    ENGLISH,
+    REFLEXIVE_OF,
+    REFLEXIVES,
+    english_entropy,
+    english_sentence,
+    is_english,
+)
 from coursework.pictures import attention_map, drawings, show
 
 torch.manual_seed(0)

@@ -30,9 +30,9 @@ from course_lib.attention import (
     record_weights,
     scaled_dot_product_attention,
 )
-from course_lib.data.sentences import ENGLISH, REFLEXIVES, english_sentence
 from course_lib.testing import complaint, prove
 from coursework import exercises as ex
+from coursework.corpora.sentences import ENGLISH, REFLEXIVES, english_sentence
 from coursework.explorers import AttentionExplorer, MaskComposer
 from coursework.pictures import attention_map, colour_bar, drawings, palette, reading_rows, show
 from coursework.records import claim

@@ -29,13 +29,13 @@ from course_lib.attention import record_weights
 from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.cache import KVCache
 from course_lib.config import TransformerConfig
-from course_lib.data.sentences import ENGLISH, REFLEXIVE_OF, REFLEXIVES, english_sentence
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.multi_head import merge_heads as library_merge
 from course_lib.multi_head import split_heads as library_split
 from course_lib.testing import prove
 from course_lib.transformer import LanguageModel
 from coursework import exercises as ex
+from coursework.corpora.sentences import ENGLISH, REFLEXIVE_OF, REFLEXIVES, english_sentence
 from coursework.explorers import HeadExplorer
 from coursework.pictures import drawings, palette, show
 from coursework.records import claim, record

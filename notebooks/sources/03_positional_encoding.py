@@ -24,7 +24,6 @@ from course_lib import positions, testing
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.cache import KVCache
 from course_lib.config import TransformerConfig
-from course_lib.data import reference_text
 from course_lib.encoder import TransformerEncoder
 from course_lib.masks import causal_mask, sliding_window_mask
 from course_lib.multi_head import MultiHeadAttention
@@ -32,6 +31,7 @@ from course_lib.positions import LearnedPositionalEmbedding, RotaryEmbedding, Si
 from course_lib.testing import complaint, prove
 from course_lib.transformer import LanguageModel
 from coursework import exercises as ex
+from coursework.corpora import reference_text
 from coursework.explorers import PositionExplorer
 from coursework.pictures import drawings, palette, show
 from coursework.records import claim

@@ -27,13 +27,13 @@ from torch import nn
 from course_lib import masks, testing
 from course_lib.attention import record_weights
 from course_lib.config import TransformerConfig
-from course_lib.data.sentences import JUDGED_WORDS, REFLEXIVE_OF, judged_sentences
 from course_lib.encoder import EncoderLayer, TransformerEncoder
 from course_lib.layers import FeedForward as LibraryFeedForward
 from course_lib.norms import LayerNorm, RMSNorm
 from course_lib.testing import complaint, prove
 from course_lib.transformer import Embedding as LibraryEmbedding
 from coursework import exercises as ex
+from coursework.corpora.sentences import JUDGED_WORDS, REFLEXIVE_OF, judged_sentences
 from coursework.pictures import attention_map, drawings, palette, show
 from coursework.records import claim
 

@@ -28,11 +28,11 @@ from course_lib import generation, masks, testing
 from course_lib.attention import CausalSelfAttention, SelfAttention, record_weights
 from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.config import TransformerConfig
-from course_lib.data import noise_floor, noise_tokens, reference_text
 from course_lib.generation import Sampling, beam_search, speculative_generate
 from course_lib.testing import complaint, prove
 from course_lib.transformer import LanguageModel, Transformer
 from coursework import exercises as ex
+from coursework.corpora import noise_floor, noise_tokens, reference_text
 from coursework.explorers import DecodingExplorer, SamplingExplorer
 from coursework.pictures import attention_map, drawings, live, palette, show
 from coursework.records import claim
@@ -1149,10 +1149,9 @@ prove(
 # %% [markdown] id="text-idea"
 # ### 7.3 Train it on real text
 #
-# Our text is the reference of the Python language. It comes with nearly every Python, in `pydoc_data.topics`: `topics` there
-# is a dictionary from names of pages to their texts, in which an empty line ends a paragraph. A token is a single
-# character. The last tenth is **held out**: it is never trained on. All losses below are means over windows of 128
-# characters drawn from there.
+# Our text is the reference of the Python language, as Python 3.11 has it in `pydoc_data.topics`: its pages one after
+# another, with an empty line between paragraphs. A token is a single character. The last tenth is **held out**: it is
+# never trained on. All losses below are means over windows of 128 characters drawn from there.
 #
 # Is it really new to the model? That has to be checked. The pages of this reference repeat whole paragraphs of each other,
 # and a model that is asked for what it has read can simply remember it. So each paragraph is kept once. The last two

@@ -27,16 +27,7 @@ from torch.utils.data import DataLoader
 from course_lib import training
 from course_lib.attention import record_weights
 from course_lib.config import TransformerConfig
-from course_lib.data import (
-    BPETokenizer,
-    FastBPETokenizer,
-    TokenBatches,
-    copy_task,
-    encode_pairs,
-    load_pairs,
-    pad_batch,
-    reference_text,
-)
+from course_lib.data import BPETokenizer, FastBPETokenizer, TokenBatches, encode_pairs, pad_batch
 from course_lib.data.bpe import split_words
 from course_lib.masks import padding_mask
 from course_lib.testing import prove
@@ -45,6 +36,7 @@ from course_lib.transformer import Transformer
 from coursework import exercises as ex
 from coursework import records
 from coursework.commands.measures import nearest_targets, translate_texts
+from coursework.corpora import copy_task, load_pairs, reference_text
 from coursework.explorers import ScheduleExplorer
 from coursework.pictures import attention_map, drawings, palette, show
 from coursework.records import claim

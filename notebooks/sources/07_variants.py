@@ -43,7 +43,6 @@ from torch import nn
 from course_lib import masks, testing
 from course_lib.attention import record_weights, scaled_dot_product_attention
 from course_lib.config import TransformerConfig
-from course_lib.data import reference_text
 from course_lib.decoder import TransformerDecoder
 from course_lib.encoder import TransformerEncoder
 from course_lib.generation import generate
@@ -53,6 +52,7 @@ from course_lib.variants import BERT, GPT, T5, Llama, ViT, efficient, experts, l
 
 # %% id="imports-course"
 from coursework import exercises as ex
+from coursework.corpora import reference_text
 from coursework.pictures import palette, show
 from coursework.records import claim, record
 

@@ -39,12 +39,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib import testing
 from course_lib.attention import scaled_dot_product_attention
-from course_lib.data import CharTokenizer, reference_text
+from course_lib.data import CharTokenizer
 from course_lib.encoder import EncoderLayer
 from course_lib.scaling import read_sweep
 from course_lib.testing import complaint, prove, proved  # prove stops at a false claim
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from coursework import exercises as ex
+from coursework.corpora import reference_text
 from coursework.explorers import CostExplorer
 from coursework.pictures import palette, show
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import requests
 
-from course_lib.data import FILES, DataFile, DownloadError, data_folder, fetch, tiny_shakespeare
+from course_lib.data import FILES, DataFile, DownloadError, data_folder, fetch
 
 CONTENT = b"".join(hashlib.sha256(str(i).encode()).digest() for i in range(20_000))  # 640 kB that do not repeat
 NAME = "folder/numbers.bin"
@@ -239,7 +239,7 @@ def test_a_folder_that_cannot_be_written_is_named(folder, server, monkeypatch, t
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ValueError, match=r"name: expected one of tinyshakespeare\.txt, .* got 'shakespeare'"):
+    with pytest.raises(ValueError, match=r"name: expected one of multi30k/train\.de\.gz, .* got 'shakespeare'"):
         fetch("shakespeare")
 
 
@@ -251,7 +251,7 @@ def test_the_folder(monkeypatch):
 
 
 def test_the_registry_is_complete():
-    assert set(FILES) >= {"tinyshakespeare.txt", "multi30k/train.de.gz", "multi30k/val.en.gz"}
+    assert set(FILES) >= {"multi30k/train.de.gz", "multi30k/val.en.gz"}
     for name, file in FILES.items():
         assert file.name == name
         assert file.url.startswith("https://")
@@ -267,7 +267,3 @@ def test_the_real_files(name):
     if not (data_folder() / name).is_file():
         pytest.skip("COURSE_DATA names no folder with this file")
     assert fetch(name).stat().st_size == FILES[name].size
-    if name == "tinyshakespeare.txt":
-        text = tiny_shakespeare()
-        assert len(text) == 1_115_394
-        assert text.startswith("First Citizen:\nBefore we proceed any further, hear me speak.")

@@ -9,16 +9,12 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from course_lib.data import (
-    SPECIAL_TOKENS,
-    BPETokenizer,
-    CharTokenizer,
-    FastBPETokenizer,
-    load_tokenizer,
+from course_lib.data import SPECIAL_TOKENS, BPETokenizer, CharTokenizer, FastBPETokenizer, load_tokenizer
+from course_lib.data.bpe import learn_merges, merge_pair, split_words
+from coursework.corpora import (
     number_pairs,
     reference_text,
 )
-from course_lib.data.bpe import learn_merges, merge_pair, split_words
 
 TEXT = reference_text()[:150_000] + "".join(f"{pair.source}\n" for pair in number_pairs(300))
 TEXTS = st.text(max_size=40) | st.binary(max_size=40).map(lambda data: data.decode("utf-8", "replace"))

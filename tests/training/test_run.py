@@ -9,9 +9,9 @@ import pytest
 import torch
 from training_samples import TASK, batches, losses, small_model, small_run, weights_hash
 
-from course_lib.data import copy_task
 from course_lib.training import Lines, Run, Silent, TrainingConfig
 from course_lib.training.logs import read_log
+from coursework.corpora import copy_task
 
 
 class Windows:

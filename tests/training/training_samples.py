@@ -4,10 +4,10 @@ import hashlib
 
 import torch
 
-from course_lib.data import copy_task
 from course_lib.training import Run, Silent, TrainingConfig, tasks
 from course_lib.training.state import model_tensors
 from course_lib.transformer import Transformer, TransformerConfig
+from coursework.corpora import copy_task
 
 PAD, START, END, V = 0, 1, 2, 12
 TASK = tasks.Translation(pad_id=PAD, smoothing=0.1)

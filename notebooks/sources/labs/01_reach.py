@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_lib.attention import CrossAttention, SelfAttention
-from course_lib.data import associative_recall
 from course_lib.testing import prove
 from coursework import exercises as ex
+from coursework.corpora import associative_recall
 from coursework.pictures import drawings, palette, show
 from coursework.records import claim
 

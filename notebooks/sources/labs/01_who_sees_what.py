@@ -22,9 +22,9 @@ from torch import nn
 from course_lib import masks, testing
 from course_lib.attention import CausalSelfAttention, CrossAttention, SelfAttention, record_weights
 from course_lib.attention import scaled_dot_product_attention as sdpa
-from course_lib.data import associative_recall, noise_floor, noise_tokens
 from course_lib.testing import complaint, prove
 from coursework import exercises as ex
+from coursework.corpora import associative_recall, noise_floor, noise_tokens
 from coursework.explorers import MaskComposer
 from coursework.pictures import attention_map, drawings, palette, show
 from coursework.records import claim

@@ -19,13 +19,13 @@ import torch.nn.functional as F
 
 from course_lib.attention import record_weights
 from course_lib.config import TransformerConfig
-from course_lib.data.notes import SYMBOLS, echoes_in_text, notes_in_text, spelled
 from course_lib.positions import RotaryEmbedding, frequencies
 from course_lib.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
 from course_lib.testing import prove
 from course_lib.transformer import LanguageModel
 from course_lib.variants import from_pretrained
 from coursework import exercises as ex
+from coursework.corpora.notes import SYMBOLS, echoes_in_text, notes_in_text, spelled
 from coursework.pictures import drawings, palette, show
 from coursework.records import claim
 

@@ -18,12 +18,12 @@ from torch import nn
 
 from course_lib import masks, testing
 from course_lib.attention import record_weights
-from course_lib.data import reference_text
 from course_lib.encoder import EncoderLayer, TransformerEncoder
 from course_lib.layers import FeedForward
 from course_lib.testing import complaint, prove
 from course_lib.transformer import Embedding, TransformerConfig
 from coursework import exercises as ex
+from coursework.corpora import reference_text
 from coursework.pictures import drawings, palette, show
 
 torch.manual_seed(0)

@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 
 from course_lib.config import TransformerConfig
-from course_lib.data import reference_text
 from course_lib.generation import Sampling, beam_search, generate, min_p_filter, speculative_generate, top_p_filter
 from course_lib.testing import prove
 from course_lib.transformer import LanguageModel
 from coursework import exercises as ex
+from coursework.corpora import reference_text
 from coursework.pictures import drawings, palette, show
 from coursework.records import claim
 

@@ -18,7 +18,12 @@ import torch.nn.functional as F
 
 from course_lib import training
 from course_lib.config import TransformerConfig
-from course_lib.data.spelled import (
+from course_lib.generation import generate
+from course_lib.testing import prove
+from course_lib.training import sequence_log_probs, token_log_probs
+from course_lib.transformer import LanguageModel
+from coursework import exercises as ex
+from coursework.corpora.spelled import (
     END,
     PAD,
     PROMPT,
@@ -30,11 +35,6 @@ from course_lib.data.spelled import (
     questions,
     spelled,
 )
-from course_lib.generation import generate
-from course_lib.testing import prove
-from course_lib.training import sequence_log_probs, token_log_probs
-from course_lib.transformer import LanguageModel
-from coursework import exercises as ex
 from coursework.pictures import drawings, palette, show
 from coursework.records import claim
 

@@ -19,11 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.data import CharTokenizer, encode_pairs, load_pairs, pad_batch
+from course_lib.data import CharTokenizer, encode_pairs, pad_batch
 from course_lib.testing import prove
 from course_lib.training import cosine_schedule, tasks
 from course_lib.transformer import Transformer, TransformerConfig
 from coursework import exercises as ex
+from coursework.corpora import load_pairs
 from coursework.pictures import drawings, palette, show
 
 torch.manual_seed(0)

@@ -19,11 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.data import CharTokenizer, TokenBatches, encode_pairs, load_pairs, pad_batch
+from course_lib.data import CharTokenizer, TokenBatches, encode_pairs, pad_batch
 from course_lib.testing import prove
 from course_lib.training import TrainingConfig, noam_schedule, tasks, update
 from course_lib.transformer import Transformer, TransformerConfig
 from coursework import exercises as ex
+from coursework.corpora import load_pairs
 from coursework.pictures import drawings, palette, show
 from coursework.records import record
 

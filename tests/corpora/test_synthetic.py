@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.data import associative_recall, copy_task, noise_floor, noise_tokens
+from coursework.corpora import associative_recall, copy_task, noise_floor, noise_tokens
 
 
 def seeded(seed=0):

@@ -4,21 +4,18 @@ import datetime
 
 import pytest
 
-from course_lib.data import (
-    Pair,
-    data_folder,
+from course_lib.data import Pair, data_folder, multi30k, read_pairs
+from coursework.corpora import (
     date_locales,
     date_pairs,
     date_words,
     load_pairs,
-    multi30k,
     number_languages,
     number_pairs,
     number_parts,
     number_words,
-    read_pairs,
+    split_of,
 )
-from course_lib.data.pairs import split_of
 
 SPLITS = ("train", "validation", "test")
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from course_lib.data.sentences import (
+from coursework.corpora.sentences import (
     ENGLISH,
     JUDGED_WORDS,
     REFLEXIVE_OF,

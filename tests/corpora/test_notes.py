@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from course_lib.data.notes import DIGIT, LETTERS, QUESTION, START, echoes_in_text, notes_in_text, spelled
+from coursework.corpora.notes import DIGIT, LETTERS, QUESTION, START, echoes_in_text, notes_in_text, spelled
 
 
 def generator(seed=0):

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from course_lib.checks import check_integer
-from course_lib.data.pairs import PairSplit, number_parts, split_of
+from course_lib.data.pairs import PairSplit
+
+from .pairs import number_parts, split_of
 
 SIGNS = ("_", "end", "=", ";")
 DIGITS = tuple("0123456789")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from course_lib.data.pairs import number_words, split_of
-from course_lib.data.spelled import (
+from coursework.corpora import number_words, split_of
+from coursework.corpora.spelled import (
     END,
     EQUALS,
     GERMAN,

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from course_lib.checks import check_integer
-from course_lib.data.text import reference_text
+
+from .text import reference_text
 
 Split = Literal["train", "test"]
 LETTERS = " abcdefghijklmnopqrstuvwxyz.,\n"
 SYMBOLS = LETTERS + "0123456789?^"
 DIGIT, QUESTION, START = len(LETTERS), len(LETTERS) + 10, len(LETTERS) + 11  # the first digit, "?", "^"
-LONGEST = 400_000  # characters used: the reference has more on every version of Python
+LONGEST = 400_000  # characters used
 KEPT_BACK = 40_000  # of them for the test
 
 

@@ -1,10 +1,12 @@
-"""Real text that is on every machine that runs Python: its reference, and the source of its standard library."""
+"""Real text: the reference of Python and Shakespeare, shipped with the course; the source of the standard library."""
 
 import functools
+import gzip
 import random
 import sysconfig
 from pathlib import Path
 
+_TEXTS = Path(__file__).parent / "texts"
 # Left out of the library's source: tests, tables of numbers, what systems leave out or generate.
 _LEFT_OUT = {"test", "tests", "encodings", "pydoc_data", "idlelib", "lib2to3", "ensurepip"}
 _GENERATED = ("config-", "_sysconfigdata")
@@ -12,25 +14,16 @@ _GENERATED = ("config-", "_sysconfigdata")
 
 @functools.cache
 def reference_text(*, each_once: bool = False) -> str:
-    """Return the Python language reference as one string: about half a million characters of technical prose.
+    """Return the Python language reference as one string: 465,047 characters of technical prose.
 
-    The topics of `pydoc_data.topics`, sorted by name and joined by blank lines. Topics repeat paragraphs of each other:
-    of the first 300,000 characters, most of the last tenth stands in the tenths before as well. With `each_once` only
-    the last of paragraphs that are alike stays, so that a part that is held out is new.
+    The topics of `pydoc_data.topics` of Python 3.11.7, sorted by name and joined by blank lines; the same on every
+    version of Python. Topics repeat paragraphs of each other: of the first 300,000 characters, most of the last tenth
+    stands in the tenths before as well. With `each_once` only the last of paragraphs that are alike stays, so that a
+    part that is held out is new; 373,231 characters remain.
 
-    The text grows with each version of Python (465 thousand characters in 3.11, 511 thousand in 3.13): it is the same
-    in every run on one machine, and nothing may depend on its exact size. Raises ImportError where Python was
-    installed without it.
-
-    Source: the CPython documentation, Python Software Foundation License 2.
+    Source: the CPython documentation, Python Software Foundation License 2; see `texts/LICENCE.md`.
     """
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:
-        raise ImportError(
-            "pydoc_data: this Python was installed without the texts of help(); install its full standard library"
-        ) from None
-    text = "\n\n".join(topics[name].strip() for name in sorted(topics))
+    text = _shipped("python-reference")
     if not each_once:
         return text
     paragraphs = {" ".join(paragraph.split()): paragraph for paragraph in reversed(text.split("\n\n"))}
@@ -38,12 +31,21 @@ def reference_text(*, each_once: bool = False) -> str:
 
 
 @functools.cache
+def tiny_shakespeare() -> str:
+    """Return 1,115,394 characters of Shakespeare's plays, the text on which small language models are compared.
+
+    Source: Karpathy 2015, char-rnn; in the public domain.
+    """
+    return _shipped("tinyshakespeare")
+
+
+@functools.cache
 def library_text() -> str:
     """Return the source of Python's standard library as one string: about eight million characters of code and prose.
 
     Its modules in a shuffled order, which is the same in every run on one machine, joined by blank lines; without tests
-    and tables, and without files that hold other characters than ASCII. As `reference_text`, it differs between
-    versions of Python. Raises ImportError where Python was installed without its source.
+    and tables, and without files that hold other characters than ASCII. It is read from the Python that runs, so
+    another version has another text. Raises ImportError where Python was installed without its source.
 
     Source: the CPython standard library, Python Software Foundation License 2.
     """
@@ -61,3 +63,8 @@ def library_text() -> str:
     found.sort()
     random.Random(0).shuffle(found)
     return "\n\n".join(text for _, text in found)
+
+
+def _shipped(name: str) -> str:
+    # gzip, because some builds of Python lack lzma, which would save a fifth
+    return gzip.decompress((_TEXTS / f"{name}.txt.gz").read_bytes()).decode("utf-8")

@@ -1,0 +1,17 @@
+from .pairs import date_locales as date_locales
+from .pairs import date_pairs as date_pairs
+from .pairs import date_words as date_words
+from .pairs import load_pairs as load_pairs
+from .pairs import number_languages as number_languages
+from .pairs import number_pairs as number_pairs
+from .pairs import number_parts as number_parts
+from .pairs import number_words as number_words
+from .pairs import split_of as split_of
+from .synthetic import Recall as Recall
+from .synthetic import associative_recall as associative_recall
+from .synthetic import copy_task as copy_task
+from .synthetic import noise_floor as noise_floor
+from .synthetic import noise_tokens as noise_tokens
+from .text import library_text as library_text
+from .text import reference_text as reference_text
+from .text import tiny_shakespeare as tiny_shakespeare
