@@ -33,7 +33,7 @@ from harness import (
 )
 from torch import Tensor, nn
 
-from course_lib.attention import scaled_dot_product_attention
+from course_lib.attention import Options, fused_attention, scaled_dot_product_attention
 from course_lib.variants.efficient import (
     BigBirdAttention,
     HierarchicalAttention,
@@ -126,19 +126,6 @@ def measure_memory(n: int, backward: bool, arguments: argparse.Namespace) -> dic
     return {"mib": {name: measure(name, *more) / 2**20 for name in names_for(backward, arguments.device)}}
 
 
-class Recorder(nn.Module):
-    """Attends as usual and keeps what it was given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, **more: object) -> Tensor:
-        """Record and attend."""
-        self.calls.append((query, key, value))
-        return scaled_dot_product_attention(query, key, value, **more)  # type: ignore[call-overload]
-
-
 def real_inputs(n: int = 512, texts: int = 2) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Queries, keys and values (texts, H, n, E) of every layer of MiniLM on prose; none if it is not installed."""
     folder = minilm_folder()
@@ -155,12 +142,17 @@ def real_inputs(n: int = 512, texts: int = 2) -> list[tuple[Tensor, Tensor, Tens
     ids = tokenizer.encode(prose[: texts * n * 8]).ids
     tokens = torch.tensor(ids[: texts * n]).view(texts, n)
     model = BERT.from_pretrained(folder).eval()
-    recorder = Recorder()
+    calls: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def noting(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
+        calls.append((query, key, value))
+        return fused_attention(query, key, value, options)
+
     for layer in model.encoder.layers:
-        layer.self_attention.inner = recorder
+        layer.self_attention.form = noting
     with torch.no_grad():
         model(tokens)
-    return recorder.calls
+    return calls
 
 
 def errors(name: str, inputs: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, float]:

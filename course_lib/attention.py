@@ -7,7 +7,7 @@ Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,7 @@ from course_lib.checks import (
 from course_lib.masks import causal_mask, combine_masks
 
 Backend = Literal["auto", "explicit", "fused"]
+Form = Callable[[Tensor, Tensor, Tensor, "Options"], Any]  # the output, or the output and the weights
 _SHORT = 512  # positions up to which `short_attention` is the faster one
 
 
@@ -98,7 +99,7 @@ def scaled_dot_product_attention(
         bias: finite numbers of the inputs' dtype added to the scaled scores, (T, S) or broadcastable as a mask is.
         return_weights: also return the weights (..., T, S) of this very pass, before dropout: each row sums to one.
         backend: "explicit" computes the scores and weights as tensors; "fused" calls torch's kernel, whose memory is
-            linear in S; "auto" takes "explicit" if weights are asked for, else "fused".
+            linear in S; "auto" takes "explicit" if weights are asked for, else what is fastest.
 
     Returns:
         The output (..., T, E'), or (output, weights). A query that may attend to nothing gets output and weights zero,
@@ -119,10 +120,24 @@ def scaled_dot_product_attention(
     if backend == "fused" and return_weights:
         raise ValueError("return_weights: the fused backend never forms the weights; use backend='explicit'")
     options = Options(mask, causal, 1 / math.sqrt(query.size(-1)) if scale is None else scale, dropout, bias)
-    if backend == "explicit" or return_weights:
-        output, weights = explicit_attention(query, key, value, options)
-        return (output, weights) if return_weights else output
-    return fused_attention(query, key, value, options)
+    output, weights = attend(query, key, value, options, "explicit" if return_weights else backend)
+    return (output, weights) if return_weights else output
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, options: Options, by: Backend | Form = "auto"
+) -> tuple[Tensor, Any]:
+    """Attend, inputs were checked: the output, and the weights (..., T, S), None unless they were formed.
+
+    The one place that decides who computes attention. `by` is a backend, or a function that stands in for them all,
+    such as the form of an efficient attention, or that of a compiled step.
+    """
+    if by == "auto":
+        by = short_attention if _trains_short(query, key, options) else fused_attention
+    elif isinstance(by, str):
+        by = explicit_attention if by == "explicit" else fused_attention
+    found = by(query, key, value, options)
+    return found if isinstance(found, tuple) else (found, None)
 
 
 def explicit_attention(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, Tensor]:
@@ -152,9 +167,6 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, options: Options)
     if causal and T == 1:
         causal = False  # the only query stands on the last key and sees all
     if causal and T == S and mask is None and bias is None:
-        trains = query.requires_grad and torch.is_grad_enabled()
-        if trains and query.is_cpu and query.dtype == torch.bfloat16 and not dropout and T <= _SHORT:
-            return short_attention(query, key, value, scale)
         # Only here: for T != S the kernel's own flag aligns top-left, which is wrong with a cache.
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=scale)
     mask = combine_masks(mask, _causal(query, key) if causal else None)
@@ -171,7 +183,7 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, options: Options)
     return output if empty is None else output.masked_fill(empty, 0.0)
 
 
-def short_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+def short_attention(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
     """Causal attention by two batched products, (..., T, E) to (..., T, E'), for short texts that train in bfloat16.
 
     It holds the weights (..., T, T) for the backward pass, in which torch's fused kernel for CPUs makes little use of
@@ -180,8 +192,17 @@ def short_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> 
     T = query.size(-2)
     hidden = query.new_full((T, T), -math.inf).triu(1)  # 0 where a query may look
     q, k, v = (x.reshape(-1, *x.shape[-2:]) for x in (query, key, value))  # (..., T, E) -> (N, T, E)
-    scores = torch.baddbmm(hidden, q, k.mT, alpha=scale)  # (N, T, T)
+    scores = torch.baddbmm(hidden, q, k.mT, alpha=options.scale)  # (N, T, T)
     return (scores.softmax(dim=-1) @ v).reshape(*query.shape[:-1], v.size(-1))  # (N, T, E') -> (..., T, E')
+
+
+def _trains_short(query: Tensor, key: Tensor, options: Options) -> bool:
+    """Whether `short_attention` is the fastest: causal training in bfloat16 on a CPU, and nothing beside."""
+    mask, causal, _, dropout, bias = options
+    trains = query.requires_grad and torch.is_grad_enabled()
+    plain = causal and not dropout and mask is None and bias is None
+    half = query.is_cpu and query.dtype == torch.bfloat16
+    return trains and plain and half and 1 < query.size(-2) == key.size(-2) <= _SHORT
 
 
 def _causal(query: Tensor, key: Tensor) -> Tensor:
@@ -240,30 +261,21 @@ def check_mask_and_bias(query: Tensor, key: Tensor, mask: Tensor | None, bias: T
 
 
 class Attention(nn.Module):
-    """What every module that attends shares: two forms of attention, both of inputs that were checked.
+    """What every module that attends shares: it calls `attend`, of inputs that were checked.
 
-    It calls `attend`; `record_weights` puts `explicit` in its place for a while, and keeps the weights.
+    `form` says who computes, and `explicit` who does while `record_weights` keeps the weights.
     """
 
-    attend: Callable[[Tensor, Tensor, Tensor, Options], Tensor] = staticmethod(fused_attention)
-    explicit: Callable[[Tensor, Tensor, Tensor, Options], tuple[Tensor, Tensor]] = staticmethod(explicit_attention)
+    form: Backend | Form = "auto"
+    explicit: Backend | Form = "explicit"
+    records: tuple[tuple[dict[str, Tensor], str], ...] = ()  # where the weights are kept, and under which name
 
-
-class _Recorder:
-    """The explicit form of one module: keeps the weights under its name, in this block and in those around it."""
-
-    def __init__(self, part: Attention, maps: dict[str, Tensor], name: str) -> None:
-        self.explicit, self.outer, self.maps, self.name = part.explicit, part.attend, maps, name
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
-        output, weights = self.explicit(query, key, value, options)
-        self.keep(weights)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
+        """The output (..., T, E')."""
+        output, weights = attend(query, key, value, options, self.explicit if self.records else self.form)
+        for maps, name in self.records:
+            maps[name] = weights
         return output
-
-    def keep(self, weights: Tensor) -> None:
-        self.maps[self.name] = weights
-        if isinstance(self.outer, _Recorder):
-            self.outer.keep(weights)
 
 
 @contextmanager
@@ -281,22 +293,20 @@ def record_weights(module: nn.Module) -> Iterator[dict[str, Tensor]]:
     attentions = {name: part for name, part in module.named_modules() if isinstance(part, Attention)}
     if not attentions:
         raise ValueError(f"module: expected one with attention inside, got {type(module).__name__}")
+    forming: dict[Attention, str] = {}  # what forms weights, and the name that they get
     for name, part in attentions.items():
-        inner = getattr(part, "inner", None)
-        if inner is not None and not isinstance(inner, Attention):
+        inner, outside = getattr(part, "inner", None), name.rpartition(".")[0]
+        if inner is None:  # what attends inside a `MultiHeadAttention` reports under the latter's name
+            forming[part] = outside if outside in attentions else name
+        elif not isinstance(inner, Attention):
             raise ValueError(f"module: {f'{name}.inner'.lstrip('.')} is a {type(inner).__name__}, not an `Attention`")
-    recorders = {}
-    for name, part in attentions.items():
-        outside = name.rpartition(".")[0]  # what attends inside a `MultiHeadAttention` reports under the latter's name
-        recorders[part] = part.attend = _Recorder(part, maps, outside if outside in attentions else name)
+    for part, name in forming.items():
+        part.records = (*part.records, (maps, name))
     try:
         yield maps
     finally:
-        for part, recorder in recorders.items():
-            if isinstance(recorder.outer, _Recorder):
-                part.attend = recorder.outer
-            else:
-                del part.attend  # that of the class again
+        for part in forming:
+            part.records = tuple(record for record in part.records if record[0] is not maps)
 
 
 class QKVProjection(nn.Module):

@@ -181,7 +181,6 @@ class DecoderCache:
             )
             for window in windows
         ]
-        self._tokens: Tensor | None = None  # ids (B, S) so far, where the embedding looks back at them
 
     @property
     def length(self) -> int:
@@ -202,15 +201,8 @@ class DecoderCache:
         for layer in self.layers:
             layer.self_attention.advance()
 
-    def remember(self, tokens: Tensor) -> Tensor | None:
-        """Note the ids (B, T) of the next positions, and return those before them, None at the beginning."""
-        before = self._tokens
-        self._tokens = tokens if before is None else torch.cat([before, tokens], dim=1)
-        return before
-
     def reorder(self, rows: Tensor, *, cross: bool = True) -> None:
         """Take the examples `rows` (B',) in place of the present ones; the cross-attention's too unless told not to."""
-        self._tokens = None if self._tokens is None else self._tokens.index_select(0, rows)
         for layer in self.layers:
             layer.self_attention.reorder(rows)
             if cross and layer.cross_attention is not None:
@@ -218,6 +210,5 @@ class DecoderCache:
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` positions; the cross-attention keeps its keys."""
-        self._tokens = None if self._tokens is None else self._tokens[:, :length]
         for layer in self.layers:
             layer.self_attention.truncate(length)

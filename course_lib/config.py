@@ -22,9 +22,7 @@ _CHOICES: dict[str, Any] = {
     "rotary_layout": RotaryLayout,
     "init": Init,
 }
-_LEAST = dict.fromkeys(
-    ("d_model", "n_heads", "max_length", "ngram_rows", "relative_buckets", "relative_max_distance"), 1
-)
+_LEAST = dict.fromkeys(("d_model", "n_heads", "max_length", "relative_buckets", "relative_max_distance"), 1)
 _LEAST |= dict.fromkeys(("n_encoder_layers", "n_decoder_layers", "n_token_types"), 0)
 _OPTIONAL_SIZES = ("n_kv_heads", "d_head", "d_ff", "vocab_size", "target_vocab_size", "window")
 
@@ -97,8 +95,6 @@ class TransformerConfig:
     # Embeddings and head
     scale_embeddings: bool = True  # token vectors times sqrt(D)
     embedding_norm: bool = False
-    ngrams: tuple[int, ...] = ()  # lengths of runs of tokens that have tables of their own; see `NGramEmbedding`
-    ngram_rows: int = 8192  # of the table of each length, at most
     n_token_types: int = 0  # rows of a table added to the token vectors, such as first and second sentence
     share_vocabulary: bool = False  # source and target have one table
     tie_embeddings: bool = True  # the head's weights are the target table
@@ -157,13 +153,6 @@ class TransformerConfig:
             raise ValueError(f"local_layers: expected True or False for each layer, got {str(local)[:80]}")
         if self.local_rotary_base is not None and self.positions != "rotary":
             raise ValueError(f"local_rotary_base: expected None with positions {self.positions!r}")
-        if not isinstance(self.ngrams, tuple | list):
-            raise TypeError(f"ngrams: expected lengths such as (2, 3), got {str(self.ngrams)[:80]}")
-        for length in self.ngrams:
-            check_integer("ngrams", length, 2)
-        if len(set(self.ngrams)) < len(self.ngrams):
-            raise ValueError(f"ngrams: expected each length once, got {str(self.ngrams)[:80]}")
-        object.__setattr__(self, "ngrams", tuple(self.ngrams))  # TOML and JSON have lists
         if self.target_vocab_size is not None and self.vocab_size is None:
             raise ValueError("target_vocab_size: expected None like vocab_size")
         if self.share_vocabulary and self.target_vocab_size not in (None, self.vocab_size):
@@ -179,7 +168,10 @@ class TransformerConfig:
         return self.window if local else None
 
     def setting(self, name: str) -> Any:
-        """What a field comes to: its own value, or that of the field which stands for it where it is None."""
+        """What a field comes to: its own value, or what stands for it where it is None.
+
+        This is found when it is asked for, and not when a config is made: with another `d_model` the widths follow.
+        """
         value = getattr(self, name)
         if value is not None:
             return value
@@ -191,64 +183,7 @@ class TransformerConfig:
             return self.norm_place != "post"
         return self.setting(FALLBACKS[name]) if name in FALLBACKS else None
 
-    # The fallbacks are filled in here, and not when a config is made: with another `d_model` the widths follow.
-
-    @property
-    def head_width(self) -> int:
-        """E, the width of a head."""
-        return self.setting("d_head")
-
-    @property
-    def kv_heads(self) -> int:
-        """G, the number of heads of keys and values."""
-        return self.setting("n_kv_heads")
-
     @property
     def table_std(self) -> float:
         """The standard deviation with which tables of tokens and positions start."""
         return self.d_model**-0.5 if self.init == "xavier" else self.init_std
-
-    @property
-    def ff_width(self) -> int:
-        """F, the width inside the feed-forward."""
-        return self.setting("d_ff")
-
-    @property
-    def decoder_vocab_size(self) -> int | None:
-        """V of the decoder."""
-        return self.setting("target_vocab_size")
-
-    @property
-    def output_bias(self) -> bool:
-        """Whether attention's map back to the stream has biases."""
-        return self.setting("attention_bias")
-
-    @property
-    def input_bias(self) -> bool:
-        """Whether attention's maps to queries, keys and values have biases."""
-        return self.setting("qkv_bias")
-
-    @property
-    def ff_bias(self) -> bool:
-        """Whether the maps of the feed-forward have biases."""
-        return self.setting("feed_forward_bias")
-
-    @property
-    def embedding_drop(self) -> float:
-        """Probability of dropping a number of an embedding."""
-        return self.setting("embedding_dropout")
-
-    @property
-    def attention_drop(self) -> float:
-        """Probability of dropping an attention weight."""
-        return self.setting("attention_dropout")
-
-    @property
-    def activation_drop(self) -> float:
-        """Probability of dropping a number inside the feed-forward."""
-        return self.setting("activation_dropout")
-
-    @property
-    def has_final_norm(self) -> bool:
-        """Whether a norm follows the last layer."""
-        return self.setting("final_norm")

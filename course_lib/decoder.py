@@ -63,13 +63,15 @@ class DecoderLayer(nn.Module):
             expected = "none, this layer has no cross-attention" if context is not None else "a tensor (B, S, D)"
             raise ValueError(f"context: expected {expected}")
         own, others = (None, None) if cache is None else cache
-        x = self.self_attention_residual(
-            x, lambda y: self.self_attention(y, mask=mask, causal=True, rotation=rotation, bias=bias, cache=own)
+        residual = self.self_attention_residual
+        x = residual.add(
+            x, self.self_attention(residual.read(x), mask=mask, causal=True, rotation=rotation, bias=bias, cache=own)
         )
-        cross, residual = self.cross_attention, self.cross_attention_residual
-        if cross is not None and residual is not None:
-            x = residual(x, lambda y: cross(y, context, mask=context_mask, cache=others))
-        return self.feed_forward_residual(x, self.feed_forward)
+        if self.cross_attention is not None and self.cross_attention_residual is not None:
+            residual = self.cross_attention_residual
+            x = residual.add(x, self.cross_attention(residual.read(x), context, mask=context_mask, cache=others))
+        residual = self.feed_forward_residual
+        return residual.add(x, self.feed_forward(residual.read(x)))
 
     @classmethod
     def from_torch(cls, module: nn.TransformerDecoderLayer) -> "DecoderLayer":

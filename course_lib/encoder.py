@@ -44,8 +44,10 @@ class EncoderLayer(nn.Module):
         bias: Tensor | None = None,
     ) -> Tensor:
         """x (B, T, D) -> (B, T, D); arguments as `MultiHeadAttention`."""
-        x = self.self_attention_residual(x, lambda y: self.self_attention(y, mask=mask, rotation=rotation, bias=bias))
-        return self.feed_forward_residual(x, self.feed_forward)
+        residual = self.self_attention_residual
+        x = residual.add(x, self.self_attention(residual.read(x), mask=mask, rotation=rotation, bias=bias))
+        residual = self.feed_forward_residual
+        return residual.add(x, self.feed_forward(residual.read(x)))
 
     @classmethod
     def from_torch(cls, module: nn.TransformerEncoderLayer) -> "EncoderLayer":
@@ -71,7 +73,7 @@ class Stack(nn.Module):
             local = replace(config, rotary_base=config.local_rotary_base, rotary_scaling=None)
             self.local_positions = build_scheme(local, "queries and keys", bidirectional=bidirectional)
         self.layers = nn.ModuleList(layers)
-        kind = config.norm if config.has_final_norm else "none"
+        kind = config.norm if config.setting("final_norm") else "none"
         self.final_norm = build_norm(kind, config.d_model, eps=config.norm_eps, bias=config.bias)
 
     def position_inputs(

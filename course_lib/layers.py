@@ -4,7 +4,7 @@ Shapes: B batch, T positions, D model width, F feed-forward width, V vocabulary.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, get_args
 
 import torch
@@ -27,10 +27,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Residual(nn.Module):
-    """The residual connection around a sublayer f, attention or a feed-forward, with its norm before or after.
+    """The residual connection of a sublayer f, attention or a feed-forward: `x = add(x, f(read(x)))`.
 
     "post" is the original: norm(x + f(x)). "pre" leaves the stream x itself alone: x + f(norm(x)). "both" also norms
-    what is added, by a second norm: x + norm_after(f(norm(x))). Without `residual`, f(x) stands alone.
+    what is added, by a second norm: x + norm_after(f(norm(x))). Without `residual`, f's output stands alone.
 
     Sources: Vaswani et al. 2017, section 3.1; Xiong et al. 2020 for "pre"; Ding et al. 2021 (CogView) for "both".
     """
@@ -52,9 +52,12 @@ class Residual(nn.Module):
         self.norm, self.norm_after = norm, norm_after
         self.place, self.dropout, self.residual = place, dropout, residual
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """The stream (B, T, D) with the sublayer's output added."""
-        update = sublayer(x if self.place == "post" else self.norm(x))
+    def read(self, x: Tensor) -> Tensor:
+        """What the sublayer reads of the stream (B, T, D)."""
+        return x if self.place == "post" else self.norm(x)
+
+    def add(self, x: Tensor, update: Tensor) -> Tensor:
+        """The stream (B, T, D) with the sublayer's output (B, T, D) added."""
         if self.norm_after is not None:
             update = self.norm_after(update)
         if self.training and self.dropout > 0:
@@ -155,73 +158,16 @@ class TokenEmbedding(nn.Module):
         return vectors * vectors.new_full((), self.factor)  # rounded as the vectors are, as published models do
 
 
-class NGramEmbedding(nn.Module):
-    """Tables of vectors for each token together with those before it: pairs, triples and longer runs, added up.
-
-    A length n has V^n rows if there is room for as many, else its runs share `n_rows` of them by a hash. All vectors
-    start at zero. A look-up costs the same however many rows there are, so a model learns from the tables what it
-    would otherwise need layers for; a run that the training text does not hold teaches nothing.
-
-    Args:
-        lengths: of the runs, 2 for pairs; each has a table.
-        d_model: width D.
-        vocab_size: V.
-        n_rows: of each table, at most.
-
-    Sources: Huang et al. 2025, "Over-Tokenized Transformer", section 3.2; Pagnoni et al. 2024 (Byte Latent
-    Transformer), section 3.2.1, for the hash.
-    """
-
-    decays = False  # under weight decay
-
-    def __init__(self, lengths: Sequence[int], d_model: int, vocab_size: int, n_rows: int = 8192) -> None:
-        super().__init__()
-        for length in lengths:
-            check_integer("lengths", length, 2)
-        for name, size in (("lengths", len(lengths)), ("d_model", d_model), ("n_rows", n_rows)):
-            check_integer(name, size)
-        check_integer("vocab_size", vocab_size)
-        self.lengths, self.vocab_size = tuple(sorted(lengths)), vocab_size
-        self.rows = [min(vocab_size**n, n_rows) for n in self.lengths]
-        self.weight = nn.Parameter(torch.zeros(sum(self.rows), d_model))  # the tables one below the other
-
-    def forward(self, tokens: Tensor, positions: Tensor, before: Tensor | None = None) -> Tensor:
-        """Look up the runs that end at each token: ids (B, T) -> (B, T, D).
-
-        Args:
-            tokens: ids (B, T).
-            positions: integers (T,) or (B, T). A run of n tokens begins at position 0 or later: the first n - 1
-                tokens of a text end none, and get no vector.
-            before: the ids (B, any) that precede the tokens, as many as there are.
-        """
-        T, longest = tokens.size(1), self.lengths[-1]
-        if before is not None:
-            tokens = torch.cat([before[:, -(longest - 1) :], tokens], dim=1)
-        tokens = F.pad(tokens, (longest - 1 + T - tokens.size(1), 0))  # (B, longest - 1 + T)
-        code, begins, rows, real = tokens[:, longest - 1 :], 0, [], []
-        for n in range(2, longest + 1):  # a run is a number in base V, its last token the lowest digit
-            code = code + tokens[:, longest - n : longest - n + T] * (self.vocab_size ** (n - 1) % 2**63)
-            if n not in self.lengths:
-                continue
-            size = self.rows[self.lengths.index(n)]
-            exact = size == self.vocab_size**n
-            rows.append(begins + (code if exact else code * 2_654_435_761 % 2**32 % size))  # Knuth's hash
-            real.append((positions >= n - 1).expand_as(code))
-            begins += size
-        vectors = F.embedding(torch.stack(rows, dim=-1), self.weight)  # (B, T, lengths) -> (B, T, lengths, D)
-        return (vectors * torch.stack(real, dim=-1)[..., None]).sum(dim=2)
-
-
 def build_attention(config: TransformerConfig, layer: int = 0, *, cross: bool = False) -> MultiHeadAttention:
     """Return the self-attention or the cross-attention that the config describes for the layer of this number."""
     return MultiHeadAttention(
         config.d_model,
         config.n_heads,
-        n_kv_heads=config.kv_heads,
-        d_head=config.head_width,
-        bias=config.input_bias,
-        output_bias=config.output_bias,
-        dropout=config.attention_drop,
+        n_kv_heads=config.setting("n_kv_heads"),
+        d_head=config.setting("d_head"),
+        bias=config.setting("qkv_bias"),
+        output_bias=config.setting("attention_bias"),
+        dropout=config.setting("attention_dropout"),
         scale=config.attention_scale,
         qk_norm=config.qk_norm,
         norm_eps=config.norm_eps,
@@ -237,11 +183,11 @@ def build_feed_forward(config: TransformerConfig) -> FeedForward:
         return config.feed_forward(config)
     return FeedForward(
         config.d_model,
-        config.ff_width,
+        config.setting("d_ff"),
         activation=config.activation,
         gated=config.gated,
-        bias=config.ff_bias,
-        dropout=config.activation_drop,
+        bias=config.setting("feed_forward_bias"),
+        dropout=config.setting("activation_dropout"),
     )
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.attention import Attention, Options, check_mask_and_bias, fused_attention
+from course_lib.attention import Attention, Options, check_mask_and_bias
 from course_lib.cache import KVCache
 from course_lib.checks import check_integer, check_number, check_probability, check_vectors
 from course_lib.masks import combine_masks, sliding_window_mask
@@ -103,6 +103,8 @@ class MultiHeadAttention(Attention):
         self.d_head = d_model // n_heads if d_head is None else d_head
         self.dropout, self.scale, self.window, self.fused = dropout, scale, window, fused
         self.inner = inner
+        if inner is not None:
+            self.form = self._by_inner
 
         d_query, d_key = n_heads * self.d_head, n_kv_heads * self.d_head
         self._widths = [d_query, d_key, d_key]
@@ -178,11 +180,7 @@ class MultiHeadAttention(Attention):
         check_mask_and_bias(query, key, mask, bias)
         scale = 1 / math.sqrt(E) if self.scale is None else self.scale
         options = Options(mask, causal, scale, self.dropout if self.training else 0.0, bias)
-        if self.inner is None:
-            heads = self.attend(*self._grouped(query, key, value, options)).reshape(B, H, T, E)
-        else:
-            key, value = (repeat_heads(part, H // self.n_kv_heads) for part in (key, value))
-            heads = self.inner(query, key, value, **{**options._asdict(), "scale": self.scale})
+        heads = self.attend(*self._grouped(query, key, value, options)).reshape(B, H, T, E)
         return self.output(merge_heads(heads.to(dtype)))
 
     def _project(
@@ -220,12 +218,15 @@ class MultiHeadAttention(Attention):
         """The same with as many heads of keys and values as of queries."""
         (B, H, T, E), G = query.shape, key.size(1)
         share = H // G
-        if share == 1 or T > 1 or self.attend is not fused_attention:  # recorded weights have a row for each head
+        if share == 1 or self.form != "auto" or self.records or T > 1:  # recorded weights have a row for each head
             return query, repeat_heads(key, share), repeat_heads(value, share), options
         # In decoding, the heads of a group stand in as the queries of one: no copy of the cached keys.
         mask, bias = _fold(options.mask, G, share), _fold(options.bias, G, share)
         query = query.reshape(B, G, share, E)  # (B, H, 1, E) -> (B, G, H / G, E)
         return query, key, value, options._replace(mask=mask, bias=bias, causal=False)
+
+    def _by_inner(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
+        return self.inner(query, key, value, **{**options._asdict(), "scale": self.scale})  # type: ignore[misc]
 
     def _check(self, x: Tensor, context: Tensor | None, rotation: Rotation | None, cache: KVCache | None) -> None:
         check_vectors("x", x, self.d_model)

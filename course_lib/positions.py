@@ -191,18 +191,18 @@ class RotaryEmbedding(_Frequencies):
     def from_config(cls, config: Any, *, bidirectional: bool) -> Self:
         """Return the rotation of heads of the width E."""
         scaling = config.rotary_scaling
-        return cls(config.head_width, base=config.rotary_base, layout=config.rotary_layout, scaling=scaling)
+        return cls(config.setting("d_head"), base=config.rotary_base, layout=config.rotary_layout, scaling=scaling)
 
     @classmethod
     def check_config(cls, config: Any) -> None:
         """Refuse an odd E."""
-        if config.head_width % 2:
-            raise ValueError(f"d_head: rotary positions need an even width of a head, got {config.head_width}")
+        if (width := config.setting("d_head")) % 2:
+            raise ValueError(f"d_head: rotary positions need an even width of a head, got {width}")
 
     @classmethod
     def kept_bytes(cls, config: Any, T: int) -> int:
         """Cosines and sines, float32."""
-        return 2 * T * (config.head_width // 2) * 4
+        return 2 * T * (config.setting("d_head") // 2) * 4
 
     def forward(self, positions: Tensor) -> Rotation:
         """Integer positions (T,) or (B, T) -> the rotation at each."""

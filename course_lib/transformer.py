@@ -13,7 +13,7 @@ from course_lib.cache import DecoderCache
 from course_lib.config import TransformerConfig
 from course_lib.decoder import TransformerDecoder
 from course_lib.encoder import TransformerEncoder
-from course_lib.layers import NGramEmbedding, TokenEmbedding, config_from_torch, init_weights
+from course_lib.layers import TokenEmbedding, config_from_torch, init_weights
 from course_lib.masks import padding_mask
 from course_lib.norms import build_norm
 from course_lib.positions import build_scheme
@@ -26,8 +26,6 @@ Readout = Callable[[nn.Module, Tensor], Tensor]
 class Embedding(nn.Module):
     """Token vectors plus, for the schemes that are added, positions; then a norm if the config says so, and dropout.
 
-    `config.ngrams` adds vectors of the runs of tokens that end at each; see `NGramEmbedding`.
-
     With `vocab_size` None it takes vectors (B, T, D) in place of token ids.
     """
 
@@ -36,9 +34,6 @@ class Embedding(nn.Module):
         self.tokens: TokenEmbedding | None = None
         if vocab_size is not None:
             self.tokens = TokenEmbedding(vocab_size, config.d_model, scale=config.scale_embeddings)
-        self.ngrams: NGramEmbedding | None = None
-        if vocab_size is not None and config.ngrams:
-            self.ngrams = NGramEmbedding(config.ngrams, config.d_model, vocab_size, config.ngram_rows)
         self.positions = build_scheme(config, "input")
         self.max_length = None if self.positions is None else self.positions.max_length
         self.token_types: TokenEmbedding | None = None
@@ -46,7 +41,7 @@ class Embedding(nn.Module):
             self.token_types = TokenEmbedding(config.n_token_types, config.d_model, scale=False)
         kind = config.norm if config.embedding_norm else "none"
         self.norm = build_norm(kind, config.d_model, eps=config.norm_eps, bias=config.bias)
-        self.dropout = nn.Dropout(config.embedding_drop)
+        self.dropout = nn.Dropout(config.setting("embedding_dropout"))
         init_weights(self, config, n_residuals=1)
 
     def forward(
@@ -56,23 +51,16 @@ class Embedding(nn.Module):
         *,
         offset: int = 0,
         token_types: Tensor | None = None,
-        before: Tensor | None = None,
     ) -> Tensor:
         """Token ids (B, T) -> (B, T, D). Positions are offset, offset + 1, ... unless given as (T,) or (B, T).
 
-        `token_types`, ids (B, T), are 0 unless given. `before`, ids (B, offset), are what came before the tokens;
-        only runs of tokens (`config.ngrams`) need them.
+        `token_types`, ids (B, T), are 0 unless given.
         """
         dim = 3 if self.tokens is None else 2
         if tokens.dim() != dim or tokens.size(1) == 0:
             what = "vectors (B, T, D)" if self.tokens is None else "ids (B, T)"
             raise ValueError(f"tokens: expected {what} with T of at least 1, got {tuple(tokens.shape)}")
         x = tokens if self.tokens is None else self.tokens(tokens)
-        if self.ngrams is not None:
-            if offset and before is None:
-                raise ValueError(f"before: expected the {offset} ids before the tokens, which runs of tokens need")
-            reached = torch.arange(offset, offset + tokens.size(1), device=x.device) if positions is None else positions
-            x = x + self.ngrams(tokens, reached, before).to(x.dtype)
         if self.positions is not None:
             if positions is None:
                 end = offset + tokens.size(1)
@@ -95,7 +83,7 @@ class _TokenDecoder(nn.Module):
 
     def __init__(self, config: TransformerConfig, *, cross: bool) -> None:
         super().__init__()
-        vocab_size = config.decoder_vocab_size
+        vocab_size = config.setting("target_vocab_size")
         self.config = config
         self.vocab_size = vocab_size  # of the target; None if it takes and gives vectors
         self.embedding = Embedding(config, vocab_size)
@@ -130,8 +118,7 @@ class _TokenDecoder(nn.Module):
             readout: called with the head and the vectors (B, T, D) it would read; what it returns stands in for the
                 logits. A loss may so go through the head piece by piece.
         """
-        before = None if cache is None or self.embedding.ngrams is None else cache.remember(tokens)
-        x = self.embedding(tokens, positions, offset=0 if cache is None else cache.length, before=before)
+        x = self.embedding(tokens, positions, offset=0 if cache is None else cache.length)
         x = self.decoder(x, context, mask=mask, context_mask=context_mask, positions=positions, cache=cache)
         x = x if last is None else x[:, -last:]  # (B, T, D) -> (B, last, D)
         x = x if self.config.logit_scale == 1.0 else x * self.config.logit_scale

@@ -101,7 +101,8 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-SOURCES = {module_name(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+SOURCES = {module_name(path): path for path in FILES}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
 
 

@@ -125,10 +125,15 @@ def test_norm_laws(kind, obeys):
 def test_residual_places():
     x, update, norm = torch.randn(B, T, D), torch.randn(B, T, D), nn.LayerNorm(D)
     pre, post = Residual(norm, place="pre"), Residual(norm, place="post")
-    assert torch.equal(pre(x, lambda y: y * update), x + norm(x) * update)
-    assert torch.equal(post(x, lambda y: y * update), norm(x + x * update))
-    assert torch.equal(Residual(norm, place="pre", residual=False)(x, lambda y: y * update), norm(x) * update)
-    dropped = Residual(nn.Identity(), place="pre", dropout=0.5)(torch.zeros_like(x), torch.ones_like)
+    both = Residual(norm, place="both", norm_after=nn.RMSNorm(D))
+    assert torch.equal(pre.read(x), norm(x))
+    assert torch.equal(pre.add(x, update), x + update)
+    assert torch.equal(post.read(x), x)
+    assert torch.equal(post.add(x, update), norm(x + update))
+    assert torch.equal(both.read(x), norm(x))
+    assert torch.equal(both.add(x, update), x + both.norm_after(update))
+    assert torch.equal(Residual(norm, place="pre", residual=False).add(x, update), update)
+    dropped = Residual(nn.Identity(), place="pre", dropout=0.5).add(torch.zeros_like(x), torch.ones_like(x))
     assert set(dropped.unique().tolist()) == {0.0, 2.0}
 
 
@@ -249,8 +254,8 @@ def test_a_config_of_the_wrong_kind():
 
 def test_fallbacks_follow_the_field_they_stand_for():
     config = TransformerConfig(d_model=64, n_heads=4, dropout=0.2, attention_dropout=0.0, vocab_size=10)
-    assert (config.head_width, config.kv_heads, config.ff_width, config.decoder_vocab_size) == (16, 4, 256, 10)
-    assert (config.embedding_drop, config.attention_drop, config.activation_drop) == (0.2, 0.0, 0.2)
+    sizes = ("d_head", "n_kv_heads", "d_ff", "target_vocab_size")
+    dropouts = ("embedding_dropout", "attention_dropout", "activation_dropout")
+    assert [config.setting(name) for name in (*sizes, *dropouts)] == [16, 4, 256, 10, 0.2, 0.0, 0.2]
     wider = dataclasses.replace(config, d_model=128, n_heads=2, dropout=0.1, vocab_size=20)
-    assert (wider.head_width, wider.kv_heads, wider.ff_width, wider.decoder_vocab_size) == (64, 2, 512, 20)
-    assert (wider.embedding_drop, wider.attention_drop, wider.activation_drop) == (0.1, 0.0, 0.1)
+    assert [wider.setting(name) for name in (*sizes, *dropouts)] == [64, 2, 512, 20, 0.1, 0.0, 0.1]

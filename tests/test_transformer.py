@@ -277,7 +277,6 @@ switches = st.fixed_dictionaries(
         "scale_embeddings": st.booleans(),
         "head_bias": st.booleans(),
         "logit_scale": st.sampled_from([1.0, 0.5]),
-        "ngrams": st.sampled_from([(), (2,), (2, 3)]),
         "init": st.sampled_from(["xavier", "normal"]),
         "scale_residual_init": st.booleans(),
     }

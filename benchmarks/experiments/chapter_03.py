@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_lib.attention import scaled_dot_product_attention
+from course_lib.attention import record_weights
 from course_lib.config import TransformerConfig
 from course_lib.encoder import TransformerEncoder
 from course_lib.layers import TokenEmbedding
@@ -175,17 +175,10 @@ def _by_the_fast_clock(record: Claim) -> bool:
 def three_back_where(seed: int, rate: float, scheme: str) -> dict[str, float]:
     """The task of `three_back`: how often right at which place, and where the heads look at the last one."""
     model = trained(seed, rate, 300, (scheme, 11, 64, False), _three_back_loss, 16)
-    tokens, seen = torch.randint(11, (400, 64), generator=torch.Generator().manual_seed(99)), []
-
-    def watched(*heads: Tensor, **options: Any) -> Tensor:
-        output, weights = scaled_dot_product_attention(*heads, **options, return_weights=True)
-        seen.append(weights)  # (B, H, T, S)
-        return output
-
-    model.decoder.layers[0].self_attention.inner = watched
-    with torch.no_grad():
+    tokens = torch.randint(11, (400, 64), generator=torch.Generator().manual_seed(99))
+    with torch.no_grad(), record_weights(model.decoder.layers[0]) as maps:
         right = (model(tokens)[:, 3:].argmax(-1) == tokens[:, :-3]).float().mean(0)  # (T - 3,)
-    back = seen[0][:, :, -1].mean((0, 1)).flip(0)  # (S,), by distance
+    back = maps["self_attention"][:, :, -1].mean((0, 1)).flip(0)  # (S,), by distance
     found = {"inside": right[:13], "to place 30": right[13:28], "at place 63": right[60:]}
     return {name: part.mean().item() for name, part in found.items()} | {
         "weight at turns": back[[round(3 + 2 * math.pi * turns) for turns in (6, 7, 8, 9)]].sum().item()

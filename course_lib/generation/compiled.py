@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.attention import Options
+from course_lib.attention import Attention, Options
 from course_lib.cache import DecoderCache, LayerCache
 from course_lib.checks import check_integer
 from course_lib.multi_head import MultiHeadAttention
@@ -247,11 +247,9 @@ def _obstacle(model: nn.Module) -> str | None:
         return f"It is a {type(model).__name__} and no LanguageModel."
     if model.vocab_size is None:
         return "It takes vectors and no tokens."
-    if model.embedding.ngrams is not None:
-        return "It looks up runs of tokens, and a step sees one."
     if next(model.parameters()).is_cpu and not any(shutil.which(name) for name in _compilers()):
         return "There is no C++ compiler on this machine."
-    if any(isinstance(part, MultiHeadAttention) and "attend" in vars(part) for part in model.modules()):
+    if any(isinstance(part, Attention) and part.records for part in model.modules()):
         return "Its attention is being recorded."
     return None
 
@@ -271,6 +269,6 @@ def _rewrite(model: nn.Module, *, as_sums: bool) -> None:
     """Let attention compute one query without a kernel of its own, and linear maps one row."""
     for name, part in list(model.named_modules()):
         if isinstance(part, MultiHeadAttention):
-            part.attend, part.window = functools.partial(_attend, window=part.window), None
+            part.form, part.window = functools.partial(_attend, window=part.window), None
         elif as_sums and (isinstance(part, nn.Linear) or getattr(part, "factors", lambda: None)() is not None):
             model.set_submodule(name, _Product(part))

@@ -50,7 +50,7 @@ def activation_bytes(
         source = S if architecture == "encoder-decoder" else None
         layers = [count.decoder_layer(layer, length, source) for layer in range(config.n_decoder_layers)]
         total += count.stack(layers, length, recompute)
-        total += batch * length * (config.decoder_vocab_size or 0) * dtype.itemsize
+        total += batch * length * (config.setting("target_vocab_size") or 0) * dtype.itemsize
     return total
 
 
@@ -66,7 +66,7 @@ class _Kept:
         c, stream = self.config, self.batch * T * self.config.d_model * self.width
         total = len(layers) * stream + max(layers, default=0) if recompute else sum(layers)
         total += stream  # ... and what the head reads, or the layers after this stack
-        if c.has_final_norm and c.norm != "none":
+        if c.setting("final_norm") and c.norm != "none":
             total += self.norm(T)
         if c.embedding_norm and c.norm != "none":
             total += self.norm(T)
@@ -100,7 +100,7 @@ class _Kept:
     def self_attention(self, layer: int, T: int, *, causal: bool) -> int:
         """Projections, one number per query and head, the output, and tables of scores where a kernel needs them."""
         c, n = self.config, self.batch * T
-        E, H, G = c.head_width, c.n_heads, c.kv_heads
+        E, H, G = map(c.setting, ("d_head", "n_heads", "n_kv_heads"))
         heads = n * H * E * self.width
         projections = n * (H + 2 * G) * E * self.width
         copies = 2 * heads if G < H else 0  # keys and values for each head of a group
@@ -127,7 +127,7 @@ class _Kept:
     def cross_attention(self, T: int, S: int) -> int:
         """Queries of T positions, keys and values of S."""
         c = self.config
-        E, H, G = c.head_width, c.n_heads, c.kv_heads
+        E, H, G = map(c.setting, ("d_head", "n_heads", "n_kv_heads"))
         kv = self.batch * S * (H if G < H else G) * E * self.width
         kept = 2 * kv + self.batch * T * (2 * H * E * self.width + H * 4)
         if c.qk_norm == "layer":
@@ -137,4 +137,4 @@ class _Kept:
     def feed_forward(self, T: int) -> int:
         """The inner vectors: before and after the activation, and the gate's."""
         n = (4 if self.config.gated else 2) - (self.config.activation == "relu")
-        return n * self.batch * T * self.config.ff_width * self.width
+        return n * self.batch * T * self.config.setting("d_ff") * self.width

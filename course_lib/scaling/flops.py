@@ -61,14 +61,14 @@ def count_flops(
     times = 3 + recompute if backward else 1
     count = Counter({piece: times * flops for piece, flops in layers.items()})
     if architecture != "encoder":
-        V = config.decoder_vocab_size or 0
+        V = config.setting("target_vocab_size") or 0
         count["head"] = (3 if backward else 1) * 2 * B * T * config.d_model * V
     return +count
 
 
 def _count_layers(count: Counter[str], config: TransformerConfig, n_layers: int, B: int, T: int, pairs: int) -> None:
     """Self-attention with `pairs` of query and key, and feed-forward."""
-    D, E, H, G, F = config.d_model, config.head_width, config.n_heads, config.kv_heads, config.ff_width
+    D, E, H, G, F = map(config.setting, ("d_model", "d_head", "n_heads", "n_kv_heads", "d_ff"))
     weights = 2 * D * H * E + 2 * D * G * E  # to queries and back, to keys and values
     count["projections"] += n_layers * 2 * B * T * weights
     count["scores and mixing"] += n_layers * 2 * 2 * B * H * pairs * E
@@ -77,7 +77,7 @@ def _count_layers(count: Counter[str], config: TransformerConfig, n_layers: int,
 
 def _count_cross_attention(count: Counter[str], config: TransformerConfig, B: int, T: int, S: int) -> None:
     """T target queries over S source keys, in each decoder layer."""
-    D, E, H, G = config.d_model, config.head_width, config.n_heads, config.kv_heads
+    D, E, H, G = map(config.setting, ("d_model", "d_head", "n_heads", "n_kv_heads"))
     n_layers = config.n_decoder_layers
     count["projections"] += n_layers * 2 * B * (T * 2 * D * H * E + S * 2 * D * G * E)
     count["scores and mixing"] += n_layers * 2 * 2 * B * H * T * S * E

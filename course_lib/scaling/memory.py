@@ -42,7 +42,7 @@ def kv_cache_bytes(
     windows = [config.window_of(layer) for layer in range(config.n_decoder_layers)]
     positions = sum(length if window is None else 2 * window for window in windows)  # of all layers
     positions += len(windows) * (source_length or 0)
-    return 2 * batch * config.kv_heads * positions * config.head_width * dtype.itemsize
+    return 2 * batch * config.setting("n_kv_heads") * positions * config.setting("d_head") * dtype.itemsize
 
 
 def training_memory(

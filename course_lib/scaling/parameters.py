@@ -37,7 +37,7 @@ def count_parameters(config: TransformerConfig, architecture: Architecture = "de
         _count_embedding(count, config, config.vocab_size or 0, shared=shared)
     if architecture != "encoder":
         _count_stack(count, config, config.n_decoder_layers, n_attentions=1 if architecture == "decoder" else 2)
-        V = config.decoder_vocab_size or 0
+        V = config.setting("target_vocab_size") or 0
         _count_embedding(count, config, V)
         count["head"] += 0 if config.tie_embeddings else V * D
         count["head"] += V if config.head_bias else 0
@@ -54,16 +54,16 @@ def check_countable(config: TransformerConfig, architecture: str) -> None:
 
 def attention_parameters(config: TransformerConfig) -> int:
     """Parameters of one `MultiHeadAttention`: the maps to queries, keys and values, and back, and norms inside."""
-    D, E, H, G = config.d_model, config.head_width, config.n_heads, config.kv_heads
-    biases = (H * E + 2 * G * E if config.input_bias else 0) + (D if config.output_bias else 0)
+    D, E, H, G = map(config.setting, ("d_model", "d_head", "n_heads", "n_kv_heads"))
+    biases = (H * E + 2 * G * E if config.setting("qkv_bias") else 0) + (D if config.setting("attention_bias") else 0)
     return D * H * E + 2 * D * G * E + H * E * D + biases + 2 * _norm_weights(config.qk_norm, E)
 
 
 def feed_forward_parameters(config: TransformerConfig) -> int:
     """Parameters of one `FeedForward`: two maps, three if gated."""
-    D, F = config.d_model, config.ff_width
+    D, F = config.d_model, config.setting("d_ff")
     inward = 2 if config.gated else 1
-    return (inward + 1) * D * F + (inward * F + D if config.ff_bias else 0)
+    return (inward + 1) * D * F + (inward * F + D if config.setting("feed_forward_bias") else 0)
 
 
 def norm_parameters(config: TransformerConfig) -> int:
@@ -80,14 +80,13 @@ def _count_stack(count: Counter[str], config: TransformerConfig, n_layers: int, 
     """Add the layers and the final norm."""
     count["attention"] += n_layers * n_attentions * attention_parameters(config)
     count["feed-forward"] += n_layers * feed_forward_parameters(config)
-    n_norms = n_layers * (n_attentions + 1) * (2 if config.norm_place == "both" else 1) + config.has_final_norm
+    n_norms = n_layers * (n_attentions + 1) * (2 if config.norm_place == "both" else 1) + config.setting("final_norm")
     count["norms"] += n_norms * norm_parameters(config)
 
 
 def _count_embedding(count: Counter[str], config: TransformerConfig, V: int, *, shared: bool = False) -> None:
-    """Add a table of V token vectors unless it is another's, runs', the position scheme's weights, the norm."""
-    runs = sum(min(V**n, config.ngram_rows) for n in config.ngrams) if V else 0
-    count["token tables"] += ((0 if shared else V) + runs + config.n_token_types) * config.d_model
+    """Add a table of V token vectors unless it is another's, the position scheme's weights, the norm."""
+    count["token tables"] += ((0 if shared else V) + config.n_token_types) * config.d_model
     count["positions"] += SCHEMES[config.positions].n_weights(config)  # one copy, here or in the stack
     if config.embedding_norm:
         count["norms"] += norm_parameters(config)

@@ -133,7 +133,7 @@ def write_scaling(config: TransformerConfig) -> tuple[float, dict[str, Any] | No
     if scaling is None:
         return base, None
     if isinstance(scaling, NTKScaling):
-        width = config.head_width
+        width = config.setting("d_head")
         return base * scaling.factor ** (width / (width - 2)), None
     if isinstance(scaling, LinearScaling):
         return base, {"rope_type": "linear", "factor": scaling.factor}

@@ -25,8 +25,8 @@ COURSE_MODELS: dict[str, type[nn.Module]] = {
     "course_encoder": EncoderModel,
 }
 _SCALINGS = {kind.__name__: kind for kind in (LinearScaling, NTKScaling, DynamicNTKScaling, Llama3Scaling, YarnScaling)}
-# Fields that older folders have, and the value with which they change nothing.
-_DROPPED = {"bigram_rows": 0}
+# Fields that older folders have, and the value with which they change nothing; without runs, their rows never did.
+_DROPPED: dict[str, Any] = {"bigram_rows": 0, "ngrams": []}
 
 
 def config_to_dict(config: TransformerConfig) -> dict[str, Any]:
@@ -46,9 +46,9 @@ def config_to_dict(config: TransformerConfig) -> dict[str, Any]:
 def config_from_dict(fields: Mapping[str, Any]) -> TransformerConfig:
     """Read what `config_to_dict` wrote. Raises ValueError that names an unknown field."""
     for name, neutral in _DROPPED.items():
-        if fields.get(name, neutral) != neutral:
+        if fields.get(name):
             raise ValueError(f"{name}: expected {neutral!r}, the course no longer builds it; got {fields[name]!r}")
-    fields = {name: value for name, value in fields.items() if name not in _DROPPED}
+    fields = {name: value for name, value in fields.items() if name not in {*_DROPPED, "ngram_rows"}}
     known = {field.name for field in dataclasses.fields(TransformerConfig)}
     unknown = sorted(set(fields) - known)
     if unknown:

@@ -79,14 +79,14 @@ class MixtureOfExperts(nn.Module):
         """
         return cls(
             config.d_model,
-            config.ff_width,
+            config.setting("d_ff"),
             n_experts=n_experts,
             top_k=top_k,
             capacity=capacity,
             activation=config.activation,
             gated=config.gated,
-            bias=config.ff_bias,
-            dropout=config.activation_drop,
+            bias=config.setting("feed_forward_bias"),
+            dropout=config.setting("activation_dropout"),
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ class Gemma3(PublishedModel, LanguageModel):
         """The published config."""
         config = self.config
         windows = [config.window_of(layer) for layer in range(config.n_decoder_layers)]
-        scale = config.head_width**-0.5 if config.attention_scale is None else config.attention_scale
+        scale = config.setting("d_head") ** -0.5 if config.attention_scale is None else config.attention_scale
         if abs(round(scale**-2) ** -0.5 - scale) > 1e-9:
             raise ValueError(f"attention_scale: expected 1 over the root of an integer, got {scale!r}")
         return {

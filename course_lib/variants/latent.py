@@ -166,9 +166,9 @@ def use_latent_attention(
             config.n_heads,
             d_latent=d_latent,
             d_rotary=d_rotary,
-            d_head=config.head_width if d_head is None else d_head,
+            d_head=config.setting("d_head") if d_head is None else d_head,
             d_query_latent=d_query_latent,
-            dropout=config.attention_drop,
+            dropout=config.setting("attention_dropout"),
             norm_eps=config.norm_eps,
         )
         init_weights(attention, config, n_residuals=1)

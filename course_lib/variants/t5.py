@@ -104,7 +104,7 @@ class T5(PublishedModel, Transformer):
         with torch.no_grad():
             for part in self.modules():
                 if isinstance(part, MultiHeadAttention):
-                    part.projection_weights()[0].mul_(config.head_width**-0.5)
+                    part.projection_weights()[0].mul_(config.setting("d_head") ** -0.5)
             for embedding in (self.embedding, self.source_embedding):
                 if embedding.tokens is not None:
                     nn.init.normal_(embedding.tokens.weight)

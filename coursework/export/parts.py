@@ -67,8 +67,6 @@ def before_norm(config: TransformerConfig) -> tuple[float, float, float]:
 def check_plain(model: nn.Module) -> TransformerConfig:
     """Return the config. Raises ValueError for layers that are not as it says: rounded, packed, changed, replaced."""
     config: TransformerConfig = model.config  # type: ignore[assignment]
-    if config.ngrams:
-        raise ValueError(f"ngrams: expected none, the engines know no tables of runs, got {config.ngrams}")
     for name, part in model.named_modules():
         if isinstance(part, FrozenLinear):
             raise ValueError(f"{name}: expected a trained map, got a {type(part).__name__}; export before that")

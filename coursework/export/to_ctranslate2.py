@@ -81,7 +81,7 @@ def _check(model: nn.Module, config: TransformerConfig) -> None:
     problems = unfit(config, _EXPECTED)
     if config.gated and config.activation == "relu2":
         problems.append("activation: expected another than 'relu2' in a gated feed-forward")
-    if config.norm_place == "post" and config.has_final_norm:
+    if config.norm_place == "post" and config.setting("final_norm"):
         problems.append("final_norm: expected False with norm_place='post', got True")
     pair = isinstance(model, Transformer)
     if pair:
@@ -102,14 +102,14 @@ def _stack(engine: Any, model: Any, config: TransformerConfig, layers: Any, *, e
     stack = model.encoder if encoder else model.decoder
     options = {
         "pre_norm": config.norm_place == "pre",
-        "no_final_norm": not config.has_final_norm,
+        "no_final_norm": not config.setting("final_norm"),
         "activation": engine.specs.Activation[_ACTIVATIONS[config.activation]],
         "layernorm_embedding": config.embedding_norm,
         "relative_attention_bias": config.positions == "relative",
         "ffn_glu": config.gated or config.activation == "relu2",
         "rms_norm": config.norm != "layer",
-        "num_heads_kv": None if config.kv_heads == config.n_heads else config.kv_heads,
-        "head_dim": config.head_width,
+        "num_heads_kv": None if config.setting("n_kv_heads") == config.n_heads else config.setting("n_kv_heads"),
+        "head_dim": config.setting("d_head"),
         "qk_norm": config.qk_norm != "none",
         "sliding_window": config.window,
         **_rotary(engine, config),
@@ -122,7 +122,7 @@ def _stack(engine: Any, model: Any, config: TransformerConfig, layers: Any, *, e
         options |= {"with_encoder_attention": cross, "alibi": config.positions == "alibi"}
         spec = engine.specs.TransformerDecoderSpec(len(layers), config.n_heads, **options)
         _embed(spec, spec.embeddings, model.embedding, config)
-    if config.has_final_norm:
+    if config.setting("final_norm"):
         _norm(spec.layer_norm, stack.final_norm, config.d_model)
     table = array(stack.positions.weight) if config.positions == "relative" else None
     for into, layer in zip(spec.layer, layers, strict=True):
@@ -142,7 +142,7 @@ def _rotary(engine: Any, config: TransformerConfig) -> dict[str, Any]:
     if config.positions != "rotary":
         return {}
     options: dict[str, Any] = {
-        "rotary_dim": config.head_width,
+        "rotary_dim": config.setting("d_head"),
         "rotary_interleave": config.rotary_layout == "interleaved",
         "rotary_base": config.rotary_base,
     }
@@ -192,14 +192,14 @@ def _attention(into: Any, attention: MultiHeadAttention, residual: Residual, con
     if config.attention_scale is not None:
         into.queries_scale = np.float32(config.attention_scale)
     if attention.query_norm is not None and attention.key_norm is not None:
-        _norm(into.q_norm, attention.query_norm, config.head_width)
-        _norm(into.k_norm, attention.key_norm, config.head_width)
+        _norm(into.q_norm, attention.query_norm, config.setting("d_head"))
+        _norm(into.k_norm, attention.key_norm, config.setting("d_head"))
 
 
 def _scaled_rotary(into: Any, rotary: RotaryEmbedding, config: TransformerConfig) -> None:
-    divisors = array(frequencies(config.head_width, config.rotary_base) / rotary.values.cpu())
+    divisors = array(frequencies(config.setting("d_head"), config.rotary_base) / rotary.values.cpu())
     into.rotary_scaling_long_factor = into.rotary_scaling_short_factor = divisors
-    scale = 1 / config.head_width**0.5 if config.attention_scale is None else config.attention_scale
+    scale = 1 / config.setting("d_head") ** 0.5 if config.attention_scale is None else config.attention_scale
     into.queries_scale = np.float32(scale * rotary.stretch**2)  # of queries and keys both
 
 

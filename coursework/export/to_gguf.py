@@ -58,8 +58,9 @@ def architecture(config: TransformerConfig) -> str:
             f"llama.cpp has no architecture for this config. The nearest is {nearest}: "
             f"{'; '.join(problems[nearest])}. CTranslate2 and ONNX take more"
         )
-    if nearest in _WITH_LAYER_NORM and config.head_width * config.n_heads != config.d_model:
-        raise ValueError(f"d_head: expected {config.d_model // config.n_heads} for {nearest}, got {config.head_width}")
+    width = config.setting("d_head")
+    if nearest in _WITH_LAYER_NORM and width * config.n_heads != config.d_model:
+        raise ValueError(f"d_head: expected {config.d_model // config.n_heads} for {nearest}, got {width}")
     if isinstance(config.rotary_scaling, DynamicNTKScaling) and config.positions == "rotary":
         raise ValueError("rotary_scaling: expected one that does not depend on the length, got a DynamicNTKScaling")
     return nearest
@@ -96,19 +97,19 @@ def _sizes(gguf: Any, writer: Any, config: TransformerConfig, name: str, dtype: 
     writer.add_context_length(config.max_length)
     writer.add_embedding_length(config.d_model)
     writer.add_block_count(config.n_decoder_layers)
-    writer.add_feed_forward_length(config.ff_width)
+    writer.add_feed_forward_length(config.setting("d_ff"))
     writer.add_head_count(config.n_heads)
-    writer.add_head_count_kv(config.kv_heads)
-    writer.add_key_length(config.head_width)
-    writer.add_value_length(config.head_width)
-    writer.add_vocab_size(config.decoder_vocab_size)
+    writer.add_head_count_kv(config.setting("n_kv_heads"))
+    writer.add_key_length(config.setting("d_head"))
+    writer.add_value_length(config.setting("d_head"))
+    writer.add_vocab_size(config.setting("target_vocab_size"))
     writer.add_file_type(gguf.LlamaFileType[{"F32": "ALL_F32"}.get(_TYPES[dtype], f"MOSTLY_{_TYPES[dtype]}")])
     if name in _WITH_LAYER_NORM:
         writer.add_layer_norm_eps(config.norm_eps)
     else:
         writer.add_layer_norm_rms_eps(norm_eps(config))
     if config.positions == "rotary":
-        writer.add_rope_dimension_count(config.head_width)
+        writer.add_rope_dimension_count(config.setting("d_head"))
         writer.add_rope_freq_base(config.rotary_base)
 
 
@@ -167,7 +168,8 @@ def _tensors(model: LanguageModel, config: TransformerConfig, name: str) -> dict
     stretch = rotary.stretch if isinstance(rotary, RotaryEmbedding) else 1.0
     if isinstance(rotary, RotaryEmbedding) and config.rotary_scaling is not None:
         # llama.cpp divides its own frequencies by these.
-        found["rope_freqs.weight"] = array(frequencies(config.head_width, config.rotary_base) / rotary.values.cpu())
+        plain = frequencies(config.setting("d_head"), config.rotary_base)
+        found["rope_freqs.weight"] = array(plain / rotary.values.cpu())
     found |= _normed("output_norm", model.decoder.final_norm, config, name)
     layers: Any = model.decoder.layers
     for number, layer in enumerate(layers):
@@ -200,7 +202,7 @@ def _bias(part: str, bias: Tensor | None, size: int, name: str) -> dict[str, np.
 
 def _attention(attention: Any, config: TransformerConfig, name: str, stretch: float) -> dict[str, np.ndarray]:
     """The maps of attention: llama.cpp scales scores by 1 / sqrt(E) and turns pairs as the architecture says."""
-    E = config.head_width
+    E = config.setting("d_head")
     scale = 1.0 if config.attention_scale is None else config.attention_scale * E**0.5
     factors = (scale * stretch, stretch, 1.0)  # of queries, keys and values
     normed = config.qk_norm != "none"  # a norm after the map would undo a factor, so it takes the factor itself
@@ -228,6 +230,6 @@ def _pairs(rows: np.ndarray, config: TransformerConfig, name: str) -> np.ndarray
     wanted = "interleaved" if name in _NEIGHBOURS else "half"
     if config.positions != "rotary" or config.rotary_layout == wanted:
         return rows
-    E, rest = config.head_width, rows.shape[1:]
+    E, rest = config.setting("d_head"), rows.shape[1:]
     shape = (-1, 2, E // 2) if wanted == "interleaved" else (-1, E // 2, 2)
     return rows.reshape(*shape, *rest).swapaxes(1, 2).reshape(rows.shape)

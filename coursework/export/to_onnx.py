@@ -21,7 +21,7 @@ from course_lib.cache import LayerCache
 from course_lib.config import TransformerConfig
 from course_lib.encoder import Stack
 from course_lib.files import replace_together
-from course_lib.multi_head import MultiHeadAttention, repeat_heads
+from course_lib.multi_head import MultiHeadAttention
 from course_lib.rotary_scaling import DynamicNTKScaling
 from course_lib.transformer import Embedding, LanguageModel, Transformer
 from course_lib.variants import EncoderModel
@@ -35,13 +35,9 @@ B, T, PAST, S = (torch.export.Dim(name, min=1) for name in ("batch", "length", "
 class _Attend:
     """Attention by its formula, with every mask computed in place: a graph for all lengths has no cases."""
 
-    def __init__(self, share: int, window: int | None, scheme: nn.Module | None) -> None:
-        self.share, self.window, self.scheme = share, window, scheme
+    def __init__(self, window: int | None, scheme: nn.Module | None) -> None:
+        self.window, self.scheme = window, scheme
         self.real: Tensor | None = None  # (B, S), True for keys that are no padding
-
-    def grouped(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Any:
-        """A key for each query head."""
-        return query, repeat_heads(key, self.share), repeat_heads(value, self.share), options
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         scores = query @ key.transpose(-2, -1) * options.scale  # (B, H, T, S)
@@ -98,9 +94,8 @@ class _Half(nn.Module):
 
 
 def _replace(attention: MultiHeadAttention, scheme: nn.Module | None) -> _Attend:
-    attend = _Attend(attention.n_heads // attention.n_kv_heads, attention.window, scheme)
-    attention.attend, attention.window = attend, None
-    attention._grouped = attend.grouped  # type: ignore[method-assign]
+    attend = _Attend(attention.window, scheme)
+    attention.form, attention.window = attend, None
     return attend
 
 
@@ -184,7 +179,7 @@ def _save(half: _Half, config: TransformerConfig, path: Path) -> None:
         names, outputs = ["input_ids", "attention_mask"], ["logits" if half.model else "encoder_hidden_states"]
     else:
         kept = [f"{number}.{part}" for number in range(len(half.stack.layers)) for part in ("key", "value")]
-        past = [torch.zeros(2, config.kv_heads, 5, config.head_width) for _ in kept]
+        past = [torch.zeros(2, config.setting("n_kv_heads"), 5, config.setting("d_head")) for _ in kept]
         inputs, shapes = (ids, past), ({0: B, 1: T}, [{0: B, 2: PAST} for _ in kept])
         names = ["input_ids", *(f"past_key_values.{name}" for name in kept)]
         outputs = ["logits", *(f"present.{name}" for name in kept)]

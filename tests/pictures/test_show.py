@@ -160,7 +160,8 @@ def test_outside_a_notebook_the_alternative_text_is_printed():
 
 def test_import_is_light():
     code = (
-        "import sys, coursework.pictures; assert not {'matplotlib', 'seaborn', 'ipywidgets', 'torch'} & set(sys.modules)\n"
+        "import sys, coursework.pictures\n"
+        "assert not {'matplotlib', 'seaborn', 'ipywidgets', 'torch'} & set(sys.modules)\n"
         "from coursework.pictures import show, palette\n"
         "assert not {'seaborn', 'ipywidgets', 'torch', 'pandas'} & set(sys.modules), 'show pulls in too much'"
     )

@@ -70,7 +70,7 @@ def test_sizes_of_the_default_grid():
     assert sizes[0] > 1e4
     assert sizes[-1] > 4 * sizes[-2]
     assert sizes[-1] > 3e6
-    assert model_config(Point(4, 256, 1, 0), 100).head_width == 32
+    assert model_config(Point(4, 256, 1, 0), 100).setting("d_head") == 32
 
 
 def test_the_command(tmp_path):

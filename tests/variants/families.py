@@ -362,9 +362,9 @@ def sized_decoder(c) -> dict[str, Any]:
     return {
         "hidden_size": c.d_model,
         "num_attention_heads": c.n_heads,
-        "num_key_value_heads": c.kv_heads,
-        "head_dim": c.head_width,
-        "intermediate_size": c.ff_width,
+        "num_key_value_heads": c.setting("n_kv_heads"),
+        "head_dim": c.setting("d_head"),
+        "intermediate_size": c.setting("d_ff"),
         "num_hidden_layers": c.n_decoder_layers,
         "vocab_size": c.vocab_size,
         "tie_word_embeddings": c.tie_embeddings,
@@ -372,17 +372,17 @@ def sized_decoder(c) -> dict[str, Any]:
 
 
 def sized_encoder(c) -> dict[str, Any]:
-    sizes = {"hidden_size": c.d_model, "num_attention_heads": c.n_heads, "intermediate_size": c.ff_width}
+    sizes = {"hidden_size": c.d_model, "num_attention_heads": c.n_heads, "intermediate_size": c.setting("d_ff")}
     return {**sizes, "num_hidden_layers": c.n_encoder_layers}
 
 
 def sized_t5(c) -> nn.Module:
-    sizes = {"d_model": c.d_model, "d_kv": c.head_width, "d_ff": c.ff_width, "num_heads": c.n_heads}
+    sizes = {"d_model": c.d_model, "d_kv": c.setting("d_head"), "d_ff": c.setting("d_ff"), "num_heads": c.n_heads}
     return T5ForConditionalGeneration(T5Config(**sizes, num_layers=c.n_encoder_layers))
 
 
 def layer_with_biases(c) -> int:
-    D, F = c.d_model, c.ff_width
+    D, F = c.d_model, c.setting("d_ff")
     return 4 * (D * D + D) + (D * F + F) + (F * D + D) + 2 * 2 * D
 
 
@@ -397,7 +397,7 @@ def gpt_parameters(c) -> int:
 
 
 def t5_parameters(c) -> int:
-    D, F, heads = c.d_model, c.ff_width, c.n_heads * c.head_width
+    D, F, heads = c.d_model, c.setting("d_ff"), c.n_heads * c.setting("d_head")
     attention, feed_forward = 4 * D * heads, 2 * D * F
     encoder = c.n_encoder_layers * (attention + feed_forward + 2 * D)
     decoder = c.n_decoder_layers * (2 * attention + feed_forward + 3 * D)
@@ -410,13 +410,14 @@ def vit_parameters(c) -> int:
 
 
 def llama_parameters(c) -> int:
-    D, heads, groups = c.d_model, c.n_heads * c.head_width, c.kv_heads * c.head_width
-    layer = 2 * D * heads + 2 * D * groups + 3 * D * c.ff_width + 2 * D
+    D, E = c.d_model, c.setting("d_head")
+    heads, groups = c.n_heads * E, c.setting("n_kv_heads") * E
+    layer = 2 * D * heads + 2 * D * groups + 3 * D * c.setting("d_ff") + 2 * D
     return (1 if c.tie_embeddings else 2) * c.vocab_size * D + c.n_decoder_layers * layer + D
 
 
 def qwen3_parameters(c) -> int:
-    return llama_parameters(c) + c.n_decoder_layers * 2 * c.head_width
+    return llama_parameters(c) + c.n_decoder_layers * 2 * c.setting("d_head")
 
 
 def gemma3_parameters(c) -> int:

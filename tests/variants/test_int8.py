@@ -262,7 +262,7 @@ def test_what_is_replaced_and_what_is_not():
     quantize_(model)
     assert isinstance(model.head, QuantizedLinear)
     assert model.embedding.tokens.weight is table
-    experts = LanguageModel(config(feed_forward=lambda c: MixtureOfExperts(c.d_model, c.ff_width, n_experts=4)))
+    experts = LanguageModel(config(feed_forward=lambda c: MixtureOfExperts(c.d_model, c.setting("d_ff"), n_experts=4)))
     assert not any(name.endswith("router") for name in quantize_(experts))
     merged = LanguageModel(config())
     add_lora(merged, 2)

@@ -14,7 +14,7 @@ from course_lib.attention import Attention, Options, check_inputs, explicit_atte
 class EfficientAttention(Attention):
     """What attends in the heads of `MultiHeadAttention(..., inner=...)` or of `TransformerConfig(inner_attention=...)`.
 
-    A subclass says in `attend` how, and in its class attributes which arguments it cannot take; those are refused.
+    A subclass says in `form` how, and in its class attributes which arguments it cannot take; those are refused.
     """
 
     takes_causal = True
@@ -60,7 +60,7 @@ class EfficientAttention(Attention):
         return self.attend(query, key, value, options)
 
     @abstractmethod
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
+    def form(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """The efficient form, of arguments that were checked."""
 
     def explicit(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, Tensor]:

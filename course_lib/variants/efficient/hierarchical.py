@@ -50,7 +50,7 @@ class HierarchicalAttention(EfficientAttention):
             raise ValueError(f"cells: expected a divisor of block={block}, got {cells}")
         self.block, self.cells = block, cells
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
+    def form(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """Near keys and far cells in one softmax."""
         mask, causal, scale, dropout, _ = options
         B, T, S = query.size(0), query.size(-2), key.size(-2)
@@ -70,8 +70,7 @@ class HierarchicalAttention(EfficientAttention):
         """Each key's share of its cell's weight: the output for values that are the unit vectors."""
         S = key.size(-2)
         units = torch.eye(S, dtype=key.dtype, device=key.device).expand(*key.shape[:-2], S, S)
-        # The form of the class: that of the module may be recorded, by these very weights.
-        return HierarchicalAttention.attend(self, query, key, units, options._replace(dropout=0.0))
+        return self.form(query, key, units, options._replace(dropout=0.0))
 
     def _from_the_end(self, query: Tensor, S: int) -> Tensor:
         """The queries at the last positions of S, zeros before."""

@@ -31,7 +31,7 @@ class KernelAttention(EfficientAttention):
         """phi: (..., E) -> (..., F), none negative."""
         raise NotImplementedError
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
+    def form(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """Sum over the keys first, or chunk by chunk."""
         left, right = self._features(query, key, options.mask, options.scale)
         value_wide = value.to(left.dtype)

@@ -37,7 +37,7 @@ class LinformerAttention(EfficientAttention):
         for parameter in (self.key_map, self.value_map):
             nn.init.normal_(parameter, std=max_length**-0.5)  # mixtures about as long as what they mix
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
+    def form(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """Compress, then attend."""
         key_map, value_map = self._maps(key, options.mask)
         weights = softmax_weights(query, key_map @ key, options._replace(mask=None))

@@ -69,7 +69,7 @@ class SparseAttention(EfficientAttention):
         mask = self._full_mask(query, key, options.mask, options.causal)
         return softmax_weights(query, key, options._replace(mask=mask, causal=False))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
+    def form(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """By the backend."""
         mask, causal, scale, dropout, bias = options
         T, S = query.size(-2), key.size(-2)

@@ -30,7 +30,7 @@ class TiledAttention(EfficientAttention):
         check_integer("tile", tile)
         self.tile = tile
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
+    def form(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """Tile by tile."""
         mask, causal, scale, _, bias = options
         return _Tiled.apply(query, key, value, mask, bias, causal, scale, self.tile)

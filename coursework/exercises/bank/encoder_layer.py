@@ -93,7 +93,8 @@ def _with_the_residual_of_the_course(x, attention, feed_forward, first_norm, sec
     from course_lib.layers import Residual
 
     for sublayer, norm in ((attention, first_norm), (feed_forward, second_norm)):
-        x = Residual(norm, place="pre" if pre else "post")(x, sublayer)
+        residual = Residual(norm, place="pre" if pre else "post")
+        x = residual.add(x, sublayer(residual.read(x)))
     return x
 
 
