@@ -88,9 +88,9 @@ SLOW = {
 
 # The rooms whose functions import other modules of the package as late, and why.
 LATE = {
-    "coursework.commands": "`course --help` and completion answer at once: what loads torch is loaded when a command is called",
+    "coursework.commands": "`course --help` and completion answer at once: torch is loaded when a command is called",
     "coursework.desk": "likewise: making a desk loads no exercise",
-    "coursework.exercises": "a list of exercises is read without torch, and an alternative shows its import to the learner",
+    "coursework.exercises": "a list of exercises is read without torch; an alternative shows its import",
 }
 
 MOST_LATE = 74  # imports inside functions, outside the exercises
@@ -235,7 +235,11 @@ def test_late_imports_do_not_grow():
     assert len(late) <= MOST_LATE, "\n".join(late)
 
 
-@pytest.mark.parametrize("path", sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.[pj][ys]")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.[pj][ys]")),
+    ids=lambda path: path.name,
+)
 def test_files_stay_short(path):
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= LINES, f"{path.relative_to(ROOT)} has {lines} lines; split it"
@@ -272,7 +276,9 @@ def test_what_is_public_is_explained(name):
         assert ast.get_docstring(node), f"{name}.{node.name} has no docstring"
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if room(name) in ("coursework.pictures", "coursework.corpora", "course_lib.data")])
+@pytest.mark.parametrize(
+    "name", [name for name in SOURCES if room(name) in ("coursework.pictures", "coursework.corpora", "course_lib.data")]
+)
 def test_views_and_data_take_no_model(name):
     """Every view works on the learner's own tensors, so nothing there needs torch.nn's modules."""
     for node in ast.walk(TREES[name]):
