@@ -11,7 +11,7 @@ export OMP_WAIT_POLICY := PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test chromium lab test notebooks site lint bench lock clean
+.PHONY: help setup setup-test chromium lab test test-all notebooks site lint bench lock clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -24,8 +24,11 @@ lab: setup ## open the course in JupyterLab; ARGS="--no-browser --port 8899" are
 	@$(BIN)/course start
 	@exec $(BIN)/course lab $(ARGS)
 
-test: setup-test ## run every test and re-execute every notebook; ARGS="-k attention" are passed on
+test: setup-test ## run the tests and re-execute every notebook; ARGS="-k attention" are passed on
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+test-all: setup-test ## ... with more random examples, and all that is slow
+	COURSE_TESTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
 
 notebooks: $(VENV)/.test ## rebuild the executed notebooks from notebooks/sources; ARGS="01" for one
 	OMP_NUM_THREADS=1 $(BIN)/python notebooks/build.py $(ARGS)

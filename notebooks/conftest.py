@@ -1,8 +1,10 @@
 """Checks the notebooks of this folder: `pytest --nbval` runs each cell again and compares its outputs.
 
-Needs only pytest, nbval 0.11, numpy, Pillow and what the notebooks import; copy it with the notebooks. Comparison is
-strict: text and HTML to the character, pictures to less than a pixel, a display that is updated by its last
-state. What a cell may do differently, its tags say:
+Needs only pytest, nbval 0.11, numpy, Pillow and what the notebooks import; copy it with the notebooks. An exercise's
+cell runs as it is shipped and then, as the item ID-answered, with the solution, which its check must call right: so the
+cells below it run on from an answer, and come out as they were stored from the stub. Comparison is strict: text and HTML
+to the character, pictures to less than a pixel, a display that is updated by its last state. What a cell may do
+differently, its tags say:
 
     tol:0.001           numbers with a decimal point or an exponent may differ by this share of their size
     atol:0.001          ... or by this much, but by no more than a quarter of the largest number beside them; from 1 on,
@@ -33,6 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_output
 from nbval.plugin import IPyNbCell, IPyNbFile, coalesce_streams
 from PIL import Image, ImageFilter
 
@@ -436,6 +439,37 @@ class Cell(IPyNbCell):
         return False
 
 
+def solved(exercise: str) -> NotebookNode:
+    """Return the cell of an exercise with its solution, and with what its check says of it."""
+    from coursework.exercises import registry
+    from coursework.exercises.engine import cells
+    from coursework.exercises.engine.diagnose import examiner
+    from coursework.exercises.engine.messages import message
+    from coursework.exercises.engine.question import judge
+    from coursework.exercises.spec import Question
+
+    entry = registry.get(exercise)
+    if isinstance(entry, Question):
+        text = judge(entry, entry.right)[2]
+    else:
+        text = message(entry, examiner(entry).examine(entry.reference), entry.reference, keep=False)
+    output = new_output("stream", name="stdout", text=text + "\n")
+    return new_code_cell(cells.solved_cell_source(entry).rstrip("\n"), execution_count=1, outputs=[output])
+
+
+class Answered(Cell):
+    """An exercise's cell once more, with the solution in its place, which stays there for the cells below."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.user_properties.clear()  # the table counts what is stored
+
+    def runtest(self) -> None:
+        answer = solved(self.cell.metadata["exercise"])
+        self.cell = NotebookNode(self.cell | {"source": answer.source, "outputs": answer.outputs})
+        super().runtest()
+
+
 def pictures_in(kind: str, text: str) -> list[str]:
     """Return the base64 of each picture in one part of an output."""
     if kind in PICTURES:
@@ -473,6 +507,9 @@ class File(IPyNbFile):
         for item in items:
             name = cell_name(item.cell, item.cell_num)
             yield Cell.from_parent(self, name=name, cell_num=item.cell_num, cell=item.cell, options={})
+            if "exercise" in item.cell.metadata:
+                name = f"{name}-answered"
+                yield Answered.from_parent(self, name=name, cell_num=item.cell_num, cell=item.cell, options={})
 
     def get_kernel_message(self, *args: Any, **kwargs: Any) -> Any:
         """Return the kernel's next message; what clears an output or updates a display is carried out, as viewers do."""

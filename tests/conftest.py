@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -10,6 +11,7 @@ from collections import defaultdict
 import pytest
 import torch
 from browsers import MISSING, browser, find_chromium, firefox  # noqa: F401 (fixtures)
+from thorough import ALL
 
 from course_lib.testing import Differences
 
@@ -51,10 +53,27 @@ def _own_temporary_folder(config):
 
 
 # Files whose tests take minutes, one after the other in one process: they begin first, so that none is waited for.
-LONG = ("test_notebooks_with_answers.py", "test_lab.py", "test_site.py", "test_right_answers.py", "test_assemble.py")
+LONG = ("test_notebooks_with_answers.py", "test_lab.py", "test_site.py", "test_assemble.py")
+OF_AN_EXERCISE = re.compile(r"tests/exercises/\w+\.py::\w+\[(\w+)\]")
 
 
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Whoever is free takes the next file, whole, for what its tests share is costly; or the next exercise."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            of_one = OF_AN_EXERCISE.fullmatch(nodeid)
+            return of_one[1] if of_one else nodeid.partition("::")[0]
+
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    if not ALL:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
     no_chromium = pytest.mark.skip(reason=MISSING) if find_chromium() is None else None
     for item in items:
@@ -69,8 +88,10 @@ DEVICES = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends
 
 
 def pytest_report_header():
+    tried = "all" if ALL else "a part of what is random or slow; all with make test-all"
     absent = [name for name, there in DEVICES.items() if not there]
-    return f"devices tested: {', '.join(name for name in DEVICES if DEVICES[name])}; not here: {', '.join(absent)}"
+    devices = f"devices tested: {', '.join(name for name in DEVICES if DEVICES[name])}; not here: {', '.join(absent)}"
+    return [devices, f"tried: {tried}"]
 
 
 @pytest.fixture(params=[name for name, there in DEVICES.items() if there])

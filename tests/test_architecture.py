@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
+from each import each
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("course_lib", "coursework")
@@ -183,7 +183,7 @@ def test_every_room_has_a_floor():
     assert rooms <= set(FLOOR), f"give {sorted(rooms - set(FLOOR))} a floor"
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@each(SOURCES)
 def test_imports_only_go_down(name):
     """All of them: those inside functions and those for type checkers too."""
     for other, _, line in IMPORTS[name]:
@@ -216,7 +216,7 @@ def test_nothing_imports_itself_in_a_circle():
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@each(SOURCES)
 def test_a_late_import_has_a_reason(name):
     """An import inside a function saves start-up time; without that it only hides what a module needs."""
     for other, when, line in IMPORTS[name]:
@@ -235,17 +235,13 @@ def test_late_imports_do_not_grow():
     assert len(late) <= MOST_LATE, "\n".join(late)
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.[pj][ys]")),
-    ids=lambda path: path.name,
-)
+@each(sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.[pj][ys]")))
 def test_files_stay_short(path):
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= LINES, f"{path.relative_to(ROOT)} has {lines} lines; split it"
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@each(SOURCES)
 def test_devices_are_arguments(name):
     """Nothing calls .cuda(): the device is an argument or follows the input."""
     for node in ast.walk(TREES[name]):
@@ -253,7 +249,7 @@ def test_devices_are_arguments(name):
             assert node.func.attr != "cuda", f"{name} line {node.lineno} calls .cuda()"
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if room(name) != "course_lib.testing"])
+@each([name for name in SOURCES if room(name) != "course_lib.testing"])
 def test_bad_input_is_never_an_assert(name):
     for node in ast.walk(TREES[name]):
         assert not isinstance(node, ast.Assert), f"{name} line {node.lineno}: raise an error that names the argument"
@@ -269,16 +265,14 @@ def public_definitions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.ClassDef
                 yield from public_definitions(node)
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@each(SOURCES)
 def test_what_is_public_is_explained(name):
     assert ast.get_docstring(TREES[name]), f"{name} has no docstring"
     for node in public_definitions(TREES[name]):
         assert ast.get_docstring(node), f"{name}.{node.name} has no docstring"
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in SOURCES if room(name) in ("coursework.pictures", "coursework.corpora", "course_lib.data")]
-)
+@each([name for name in SOURCES if room(name) in ("coursework.pictures", "coursework.corpora", "course_lib.data")])
 def test_views_and_data_take_no_model(name):
     """Every view works on the learner's own tensors, so nothing there needs torch.nn's modules."""
     for node in ast.walk(TREES[name]):

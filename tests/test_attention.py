@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import rounds
 from torch.nn.attention.bias import causal_lower_right
 
 from course_lib.attention import (
@@ -183,7 +184,7 @@ def with_numpy(query, key, value, mask=None, scale=None):
     hidden=st.floats(0, 1),
     seed=st.integers(0, 1000),
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=rounds(40, 200))
 def test_any_shape_against_numpy(lead, T, S, E, width, causal, hidden, seed):
     draw = generator(seed)
     query, key, value = (torch.randn(*lead, n, w, generator=draw) for n, w in ((T, E), (S, E), (S, width)))

@@ -163,6 +163,7 @@ def test_what_is_not_compiled(traced, monkeypatch):
     assert torch.equal(found, generate(model, prompt(1), max_new_tokens=NEW, temperature=0))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_compiled_by_inductor():
     torch._dynamo.reset()

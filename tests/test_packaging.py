@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from each import each
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -32,13 +33,13 @@ def constraints() -> dict[str, Version]:
     return {canonicalize_name(name): Version(version) for name, version in pins}
 
 
-@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=lambda requirement: requirement.name)
+@each(REQUIREMENTS)
 def test_every_dependency_is_pinned_inside_its_range(requirement):
     pin = constraints()[canonicalize_name(requirement.name)]
     assert pin in requirement.specifier
 
 
-@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=lambda requirement: requirement.name)
+@each(REQUIREMENTS)
 def test_every_dependency_has_a_range(requirement):
     assert requirement.specifier, f"{requirement.name} has no lower bound"
 

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from each import each
 from notebook_files import FIRST_EDITION, FOLDER, NOTEBOOKS, SOURCES, name
 
 from coursework.desk.chapters import total_minutes
@@ -93,7 +94,7 @@ def test_it_is_short():
     assert len(README.splitlines()) <= 110
 
 
-@pytest.mark.parametrize("link", sorted(set(LINKS)))
+@each(sorted(set(LINKS)))
 def test_what_it_links_to_is_there(link):
     source = ROOT / link
     if link.endswith(".ipynb"):  # the source: a notebook is built from it
@@ -152,8 +153,9 @@ def test_every_sentence_has_its_row():
     assert [sentence for sentence, _ in FACTS] == sentences(README)
 
 
-@pytest.mark.parametrize(("sentence", "proofs"), FACTS)
-def test_its_proofs_are_there(sentence, proofs):
+@each(FACTS)
+def test_its_proofs_are_there(fact):
+    _, proofs = fact
     assert proofs
     assert [trouble(proof) for proof in proofs.split(", ") if trouble(proof)] == []
 

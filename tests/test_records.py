@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from each import each
 
 from coursework.records import Claim, claim
 from coursework.records.claim import CLAIMS
@@ -31,7 +32,7 @@ def others(record: Claim) -> list[Claim]:
     return [dataclasses.replace(record, runs=runs) for runs in worlds]
 
 
-@pytest.mark.parametrize("name", sorted(ALL))
+@each(sorted(ALL))
 def test_the_record_supports_the_claim(name):
     experiment, record = ALL[name], claim(name)
     assert record.seeds >= 5

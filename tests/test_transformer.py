@@ -298,6 +298,7 @@ def test_any_combination_of_switches_is_causal_and_cached_as_in_full(fields):
     laws.assert_cache_consistent(lambda ids: model(source, ids), step, target, prefills=[0, 4], module=model)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_compiles():
     switches = {"positions": "rotary", "norm": "rms", "norm_place": "pre", "gated": True, "n_kv_heads": 1, "window": 3}

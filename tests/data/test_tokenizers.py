@@ -8,6 +8,7 @@ import tokenizers
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from thorough import rounds
 
 from course_lib.data import SPECIAL_TOKENS, BPETokenizer, CharTokenizer, FastBPETokenizer, load_tokenizer
 from course_lib.data.bpe import learn_merges, merge_pair, split_words
@@ -76,9 +77,9 @@ def test_bpe_equals_the_library(hand, fast, library):
     same_as_library(hand, fast, library, 5000, seed=0)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_bpe_equals_the_library_on_100_000_strings(hand, fast, library):
-    """As above, at length: pytest -k 100_000."""
+    """As above, at length."""
     same_as_library(hand, fast, library, 100_000, seed=1)
 
 
@@ -86,7 +87,7 @@ def test_bpe_equals_the_library_on_100_000_strings(hand, fast, library):
 @example(text="")
 @example(text=" ")
 @example(text="a\u0301 👩‍💻  \n")
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=rounds(40, 200))
 def test_every_text_comes_back(text, hand, fast):
     ids = hand.encode(text)
     assert hand.decode(ids) == text

@@ -8,12 +8,13 @@ from desk_simulation import course_cell, notebook_of
 from desk_tools import load, save, texts
 from first_edition import first_edition
 from histories import History, present_edition
+from thorough import rounds
 
 from coursework.desk import copies, updates
 from coursework.desk.store import Desk
 from coursework.exercises import registry
 
-HISTORIES = 16  # `python tests/desk/histories.py 200` lives through more
+HISTORIES = rounds(4, 16)  # `python tests/desk/histories.py 200` lives through more
 ONE, LAB = "01_attention.ipynb", "labs/01_a_closer_look.ipynb"
 
 

@@ -6,17 +6,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from thorough import rounds
 
 if sys.platform == "win32":
     pytest.skip("needs an alarm", allow_module_level=True)
 
 
 def test_mutated_files_settings_and_texts_crash_nothing(note):
+    inputs = rounds(78, 780)
     program = Path(__file__).with_name("fuzzing.py")
-    done = subprocess.run([sys.executable, program, "--inputs", "260"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, program, "--inputs", str(inputs)], capture_output=True, text=True, timeout=300
+    )
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["crashes"] == 0, done.stdout
-    assert found["inputs"] == 260
+    assert found["inputs"] == inputs
     assert len(found["targets"]) >= 26
     note(f"fuzzing: {found['inputs']} mutated inputs at {len(found['targets'])} places, {found['crashes']} crashes")
 

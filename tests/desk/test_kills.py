@@ -7,17 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from thorough import rounds
 
 if not hasattr(os, "fork"):
     pytest.skip("needs fork", allow_module_level=True)
 
 
 def test_kills_lose_nothing(note):
+    kills = rounds(20, 120)
     program = Path(__file__).with_name("kills.py")
-    done = subprocess.run([sys.executable, program, "--kills", "30"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, program, "--kills", str(kills)], capture_output=True, text=True, timeout=300)
     found = dict(json.loads(line) for line in done.stdout.splitlines())
     assert len(found) == 5, done.stderr
-    assert sum(one["kills"] for one in found.values()) == 30
+    assert sum(one["kills"] for one in found.values()) == kills
     assert all(one["losses"] == 0 for one in found.values()), done.stdout + done.stderr
     assert all(one["places"] > 2 for one in found.values())
     note(f"kills while files are written: {sum(one['kills'] for one in found.values())}, losses 0")

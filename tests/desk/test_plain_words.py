@@ -4,8 +4,8 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
 import typer.main
+from each import each
 
 from coursework.cli import app
 
@@ -60,6 +60,6 @@ def test_no_help_says_it() -> None:
     assert said == {}
 
 
-@pytest.mark.parametrize("path", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
+@each(PROSE)
 def test_no_page_says_it(path: Path) -> None:
     assert DESK.findall(path.read_text(encoding="utf-8").replace("coursework.desk", "")) == []

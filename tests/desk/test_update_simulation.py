@@ -12,13 +12,14 @@ import nbformat
 import pytest
 from desk_simulation import Course, Learner
 from desk_tools import save
+from thorough import rounds
 
 from coursework.desk import copies, finding, updates
 from coursework.desk.merge import merge
 from coursework.desk.notebooks import dump_notebook, read_notebook, strip
 from coursework.desk.store import Desk
 
-HISTORIES = 100
+HISTORIES = rounds(20, 100)
 NAME = "01_attention.ipynb"
 
 

@@ -2,14 +2,13 @@
 
 import warnings
 
-import pytest
 from mutants import mutants
-from proofs import EXERCISES, accepted, by_id, module_names
+from proofs import accepted, module_names, proof
 
 from coursework.exercises.engine.diagnose import Examiner
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+@proof
 def test_mutants_of_the_solution_are_killed(exercise, record_property):
     own = Examiner(exercise)
     killed, survivors = 0, []

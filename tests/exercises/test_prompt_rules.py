@@ -1,7 +1,7 @@
 """The prompt says every rule that its check tests, in the author's words or in one generated line."""
 
-import pytest
 import torch
+from each import each
 from proofs import EXERCISES, by_id
 from small_exercise import center, make
 from torch.utils._pytree import tree_leaves
@@ -19,7 +19,7 @@ def says(text, *words):
     return any(word in text for word in words)
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+@each(EXERCISES, by_id)
 def test_the_prompt_holds_every_rule_that_is_tested(exercise):
     """Worked out anew from the inputs and from what the right answer does with them."""
     text = f"{' '.join(prompt_markdown(exercise).split())} {' '.join((exercise.reference.__doc__ or '').split())}"

@@ -10,9 +10,11 @@ import time
 
 import pytest
 import torch
+from each import each
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from proofs import ENTRIES, EXERCISES, QUESTIONS, by_id, run_cell
+from proofs import ENTRIES, EXERCISES, QUESTIONS, by_id, proof, run_cell
+from thorough import rounds
 
 from coursework.exercises.draw import Draw
 from coursework.exercises.engine import cells
@@ -39,7 +41,7 @@ def test_the_cell_with_the_solution_is_right(entry):
         assert names[entry.function_name].__module__ == "__main__"  # the learner's own goes on
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+@proof
 def test_every_alternative_passes(exercise, record_property):
     assert len(exercise.alternatives) >= 3
     names = [alternative.name for alternative in exercise.alternatives]
@@ -51,13 +53,18 @@ def test_every_alternative_passes(exercise, record_property):
     record_property("exercise", [exercise.id, counts])
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+EXAMPLES = rounds(40, 200)
+
+
+@proof
 def test_solution_model_and_alternatives_agree_on_random_cases(exercise):
     answers = {"the solution": exercise.reference} | {other.name: other.function for other in exercise.alternatives}
     seen = set()
 
     @seed(20_240_611)
-    @settings(max_examples=200, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    )
     @given(st.data())
     def agree(data):
         drawn = []
@@ -114,7 +121,7 @@ def test_the_answer_is_what_measuring_gives(question, record_property):
     record_property("exercise", [question.id, {}])
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+@each(EXERCISES, by_id)
 def test_every_case_is_the_same_each_time(exercise):
     for case in exercise.cases:
         first, second = cells.fingerprint(case.make()), cells.fingerprint(case.make())
@@ -123,7 +130,7 @@ def test_every_case_is_the_same_each_time(exercise):
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+@proof
 def test_no_law_is_broken_by_a_right_answer_and_each_is_broken_by_a_misconception(exercise):
     for law in exercise.properties:
         for answer in (exercise.reference, *(other.function for other in exercise.alternatives)):
@@ -147,17 +154,18 @@ def test_a_passing_check_takes_less_than_a_second_of_cpu_and_no_network(exercise
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    seconds = []
-    for _ in range(3):
+    for _ in range(3):  # the first may pay for what is loaded once
         start = time.process_time()
         assert diagnose(exercise, exercise.reference).verdict == RIGHT
-        seconds.append(time.process_time() - start)
-    record_property("exercise", [exercise.id, {"seconds": min(seconds)}])
-    assert min(seconds) < 1.0
+        seconds = time.process_time() - start
+        if seconds < 1.0:
+            break
+    record_property("exercise", [exercise.id, {"seconds": seconds}])
+    assert seconds < 1.0
 
 
 TEXTS = """
-import hashlib
+import hashlib, sys
 from coursework.exercises import registry
 from coursework.exercises.engine import cells
 from coursework.exercises.engine.cases import Cases
@@ -166,7 +174,7 @@ from coursework.exercises.engine.messages import message
 from coursework.exercises.engine.question import judge
 from coursework.exercises.spec import Exercise
 
-for entry in registry.all_exercises():
+for entry in registry.all_exercises()[:: int(sys.argv[1])]:
     texts = [cells.edition(entry), cells.prompt_markdown(entry), cells.cell_source(entry)]
     if isinstance(entry, Exercise):
         own = Examiner(entry)
@@ -181,20 +189,22 @@ for entry in registry.all_exercises():
 """
 
 
-def test_messages_are_the_same_byte_for_byte_in_two_processes():
+def test_messages_are_the_same_byte_for_byte_in_two_processes(monkeypatch):
+    every = str(rounds(8, 1))
     environment = os.environ | {"PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "2"}
     done = subprocess.run(
-        [sys.executable, "-c", TEXTS], env=environment, capture_output=True, text=True, timeout=500, check=False
+        [sys.executable, "-c", TEXTS, every], env=environment, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(sys, "argv", ["", every])
     here = io.StringIO()
     with contextlib.redirect_stdout(here):
         exec(TEXTS, {})
     assert here.getvalue() == done.stdout
-    assert len(done.stdout.splitlines()) == len(ENTRIES)
+    assert len(done.stdout.splitlines()) == len(ENTRIES[:: int(every)])
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=by_id)
+@each(ENTRIES, by_id)
 def test_the_edition_changes_with_what_the_learner_meets(entry):
     from dataclasses import replace
 

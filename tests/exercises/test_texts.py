@@ -5,7 +5,7 @@ import inspect
 import re
 
 import nbformat
-import pytest
+from each import each
 from notebook_files import NOTEBOOKS, name
 from proofs import ENTRIES, EXERCISES, by_id
 
@@ -29,7 +29,7 @@ def solution_lines(exercise) -> list[str]:
     return [squeeze(line) for line in found if "\n" not in line and len(squeeze(line)) > 12]
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=by_id)
+@each(ENTRIES, by_id)
 def test_three_hints_escalate_without_the_solution(entry):
     question, pointer, skeleton = (hint.strip() for hint in entry.hints)
     assert question.endswith("?")
@@ -49,7 +49,7 @@ def test_three_hints_escalate_without_the_solution(entry):
     assert [line for line in lines if line not in squeeze(skeleton)], "the skeleton is the whole solution"
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+@each(EXERCISES, by_id)
 def test_the_skeleton_lacks_the_decisive_line(exercise):
     gap = next(line for line in exercise.hints[2].splitlines() if cells.BLANK in line)
     before = squeeze(gap).split(cells.BLANK)[0]
@@ -60,7 +60,7 @@ def test_the_skeleton_lacks_the_decisive_line(exercise):
         assert filled[1] not in squeeze(exercise.hints[0] + exercise.hints[1]) or len(filled[1]) < 6
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+@each(EXERCISES, by_id)
 def test_statements_and_questions_read_well_and_keep_the_fix(exercise):
     texts = [misconception.statement for misconception in exercise.misconceptions]
     assert len(set(texts)) == len(texts)
@@ -76,7 +76,7 @@ def test_statements_and_questions_read_well_and_keep_the_fix(exercise):
         assert law.law.endswith(".")
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=by_id)
+@each(ENTRIES, by_id)
 def test_prose_is_plain(entry):
     texts = [entry.title, entry.what, entry.why, *entry.hints, cells.prompt_markdown(entry)]
     if isinstance(entry, Exercise):
@@ -93,7 +93,7 @@ def test_prose_is_plain(entry):
     assert "Why" in cells.prompt_markdown(entry)
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+@each(EXERCISES, by_id)
 def test_the_stub_has_the_signature_and_docstring_of_the_solution(exercise):
     solved = _definition(cells.solved_cell_source(exercise), exercise.function_name)
     stub = _definition(cells.cell_source(exercise), exercise.function_name)
@@ -120,7 +120,7 @@ def test_ids_are_unique_and_lead_to_their_exercise():
         assert registry.get(entry.id) is entry
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=name)
+@each(NOTEBOOKS, name)
 def test_exercise_cells_of_the_notebooks_are_those_of_the_registry(path):
     notebook = nbformat.read(path, as_version=4)
     found = []
@@ -136,7 +136,7 @@ def test_exercise_cells_of_the_notebooks_are_those_of_the_registry(path):
     assert found == [exercise_id for exercise_id, notebook in registry.places().items() if notebook == name(path)]
 
 
-@pytest.mark.parametrize("name", registry.places())
+@each(registry.places())
 def test_its_card_is_read_without_importing_it(name):
     card, entry = registry.card(name), registry.get(name)
     assert card == registry.Card(entry.id, entry.title, entry.kind, entry.difficulty, entry.minutes)

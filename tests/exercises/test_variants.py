@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from proofs import EXERCISES, by_id
+from each import each
+from proofs import EXERCISES, by_id, proof
 from small_exercise import center, make
 from torch.utils._pytree import tree_leaves
 
@@ -22,7 +23,7 @@ class Strict(Rules):
         return relative / 4, absolute / 4
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+@proof
 def test_all_right_answers_agree_on_what_is_tried(exercise, record_property):
     answers = {"the solution": exercise.reference} | {other.name: other.function for other in exercise.alternatives}
     rules = Strict(exercise.dtypes, exercise.tolerance)
@@ -43,7 +44,7 @@ def test_all_right_answers_agree_on_what_is_tried(exercise, record_property):
     record_property("exercise", [exercise.id, {"inputs tried": len(tried)}])
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+@each(EXERCISES, by_id)
 def test_every_variant_named_applies(exercise):
     assert len(set(exercise.tries)) == len(exercise.tries)
     assert set(exercise.tries) <= set(VARIANTS)

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from proofs import EXERCISES, QUESTIONS, by_id, garbage, pairs
+from proofs import EXERCISES, QUESTIONS, by_id, garbage, pairs, proof
 
 from coursework.exercises.engine import guard
 from coursework.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG, diagnose, examiner
@@ -13,7 +13,7 @@ from coursework.exercises.engine.run import bind, observe
 from coursework.exercises.engine.variants import drawn
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+@proof
 def test_every_misconception_is_rejected_under_its_own_name(exercise, record_property):
     assert len(exercise.misconceptions) >= 5
     own = examiner(exercise)
@@ -27,7 +27,7 @@ def test_every_misconception_is_rejected_under_its_own_name(exercise, record_pro
     record_property("exercise", [exercise.id, {"misconceptions": count, "rejected": count, "named": count}])
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+@proof
 def test_an_unknown_misconception_gets_no_false_name(exercise, record_property):
     own = examiner(exercise)
     related = 0
@@ -55,7 +55,7 @@ def _false_on_other_inputs(own, misconception, relation):
     return false
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+@proof
 def test_no_two_misconceptions_at_once_are_accepted(exercise, record_property):
     own = examiner(exercise)
     count = accepted = named = 0
@@ -85,7 +85,7 @@ def _equal(own, fit, pair):
     return all(own.behaves_like(fit, case, own.outcome(pair, case)) for case in cases)
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)
+@proof
 def test_garbage_is_rejected_and_harms_nothing(exercise, record_property, monkeypatch):
     monkeypatch.setattr(guard, "SECONDS", 0.2)
     battery = garbage(exercise)

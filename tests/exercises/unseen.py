@@ -49,11 +49,9 @@ def answers() -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
-def verdict(answer: dict[str, Any]) -> str:
-    """Judge one answer as the check in a notebook does."""
+def defined(answer: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """What an answer's code defines below the cell's own setup: all names, and the last of them."""
     exercise = registry.get(answer["exercise"])
-    if isinstance(exercise, Question):
-        return judge(exercise, eval(answer["code"], {"math": math}))[0]
     name = f"<ipython-input-unseen-{next(_numbers)}>"
     linecache.cache[name] = (len(answer["code"]), None, answer["code"].splitlines(keepends=True), name)
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -63,7 +61,15 @@ def verdict(answer: dict[str, Any]) -> str:
         for helper in exercise.helpers:
             exec(inspect.getsource(helper), names)
         exec(compile(answer["code"], name, "exec"), names)
-    return diagnose(exercise, names[exercise.function_name]).verdict
+    return names, list(names.values())[-1]
+
+
+def verdict(answer: dict[str, Any]) -> str:
+    """Judge one answer as the check in a notebook does."""
+    exercise = registry.get(answer["exercise"])
+    if isinstance(exercise, Question):
+        return judge(exercise, eval(answer["code"], {"math": math}))[0]
+    return diagnose(exercise, defined(answer)[0][exercise.function_name]).verdict
 
 
 def is_as_meant(answer: dict[str, Any]) -> bool:

@@ -7,6 +7,7 @@ readers stumbled over. These rules are about that.
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 from notebook_style import NOT_PROSE, Problem
@@ -90,12 +91,16 @@ def _uses(cell: Any, term: str) -> bool:
 
 
 def _explained(cell: Any) -> set[str]:
-    if cell.cell_type != "markdown":
-        return set()
-    stressed = [found[2] for found in _STRESSED.finditer(_prose(cell.source)) if len(found[2].split()) < 5]
+    return _explained_in(cell.source) if cell.cell_type == "markdown" else set()
+
+
+@cache
+def _explained_in(source: str) -> set[str]:
+    stressed = [found[2] for found in _STRESSED.finditer(_prose(source)) if len(found[2].split()) < 5]
     return {term for term, form in FORMS.items() if any(map(form.search, stressed))}
 
 
+@cache
 def _prose(source: str, gap: str = " ") -> str:
     """A cell's sentences, without headings, tables, code and formulas."""
     return _HEADING.sub("", NOT_PROSE.sub(gap, _LINK.sub(r"\1", source)))

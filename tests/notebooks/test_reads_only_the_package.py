@@ -3,9 +3,10 @@
 import ast
 import json
 import re
+from functools import cache
 
 import jupytext
-import pytest
+from each import each
 from notebook_files import SOURCES, name
 
 from coursework.records import claim, record
@@ -49,18 +50,19 @@ def _called(node: ast.Call) -> str:
     return getattr(node.func, "id", getattr(node.func, "attr", ""))
 
 
+@cache
 def cells(path) -> list[str]:
     """The code of a source; exercises are built into it later."""
     notebook = jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")
     return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@each(SOURCES, name)
 def test_a_notebook_reads_nothing_beside_the_package(path):
     assert [place for code in cells(path) for place in outside(code)] == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@each(SOURCES, name)
 def test_every_record_that_a_notebook_reads_is_in_the_package(path):
     for function, wanted in names_read("\n".join(cells(path))):
         READERS[function](wanted)

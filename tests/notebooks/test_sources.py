@@ -1,14 +1,23 @@
 """The notebooks as shipped: each agrees with its text source, was executed, and reads as the course reads."""
 
+from functools import cache
+
 import matplotlib
 import nbformat
 import pytest
+from each import each
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from notebook_files import FOLDER, NOTEBOOKS, SOURCES, name
 from notebook_style import FIRST_EDITION, style_problems
 from prose import prose_problems, unexplained
 
 SECOND_EDITION = [path for path in SOURCES if name(path) not in FIRST_EDITION]
+
+
+@cache
+def read(builder, source):
+    """A source as a notebook, which several tests look at."""
+    return builder.read_source(source)
 
 
 def is_chapter(path):
@@ -24,8 +33,8 @@ def test_the_package_knows_where_the_sources_place_the_exercises(builder):
     assert builder.PLACES.read_text(encoding="utf-8") == builder.places(), "build.py writes it"
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=name)
-def test_a_notebook_agrees_with_its_source(builder, source):
+@each(SOURCES, name)
+def test_a_notebook_agrees_with_its_source(source, builder):
     assert builder.check(source, FOLDER / f"{name(source)}.ipynb") == []
 
 
@@ -38,32 +47,32 @@ def test_pictures_are_drawn_with_the_versions_that_ci_installs(builder):
     assert drawn == dict.fromkeys(drawn, builder.rules.drawing_library())
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=name)
-def test_a_notebook_reads_as_the_course_reads(builder, source):
-    notebook = builder.read_source(source)
+@each(SOURCES, name)
+def test_a_notebook_reads_as_the_course_reads(source, builder):
+    notebook = read(builder, source)
     paths = [(cell.id, what) for cell in notebook.cells for what in builder.rules.path_problems(cell.source)]
     assert paths == []
     if name(source) in FIRST_EDITION:
         assert style_problems(notebook) == []
 
 
-@pytest.mark.parametrize("notebook", [path for path in NOTEBOOKS if name(path) not in FIRST_EDITION], ids=name)
+@each([path for path in NOTEBOOKS if name(path) not in FIRST_EDITION], name)
 def test_a_notebook_of_the_second_edition_has_its_form(notebook):
     assert style_problems(nbformat.read(notebook, 4), second_edition=True, chapter=is_chapter(notebook)) == []
 
 
-@pytest.mark.parametrize("source", SECOND_EDITION, ids=name)
-def test_a_notebook_of_the_second_edition_is_written_in_plain_sentences(builder, source):
-    assert list(prose_problems(builder.read_source(source))) == []
+@each(SECOND_EDITION, name)
+def test_a_notebook_of_the_second_edition_is_written_in_plain_sentences(source, builder):
+    assert list(prose_problems(read(builder, source))) == []
 
 
-@pytest.mark.parametrize("source", SECOND_EDITION, ids=name)
-def test_a_term_is_explained_where_it_is_first_used(builder, source):
+@each(SECOND_EDITION, name)
+def test_a_term_is_explained_where_it_is_first_used(source, builder):
     """In the notebook, or in a chapter that comes before it: a lab stands on the chapters up to its own."""
     chapters = [path for path in SOURCES if not name(path).startswith("labs/")]
     last = source.stem[:2] + ("~" if name(source).startswith("labs/") else "")
-    before = [builder.read_source(path) for path in chapters if path.stem[: len(last)] < last]
-    assert list(unexplained(name(source), builder.read_source(source), before)) == []
+    before = [read(builder, path) for path in chapters if path.stem[: len(last)] < last]
+    assert list(unexplained(name(source), read(builder, source), before)) == []
 
 
 @pytest.mark.parametrize(
@@ -133,7 +142,7 @@ def test_plumbing_may_be_long_when_it_is_folded():
     assert style_problems(new_notebook(cells=[folded("# A figure\n" + "x = 1\n" * 40)]), second_edition=True) == []
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=name)
+@each(SOURCES, name)
 def test_every_picture_is_shown_with_alternative_text(source):
     """A bare picture has none in JupyterLab; `show` puts it inside HTML that has."""
     notebook = nbformat.read(FOLDER / f"{name(source)}.ipynb", 4)
@@ -142,7 +151,7 @@ def test_every_picture_is_shown_with_alternative_text(source):
     assert bare == set()
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=name)
+@each(SOURCES, name)
 def test_no_cell_ends_by_chance_in_the_text_of_an_object(source):
     """The last expression of a cell is an explorer or nothing: `model.train()` there prints all its layers."""
     notebook = nbformat.read(FOLDER / f"{name(source)}.ipynb", 4)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from thorough import rounds
 from tiny_models import Loss
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -93,7 +94,7 @@ def tokens(architecture, vocab_size):
     return (source, target) if architecture == "encoder-decoder" else (target,)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=rounds(40, 200), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(configs(), st.sampled_from(ARCHITECTURES))
 def test_parameters_and_operations_of_any_config(config, architecture):
     with torch.device("meta"):
@@ -109,7 +110,7 @@ def test_parameters_and_operations_of_any_config(config, architecture):
     assert counter.get_total_flops() == count_flops(config, B, T, backward=True, **sizes).total()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=rounds(40, 200), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(configs(width=4), st.sampled_from(["decoder", "encoder-decoder"]))
 def test_activations_of_any_config(config, architecture):
     model = MODELS[architecture](config)

@@ -40,6 +40,14 @@ CASES = {
         "parallel": "fsdp",
     },
 }
+if os.environ.get("COURSE_TESTS") != "all":
+    for name in (
+        "DDP, 4 processes",
+        "1 process, Muon",
+        "FSDP2, 2 processes, Muon",
+        "FSDP2, 4 processes, no accumulation",
+    ):
+        del CASES[name]
 SETTINGS = {"steps": 50, "accumulation": 2, "learning_rate": 1e-3, "warmup": 10, "checkpoint_every": 25}
 
 

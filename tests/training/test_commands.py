@@ -401,6 +401,7 @@ def test_an_interrupt_in_a_terminal(tmp_path):
     assert list_checkpoints(folder / "checkpoints")[-1].name == f"step-{step:08d}.json"
 
 
+@pytest.mark.thorough
 def test_torchrun_goes_on_when_a_process_is_killed(tmp_path):
     folder = tmp_path / "out"
     more = ["--steps=200", "--set=training.checkpoint_every=10", "--resume"]

@@ -88,6 +88,7 @@ def test_the_command(tmp_path):
         assert word in result.output
 
 
+@pytest.mark.thorough
 def test_the_command_under_torchrun(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text(TEXT)

@@ -107,7 +107,7 @@ def test_bfloat16_stays_near_float32_and_keeps_float32_weights():
     assert {p.dtype for p in rough.model.parameters()} == {torch.float32}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_compiled_is_eager():
     sizes = {"n_encoder_layers": 1, "n_decoder_layers": 1, "dropout": 0.0}

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import rounds
 from torch import nn
 
 from course_lib import testing as laws
@@ -51,7 +52,7 @@ def config(**changes):
     dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rounds(40, 200), deadline=None)
 @torch.no_grad()
 def test_equals_nn_linear(shape, d_in, d_out, bias, rows, dtype, seed):
     torch.manual_seed(seed)
