@@ -17,7 +17,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="attention_memory",
     title="The memory of the weights",
     kind="predict",
     what=f"""A layer has H = {H} heads, each of width E = {E}. It reads a batch of B = {B} sequences of {N} tokens in

@@ -3,7 +3,6 @@
 from coursework.exercises.spec import Question, WrongAnswer
 
 EXERCISE = Question(
-    id="cache_restart",
     title="A cache that restarts at 0",
     kind="predict",
     what="""A model with rotary positions generates with a cache: each step sends one new token through the layers, and

@@ -12,7 +12,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="distance_bucket",
     title="Which bucket",
     kind="predict",
     what="""A T5 encoder sorts distances into 32 buckets: 16 for keys that do not come later (buckets 0 to 15), 16 for

@@ -12,7 +12,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="equal_keys",
     title="When all keys are equal",
     kind="predict",
     what="""Four entries have exactly the same key. Their values are the numbers 2, 4, 9 and 13. A query, which is not

@@ -17,7 +17,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="first_update",
     title="The order of two lines",
     kind="predict",
     what="""The optimizer is `SGD([weight], lr=3.0)`, and the schedule

@@ -10,7 +10,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="head_parameters",
     title="What sixteen heads weigh",
     kind="predict",
     what="""Multi-head attention of width D = 512 with H = 8 heads of width 64 has four linear maps, queries, keys,

@@ -13,7 +13,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="initial_loss",
     title="The loss before the first update",
     kind="predict",
     what="""A model over a vocabulary of 360 tokens has just been built, and prefers no token. Which loss per token, in

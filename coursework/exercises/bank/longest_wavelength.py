@@ -12,7 +12,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="longest_wavelength",
     title="The slowest wave",
     kind="predict",
     what="""A table of sinusoids has width D = 16: its clock i, also called pair i, turns by 1 / 10000^(2i/16)

@@ -17,7 +17,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="moe_active_parameters",
     title="Stored and active",
     kind="predict",
     what="""A mixture of 8 experts stands in for the feed-forward at width 96. Each expert is a SwiGLU of inner width

@@ -3,7 +3,6 @@
 from coursework.exercises.spec import Question, WrongAnswer
 
 EXERCISE = Question(
-    id="no_residual",
     title="Twelve layers without residuals",
     kind="predict",
     what="""Take twelve encoder layers with LayerNorm and fresh Xavier weights, and remove the residual connections:

@@ -3,7 +3,6 @@
 from coursework.exercises.spec import Question, WrongAnswer
 
 EXERCISE = Question(
-    id="permuted_tokens",
     title="Shuffle the sentence",
     kind="predict",
     what="""Self-attention without a mask gets the five tokens of a sentence, as vectors without any information on

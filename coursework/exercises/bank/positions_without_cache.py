@@ -21,7 +21,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="positions_without_cache",
     title="What a cache saves",
     kind="predict",
     what="""A model starts from one token and writes 256 more. Without a cache, each step feeds all tokens so far

@@ -12,7 +12,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="score_spread",
     title="How large is a dot product",
     kind="predict",
     what="""A query and a key have E = 64 components each. All components are independent random numbers with mean 0

@@ -18,7 +18,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="sharded_bytes",
     title="Split the optimizer",
     kind="predict",
     what="""A model of 1.5 billion parameters is trained with AdamW in float32 on 16 processes. Weights and gradients

@@ -16,7 +16,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="smoothing_floor",
     title="The floor of a smoothed loss",
     kind="predict",
     what="""The labels are smoothed with 0.1, spread evenly over all 1000 tokens of the vocabulary, the right one

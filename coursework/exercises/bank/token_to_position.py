@@ -15,7 +15,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="token_to_position",
     title="Tokens against positions",
     kind="predict",
     what="""A model of width D = 512 draws its token table from N(0, 1), as `nn.Embedding` does, multiplies the vectors

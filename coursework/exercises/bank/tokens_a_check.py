@@ -9,7 +9,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="tokens_a_check",
     title="Tokens for each pass",
     kind="predict",
     what="""In speculative decoding a small model guesses 4 tokens, and one pass of the large model checks them. Guesses
