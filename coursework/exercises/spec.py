@@ -15,6 +15,7 @@ case may rest on a value that rounding decides.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -66,8 +67,8 @@ def misconceptions(text: str) -> list[Misconception]:
         entry = _ENTRY.fullmatch(line)
         if entry is None or not re.fullmatch(r" {4}\S.*\?", below):
             raise ValueError(
-                f"misconceptions, line {number}: expected `name (knob=value): statement` and below it, indented by four, "
-                f"its question, got {line!r} and {below!r}"
+                f"misconceptions, line {number}: expected `name (knob=value): statement` and below it, indented by "
+                f"four, its question, got {line!r} and {below!r}"
             )
         name, knobs, statement = entry.groups()
         try:
@@ -92,6 +93,11 @@ class Case:
 
     name: str
     make: Callable[[], tuple[Any, ...] | dict[str, Any]]
+
+
+def maker(build: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
+    """Decorate a function of sizes and seeds that builds arguments: called, it returns the `make` of a case."""
+    return lambda *sizes, **options: functools.partial(build, *sizes, **options)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -102,20 +102,18 @@ def _with_grad(weight, batches):
     return parameter.grad / tokens
 
 
+@maker
 def _case(*targets, V=5, D=3, seed, dtype=torch.float32):
-    def make():
-        batches = [
-            (normal(len(ids), D, seed=seed + 1 + i, grad=False, dtype=dtype), torch.tensor(ids))
-            for i, ids in enumerate(targets)
-        ]
-        return normal(V, D, seed=seed, dtype=dtype), batches
-
-    return make
+    batches = [
+        (normal(len(ids), D, seed=seed + 1 + i, grad=False, dtype=dtype), torch.tensor(ids))
+        for i, ids in enumerate(targets)
+    ]
+    return normal(V, D, seed=seed, dtype=dtype), batches
 
 
 def _sample(draw):
     V, D = draw.integer(2, 6), draw.integer(1, 5)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     batches = []
     for number in range(draw.integer(1, 4)):
         targets = draw.integers(draw.integer(1, 5), low=0, high=V - 1)

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -83,13 +83,11 @@ def _correction_in_the_rate(weight, gradient, m, v, t, rate, beta1=0.9, beta2=0.
     return torch.addcdiv(weight, m, v.sqrt() + eps * root, value=-step), m, v
 
 
+@maker
 def _case(*shape, seed, t, rate=0.1, betas=(0.9, 0.98), eps=1e-9, dtype=torch.float32, scale=1.0):
-    def make():
-        weight, gradient, m = (normal(*shape, seed=seed + i, dtype=dtype, grad=False) for i in range(3))
-        v = normal(*shape, seed=seed + 3, dtype=dtype, grad=False) ** 2 + 0.01
-        return weight, scale * gradient + 0.01 * scale, scale * m, scale**2 * v, t, rate, *betas, eps
-
-    return make
+    weight, gradient, m = (normal(*shape, seed=seed + i, dtype=dtype, grad=False) for i in range(3))
+    v = normal(*shape, seed=seed + 3, dtype=dtype, grad=False) ** 2 + 0.01
+    return weight, scale * gradient + 0.01 * scale, scale * m, scale**2 * v, t, rate, *betas, eps
 
 
 def _one(weight, gradient, m, v, t, rate, beta1=0.9, beta2=0.98, eps=1e-9):

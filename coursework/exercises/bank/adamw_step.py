@@ -2,7 +2,7 @@
 
 import torch
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -79,13 +79,11 @@ def _as_one_direction(weight, gradient, m, v, t, rate, decay=0.01, beta1=0.9, be
     return torch.sub(weight, direction, alpha=rate), m, v
 
 
+@maker
 def _case(*shape, seed, t, rate=0.1, decay=0.5, betas=(0.9, 0.98), eps=1e-9, dtype=torch.float32):
-    def make():
-        weight, gradient, m = (normal(*shape, seed=seed + i, dtype=dtype, grad=False) for i in range(3))
-        v = normal(*shape, seed=seed + 3, dtype=dtype, grad=False) ** 2 + 0.01
-        return 2 * weight, gradient + 0.01, m, v, t, rate, decay, *betas, eps
-
-    return make
+    weight, gradient, m = (normal(*shape, seed=seed + i, dtype=dtype, grad=False) for i in range(3))
+    v = normal(*shape, seed=seed + 3, dtype=dtype, grad=False) ** 2 + 0.01
+    return 2 * weight, gradient + 0.01, m, v, t, rate, decay, *betas, eps
 
 
 def _one(weight, gradient, m, v, t, rate, decay):

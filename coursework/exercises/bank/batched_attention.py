@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -64,12 +64,10 @@ def _with_loop(query, key, value):
     return torch.stack([_with_loop(*sentence) for sentence in zip(query, key, value, strict=True)])
 
 
+@maker
 def _case(*lead, T, S, E, width, seed, dtype=torch.float32):
-    def make():
-        query, key = normal(*lead, T, E, seed=seed, dtype=dtype), normal(*lead, S, E, seed=seed + 1, dtype=dtype)
-        return query, key, normal(*lead, S, width, seed=seed + 2, dtype=dtype)
-
-    return make
+    query, key = normal(*lead, T, E, seed=seed, dtype=dtype), normal(*lead, S, E, seed=seed + 1, dtype=dtype)
+    return query, key, normal(*lead, S, width, seed=seed + 2, dtype=dtype)
 
 
 def _strided():
@@ -79,7 +77,7 @@ def _strided():
 def _sample(draw):
     lead = [draw.integer(1, 3) for _ in range(draw.integer(0, 2))]
     T, S, E, width = (draw.integer(1, 6) for _ in range(4))
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     query, key = draw.normal(*lead, T, E, dtype=dtype), draw.normal(*lead, S, E, dtype=dtype)
     return query, key, draw.normal(*lead, S, width, dtype=dtype)
 

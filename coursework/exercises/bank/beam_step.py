@@ -4,7 +4,7 @@ import heapq
 
 import torch
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -94,14 +94,12 @@ def _rows(scores, rows, n_beams):
     )
 
 
+@maker
 def _at_random(K, V, n_beams, seed, dtype=torch.float32):
-    def make():
-        scores = _apart(normal(K, seed=seed, dtype=torch.float64, grad=False, scale=0.8) - 3)
-        logits = normal(K, V, seed=seed + 1, dtype=torch.float64, grad=False)
-        log_probabilities = (logits + 0.0037 * torch.arange(V)).log_softmax(dim=-1)
-        return scores.to(dtype), log_probabilities.to(dtype), n_beams
-
-    return make
+    scores = _apart(normal(K, seed=seed, dtype=torch.float64, grad=False, scale=0.8) - 3)
+    logits = normal(K, V, seed=seed + 1, dtype=torch.float64, grad=False)
+    log_probabilities = (logits + 0.0037 * torch.arange(V)).log_softmax(dim=-1)
+    return scores.to(dtype), log_probabilities.to(dtype), n_beams
 
 
 def _apart(scores):
@@ -111,7 +109,7 @@ def _apart(scores):
 def _sample(draw):
     K, V = draw.integer(1, 4), draw.integer(2, 6)
     n_beams = draw.integer(1, min(4, K * V))
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     logits = draw.normal(K, V, dtype=torch.float64, grad=False) + 0.0037 * torch.arange(V)
     scores = _apart(draw.normal(K, dtype=torch.float64, grad=False) - 3)
     log_probabilities = logits.log_softmax(dim=-1)

@@ -96,7 +96,7 @@ def _two_sentences():
 
 def _sample(draw):
     B, T, D, V = draw.integer(1, 3), draw.integer(2, 5), draw.integer(3, 7), draw.integer(2, 9)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     tables = [draw.normal(rows, D, dtype=dtype) for rows in (V, T + draw.integer(1, 4), 2)]
     tables = [(table.detach() + torch.arange(D, dtype=dtype)).requires_grad_() for table in tables]  # never constant
     affine = [draw.normal(D, dtype=dtype), draw.normal(D, dtype=dtype)]

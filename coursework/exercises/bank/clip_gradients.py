@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -68,16 +68,14 @@ def _norm_of_norms(gradients, max_norm):
     return [gradient if norm <= max_norm else gradient / norm * max_norm for gradient in gradients], norm
 
 
+@maker
 def _case(max_norm, *scales, seed, dtype=torch.float32):
-    def make():
-        shapes = [(2, 3), (5,), (1, 2, 2)][: len(scales)]
-        made = [
-            normal(*shape, seed=seed + i, scale=scale, grad=False, dtype=dtype)
-            for i, (shape, scale) in enumerate(zip(shapes, scales, strict=True))
-        ]
-        return made, max_norm
-
-    return make
+    shapes = [(2, 3), (5,), (1, 2, 2)][: len(scales)]
+    made = [
+        normal(*shape, seed=seed + i, scale=scale, grad=False, dtype=dtype)
+        for i, (shape, scale) in enumerate(zip(shapes, scales, strict=True))
+    ]
+    return made, max_norm
 
 
 def _sample(draw):

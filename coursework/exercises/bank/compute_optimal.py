@@ -56,10 +56,6 @@ def _with_course(a, alpha, b, beta, flops):
     return found.parameters, found.tokens
 
 
-def _case(*numbers):
-    return lambda: numbers
-
-
 def _sample(draw):
     alpha, beta = draw.integer(10, 90) / 100, draw.integer(10, 90) / 100
     a, b = draw.integer(1, 2000) / 2, draw.integer(1, 2000) / 2
@@ -118,12 +114,12 @@ root-forgotten (root=False): leaves the ratio of the slopes without its root
     When you solve for N, which power of N stands alone on one side?
 """),
     cases=[
-        Case("equal exponents, equal factors", _case(1.0, 0.5, 1.0, 0.5, 600.0)),
-        Case("the model's term four times as large", _case(4.0, 0.5, 1.0, 0.5, 600.0)),
-        Case("unequal exponents", _case(3.0, 0.25, 7.0, 0.5, 6e6)),
-        Case("unequal the other way", _case(7.0, 0.6, 5.0, 0.2, 6e9)),
-        Case("the fit of Hoffmann et al., the budget of Gopher", _case(406.4, 0.34, 410.7, 0.28, 5.76e23)),
-        Case("the corrected fit of Besiroglu et al.", _case(482.01, 0.3478, 2085.43, 0.3658, 5.76e23)),
+        Case("equal exponents, equal factors", lambda: (1.0, 0.5, 1.0, 0.5, 600.0)),
+        Case("the model's term four times as large", lambda: (4.0, 0.5, 1.0, 0.5, 600.0)),
+        Case("unequal exponents", lambda: (3.0, 0.25, 7.0, 0.5, 6e6)),
+        Case("unequal the other way", lambda: (7.0, 0.6, 5.0, 0.2, 6e9)),
+        Case("the fit of Hoffmann et al., the budget of Gopher", lambda: (406.4, 0.34, 410.7, 0.28, 5.76e23)),
+        Case("the corrected fit of Besiroglu et al.", lambda: (482.01, 0.3478, 2085.43, 0.3658, 5.76e23)),
     ],
     properties=[
         Property("The whole budget is used: 6 N D is the number of operations.", _uses_the_budget),

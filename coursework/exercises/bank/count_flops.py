@@ -59,10 +59,6 @@ def _with_course(batch, length, width, inner, layers, vocab, training):
     return count(config, batch, length, backward=training).total()
 
 
-def _case(*sizes):
-    return lambda: sizes
-
-
 def _sample(draw):
     sizes = [draw.integer(1, high) for high in (7, 40, 24, 40, 5, 50)]
     return (*sizes, draw.boolean())
@@ -129,14 +125,14 @@ table-as-a-product (head="twice"): counts reading the table of tokens as a produ
     What does the task say that reading a row of a table costs?
 """),
     cases=[
-        Case("one token, one layer", _case(1, 1, 2, 3, 1, 5, False)),
-        Case("a batch of 2, length 5", _case(2, 5, 3, 7, 1, 11, False)),
-        Case("two layers", _case(2, 5, 3, 7, 2, 11, False)),
-        Case("the same, training", _case(2, 5, 3, 7, 2, 11, True)),
-        Case("long and narrow", _case(3, 101, 2, 5, 2, 7, False)),
-        Case("three layers, training", _case(5, 7, 11, 13, 3, 17, True)),
-        Case("GPT-2, one sequence of 1024", _case(1, 1024, 768, 3072, 12, 50257, False)),
-        Case("GPT-2, a training step", _case(8, 1024, 768, 3072, 12, 50257, True)),
+        Case("one token, one layer", lambda: (1, 1, 2, 3, 1, 5, False)),
+        Case("a batch of 2, length 5", lambda: (2, 5, 3, 7, 1, 11, False)),
+        Case("two layers", lambda: (2, 5, 3, 7, 2, 11, False)),
+        Case("the same, training", lambda: (2, 5, 3, 7, 2, 11, True)),
+        Case("long and narrow", lambda: (3, 101, 2, 5, 2, 7, False)),
+        Case("three layers, training", lambda: (5, 7, 11, 13, 3, 17, True)),
+        Case("GPT-2, one sequence of 1024", lambda: (1, 1024, 768, 3072, 12, 50257, False)),
+        Case("GPT-2, a training step", lambda: (8, 1024, 768, 3072, 12, 50257, True)),
     ],
     properties=[
         Property("A training step has three times the operations of a forward pass.", _backward_costs_two_forwards),

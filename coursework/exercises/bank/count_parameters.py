@@ -79,10 +79,6 @@ def _with_course(vocab, width, inner, layers, positions, tied):
     return count(config).total()
 
 
-def _case(*sizes):
-    return lambda: sizes
-
-
 def _sample(draw):
     sizes = [draw.integer(1, high) for high in (50, 24, 40, 5, 30)]
     return (*sizes, draw.boolean())
@@ -145,13 +141,13 @@ biases-of-attention-only (bias="attention"): counts no biases in the feed-forwar
     Which of the linear maps have a bias?
 """),
     cases=[
-        Case("one layer of width 2, tied", _case(5, 2, 3, 1, 7, True)),
-        Case("the same, untied", _case(5, 2, 3, 1, 7, False)),
-        Case("two layers of width 3", _case(11, 3, 7, 2, 5, True)),
-        Case("three layers, inner width 13, untied", _case(17, 5, 13, 3, 19, False)),
-        Case("width 128, two layers, a small vocabulary", _case(1000, 128, 512, 2, 64, True)),
-        Case("GPT-2, the small one", _case(50257, 768, 3072, 12, 1024, True)),
-        Case("GPT-2 with a head of its own", _case(50257, 768, 3072, 12, 1024, False)),
+        Case("one layer of width 2, tied", lambda: (5, 2, 3, 1, 7, True)),
+        Case("the same, untied", lambda: (5, 2, 3, 1, 7, False)),
+        Case("two layers of width 3", lambda: (11, 3, 7, 2, 5, True)),
+        Case("three layers, inner width 13, untied", lambda: (17, 5, 13, 3, 19, False)),
+        Case("width 128, two layers, a small vocabulary", lambda: (1000, 128, 512, 2, 64, True)),
+        Case("GPT-2, the small one", lambda: (50257, 768, 3072, 12, 1024, True)),
+        Case("GPT-2 with a head of its own", lambda: (50257, 768, 3072, 12, 1024, False)),
     ],
     properties=[
         Property("Every further layer adds the same number.", _layers_are_alike),

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -134,21 +134,19 @@ def _weights(D, width, make):
     return {"self": make(4, D, D), "cross": make(4, D, D), "up": make(D, width), "down": make(width, D)}
 
 
+@maker
 def _case(B, T, S, D, width, seed, lengths=None, dtype=torch.float32):
-    def make():
-        count = iter(range(seed + 2, seed + 9))
-        weights = _weights(D, width, lambda *shape: normal(*shape, seed=next(count), dtype=dtype, scale=0.5))
-        real = torch.arange(S) < torch.tensor([S] * B if lengths is None else lengths)[:, None]  # (B, S)
-        x, context = normal(B, T, D, seed=seed, dtype=dtype), normal(B, S, D, seed=seed + 1, dtype=dtype)
-        return x, context, weights, real[:, None]  # (B, S) -> (B, 1, S)
-
-    return make
+    count = iter(range(seed + 2, seed + 9))
+    weights = _weights(D, width, lambda *shape: normal(*shape, seed=next(count), dtype=dtype, scale=0.5))
+    real = torch.arange(S) < torch.tensor([S] * B if lengths is None else lengths)[:, None]  # (B, S)
+    x, context = normal(B, T, D, seed=seed, dtype=dtype), normal(B, S, D, seed=seed + 1, dtype=dtype)
+    return x, context, weights, real[:, None]  # (B, S) -> (B, 1, S)
 
 
 def _sample(draw):
     B, T, S, D, width = (draw.integer(1, high) for high in (3, 4, 4, 4, 5))
     D = D + 1
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     weights = _weights(D, width, lambda *shape: draw.normal(*shape, dtype=dtype, scale=0.5))
     real = (torch.arange(S) < draw.integer(1, S)).expand(B, 1, S).clone()
     return draw.normal(B, T, D, dtype=dtype), draw.normal(B, S, D, dtype=dtype), weights, real

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -72,17 +72,15 @@ def _with_course(policy_chosen, policy_refused, reference_chosen, reference_refu
     return dpo_loss(policy_chosen, policy_refused, reference_chosen, reference_refused, beta), margins
 
 
+@maker
 def _case(N, *, beta=0.5, seed, scale=1.0, dtype=torch.float32):
-    def make():
-        policy = [normal(N, seed=seed + i, scale=scale, dtype=dtype) for i in range(2)]
-        frozen = [normal(N, seed=seed + 2 + i, scale=scale, dtype=dtype, grad=False) for i in range(2)]
-        return (*policy, *frozen, beta)
-
-    return make
+    policy = [normal(N, seed=seed + i, scale=scale, dtype=dtype) for i in range(2)]
+    frozen = [normal(N, seed=seed + 2 + i, scale=scale, dtype=dtype, grad=False) for i in range(2)]
+    return (*policy, *frozen, beta)
 
 
 def _sample(draw):
-    N, dtype = draw.integer(1, 6), draw.choice([torch.float32, torch.float64])
+    N, dtype = draw.integer(1, 6), draw.dtype()
     # The reference is frozen: no gradient needs to reach it.
     some = [draw.normal(N, scale=draw.choice([0.5, 2.0]), dtype=dtype, grad=i < 2) for i in range(4)]
     return (*some, draw.choice([0.1, 0.5, 2.0]))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -134,13 +134,11 @@ def _parts(T, D, width, tensor: Callable[..., Tensor]):
     return attention, _Network(tensor(D, width), tensor(width, D)), *(_Norm(tensor(D), tensor(D)) for _ in range(2))
 
 
+@maker
 def _case(B, T, D, width, pre, seed, dtype=torch.float32):
-    def make():
-        seeds = iter(range(seed + 1, seed + 20))
-        parts = _parts(T, D, width, lambda *shape: normal(*shape, seed=next(seeds), dtype=dtype, grad=False))
-        return normal(B, T, D, seed=seed, dtype=dtype), *parts, pre
-
-    return make
+    seeds = iter(range(seed + 1, seed + 20))
+    parts = _parts(T, D, width, lambda *shape: normal(*shape, seed=next(seeds), dtype=dtype, grad=False))
+    return normal(B, T, D, seed=seed, dtype=dtype), *parts, pre
 
 
 def _sample(draw):

@@ -47,10 +47,6 @@ def _multiplied_out(d_model, d_ff, n_layers):
     return n_layers * (4 * d_model**2 + 9 * d_model + 2 * d_model * d_ff + d_ff)
 
 
-def _case(*sizes):
-    return lambda: sizes
-
-
 def _sample(draw):
     return draw.integer(1, 999), draw.integer(1, 4999), draw.integer(1, 99)
 
@@ -95,11 +91,11 @@ one-layer (layers="one"): counts one layer, whatever their number
     Do two layers share their weights?
 """),
     cases=[
-        Case("width 3, 5 inside, 1 layer", _case(3, 5, 1)),
-        Case("width 3, 5 inside, 2 layers", _case(3, 5, 2)),
-        Case("width 7, 2 inside, 5 layers", _case(7, 2, 5)),
-        Case("width 512, 2048 inside, 6 layers", _case(512, 2048, 6)),
-        Case("width 11, 13 inside, 17 layers", _case(11, 13, 17)),
+        Case("width 3, 5 inside, 1 layer", lambda: (3, 5, 1)),
+        Case("width 3, 5 inside, 2 layers", lambda: (3, 5, 2)),
+        Case("width 7, 2 inside, 5 layers", lambda: (7, 2, 5)),
+        Case("width 512, 2048 inside, 6 layers", lambda: (512, 2048, 6)),
+        Case("width 11, 13 inside, 17 layers", lambda: (11, 13, 17)),
     ],
     properties=[Property("All layers have the same number of parameters, each its own.", _layers_are_alike)],
     alternatives=[

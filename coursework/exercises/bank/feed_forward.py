@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -55,17 +55,15 @@ def _with_functions_of_torch(x, W_up, b_up, W_down, b_down):
     return F.linear(F.relu(F.linear(x, W_up.T, b_up)), W_down.T, b_down)
 
 
+@maker
 def _case(B, T, D, width, seed, dtype=torch.float32):
-    def make():
-        shapes = ((B, T, D), (D, width), (width,), (width, D), (D,))
-        return tuple(normal(*shape, seed=seed + n, dtype=dtype) for n, shape in enumerate(shapes))
-
-    return make
+    shapes = ((B, T, D), (D, width), (width,), (width, D), (D,))
+    return tuple(normal(*shape, seed=seed + n, dtype=dtype) for n, shape in enumerate(shapes))
 
 
 def _sample(draw):
     B, T, D, width = draw.integer(1, 3), draw.integer(1, 5), draw.integer(1, 6), draw.integer(1, 9)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     shapes = ((B, T, D), (D, width), (width,), (width, D), (D,))
     return tuple(draw.normal(*shape, dtype=dtype) for shape in shapes)
 

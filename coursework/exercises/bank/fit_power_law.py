@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -92,14 +92,12 @@ def _with_polyfit(x, y, floors):
     return min((fit(floor) for floor in floors.tolist()), key=error)
 
 
+@maker
 def _case(n, floor, scale, exponent, floors, noise, seed):
-    def make():
-        x = 1000.0 * 3.0 ** torch.arange(n, dtype=torch.float64)
-        scatter = normal(n, seed=seed, grad=False, dtype=torch.float64)
-        y = (floor + scale * x**-exponent) * (1 + noise * scatter)
-        return x, y, torch.tensor(floors, dtype=torch.float64)
-
-    return make
+    x = 1000.0 * 3.0 ** torch.arange(n, dtype=torch.float64)
+    scatter = normal(n, seed=seed, grad=False, dtype=torch.float64)
+    y = (floor + scale * x**-exponent) * (1 + noise * scatter)
+    return x, y, torch.tensor(floors, dtype=torch.float64)
 
 
 def _sample(draw):

@@ -71,7 +71,7 @@ def _drawn(B, G, seed, dtype=torch.float32, scale=1.0):
 
 
 def _sample(draw):
-    B, G, dtype = draw.integer(1, 4), draw.integer(2, 7), draw.choice([torch.float32, torch.float64])
+    B, G, dtype = draw.integer(1, 4), draw.integer(2, 7), draw.dtype()
     return (draw.normal(B, G, dtype=dtype, scale=draw.choice([0.5, 2.0]), grad=False),)
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -85,12 +85,10 @@ def _with_einsum(query, key, value):
     return torch.einsum("bgnts,bgse->bgnte", weights, value).flatten(1, 2)
 
 
+@maker
 def _case(B, H, G, T, S, E, width, seed, dtype=torch.float32):
-    def make():
-        query, key = normal(B, H, T, E, seed=seed, dtype=dtype), normal(B, G, S, E, seed=seed + 1, dtype=dtype)
-        return query, key, normal(B, G, S, width, seed=seed + 2, dtype=dtype)
-
-    return make
+    query, key = normal(B, H, T, E, seed=seed, dtype=dtype), normal(B, G, S, E, seed=seed + 1, dtype=dtype)
+    return query, key, normal(B, G, S, width, seed=seed + 2, dtype=dtype)
 
 
 def _strided():
@@ -99,7 +97,7 @@ def _strided():
 
 def _sample(draw):
     B, G, share, T, S = (draw.integer(1, high) for high in (3, 3, 3, 4, 5))
-    E, width, dtype = draw.integer(1, 5), draw.integer(1, 5), draw.choice([torch.float32, torch.float64])
+    E, width, dtype = draw.integer(1, 5), draw.integer(1, 5), draw.dtype()
     query, key = draw.normal(B, G * share, T, E, dtype=dtype), draw.normal(B, G, S, E, dtype=dtype)
     return query, key, draw.normal(B, G, S, width, dtype=dtype)
 

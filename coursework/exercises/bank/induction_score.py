@@ -86,7 +86,7 @@ def _perfect():
 
 def _sample(draw):
     B, H, T = draw.integer(1, 3), draw.integer(1, 4), draw.integer(3, 9)
-    seed, dtype = draw.integer(0, 10**6), draw.choice([torch.float32, torch.float64])
+    seed, dtype = draw.integer(0, 10**6), draw.dtype()
     return _weights(B, H, T, seed, dtype), draw.integer(2, T - 1)
 
 

@@ -64,10 +64,6 @@ def _with_course(layers, batch, length, heads, kv_heads, head_width, number_byte
     return count(config, batch, length, dtype=dtype)
 
 
-def _case(*sizes):
-    return lambda: sizes
-
-
 def _sample(draw):
     kv_heads = draw.integer(1, 5)
     heads = kv_heads * draw.integer(1, 4)
@@ -126,14 +122,14 @@ heads-multiplied (count="product"): multiplies the two numbers of heads
     Do queries leave anything in the cache?
 """),
     cases=[
-        Case("one layer, one token, one head", _case(1, 1, 1, 1, 1, 3, 2)),
-        Case("3 heads, each with its own keys", _case(1, 1, 5, 3, 3, 7, 2)),
-        Case("6 query heads, 2 heads of keys", _case(1, 1, 5, 6, 2, 7, 2)),
-        Case("3 layers, 2 sequences, 5 tokens", _case(3, 2, 5, 6, 2, 7, 4)),
-        Case("one head of keys for all queries", _case(5, 3, 11, 4, 1, 13, 8)),
-        Case("numbers of one byte", _case(3, 2, 7, 10, 5, 11, 1)),
-        Case("GPT-2, 1024 tokens, float32", _case(12, 1, 1024, 12, 12, 64, 4)),
-        Case("Llama 3 8B, 8192 tokens, bfloat16", _case(32, 1, 8192, 32, 8, 128, 2)),
+        Case("one layer, one token, one head", lambda: (1, 1, 1, 1, 1, 3, 2)),
+        Case("3 heads, each with its own keys", lambda: (1, 1, 5, 3, 3, 7, 2)),
+        Case("6 query heads, 2 heads of keys", lambda: (1, 1, 5, 6, 2, 7, 2)),
+        Case("3 layers, 2 sequences, 5 tokens", lambda: (3, 2, 5, 6, 2, 7, 4)),
+        Case("one head of keys for all queries", lambda: (5, 3, 11, 4, 1, 13, 8)),
+        Case("numbers of one byte", lambda: (3, 2, 7, 10, 5, 11, 1)),
+        Case("GPT-2, 1024 tokens, float32", lambda: (12, 1, 1024, 12, 12, 64, 4)),
+        Case("Llama 3 8B, 8192 tokens, bfloat16", lambda: (32, 1, 8192, 32, 8, 128, 2)),
     ],
     properties=[
         Property("Four times the heads of keys and values take four times the bytes.", _groups_save),

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -105,19 +105,17 @@ def _with_course(x, keys, values, W_query, W_key, W_value):
     return scaled_dot_product_attention(x @ W_query, keys, values, causal=True), keys, values
 
 
+@maker
 def _case(B, T, S, D, E, seed, dtype=torch.float32):
-    def make():
-        cached = [normal(B, S, E, seed=seed + n, dtype=dtype) for n in (1, 2)]
-        weights = [normal(D, E, seed=seed + n, dtype=dtype) for n in (3, 4, 5)]
-        return normal(B, T, D, seed=seed, dtype=dtype), *cached, *weights
-
-    return make
+    cached = [normal(B, S, E, seed=seed + n, dtype=dtype) for n in (1, 2)]
+    weights = [normal(D, E, seed=seed + n, dtype=dtype) for n in (3, 4, 5)]
+    return normal(B, T, D, seed=seed, dtype=dtype), *cached, *weights
 
 
 def _sample(draw):
     B, T, D, E = (draw.integer(1, high) for high in (3, 3, 4, 4))
     S = draw.integer(0, 4)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     cached = [draw.normal(B, S, E, dtype=dtype) for _ in range(2)]
     return draw.normal(B, T, D, dtype=dtype), *cached, *(draw.normal(D, E, dtype=dtype) for _ in range(3))
 

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -105,17 +105,15 @@ def _with_course(logits, targets, smoothing, pad_id):
     return total / count.clamp(min=1), int(count)
 
 
+@maker
 def _case(targets, V, *, smoothing=0.2, pad_id=0, seed, scale=1.0, dtype=torch.float32):
-    def make():
-        ids = torch.tensor(targets)
-        return normal(*ids.shape, V, seed=seed, scale=scale, dtype=dtype), ids, smoothing, pad_id
-
-    return make
+    ids = torch.tensor(targets)
+    return normal(*ids.shape, V, seed=seed, scale=scale, dtype=dtype), ids, smoothing, pad_id
 
 
 def _sample(draw):
     B, T, V = draw.integer(1, 3), draw.integer(1, 5), draw.integer(2, 9)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     pad_id = draw.integer(0, V - 1)
     logits = draw.normal(B, T, V, scale=draw.choice([0.5, 1.0, 4.0]), dtype=dtype)
     return logits, draw.integers(B, T, low=0, high=V - 1), draw.choice([0.0, 0.125, 0.5]), pad_id

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -67,13 +67,11 @@ def _token_by_token(x, weight, bias, eps=1e-5):
     return torch.stack(rows).reshape(x.shape)
 
 
+@maker
 def _case(B, T, D, seed, dtype=torch.float32, scale=1.0, shift=0.0, eps=1e-5):
-    def make():
-        x = normal(B, T, D, seed=seed, dtype=torch.float64, scale=scale, grad=False) + shift
-        weight, bias = normal(D, seed=seed + 1, dtype=dtype), normal(D, seed=seed + 2, dtype=dtype)
-        return x.to(dtype).requires_grad_(), weight, bias, eps
-
-    return make
+    x = normal(B, T, D, seed=seed, dtype=torch.float64, scale=scale, grad=False) + shift
+    weight, bias = normal(D, seed=seed + 1, dtype=dtype), normal(D, seed=seed + 2, dtype=dtype)
+    return x.to(dtype).requires_grad_(), weight, bias, eps
 
 
 def _constant():

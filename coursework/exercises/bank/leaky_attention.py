@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -78,13 +78,11 @@ def _with_loop(query, key, value):
     return torch.stack(outputs, dim=-2)
 
 
+@maker
 def _case(*lead, T, S, E, width, seed, dtype=torch.float32, scale=1.0):
-    def make():
-        query = normal(*lead, T, E, seed=seed, dtype=dtype, scale=scale)
-        key = normal(*lead, S, E, seed=seed + 1, dtype=dtype, scale=scale)
-        return query, key, normal(*lead, S, width, seed=seed + 2, dtype=dtype)
-
-    return make
+    query = normal(*lead, T, E, seed=seed, dtype=dtype, scale=scale)
+    key = normal(*lead, S, E, seed=seed + 1, dtype=dtype, scale=scale)
+    return query, key, normal(*lead, S, width, seed=seed + 2, dtype=dtype)
 
 
 def _future_fits_best():
@@ -106,7 +104,7 @@ def _sample(draw):
     lead = [draw.integer(1, 3) for _ in range(draw.integer(0, 2))]
     T, E, width = draw.integer(1, 5), draw.integer(1, 6), draw.integer(1, 6)
     S = T + draw.integer(0, 3)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     query, key = draw.normal(*lead, T, E, dtype=dtype), draw.normal(*lead, S, E, dtype=dtype)
     return query, key, draw.normal(*lead, S, width, dtype=dtype)
 

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -65,12 +65,10 @@ def _with_course(query, key, value):
     return LinearAttention()(query[None], key[None], value[None])[0]
 
 
+@maker
 def _case(B, T, S, E, width, seed, dtype=torch.float32):
-    def make():
-        query, key = normal(B, T, E, seed=seed, dtype=dtype), normal(B, S, E, seed=seed + 1, dtype=dtype)
-        return query, key, normal(B, S, width, seed=seed + 2, dtype=dtype)
-
-    return make
+    query, key = normal(B, T, E, seed=seed, dtype=dtype), normal(B, S, E, seed=seed + 1, dtype=dtype)
+    return query, key, normal(B, S, width, seed=seed + 2, dtype=dtype)
 
 
 def _strided():
@@ -79,7 +77,7 @@ def _strided():
 
 def _sample(draw):
     B, T, S, E = draw.integer(1, 3), draw.integer(1, 6), draw.integer(1, 6), draw.integer(1, 6)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     query, key = draw.normal(B, T, E, dtype=dtype), draw.normal(B, S, E, dtype=dtype)
     return query, key, draw.normal(B, S, draw.integer(1, 5), dtype=dtype)
 

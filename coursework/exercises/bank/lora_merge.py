@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -64,17 +64,15 @@ def _with_einsum(weight, down, up, alpha):
     return weight + torch.einsum("or,ri->oi", up, down) * (alpha / up.size(1))
 
 
+@maker
 def _case(D_out, D_in, rank, alpha, seed, dtype=torch.float32):
-    def make():
-        weight = normal(D_out, D_in, seed=seed, dtype=dtype)
-        return (
-            weight,
-            normal(rank, D_in, seed=seed + 1, dtype=dtype),
-            normal(D_out, rank, seed=seed + 2, dtype=dtype),
-            alpha,
-        )
-
-    return make
+    weight = normal(D_out, D_in, seed=seed, dtype=dtype)
+    return (
+        weight,
+        normal(rank, D_in, seed=seed + 1, dtype=dtype),
+        normal(D_out, rank, seed=seed + 2, dtype=dtype),
+        alpha,
+    )
 
 
 def _strided():
@@ -84,7 +82,7 @@ def _strided():
 
 def _sample(draw):
     D_out, D_in, rank = draw.integer(2, 6), draw.integer(2, 6), draw.integer(1, 4)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     tensors = [draw.normal(*shape, dtype=dtype) for shape in ((D_out, D_in), (rank, D_in), (D_out, rank))]
     return *tensors, draw.choice([0.5, 1.0, 4.0, 16.0])
 

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import mask, normal
 
 
@@ -92,15 +92,13 @@ def _visible(B, T, S, seed):
     return seen
 
 
+@maker
 def _case(B, H, T, S, E, width, seed, dtype=torch.float32, scale=1.0):
-    def make():
-        query, key = (
-            normal(B, H, T, E, seed=seed, dtype=dtype, scale=scale),
-            normal(B, H, S, E, seed=seed + 1, dtype=dtype),
-        )
-        return query, key, normal(B, H, S, width, seed=seed + 2, dtype=dtype), _visible(B, T, S, seed + 3)
-
-    return make
+    query, key = (
+        normal(B, H, T, E, seed=seed, dtype=dtype, scale=scale),
+        normal(B, H, S, E, seed=seed + 1, dtype=dtype),
+    )
+    return query, key, normal(B, H, S, width, seed=seed + 2, dtype=dtype), _visible(B, T, S, seed + 3)
 
 
 def _low():
@@ -112,7 +110,7 @@ def _low():
 
 def _sample(draw):
     B, H, T, S, E, width = (draw.integer(1, high) for high in (4, 4, 4, 5, 4, 4))
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     seen = draw.mask(B, T, S)
     seen[:, :, 0] = True
     query, key = draw.normal(B, H, T, E, dtype=dtype), draw.normal(B, H, S, E, dtype=dtype)

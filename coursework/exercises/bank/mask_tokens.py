@@ -2,7 +2,7 @@
 
 import torch
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import integers
 
 
@@ -84,16 +84,14 @@ def _numbers(shape, seed, often):
     return (hundredths + 0.5) / 100
 
 
+@maker
 def _case(B, T, seed, mask_id=4, often=True):
-    def make():
-        tokens, others = integers(B, T, low=5, high=40, seed=seed), integers(B, T, low=5, high=40, seed=seed + 1)
-        special = torch.zeros(B, T, dtype=torch.bool)
-        special[:, 0] = True
-        special[:, -1] = True
-        chance, fate = _numbers((B, T), seed + 2, often), _numbers((B, T), seed + 3, False)
-        return tokens, special, chance, fate, others, mask_id
-
-    return make
+    tokens, others = integers(B, T, low=5, high=40, seed=seed), integers(B, T, low=5, high=40, seed=seed + 1)
+    special = torch.zeros(B, T, dtype=torch.bool)
+    special[:, 0] = True
+    special[:, -1] = True
+    chance, fate = _numbers((B, T), seed + 2, often), _numbers((B, T), seed + 3, False)
+    return tokens, special, chance, fate, others, mask_id
 
 
 def _each_fate():

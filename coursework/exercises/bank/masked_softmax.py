@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -105,13 +105,11 @@ def _first_row_empty():
     return torch.tensor([[False, False, False], [True, False, True]])
 
 
+@maker
 def _low(level, dtype=torch.float32):
-    def make():
-        rows = [[level, 0.0, level + 1], [level, level + 2, 0.0]]
-        scores = torch.tensor([[rows]], dtype=dtype, requires_grad=True)
-        return scores, torch.tensor([[True, False, True], [True, True, False]])
-
-    return make
+    rows = [[level, 0.0, level + 1], [level, level + 2, 0.0]]
+    scores = torch.tensor([[rows]], dtype=dtype, requires_grad=True)
+    return scores, torch.tensor([[True, False, True], [True, True, False]])
 
 
 def _below_a_billion():
@@ -126,7 +124,7 @@ def _strided():
 def _sample(draw):
     B, H, T, S = (draw.integer(1, 4) for _ in range(4))
     mask = draw.choice([draw.mask(T, S), draw.mask(B, 1, 1, S), draw.mask(B, 1, T, S)])
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     return draw.normal(B, H, T, S, dtype=dtype, scale=draw.choice([0.1, 1.0, 100.0])), mask
 
 

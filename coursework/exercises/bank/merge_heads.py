@@ -68,7 +68,7 @@ def _strided():
 
 def _sample(draw):
     shape = draw.integer(1, 4), draw.integer(1, 5), draw.integer(1, 5), draw.integer(1, 5)
-    return (draw.normal(*shape, dtype=draw.choice([torch.float32, torch.float64])),)
+    return (draw.normal(*shape, dtype=draw.dtype()),)
 
 
 def _undoes_the_split(merge) -> str | None:

@@ -44,10 +44,6 @@ def _with_course(parameters, layers, width, length, tokens_per_second, devices, 
     return share(flops, 1 / tokens_per_second, devices * peak)
 
 
-def _case(*numbers):
-    return lambda: numbers
-
-
 def _sample(draw):
     layers, width, length = draw.integer(1, 48), draw.integer(1, 2000), draw.integer(1, 9000)
     parameters = draw.integer(1_000_000, 2_000_000_000)
@@ -117,12 +113,12 @@ devices-multiplied (per="divides"): multiplies by the number of devices
     Whose tokens are counted in `tokens_per_second`, and whose operations in `peak`?
 """),
     cases=[
-        Case("a small model on one device", _case(1000, 2, 5, 7, 11.0, 1, 1e5)),
-        Case("the same on three devices", _case(1000, 2, 5, 7, 11.0, 3, 1e5)),
-        Case("a long context", _case(1000, 3, 11, 501, 13.0, 2, 1e7)),
-        Case("GPT-2 on one device", _case(124_439_808, 12, 768, 1024, 180_000.0, 1, 312e12)),
-        Case("8 billion parameters on 64 devices", _case(8_030_261_248, 32, 4096, 8192, 500_000.0, 64, 989.4e12)),
-        Case("the same, short context", _case(8_030_261_248, 32, 4096, 512, 600_000.0, 64, 989.4e12)),
+        Case("a small model on one device", lambda: (1000, 2, 5, 7, 11.0, 1, 1e5)),
+        Case("the same on three devices", lambda: (1000, 2, 5, 7, 11.0, 3, 1e5)),
+        Case("a long context", lambda: (1000, 3, 11, 501, 13.0, 2, 1e7)),
+        Case("GPT-2 on one device", lambda: (124_439_808, 12, 768, 1024, 180_000.0, 1, 312e12)),
+        Case("8 billion parameters on 64 devices", lambda: (8_030_261_248, 32, 4096, 8192, 500_000.0, 64, 989.4e12)),
+        Case("the same, short context", lambda: (8_030_261_248, 32, 4096, 512, 600_000.0, 64, 989.4e12)),
     ],
     properties=[
         Property("Four devices with four times the tokens are used as well as one.", _devices_share),

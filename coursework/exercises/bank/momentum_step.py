@@ -2,7 +2,7 @@
 
 import torch
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -70,12 +70,10 @@ def _weight_by_weight(weight, gradient, velocity, rate, beta=0.9):
     return new_weight, new_velocity
 
 
+@maker
 def _case(*shape, seed, rate=0.1, beta=0.9, dtype=torch.float32):
-    def make():
-        weight, gradient, velocity = (normal(*shape, seed=seed + i, dtype=dtype, grad=False) for i in range(3))
-        return weight, gradient, velocity, rate, beta
-
-    return make
+    weight, gradient, velocity = (normal(*shape, seed=seed + i, dtype=dtype, grad=False) for i in range(3))
+    return weight, gradient, velocity, rate, beta
 
 
 def _one(weight, gradient, velocity, rate, beta):

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -99,13 +99,11 @@ def _with_one_product(x, W_query, W_key, W_value, W_output, n_heads, mask=None):
     return merge_heads(scaled_dot_product_attention(query, key, value, mask=mask)) @ W_output
 
 
+@maker
 def _case(B, T, D, H, E, seed, mask=None, dtype=torch.float32):
-    def make():
-        weights = [normal(D, H * E, seed=seed + n, dtype=dtype) for n in (1, 2, 3)]
-        x, W_output = normal(B, T, D, seed=seed, dtype=dtype), normal(H * E, D, seed=seed + 4, dtype=dtype)
-        return x, *weights, W_output, H, None if mask is None else mask()
-
-    return make
+    weights = [normal(D, H * E, seed=seed + n, dtype=dtype) for n in (1, 2, 3)]
+    x, W_output = normal(B, T, D, seed=seed, dtype=dtype), normal(H * E, D, seed=seed + 4, dtype=dtype)
+    return x, *weights, W_output, H, None if mask is None else mask()
 
 
 def _causal(T):
@@ -122,7 +120,7 @@ def _for_each_head():
 
 def _sample(draw):
     B, T, D, H, E = (draw.integer(1, high) for high in (3, 5, 6, 4, 4))
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     causal = torch.ones(T, T, dtype=torch.bool).tril()
     first = torch.arange(T)[None, None, None] < draw.integer(1, T)
     weights = [draw.normal(D, H * E, dtype=dtype, scale=0.5) for _ in range(3)]

@@ -186,7 +186,7 @@ def _queries_far_apart():
 def _sample(draw):
     T, width = draw.integer(1, 4), draw.integer(1, 5)
     sizes = [draw.integer(1, 5) for _ in range(draw.integer(1, 4))]
-    dtype, scale = draw.choice([torch.float32, torch.float64]), draw.choice([1.0, 5.0])
+    dtype, scale = draw.dtype(), draw.choice([1.0, 5.0])
     scores = [draw.normal(T, c, dtype=dtype, scale=scale) for c in sizes]
     return scores, [draw.normal(c, width, dtype=dtype) for c in sizes]
 

@@ -141,7 +141,7 @@ def _case(N, D, updates, *, step, position, seed, dtype=torch.float32):
 
 def _sample(draw):
     N, D = draw.integer(1, 6), draw.integer(1, 4)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     state = {
         "weight": draw.normal(D, grad=False, dtype=dtype),
         "momentum": draw.normal(D, grad=False, dtype=dtype),

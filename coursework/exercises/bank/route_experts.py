@@ -74,7 +74,7 @@ def _strided():
 
 def _sample(draw):
     n_experts, N = draw.integer(3, 7), draw.integer(1, 5)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     scores = draw.normal(N, n_experts, dtype=dtype, grad=False)
     scores = scores + torch.arange(n_experts, dtype=dtype) * 0.0017  # no two scores of a token are equal
     return scores.requires_grad_(), draw.integer(2, n_experts - 1)

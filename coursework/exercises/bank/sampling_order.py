@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -103,12 +103,10 @@ def _rows(*rows, temperature, p, dtype=torch.float32):
     return lambda: (torch.tensor(rows, dtype=torch.float64).log().to(dtype).requires_grad_(), temperature, p)
 
 
+@maker
 def _at_random(B, V, seed, temperature, p, dtype=torch.float32):
-    def make():
-        logits = normal(B, V, seed=seed, dtype=torch.float64, grad=False, scale=1.5) + 0.0037 * torch.arange(V)
-        return logits.to(dtype).requires_grad_(), temperature, p
-
-    return make
+    logits = normal(B, V, seed=seed, dtype=torch.float64, grad=False, scale=1.5) + 0.0037 * torch.arange(V)
+    return logits.to(dtype).requires_grad_(), temperature, p
 
 
 def _sample(draw):
@@ -118,7 +116,7 @@ def _sample(draw):
     total = (logits / temperature).sort(dim=-1, descending=True).values.softmax(-1).cumsum(-1)
     while (total - p).abs().min() < 1e-4:  # no case may rest on rounding
         p -= 0.00021
-    return logits.to(draw.choice([torch.float32, torch.float64])).requires_grad_(), temperature, p
+    return logits.to(draw.dtype()).requires_grad_(), temperature, p
 
 
 def _what_is_kept_has_p(distribution) -> str | None:

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import mask, normal, strided
 
 
@@ -92,14 +92,12 @@ def _with_loops(query, key, value, mask=None):
     return output
 
 
+@maker
 def _case(T, S, E, width, seed, B=1, H=1, mask=None, dtype=torch.float32, scale=1.0):
-    def make():
-        query = normal(B, H, T, E, seed=seed, dtype=dtype, scale=scale)
-        key = normal(B, H, S, E, seed=seed + 1, dtype=dtype, scale=scale)
-        value = normal(B, H, S, width, seed=seed + 2, dtype=dtype)
-        return query, key, value, None if mask is None else mask()
-
-    return make
+    query = normal(B, H, T, E, seed=seed, dtype=dtype, scale=scale)
+    key = normal(B, H, S, E, seed=seed + 1, dtype=dtype, scale=scale)
+    value = normal(B, H, S, width, seed=seed + 2, dtype=dtype)
+    return query, key, value, None if mask is None else mask()
 
 
 def _causal(T, S):
@@ -133,7 +131,7 @@ def _strided():
 def _sample(draw):
     B, H, T, S = draw.integer(1, 3), draw.integer(1, 3), draw.integer(1, 6), draw.integer(1, 6)
     E, width = draw.integer(1, 8), draw.integer(1, 8)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     visible = draw.choice([None, draw.mask(T, S), draw.mask(B, 1, 1, S), draw.mask(B, 1, T, S)])
     scale = draw.choice([0.1, 1.0, 10.0])
     query = draw.normal(B, H, T, E, dtype=dtype, scale=scale)

@@ -92,7 +92,7 @@ def _with_a_zero_token():
 
 def _sample(draw):
     B, T, D = draw.integer(1, 3), draw.integer(1, 6), draw.integer(1, 4)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     return draw.normal(B, T, D, dtype=dtype), _lengths([draw.integer(1, T) for _ in range(B)], T)
 
 

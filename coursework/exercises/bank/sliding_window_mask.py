@@ -55,10 +55,6 @@ def _with_course(T, S, window):
     return sliding_window_mask(T, S, window=window)
 
 
-def _case(*sizes):
-    return lambda: sizes
-
-
 def _sample(draw):
     T = draw.integer(1, 7)
     return T, T + draw.integer(0, 4), draw.integer(1, 9)
@@ -116,12 +112,12 @@ later-keys-seen (sides="later-too", inverted=False): ends the window in the past
     What is the distance of a key that comes after the query, and what do you ask of it?
 """),
     cases=[
-        Case("2 queries, 2 keys, window 1", _case(2, 2, 1)),
-        Case("3 queries, 3 keys, window 2", _case(3, 3, 2)),
-        Case("1 query, 6 keys, window 3", _case(1, 6, 3)),
-        Case("3 queries, 5 keys, window 2", _case(3, 5, 2)),
-        Case("7 queries, 7 keys, window 4", _case(7, 7, 4)),
-        Case("a window longer than the sequence", _case(4, 5, 9)),
+        Case("2 queries, 2 keys, window 1", lambda: (2, 2, 1)),
+        Case("3 queries, 3 keys, window 2", lambda: (3, 3, 2)),
+        Case("1 query, 6 keys, window 3", lambda: (1, 6, 3)),
+        Case("3 queries, 5 keys, window 2", lambda: (3, 5, 2)),
+        Case("7 queries, 7 keys, window 4", lambda: (7, 7, 4)),
+        Case("a window longer than the sequence", lambda: (4, 5, 9)),
     ],
     properties=[
         Property("Away from the start, every query sees exactly `window` keys.", _rows_hold_the_window),

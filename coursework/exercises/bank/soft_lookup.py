@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -81,12 +81,10 @@ def _with_torch(query, keys, values):
     return F.scaled_dot_product_attention(query[None, None], keys[None], values[None], scale=1.0)[0, 0]
 
 
+@maker
 def _case(S, E, width, seed, dtype=torch.float32, scale=1.0):
-    def make():
-        query, keys = normal(E, seed=seed, dtype=dtype, scale=scale), normal(S, E, seed=seed + 1, dtype=dtype)
-        return query, keys, normal(S, width, seed=seed + 2, dtype=dtype)
-
-    return make
+    query, keys = normal(E, seed=seed, dtype=dtype, scale=scale), normal(S, E, seed=seed + 1, dtype=dtype)
+    return query, keys, normal(S, width, seed=seed + 2, dtype=dtype)
 
 
 def _far_apart():
@@ -101,7 +99,7 @@ def _strided():
 
 def _sample(draw):
     S, E, width = draw.integer(1, 6), draw.integer(1, 7), draw.integer(1, 5)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     query = draw.normal(E, dtype=dtype, scale=draw.choice([0.1, 1.0, 10.0]))
     return query, draw.normal(S, E, dtype=dtype), draw.normal(S, width, dtype=dtype)
 

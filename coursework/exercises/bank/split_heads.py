@@ -66,7 +66,7 @@ def _strided():
 
 def _sample(draw):
     B, T, H, E = draw.integer(1, 4), draw.integer(1, 5), draw.integer(1, 5), draw.integer(1, 5)
-    return draw.normal(B, T, H * E, dtype=draw.choice([torch.float32, torch.float64])), H
+    return draw.normal(B, T, H * E, dtype=draw.dtype()), H
 
 
 def _tokens_stay_apart(split) -> str | None:

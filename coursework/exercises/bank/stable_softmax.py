@@ -91,7 +91,7 @@ def _strided():
 def _sample(draw):
     shape = [draw.integer(1, 5) for _ in range(draw.integer(1, 3))]
     scale = draw.choice([0.1, 1.0, 100.0, 10000.0])
-    scores = draw.normal(*shape, dtype=draw.choice([torch.float32, torch.float64]), scale=scale)
+    scores = draw.normal(*shape, dtype=draw.dtype(), scale=scale)
     return scores, draw.integer(-len(shape), len(shape) - 1)
 
 

@@ -47,10 +47,6 @@ def _token_by_token(n_seen, window, first):
     return cache
 
 
-def _case(*sizes):
-    return lambda: sizes
-
-
 def _sample(draw):
     return draw.integer(0, 14), draw.integer(1, 7), draw.integer(0, 5)
 
@@ -98,13 +94,13 @@ not-seen-yet (early=True): lists first places that have not been read yet
     After two tokens, which places can a cache hold at all?
 """),
     cases=[
-        Case("one token", _case(1, 2, 1)),
-        Case("2 tokens, 3 first places", _case(2, 4, 3)),
-        Case("5 tokens, a window of 1, 2 first places", _case(5, 1, 2)),
-        Case("9 tokens, a window of 3, 2 first places", _case(9, 3, 2)),
-        Case("5 tokens, groups that overlap", _case(5, 4, 2)),
-        Case("12 tokens, a window of 5, 3 first places", _case(12, 5, 3)),
-        Case("no first places", _case(11, 4, 0)),
+        Case("one token", lambda: (1, 2, 1)),
+        Case("2 tokens, 3 first places", lambda: (2, 4, 3)),
+        Case("5 tokens, a window of 1, 2 first places", lambda: (5, 1, 2)),
+        Case("9 tokens, a window of 3, 2 first places", lambda: (9, 3, 2)),
+        Case("5 tokens, groups that overlap", lambda: (5, 4, 2)),
+        Case("12 tokens, a window of 5, 3 first places", lambda: (12, 5, 3)),
+        Case("no first places", lambda: (11, 4, 0)),
     ],
     properties=[
         Property("After a long stream the cache holds window + first places.", _size_is_bounded),

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -51,12 +51,10 @@ def _with_course(x, gate, up, down):
     return torch.func.functional_call(layer, weights, (x,))
 
 
+@maker
 def _case(*lead, D, width, seed, dtype=torch.float32):
-    def make():
-        weights = [normal(width, D, seed=seed + 1, dtype=dtype), normal(width, D, seed=seed + 2, dtype=dtype)]
-        return normal(*lead, D, seed=seed, dtype=dtype), *weights, normal(D, width, seed=seed + 3, dtype=dtype)
-
-    return make
+    weights = [normal(width, D, seed=seed + 1, dtype=dtype), normal(width, D, seed=seed + 2, dtype=dtype)]
+    return normal(*lead, D, seed=seed, dtype=dtype), *weights, normal(D, width, seed=seed + 3, dtype=dtype)
 
 
 def _strided():
@@ -71,7 +69,7 @@ def _large():
 def _sample(draw):
     D, width = draw.integer(1, 6), draw.integer(1, 8)
     lead = [draw.integer(1, 3) for _ in range(draw.integer(0, 2))]
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     weights = [draw.normal(*shape, dtype=dtype) for shape in ((width, D), (width, D), (D, width))]
     return draw.normal(*lead, D, dtype=dtype), *weights
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import integers
 
 
@@ -104,11 +104,9 @@ def _case(offsets, bidirectional):
     return lambda: (torch.tensor(offsets), bidirectional)
 
 
+@maker
 def _table(T, S, bidirectional):
-    def make():
-        return _safe(torch.arange(S) - torch.arange(T)[:, None], bidirectional), bidirectional
-
-    return make
+    return _safe(torch.arange(S) - torch.arange(T)[:, None], bidirectional), bidirectional
 
 
 def _sample(draw):

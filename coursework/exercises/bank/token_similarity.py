@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -66,11 +66,9 @@ def _from_the_length_of_the_sum(x):
     return (total.square().sum(dim=-1) - T) / (T**2 - T)
 
 
+@maker
 def _case(B, T, D, seed, dtype=torch.float32, shift=0.0):
-    def make():
-        return ((normal(B, T, D, seed=seed, dtype=dtype, grad=False) + shift).requires_grad_(),)
-
-    return make
+    return ((normal(B, T, D, seed=seed, dtype=dtype, grad=False) + shift).requires_grad_(),)
 
 
 def _sample(draw):

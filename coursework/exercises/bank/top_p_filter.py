@@ -123,7 +123,7 @@ def _clear(logits, p):
 
 
 def _sample(draw):
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     logits = _distinct(draw.normal(draw.integer(1, 4), draw.integer(1, 9), dtype=torch.float64, grad=False), dtype)
     return logits, _clear(logits, draw.integer(3, 98) / 100)
 
