@@ -203,4 +203,4 @@ return weight, m, v""",
     sample=_sample,
     tries=("float32", "large", "strided"),
     gradients=False,
-)  # fmt: skip
+)

@@ -182,4 +182,4 @@ weight = weight - rate * m_hat / (v_hat.sqrt() + eps)""",
     sample=_sample,
     tries=("float32", "large", "strided"),
     gradients=False,
-)  # fmt: skip
+)

@@ -216,4 +216,4 @@ return best, flat // V, ...""",
     sample=_sample,
     tries=("float64", "large", "strided"),
     gradients=False,
-)  # fmt: skip
+)

@@ -144,8 +144,10 @@ norm-afterwards (report="after"): reports the norm after clipping
     cases=[
         Case("one tensor, below the limit", lambda: ([torch.tensor([3.0, -4.0])], 6.0)),
         Case("one tensor, above the limit", lambda: ([torch.tensor([3.0, -4.0])], 2.0)),
-        Case("two tensors, only together above the limit",
-              lambda: ([torch.tensor([3.0]), torch.tensor([[4.0, 0.0]])], 4.5)),
+        Case(
+            "two tensors, only together above the limit",
+            lambda: ([torch.tensor([3.0]), torch.tensor([[4.0, 0.0]])], 4.5),
+        ),
         Case("three tensors of different sizes", _case(1.5, 3.0, 0.5, 8.0, seed=11)),
         Case("three tensors, far below the limit", _case(100.0, 0.5, 1.0, 0.25, seed=21)),
         Case("gradients of zero", lambda: ([torch.zeros(2), torch.zeros(3, 1)], 1.0)),
@@ -172,4 +174,4 @@ norm-afterwards (report="after"): reports the norm after clipping
     tries=("large", "zeros", "strided"),
     gradients=False,
     equivalent_mutants={"norm > max_norm -> norm >= max_norm": "at the limit the factor is one"},
-)  # fmt: skip
+)

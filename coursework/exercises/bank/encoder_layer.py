@@ -246,4 +246,4 @@ return second_norm(x + feed_forward(x))""",
     sample=_sample,
     tries=("large", "zeros", "repeated", "strided"),
     tolerance=(1e-4, 1e-4),
-)  # fmt: skip
+)

@@ -112,4 +112,4 @@ norms = ...
 return n_layers * (attention + feed_forward + norms)""",
     ),
     sample=_sample,
-)  # fmt: skip
+)

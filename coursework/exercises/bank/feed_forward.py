@@ -149,4 +149,4 @@ return inner @ W_down + b_down""",
     ),
     sample=_sample,
     tries=("float64", "large", "repeated", "strided"),
-)  # fmt: skip
+)

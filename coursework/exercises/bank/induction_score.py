@@ -165,4 +165,4 @@ return ...  # pick those cells, average""",
     tries=("float64", "strided"),
     gradients=False,
     equivalent_mutants={"1 -> 2 (2)": "a map of self-attention has as many rows as columns"},
-)  # fmt: skip
+)

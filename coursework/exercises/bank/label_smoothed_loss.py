@@ -238,4 +238,4 @@ return ____, int(...)""",
     sample=_sample,
     tries=("float64", "large", "zeros", "repeated", "strided"),
     equivalent_mutants={"0 -> -1": "the axis has one entry"},
-)  # fmt: skip
+)

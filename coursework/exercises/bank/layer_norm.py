@@ -187,4 +187,4 @@ return centred / (variance + eps).sqrt() * weight + bias""",
     ),
     sample=_sample,
     tries=("float32", "large", "shifted", "zeros", "repeated", "strided"),
-)  # fmt: skip
+)

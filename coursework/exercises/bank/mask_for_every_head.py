@@ -204,4 +204,4 @@ return scores.masked_fill(~visible, -math.inf).softmax(dim=-1) @ value""",
     sample=_sample,
     tries=("float64", "zeros", "repeated", "strided"),
     equivalent_mutants={"query -> key (2)": "query and key have the same width"},
-)  # fmt: skip
+)

@@ -168,4 +168,4 @@ decays-the-sum (decays="both"): multiplies the gradient by beta together with th
     sample=_sample,
     tries=("float32", "large", "zeros", "strided"),
     gradients=False,
-)  # fmt: skip
+)

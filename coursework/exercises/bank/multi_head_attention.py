@@ -243,4 +243,4 @@ return ...""",
         "strided",
     ),
     tolerance=(1e-3, 1e-4),
-)  # fmt: skip
+)

@@ -184,4 +184,4 @@ for _ in range(n_steps):
     gradients=False,
     tolerance=(1e-3, 1e-4),
     equivalent_mutants={"c * gram @ gram -> gram @ (c * gram)": "a number may stand at any place of a product"},
-)  # fmt: skip
+)

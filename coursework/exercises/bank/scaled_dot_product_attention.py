@@ -273,4 +273,4 @@ return ...""",
         "mask.any(dim=-1, keepdim=True) -> mask": "zeroes every hidden weight, those of an empty row among them",
         "query -> key (2)": "query and key have the same width",
     },
-)  # fmt: skip
+)

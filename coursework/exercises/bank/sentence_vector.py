@@ -181,4 +181,4 @@ return kept.sum(dim=1) / ____  # (B, D) over (B, 1)""",
     ),
     sample=_sample,
     tries=("float64", "large", "shifted", "zeros", "repeated", "strided"),
-)  # fmt: skip
+)

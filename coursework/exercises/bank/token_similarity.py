@@ -149,4 +149,4 @@ return ____  # (B,): the mean without the diagonal""",
     sample=_sample,
     gradients=False,
     tries=("float32", "large", "repeated", "strided"),
-)  # fmt: skip
+)

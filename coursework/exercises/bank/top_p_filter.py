@@ -227,4 +227,4 @@ return ...""",
         "before >= p -> before > p": "no case rests on a sum that equals p",
         "torch.zeros_like -> torch.ones_like": "scatter writes every place",
     },
-)  # fmt: skip
+)
