@@ -174,7 +174,7 @@ class Exercise(Entry):
         minutes: for a typical learner.
         reference: the solution, as the learner will read it: a `def` (or class) in this module, under the name that the
             notebook cell uses, its docstring stating the shapes. Only the names of `engine.cells.PRELUDE` (math, torch,
-            F, nn, Tensor), of `setup` and of `helpers` may be used.
+            F, nn, Tensor) and of `helpers` may be used.
         model: hidden; `model(**knobs)` returns the function whose settings are the misconceptions; `model()` is right.
         misconceptions: at least five, from a text: see `misconceptions`.
         cases: ordered by size; never square (T, S, E, H, B all different), except where squareness is the point.
@@ -187,19 +187,14 @@ class Exercise(Entry):
         tries: the names of the `engine.variants` of drawn inputs that a check tries, too: those that `what` allows.
         given: debug only: the broken function, named like the solution. It must be diagnosed as a misconception.
         blank: for a class: the methods whose bodies the learner writes; the others are given.
-        setup: source lines at the top of the cell: imports or constants that the notebook does not already have.
         helpers: functions whose source stands in the cell above the stub, given to the learner.
-        scaffold: comment lines at the top of the stub's body.
         run: how a candidate is called; `run(candidate, *arguments)`; a plain call unless given.
         gradients: compare gradients of a fixed random projection of the outputs.
-        dtypes: compare the dtype of tensors, and int, float and bool of numbers.
-        allow_mutation: the function may change its arguments.
         tolerance: (relative, absolute) for float32 in place of the usual one.
         flop_limit: from the arguments to the largest number of multiply-add operations times two that is accepted.
         element_limit: from the arguments to the largest tensor, in elements, that may be created on the way.
         equivalent_mutants: changes of the solution by machine that change nothing that matters: label as the proof
             prints it -> reason.
-        cancelling: pairs of misconceptions that together are right again: (name, name) -> reason.
     """
 
     kind: Kind = "build"
@@ -213,18 +208,13 @@ class Exercise(Entry):
     tries: Sequence[str] = ()
     given: Callable[..., Any] | None = None
     blank: tuple[str, ...] = ()
-    setup: str = ""
     helpers: tuple[Callable[..., Any], ...] = ()
-    scaffold: str = ""
     run: Callable[..., Any] | None = None
     gradients: bool = True
-    dtypes: bool = True
-    allow_mutation: bool = False
     tolerance: tuple[float, float] | None = None
     flop_limit: Callable[..., int] | None = None
     element_limit: Callable[..., int] | None = None
     equivalent_mutants: Mapping[str, str] = field(default_factory=dict)
-    cancelling: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Reject a specification that contradicts itself."""

@@ -59,7 +59,6 @@ def verdict(answer: dict[str, Any]) -> str:
     names: dict[str, Any] = {"__name__": "__main__"}
     with contextlib.redirect_stdout(io.StringIO()):
         exec(cells.PRELUDE, names)
-        exec(exercise.setup, names)
         for helper in exercise.helpers:
             exec(inspect.getsource(helper), names)
         exec(compile(answer["code"], name, "exec"), names)

@@ -135,7 +135,7 @@ def _parts(*words):
 
 
 def _sample(draw):
-    words: dict[tuple[str, ...], int] = {}
+    words = {}
     for _ in range(draw.integer(1, 6)):
         word = tuple(draw.choice(["a", "b", "c", "ab"]) for _ in range(draw.integer(2, 7)))
         # Words that become equal after a merge are no words of one text.

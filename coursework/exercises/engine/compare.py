@@ -46,9 +46,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Rules:
-    """What counts as equal: `dtypes` compares dtypes, `tolerance` replaces the usual one for float32."""
+    """What counts as equal: `tolerance` replaces the usual one for float32."""
 
-    dtypes: bool = True
     tolerance: tuple[float, float] | None = None
 
     def limits(self, dtype: torch.dtype) -> tuple[float, float]:
@@ -97,7 +96,7 @@ def _compare_tensors(expected: Tensor, actual: Any, rules: Rules, where: str) ->
     if actual.shape != expected.shape:
         sentence = f"The shape of {where} is {tuple(actual.shape)}; {tuple(expected.shape)} is expected."
         return Difference("shape", sentence)
-    if rules.dtypes and actual.dtype != expected.dtype:
+    if actual.dtype != expected.dtype:
         sentence = f"{_capital(where)} is {dtype_name(actual)}; {dtype_name(expected)} is expected."
         return Difference("dtype", sentence)
     if actual.device != expected.device:
@@ -105,8 +104,6 @@ def _compare_tensors(expected: Tensor, actual: Any, rules: Rules, where: str) ->
     if actual.is_sparse or actual.is_complex() != expected.is_complex():
         return Difference("type", f"{_capital(where)} is {kind_of(actual)}; {kind_of(expected)} is expected.")
     e, a = expected.detach(), actual.detach()
-    if a.dtype != e.dtype:
-        a = a.to(e.dtype)
     same = equal_elements(e, a, rules)
     if bool(same.all()):
         return None
@@ -139,9 +136,9 @@ def _compare_plain(expected: Any, actual: Any, rules: Rules, where: str) -> Diff
         if actual is None:
             return Difference("type", "It returns nothing (None). Is the return missing?")
         return Difference("type", f"{_capital(where)} is {kind_of(actual)}; a number is expected.")
-    if rules.dtypes and isinstance(expected, float) and isinstance(actual, Tensor):
+    if isinstance(expected, float) and isinstance(actual, Tensor):
         return Difference("dtype", f"{_capital(where)} is {kind_of(actual)}; a float is expected.", expected, got)
-    if rules.dtypes and isinstance(expected, int) and isinstance(got, float):
+    if isinstance(expected, int) and isinstance(got, float):
         return Difference("dtype", f"{_capital(where)} is a float; an int is expected.", expected, got)
     relative, absolute = rules.tolerance or (1e-6, 1e-9)
     exact = isinstance(expected, int) and isinstance(got, int)
