@@ -44,6 +44,9 @@ class Difference:
         return bool((gap > 0.01 * (size.max() if size.numel() else 0)).any())
 
 
+NOTHING = Difference("type", "It returns nothing (None). Is the return missing?")
+
+
 @dataclass(frozen=True)
 class Rules:
     """What counts as equal: `tolerance` replaces the usual one for float32."""
@@ -89,9 +92,9 @@ def compare(expected: Any, actual: Any, rules: Rules, where: str = "the output")
 
 
 def _compare_tensors(expected: Tensor, actual: Any, rules: Rules, where: str) -> Difference | None:
+    if actual is None:
+        return NOTHING
     if not isinstance(actual, Tensor):
-        if actual is None:
-            return Difference("type", "It returns nothing (None). Is the return missing?")
         return Difference("type", f"{_capital(where)} is {kind_of(actual)}; a tensor is expected.")
     if actual.shape != expected.shape:
         sentence = f"The shape of {where} is {tuple(actual.shape)}; {tuple(expected.shape)} is expected."
@@ -123,18 +126,16 @@ def equal_elements(expected: Tensor, actual: Tensor, rules: Rules) -> Tensor:
 
 
 def _compare_plain(expected: Any, actual: Any, rules: Rules, where: str) -> Difference | None:
+    if actual is None and expected is not None:
+        return NOTHING
     got = plain(actual)
     if isinstance(expected, bool) or not isinstance(expected, int | float):
         if type(got) is type(expected) and _equal(expected, got):
             return None
-        if actual is None:
-            return Difference("type", "It returns nothing (None). Is the return missing?")
         if expected is None:
             return Difference("type", f"{_capital(where)} is {kind_of(actual)}; None is expected.")
         return Difference("value", f"{_capital(where)} differs.", expected, actual)
     if isinstance(got, bool) or not isinstance(got, int | float):
-        if actual is None:
-            return Difference("type", "It returns nothing (None). Is the return missing?")
         return Difference("type", f"{_capital(where)} is {kind_of(actual)}; a number is expected.")
     if isinstance(expected, float) and isinstance(actual, Tensor):
         return Difference("dtype", f"{_capital(where)} is {kind_of(actual)}; a float is expected.", expected, got)
