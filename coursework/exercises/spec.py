@@ -72,7 +72,7 @@ def misconceptions(text: str) -> list[Misconception]:
             )
         name, knobs, statement = entry.groups()
         try:
-            values = eval(f"dict({knobs})")  # the text is as much the module's own as its code
+            values = eval(f"dict({knobs})", {})  # the text is as much the module's own as its code
         except Exception as problem:
             raise ValueError(f"misconceptions, line {number}: expected knobs `name=value`, got {knobs}") from problem
         found.append(Misconception(name=name, knobs=values, statement=statement, question=below.strip()))
