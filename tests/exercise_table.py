@@ -12,7 +12,6 @@ COLUMNS = {
     "named": "named",
     "false": "false",
     "pairs": "pairs",
-    "pairs accepted": "accepted",
     "pairs named": "named",
     "alternatives": "others",
     "alternatives accepted": "accepted",

@@ -16,12 +16,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib.testing import (
-    assert_causal,
-    assert_gradients_flow,
-    assert_padding_invariant,
-)
-from coursework.exercises.claims import Found, Missing, law, shape
+from course_lib.testing import assert_causal, assert_gradients_flow, assert_padding_invariant
+from coursework.exercises.claims import Found, Missing, distributions, law, shape
 from coursework.exercises.engine.finding import RIGHT, WRONG
 from coursework.exercises.engine.source import source_of
 from coursework.exercises.learner import Progress
@@ -123,12 +119,7 @@ def _masks_and_heads(mask: Tensor, weights: Tensor, entropies: Sequence[float]) 
     if not isinstance(weights, Tensor) or weights.dim() != 3 or weights.shape[1:] != (10, 10) or len(weights) < 2:
         raise Missing("weights: expected (heads, 10, 10) with at least two heads")
     weights = weights.detach().float()
-    sums = weights.sum(-1)
-    proper = (weights >= 0).all() and (sums - 1).abs().max() < 1e-3
-    yield (
-        "each row of weights is a distribution",
-        "" if proper else f"the sums run from {sums.min():.3g} to {sums.max():.3g}",
-    )
+    yield distributions(weights)
     apart = (weights[0] - weights[1:]).abs().amax((1, 2)).min().item()
     yield "the heads differ", "" if apart > 1e-4 else "two of them have the same weights"
     own = -(weights * weights.clamp(min=1e-30).log()).sum(-1).mean(-1)  # (H,), nats

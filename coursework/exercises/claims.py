@@ -28,6 +28,14 @@ def needs(claim: str, value: float, least: float, baseline: str) -> tuple[str, s
     return said, "" if value >= least else "too low"
 
 
+def distributions(weights: Tensor) -> tuple[str, str]:
+    """Return the claim that each row of weights is a distribution, and what is against it."""
+    sums = weights.sum(-1)
+    proper = (weights >= 0).all() and (sums - 1).abs().max() < 1e-3
+    found = "" if proper else f"the sums run from {sums.min():.3g} to {sums.max():.3g}"
+    return "each row of weights is a distribution", found
+
+
 def shape(what: str, tensor: Any, shape: tuple[int, ...]) -> None:
     """Raise Missing unless it is a tensor of this shape."""
     if not isinstance(tensor, Tensor):

@@ -37,6 +37,10 @@ class Draw:
         """True or False."""
         return self.integer(0, 1) == 1
 
+    def dtype(self) -> torch.dtype:
+        """Single or double precision."""
+        return self.choice((torch.float32, torch.float64))
+
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0, grad: bool = True) -> Tensor:
         """A tensor of normal numbers with two decimals; see `tensors.normal`."""
         return tensors.normal(*shape, seed=self.integer(0, 2**31 - 1), dtype=dtype, scale=scale, grad=grad)

@@ -12,7 +12,7 @@ import functools
 import importlib
 import json
 import pkgutil
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +61,11 @@ def get(exercise_id: str) -> Exercise | Question:
     """The exercise or question with this id. Raises KeyError, naming the closest ids, if there is none."""
     if exercise_id not in places():
         raise KeyError(unknown(exercise_id))
-    module = importlib.import_module(f"{bank.__name__}.{exercise_id}")
-    if module.EXERCISE.id != exercise_id:
-        raise ValueError(f"{module.__name__}: expected the id {exercise_id!r}, got {module.EXERCISE.id!r}")
-    return module.EXERCISE
+    try:
+        module = importlib.import_module(f"{bank.__name__}.{exercise_id}")
+    except ValueError as problem:  # of a specification, which does not know its name
+        raise ValueError(f"{exercise_id}: {problem}") from problem
+    return replace(module.EXERCISE, id=exercise_id)
 
 
 @functools.cache
@@ -75,7 +76,7 @@ def card(exercise_id: str) -> Card:
     text = files(bank).joinpath(f"{exercise_id}.py").read_text(encoding="utf-8")
     call: Any = ast.parse(text[text.index("\nEXERCISE = ") + len("\nEXERCISE = ") :]).body[0]
     found = {one.arg: ast.literal_eval(one.value) for one in call.value.keywords if one.arg in _FIELDS}
-    return Card(**{"kind": "predict" if call.value.func.id == "Question" else "build"} | found)
+    return Card(**{"kind": "predict" if call.value.func.id == "Question" else "build"} | found | {"id": exercise_id})
 
 
 def all_exercises() -> list[Exercise | Question]:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.testing import assert_causal, assert_permutation_equivariant
-from coursework.exercises.claims import Found, Missing, law, needs, shape
+from coursework.exercises.claims import Found, Missing, distributions, law, needs, shape
 
 
 def three_back(n: int, seed: int = 0, T: int = 16, V: int = 10) -> tuple[Tensor, Tensor]:
@@ -50,19 +50,9 @@ def trained_heads(predict: Callable[[Tensor], Tensor], attend: Callable[[Tensor]
         logits, weights = predict(ids), attend(ids)
     yield law("no score depends on a later token", assert_causal, predict, ids[:2], vocab_size=10, sees_itself=False)
     yield needs("right on new texts", _share(logits, labels), 0.9, "guessing gives 0.1")
-    if (
-        not isinstance(weights, Tensor)
-        or weights.dim() != 4
-        or weights.shape[0] != 200
-        or weights.shape[2:] != (16, 16)
-    ):
+    if not isinstance(weights, Tensor) or (*weights.shape[:1], *weights.shape[2:]) != (200, 16, 16):
         raise Missing("attend(ids): expected weights (texts, heads, 16, 16)")
-    sums = weights.sum(-1)
-    proper = (weights >= 0).all() and (sums - 1).abs().max() < 1e-3
-    yield (
-        "each row of weights is a distribution",
-        "" if proper else f"the sums run from {sums.min():.3g} to {sums.max():.3g}",
-    )
+    yield distributions(weights)
     late = weights.triu(1).amax().item()
     yield "no weight lies on a later token", "" if late < 1e-6 else f"one is {late:.2g}"
     back = weights.diagonal(-3, 2, 3).mean((0, 2))  # (H,)

@@ -15,6 +15,9 @@ case may rest on a value that rounding decides.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -44,6 +47,38 @@ class Misconception:
     question: str
 
 
+_ENTRY = re.compile(r"([a-z0-9-]+) \((.+?)\): (\S.*)")
+
+
+def misconceptions(text: str) -> list[Misconception]:
+    """The misconceptions that a text describes, each by two lines; what is indented by eight goes on with a line.
+
+    A line `name (knob=value, ...): statement`, and below it, indented by four, the question. `# ` begins a comment.
+    Raises ValueError with the number of the line that is none of these, or lacks its question.
+    """
+    joined: list[tuple[int, str]] = []  # each with the number of its first line
+    for number, line in enumerate(text.split("\n")):
+        if line.startswith(" " * 8) and joined:
+            joined[-1] = joined[-1][0], f"{joined[-1][1]} {line.strip()}"
+        elif line.strip() and not line.startswith("#"):
+            joined.append((number, line.rstrip()))
+    found: list[Misconception] = []
+    for (number, line), (_, below) in itertools.zip_longest(joined[::2], joined[1::2], fillvalue=(0, "")):
+        entry = _ENTRY.fullmatch(line)
+        if entry is None or not re.fullmatch(r" {4}\S.*\?", below):
+            raise ValueError(
+                f"misconceptions, line {number}: expected `name (knob=value): statement` and below it, indented by "
+                f"four, its question, got {line!r} and {below!r}"
+            )
+        name, knobs, statement = entry.groups()
+        try:
+            values = eval(f"dict({knobs})", {})  # the text is as much the module's own as its code
+        except Exception as problem:
+            raise ValueError(f"misconceptions, line {number}: expected knobs `name=value`, got {knobs}") from problem
+        found.append(Misconception(name=name, knobs=values, statement=statement, question=below.strip()))
+    return found
+
+
 @dataclass(frozen=True)
 class Case:
     """One fixed set of arguments on which the learner's function is compared with the right one.
@@ -58,6 +93,11 @@ class Case:
 
     name: str
     make: Callable[[], tuple[Any, ...] | dict[str, Any]]
+
+
+def maker(build: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
+    """Decorate a function of sizes and seeds that builds arguments: called, it returns the `make` of a case."""
+    return lambda *sizes, **options: functools.partial(build, *sizes, **options)
 
 
 @dataclass(frozen=True)
@@ -93,7 +133,7 @@ class Alternative:
 class Entry:
     """What `Exercise` and `Question` have in common; they explain the fields."""
 
-    id: str
+    id: str = ""
     title: str
     kind: Kind
     what: str
@@ -104,16 +144,14 @@ class Entry:
 
     def __post_init__(self) -> None:
         """Reject fields that no exercise may have."""
-        if not self.id.isidentifier():
-            raise ValueError(f"id: expected an identifier, got {self.id!r}")
         if self.kind not in get_args(Kind):
-            raise ValueError(f"kind: expected one of {get_args(Kind)} in {self.id}, got {self.kind!r}")
+            raise ValueError(f"kind: expected one of {get_args(Kind)}, got {self.kind!r}")
         if not 1 <= self.difficulty <= 5:
-            raise ValueError(f"difficulty: expected 1 to 5 in {self.id}, got {self.difficulty}")
+            raise ValueError(f"difficulty: expected 1 to 5, got {self.difficulty}")
         if self.minutes < 1:
-            raise ValueError(f"minutes: expected at least 1 in {self.id}, got {self.minutes}")
+            raise ValueError(f"minutes: expected at least 1, got {self.minutes}")
         if len(self.hints) != 3:
-            raise ValueError(f"hints: expected three in {self.id} (question, pointer, skeleton), got {len(self.hints)}")
+            raise ValueError(f"hints: expected three (question, pointer, skeleton), got {len(self.hints)}")
 
     def __repr__(self) -> str:
         """One line, without the solution and the misconceptions that the fields hold."""
@@ -125,7 +163,7 @@ class Exercise(Entry):
     """A function (or class) that the learner writes ("build") or repairs ("debug").
 
     Args:
-        id: the module's name, a valid identifier: `ex.<id>` in the notebook.
+        id: given by the registry, the module's name: `ex.<id>` in the notebook.
         title: a heading, in sentence case.
         kind: "build": the stub is the solution's signature and docstring. "debug": the cell holds `given`, which is
             wrong. "measure": as build, for a function that measures. "predict": as build, for one that says what will
@@ -136,9 +174,9 @@ class Exercise(Entry):
         minutes: for a typical learner.
         reference: the solution, as the learner will read it: a `def` (or class) in this module, under the name that the
             notebook cell uses, its docstring stating the shapes. Only the names of `engine.cells.PRELUDE` (math, torch,
-            F, nn, Tensor), of `setup` and of `helpers` may be used.
+            F, nn, Tensor) and of `helpers` may be used.
         model: hidden; `model(**knobs)` returns the function whose settings are the misconceptions; `model()` is right.
-        misconceptions: at least five.
+        misconceptions: at least five, from a text: see `misconceptions`.
         cases: ordered by size; never square (T, S, E, H, B all different), except where squareness is the point.
         properties: laws, the most telling first.
         alternatives: at least three.
@@ -149,19 +187,14 @@ class Exercise(Entry):
         tries: the names of the `engine.variants` of drawn inputs that a check tries, too: those that `what` allows.
         given: debug only: the broken function, named like the solution. It must be diagnosed as a misconception.
         blank: for a class: the methods whose bodies the learner writes; the others are given.
-        setup: source lines at the top of the cell: imports or constants that the notebook does not already have.
         helpers: functions whose source stands in the cell above the stub, given to the learner.
-        scaffold: comment lines at the top of the stub's body.
         run: how a candidate is called; `run(candidate, *arguments)`; a plain call unless given.
         gradients: compare gradients of a fixed random projection of the outputs.
-        dtypes: compare the dtype of tensors, and int, float and bool of numbers.
-        allow_mutation: the function may change its arguments.
         tolerance: (relative, absolute) for float32 in place of the usual one.
         flop_limit: from the arguments to the largest number of multiply-add operations times two that is accepted.
         element_limit: from the arguments to the largest tensor, in elements, that may be created on the way.
         equivalent_mutants: changes of the solution by machine that change nothing that matters: label as the proof
             prints it -> reason.
-        cancelling: pairs of misconceptions that together are right again: (name, name) -> reason.
     """
 
     kind: Kind = "build"
@@ -175,29 +208,24 @@ class Exercise(Entry):
     tries: Sequence[str] = ()
     given: Callable[..., Any] | None = None
     blank: tuple[str, ...] = ()
-    setup: str = ""
     helpers: tuple[Callable[..., Any], ...] = ()
-    scaffold: str = ""
     run: Callable[..., Any] | None = None
     gradients: bool = True
-    dtypes: bool = True
-    allow_mutation: bool = False
     tolerance: tuple[float, float] | None = None
     flop_limit: Callable[..., int] | None = None
     element_limit: Callable[..., int] | None = None
     equivalent_mutants: Mapping[str, str] = field(default_factory=dict)
-    cancelling: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Reject a specification that contradicts itself."""
         super().__post_init__()
         if (self.kind == "debug") != (self.given is not None):
-            raise ValueError(f"given: expected for a debug exercise and no other, {self.id} is {self.kind}")
+            raise ValueError(f"given: expected for a debug exercise and no other, this is {self.kind}")
         names = [misconception.name for misconception in self.misconceptions]
         if len(set(names)) != len(names):
-            raise ValueError(f"misconceptions: expected unique names in {self.id}, got {names}")
+            raise ValueError(f"misconceptions: expected unique names, got {names}")
         if not self.cases:
-            raise ValueError(f"cases: expected at least one in {self.id}")
+            raise ValueError("cases: expected at least one, got none")
 
     @property
     def function_name(self) -> str:
@@ -252,6 +280,6 @@ class Question(Entry):
         """Reject a specification that contradicts itself."""
         super().__post_init__()
         if self.kind not in ("predict", "measure"):
-            raise ValueError(f"kind: expected 'predict' or 'measure' for the question {self.id}, got {self.kind!r}")
+            raise ValueError(f"kind: expected 'predict' or 'measure' for a question, got {self.kind!r}")
         if self.choices is not None and self.right not in self.choices:
-            raise ValueError(f"right: expected one of {sorted(self.choices)} in {self.id}, got {self.right!r}")
+            raise ValueError(f"right: expected one of {sorted(self.choices)}, got {self.right!r}")

@@ -164,7 +164,7 @@ def garbage(exercise: Exercise) -> dict[str, Callable[..., Any]]:
     ]
     if makes_tensors:
         battery.append(numpy)
-    if takes_tensors and not exercise.allow_mutation:
+    if takes_tensors:
         battery.append(mutating)
     return {function.__name__: _as_candidate(exercise, function) for function in battery}
 

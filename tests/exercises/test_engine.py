@@ -78,16 +78,8 @@ def test_each_aspect_is_compared(exercise):
 
 def test_switches_turn_comparisons_off():
     assert diagnose(make(gradients=False), lambda x, dim=-1: center(x, dim).detach()).verdict == RIGHT
-    assert diagnose(make(dtypes=False), lambda x, dim=-1: center(x, dim).double()).verdict == RIGHT
     loose = make(tolerance=(0.0, 0.5), cases=[Case("2 rows", lambda: (normal(2, 3, seed=1),))])
     assert diagnose(loose, lambda x, dim=-1: center(x, dim) + 0.1).verdict == RIGHT
-
-    def writing(x, dim=-1):
-        result = center(x, dim)
-        x.data.mul_(2)
-        return result
-
-    assert diagnose(make(allow_mutation=True), writing).verdict == RIGHT
 
 
 def test_an_expected_error_must_be_raised():

@@ -21,10 +21,7 @@ from coursework.exercises.engine.question import judge
 from coursework.exercises.engine.source import same_code, source_of
 from coursework.exercises.handle import ExerciseHandle, QuestionHandle
 from coursework.exercises.learner import Progress
-from coursework.exercises.spec import (
-    Question,
-    WrongAnswer,
-)
+from coursework.exercises.spec import Question, WrongAnswer, misconceptions
 
 
 @pytest.fixture(autouse=True)
@@ -86,10 +83,9 @@ def test_cells_hold_stub_and_solution(exercise):
         "center = ex.center.check(center)\n"
     )
     assert "# A comment of the author." in cells.solved_cell_source(exercise.spec)
-    with_extras = make(setup="import itertools", helpers=(sums_to_zero,), scaffold="# first the mean\n# then subtract")
+    with_extras = make(helpers=(sums_to_zero,))
     source = cells.cell_source(with_extras)
-    assert source.startswith("import itertools\n\n\ndef sums_to_zero(f):")
-    assert "    # first the mean\n    # then subtract\n    raise NotImplementedError" in source
+    assert source.startswith("def sums_to_zero(f):")
 
 
 def test_cases_can_be_looked_at_and_taken(exercise):
@@ -292,7 +288,6 @@ def test_importing_the_exercises_loads_none_of_them():
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"id": "not an id"}, "id"),
         ({"kind": "guess"}, "kind"),
         ({"difficulty": 0}, "difficulty"),
         ({"minutes": 0}, "minutes"),
@@ -304,3 +299,40 @@ def test_importing_the_exercises_loads_none_of_them():
 def test_a_specification_that_contradicts_itself_is_refused(changes, names):
     with pytest.raises(ValueError, match=f"^{names}: expected"):
         make(**changes)
+
+
+def test_misconceptions_are_read_from_a_text():
+    found = misconceptions("""
+# A comment of the author.
+added (sign=1.0, along="all"): adds the mean, in a sentence
+        of two lines
+    Which sign
+        has it?
+largest (pick=max): takes the largest
+    How large?
+""")
+    assert [(one.name, one.knobs, one.statement, one.question) for one in found] == [
+        ("added", {"sign": 1.0, "along": "all"}, "adds the mean, in a sentence of two lines", "Which sign has it?"),
+        ("largest", {"pick": max}, "takes the largest", "How large?"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("added: adds the mean\n    Which sign?", 1),
+        ("added (sign=1.0) adds the mean\n    Which sign?", 1),
+        ("added (sign=): adds the mean\n    Which sign?", 1),
+        ("added (sign=1.0): adds the mean\nWhich sign?", 1),
+        ("added (sign=1.0): adds the mean\n    Which sign.", 1),
+        ("a (b=1): c\n    d?\n# e\nadded (sign=1.0): adds the mean", 4),
+        ("a (b=1): c\n    d?\n    Which sign?\nadded (sign=1.0): adds", 3),
+    ],
+)
+def test_an_ill_formed_misconception_is_named_by_its_line_and_exercise(text, line, monkeypatch):
+    def load(name):
+        misconceptions(f"\n{text}\n")
+
+    monkeypatch.setattr(registry.importlib, "import_module", load)
+    with pytest.raises(ValueError, match=f"^causal_mask: misconceptions, line {line}: expected"):
+        registry.get.__wrapped__("causal_mask")

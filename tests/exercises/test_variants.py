@@ -26,7 +26,7 @@ class Strict(Rules):
 @proof
 def test_all_right_answers_agree_on_what_is_tried(exercise, record_property):
     answers = {"the solution": exercise.reference} | {other.name: other.function for other in exercise.alternatives}
-    rules = Strict(exercise.dtypes, exercise.tolerance)
+    rules = Strict(exercise.tolerance)
     tried = probes(exercise)
     for case in tried:
         right = observe(exercise, bind(exercise, exercise.model()), case)

@@ -57,7 +57,6 @@ def defined(answer: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     names: dict[str, Any] = {"__name__": "__main__"}
     with contextlib.redirect_stdout(io.StringIO()):
         exec(cells.PRELUDE, names)
-        exec(exercise.setup, names)
         for helper in exercise.helpers:
             exec(inspect.getsource(helper), names)
         exec(compile(answer["code"], name, "exec"), names)

@@ -3,8 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -103,20 +102,18 @@ def _with_grad(weight, batches):
     return parameter.grad / tokens
 
 
+@maker
 def _case(*targets, V=5, D=3, seed, dtype=torch.float32):
-    def make():
-        batches = [
-            (normal(len(ids), D, seed=seed + 1 + i, grad=False, dtype=dtype), torch.tensor(ids))
-            for i, ids in enumerate(targets)
-        ]
-        return normal(V, D, seed=seed, dtype=dtype), batches
-
-    return make
+    batches = [
+        (normal(len(ids), D, seed=seed + 1 + i, grad=False, dtype=dtype), torch.tensor(ids))
+        for i, ids in enumerate(targets)
+    ]
+    return normal(V, D, seed=seed, dtype=dtype), batches
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     V, D = draw.integer(2, 6), draw.integer(1, 5)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     batches = []
     for number in range(draw.integer(1, 4)):
         targets = draw.integers(draw.integer(1, 5), low=0, high=V - 1)
@@ -148,7 +145,6 @@ def _padding_is_free(accumulate) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="accumulate_gradients",
     title="Accumulation that equals the large batch",
     kind="debug",
     what="""A batch too large for memory is cut into micro-batches, and their gradients are accumulated. The result must
@@ -163,74 +159,30 @@ does not raise, and the curve looks as usual.""",
     reference=accumulate_gradients,
     given=_means(),
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="mean-of-means",
-            knobs={"mean": "means"},
-            statement="averages the means of the micro-batches",
-            question="One micro-batch has 1 real token, the other 9: with which weight does each token count?",
-        ),
-        Misconception(
-            name="mean-of-means-safely",
-            knobs={"mean": "means-safely"},
-            statement="averages the means of the micro-batches, counting one without tokens as zero",
-            question="One micro-batch has 1 real token, the other 9: with which weight does each token count?",
-        ),
-        Misconception(
-            name="divided-by-micro-batches",
-            knobs={"mean": "micro-batches"},
-            statement="divides the sum over all tokens by the number of micro-batches",
-            question="By how much does your gradient change if the same tokens are cut into twice as many pieces?",
-        ),
-        Misconception(
-            name="not-divided",
-            knobs={"mean": "none"},
-            statement="returns the gradient of the sum",
-            question="How does your gradient grow with the size of the batch?",
-        ),
-        Misconception(
-            name="divided-by-the-last-count",
-            knobs={"mean": "last-count"},
-            statement="divides by the number of tokens of the last micro-batch",
-            question="Which count does your divisor hold after the loop?",
-        ),
-        Misconception(
-            name="only-the-last",
-            knobs={"keep": "last"},
-            statement="keeps the gradient of the last micro-batch only",
-            question="What happens in your loop to the gradient of the micro-batch before?",
-        ),
-        Misconception(
-            name="only-the-first",
-            knobs={"keep": "first"},
-            statement="keeps the gradient of the first micro-batch only",
-            question="Does your result change when you change the second micro-batch?",
-        ),
-        Misconception(
-            name="padding-counts",
-            knobs={"count_padding": True},
-            statement="counts padding among the tokens",
-            question="By how much does your gradient change when a micro-batch gets more padding?",
-        ),
-        Misconception(
-            name="steps-in-between",
-            knobs={"step": True},
-            statement="moves the weights after each micro-batch",
-            question="At which weights is the gradient of the second micro-batch taken?",
-        ),
-        Misconception(
-            name="means-added",
-            knobs={"mean": "means-added"},
-            statement="adds up the means of the micro-batches",
-            question="By how much does your gradient grow if the same tokens are cut into twice as many pieces?",
-        ),
-        Misconception(
-            name="mean-of-means-without-the-empty",
-            knobs={"mean": "means-of-the-real"},
-            statement="averages the means of those micro-batches that have tokens",
-            question="One micro-batch has 1 real token, the other 9: with which weight does each token count?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+mean-of-means (mean="means"): averages the means of the micro-batches
+    One micro-batch has 1 real token, the other 9: with which weight does each token count?
+mean-of-means-safely (mean="means-safely"): averages the means of the micro-batches, counting one without tokens as zero
+    One micro-batch has 1 real token, the other 9: with which weight does each token count?
+divided-by-micro-batches (mean="micro-batches"): divides the sum over all tokens by the number of micro-batches
+    By how much does your gradient change if the same tokens are cut into twice as many pieces?
+not-divided (mean="none"): returns the gradient of the sum
+    How does your gradient grow with the size of the batch?
+divided-by-the-last-count (mean="last-count"): divides by the number of tokens of the last micro-batch
+    Which count does your divisor hold after the loop?
+only-the-last (keep="last"): keeps the gradient of the last micro-batch only
+    What happens in your loop to the gradient of the micro-batch before?
+only-the-first (keep="first"): keeps the gradient of the first micro-batch only
+    Does your result change when you change the second micro-batch?
+padding-counts (count_padding=True): counts padding among the tokens
+    By how much does your gradient change when a micro-batch gets more padding?
+steps-in-between (step=True): moves the weights after each micro-batch
+    At which weights is the gradient of the second micro-batch taken?
+means-added (mean="means-added"): adds up the means of the micro-batches
+    By how much does your gradient grow if the same tokens are cut into twice as many pieces?
+mean-of-means-without-the-empty (mean="means-of-the-real"): averages the means of those micro-batches that have tokens
+    One micro-batch has 1 real token, the other 9: with which weight does each token count?
+"""),
     cases=[
         Case("one micro-batch", _case([1, 2, 3], seed=1)),
         Case("two of equal length", _case([1, 2], [3, 4], seed=11)),

@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -84,20 +83,18 @@ def _correction_in_the_rate(weight, gradient, m, v, t, rate, beta1=0.9, beta2=0.
     return torch.addcdiv(weight, m, v.sqrt() + eps * root, value=-step), m, v
 
 
+@maker
 def _case(*shape, seed, t, rate=0.1, betas=(0.9, 0.98), eps=1e-9, dtype=torch.float32, scale=1.0):
-    def make():
-        weight, gradient, m = (normal(*shape, seed=seed + i, dtype=dtype, grad=False) for i in range(3))
-        v = normal(*shape, seed=seed + 3, dtype=dtype, grad=False) ** 2 + 0.01
-        return weight, scale * gradient + 0.01 * scale, scale * m, scale**2 * v, t, rate, *betas, eps
-
-    return make
+    weight, gradient, m = (normal(*shape, seed=seed + i, dtype=dtype, grad=False) for i in range(3))
+    v = normal(*shape, seed=seed + 3, dtype=dtype, grad=False) ** 2 + 0.01
+    return weight, scale * gradient + 0.01 * scale, scale * m, scale**2 * v, t, rate, *betas, eps
 
 
 def _one(weight, gradient, m, v, t, rate, beta1=0.9, beta2=0.98, eps=1e-9):
     return lambda: (*(torch.tensor([x]) for x in (weight, gradient, m, v)), t, rate, beta1, beta2, eps)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     shape = draw.choice([(3,), (2, 5), (1, 4, 2)])
     weight, gradient, m, v = (draw.normal(*shape, dtype=torch.float64, grad=False) for _ in range(4))
     settings = draw.choice([0.001, 0.5]), draw.choice([0.5, 0.9]), draw.choice([0.95, 0.999]), draw.choice([1e-8, 0.1])
@@ -126,7 +123,6 @@ def _scale_does_not_matter(step) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="adam_step",
     title="A step of Adam",
     what="""Write `adam_step(weight, gradient, m, v, t, rate, beta1=0.9, beta2=0.98, eps=1e-9)` for step number `t`,
 counted from 1. Four lines for m, v, m̂ and v̂, then the weight:
@@ -142,110 +138,42 @@ Return the new weight, the new m and the new v (not m̂ and v̂). Leave the tens
     minutes=8,
     reference=adam_step,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="no-bias-correction",
-            knobs={"correct": "none"},
-            statement="does not divide by 1 - beta^t, neither m nor v",
-            question="In the first step, how large is m beside the gradient?",
-        ),
-        Misconception(
-            name="only-m-corrected",
-            knobs={"correct": "first"},
-            statement="corrects m and not v",
-            question="In the first step, how large is v beside the square of the gradient?",
-        ),
-        Misconception(
-            name="only-v-corrected",
-            knobs={"correct": "second"},
-            statement="corrects v and not m",
-            question="In the first step, how large is m beside the gradient?",
-        ),
-        Misconception(
-            name="counts-from-zero",
-            knobs={"first": -1},
-            statement="takes t - 1 for the number of the step, so that the first one divides by zero",
-            question="What is beta to the power that you use in the first step?",
-        ),
-        Misconception(
-            name="one-step-late",
-            knobs={"first": 1},
-            statement="takes t + 1 for the number of the step",
-            question="Which power of beta do you use in the first step?",
-        ),
-        Misconception(
-            name="eps-inside-the-root",
-            knobs={"root": "inside"},
-            statement="adds eps to v̂ before it takes the root",
-            question="If v̂ is zero, what do you divide by?",
-        ),
-        Misconception(
-            name="eps-forgotten",
-            knobs={"root": "none"},
-            statement="does not use eps",
-            question="What happens to a weight whose gradient has always been zero?",
-        ),
-        Misconception(
-            name="no-root",
-            knobs={"rooted": False},
-            statement="divides by v̂ and not by its root",
-            question="If all gradients double, what should happen to the step?",
-        ),
-        Misconception(
-            name="sizes-not-squares",
-            knobs={"power": 1},
-            statement="averages the sizes of the gradients in v, not their squares",
-            question="What goes into v for a gradient of 3?",
-        ),
-        Misconception(
-            name="whole-gradient",
-            knobs={"shares": "whole"},
-            statement="adds the whole gradient to m and its whole square to v",
-            question="If the gradient is always 1, towards which number does your m go?",
-        ),
-        Misconception(
-            name="no-momentum",
-            knobs={"numerator": "gradient"},
-            statement="divides this step's gradient, and not m̂",
-            question="If the gradient is zero now, but was not before, does your weight move?",
-        ),
-        Misconception(
-            name="hats-returned",
-            knobs={"back": "hats"},
-            statement="returns m̂ and v̂ in place of m and v",
-            question="What would the next step make of a correction that was already made?",
-        ),
-        Misconception(
-            name="betas-swapped",
-            knobs={"betas": "swapped"},
-            statement="takes beta2 for m and beta1 for v",
-            question="Which of the two averages has the longer memory?",
-        ),
-        Misconception(
-            name="old-averages",
-            knobs={"update": "old"},
-            statement="moves the weight by m and v from before this gradient",
-            question="In the first step, what do your averages hold when you divide one by the other?",
-        ),
-        Misconception(
-            name="uphill",
-            knobs={"sign": 1.0},
-            statement="moves the weight along m̂ instead of against it",
-            question="If the gradient is positive, does the loss grow or fall when the weight grows?",
-        ),
-        Misconception(
-            name="shares-exchanged",
-            knobs={"shares": "exchanged"},
-            statement="keeps 1 − beta of the old average and takes beta of what is new",
-            question="With beta1 = 0.9, how much of the old m remains?",
-        ),
-        Misconception(
-            name="correction-multiplied",
-            knobs={"correct": "multiplied"},
-            statement="multiplies by the correction and does not divide by it",
-            question="In step 1 m is a tenth of the gradient: should m̂ be larger or smaller than that?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+no-bias-correction (correct="none"): does not divide by 1 - beta^t, neither m nor v
+    In the first step, how large is m beside the gradient?
+only-m-corrected (correct="first"): corrects m and not v
+    In the first step, how large is v beside the square of the gradient?
+only-v-corrected (correct="second"): corrects v and not m
+    In the first step, how large is m beside the gradient?
+counts-from-zero (first=-1): takes t - 1 for the number of the step, so that the first one divides by zero
+    What is beta to the power that you use in the first step?
+one-step-late (first=1): takes t + 1 for the number of the step
+    Which power of beta do you use in the first step?
+eps-inside-the-root (root="inside"): adds eps to v̂ before it takes the root
+    If v̂ is zero, what do you divide by?
+eps-forgotten (root="none"): does not use eps
+    What happens to a weight whose gradient has always been zero?
+no-root (rooted=False): divides by v̂ and not by its root
+    If all gradients double, what should happen to the step?
+sizes-not-squares (power=1): averages the sizes of the gradients in v, not their squares
+    What goes into v for a gradient of 3?
+whole-gradient (shares="whole"): adds the whole gradient to m and its whole square to v
+    If the gradient is always 1, towards which number does your m go?
+no-momentum (numerator="gradient"): divides this step's gradient, and not m̂
+    If the gradient is zero now, but was not before, does your weight move?
+hats-returned (back="hats"): returns m̂ and v̂ in place of m and v
+    What would the next step make of a correction that was already made?
+betas-swapped (betas="swapped"): takes beta2 for m and beta1 for v
+    Which of the two averages has the longer memory?
+old-averages (update="old"): moves the weight by m and v from before this gradient
+    In the first step, what do your averages hold when you divide one by the other?
+uphill (sign=1.0): moves the weight along m̂ instead of against it
+    If the gradient is positive, does the loss grow or fall when the weight grows?
+shares-exchanged (shares="exchanged"): keeps 1 − beta of the old average and takes beta of what is new
+    With beta1 = 0.9, how much of the old m remains?
+correction-multiplied (correct="multiplied"): multiplies by the correction and does not divide by it
+    In step 1 m is a tenth of the gradient: should m̂ be larger or smaller than that?
+"""),
     cases=[
         Case("one weight, the first step", _one(1.0, 4.0, 0.0, 0.0, 1, 0.1)),
         Case("one weight, the second step", _one(1.0, -2.0, 0.4, 0.32, 2, 0.1)),
@@ -275,4 +203,4 @@ return weight, m, v""",
     sample=_sample,
     tries=("float32", "large", "strided"),
     gradients=False,
-)  # fmt: skip
+)

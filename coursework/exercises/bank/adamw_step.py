@@ -2,8 +2,7 @@
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -80,20 +79,18 @@ def _as_one_direction(weight, gradient, m, v, t, rate, decay=0.01, beta1=0.9, be
     return torch.sub(weight, direction, alpha=rate), m, v
 
 
+@maker
 def _case(*shape, seed, t, rate=0.1, decay=0.5, betas=(0.9, 0.98), eps=1e-9, dtype=torch.float32):
-    def make():
-        weight, gradient, m = (normal(*shape, seed=seed + i, dtype=dtype, grad=False) for i in range(3))
-        v = normal(*shape, seed=seed + 3, dtype=dtype, grad=False) ** 2 + 0.01
-        return 2 * weight, gradient + 0.01, m, v, t, rate, decay, *betas, eps
-
-    return make
+    weight, gradient, m = (normal(*shape, seed=seed + i, dtype=dtype, grad=False) for i in range(3))
+    v = normal(*shape, seed=seed + 3, dtype=dtype, grad=False) ** 2 + 0.01
+    return 2 * weight, gradient + 0.01, m, v, t, rate, decay, *betas, eps
 
 
 def _one(weight, gradient, m, v, t, rate, decay):
     return lambda: (*(torch.tensor([x]) for x in (weight, gradient, m, v)), t, rate, decay, 0.9, 0.98, 1e-9)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     shape = draw.choice([(3,), (2, 5), (1, 4, 2)])
     weight, gradient, m, v = (draw.normal(*shape, dtype=torch.float64, grad=False) for _ in range(4))
     rate, decay = draw.choice([0.001, 0.5]), draw.choice([0.0, 0.01, 1.0])
@@ -120,7 +117,6 @@ def _keeps_out_of_the_averages(step) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="adamw_step",
     title="A step of AdamW",
     what="""Write `adamw_step(weight, gradient, m, v, t, rate, decay=0.01, beta1=0.9, beta2=0.98, eps=1e-9)`: Adam as
 before, and one thing more. The weight **that came in** loses rate · decay times itself, beside Adam's step and without
@@ -131,80 +127,32 @@ The tensors that came in stay as they are; they may have any number of axes.""",
     minutes=5,
     reference=adamw_step,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="decay-in-the-gradient",
-            knobs={"place": "gradient"},
-            statement="adds decay times the weight to the gradient, as Adam with an L2 penalty does",
-            question="By what will the part that you added to the gradient be divided later?",
-        ),
-        Misconception(
-            name="decay-over-the-root",
-            knobs={"place": "numerator"},
-            statement="adds decay times the weight to m̂, so that it is divided by √v̂ too",
-            question="Of two equal weights, one with steep gradients and one with flat ones: which decays more?",
-        ),
-        Misconception(
-            name="no-decay",
-            knobs={"place": "nowhere"},
-            statement="does not use the decay",
-            question="Which of your arguments have you used?",
-        ),
-        Misconception(
-            name="decay-without-the-rate",
-            knobs={"times": "nothing"},
-            statement="takes decay times the weight away, without the rate",
-            question="At the end of a schedule the rate is nearly zero: how much do your weights still decay?",
-        ),
-        Misconception(
-            name="rate-squared",
-            knobs={"times": "rate squared"},
-            statement="multiplies the decay by the rate twice",
-            question="How often does your weight's decay meet the rate on its way?",
-        ),
-        Misconception(
-            name="decay-afterwards",
-            knobs={"when": "after"},
-            statement="decays the weight that Adam's step has already moved",
-            question="Of which weight do you take the share, the one that came in or the one that goes out?",
-        ),
-        Misconception(
-            name="grows",
-            knobs={"sign": -1.0},
-            statement="lets the weights grow where they should decay",
-            question="Without a gradient, does a weight of 4 get smaller?",
-        ),
-        Misconception(
-            name="same-for-all-sizes",
-            knobs={"how": "sign"},
-            statement="takes the same amount from large and small weights",
-            question="How much should a weight of 200 lose, if one of 4 loses 0.2?",
-        ),
-        Misconception(
-            name="no-bias-correction",
-            knobs={"correct": "none"},
-            statement="does not divide by 1 - beta^t, neither m nor v",
-            question="In the first step, how large is m beside the gradient?",
-        ),
-        Misconception(
-            name="eps-inside-the-root",
-            knobs={"root": "inside"},
-            statement="adds eps to v̂ before it takes the root",
-            question="If v̂ is zero, what do you divide by?",
-        ),
-        Misconception(
-            name="eps-before-the-correction",
-            knobs={"root": "early"},
-            statement="adds eps to the root of v before v is corrected",
-            question="If v is zero in the first step, what do you divide by?",
-        ),
-        Misconception(
-            name="matrices-only",
-            knobs={"axes": "matrices"},
-            statement="decays only weights with two axes or more",
-            question="Without a gradient, what becomes of a single weight of 4?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+decay-in-the-gradient (place="gradient"): adds decay times the weight to the gradient, as Adam with an L2 penalty does
+    By what will the part that you added to the gradient be divided later?
+decay-over-the-root (place="numerator"): adds decay times the weight to m̂, so that it is divided by √v̂ too
+    Of two equal weights, one with steep gradients and one with flat ones: which decays more?
+no-decay (place="nowhere"): does not use the decay
+    Which of your arguments have you used?
+decay-without-the-rate (times="nothing"): takes decay times the weight away, without the rate
+    At the end of a schedule the rate is nearly zero: how much do your weights still decay?
+rate-squared (times="rate squared"): multiplies the decay by the rate twice
+    How often does your weight's decay meet the rate on its way?
+decay-afterwards (when="after"): decays the weight that Adam's step has already moved
+    Of which weight do you take the share, the one that came in or the one that goes out?
+grows (sign=-1.0): lets the weights grow where they should decay
+    Without a gradient, does a weight of 4 get smaller?
+same-for-all-sizes (how="sign"): takes the same amount from large and small weights
+    How much should a weight of 200 lose, if one of 4 loses 0.2?
+no-bias-correction (correct="none"): does not divide by 1 - beta^t, neither m nor v
+    In the first step, how large is m beside the gradient?
+eps-inside-the-root (root="inside"): adds eps to v̂ before it takes the root
+    If v̂ is zero, what do you divide by?
+eps-before-the-correction (root="early"): adds eps to the root of v before v is corrected
+    If v is zero in the first step, what do you divide by?
+matrices-only (axes="matrices"): decays only weights with two axes or more
+    Without a gradient, what becomes of a single weight of 4?
+"""),
     cases=[
         Case("one weight without a gradient", _one(4.0, 0.0, 0.0, 0.0, 1, 0.5, 0.1)),
         Case("one weight, the first step", _one(4.0, 2.0, 0.0, 0.0, 1, 0.5, 0.1)),
@@ -234,4 +182,4 @@ weight = weight - rate * m_hat / (v_hat.sqrt() + eps)""",
     sample=_sample,
     tries=("float32", "large", "strided"),
     gradients=False,
-)  # fmt: skip
+)

@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -67,7 +66,7 @@ def _case(H, T, S, seed, dtype=torch.float32):
     return lambda: (normal(H, seed=seed, dtype=dtype).detach().abs().add(0.1), T, S)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     slopes = draw.normal(draw.integer(1, 4), grad=False).abs() + 0.1
     return slopes, draw.integer(1, 6), draw.integer(1, 6)
 
@@ -90,7 +89,6 @@ def _farther_is_lower(bias) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="alibi_bias",
     title="Scores lowered by distance",
     what="""Write `alibi_bias(slopes, T, S)`: the numbers that ALiBi adds to the scores, of shape `(H, T, S)`, for
 slopes of shape `(H,)`, one per head. Entry (h, t, s) is minus the slope of head h times the distance between query t
@@ -105,98 +103,39 @@ first query stands when there are more keys than queries.""",
     minutes=7,
     reference=alibi_bias,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="raises-far-keys",
-            knobs={"sign": 1},
-            statement="raises the scores with the distance",
-            question="Which of two equally fitting keys should win: the near one or the far one?",
-        ),
-        Misconception(
-            name="aligned-top-left",
-            knobs={"align": "left"},
-            statement="puts the first query on the first key, whatever T and S are",
-            question="One new query after four cached keys, T=1 and S=5: on which key does it stand?",
-        ),
-        Misconception(
-            name="offset-reversed",
-            knobs={"align": "reversed"},
-            statement="moves the queries in the wrong direction when there are more keys than queries",
-            question="One new query after four cached keys, T=1 and S=5: on which key does it stand?",
-        ),
-        Misconception(
-            name="later-keys-free",
-            knobs={"later": "zero"},
-            statement="gives every later key a bias of zero",
-            question="How far is key 2 from query 0 when T = S = 3?",
-        ),
-        Misconception(
-            name="later-keys-raised",
-            knobs={"later": "bonus"},
-            statement="raises the scores of later keys the farther they are",
-            question="Which sign has the difference of two positions when the key comes later?",
-        ),
-        Misconception(
-            name="grows-with-the-square",
-            knobs={"growth": "squared"},
-            statement="lowers scores by the square of the distance",
-            question="By how much more is a key at distance 2 lowered than one at distance 1?",
-        ),
-        Misconception(
-            name="share-of-the-length",
-            knobs={"growth": "share"},
-            statement="divides distances by the number of keys",
-            question="Should the bias between two neighbours change when the text gets longer?",
-        ),
-        Misconception(
-            name="logarithm-of-the-distance",
-            knobs={"growth": "log"},
-            statement="lowers scores by a logarithm of the distance",
-            question="By how much more is a key at distance 2 lowered than one at distance 1?",
-        ),
-        Misconception(
-            name="one-slope-for-all",
-            knobs={"slope": "first"},
-            statement="uses the slope of the first head in every head",
-            question="Does your result change when the second slope changes?",
-        ),
-        Misconception(
-            name="slopes-inverted",
-            knobs={"slope": "inverse"},
-            statement="divides by the slopes",
-            question="Does a head with a larger slope look less far, or farther?",
-        ),
-        Misconception(
-            name="heads-reversed",
-            knobs={"slope": "reversed"},
-            statement="gives the slopes to the heads in the opposite order",
-            question="To which head does the first slope belong?",
-        ),
-        Misconception(
-            name="counts-from-the-start",
-            knobs={"measured": "from-start"},
-            statement="uses the position of the key alone, not its distance from the query",
-            question="Which bias does a query have on its own key?",
-        ),
-        Misconception(
-            name="later-keys-hidden",
-            knobs={"later": "hidden"},
-            statement="gives later keys minus infinity",
-            question="Which part of attention hides later keys, and is it the bias?",
-        ),
-        Misconception(
-            name="no-query-before-the-first-key",
-            knobs={"align": "never-before"},
-            statement="places the first query on the first key when there are fewer keys than queries",
-            question="With 4 queries and 3 keys, on which key does the last query of your function stand?",
-        ),
-        Misconception(
-            name="one-position-late",
-            knobs={"align": "one-late"},
-            statement="places every query one position too late",
-            question="One query, one key: how far apart are they, and which number do you add?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+raises-far-keys (sign=1): raises the scores with the distance
+    Which of two equally fitting keys should win: the near one or the far one?
+aligned-top-left (align="left"): puts the first query on the first key, whatever T and S are
+    One new query after four cached keys, T=1 and S=5: on which key does it stand?
+offset-reversed (align="reversed"): moves the queries in the wrong direction when there are more keys than queries
+    One new query after four cached keys, T=1 and S=5: on which key does it stand?
+later-keys-free (later="zero"): gives every later key a bias of zero
+    How far is key 2 from query 0 when T = S = 3?
+later-keys-raised (later="bonus"): raises the scores of later keys the farther they are
+    Which sign has the difference of two positions when the key comes later?
+grows-with-the-square (growth="squared"): lowers scores by the square of the distance
+    By how much more is a key at distance 2 lowered than one at distance 1?
+share-of-the-length (growth="share"): divides distances by the number of keys
+    Should the bias between two neighbours change when the text gets longer?
+logarithm-of-the-distance (growth="log"): lowers scores by a logarithm of the distance
+    By how much more is a key at distance 2 lowered than one at distance 1?
+one-slope-for-all (slope="first"): uses the slope of the first head in every head
+    Does your result change when the second slope changes?
+slopes-inverted (slope="inverse"): divides by the slopes
+    Does a head with a larger slope look less far, or farther?
+heads-reversed (slope="reversed"): gives the slopes to the heads in the opposite order
+    To which head does the first slope belong?
+counts-from-the-start (measured="from-start"): uses the position of the key alone, not its distance from the query
+    Which bias does a query have on its own key?
+later-keys-hidden (later="hidden"): gives later keys minus infinity
+    Which part of attention hides later keys, and is it the bias?
+no-query-before-the-first-key (align="never-before"): places the first query on the first key when there are fewer keys
+        than queries
+    With 4 queries and 3 keys, on which key does the last query of your function stand?
+one-position-late (align="one-late"): places every query one position too late
+    One query, one key: how far apart are they, and which number do you add?
+"""),
     cases=[
         Case("one head, 1 query, 1 key", _case(1, 1, 1, seed=1)),
         Case("one head, 3 queries, 3 keys", _case(1, 3, 3, seed=2)),

@@ -2,8 +2,7 @@
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import integers, normal, strided
 
 
@@ -95,7 +94,7 @@ def _strided():
     return strided(normal(2, 3, 4, 6, seed=61)), integers(4, low=0, high=20, seed=62)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, H, T, E = draw.integer(1, 2), draw.integer(1, 3), draw.integer(1, 5), 2 * draw.integer(1, 4)
     return draw.normal(B, H, T, E), draw.integers(T, low=0, high=60)
 
@@ -125,7 +124,6 @@ def _length_stays(rotate) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="apply_rotary",
     title="Rotary positions",
     what="""Write `apply_rotary(x, positions)` for queries or keys `(B, H, T, E)` with E even and integer positions
 `(T,)`. Component i forms a pair with component i + E/2, for i below E/2. Pair i has the speed θᵢ = 1 / 10000^(2i/E),
@@ -139,116 +137,46 @@ neighbours.""",
     minutes=12,
     reference=apply_rotary,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="pairs-neighbours",
-            knobs={"layout": "interleaved"},
-            statement="pairs component 2i with 2i + 1",
-            question="For E = 4, which component is the partner of component 0 in this exercise?",
-        ),
-        Misconception(
-            name="cut-by-neighbours",
-            knobs={"layout": "cut-wrong"},
-            statement="takes neighbours as pairs, and then writes them to the two halves",
-            question="At position 0 no pair is turned at all: does your function leave x as it was there?",
-        ),
-        Misconception(
-            name="written-to-neighbours",
-            knobs={"layout": "joined-wrong"},
-            statement="takes pairs from the two halves, and then writes them side by side",
-            question="At position 0 no pair is turned at all: does your function leave x as it was there?",
-        ),
-        Misconception(
-            name="turns-back",
-            knobs={"turn": "backward"},
-            statement="turns every pair in the opposite direction",
-            question="Which sign has the sine in the first component of a pair, and which in the second?",
-        ),
-        Misconception(
-            name="both-signs-plus",
-            knobs={"turn": "both-plus"},
-            statement="adds in both components of a pair",
-            question="Does a vector keep its length under your function?",
-        ),
-        Misconception(
-            name="half-left-alone",
-            knobs={"turn": "half-only"},
-            statement="changes the first half and leaves the second half as it was",
-            question="A turn moves both coordinates of a point: what happens to b?",
-        ),
-        Misconception(
-            name="multiplies-without-mixing",
-            knobs={"turn": "stretch"},
-            statement="multiplies one half by the cosine and the other by the sine, and never mixes them",
-            question="Does a vector keep its length under your function?",
-        ),
-        Misconception(
-            name="adds-the-sinusoids",
-            knobs={"turn": "added"},
-            statement="adds sines and cosines to x where it should turn it",
-            question="What does a rotation make of a vector of zeros, and what does your function?",
-        ),
-        Misconception(
-            name="doubled-exponent",
-            knobs={"exponent": 2.0},
-            statement="doubles the exponent of the frequencies",
-            question="For E = 4, which exponent has the second pair?",
-        ),
-        Misconception(
-            name="halved-exponent",
-            knobs={"exponent": 0.5},
-            statement="leaves out the 2 in the exponent of the frequencies",
-            question="For E = 4, which exponent has the second pair?",
-        ),
-        Misconception(
-            name="one-frequency-for-all",
-            knobs={"exponent": 0.0},
-            statement="turns every pair by the same angle",
-            question="Which part of your angle depends on the component?",
-        ),
-        Misconception(
-            name="positions-ignored",
-            knobs={"at": "none"},
-            statement="turns nothing, whatever the positions",
-            question="Which line of your function would change its result for another position?",
-        ),
-        Misconception(
-            name="counts-rows",
-            knobs={"at": "index"},
-            statement="takes the row number as the position",
-            question="What is the position of the only row when a model generates its eighth token?",
-        ),
-        Misconception(
-            name="counts-from-one",
-            knobs={"at": "one"},
-            statement="counts positions from one",
-            question="By which angle is position 0 turned?",
-        ),
-        Misconception(
-            name="width-of-all-heads",
-            knobs={"sized": "all"},
-            statement="takes the width of all heads together for E, as if x had not been split",
-            question="Over how many components do the frequencies of one head spread?",
-        ),
-        Misconception(
-            name="returns-float32",
-            knobs={"dtype": "float32"},
-            statement="returns float32 for half-precision queries",
-            question="Which dtype do the values have that are still in half precision, and can the two be multiplied?",
-        ),
-        Misconception(
-            name="angles-in-low-precision",
-            knobs={"angles": "low"},
-            statement="computes the angles in the dtype of x, which is too coarse for large positions",
-            question="Which whole numbers between 256 and 512 can bfloat16 hold?",
-        ),
-        Misconception(
-            name="second-half-reads-the-turned-first",
-            knobs={"turn": "overwritten"},
-            statement="computes the second half from the first half after that was turned",
-            question="Which a does your formula for b read: the one that came in, or the one just computed?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+pairs-neighbours (layout="interleaved"): pairs component 2i with 2i + 1
+    For E = 4, which component is the partner of component 0 in this exercise?
+cut-by-neighbours (layout="cut-wrong"): takes neighbours as pairs, and then writes them to the two halves
+    At position 0 no pair is turned at all: does your function leave x as it was there?
+written-to-neighbours (layout="joined-wrong"): takes pairs from the two halves, and then writes them side by side
+    At position 0 no pair is turned at all: does your function leave x as it was there?
+turns-back (turn="backward"): turns every pair in the opposite direction
+    Which sign has the sine in the first component of a pair, and which in the second?
+both-signs-plus (turn="both-plus"): adds in both components of a pair
+    Does a vector keep its length under your function?
+half-left-alone (turn="half-only"): changes the first half and leaves the second half as it was
+    A turn moves both coordinates of a point: what happens to b?
+multiplies-without-mixing (turn="stretch"): multiplies one half by the cosine and the other by the sine, and never mixes
+        them
+    Does a vector keep its length under your function?
+adds-the-sinusoids (turn="added"): adds sines and cosines to x where it should turn it
+    What does a rotation make of a vector of zeros, and what does your function?
+doubled-exponent (exponent=2.0): doubles the exponent of the frequencies
+    For E = 4, which exponent has the second pair?
+halved-exponent (exponent=0.5): leaves out the 2 in the exponent of the frequencies
+    For E = 4, which exponent has the second pair?
+one-frequency-for-all (exponent=0.0): turns every pair by the same angle
+    Which part of your angle depends on the component?
+positions-ignored (at="none"): turns nothing, whatever the positions
+    Which line of your function would change its result for another position?
+counts-rows (at="index"): takes the row number as the position
+    What is the position of the only row when a model generates its eighth token?
+counts-from-one (at="one"): counts positions from one
+    By which angle is position 0 turned?
+width-of-all-heads (sized="all"): takes the width of all heads together for E, as if x had not been split
+    Over how many components do the frequencies of one head spread?
+returns-float32 (dtype="float32"): returns float32 for half-precision queries
+    Which dtype do the values have that are still in half precision, and can the two be multiplied?
+angles-in-low-precision (angles="low"): computes the angles in the dtype of x, which is too coarse for large positions
+    Which whole numbers between 256 and 512 can bfloat16 hold?
+second-half-reads-the-turned-first (turn="overwritten"): computes the second half from the first half after that was
+        turned
+    Which a does your formula for b read: the one that came in, or the one just computed?
+"""),
     cases=[
         Case("1 head, 2 positions, width 2", _case(1, 1, 2, 2, [0, 1], seed=1)),
         Case("1 head, 3 positions, width 4", _case(1, 1, 3, 4, [0, 1, 2], seed=11)),

@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -71,7 +70,7 @@ def _strided():
     return (strided(_soft(2, 3, 5, seed=41)()[0]),)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     shape = [draw.integer(1, 4) for _ in range(draw.integer(1, 3))]
     scores = draw.normal(*shape, draw.integer(2, 6), grad=False, scale=draw.choice([0.1, 1.0, 10.0]))
     hidden = draw.mask(*scores.shape)
@@ -100,7 +99,6 @@ def _rows_are_independent(entropy) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="attention_entropy",
     title="How undecided is each query",
     kind="measure",
     what="""Write `attention_entropy(weights)`: for each row of weights w, the entropy −Σ w·log w in nats (natural
@@ -113,80 +111,32 @@ anything, has to be far smaller. There is no gradient to compute here.""",
     minutes=6,
     reference=attention_entropy,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="bits",
-            knobs={"base": 2.0},
-            statement="measures in bits",
-            question="Two equal weights: which number do you get, and which one is it in nats?",
-        ),
-        Misconception(
-            name="decimal-logarithm",
-            knobs={"base": 10.0},
-            statement="takes the logarithm to the base ten",
-            question="Two equal weights: which number do you get, and which one is it in nats?",
-        ),
-        Misconception(
-            name="nan-at-zero",
-            knobs={"zero": "nan"},
-            statement="returns NaN for a row that holds a weight of zero",
-            question="What is the logarithm of 0, and what is that times 0 in floating point?",
-        ),
-        Misconception(
-            name="epsilon-too-large",
-            knobs={"zero": "large"},
-            statement="adds 0.001 to the weights inside the logarithm",
-            question="A row whose only weight is 1: which entropy does it get from your function?",
-        ),
-        Misconception(
-            name="epsilon-seen-in-float64",
-            knobs={"zero": "small"},
-            statement="adds 0.000001 to the weights inside the logarithm, which float64 notices",
-            question="How many digits does float64 keep, and how many of them survive what you add?",
-        ),
-        Misconception(
-            name="sign",
-            knobs={"sign": 1},
-            statement="returns the entropy with the opposite sign",
-            question="Weights lie between 0 and 1: which sign have their logarithms?",
-        ),
-        Misconception(
-            name="over-queries",
-            knobs={"axis": -2},
-            statement="adds up over the queries",
-            question="Which axis of the weights sums to one?",
-        ),
-        Misconception(
-            name="mean-over-keys",
-            knobs={"total": "mean"},
-            statement="averages over the keys where the definition adds up",
-            question="What does your function give for eight equal weights, and what is log 8?",
-        ),
-        Misconception(
-            name="softmax-again",
-            knobs={"first": "softmax"},
-            statement="applies a softmax to the weights first",
-            question="Are the inputs scores or already weights: what do their rows sum to?",
-        ),
-        Misconception(
-            name="share-of-the-possible",
-            knobs={"over": "possible"},
-            statement="divides by the largest possible entropy",
-            question="What does your function give for two equal weights, and for eight?",
-        ),
-        Misconception(
-            name="one-number-for-all",
-            knobs={"over": "all"},
-            statement="averages the entropies of all queries into one number",
-            question="How many queries are there, and how many numbers do you return?",
-        ),
-        Misconception(
-            name="perplexity",
-            knobs={"over": "perplexity"},
-            statement="returns the exponential of the entropy",
-            question="What does your function give for a query that is certain?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+bits (base=2.0): measures in bits
+    Two equal weights: which number do you get, and which one is it in nats?
+decimal-logarithm (base=10.0): takes the logarithm to the base ten
+    Two equal weights: which number do you get, and which one is it in nats?
+nan-at-zero (zero="nan"): returns NaN for a row that holds a weight of zero
+    What is the logarithm of 0, and what is that times 0 in floating point?
+epsilon-too-large (zero="large"): adds 0.001 to the weights inside the logarithm
+    A row whose only weight is 1: which entropy does it get from your function?
+epsilon-seen-in-float64 (zero="small"): adds 0.000001 to the weights inside the logarithm, which float64 notices
+    How many digits does float64 keep, and how many of them survive what you add?
+sign (sign=1): returns the entropy with the opposite sign
+    Weights lie between 0 and 1: which sign have their logarithms?
+over-queries (axis=-2): adds up over the queries
+    Which axis of the weights sums to one?
+mean-over-keys (total="mean"): averages over the keys where the definition adds up
+    What does your function give for eight equal weights, and what is log 8?
+softmax-again (first="softmax"): applies a softmax to the weights first
+    Are the inputs scores or already weights: what do their rows sum to?
+share-of-the-possible (over="possible"): divides by the largest possible entropy
+    What does your function give for two equal weights, and for eight?
+one-number-for-all (over="all"): averages the entropies of all queries into one number
+    How many queries are there, and how many numbers do you return?
+perplexity (over="perplexity"): returns the exponential of the entropy
+    What does your function give for a query that is certain?
+"""),
     cases=[
         Case("one row, two equal weights", _rows([0.5, 0.5])),
         Case("one row of three weights", _rows([0.5, 0.25, 0.25])),

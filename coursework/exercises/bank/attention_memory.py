@@ -17,9 +17,7 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="attention_memory",
     title="The memory of the weights",
-    kind="predict",
     what=f"""A layer has H = {H} heads, each of width E = {E}. It reads a batch of B = {B} sequences of {N} tokens in
 float32. How many bytes do its attention weights take, all together?""",
     why="""This tensor, not the parameters, is what fills the memory when the context grows. Kernels such as

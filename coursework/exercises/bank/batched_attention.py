@@ -5,8 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -65,22 +64,20 @@ def _with_loop(query, key, value):
     return torch.stack([_with_loop(*sentence) for sentence in zip(query, key, value, strict=True)])
 
 
+@maker
 def _case(*lead, T, S, E, width, seed, dtype=torch.float32):
-    def make():
-        query, key = normal(*lead, T, E, seed=seed, dtype=dtype), normal(*lead, S, E, seed=seed + 1, dtype=dtype)
-        return query, key, normal(*lead, S, width, seed=seed + 2, dtype=dtype)
-
-    return make
+    query, key = normal(*lead, T, E, seed=seed, dtype=dtype), normal(*lead, S, E, seed=seed + 1, dtype=dtype)
+    return query, key, normal(*lead, S, width, seed=seed + 2, dtype=dtype)
 
 
 def _strided():
     return tuple(strided(tensor) for tensor in _case(2, T=3, S=5, E=7, width=4, seed=51)())
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     lead = [draw.integer(1, 3) for _ in range(draw.integer(0, 2))]
     T, S, E, width = (draw.integer(1, 6) for _ in range(4))
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     query, key = draw.normal(*lead, T, E, dtype=dtype), draw.normal(*lead, S, E, dtype=dtype)
     return query, key, draw.normal(*lead, S, width, dtype=dtype)
 
@@ -113,7 +110,6 @@ def _output_is_average(attend) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="batched_attention",
     title="From one sentence to a batch",
     kind="debug",
     what="""The function below is right for one sentence, with tensors of two axes. With a batch it raises an error,
@@ -126,80 +122,32 @@ on batches.""",
     reference=batched_attention,
     given=_counts_from_the_front(),
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="counts-from-the-front",
-            knobs={"turn": "front", "width": 1, "axis": 1},
-            statement="names its axes as if there were always two of them",
-            question="In a tensor of shape (B, S, E), which of its sizes do the axes 0 and 1 stand for?",
-        ),
-        Misconception(
-            name="turns-the-first-two-axes",
-            knobs={"turn": "front"},
-            statement="swaps the first two axes of the key",
-            question="What shape has your turned key for a batch of shape (B, S, E)?",
-        ),
-        Misconception(
-            name="turns-all-axes",
-            knobs={"turn": "all"},
-            statement="reverses all axes of the key, as `.T` does",
-            question="What shape has your turned key for a batch of shape (B, S, E)?",
-        ),
-        Misconception(
-            name="turns-axes-one-and-two",
-            knobs={"turn": "middle"},
-            statement="swaps axes 1 and 2 of the key, however many there are",
-            question="Which axes do 1 and 2 stand for when there are two axes, and when there are four?",
-        ),
-        Misconception(
-            name="reshapes-the-key",
-            knobs={"turn": "reshape"},
-            statement="gives the key a new shape without turning it",
-            question="Take the key [[1, 2, 3], [4, 5, 6]]: what is its first column, and what is it in your new shape?",
-        ),
-        Misconception(
-            name="width-from-axis-one",
-            knobs={"width": 1},
-            statement="takes the scale from axis 1, however many axes there are",
-            question="For a batch of shape (B, T, E), which size does your square root see?",
-        ),
-        Misconception(
-            name="softmax-over-axis-one",
-            knobs={"axis": 1},
-            statement="takes the softmax over axis 1, however many axes there are",
-            question="For scores of shape (B, T, S), which axis must sum to one, and which one does in your function?",
-        ),
-        Misconception(
-            name="three-axes-only",
-            knobs={"turn": "middle", "width": 2, "axis": 2},
-            statement="names its axes as if there were always three of them",
-            question="What do your axis numbers stand for when a sentence comes alone, or when heads are added?",
-        ),
-        Misconception(
-            name="insists-on-three-axes",
-            knobs={"scope": "three-axes"},
-            statement="accepts tensors of exactly three axes and no others",
-            question="Which of the three cases in the task has another number of axes than three?",
-        ),
-        Misconception(
-            name="softmax-over-queries",
-            knobs={"axis": -2},
-            statement="takes the softmax over the queries",
-            question="Whose shares must add up to one: those that one query gives, or those that one key receives?",
-        ),
-        Misconception(
-            name="one-long-sentence",
-            knobs={"scope": "one-sequence"},
-            statement="joins all sentences of the batch into one long sentence",
-            question="Can a word of sentence 0 now attend to a word of sentence 1?",
-        ),
-        Misconception(
-            name="first-sentence-for-all",
-            knobs={"scope": "first"},
-            statement="gives every sentence of the batch the keys and values of the first",
-            question="Which sentence do the keys that sentence 1 attends to come from?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+counts-from-the-front (turn="front", width=1, axis=1): names its axes as if there were always two of them
+    In a tensor of shape (B, S, E), which of its sizes do the axes 0 and 1 stand for?
+turns-the-first-two-axes (turn="front"): swaps the first two axes of the key
+    What shape has your turned key for a batch of shape (B, S, E)?
+turns-all-axes (turn="all"): reverses all axes of the key, as `.T` does
+    What shape has your turned key for a batch of shape (B, S, E)?
+turns-axes-one-and-two (turn="middle"): swaps axes 1 and 2 of the key, however many there are
+    Which axes do 1 and 2 stand for when there are two axes, and when there are four?
+reshapes-the-key (turn="reshape"): gives the key a new shape without turning it
+    Take the key [[1, 2, 3], [4, 5, 6]]: what is its first column, and what is it in your new shape?
+width-from-axis-one (width=1): takes the scale from axis 1, however many axes there are
+    For a batch of shape (B, T, E), which size does your square root see?
+softmax-over-axis-one (axis=1): takes the softmax over axis 1, however many axes there are
+    For scores of shape (B, T, S), which axis must sum to one, and which one does in your function?
+three-axes-only (turn="middle", width=2, axis=2): names its axes as if there were always three of them
+    What do your axis numbers stand for when a sentence comes alone, or when heads are added?
+insists-on-three-axes (scope="three-axes"): accepts tensors of exactly three axes and no others
+    Which of the three cases in the task has another number of axes than three?
+softmax-over-queries (axis=-2): takes the softmax over the queries
+    Whose shares must add up to one: those that one query gives, or those that one key receives?
+one-long-sentence (scope="one-sequence"): joins all sentences of the batch into one long sentence
+    Can a word of sentence 0 now attend to a word of sentence 1?
+first-sentence-for-all (scope="first"): gives every sentence of the batch the keys and values of the first
+    Which sentence do the keys that sentence 1 attends to come from?
+"""),
     cases=[
         Case("one sentence, 2 queries, 3 keys", _case(T=2, S=3, E=5, width=4, seed=1)),
         Case("a batch of 2 sentences, 3 queries, 5 keys", _case(2, T=3, S=5, E=7, width=1, seed=11)),

@@ -4,8 +4,7 @@ import heapq
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -95,24 +94,22 @@ def _rows(scores, rows, n_beams):
     )
 
 
+@maker
 def _at_random(K, V, n_beams, seed, dtype=torch.float32):
-    def make():
-        scores = _apart(normal(K, seed=seed, dtype=torch.float64, grad=False, scale=0.8) - 3)
-        logits = normal(K, V, seed=seed + 1, dtype=torch.float64, grad=False)
-        log_probabilities = (logits + 0.0037 * torch.arange(V)).log_softmax(dim=-1)
-        return scores.to(dtype), log_probabilities.to(dtype), n_beams
-
-    return make
+    scores = _apart(normal(K, seed=seed, dtype=torch.float64, grad=False, scale=0.8) - 3)
+    logits = normal(K, V, seed=seed + 1, dtype=torch.float64, grad=False)
+    log_probabilities = (logits + 0.0037 * torch.arange(V)).log_softmax(dim=-1)
+    return scores.to(dtype), log_probabilities.to(dtype), n_beams
 
 
 def _apart(scores):
     return scores - 0.00123 * torch.arange(len(scores))
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     K, V = draw.integer(1, 4), draw.integer(2, 6)
     n_beams = draw.integer(1, min(4, K * V))
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     logits = draw.normal(K, V, dtype=torch.float64, grad=False) + 0.0037 * torch.arange(V)
     scores = _apart(draw.normal(K, dtype=torch.float64, grad=False) - 3)
     log_probabilities = logits.log_softmax(dim=-1)
@@ -132,7 +129,6 @@ def _a_good_start_can_take_all(step) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="beam_step",
     title="One step of beam search",
     what="""Write `beam_step(scores, log_probabilities, n_beams)`. There are K partial texts; `scores[k]` is the sum of
 the log-probabilities of the tokens of text k so far, and `log_probabilities[k]` those of its possible next tokens (a
@@ -146,116 +142,45 @@ continuations are kept, and die when none is.""",
     minutes=10,
     reference=beam_step,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="past-forgotten",
-            knobs={"total": "last"},
-            statement="ranks by the last token alone and forgets the scores so far",
-            question="Where does your function use its first argument?",
-        ),
-        Misconception(
-            name="scores-multiplied",
-            knobs={"total": "product"},
-            statement="multiplies log-probabilities",
-            question="What happens to logarithms when probabilities are multiplied?",
-        ),
-        Misconception(
-            name="probabilities-multiplied",
-            knobs={"total": "underflow"},
-            statement="multiplies probabilities, which for long texts are zero",
-            question="What is the exponential of -120 in float32?",
-        ),
-        Misconception(
-            name="probability-added-to-logarithm",
-            knobs={"total": "probabilities"},
-            statement="adds a probability to a sum of log-probabilities",
-            question="What are the two numbers that you add: logarithms, both of them?",
-        ),
-        Misconception(
-            name="divided-at-each-step",
-            knobs={"total": "mean"},
-            statement="halves the new sums",
-            question="For a start of -2 and a step of -1, what is the new sum?",
-        ),
-        Misconception(
-            name="fair-share-for-each-parent",
-            knobs={"compete": "per-parent"},
-            statement="gives every text the same number of continuations",
-            question="What if one text is so good that its second-best continuation beats all others?",
-        ),
-        Misconception(
-            name="first-text-only",
-            knobs={"compete": "first-parent"},
-            statement="continues the first text only",
-            question="How many sums compete when there are K texts and V tokens?",
-        ),
-        Misconception(
-            name="divided-by-the-wrong-size",
-            knobs={"index": "texts"},
-            statement="takes the flat index apart with K in place of V",
-            question="In the flattened (K, V), how far apart are two neighbouring rows?",
-        ),
-        Misconception(
-            name="parent-by-the-wrong-size",
-            knobs={"index": "texts-for-parents"},
-            statement="divides the flat index by K, not by V, to find the parent",
-            question="In the flattened (K, V), how many numbers belong to one text?",
-        ),
-        Misconception(
-            name="token-by-the-wrong-size",
-            knobs={"index": "texts-for-tokens"},
-            statement="takes the remainder of the flat index by K, not by V, as the token",
-            question="Which remainders are possible, and how many tokens are there?",
-        ),
-        Misconception(
-            name="flat-index-as-token",
-            knobs={"index": "flat"},
-            statement="returns the flat index as the token",
-            question="How large can a token be?",
-        ),
-        Misconception(
-            name="worst-kept",
-            knobs={"rank": "worst"},
-            statement="keeps the lowest sums",
-            question="Is a log-probability of -1 better or worse than one of -5?",
-        ),
-        Misconception(
-            name="parents-and-tokens-exchanged",
-            knobs={"outputs": "exchanged"},
-            statement="returns tokens where the parents belong and parents where the tokens belong",
-            question="In which order does the task ask for the three results?",
-        ),
-        Misconception(
-            name="ordered-by-parent",
-            knobs={"outputs": "sorted-by-parent"},
-            statement="orders the results by their parents, not by their sums",
-            question="Which result must stand first?",
-        ),
-        Misconception(
-            name="sums-as-probabilities",
-            knobs={"outputs": "probabilities"},
-            statement="returns probabilities where log-probabilities are wanted",
-            question="What will the next step add to your scores?",
-        ),
-        Misconception(
-            name="score-of-the-step",
-            knobs={"outputs": "step-scores"},
-            statement="returns the log-probability of the new token in place of the sum",
-            question="What will the next step know of the tokens before?",
-        ),
-        Misconception(
-            name="keeps-as-many-as-before",
-            knobs={"count": "as-before"},
-            statement="keeps as many texts as there were, whatever `n_beams` says",
-            question="How many texts are there at the first step, and how many are wanted after it?",
-        ),
-        Misconception(
-            name="keeps-all",
-            knobs={"count": "all"},
-            statement="returns every continuation",
-            question="How many results does the task ask for?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+past-forgotten (total="last"): ranks by the last token alone and forgets the scores so far
+    Where does your function use its first argument?
+scores-multiplied (total="product"): multiplies log-probabilities
+    What happens to logarithms when probabilities are multiplied?
+probabilities-multiplied (total="underflow"): multiplies probabilities, which for long texts are zero
+    What is the exponential of -120 in float32?
+probability-added-to-logarithm (total="probabilities"): adds a probability to a sum of log-probabilities
+    What are the two numbers that you add: logarithms, both of them?
+divided-at-each-step (total="mean"): halves the new sums
+    For a start of -2 and a step of -1, what is the new sum?
+fair-share-for-each-parent (compete="per-parent"): gives every text the same number of continuations
+    What if one text is so good that its second-best continuation beats all others?
+first-text-only (compete="first-parent"): continues the first text only
+    How many sums compete when there are K texts and V tokens?
+divided-by-the-wrong-size (index="texts"): takes the flat index apart with K in place of V
+    In the flattened (K, V), how far apart are two neighbouring rows?
+parent-by-the-wrong-size (index="texts-for-parents"): divides the flat index by K, not by V, to find the parent
+    In the flattened (K, V), how many numbers belong to one text?
+token-by-the-wrong-size (index="texts-for-tokens"): takes the remainder of the flat index by K, not by V, as the token
+    Which remainders are possible, and how many tokens are there?
+flat-index-as-token (index="flat"): returns the flat index as the token
+    How large can a token be?
+worst-kept (rank="worst"): keeps the lowest sums
+    Is a log-probability of -1 better or worse than one of -5?
+parents-and-tokens-exchanged (outputs="exchanged"): returns tokens where the parents belong and parents where the tokens
+        belong
+    In which order does the task ask for the three results?
+ordered-by-parent (outputs="sorted-by-parent"): orders the results by their parents, not by their sums
+    Which result must stand first?
+sums-as-probabilities (outputs="probabilities"): returns probabilities where log-probabilities are wanted
+    What will the next step add to your scores?
+score-of-the-step (outputs="step-scores"): returns the log-probability of the new token in place of the sum
+    What will the next step know of the tokens before?
+keeps-as-many-as-before (count="as-before"): keeps as many texts as there were, whatever `n_beams` says
+    How many texts are there at the first step, and how many are wanted after it?
+keeps-all (count="all"): returns every continuation
+    How many results does the task ask for?
+"""),
     cases=[
         Case("1 text, 3 tokens, 2 wanted", _rows([-1.0], [[0.2, 0.5, 0.3]], 2)),
         Case(
@@ -291,4 +216,4 @@ return best, flat // V, ...""",
     sample=_sample,
     tries=("float64", "large", "strided"),
     gradients=False,
-)  # fmt: skip
+)

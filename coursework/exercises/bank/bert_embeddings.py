@@ -3,8 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import integers, normal
 
 
@@ -95,9 +94,9 @@ def _two_sentences():
     return tokens, torch.tensor([[0, 0, 1, 1]]), *rest
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, T, D, V = draw.integer(1, 3), draw.integer(2, 5), draw.integer(3, 7), draw.integer(2, 9)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     tables = [draw.normal(rows, D, dtype=dtype) for rows in (V, T + draw.integer(1, 4), 2)]
     tables = [(table.detach() + torch.arange(D, dtype=dtype)).requires_grad_() for table in tables]  # never constant
     affine = [draw.normal(D, dtype=dtype), draw.normal(D, dtype=dtype)]
@@ -122,7 +121,6 @@ def _is_normed(embed) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="bert_embeddings",
     title="What BERT reads",
     what="""Write `embed(...)`: the vector of each token, plus that of its position (0, 1, ... in every example), plus
 that of its type (0 in the first sentence, 1 in the second), then one LayerNorm of the sum with the given weight and
@@ -133,104 +131,40 @@ norm at this place is a switch of the course's config, `embedding_norm`.""",
     minutes=7,
     reference=embed,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="positions-forgotten",
-            knobs={"positions": "none"},
-            statement="adds no positions",
-            question="If two tokens change places, what changes in your output?",
-        ),
-        Misconception(
-            name="positions-by-token",
-            knobs={"positions": "by-token"},
-            statement="looks positions up by the id of the token",
-            question="Does a position depend on which word stands there?",
-        ),
-        Misconception(
-            name="positions-from-one",
-            knobs={"positions": "from-one"},
-            statement="counts positions from one",
-            question="Which row of the table belongs to the first token?",
-        ),
-        Misconception(
-            name="positions-reversed",
-            knobs={"positions": "backwards"},
-            statement="counts positions from the end",
-            question="Which row of the table belongs to the first token?",
-        ),
-        Misconception(
-            name="one-position",
-            knobs={"positions": "first"},
-            statement="gives every token the vector of position 0",
-            question="How many rows of the position table does a sentence of T tokens use?",
-        ),
-        Misconception(
-            name="types-forgotten",
-            knobs={"types_used": "none"},
-            statement="adds no types",
-            question="How would the model know where the second sentence begins?",
-        ),
-        Misconception(
-            name="all-of-type-zero",
-            knobs={"types_used": "zero"},
-            statement="treats every token as one of the first sentence",
-            question="Would your output change if the types did?",
-        ),
-        Misconception(
-            name="types-exchanged",
-            knobs={"types_used": "swapped"},
-            statement="exchanges the two types",
-            question="Which row of the type table belongs to the first sentence?",
-        ),
-        Misconception(
-            name="norm-before-the-sum",
-            knobs={"norm": "tokens"},
-            statement="norms the token vectors and adds the rest afterwards",
-            question="What is the mean of an output vector when the bias is zero?",
-        ),
-        Misconception(
-            name="types-after-the-norm",
-            knobs={"norm": "before-types"},
-            statement="adds the types after the norm",
-            question="How many of the three vectors should be inside the norm?",
-        ),
-        Misconception(
-            name="no-norm",
-            knobs={"norm": "none"},
-            statement="leaves out the norm",
-            question="What are weight and bias for?",
-        ),
-        Misconception(
-            name="norm-over-positions",
-            knobs={"norm": "over-positions"},
-            statement="norms over the positions of a sentence",
-            question="Over which numbers does LayerNorm take its mean: those of one token, or of all?",
-        ),
-        Misconception(
-            name="scaled-by-root",
-            knobs={"scale": "root"},
-            statement="multiplies the token vectors by the root of the width, as the original Transformer does",
-            question="Which factor does the task name?",
-        ),
-        Misconception(
-            name="no-weight-and-bias",
-            knobs={"affine": "none"},
-            statement="norms without the trained weight and bias",
-            question="Where do the last two arguments enter?",
-        ),
-        Misconception(
-            name="no-bias",
-            knobs={"affine": "weight"},
-            statement="leaves out the bias of the norm",
-            question="Where does the last argument enter?",
-        ),
-        Misconception(
-            name="another-eps",
-            knobs={"eps": 1e-5},
-            statement="norms with torch's usual eps",
-            question="Which eps does the task name?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+positions-forgotten (positions="none"): adds no positions
+    If two tokens change places, what changes in your output?
+positions-by-token (positions="by-token"): looks positions up by the id of the token
+    Does a position depend on which word stands there?
+positions-from-one (positions="from-one"): counts positions from one
+    Which row of the table belongs to the first token?
+positions-reversed (positions="backwards"): counts positions from the end
+    Which row of the table belongs to the first token?
+one-position (positions="first"): gives every token the vector of position 0
+    How many rows of the position table does a sentence of T tokens use?
+types-forgotten (types_used="none"): adds no types
+    How would the model know where the second sentence begins?
+all-of-type-zero (types_used="zero"): treats every token as one of the first sentence
+    Would your output change if the types did?
+types-exchanged (types_used="swapped"): exchanges the two types
+    Which row of the type table belongs to the first sentence?
+norm-before-the-sum (norm="tokens"): norms the token vectors and adds the rest afterwards
+    What is the mean of an output vector when the bias is zero?
+types-after-the-norm (norm="before-types"): adds the types after the norm
+    How many of the three vectors should be inside the norm?
+no-norm (norm="none"): leaves out the norm
+    What are weight and bias for?
+norm-over-positions (norm="over-positions"): norms over the positions of a sentence
+    Over which numbers does LayerNorm take its mean: those of one token, or of all?
+scaled-by-root (scale="root"): multiplies the token vectors by the root of the width, as the original Transformer does
+    Which factor does the task name?
+no-weight-and-bias (affine="none"): norms without the trained weight and bias
+    Where do the last two arguments enter?
+no-bias (affine="weight"): leaves out the bias of the norm
+    Where does the last argument enter?
+another-eps (eps=1e-5): norms with torch's usual eps
+    Which eps does the task name?
+"""),
     cases=[
         Case("1 sentence of 2 tokens, width 3", _case(1, 2, 3, 5, 4, seed=3)),
         Case("two sentences in one example, 4 tokens, width 5", _two_sentences),

@@ -16,7 +16,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="bert_parameters",
     title="BERT-base, piece by piece",
     kind="measure",
     what="""BERT-base has a table of 30,522 tokens, one of 512 positions and one of 2 segments, all of width 768, and a

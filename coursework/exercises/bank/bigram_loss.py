@@ -7,8 +7,7 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import integers
 
 
@@ -88,7 +87,7 @@ def _case(name, training, held_out, V):
     return Case(name, lambda: (torch.tensor(training), torch.tensor(held_out), V))
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     V = draw.integer(2, 6)
     return (
         draw.integers(draw.integer(2, 20), low=0, high=V - 1),
@@ -106,7 +105,6 @@ def _nothing_seen_is_even(loss) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="bigram_loss",
     title="The loss to beat",
     kind="measure",
     what="""Write `bigram_loss(training, held_out, V)`, for two texts given as token ids. A bigram model predicts each
@@ -120,116 +118,45 @@ nothing yet from looking further back than a table does.""",
     minutes=10,
     reference=bigram_loss,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="counts-the-held-out-text",
-            knobs={"seen": "held-out"},
-            statement="counts pairs of the held-out text itself",
-            question="What would your model predict if the held-out text were replaced after counting?",
-        ),
-        Misconception(
-            name="counts-both-texts",
-            knobs={"seen": "both"},
-            statement="counts pairs of both texts, so that it has seen what it is tested on",
-            question="Which of the two texts may the model have seen?",
-        ),
-        Misconception(
-            name="too-many-imagined",
-            knobs={"added": 2.0},
-            statement="adds two to each count",
-            question="For a pair that was never seen, which number stands above the line of your fraction?",
-        ),
-        Misconception(
-            name="too-few-imagined",
-            knobs={"added": 0.1},
-            statement="adds a tenth to each count",
-            question="For a pair that was never seen, which number stands above the line of your fraction?",
-        ),
-        Misconception(
-            name="divided-by-what-follows",
-            knobs={"rows": "after"},
-            statement="divides by how often the second token of the pair was seen",
-            question="For a given first token, what do your probabilities of all next tokens sum to?",
-        ),
-        Misconception(
-            name="probability-of-the-pair",
-            knobs={"rows": "joint"},
-            statement="uses the probability of the pair in place of that of the next token",
-            question="For a given first token, what do your probabilities of all next tokens sum to?",
-        ),
-        Misconception(
-            name="total-without-the-imagined",
-            knobs={"rows": "unsmoothed-total"},
-            statement="divides by the counts before the imagined pairs were added",
-            question="For a given first token, what do your probabilities of all next tokens sum to?",
-        ),
-        Misconception(
-            name="no-context",
-            knobs={"context": "none"},
-            statement="predicts each token without looking at the one before",
-            question="Is the prediction after token 0 another one than after token 1?",
-        ),
-        Misconception(
-            name="predicts-backwards",
-            knobs={"context": "backwards"},
-            statement="looks pairs of the held-out text up the other way round",
-            question="Which of two neighbours is known and which is to be predicted?",
-        ),
-        Misconception(
-            name="sum",
-            knobs={"measure": "sum"},
-            statement="adds the losses up without dividing by their number",
-            question="What happens to your result if the held-out text is repeated twice?",
-        ),
-        Misconception(
-            name="logarithm-of-the-mean",
-            knobs={"measure": "log-of-mean"},
-            statement="averages probabilities and takes the logarithm afterwards",
-            question="Which comes first in the task, the logarithm or the average?",
-        ),
-        Misconception(
-            name="likelihood",
-            knobs={"measure": "log-likelihood"},
-            statement="forgets the minus sign",
-            question="Can a loss be negative here?",
-        ),
-        Misconception(
-            name="perplexity",
-            knobs={"measure": "perplexity"},
-            statement="returns the perplexity, the exponential of the loss",
-            question="In which unit does the task want the result?",
-        ),
-        Misconception(
-            name="bits",
-            knobs={"unit": "bits"},
-            statement="returns bits",
-            question="Which logarithm does the task ask for?",
-        ),
-        Misconception(
-            name="last-token-has-a-successor",
-            knobs={"rows": "with-the-last"},
-            statement="counts the last token of the training text as if something followed it",
-            question="How many successors has the last token of a text?",
-        ),
-        Misconception(
-            name="rows-divided-as-columns",
-            knobs={"rows": "keepdim"},
-            statement="divides each column by the total of the row of that number",
-            question="Which shape has the sum over the columns, and along which axis is it laid beside the table?",
-        ),
-        Misconception(
-            name="repeats-lost",
-            knobs={"seen": "repeats-lost"},
-            statement="counts a pair once, however often it was seen",
-            question="What does `counts[a, b] += 1` do when the same pair stands in the index twice?",
-        ),
-        Misconception(
-            name="divided-by-all-tokens",
-            knobs={"measure": "all-tokens"},
-            statement="divides by the number of all tokens of the held-out text",
-            question="How many of its tokens does the model predict?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+counts-the-held-out-text (seen="held-out"): counts pairs of the held-out text itself
+    What would your model predict if the held-out text were replaced after counting?
+counts-both-texts (seen="both"): counts pairs of both texts, so that it has seen what it is tested on
+    Which of the two texts may the model have seen?
+too-many-imagined (added=2.0): adds two to each count
+    For a pair that was never seen, which number stands above the line of your fraction?
+too-few-imagined (added=0.1): adds a tenth to each count
+    For a pair that was never seen, which number stands above the line of your fraction?
+divided-by-what-follows (rows="after"): divides by how often the second token of the pair was seen
+    For a given first token, what do your probabilities of all next tokens sum to?
+probability-of-the-pair (rows="joint"): uses the probability of the pair in place of that of the next token
+    For a given first token, what do your probabilities of all next tokens sum to?
+total-without-the-imagined (rows="unsmoothed-total"): divides by the counts before the imagined pairs were added
+    For a given first token, what do your probabilities of all next tokens sum to?
+no-context (context="none"): predicts each token without looking at the one before
+    Is the prediction after token 0 another one than after token 1?
+predicts-backwards (context="backwards"): looks pairs of the held-out text up the other way round
+    Which of two neighbours is known and which is to be predicted?
+sum (measure="sum"): adds the losses up without dividing by their number
+    What happens to your result if the held-out text is repeated twice?
+logarithm-of-the-mean (measure="log-of-mean"): averages probabilities and takes the logarithm afterwards
+    Which comes first in the task, the logarithm or the average?
+likelihood (measure="log-likelihood"): forgets the minus sign
+    Can a loss be negative here?
+perplexity (measure="perplexity"): returns the perplexity, the exponential of the loss
+    In which unit does the task want the result?
+bits (unit="bits"): returns bits
+    Which logarithm does the task ask for?
+last-token-has-a-successor (rows="with-the-last"): counts the last token of the training text as if something followed
+        it
+    How many successors has the last token of a text?
+rows-divided-as-columns (rows="keepdim"): divides each column by the total of the row of that number
+    Which shape has the sum over the columns, and along which axis is it laid beside the table?
+repeats-lost (seen="repeats-lost"): counts a pair once, however often it was seen
+    What does `counts[a, b] += 1` do when the same pair stands in the index twice?
+divided-by-all-tokens (measure="all-tokens"): divides by the number of all tokens of the held-out text
+    How many of its tokens does the model predict?
+"""),
     cases=[
         _case("6 training tokens, 3 held out, V = 3", [0, 1, 0, 1, 0, 2], [0, 1, 0], 3),
         _case("a pair that was never seen", [0, 1, 2, 0, 1], [2, 1, 2, 2], 3),

@@ -3,8 +3,7 @@
 from collections import Counter
 from itertools import pairwise
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def bpe_merge(words):
@@ -135,8 +134,8 @@ def _parts(*words):
     return lambda: ({tuple(word.split("·")): count for word, count in words},)
 
 
-def _sample(draw: Draw):
-    words: dict[tuple[str, ...], int] = {}
+def _sample(draw):
+    words = {}
     for _ in range(draw.integer(1, 6)):
         word = tuple(draw.choice(["a", "b", "c", "ab"]) for _ in range(draw.integer(2, 7)))
         # Words that become equal after a merge are no words of one text.
@@ -170,7 +169,6 @@ def _pair_is_gone(merge) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="bpe_merge",
     title="One merge",
     what="""Write `bpe_merge(words)`. `words` says how often each word occurs in a text; a word is a tuple of tokens.
 Count each pair of neighbouring tokens, over the whole text: `a a a` holds the pair `(a, a)` twice. Take the most
@@ -183,86 +181,35 @@ words become the same. The given dict must not change.""",
     minutes=15,
     reference=bpe_merge,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="word-counts-ignored",
-            knobs={"weight": "one"},
-            statement="counts every word once, however often it occurs",
-            question="Which is more frequent in a text: a pair in a word that occurs 9 times, or one in 2 rare words?",
-        ),
-        Misconception(
-            name="long-pairs-preferred",
-            knobs={"weight": "length"},
-            statement="lets longer tokens count more",
-            question="Where does the length of a token enter the number of times that a pair occurs?",
-        ),
-        Misconception(
-            name="once-a-word",
-            knobs={"once": True},
-            statement="counts a pair once in a word that holds it twice",
-            question="How often do the neighbours a, b occur in the word a b a b?",
-        ),
-        Misconception(
-            name="rarest-pair",
-            knobs={"choose": "least"},
-            statement="takes the rarest pair",
-            question="Which pair saves more tokens when it is joined: a frequent or a rare one?",
-        ),
-        Misconception(
-            name="first-seen-wins",
-            knobs={"tie": "seen"},
-            statement="takes, of several equally frequent pairs, the one that it met first",
-            question="If the words came in another order, would your function choose the same pair?",
-        ),
-        Misconception(
-            name="last-in-the-alphabet",
-            knobs={"tie": "reverse"},
-            statement="takes, of several equally frequent pairs, the last one in alphabetical order",
-            question="Of (a, b) and (c, d), equally frequent: which one does your function take?",
-        ),
-        Misconception(
-            name="joined-from-the-right",
-            knobs={"side": "right"},
-            statement="joins from right to left",
-            question="What does your function make of a a a when the pair is (a, a)?",
-        ),
-        Misconception(
-            name="only-the-first",
-            knobs={"where": "first"},
-            statement="joins only the first occurrence in a word",
-            question="Is the pair gone from a word that held it twice?",
-        ),
-        Misconception(
-            name="order-ignored",
-            knobs={"join": "unordered"},
-            statement="also joins the two tokens in the opposite order",
-            question="Is b a an occurrence of the pair (a, b)?",
-        ),
-        Misconception(
-            name="second-token-ignored",
-            knobs={"join": "either"},
-            statement="joins the first token of the pair with whatever follows it",
-            question="What does your function make of a c when the pair is (a, b)?",
-        ),
-        Misconception(
-            name="ties-by-the-joined-token",
-            knobs={"tie": "joined"},
-            statement="compares equally frequent pairs by the token that they would become",
-            question="Of (a, z) and (ab, c), which pair comes first when first tokens are compared first?",
-        ),
-        Misconception(
-            name="overlapping-pairs-counted-once",
-            knobs={"once": "run"},
-            statement="counts only pairs that do not overlap",
-            question="How many pairs of neighbours has `a a a`: what stands at places 0 and 1, and what at 1 and 2?",
-        ),
-        Misconception(
-            name="replaces-in-the-text",
-            knobs={"join": "text"},
-            statement="joins the tokens to a string and replaces there, so that parts of longer tokens are joined too",
-            question="Does the text `ca b` contain your pair `a b`, and does the word `(ca, b)`?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+word-counts-ignored (weight="one"): counts every word once, however often it occurs
+    Which is more frequent in a text: a pair in a word that occurs 9 times, or one in 2 rare words?
+long-pairs-preferred (weight="length"): lets longer tokens count more
+    Where does the length of a token enter the number of times that a pair occurs?
+once-a-word (once=True): counts a pair once in a word that holds it twice
+    How often do the neighbours a, b occur in the word a b a b?
+rarest-pair (choose="least"): takes the rarest pair
+    Which pair saves more tokens when it is joined: a frequent or a rare one?
+first-seen-wins (tie="seen"): takes, of several equally frequent pairs, the one that it met first
+    If the words came in another order, would your function choose the same pair?
+last-in-the-alphabet (tie="reverse"): takes, of several equally frequent pairs, the last one in alphabetical order
+    Of (a, b) and (c, d), equally frequent: which one does your function take?
+joined-from-the-right (side="right"): joins from right to left
+    What does your function make of a a a when the pair is (a, a)?
+only-the-first (where="first"): joins only the first occurrence in a word
+    Is the pair gone from a word that held it twice?
+order-ignored (join="unordered"): also joins the two tokens in the opposite order
+    Is b a an occurrence of the pair (a, b)?
+second-token-ignored (join="either"): joins the first token of the pair with whatever follows it
+    What does your function make of a c when the pair is (a, b)?
+ties-by-the-joined-token (tie="joined"): compares equally frequent pairs by the token that they would become
+    Of (a, z) and (ab, c), which pair comes first when first tokens are compared first?
+overlapping-pairs-counted-once (once="run"): counts only pairs that do not overlap
+    How many pairs of neighbours has `a a a`: what stands at places 0 and 1, and what at 1 and 2?
+replaces-in-the-text (join="text"): joins the tokens to a string and replaces there, so that parts of longer tokens are
+        joined too
+    Does the text `ca b` contain your pair `a b`, and does the word `(ca, b)`?
+"""),
     cases=[
         Case("one word", _case(ab=1)),
         Case("a frequent word and two rare ones", _case(abe=1, abf=1, cd=5)),

@@ -1,7 +1,6 @@
 """Exercise: batches of sentences of like length, cut by the number of ids that they take, padding included."""
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def bucket_batches(lengths, max_tokens):
@@ -93,7 +92,7 @@ def _case(lengths, max_tokens):
     return lambda: (list(lengths), max_tokens)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     lengths = [draw.integer(1, 12) for _ in range(draw.integer(0, 12))]
     return lengths, draw.integer(12, 40)
 
@@ -114,7 +113,6 @@ def _none_is_too_large(bucket) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="bucket_batches",
     title="Sentences of like length together",
     what="""Write `bucket_batches(lengths, max_tokens)`. Sort the sentences by length, shortest first, equals in their
 given order. Fill a batch as long as its ids, *padding included*, are at most `max_tokens`: the number of rows times
@@ -126,80 +124,32 @@ given list must not change.""",
     minutes=10,
     reference=bucket_batches,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="not-sorted",
-            knobs={"order": "given"},
-            statement="takes the sentences in their given order",
-            question="Which sentences stand in one batch when a short one follows a long one in the list?",
-        ),
-        Misconception(
-            name="longest-first",
-            knobs={"order": "falling"},
-            statement="begins with the longest sentences",
-            question="Which sentence should stand first in the first batch?",
-        ),
-        Misconception(
-            name="padding-not-counted",
-            knobs={"count": "real"},
-            statement="adds up the lengths and forgets the padding",
-            question="How many ids does a batch of two sentences of lengths 3 and 9 take in memory?",
-        ),
-        Misconception(
-            name="rows-counted",
-            knobs={"count": "rows"},
-            statement="takes the limit for a number of sentences",
-            question="What does `max_tokens` count: rows, or ids?",
-        ),
-        Misconception(
-            name="shortest-counts",
-            knobs={"count": "shortest"},
-            statement="multiplies the rows by the shortest length",
-            question="To which length are the rows of a batch padded?",
-        ),
-        Misconception(
-            name="new-row-not-counted",
-            knobs={"count": "without-new"},
-            statement="checks the size of the batch without the sentence that comes in",
-            question="How many rows has the batch after your check?",
-        ),
-        Misconception(
-            name="limit-not-allowed",
-            knobs={"limit": "below"},
-            statement="stops below the limit, although the limit itself is allowed",
-            question="May a batch of 4 rows of 5 stand under a limit of 20?",
-        ),
-        Misconception(
-            name="one-too-many",
-            knobs={"cut": "after"},
-            statement="closes a batch only after the sentence that was too much",
-            question="Where should the sentence go that no longer fits?",
-        ),
-        Misconception(
-            name="last-batch-lost",
-            knobs={"last": "lost"},
-            statement="loses the last batch",
-            question="What is in your current batch when the loop ends?",
-        ),
-        Misconception(
-            name="lengths-returned",
-            knobs={"returns": "lengths"},
-            statement="returns lengths in place of sentence numbers",
-            question="How would a caller find the sentences of your batches?",
-        ),
-        Misconception(
-            name="equals-turned-round",
-            knobs={"order": "equals-reversed"},
-            statement="takes sentences of equal length in the opposite order",
-            question="In which order do two sentences of the same length come in?",
-        ),
-        Misconception(
-            name="empty-batch",
-            knobs={"last": "even-if-empty"},
-            statement="returns one empty batch when there are no sentences",
-            question="How many batches do no sentences need?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+not-sorted (order="given"): takes the sentences in their given order
+    Which sentences stand in one batch when a short one follows a long one in the list?
+longest-first (order="falling"): begins with the longest sentences
+    Which sentence should stand first in the first batch?
+padding-not-counted (count="real"): adds up the lengths and forgets the padding
+    How many ids does a batch of two sentences of lengths 3 and 9 take in memory?
+rows-counted (count="rows"): takes the limit for a number of sentences
+    What does `max_tokens` count: rows, or ids?
+shortest-counts (count="shortest"): multiplies the rows by the shortest length
+    To which length are the rows of a batch padded?
+new-row-not-counted (count="without-new"): checks the size of the batch without the sentence that comes in
+    How many rows has the batch after your check?
+limit-not-allowed (limit="below"): stops below the limit, although the limit itself is allowed
+    May a batch of 4 rows of 5 stand under a limit of 20?
+one-too-many (cut="after"): closes a batch only after the sentence that was too much
+    Where should the sentence go that no longer fits?
+last-batch-lost (last="lost"): loses the last batch
+    What is in your current batch when the loop ends?
+lengths-returned (returns="lengths"): returns lengths in place of sentence numbers
+    How would a caller find the sentences of your batches?
+equals-turned-round (order="equals-reversed"): takes sentences of equal length in the opposite order
+    In which order do two sentences of the same length come in?
+empty-batch (last="even-if-empty"): returns one empty batch when there are no sentences
+    How many batches do no sentences need?
+"""),
     cases=[
         Case("two sentences that fit together", _case([2, 3], 6)),
         Case("two sentences that do not", _case([2, 4], 6)),

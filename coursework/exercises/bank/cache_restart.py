@@ -3,9 +3,7 @@
 from coursework.exercises.spec import Question, WrongAnswer
 
 EXERCISE = Question(
-    id="cache_restart",
     title="A cache that restarts at 0",
-    kind="predict",
     what="""A model with rotary positions generates with a cache: each step sends one new token through the layers, and
 its key, already turned, joins the stored ones. A programmer turns query and key of each new token by
 `torch.arange(T)`, where T is the number of tokens in this call. The prompt is one token too. What does the new query

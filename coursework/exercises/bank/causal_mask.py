@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def causal_mask(T, S):
@@ -65,7 +64,7 @@ def _case(T, S, what):
     return Case(f"T={T}, S={S}: {what}", lambda: (T, S))
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     return draw.integer(1, 9), draw.integer(1, 9)
 
 
@@ -90,7 +89,6 @@ def _everything_before(mask) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="causal_mask",
     title="The causal mask",
     what="""Write `causal_mask(T, S)`: a boolean mask of shape `(T, S)`, True = may attend, for T queries and S keys. A
 query may attend to the key at its own place and to all earlier ones. The last query stands on the last key: with more
@@ -103,86 +101,36 @@ corner, run without an error and leak it.""",
     minutes=8,
     reference=causal_mask,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="hides-itself",
-            knobs={"shift": -1, "sees": "past"},  # with True for hidden it would be the same as seeing the future
-            statement="hides the key at the query's own place",
-            question="When the first of several tokens asks, which keys are there for it to attend to?",
-        ),
-        Misconception(
-            name="sees-the-next",
-            knobs={"shift": 1},
-            statement="shows each query one key too many, the next token",
-            question="Which token is the model asked to predict at a position, and can it see that token?",
-        ),
-        Misconception(
-            name="aligned-top-left",
-            knobs={"align": "left"},
-            statement="puts the first query on the first key, whatever T and S are",
-            question="One new token arrives after four kept ones, T=1 and S=5: how many keys should it see?",
-        ),
-        Misconception(
-            name="sees-the-future",
-            knobs={"sees": "future"},
-            statement="shows each query its own place and all later ones",
-            question="Is the row of your mask the query or the key?",
-        ),
-        Misconception(
-            name="sees-everything",
-            knobs={"sees": "all"},
-            statement="hides nothing at all",
-            question="Which key should the first of three queries not see, and what does your mask say about it?",
-        ),
-        Misconception(
-            name="true-is-hidden",
-            knobs={"sees": "hidden"},
-            statement="returns True for what is hidden",
-            question="What does True stand for in this course: may attend, or is hidden?",
-        ),
-        Misconception(
-            name="numbers-to-add",
-            knobs={"form": "additive"},
-            statement="returns numbers to add to the scores, 0 and minus infinity",
-            question="Which type does the task ask for, and what would `~mask` do to your result?",
-        ),
-        Misconception(
-            name="ones-and-zeros",
-            knobs={"form": "float"},
-            statement="returns the numbers 1 and 0 in place of True and False",
-            question="Which type does the task ask for, and what would `~mask` do to your result?",
-        ),
-        Misconception(
-            name="square-of-queries",
-            knobs={"shape": "T,T"},
-            statement="returns a square with T rows and T columns",
-            question="How many keys can a query choose from?",
-        ),
-        Misconception(
-            name="square-of-keys",
-            knobs={"shape": "S,S"},
-            statement="returns a square with S rows and S columns",
-            question="How many queries are there, and what does one row of the mask belong to?",
-        ),
-        Misconception(
-            name="rows-are-keys",
-            knobs={"shape": "S,T"},
-            statement="returns the mask with a row for each key",
-            question="What does one row of the scores belong to: a query or a key?",
-        ),
-        Misconception(
-            name="no-query-before-the-first-key",
-            knobs={"align": "never-before"},
-            statement="places the first query on the first key when there are fewer keys than queries",
-            question="With 4 queries and 2 keys, on which key does the last query of your function stand?",
-        ),
-        Misconception(
-            name="offset-without-its-sign",
-            knobs={"align": "absolute"},
-            statement="moves the queries forward also when there are fewer keys than queries",
-            question="With 4 queries and 2 keys, on which key does the last query of your function stand?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+# with True for hidden it would be the same as seeing the future
+hides-itself (shift=-1, sees="past"): hides the key at the query's own place
+    When the first of several tokens asks, which keys are there for it to attend to?
+sees-the-next (shift=1): shows each query one key too many, the next token
+    Which token is the model asked to predict at a position, and can it see that token?
+aligned-top-left (align="left"): puts the first query on the first key, whatever T and S are
+    One new token arrives after four kept ones, T=1 and S=5: how many keys should it see?
+sees-the-future (sees="future"): shows each query its own place and all later ones
+    Is the row of your mask the query or the key?
+sees-everything (sees="all"): hides nothing at all
+    Which key should the first of three queries not see, and what does your mask say about it?
+true-is-hidden (sees="hidden"): returns True for what is hidden
+    What does True stand for in this course: may attend, or is hidden?
+numbers-to-add (form="additive"): returns numbers to add to the scores, 0 and minus infinity
+    Which type does the task ask for, and what would `~mask` do to your result?
+ones-and-zeros (form="float"): returns the numbers 1 and 0 in place of True and False
+    Which type does the task ask for, and what would `~mask` do to your result?
+square-of-queries (shape="T,T"): returns a square with T rows and T columns
+    How many keys can a query choose from?
+square-of-keys (shape="S,S"): returns a square with S rows and S columns
+    How many queries are there, and what does one row of the mask belong to?
+rows-are-keys (shape="S,T"): returns the mask with a row for each key
+    What does one row of the scores belong to: a query or a key?
+no-query-before-the-first-key (align="never-before"): places the first query on the first key when there are fewer keys
+        than queries
+    With 4 queries and 2 keys, on which key does the last query of your function stand?
+offset-without-its-sign (align="absolute"): moves the queries forward also when there are fewer keys than queries
+    With 4 queries and 2 keys, on which key does the last query of your function stand?
+"""),
     cases=[
         _case(1, 1, "one token"),
         _case(3, 3, "as many keys as queries"),

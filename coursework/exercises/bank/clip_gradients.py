@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -69,19 +68,17 @@ def _norm_of_norms(gradients, max_norm):
     return [gradient if norm <= max_norm else gradient / norm * max_norm for gradient in gradients], norm
 
 
+@maker
 def _case(max_norm, *scales, seed, dtype=torch.float32):
-    def make():
-        shapes = [(2, 3), (5,), (1, 2, 2)][: len(scales)]
-        made = [
-            normal(*shape, seed=seed + i, scale=scale, grad=False, dtype=dtype)
-            for i, (shape, scale) in enumerate(zip(shapes, scales, strict=True))
-        ]
-        return made, max_norm
-
-    return make
+    shapes = [(2, 3), (5,), (1, 2, 2)][: len(scales)]
+    made = [
+        normal(*shape, seed=seed + i, scale=scale, grad=False, dtype=dtype)
+        for i, (shape, scale) in enumerate(zip(shapes, scales, strict=True))
+    ]
+    return made, max_norm
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     shapes = [[draw.integer(1, 4) for _ in range(draw.integer(1, 3))] for _ in range(draw.integer(1, 4))]
     gradients = [draw.normal(*shape, scale=draw.choice([0.125, 1.0, 32.0]), grad=False) for shape in shapes]
     return gradients, draw.integer(1, 20) / 8
@@ -112,7 +109,6 @@ def _small_ones_stay(clip) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="clip_gradients",
     title="Clip by the norm of all gradients",
     what="""Write `clip_gradients(gradients, max_norm)`: if the Euclidean norm of all gradients *taken together*
 exceeds `max_norm`, multiply every gradient by the one factor that brings it down to `max_norm`; otherwise leave them
@@ -123,73 +119,35 @@ and the norm that they had before. There is at least one gradient, and the given
     minutes=8,
     reference=clip_gradients,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="each-tensor-alone",
-            knobs={"scope": "each"},
-            statement="clips each tensor by its own norm",
-            question="If the gradient of one layer shrinks and that of another does not, where does the step point?",
-        ),
-        Misconception(
-            name="clamped-entries",
-            knobs={"by": "clamp"},
-            statement="cuts off each entry at the limit",
-            question="What becomes of the direction of (3, 4) when both entries are cut off at 1?",
-        ),
-        Misconception(
-            name="step-skipped",
-            knobs={"by": "drop"},
-            statement="replaces gradients that are too large by zeros",
-            question="Which norm should gradients that are too large have afterwards?",
-        ),
-        Misconception(
-            name="always-scaled",
-            knobs={"always": True},
-            statement="brings every gradient to the limit, small ones too",
-            question="What should happen to a gradient whose norm is below the limit, or zero?",
-        ),
-        Misconception(
-            name="squared-norm",
-            knobs={"norm": "squared"},
-            statement="compares and divides by the sum of squares",
-            question="What is the length of the vector (3, 4), and what does your function say it is?",
-        ),
-        Misconception(
-            name="sum-of-norms",
-            knobs={"norm": "sum-of-norms"},
-            statement="adds up the norms of the tensors",
-            question="What is the norm of (3, 4), cut into two tensors of one entry each?",
-        ),
-        Misconception(
-            name="one-norm",
-            knobs={"norm": "one"},
-            statement="adds up the sizes of all entries",
-            question="What is the length of the vector (3, 4), and what does your function say it is?",
-        ),
-        Misconception(
-            name="largest-entry",
-            knobs={"norm": "largest"},
-            statement="takes the largest entry for the norm",
-            question="What is the length of the vector (3, 4), and what does your function say it is?",
-        ),
-        Misconception(
-            name="root-of-the-mean",
-            knobs={"norm": "mean-square"},
-            statement="averages the squares where they should be added",
-            question="Does your norm grow when the model gets more parameters?",
-        ),
-        Misconception(
-            name="norm-afterwards",
-            knobs={"report": "after"},
-            statement="reports the norm after clipping",
-            question="What would a curve of your norms show in a run in which every step is clipped?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+each-tensor-alone (scope="each"): clips each tensor by its own norm
+    If the gradient of one layer shrinks and that of another does not, where does the step point?
+clamped-entries (by="clamp"): cuts off each entry at the limit
+    What becomes of the direction of (3, 4) when both entries are cut off at 1?
+step-skipped (by="drop"): replaces gradients that are too large by zeros
+    Which norm should gradients that are too large have afterwards?
+always-scaled (always=True): brings every gradient to the limit, small ones too
+    What should happen to a gradient whose norm is below the limit, or zero?
+squared-norm (norm="squared"): compares and divides by the sum of squares
+    What is the length of the vector (3, 4), and what does your function say it is?
+sum-of-norms (norm="sum-of-norms"): adds up the norms of the tensors
+    What is the norm of (3, 4), cut into two tensors of one entry each?
+one-norm (norm="one"): adds up the sizes of all entries
+    What is the length of the vector (3, 4), and what does your function say it is?
+largest-entry (norm="largest"): takes the largest entry for the norm
+    What is the length of the vector (3, 4), and what does your function say it is?
+root-of-the-mean (norm="mean-square"): averages the squares where they should be added
+    Does your norm grow when the model gets more parameters?
+norm-afterwards (report="after"): reports the norm after clipping
+    What would a curve of your norms show in a run in which every step is clipped?
+"""),
     cases=[
         Case("one tensor, below the limit", lambda: ([torch.tensor([3.0, -4.0])], 6.0)),
         Case("one tensor, above the limit", lambda: ([torch.tensor([3.0, -4.0])], 2.0)),
-        Case("two tensors, only together above the limit",
-              lambda: ([torch.tensor([3.0]), torch.tensor([[4.0, 0.0]])], 4.5)),
+        Case(
+            "two tensors, only together above the limit",
+            lambda: ([torch.tensor([3.0]), torch.tensor([[4.0, 0.0]])], 4.5),
+        ),
         Case("three tensors of different sizes", _case(1.5, 3.0, 0.5, 8.0, seed=11)),
         Case("three tensors, far below the limit", _case(100.0, 0.5, 1.0, 0.25, seed=21)),
         Case("gradients of zero", lambda: ([torch.zeros(2), torch.zeros(3, 1)], 1.0)),
@@ -216,4 +174,4 @@ and the norm that they had before. There is at least one gradient, and the given
     tries=("large", "zeros", "strided"),
     gradients=False,
     equivalent_mutants={"norm > max_norm -> norm >= max_norm": "at the limit the factor is one"},
-)  # fmt: skip
+)

@@ -5,8 +5,7 @@ import operator
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import mask as random_mask
 from coursework.exercises.tensors import strided
 
@@ -104,7 +103,7 @@ def _padding():
     return torch.tensor([[True, True, True, True, True], [True, True, True, False, False]])[:, None, None, :]
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, T, S = draw.integer(1, 3), draw.integer(1, 4), draw.integer(1, 5)
     shapes = [(T, S), (B, 1, 1, S), (B, 1, T, S), (1, 1, T, S)]
     return tuple(draw.choice([None, draw.mask(*draw.choice(shapes))]) for _ in range(draw.integer(0, 4)))
@@ -138,7 +137,6 @@ def _order_does_not_matter(combine) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="combine_masks",
     title="Both masks at once",
     what="""Write `combine_masks(*masks)` for any number of boolean masks, True = may attend. A key may be attended to
 only if every mask allows it. The masks may have different shapes that broadcast with each other, such as `(T, S)` and
@@ -149,100 +147,38 @@ masks that you are given as they are.""",
     minutes=6,
     reference=combine_masks,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="either-is-enough",
-            knobs={"join": "or"},
-            statement="lets a key through if any one of the masks allows it",
-            question=(
-                "A padded token in the past: the causal mask allows it, the padding mask does not. May it be seen?"
-            ),
-        ),
-        Misconception(
-            name="empty-rows-opened",
-            knobs={"empty": "opened"},
-            statement="lets a query see everything when the masks together leave it nothing",
-            question="Which mask allows the keys that your function opens?",
-        ),
-        Misconception(
-            name="exclusive",
-            knobs={"join": "xor"},
-            statement="lets a key through if the masks disagree about it",
-            question="What does your function return where both masks are True?",
-        ),
-        Misconception(
-            name="sum",
-            knobs={"join": "sum"},
-            statement="adds the masks as numbers",
-            question="Which of your numbers means may attend, and of which type should a mask be?",
-        ),
-        Misconception(
-            name="product-of-numbers",
-            knobs={"join": "product"},
-            statement="multiplies the masks as numbers and returns numbers",
-            question="What does `~` make of the number 1, and of the value True?",
-        ),
-        Misconception(
-            name="returns-hidden",
-            knobs={"inverted": True},
-            statement="returns True for what is hidden",
-            question="What does True mean in the masks that came in, and in the one that goes out?",
-        ),
-        Misconception(
-            name="only-the-first",
-            knobs={"used": "first"},
-            statement="uses only the first mask that is not None",
-            question="Which line of your function reads the second mask?",
-        ),
-        Misconception(
-            name="only-the-last",
-            knobs={"used": "last"},
-            statement="uses only the last mask that is not None",
-            question="What becomes of the result so far when your loop reaches the next mask?",
-        ),
-        Misconception(
-            name="only-two",
-            knobs={"used": "two"},
-            statement="uses only the first two masks",
-            question="What happens to a third mask, such as a window?",
-        ),
-        Misconception(
-            name="none-hides-everything",
-            knobs={"none": "hides"},
-            statement="treats None as a mask that hides everything",
-            question="A model without padding passes None for the padding mask: what should its tokens see?",
-        ),
-        Misconception(
-            name="none-wins",
-            knobs={"none": "stops"},
-            statement="returns None as soon as one of the masks is None",
-            question="If the padding mask is None, does the causal mask still have to hold?",
-        ),
-        Misconception(
-            name="true-for-nothing",
-            knobs={"nothing": "true"},
-            statement="returns the single value True when there is no mask",
-            question="What does the task ask you to return when there is nothing to combine?",
-        ),
-        Misconception(
-            name="same-shape-only",
-            knobs={"join": "same-shape"},
-            statement="combines only masks of the same shape",
-            question="What are the shapes of a causal mask and of a padding mask?",
-        ),
-        Misconception(
-            name="shape-of-the-first",
-            knobs={"join": "copy"},
-            statement="forces the result into the shape of the first mask",
-            question="Which shape has the combination of a mask (3, 5) and a mask (2, 1, 1, 5)?",
-        ),
-        Misconception(
-            name="changes-its-input",
-            knobs={"join": "in-place"},
-            statement="writes the result into the first mask",
-            question="After your function has run, what does the caller's causal mask look like in the next batch?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+either-is-enough (join="or"): lets a key through if any one of the masks allows it
+    A padded token in the past: the causal mask allows it, the padding mask does not. May it be seen?
+empty-rows-opened (empty="opened"): lets a query see everything when the masks together leave it nothing
+    Which mask allows the keys that your function opens?
+exclusive (join="xor"): lets a key through if the masks disagree about it
+    What does your function return where both masks are True?
+sum (join="sum"): adds the masks as numbers
+    Which of your numbers means may attend, and of which type should a mask be?
+product-of-numbers (join="product"): multiplies the masks as numbers and returns numbers
+    What does `~` make of the number 1, and of the value True?
+returns-hidden (inverted=True): returns True for what is hidden
+    What does True mean in the masks that came in, and in the one that goes out?
+only-the-first (used="first"): uses only the first mask that is not None
+    Which line of your function reads the second mask?
+only-the-last (used="last"): uses only the last mask that is not None
+    What becomes of the result so far when your loop reaches the next mask?
+only-two (used="two"): uses only the first two masks
+    What happens to a third mask, such as a window?
+none-hides-everything (none="hides"): treats None as a mask that hides everything
+    A model without padding passes None for the padding mask: what should its tokens see?
+none-wins (none="stops"): returns None as soon as one of the masks is None
+    If the padding mask is None, does the causal mask still have to hold?
+true-for-nothing (nothing="true"): returns the single value True when there is no mask
+    What does the task ask you to return when there is nothing to combine?
+same-shape-only (join="same-shape"): combines only masks of the same shape
+    What are the shapes of a causal mask and of a padding mask?
+shape-of-the-first (join="copy"): forces the result into the shape of the first mask
+    Which shape has the combination of a mask (3, 5) and a mask (2, 1, 1, 5)?
+changes-its-input (join="in-place"): writes the result into the first mask
+    After your function has run, what does the caller's causal mask look like in the next batch?
+"""),
     cases=[
         Case("two masks of shape (2, 3)", lambda: (_causal(2, 3), torch.tensor([[True, False, True]] * 2))),
         Case("a causal mask (3, 5) and a padding mask (2, 1, 1, 5)", lambda: (_causal(3, 5), _padding())),

@@ -2,8 +2,7 @@
 
 import math
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def compute_optimal(a, alpha, b, beta, flops):
@@ -57,11 +56,7 @@ def _with_course(a, alpha, b, beta, flops):
     return found.parameters, found.tokens
 
 
-def _case(*numbers):
-    return lambda: numbers
-
-
-def _sample(draw: Draw):
+def _sample(draw):
     alpha, beta = draw.integer(10, 90) / 100, draw.integer(10, 90) / 100
     a, b = draw.integer(1, 2000) / 2, draw.integer(1, 2000) / 2
     return a, alpha, b, beta, float(draw.integer(1, 99)) * 10.0 ** draw.integer(3, 24)
@@ -85,7 +80,6 @@ def _nothing_near_is_better(split) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="compute_optimal",
     title="How large, and for how long",
     what="""The loss of a model with $N$ parameters after $D$ tokens is fitted by $L = E + a / N^{\\alpha} + b /
 D^{\\beta}$, and training costs $6ND$ operations. Write `compute_optimal(a, alpha, b, beta, flops)`: the pair $(N, D)$
@@ -97,75 +91,35 @@ formula is the argument.""",
     minutes=15,
     reference=compute_optimal,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="equal-terms",
-            knobs={"slopes": False},
-            statement="makes the two terms of the loss equal",
-            question="At the lowest point, must two falling terms be equal, or something else about them?",
-        ),
-        Misconception(
-            name="exponents-swapped",
-            knobs={"power": "alpha"},
-            statement="lets the parameters grow with the exponent that belongs to the tokens",
-            question="If the loss falls fast with N, does a small model go a long way, or must N grow fast?",
-        ),
-        Misconception(
-            name="two-operations",
-            knobs={"six": 2},
-            statement="gives each parameter and token two operations",
-            question="What comes after the forward pass?",
-        ),
-        Misconception(
-            name="no-six",
-            knobs={"six": 1},
-            statement="takes the budget for the product of parameters and tokens",
-            question="How many operations does one token cost for each parameter?",
-        ),
-        Misconception(
-            name="tokens-without-six",
-            knobs={"six_in_tokens": False},
-            statement="finds tokens that with its parameters overrun the budget",
-            question="How many operations does training with your N and D cost?",
-        ),
-        Misconception(
-            name="balance-inverted",
-            knobs={"sign": -1, "power": "beta"},
-            statement="gives less to the model the more the loss depends on its size",
-            question="With a very large `a`, should the model be large or small?",
-        ),
-        Misconception(
-            name="rule-of-thumb",
-            knobs={"rule": "twenty"},
-            statement="gives every model twenty tokens a parameter, whatever was fitted",
-            question="Does your answer depend on the fit?",
-        ),
-        Misconception(
-            name="halved",
-            knobs={"rule": "half"},
-            statement="gives as many tokens as parameters",
-            question="Does your answer depend on the fit?",
-        ),
-        Misconception(
-            name="order",
-            knobs={"swapped": True, "sign": 1, "power": "beta"},
-            statement="returns the tokens first",
-            question="Which of the two numbers comes first?",
-        ),
-        Misconception(
-            name="root-forgotten",
-            knobs={"root": False},
-            statement="leaves the ratio of the slopes without its root",
-            question="When you solve for N, which power of N stands alone on one side?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+equal-terms (slopes=False): makes the two terms of the loss equal
+    At the lowest point, must two falling terms be equal, or something else about them?
+exponents-swapped (power="alpha"): lets the parameters grow with the exponent that belongs to the tokens
+    If the loss falls fast with N, does a small model go a long way, or must N grow fast?
+two-operations (six=2): gives each parameter and token two operations
+    What comes after the forward pass?
+no-six (six=1): takes the budget for the product of parameters and tokens
+    How many operations does one token cost for each parameter?
+tokens-without-six (six_in_tokens=False): finds tokens that with its parameters overrun the budget
+    How many operations does training with your N and D cost?
+balance-inverted (sign=-1, power="beta"): gives less to the model the more the loss depends on its size
+    With a very large `a`, should the model be large or small?
+rule-of-thumb (rule="twenty"): gives every model twenty tokens a parameter, whatever was fitted
+    Does your answer depend on the fit?
+halved (rule="half"): gives as many tokens as parameters
+    Does your answer depend on the fit?
+order (swapped=True, sign=1, power="beta"): returns the tokens first
+    Which of the two numbers comes first?
+root-forgotten (root=False): leaves the ratio of the slopes without its root
+    When you solve for N, which power of N stands alone on one side?
+"""),
     cases=[
-        Case("equal exponents, equal factors", _case(1.0, 0.5, 1.0, 0.5, 600.0)),
-        Case("the model's term four times as large", _case(4.0, 0.5, 1.0, 0.5, 600.0)),
-        Case("unequal exponents", _case(3.0, 0.25, 7.0, 0.5, 6e6)),
-        Case("unequal the other way", _case(7.0, 0.6, 5.0, 0.2, 6e9)),
-        Case("the fit of Hoffmann et al., the budget of Gopher", _case(406.4, 0.34, 410.7, 0.28, 5.76e23)),
-        Case("the corrected fit of Besiroglu et al.", _case(482.01, 0.3478, 2085.43, 0.3658, 5.76e23)),
+        Case("equal exponents, equal factors", lambda: (1.0, 0.5, 1.0, 0.5, 600.0)),
+        Case("the model's term four times as large", lambda: (4.0, 0.5, 1.0, 0.5, 600.0)),
+        Case("unequal exponents", lambda: (3.0, 0.25, 7.0, 0.5, 6e6)),
+        Case("unequal the other way", lambda: (7.0, 0.6, 5.0, 0.2, 6e9)),
+        Case("the fit of Hoffmann et al., the budget of Gopher", lambda: (406.4, 0.34, 410.7, 0.28, 5.76e23)),
+        Case("the corrected fit of Besiroglu et al.", lambda: (482.01, 0.3478, 2085.43, 0.3658, 5.76e23)),
     ],
     properties=[
         Property("The whole budget is used: 6 N D is the number of operations.", _uses_the_budget),

@@ -1,7 +1,6 @@
 """Exercise: count the operations of a pass from the sizes of a model."""
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def count_flops(batch, length, width, inner, layers, vocab, training):
@@ -60,11 +59,7 @@ def _with_course(batch, length, width, inner, layers, vocab, training):
     return count(config, batch, length, backward=training).total()
 
 
-def _case(*sizes):
-    return lambda: sizes
-
-
-def _sample(draw: Draw):
+def _sample(draw):
     sizes = [draw.integer(1, high) for high in (7, 40, 24, 40, 5, 50)]
     return (*sizes, draw.boolean())
 
@@ -85,7 +80,6 @@ def _longer_costs_more_than_proportionally(count) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="count_flops",
     title="Count the operations of a pass",
     what="""Write `count_flops(batch, length, width, inner, layers, vocab, training)` for the same decoder. Count
 the products of matrices and nothing else: a product of $(m, k)$ and $(k, n)$ takes $2mkn$ operations, a
@@ -100,101 +94,45 @@ this count without the scores and the mixing.""",
     minutes=10,
     reference=count_flops,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="multiplications-only",
-            knobs={"each": 1},
-            statement="counts the multiplications of a product and not its additions",
-            question="How many operations does a sum of k products take?",
-        ),
-        Misconception(
-            name="attention-products-left-out",
-            knobs={"products": 0},
-            statement="leaves out the products of attention that no weight takes part in",
-            question="Does your count grow faster than the length?",
-        ),
-        Misconception(
-            name="scores-only",
-            knobs={"products": 1},
-            statement="counts the scores but not the mixing of the values",
-            question="What are the weights of attention multiplied with?",
-        ),
-        Misconception(
-            name="causal-half",
-            knobs={"pairs": "causal"},
-            statement="counts only the pairs that a causal mask leaves visible",
-            question="Which pairs does a full product of queries and keys compute?",
-        ),
-        Misconception(
-            name="one-key-a-query",
-            knobs={"pairs": "linear"},
-            statement="lets each query meet a single key",
-            question="How many scores does one sequence have?",
-        ),
-        Misconception(
-            name="no-head",
-            knobs={"head": False},
-            statement="leaves out the product with the vocabulary",
-            question="How does the last vector of a token become logits?",
-        ),
-        Misconception(
-            name="head-in-every-layer",
-            knobs={"head_per_layer": True},
-            statement="computes logits after every layer",
-            question="How often does a pass compute logits?",
-        ),
-        Misconception(
-            name="backward-like-forward",
-            knobs={"back": 1},
-            statement="gives the backward pass the cost of the forward pass",
-            question="For which two things is a gradient needed at a product of inputs and weights?",
-        ),
-        Misconception(
-            name="backward-only",
-            knobs={"back": 0},
-            statement="counts a training step like a forward pass",
-            question="What happens in a training step after the loss is known?",
-        ),
-        Misconception(
-            name="with-recomputation",
-            knobs={"back": 3},
-            statement="counts a second forward pass in each training step",
-            question="How many products does the backward pass have for each one of the forward pass?",
-        ),
-        Misconception(
-            name="three-maps",
-            knobs={"maps": 3},
-            statement="counts three maps of attention",
-            question="What happens to the values after they were mixed?",
-        ),
-        Misconception(
-            name="half-a-feed-forward",
-            knobs={"inward": 1},
-            statement="counts one map of the feed-forward",
-            question="How does the inner vector return to the width of the stream?",
-        ),
-        Misconception(
-            name="one-table-of-scores",
-            knobs={"batched": False},
-            statement="counts the scores of one sequence, however many there are",
-            question="Do two sequences of a batch share their scores?",
-        ),
-        Misconception(
-            name="table-as-a-product",
-            knobs={"head": "twice"},
-            statement="counts reading the table of tokens as a product of matrices",
-            question="What does the task say that reading a row of a table costs?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+multiplications-only (each=1): counts the multiplications of a product and not its additions
+    How many operations does a sum of k products take?
+attention-products-left-out (products=0): leaves out the products of attention that no weight takes part in
+    Does your count grow faster than the length?
+scores-only (products=1): counts the scores but not the mixing of the values
+    What are the weights of attention multiplied with?
+causal-half (pairs="causal"): counts only the pairs that a causal mask leaves visible
+    Which pairs does a full product of queries and keys compute?
+one-key-a-query (pairs="linear"): lets each query meet a single key
+    How many scores does one sequence have?
+no-head (head=False): leaves out the product with the vocabulary
+    How does the last vector of a token become logits?
+head-in-every-layer (head_per_layer=True): computes logits after every layer
+    How often does a pass compute logits?
+backward-like-forward (back=1): gives the backward pass the cost of the forward pass
+    For which two things is a gradient needed at a product of inputs and weights?
+backward-only (back=0): counts a training step like a forward pass
+    What happens in a training step after the loss is known?
+with-recomputation (back=3): counts a second forward pass in each training step
+    How many products does the backward pass have for each one of the forward pass?
+three-maps (maps=3): counts three maps of attention
+    What happens to the values after they were mixed?
+half-a-feed-forward (inward=1): counts one map of the feed-forward
+    How does the inner vector return to the width of the stream?
+one-table-of-scores (batched=False): counts the scores of one sequence, however many there are
+    Do two sequences of a batch share their scores?
+table-as-a-product (head="twice"): counts reading the table of tokens as a product of matrices
+    What does the task say that reading a row of a table costs?
+"""),
     cases=[
-        Case("one token, one layer", _case(1, 1, 2, 3, 1, 5, False)),
-        Case("a batch of 2, length 5", _case(2, 5, 3, 7, 1, 11, False)),
-        Case("two layers", _case(2, 5, 3, 7, 2, 11, False)),
-        Case("the same, training", _case(2, 5, 3, 7, 2, 11, True)),
-        Case("long and narrow", _case(3, 101, 2, 5, 2, 7, False)),
-        Case("three layers, training", _case(5, 7, 11, 13, 3, 17, True)),
-        Case("GPT-2, one sequence of 1024", _case(1, 1024, 768, 3072, 12, 50257, False)),
-        Case("GPT-2, a training step", _case(8, 1024, 768, 3072, 12, 50257, True)),
+        Case("one token, one layer", lambda: (1, 1, 2, 3, 1, 5, False)),
+        Case("a batch of 2, length 5", lambda: (2, 5, 3, 7, 1, 11, False)),
+        Case("two layers", lambda: (2, 5, 3, 7, 2, 11, False)),
+        Case("the same, training", lambda: (2, 5, 3, 7, 2, 11, True)),
+        Case("long and narrow", lambda: (3, 101, 2, 5, 2, 7, False)),
+        Case("three layers, training", lambda: (5, 7, 11, 13, 3, 17, True)),
+        Case("GPT-2, one sequence of 1024", lambda: (1, 1024, 768, 3072, 12, 50257, False)),
+        Case("GPT-2, a training step", lambda: (8, 1024, 768, 3072, 12, 50257, True)),
     ],
     properties=[
         Property("A training step has three times the operations of a forward pass.", _backward_costs_two_forwards),

@@ -2,8 +2,7 @@
 
 import math
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def count_parameters(vocab, width, inner, layers, positions, tied):
@@ -80,11 +79,7 @@ def _with_course(vocab, width, inner, layers, positions, tied):
     return count(config).total()
 
 
-def _case(*sizes):
-    return lambda: sizes
-
-
-def _sample(draw: Draw):
+def _sample(draw):
     sizes = [draw.integer(1, high) for high in (50, 24, 40, 5, 30)]
     return (*sizes, draw.boolean())
 
@@ -100,7 +95,6 @@ def _tying_saves_one_table(count) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="count_parameters",
     title="Count a model before it exists",
     what="""Write `count_parameters(vocab, width, inner, layers, positions, tied)` for a decoder as in GPT-2. It has
 a table of `vocab` token vectors and one of `positions` learned position vectors, then `layers` equal layers and a
@@ -114,106 +108,46 @@ the description of the model is wrong.""",
     minutes=8,
     reference=count_parameters,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="tied-table-twice",
-            knobs={"head": "always"},
-            statement="counts the tied table twice, once as a table and once as the head",
-            question="How many tensors hold the weights of a tied head and of its table?",
-        ),
-        Misconception(
-            name="head-forgotten",
-            knobs={"head": "never"},
-            statement="counts no head even where it has weights of its own",
-            question="By how much do your counts of the tied and the untied model differ?",
-        ),
-        Misconception(
-            name="tying-reversed",
-            knobs={"head": "reversed"},
-            statement="adds the head where it is tied and leaves it out where it is not",
-            question="Which of the two models is larger, the tied one or the untied one?",
-        ),
-        Misconception(
-            name="biases-left-out",
-            knobs={"bias": False},
-            statement="counts the matrices of the linear maps without their biases",
-            question="How many numbers has `nn.Linear(3, 5)`?",
-        ),
-        Misconception(
-            name="three-maps",
-            knobs={"maps": 3},
-            statement="counts three maps of attention",
-            question="What happens to the values after they were mixed?",
-        ),
-        Misconception(
-            name="one-map-of-attention",
-            knobs={"maps": 1},
-            statement="counts a single map of attention",
-            question="How many things are made from a token's vector before the scores?",
-        ),
-        Misconception(
-            name="gated",
-            knobs={"inward": 3},
-            statement="counts three matrices of the feed-forward, as if it were gated",
-            question="How many linear maps lie between the layer's width and back?",
-        ),
-        Misconception(
-            name="norm-without-shift",
-            knobs={"norm": 1},
-            statement="gives each LayerNorm one vector",
-            question="What does LayerNorm do to the numbers after it has standardised them?",
-        ),
-        Misconception(
-            name="norms-left-out",
-            knobs={"norm": 0},
-            statement="counts no norms",
-            question="Which parts of a layer besides the linear maps are learned?",
-        ),
-        Misconception(
-            name="no-final-norm",
-            knobs={"final": False},
-            statement="leaves out the norm before the head",
-            question="What stands between the last layer and the head?",
-        ),
-        Misconception(
-            name="one-norm-a-layer",
-            knobs={"norms": 1},
-            statement="counts one norm a layer",
-            question="How many sublayers has a layer, and what does each one read?",
-        ),
-        Misconception(
-            name="positions-left-out",
-            knobs={"positions": False},
-            statement="counts no positions",
-            question="Which part of your sum changes when the context becomes longer?",
-        ),
-        Misconception(
-            name="one-layer",
-            knobs={"per_layer": False},
-            statement="counts one layer, however many there are",
-            question="Do two layers share their weights?",
-        ),
-        Misconception(
-            name="head-with-a-bias",
-            knobs={"head_bias": True},
-            statement="gives the head a bias",
-            question="Does the task give the head a bias?",
-        ),
-        Misconception(
-            name="biases-of-attention-only",
-            knobs={"bias": "attention"},
-            statement="counts no biases in the feed-forward",
-            question="Which of the linear maps have a bias?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+tied-table-twice (head="always"): counts the tied table twice, once as a table and once as the head
+    How many tensors hold the weights of a tied head and of its table?
+head-forgotten (head="never"): counts no head even where it has weights of its own
+    By how much do your counts of the tied and the untied model differ?
+tying-reversed (head="reversed"): adds the head where it is tied and leaves it out where it is not
+    Which of the two models is larger, the tied one or the untied one?
+biases-left-out (bias=False): counts the matrices of the linear maps without their biases
+    How many numbers has `nn.Linear(3, 5)`?
+three-maps (maps=3): counts three maps of attention
+    What happens to the values after they were mixed?
+one-map-of-attention (maps=1): counts a single map of attention
+    How many things are made from a token's vector before the scores?
+gated (inward=3): counts three matrices of the feed-forward, as if it were gated
+    How many linear maps lie between the layer's width and back?
+norm-without-shift (norm=1): gives each LayerNorm one vector
+    What does LayerNorm do to the numbers after it has standardised them?
+norms-left-out (norm=0): counts no norms
+    Which parts of a layer besides the linear maps are learned?
+no-final-norm (final=False): leaves out the norm before the head
+    What stands between the last layer and the head?
+one-norm-a-layer (norms=1): counts one norm a layer
+    How many sublayers has a layer, and what does each one read?
+positions-left-out (positions=False): counts no positions
+    Which part of your sum changes when the context becomes longer?
+one-layer (per_layer=False): counts one layer, however many there are
+    Do two layers share their weights?
+head-with-a-bias (head_bias=True): gives the head a bias
+    Does the task give the head a bias?
+biases-of-attention-only (bias="attention"): counts no biases in the feed-forward
+    Which of the linear maps have a bias?
+"""),
     cases=[
-        Case("one layer of width 2, tied", _case(5, 2, 3, 1, 7, True)),
-        Case("the same, untied", _case(5, 2, 3, 1, 7, False)),
-        Case("two layers of width 3", _case(11, 3, 7, 2, 5, True)),
-        Case("three layers, inner width 13, untied", _case(17, 5, 13, 3, 19, False)),
-        Case("width 128, two layers, a small vocabulary", _case(1000, 128, 512, 2, 64, True)),
-        Case("GPT-2, the small one", _case(50257, 768, 3072, 12, 1024, True)),
-        Case("GPT-2 with a head of its own", _case(50257, 768, 3072, 12, 1024, False)),
+        Case("one layer of width 2, tied", lambda: (5, 2, 3, 1, 7, True)),
+        Case("the same, untied", lambda: (5, 2, 3, 1, 7, False)),
+        Case("two layers of width 3", lambda: (11, 3, 7, 2, 5, True)),
+        Case("three layers, inner width 13, untied", lambda: (17, 5, 13, 3, 19, False)),
+        Case("width 128, two layers, a small vocabulary", lambda: (1000, 128, 512, 2, 64, True)),
+        Case("GPT-2, the small one", lambda: (50257, 768, 3072, 12, 1024, True)),
+        Case("GPT-2 with a head of its own", lambda: (50257, 768, 3072, 12, 1024, False)),
     ],
     properties=[
         Property("Every further layer adds the same number.", _layers_are_alike),

@@ -4,8 +4,7 @@ from itertools import starmap
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def cross_attention_shapes(B, T, S, D, E, E_value):
@@ -87,7 +86,7 @@ def _case(*sizes):
     return Case(", ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True)), lambda: sizes)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     return tuple(draw.integer(1, 9) for _ in range(6))
 
 
@@ -108,7 +107,6 @@ def _one_output_for_each_query(shapes) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="cross_attention_shapes",
     title="Shapes when two sequences meet",
     kind="predict",
     what="""In cross-attention a sequence `x` of shape `(B, T, D)` asks, and another one, `context` of shape `(B, S,
@@ -121,92 +119,36 @@ many errors in attention code without running it.""",
     minutes=6,
     reference=cross_attention_shapes,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="roles-swapped",
-            knobs={"source": "context"},
-            statement="lets `context` ask and `x` answer",
-            question="Which of the two sequences wants to know something, and which one is looked at?",
-        ),
-        Misconception(
-            name="all-from-x",
-            knobs={"key_length": "x"},
-            statement="takes keys and values from `x`, as self-attention does",
-            question="How would a word of `context` reach the output if it had neither a key nor a value?",
-        ),
-        Misconception(
-            name="output-for-each-key",
-            knobs={"output_length": "keys"},
-            statement="returns one output for each token of `context`",
-            question="How many questions were asked, and how many answers should there be?",
-        ),
-        Misconception(
-            name="output-as-wide-as-keys",
-            knobs={"output_width": "key"},
-            statement="makes the output as wide as the keys",
-            question="Which vectors is the output an average of?",
-        ),
-        Misconception(
-            name="output-as-wide-as-model",
-            knobs={"output_width": "model"},
-            statement="brings the output back to the width D",
-            question="Which map would change the width after the weighted average, and is there one here?",
-        ),
-        Misconception(
-            name="values-as-wide-as-keys",
-            knobs={"value_width": "key"},
-            statement="makes the values as wide as the keys",
-            question="Does anything multiply a value with a key or a query, so that their widths would have to agree?",
-        ),
-        Misconception(
-            name="weights-transposed",
-            knobs={"weights": "keys-queries"},
-            statement="gives the weights a row for each key",
-            question="Which rows of the weights sum to one: those of the queries, or those of the keys?",
-        ),
-        Misconception(
-            name="weights-as-wide-as-keys",
-            knobs={"weights": "keys-width"},
-            statement="lets the axis E survive in the weights",
-            question="A dot product of two vectors of width E: how many numbers does it give?",
-        ),
-        Misconception(
-            name="one-row-of-weights",
-            knobs={"weights": "one-row"},
-            statement="has a single row of weights, shared by all queries",
-            question="Do two different queries look at the same tokens to the same degree?",
-        ),
-        Misconception(
-            name="query-and-key-not-projected",
-            knobs={"key_width": "model"},
-            statement="leaves queries and keys at the width D",
-            question="What do the first two of the three linear maps do to the width of a token?",
-        ),
-        Misconception(
-            name="batch-forgotten",
-            knobs={"batch": False},
-            statement="leaves out the axis of the batch",
-            question="How many sentences go through the layer at once?",
-        ),
-        Misconception(
-            name="key-turned",
-            knobs={"key_width": "turned"},
-            statement="gives the key in the shape in which it enters the product",
-            question="Is the key turned by its linear map, or only later, in the product with the query?",
-        ),
-        Misconception(
-            name="axis-of-one-head",
-            knobs={"weights": "one-head"},
-            statement="gives the weights an axis for the one head",
-            question="How many axes have query and key, and how many has their product?",
-        ),
-        Misconception(
-            name="weights-among-queries",
-            knobs={"weights": "queries-queries"},
-            statement="gives each query a weight for each query",
-            question="Which tokens does a query of cross-attention look at?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+roles-swapped (source="context"): lets `context` ask and `x` answer
+    Which of the two sequences wants to know something, and which one is looked at?
+all-from-x (key_length="x"): takes keys and values from `x`, as self-attention does
+    How would a word of `context` reach the output if it had neither a key nor a value?
+output-for-each-key (output_length="keys"): returns one output for each token of `context`
+    How many questions were asked, and how many answers should there be?
+output-as-wide-as-keys (output_width="key"): makes the output as wide as the keys
+    Which vectors is the output an average of?
+output-as-wide-as-model (output_width="model"): brings the output back to the width D
+    Which map would change the width after the weighted average, and is there one here?
+values-as-wide-as-keys (value_width="key"): makes the values as wide as the keys
+    Does anything multiply a value with a key or a query, so that their widths would have to agree?
+weights-transposed (weights="keys-queries"): gives the weights a row for each key
+    Which rows of the weights sum to one: those of the queries, or those of the keys?
+weights-as-wide-as-keys (weights="keys-width"): lets the axis E survive in the weights
+    A dot product of two vectors of width E: how many numbers does it give?
+one-row-of-weights (weights="one-row"): has a single row of weights, shared by all queries
+    Do two different queries look at the same tokens to the same degree?
+query-and-key-not-projected (key_width="model"): leaves queries and keys at the width D
+    What do the first two of the three linear maps do to the width of a token?
+batch-forgotten (batch=False): leaves out the axis of the batch
+    How many sentences go through the layer at once?
+key-turned (key_width="turned"): gives the key in the shape in which it enters the product
+    Is the key turned by its linear map, or only later, in the product with the query?
+axis-of-one-head (weights="one-head"): gives the weights an axis for the one head
+    How many axes have query and key, and how many has their product?
+weights-among-queries (weights="queries-queries"): gives each query a weight for each query
+    Which tokens does a query of cross-attention look at?
+"""),
     cases=[_case(1, 2, 3, 5, 7, 11), _case(2, 3, 5, 7, 11, 13), _case(5, 7, 3, 13, 2, 11), _case(3, 1, 7, 5, 2, 13)],
     properties=[
         Property("There is one output for each query.", _one_output_for_each_query),

@@ -32,7 +32,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="crossover_length",
     title="Where attention overtakes the rest of the layer",
     kind="measure",
     what="""A Transformer layer of width d = 512 multiplies its n tokens by weight matrices: four of size d × d

@@ -3,8 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -135,21 +134,19 @@ def _weights(D, width, make):
     return {"self": make(4, D, D), "cross": make(4, D, D), "up": make(D, width), "down": make(width, D)}
 
 
+@maker
 def _case(B, T, S, D, width, seed, lengths=None, dtype=torch.float32):
-    def make():
-        count = iter(range(seed + 2, seed + 9))
-        weights = _weights(D, width, lambda *shape: normal(*shape, seed=next(count), dtype=dtype, scale=0.5))
-        real = torch.arange(S) < torch.tensor([S] * B if lengths is None else lengths)[:, None]  # (B, S)
-        x, context = normal(B, T, D, seed=seed, dtype=dtype), normal(B, S, D, seed=seed + 1, dtype=dtype)
-        return x, context, weights, real[:, None]  # (B, S) -> (B, 1, S)
-
-    return make
+    count = iter(range(seed + 2, seed + 9))
+    weights = _weights(D, width, lambda *shape: normal(*shape, seed=next(count), dtype=dtype, scale=0.5))
+    real = torch.arange(S) < torch.tensor([S] * B if lengths is None else lengths)[:, None]  # (B, S)
+    x, context = normal(B, T, D, seed=seed, dtype=dtype), normal(B, S, D, seed=seed + 1, dtype=dtype)
+    return x, context, weights, real[:, None]  # (B, S) -> (B, 1, S)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, T, S, D, width = (draw.integer(1, high) for high in (3, 4, 4, 4, 5))
     D = D + 1
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     weights = _weights(D, width, lambda *shape: draw.normal(*shape, dtype=dtype, scale=0.5))
     real = (torch.arange(S) < draw.integer(1, S)).expand(B, 1, S).clone()
     return draw.normal(B, T, D, dtype=dtype), draw.normal(B, S, D, dtype=dtype), weights, real
@@ -186,7 +183,6 @@ def _no_source_padding(layer) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="decoder_layer",
     title="A decoder layer",
     what="""Write `decoder_layer(x, context, weights, context_mask)` from the three functions given. In this order:
 causal self-attention over the target `x`; cross-attention, whose queries come from the target and whose keys and values
@@ -200,152 +196,61 @@ encoder: leave it as it is. Masks are boolean, True = may attend: build the caus
     reference=decoder_layer,
     helpers=(norm, attend, feed_forward),
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="cross-attention-first",
-            knobs={"order": "cross-first"},
-            statement="looks at the source before the target has looked at itself",
-            question="Which sublayer comes first in the list of the task?",
-        ),
-        Misconception(
-            name="feed-forward-between",
-            knobs={"order": "feed-forward-between"},
-            statement="puts the feed-forward between the two attentions",
-            question="Which sublayer comes last in the list of the task?",
-        ),
-        Misconception(
-            name="no-feed-forward",
-            knobs={"order": "no-feed-forward"},
-            statement="leaves the feed-forward out",
-            question="Which of the weights does your function never use?",
-        ),
-        Misconception(
-            name="post-norm",
-            knobs={"place": "post"},
-            statement="norms the stream after adding, and lets the sublayers read it as it is",
-            question="If every sublayer returned zero, what should come out of a pre-norm layer?",
-        ),
-        Misconception(
-            name="not-causal",
-            knobs={"causal": "none"},
-            statement="lets each target position read later ones",
-            question="When position 0 is to predict target 0, which inputs may it know?",
-        ),
-        Misconception(
-            name="source-causal-too",
-            knobs={"causal": "both"},
-            statement="hides later source positions in the cross-attention",
-            question="When the first target token is written, how much of the source has been read?",
-        ),
-        Misconception(
-            name="does-not-see-itself",
-            knobs={"causal": "strict"},
-            statement="hides from each target position its own input",
-            question="Which inputs does the last position read, and is its own among them?",
-        ),
-        Misconception(
-            name="context-mask-ignored",
-            knobs={"hides": "nothing"},
-            statement="does not use the mask of the context",
-            question="What happens to your output when the content of source padding changes?",
-        ),
-        Misconception(
-            name="context-mask-inverted",
-            knobs={"hides": "inverted"},
-            statement="hides the source positions for which the mask is True",
-            question="What does True mean in this mask: may attend, or is hidden?",
-        ),
-        Misconception(
-            name="no-residuals",
-            knobs={"residual": "none"},
-            statement="hands on what each sublayer returns, without adding it to the stream",
-            question="If every sublayer returned zero, what should come out?",
-        ),
-        Misconception(
-            name="cross-attention-without-residual",
-            knobs={"residual": "no-cross"},
-            statement="replaces the stream by what the cross-attention returns",
-            question="What does the layer know of the target after your cross-attention?",
-        ),
-        Misconception(
-            name="feed-forward-without-residual",
-            knobs={"residual": "no-feed-forward"},
-            statement="returns what the feed-forward returns, without adding it to the stream",
-            question="If the feed-forward returned zero, what should come out?",
-        ),
-        Misconception(
-            name="no-look-at-the-source",
-            knobs={"source": "target"},
-            statement="takes keys and values of the second attention from the target too",
-            question="Where does your function use its second argument?",
-        ),
-        Misconception(
-            name="queries-from-the-layer-input",
-            knobs={"source": "layer-input"},
-            statement="forms the queries of the cross-attention from the input of the layer",
-            question="What has the target learned in the first sublayer, and do your queries know it?",
-        ),
-        Misconception(
-            name="context-normed-again",
-            knobs={"source": "context-normed"},
-            statement="norms the context before it is read",
-            question="What does the task say of the context's norm?",
-        ),
-        Misconception(
-            name="weights-of-self-attention-twice",
-            knobs={"which": "self-weights"},
-            statement="uses the weights of the self-attention for the cross-attention",
-            question="Which of the weights does your function never use?",
-        ),
-        Misconception(
-            name="keys-not-normed",
-            knobs={"keys": "raw"},
-            statement="norms the queries of the self-attention but not its keys and values",
-            question="What does a self-attention read: one thing or two?",
-        ),
-        Misconception(
-            name="norm-at-the-end",
-            knobs={"end": "norm"},
-            statement="norms the stream once more at its end",
-            question="If every sublayer returned zero, what should come out of a pre-norm layer?",
-        ),
-        Misconception(
-            name="self-attention-reads-the-raw-stream",
-            knobs={"own_read": "raw"},
-            statement="lets the self-attention read the stream before it is normed",
-            question="Which of the three sublayers reads the normed stream in your function?",
-        ),
-        Misconception(
-            name="cross-attention-reads-the-raw-stream",
-            knobs={"cross_read": "raw"},
-            statement="forms the queries of the cross-attention from the stream before it is normed",
-            question="Which of the three sublayers reads the normed stream in your function?",
-        ),
-        Misconception(
-            name="feed-forward-reads-the-raw-stream",
-            knobs={"forward_read": "raw"},
-            statement="lets the feed-forward read the stream before it is normed",
-            question="Which of the three sublayers reads the normed stream in your function?",
-        ),
-        Misconception(
-            name="normed-stream-carried-on",
-            knobs={"residual": "of-the-normed"},
-            statement="adds what a sublayer returns to the normed stream and carries that on",
-            question="To what is the update added: to the stream, or to what the sublayer has read?",
-        ),
-        Misconception(
-            name="weights-exchanged",
-            knobs={"exchanged": "weights"},
-            statement="gives the self-attention the weights of the cross-attention, and the other way round",
-            question="Which weights does each of your two attentions use?",
-        ),
-        Misconception(
-            name="causal-mask-turned-round",
-            knobs={"causal": "upper"},
-            statement="lets each target position read itself and later ones only",
-            question="Of the mask that you build, which row has a single True: the first or the last?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+cross-attention-first (order="cross-first"): looks at the source before the target has looked at itself
+    Which sublayer comes first in the list of the task?
+feed-forward-between (order="feed-forward-between"): puts the feed-forward between the two attentions
+    Which sublayer comes last in the list of the task?
+no-feed-forward (order="no-feed-forward"): leaves the feed-forward out
+    Which of the weights does your function never use?
+post-norm (place="post"): norms the stream after adding, and lets the sublayers read it as it is
+    If every sublayer returned zero, what should come out of a pre-norm layer?
+not-causal (causal="none"): lets each target position read later ones
+    When position 0 is to predict target 0, which inputs may it know?
+source-causal-too (causal="both"): hides later source positions in the cross-attention
+    When the first target token is written, how much of the source has been read?
+does-not-see-itself (causal="strict"): hides from each target position its own input
+    Which inputs does the last position read, and is its own among them?
+context-mask-ignored (hides="nothing"): does not use the mask of the context
+    What happens to your output when the content of source padding changes?
+context-mask-inverted (hides="inverted"): hides the source positions for which the mask is True
+    What does True mean in this mask: may attend, or is hidden?
+no-residuals (residual="none"): hands on what each sublayer returns, without adding it to the stream
+    If every sublayer returned zero, what should come out?
+cross-attention-without-residual (residual="no-cross"): replaces the stream by what the cross-attention returns
+    What does the layer know of the target after your cross-attention?
+feed-forward-without-residual (residual="no-feed-forward"): returns what the feed-forward returns, without adding it to
+        the stream
+    If the feed-forward returned zero, what should come out?
+no-look-at-the-source (source="target"): takes keys and values of the second attention from the target too
+    Where does your function use its second argument?
+queries-from-the-layer-input (source="layer-input"): forms the queries of the cross-attention from the input of the
+        layer
+    What has the target learned in the first sublayer, and do your queries know it?
+context-normed-again (source="context-normed"): norms the context before it is read
+    What does the task say of the context's norm?
+weights-of-self-attention-twice (which="self-weights"): uses the weights of the self-attention for the cross-attention
+    Which of the weights does your function never use?
+keys-not-normed (keys="raw"): norms the queries of the self-attention but not its keys and values
+    What does a self-attention read: one thing or two?
+norm-at-the-end (end="norm"): norms the stream once more at its end
+    If every sublayer returned zero, what should come out of a pre-norm layer?
+self-attention-reads-the-raw-stream (own_read="raw"): lets the self-attention read the stream before it is normed
+    Which of the three sublayers reads the normed stream in your function?
+cross-attention-reads-the-raw-stream (cross_read="raw"): forms the queries of the cross-attention from the stream before
+        it is normed
+    Which of the three sublayers reads the normed stream in your function?
+feed-forward-reads-the-raw-stream (forward_read="raw"): lets the feed-forward read the stream before it is normed
+    Which of the three sublayers reads the normed stream in your function?
+normed-stream-carried-on (residual="of-the-normed"): adds what a sublayer returns to the normed stream and carries that
+        on
+    To what is the update added: to the stream, or to what the sublayer has read?
+weights-exchanged (exchanged="weights"): gives the self-attention the weights of the cross-attention, and the other way
+        round
+    Which weights does each of your two attentions use?
+causal-mask-turned-round (causal="upper"): lets each target position read itself and later ones only
+    Of the mask that you build, which row has a single True: the first or the last?
+"""),
     cases=[
         Case("1 sentence, 2 targets, 3 source positions", _case(1, 2, 3, 5, 4, seed=1)),
         Case("2 sentences, 3 targets, 5 source positions", _case(2, 3, 5, 3, 7, seed=11)),

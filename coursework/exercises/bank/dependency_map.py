@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -172,7 +171,7 @@ def _zero_token():
     return layer, x
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     name = draw.choice(list(_LAYERS))
     return _Layer(name, _LAYERS[name]), draw.normal(draw.integer(4, 7), draw.integer(3, 5), grad=False)
 
@@ -198,7 +197,6 @@ def _input_is_left(detect) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="dependency_map",
     title="Who depends on whom",
     kind="measure",
     what="""Write `dependencies(layer, x)`. `layer` is a function from tokens `(T, D)` to outputs `(T, E)`; `x` is one
@@ -214,86 +212,34 @@ the map is the causal mask, measured.""",
     minutes=10,
     reference=dependencies,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="transposed",
-            knobs={"layout": "tokens-outputs"},
-            statement="writes a row for each token and a column for each output",
-            question="For a layer that reads the next token, is your map True above or below the diagonal?",
-        ),
-        Misconception(
-            name="own-token-left-out",
-            knobs={"layout": "others"},
-            statement="never marks an output as dependent on its own token",
-            question="Does the output at position 2 move when token 2 is replaced?",
-        ),
-        Misconception(
-            name="later-tokens-only",
-            knobs={"layout": "later"},
-            statement="marks later tokens only",
-            question="What does the map of a causal layer look like, and is it empty?",
-        ),
-        Misconception(
-            name="all-components",
-            knobs={"over": "all"},
-            statement="marks an output only if every one of its components moves",
-            question="If one component of an output moves and the others do not, does the output depend on the token?",
-        ),
-        Misconception(
-            name="first-component",
-            knobs={"over": "first"},
-            statement="looks at the first component of each output only",
-            question="What do you see of a change that reaches only the last component?",
-        ),
-        Misconception(
-            name="set-to-zero",
-            knobs={"change": "zero"},
-            statement="changes a token by setting it to zero",
-            question="What changes if the token is zero already?",
-        ),
-        Misconception(
-            name="shifted",
-            knobs={"change": "shift"},
-            statement="adds the same number to all components of a token",
-            question="What does a layer that takes the mean off each token see of your change?",
-        ),
-        Misconception(
-            name="scaled",
-            knobs={"change": "scale"},
-            statement="multiplies a token by a number",
-            question="What does a layer that brings each token to length one see of your change?",
-        ),
-        Misconception(
-            name="no-rounding",
-            knobs={"tolerance": 0.0},
-            statement="asks for outputs that are equal to the last digit",
-            question="Is (a + b) - b always exactly a in floating point?",
-        ),
-        Misconception(
-            name="gradient-only",
-            knobs={"how": "gradient"},
-            statement="looks for gradients in place of changes",
-            question="If a layer computes a mean without gradient, does its output still move with the tokens?",
-        ),
-        Misconception(
-            name="changes-add-up",
-            knobs={"start": "once"},
-            statement="leaves the tokens changed before as they are when it changes the next one",
-            question="When token 3 has its turn, which tokens differ from `x`?",
-        ),
-        Misconception(
-            name="changes-its-input",
-            knobs={"start": "input"},
-            statement="changes `x` itself",
-            question="What is left of `x` after your function has run?",
-        ),
-        Misconception(
-            name="changes-cancel",
-            knobs={"size": "sum"},
-            statement="adds the changes of all components, which may cancel",
-            question="One component grew by 1 and another fell by 1: what does your test see?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+transposed (layout="tokens-outputs"): writes a row for each token and a column for each output
+    For a layer that reads the next token, is your map True above or below the diagonal?
+own-token-left-out (layout="others"): never marks an output as dependent on its own token
+    Does the output at position 2 move when token 2 is replaced?
+later-tokens-only (layout="later"): marks later tokens only
+    What does the map of a causal layer look like, and is it empty?
+all-components (over="all"): marks an output only if every one of its components moves
+    If one component of an output moves and the others do not, does the output depend on the token?
+first-component (over="first"): looks at the first component of each output only
+    What do you see of a change that reaches only the last component?
+set-to-zero (change="zero"): changes a token by setting it to zero
+    What changes if the token is zero already?
+shifted (change="shift"): adds the same number to all components of a token
+    What does a layer that takes the mean off each token see of your change?
+scaled (change="scale"): multiplies a token by a number
+    What does a layer that brings each token to length one see of your change?
+no-rounding (tolerance=0.0): asks for outputs that are equal to the last digit
+    Is (a + b) - b always exactly a in floating point?
+gradient-only (how="gradient"): looks for gradients in place of changes
+    If a layer computes a mean without gradient, does its output still move with the tokens?
+changes-add-up (start="once"): leaves the tokens changed before as they are when it changes the next one
+    When token 3 has its turn, which tokens differ from `x`?
+changes-its-input (start="input"): changes `x` itself
+    What is left of `x` after your function has run?
+changes-cancel (size="sum"): adds the changes of all components, which may cancel
+    One component grew by 1 and another fell by 1: what does your test see?
+"""),
     cases=[
         _case("each token alone", 2, 3, seed=1),
         _case("the next token", 2, 3, seed=2),

@@ -5,8 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -73,17 +72,15 @@ def _with_course(policy_chosen, policy_refused, reference_chosen, reference_refu
     return dpo_loss(policy_chosen, policy_refused, reference_chosen, reference_refused, beta), margins
 
 
+@maker
 def _case(N, *, beta=0.5, seed, scale=1.0, dtype=torch.float32):
-    def make():
-        policy = [normal(N, seed=seed + i, scale=scale, dtype=dtype) for i in range(2)]
-        frozen = [normal(N, seed=seed + 2 + i, scale=scale, dtype=dtype, grad=False) for i in range(2)]
-        return (*policy, *frozen, beta)
-
-    return make
+    policy = [normal(N, seed=seed + i, scale=scale, dtype=dtype) for i in range(2)]
+    frozen = [normal(N, seed=seed + 2 + i, scale=scale, dtype=dtype, grad=False) for i in range(2)]
+    return (*policy, *frozen, beta)
 
 
-def _sample(draw: Draw):
-    N, dtype = draw.integer(1, 6), draw.choice([torch.float32, torch.float64])
+def _sample(draw):
+    N, dtype = draw.integer(1, 6), draw.dtype()
     # The reference is frozen: no gradient needs to reach it.
     some = [draw.normal(N, scale=draw.choice([0.5, 2.0]), dtype=dtype, grad=i < 2) for i in range(4)]
     return (*some, draw.choice([0.1, 0.5, 2.0]))
@@ -106,7 +103,6 @@ def _falls_when_refused_falls(loss) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="dpo_loss",
     title="The loss of DPO",
     what="""Write `dpo_loss(policy_chosen, policy_refused, reference_chosen, reference_refused, beta)`. The four
 tensors `(N,)` hold the log-probabilities of whole answers: the preferred and the refused one of each pair, under the
@@ -120,98 +116,39 @@ through both; the reference needs none.""",
     minutes=8,
     reference=dpo_loss,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="no-reference",
-            knobs={"reference": "none"},
-            statement="does not look at the reference",
-            question="What is the loss at the first step, when the model is still equal to the reference?",
-        ),
-        Misconception(
-            name="reference-added",
-            knobs={"reference": "added"},
-            statement="adds the reference's log-probabilities where it should compare with them",
-            question="What does an answer gain if policy and reference give it the same probability?",
-        ),
-        Misconception(
-            name="reference-of-the-chosen-only",
-            knobs={"reference": "chosen"},
-            statement="compares the preferred answer with the reference, but not the refused one",
-            question="What is the margin of a pair at the first step, when the model is still equal to the reference?",
-        ),
-        Misconception(
-            name="ratio-of-probabilities",
-            knobs={"reference": "ratio"},
-            statement="compares ratios of probabilities and not their logarithms",
-            question="A difference of two logarithms: is it to be raised to a power before it is compared?",
-        ),
-        Misconception(
-            name="pair-swapped",
-            knobs={"sign": -1},
-            statement="rewards the refused answer",
-            question="If the preferred answer becomes likelier, should your loss rise or fall?",
-        ),
-        Misconception(
-            name="no-beta",
-            knobs={"beta": "none"},
-            statement="does not use beta",
-            question="Which value does your loss have for beta 0.1, and which for beta 10?",
-        ),
-        Misconception(
-            name="beta-outside",
-            knobs={"beta": "outside"},
-            statement="multiplies the finished loss with beta",
-            question="Does beta change how quickly the sigmoid saturates, or only the size of the loss?",
-        ),
-        Misconception(
-            name="no-logarithm",
-            knobs={"outer": "sigmoid"},
-            statement="takes the sigmoid itself and not its logarithm",
-            question="What should a pair of margin 0 cost?",
-        ),
-        Misconception(
-            name="sigmoid-underflows",
-            knobs={"outer": "naive"},
-            statement="takes the logarithm after the sigmoid, which is 0 for a large negative margin",
-            question="What is the sigmoid of -200 in float32, and what is its logarithm?",
-        ),
-        Misconception(
-            name="small-number-in-the-logarithm",
-            knobs={"outer": "guarded"},
-            statement="adds a small number to the sigmoid before it takes the logarithm",
-            question="What does a pair cost in your function whose margin times beta is -200?",
-        ),
-        Misconception(
-            name="sum",
-            knobs={"reduce": "sum"},
-            statement="returns the sum over the pairs",
-            question="Twice the same batch, one under the other: what should happen to the loss?",
-        ),
-        Misconception(
-            name="mean-of-margins",
-            knobs={"reduce": "margin"},
-            statement="averages the margins first, so that one pair can pay for another",
-            question="One margin is 10 and another is -10: should that cost as much as two margins of 0?",
-        ),
-        Misconception(
-            name="margins-times-beta",
-            knobs={"shown": "times-beta"},
-            statement="returns the margins multiplied by beta",
-            question="Which two things are returned, and in which of them is beta?",
-        ),
-        Misconception(
-            name="likelihood",
-            knobs={"outer": "no-minus"},
-            statement="returns the loss with the opposite sign",
-            question="Of a probability below 1, which sign has minus its logarithm?",
-        ),
-        Misconception(
-            name="quotient-of-logarithms",
-            knobs={"reference": "quotient"},
-            statement="divides log-probabilities by those of the reference",
-            question="The quotient of two probabilities: what is its logarithm?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+no-reference (reference="none"): does not look at the reference
+    What is the loss at the first step, when the model is still equal to the reference?
+reference-added (reference="added"): adds the reference's log-probabilities where it should compare with them
+    What does an answer gain if policy and reference give it the same probability?
+reference-of-the-chosen-only (reference="chosen"): compares the preferred answer with the reference, but not the refused
+        one
+    What is the margin of a pair at the first step, when the model is still equal to the reference?
+ratio-of-probabilities (reference="ratio"): compares ratios of probabilities and not their logarithms
+    A difference of two logarithms: is it to be raised to a power before it is compared?
+pair-swapped (sign=-1): rewards the refused answer
+    If the preferred answer becomes likelier, should your loss rise or fall?
+no-beta (beta="none"): does not use beta
+    Which value does your loss have for beta 0.1, and which for beta 10?
+beta-outside (beta="outside"): multiplies the finished loss with beta
+    Does beta change how quickly the sigmoid saturates, or only the size of the loss?
+no-logarithm (outer="sigmoid"): takes the sigmoid itself and not its logarithm
+    What should a pair of margin 0 cost?
+sigmoid-underflows (outer="naive"): takes the logarithm after the sigmoid, which is 0 for a large negative margin
+    What is the sigmoid of -200 in float32, and what is its logarithm?
+small-number-in-the-logarithm (outer="guarded"): adds a small number to the sigmoid before it takes the logarithm
+    What does a pair cost in your function whose margin times beta is -200?
+sum (reduce="sum"): returns the sum over the pairs
+    Twice the same batch, one under the other: what should happen to the loss?
+mean-of-margins (reduce="margin"): averages the margins first, so that one pair can pay for another
+    One margin is 10 and another is -10: should that cost as much as two margins of 0?
+margins-times-beta (shown="times-beta"): returns the margins multiplied by beta
+    Which two things are returned, and in which of them is beta?
+likelihood (outer="no-minus"): returns the loss with the opposite sign
+    Of a probability below 1, which sign has minus its logarithm?
+quotient-of-logarithms (reference="quotient"): divides log-probabilities by those of the reference
+    The quotient of two probabilities: what is its logarithm?
+"""),
     cases=[
         Case("one pair, beta 0.5", _case(1, seed=1)),
         Case("three pairs, beta 0.1", _case(3, beta=0.1, seed=11)),

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -136,16 +135,14 @@ def _parts(T, D, width, tensor: Callable[..., Tensor]):
     return attention, _Network(tensor(D, width), tensor(width, D)), *(_Norm(tensor(D), tensor(D)) for _ in range(2))
 
 
+@maker
 def _case(B, T, D, width, pre, seed, dtype=torch.float32):
-    def make():
-        seeds = iter(range(seed + 1, seed + 20))
-        parts = _parts(T, D, width, lambda *shape: normal(*shape, seed=next(seeds), dtype=dtype, grad=False))
-        return normal(B, T, D, seed=seed, dtype=dtype), *parts, pre
-
-    return make
+    seeds = iter(range(seed + 1, seed + 20))
+    parts = _parts(T, D, width, lambda *shape: normal(*shape, seed=next(seeds), dtype=dtype, grad=False))
+    return normal(B, T, D, seed=seed, dtype=dtype), *parts, pre
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, T, D, width, pre = draw.integer(1, 2), draw.integer(1, 4), draw.integer(3, 6), draw.integer(1, 7), draw.boolean()
     dtype = torch.float64  # normed twice, rounding of float32 would grow
     parts = _parts(T, D, width, lambda *shape: draw.normal(*shape, dtype=dtype, grad=False))
@@ -170,7 +167,6 @@ def _post_norm_ends_normed(layer) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="encoder_layer",
     title="The encoder layer",
     what="""Write `encoder_layer(x, attention, feed_forward, first_norm, second_norm, pre=False)`. The four parts are
 given as functions of a tensor (B, T, D). First comes the sublayer `attention` with `first_norm`, then the sublayer
@@ -183,110 +179,44 @@ given as functions of a tensor (B, T, D). First comes the sublayer `attention` w
     minutes=8,
     reference=encoder_layer,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="always-post-norm",
-            knobs={"place": "post"},
-            statement="norms after the sum, whatever `pre` says",
-            question="What does `pre=True` change in your function?",
-        ),
-        Misconception(
-            name="always-pre-norm",
-            knobs={"place": "pre"},
-            statement="norms before the sublayer, whatever `pre` says",
-            question="What does `pre=False` change in your function?",
-        ),
-        Misconception(
-            name="places-exchanged",
-            knobs={"place": "exchanged"},
-            statement="has the two orders exchanged",
-            question="Before or after what does the pre in pre-norm stand?",
-        ),
-        Misconception(
-            name="no-residuals",
-            knobs={"residual": "none"},
-            statement="has no residual connections",
-            question="If both sublayers return zeros, what is left of x in your output?",
-        ),
-        Misconception(
-            name="no-residual-around-attention",
-            knobs={"residual": "feed-forward-only"},
-            statement="has no residual connection around the attention",
-            question="If the attention returns zeros, what is left of x in your output?",
-        ),
-        Misconception(
-            name="no-residual-around-feed-forward",
-            knobs={"residual": "attention-only"},
-            statement="has no residual connection around the feed-forward",
-            question="If the feed-forward returns zeros, what is left of x in your output?",
-        ),
-        Misconception(
-            name="shared-norm",
-            knobs={"norms": "first-twice"},
-            statement="uses the first norm twice",
-            question="Which of your arguments have you used?",
-        ),
-        Misconception(
-            name="norms-exchanged",
-            knobs={"norms": "exchanged"},
-            statement="uses the second norm first",
-            question="To which sublayer does each norm belong?",
-        ),
-        Misconception(
-            name="no-second-norm",
-            knobs={"norms": "no-second"},
-            statement="forgets the second norm",
-            question="Which of your arguments have you used?",
-        ),
-        Misconception(
-            name="no-first-norm",
-            knobs={"norms": "no-first"},
-            statement="forgets the first norm",
-            question="Which of your arguments have you used?",
-        ),
-        Misconception(
-            name="feed-forward-first",
-            knobs={"order": "feed-forward-first"},
-            statement="applies the feed-forward before the attention",
-            question="Which sublayer comes first?",
-        ),
-        Misconception(
-            name="post-norm-of-the-branch",
-            knobs={"form": "branch"},
-            statement="norms the output of a sublayer before it is added, where it should norm the sum",
-            question="With pre=False, what is the variance of your output along a token?",
-        ),
-        Misconception(
-            name="residual-of-the-normed",
-            knobs={"form": "normed"},
-            statement="adds the sublayer to the normed input, and not to the stream, when pre=True",
-            question="With pre=True and silent sublayers, does x come out as it went in?",
-        ),
-        Misconception(
-            name="feed-forward-reads-the-start",
-            knobs={"second": "parallel"},
-            statement="lets the feed-forward read the input of the layer and not the result of the attention",
-            question="What has the feed-forward to work on if it cannot see what attention brought?",
-        ),
-        Misconception(
-            name="second-sum-from-the-start",
-            knobs={"second": "from-start"},
-            statement="adds the feed-forward to the input of the layer, so that the first sum is lost",
-            question="If the feed-forward returns zeros, what is left of the attention in your output?",
-        ),
-        Misconception(
-            name="pre-norm-by-default",
-            knobs={"default": True},
-            statement="is a pre-norm layer when `pre` is not given",
-            question="Which form does the signature of the task choose?",
-        ),
-        Misconception(
-            name="norm-after-the-last-sum",
-            knobs={"end": "norm"},
-            statement="norms the result of a pre-norm layer once more",
-            question="If both sublayers returned zero, what should come out of a pre-norm layer?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+always-post-norm (place="post"): norms after the sum, whatever `pre` says
+    What does `pre=True` change in your function?
+always-pre-norm (place="pre"): norms before the sublayer, whatever `pre` says
+    What does `pre=False` change in your function?
+places-exchanged (place="exchanged"): has the two orders exchanged
+    Before or after what does the pre in pre-norm stand?
+no-residuals (residual="none"): has no residual connections
+    If both sublayers return zeros, what is left of x in your output?
+no-residual-around-attention (residual="feed-forward-only"): has no residual connection around the attention
+    If the attention returns zeros, what is left of x in your output?
+no-residual-around-feed-forward (residual="attention-only"): has no residual connection around the feed-forward
+    If the feed-forward returns zeros, what is left of x in your output?
+shared-norm (norms="first-twice"): uses the first norm twice
+    Which of your arguments have you used?
+norms-exchanged (norms="exchanged"): uses the second norm first
+    To which sublayer does each norm belong?
+no-second-norm (norms="no-second"): forgets the second norm
+    Which of your arguments have you used?
+no-first-norm (norms="no-first"): forgets the first norm
+    Which of your arguments have you used?
+feed-forward-first (order="feed-forward-first"): applies the feed-forward before the attention
+    Which sublayer comes first?
+post-norm-of-the-branch (form="branch"): norms the output of a sublayer before it is added, where it should norm the sum
+    With pre=False, what is the variance of your output along a token?
+residual-of-the-normed (form="normed"): adds the sublayer to the normed input, and not to the stream, when pre=True
+    With pre=True and silent sublayers, does x come out as it went in?
+feed-forward-reads-the-start (second="parallel"): lets the feed-forward read the input of the layer and not the result
+        of the attention
+    What has the feed-forward to work on if it cannot see what attention brought?
+second-sum-from-the-start (second="from-start"): adds the feed-forward to the input of the layer, so that the first sum
+        is lost
+    If the feed-forward returns zeros, what is left of the attention in your output?
+pre-norm-by-default (default=True): is a pre-norm layer when `pre` is not given
+    Which form does the signature of the task choose?
+norm-after-the-last-sum (end="norm"): norms the result of a pre-norm layer once more
+    If both sublayers returned zero, what should come out of a pre-norm layer?
+"""),
     cases=[
         Case("1 sentence of 2 tokens, post-norm", _case(1, 2, 3, 5, False, seed=1)),
         Case("1 sentence of 3 tokens, `pre` not given", lambda: _case(1, 3, 5, 2, False, seed=11)()[:5]),
@@ -317,4 +247,4 @@ return second_norm(x + feed_forward(x))""",
     sample=_sample,
     tries=("large", "zeros", "repeated", "strided"),
     tolerance=(1e-4, 1e-4),
-)  # fmt: skip
+)

@@ -1,7 +1,6 @@
 """Exercise: count the parameters of an encoder by formula."""
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def encoder_parameters(d_model, d_ff, n_layers):
@@ -48,11 +47,7 @@ def _multiplied_out(d_model, d_ff, n_layers):
     return n_layers * (4 * d_model**2 + 9 * d_model + 2 * d_model * d_ff + d_ff)
 
 
-def _case(*sizes):
-    return lambda: sizes
-
-
-def _sample(draw: Draw):
+def _sample(draw):
     return draw.integer(1, 999), draw.integer(1, 4999), draw.integer(1, 99)
 
 
@@ -62,7 +57,6 @@ def _layers_are_alike(count) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="encoder_parameters",
     title="The parameters of an encoder",
     what="""Write `encoder_parameters(d_model, d_ff, n_layers)`: how many trained numbers a stack of post-norm
 encoder layers has, from its width D, inner width F and number of layers. Each layer has an attention (maps for
@@ -74,68 +68,34 @@ Return a whole number.""",
     minutes=6,
     reference=encoder_parameters,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="attention-without-output",
-            knobs={"maps": 3},
-            statement="counts three maps of the attention",
-            question="Which map comes after the heads stand side by side?",
-        ),
-        Misconception(
-            name="one-matrix-in-the-feed-forward",
-            knobs={"matrices": 1},
-            statement="counts one matrix of the feed-forward",
-            question="How does a vector of width F become one of width D again?",
-        ),
-        Misconception(
-            name="feed-forward-without-biases",
-            knobs={"feed_bias": "none"},
-            statement="counts no biases in the feed-forward",
-            question="What does each map have besides its matrix?",
-        ),
-        Misconception(
-            name="inner-bias-forgotten",
-            knobs={"feed_bias": "outer"},
-            statement="forgets the inner bias of the feed-forward",
-            question="How long is the bias of a map from D to F?",
-        ),
-        Misconception(
-            name="one-vector-missing",
-            knobs={"feed_bias": "inner"},
-            statement="counts D numbers a layer too few: as many are in the last bias of the feed-forward",
-            question="How long is the bias of a map from F to D?",
-        ),
-        Misconception(
-            name="two-vectors-missing",
-            knobs={"norms": 2},
-            statement="counts 2 D numbers a layer too few: as many are in a norm, or in the biases of two maps",
-            question="Which vectors of length D does a layer train, in its maps and in its norms?",
-        ),
-        Misconception(
-            name="four-vectors-missing",
-            knobs={"norms": 0},
-            statement="leaves out 4 D numbers a layer: as many are in the biases of the attention, and in the norms",
-            question="Which vectors of length D does a layer train, one by one?",
-        ),
-        Misconception(
-            name="a-final-norm",
-            knobs={"final": 1},
-            statement="counts a norm after the last layer",
-            question="With what does a post-norm layer end?",
-        ),
-        Misconception(
-            name="one-layer",
-            knobs={"layers": "one"},
-            statement="counts one layer, whatever their number",
-            question="Do two layers share their weights?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+attention-without-output (maps=3): counts three maps of the attention
+    Which map comes after the heads stand side by side?
+one-matrix-in-the-feed-forward (matrices=1): counts one matrix of the feed-forward
+    How does a vector of width F become one of width D again?
+feed-forward-without-biases (feed_bias="none"): counts no biases in the feed-forward
+    What does each map have besides its matrix?
+inner-bias-forgotten (feed_bias="outer"): forgets the inner bias of the feed-forward
+    How long is the bias of a map from D to F?
+one-vector-missing (feed_bias="inner"): counts D numbers a layer too few: as many are in the last bias of the
+        feed-forward
+    How long is the bias of a map from F to D?
+two-vectors-missing (norms=2): counts 2 D numbers a layer too few: as many are in a norm, or in the biases of two maps
+    Which vectors of length D does a layer train, in its maps and in its norms?
+four-vectors-missing (norms=0): leaves out 4 D numbers a layer: as many are in the biases of the attention, and in the
+        norms
+    Which vectors of length D does a layer train, one by one?
+a-final-norm (final=1): counts a norm after the last layer
+    With what does a post-norm layer end?
+one-layer (layers="one"): counts one layer, whatever their number
+    Do two layers share their weights?
+"""),
     cases=[
-        Case("width 3, 5 inside, 1 layer", _case(3, 5, 1)),
-        Case("width 3, 5 inside, 2 layers", _case(3, 5, 2)),
-        Case("width 7, 2 inside, 5 layers", _case(7, 2, 5)),
-        Case("width 512, 2048 inside, 6 layers", _case(512, 2048, 6)),
-        Case("width 11, 13 inside, 17 layers", _case(11, 13, 17)),
+        Case("width 3, 5 inside, 1 layer", lambda: (3, 5, 1)),
+        Case("width 3, 5 inside, 2 layers", lambda: (3, 5, 2)),
+        Case("width 7, 2 inside, 5 layers", lambda: (7, 2, 5)),
+        Case("width 512, 2048 inside, 6 layers", lambda: (512, 2048, 6)),
+        Case("width 11, 13 inside, 17 layers", lambda: (11, 13, 17)),
     ],
     properties=[Property("All layers have the same number of parameters, each its own.", _layers_are_alike)],
     alternatives=[
@@ -152,4 +112,4 @@ norms = ...
 return n_layers * (attention + feed_forward + norms)""",
     ),
     sample=_sample,
-)  # fmt: skip
+)

@@ -12,9 +12,7 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="equal_keys",
     title="When all keys are equal",
-    kind="predict",
     what="""Four entries have exactly the same key. Their values are the numbers 2, 4, 9 and 13. A query, which is not
 zero, looks them up by dot products and a softmax. Which number does it get?""",
     why="It shows what attention does when it has no reason to prefer one token, as in a model before training.",

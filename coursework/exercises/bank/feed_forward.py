@@ -5,8 +5,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -56,17 +55,15 @@ def _with_functions_of_torch(x, W_up, b_up, W_down, b_down):
     return F.linear(F.relu(F.linear(x, W_up.T, b_up)), W_down.T, b_down)
 
 
+@maker
 def _case(B, T, D, width, seed, dtype=torch.float32):
-    def make():
-        shapes = ((B, T, D), (D, width), (width,), (width, D), (D,))
-        return tuple(normal(*shape, seed=seed + n, dtype=dtype) for n, shape in enumerate(shapes))
-
-    return make
+    shapes = ((B, T, D), (D, width), (width,), (width, D), (D,))
+    return tuple(normal(*shape, seed=seed + n, dtype=dtype) for n, shape in enumerate(shapes))
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, T, D, width = draw.integer(1, 3), draw.integer(1, 5), draw.integer(1, 6), draw.integer(1, 9)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     shapes = ((B, T, D), (D, width), (width,), (width, D), (D,))
     return tuple(draw.normal(*shape, dtype=dtype) for shape in shapes)
 
@@ -89,7 +86,6 @@ def _zeros_give_the_last_bias(network) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="feed_forward",
     title="The feed-forward network",
     what="""Write `feed_forward(x, W_up, b_up, W_down, b_down)`, equation 2 of the paper: each token is mapped from
 width D to width F, everything below zero is cut off (ReLU), and the result is mapped back to width D. Both maps add
@@ -99,92 +95,36 @@ their bias. No residual connection and no norm: those are the layer's.""",
     minutes=5,
     reference=feed_forward,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="no-nonlinearity",
-            knobs={"at": "never"},
-            statement="has no non-linearity between its two maps",
-            question="Which single matrix would do the same as your two?",
-        ),
-        Misconception(
-            name="relu-on-the-output",
-            knobs={"at": "output"},
-            statement="cuts off negative numbers of the output, and not those in between",
-            question="Can a component of your output ever be negative?",
-        ),
-        Misconception(
-            name="relu-twice",
-            knobs={"at": "twice"},
-            statement="cuts off negative numbers twice, in between and at the end",
-            question="Can a component of your output ever be negative?",
-        ),
-        Misconception(
-            name="relu-on-the-input",
-            knobs={"at": "input"},
-            statement="cuts off negative numbers of the input, and not those in between",
-            question="Between which two maps does the formula put the maximum?",
-        ),
-        Misconception(
-            name="gelu",
-            knobs={"activation": "gelu"},
-            statement="uses GELU",
-            question="What does BERT use between the two maps, and what does the paper of 2017?",
-        ),
-        Misconception(
-            name="sigmoid",
-            knobs={"activation": "sigmoid"},
-            statement="uses a sigmoid",
-            question="What does a ReLU give for an input of 3?",
-        ),
-        Misconception(
-            name="leaky",
-            knobs={"activation": "leaky"},
-            statement="lets a part of the negative numbers through",
-            question="What does a ReLU give for an input of -3?",
-        ),
-        Misconception(
-            name="absolute-value",
-            knobs={"activation": "abs"},
-            statement="takes absolute values in between",
-            question="What does a ReLU give for an input of -3?",
-        ),
-        Misconception(
-            name="first-bias-forgotten",
-            knobs={"up": "none"},
-            statement="forgets the first bias",
-            question="Which of your five arguments have you used?",
-        ),
-        Misconception(
-            name="first-bias-after-the-relu",
-            knobs={"up": "after"},
-            statement="adds the first bias after the non-linearity",
-            question="Can a number between your two maps be negative?",
-        ),
-        Misconception(
-            name="last-bias-forgotten",
-            knobs={"down": "none"},
-            statement="forgets the last bias",
-            question="Which of your five arguments have you used?",
-        ),
-        Misconception(
-            name="residual-added",
-            knobs={"around": "residual"},
-            statement="adds its input to the output",
-            question="Whose work is the residual connection?",
-        ),
-        Misconception(
-            name="tokens-averaged",
-            knobs={"reads": "mean"},
-            statement="reads the mean of all tokens at every position",
-            question="Does your output at position 0 change with the last token?",
-        ),
-        Misconception(
-            name="swish",
-            knobs={"activation": "silu"},
-            statement="uses x times its sigmoid for the ReLU",
-            question="What is left of the number -1 after your non-linearity?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+no-nonlinearity (at="never"): has no non-linearity between its two maps
+    Which single matrix would do the same as your two?
+relu-on-the-output (at="output"): cuts off negative numbers of the output, and not those in between
+    Can a component of your output ever be negative?
+relu-twice (at="twice"): cuts off negative numbers twice, in between and at the end
+    Can a component of your output ever be negative?
+relu-on-the-input (at="input"): cuts off negative numbers of the input, and not those in between
+    Between which two maps does the formula put the maximum?
+gelu (activation="gelu"): uses GELU
+    What does BERT use between the two maps, and what does the paper of 2017?
+sigmoid (activation="sigmoid"): uses a sigmoid
+    What does a ReLU give for an input of 3?
+leaky (activation="leaky"): lets a part of the negative numbers through
+    What does a ReLU give for an input of -3?
+absolute-value (activation="abs"): takes absolute values in between
+    What does a ReLU give for an input of -3?
+first-bias-forgotten (up="none"): forgets the first bias
+    Which of your five arguments have you used?
+first-bias-after-the-relu (up="after"): adds the first bias after the non-linearity
+    Can a number between your two maps be negative?
+last-bias-forgotten (down="none"): forgets the last bias
+    Which of your five arguments have you used?
+residual-added (around="residual"): adds its input to the output
+    Whose work is the residual connection?
+tokens-averaged (reads="mean"): reads the mean of all tokens at every position
+    Does your output at position 0 change with the last token?
+swish (activation="silu"): uses x times its sigmoid for the ReLU
+    What is left of the number -1 after your non-linearity?
+"""),
     cases=[
         Case("1 token of width 2, 3 inside", _case(1, 1, 2, 3, seed=1)),
         Case("1 sentence of 2 tokens, width 3, 5 inside", _case(1, 2, 3, 5, seed=11)),
@@ -209,4 +149,4 @@ return inner @ W_down + b_down""",
     ),
     sample=_sample,
     tries=("float64", "large", "repeated", "strided"),
-)  # fmt: skip
+)

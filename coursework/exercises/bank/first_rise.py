@@ -14,7 +14,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="first_rise",
     title="Where similarity stops falling",
     kind="measure",
     what="""Make the sinusoids of width 512 for positions 0 to 199 (`SinusoidalPositionalEncoding` from

@@ -17,9 +17,7 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="first_update",
     title="The order of two lines",
-    kind="predict",
     what="""The optimizer is `SGD([weight], lr=3.0)`, and the schedule
 `LambdaLR(optimizer, lambda step: min(1.0, step / 8))`: a warm-up over eight updates. As torch's documentation shows it,
 each round calls `optimizer.step()` and then `schedule.step()`. The gradient is 1 in every round. How far has the weight

@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -93,17 +92,15 @@ def _with_polyfit(x, y, floors):
     return min((fit(floor) for floor in floors.tolist()), key=error)
 
 
+@maker
 def _case(n, floor, scale, exponent, floors, noise, seed):
-    def make():
-        x = 1000.0 * 3.0 ** torch.arange(n, dtype=torch.float64)
-        scatter = normal(n, seed=seed, grad=False, dtype=torch.float64)
-        y = (floor + scale * x**-exponent) * (1 + noise * scatter)
-        return x, y, torch.tensor(floors, dtype=torch.float64)
-
-    return make
+    x = 1000.0 * 3.0 ** torch.arange(n, dtype=torch.float64)
+    scatter = normal(n, seed=seed, grad=False, dtype=torch.float64)
+    y = (floor + scale * x**-exponent) * (1 + noise * scatter)
+    return x, y, torch.tensor(floors, dtype=torch.float64)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     n = draw.integer(4, 9)
     x = 100.0 * torch.tensor([draw.integer(20, 40) / 10 for _ in range(n)], dtype=torch.float64).cumprod(0)
     floor, exponent = draw.integer(3, 20) / 10, draw.integer(10, 50) / 100
@@ -128,7 +125,6 @@ def _larger_models_are_better(fit) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="fit_power_law",
     title="Fit the law, floor included",
     what="""Write `fit_power_law(x, y, floors)`: sizes `x` (n,), losses `y` (n,) and candidates for the irreducible
 loss `floors` (m,), all float64 and every floor below every loss. For each floor, $\\log(y - floor)$ is a straight line
@@ -142,80 +138,32 @@ cannot be learned from so little of it.""",
     minutes=15,
     reference=fit_power_law,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="no-floor",
-            knobs={"floor": "none"},
-            statement="fits a straight line through the logarithms and knows no irreducible loss",
-            question="Which loss does your law promise to an endlessly large model?",
-        ),
-        Misconception(
-            name="floor-at-the-best-loss",
-            knobs={"floor": "smallest loss"},
-            statement="takes the best loss seen for the irreducible one",
-            question="Would a larger model than all of these still improve?",
-        ),
-        Misconception(
-            name="error-of-the-line",
-            knobs={"error": "line"},
-            statement="compares the floors by how straight their lines are",
-            question="Are differences of log(y - floor) comparable between two floors?",
-        ),
-        Misconception(
-            name="error-of-the-values",
-            knobs={"error": "value"},
-            statement="compares the floors by the plain differences of the losses",
-            question="On which scale should the predictions be near?",
-        ),
-        Misconception(
-            name="worst-floor",
-            knobs={"pick": "most"},
-            statement="keeps the floor that fits worst",
-            question="Which error should the law that you return have?",
-        ),
-        Misconception(
-            name="slope-for-exponent",
-            knobs={"sign": 1},
-            statement="returns the slope of the line where the exponent is expected",
-            question="With which sign does the exponent stand in the law?",
-        ),
-        Misconception(
-            name="log-of-the-scale",
-            knobs={"scale": "log"},
-            statement="returns the logarithm of the scale",
-            question="What does your law predict at x = 1?",
-        ),
-        Misconception(
-            name="scale-at-the-mean",
-            knobs={"scale": "at the mean"},
-            statement="takes for the scale the height of the line in the middle of the data",
-            question="At which x does the scale alone stand in the law?",
-        ),
-        Misconception(
-            name="axes-swapped",
-            knobs={"line": "inverse"},
-            statement="minimises distances along the axis of the sizes",
-            question="Which of the two has scatter, the size or the loss?",
-        ),
-        Misconception(
-            name="end-points",
-            knobs={"line": "ends"},
-            statement="draws the line through the slope of its two ends",
-            question="What do the points in the middle change in your fit?",
-        ),
-        Misconception(
-            name="relative-differences",
-            knobs={"error": "relative"},
-            statement="compares the floors by the differences of the losses, divided by the losses",
-            question="On which scale should the predictions be near?",
-        ),
-        Misconception(
-            name="differences-not-squared",
-            knobs={"error": "absolute"},
-            statement="adds up the differences of the logarithms without squaring them",
-            question="How much more does a difference of 0.2 count than two of 0.1?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+no-floor (floor="none"): fits a straight line through the logarithms and knows no irreducible loss
+    Which loss does your law promise to an endlessly large model?
+floor-at-the-best-loss (floor="smallest loss"): takes the best loss seen for the irreducible one
+    Would a larger model than all of these still improve?
+error-of-the-line (error="line"): compares the floors by how straight their lines are
+    Are differences of log(y - floor) comparable between two floors?
+error-of-the-values (error="value"): compares the floors by the plain differences of the losses
+    On which scale should the predictions be near?
+worst-floor (pick="most"): keeps the floor that fits worst
+    Which error should the law that you return have?
+slope-for-exponent (sign=1): returns the slope of the line where the exponent is expected
+    With which sign does the exponent stand in the law?
+log-of-the-scale (scale="log"): returns the logarithm of the scale
+    What does your law predict at x = 1?
+scale-at-the-mean (scale="at the mean"): takes for the scale the height of the line in the middle of the data
+    At which x does the scale alone stand in the law?
+axes-swapped (line="inverse"): minimises distances along the axis of the sizes
+    Which of the two has scatter, the size or the loss?
+end-points (line="ends"): draws the line through the slope of its two ends
+    What do the points in the middle change in your fit?
+relative-differences (error="relative"): compares the floors by the differences of the losses, divided by the losses
+    On which scale should the predictions be near?
+differences-not-squared (error="absolute"): adds up the differences of the logarithms without squaring them
+    How much more does a difference of 0.2 count than two of 0.1?
+"""),
     cases=[
         Case("four exact points, three floors", _case(4, 1.5, 40.0, 0.5, [0.5, 1.0, 1.5], 0.0, 1)),
         Case("no floor is best", _case(5, 0.0, 9.0, 0.125, [0.0, 0.5, 1.0], 0.0, 2)),

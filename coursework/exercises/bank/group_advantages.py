@@ -2,8 +2,7 @@
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -71,8 +70,8 @@ def _drawn(B, G, seed, dtype=torch.float32, scale=1.0):
     return lambda: (normal(B, G, seed=seed, dtype=dtype, scale=scale, grad=False),)
 
 
-def _sample(draw: Draw):
-    B, G, dtype = draw.integer(1, 4), draw.integer(2, 7), draw.choice([torch.float32, torch.float64])
+def _sample(draw):
+    B, G, dtype = draw.integer(1, 4), draw.integer(2, 7), draw.dtype()
     return (draw.normal(B, G, dtype=dtype, scale=draw.choice([0.5, 2.0]), grad=False),)
 
 
@@ -98,7 +97,6 @@ def _questions_apart(advantages) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="group_advantages",
     title="Better than the group",
     what="""Write `group_advantages(rewards)`. Row b of `rewards` `(B, G)` holds the rewards of the G answers that were
 drawn for question b. From each reward take away the mean of its own row, and divide by the standard deviation of its
@@ -109,104 +107,40 @@ otherwise. A row of equal rewards gives zeros. G is at least 2.""",
     minutes=5,
     reference=group_advantages,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="no-mean",
-            knobs={"mean": "none"},
-            statement="divides the rewards without taking away their mean",
-            question="All answers to a question are right: which of them is better than the others?",
-        ),
-        Misconception(
-            name="mean-of-the-batch",
-            knobs={"mean": "batch"},
-            statement="takes away the mean over all questions",
-            question="A question is so hard that one answer of eight is right: with what should that one be compared?",
-        ),
-        Misconception(
-            name="mean-over-questions",
-            knobs={"mean": "answers"},
-            statement="takes the mean over the questions and not over the answers",
-            question="Which of the two dimensions numbers the answers to one question?",
-        ),
-        Misconception(
-            name="from-the-best",
-            knobs={"mean": "best"},
-            statement="compares with the best answer of the group",
-            question="What do the advantages of one group sum to?",
-        ),
-        Misconception(
-            name="spread-of-the-batch",
-            knobs={"spread": "batch"},
-            statement="divides by the deviation over all questions",
-            question="Should the answers to another question change the advantages of this one?",
-        ),
-        Misconception(
-            name="not-divided",
-            knobs={"spread": "none"},
-            statement="takes the mean away and leaves it at that",
-            question="If all rewards are multiplied by ten, what should happen to the advantages?",
-        ),
-        Misconception(
-            name="variance",
-            knobs={"power": 2},
-            statement="divides by the variance",
-            question="If all rewards are multiplied by ten, what should happen to the advantages?",
-        ),
-        Misconception(
-            name="divided-by-g",
-            knobs={"unbiased": False},
-            statement="has G in the denominator of the deviation",
-            question="For two rewards, 0 and 1, what is the deviation that the task asks for?",
-        ),
-        Misconception(
-            name="nothing-by-nothing",
-            knobs={"eps": 0.0},
-            statement="divides by zero where all rewards of a group are equal",
-            question="What is the deviation of a group in which every answer is right?",
-        ),
-        Misconception(
-            name="sign-swapped",
-            knobs={"sign": -1},
-            statement="gives the better answers the lower advantage",
-            question="Is the advantage of the best answer of a group above zero?",
-        ),
-        Misconception(
-            name="from-the-others",
-            knobs={"mean": "others"},
-            statement="compares each answer with the mean of the other answers",
-            question="Is an answer's own reward part of the mean of its row?",
-        ),
-        Misconception(
-            name="from-the-median",
-            knobs={"mean": "median"},
-            statement="takes away the median",
-            question="What do the advantages of one group sum to?",
-        ),
-        Misconception(
-            name="small-number-inside-the-root",
-            knobs={"form": "inside"},
-            statement="adds the small number to the variance",
-            question="For a deviation of 0.01, which divisor do you get, and which does the task ask for?",
-        ),
-        Misconception(
-            name="another-small-number",
-            knobs={"eps": 1e-8},
-            statement="adds a number far below 0.0001 to the deviation",
-            question="Which number does the task add?",
-        ),
-        Misconception(
-            name="no-small-number",
-            knobs={"form": "guarded"},
-            statement="adds nothing to the deviation and sets groups of equal rewards to zero by themselves",
-            question="For a deviation of 0.0001, by which number does the task divide?",
-        ),
-        Misconception(
-            name="at-least-the-small-number",
-            knobs={"form": "at-least"},
-            statement="divides by the deviation, but by no less than 0.0001, where the task adds",
-            question="For a deviation of 0.0001, by which number does the task divide?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+no-mean (mean="none"): divides the rewards without taking away their mean
+    All answers to a question are right: which of them is better than the others?
+mean-of-the-batch (mean="batch"): takes away the mean over all questions
+    A question is so hard that one answer of eight is right: with what should that one be compared?
+mean-over-questions (mean="answers"): takes the mean over the questions and not over the answers
+    Which of the two dimensions numbers the answers to one question?
+from-the-best (mean="best"): compares with the best answer of the group
+    What do the advantages of one group sum to?
+spread-of-the-batch (spread="batch"): divides by the deviation over all questions
+    Should the answers to another question change the advantages of this one?
+not-divided (spread="none"): takes the mean away and leaves it at that
+    If all rewards are multiplied by ten, what should happen to the advantages?
+variance (power=2): divides by the variance
+    If all rewards are multiplied by ten, what should happen to the advantages?
+divided-by-g (unbiased=False): has G in the denominator of the deviation
+    For two rewards, 0 and 1, what is the deviation that the task asks for?
+nothing-by-nothing (eps=0.0): divides by zero where all rewards of a group are equal
+    What is the deviation of a group in which every answer is right?
+sign-swapped (sign=-1): gives the better answers the lower advantage
+    Is the advantage of the best answer of a group above zero?
+from-the-others (mean="others"): compares each answer with the mean of the other answers
+    Is an answer's own reward part of the mean of its row?
+from-the-median (mean="median"): takes away the median
+    What do the advantages of one group sum to?
+small-number-inside-the-root (form="inside"): adds the small number to the variance
+    For a deviation of 0.01, which divisor do you get, and which does the task ask for?
+another-small-number (eps=1e-8): adds a number far below 0.0001 to the deviation
+    Which number does the task add?
+no-small-number (form="guarded"): adds nothing to the deviation and sets groups of equal rewards to zero by themselves
+    For a deviation of 0.0001, by which number does the task divide?
+at-least-the-small-number (form="at-least"): divides by the deviation, but by no less than 0.0001, where the task adds
+    For a deviation of 0.0001, by which number does the task divide?
+"""),
     cases=[
         Case("one question, two answers", _given([[1.0, 0.0]])),
         Case("two questions, four answers", _given([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]])),

@@ -16,7 +16,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="grouped_cache_bytes",
     title="The cache of grouped heads",
     kind="measure",
     what="""When a model writes, it keeps the keys and values of all tokens so far. Llama 3 8B has 32 layers, width

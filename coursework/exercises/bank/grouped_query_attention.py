@@ -5,8 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -86,21 +85,19 @@ def _with_einsum(query, key, value):
     return torch.einsum("bgnts,bgse->bgnte", weights, value).flatten(1, 2)
 
 
+@maker
 def _case(B, H, G, T, S, E, width, seed, dtype=torch.float32):
-    def make():
-        query, key = normal(B, H, T, E, seed=seed, dtype=dtype), normal(B, G, S, E, seed=seed + 1, dtype=dtype)
-        return query, key, normal(B, G, S, width, seed=seed + 2, dtype=dtype)
-
-    return make
+    query, key = normal(B, H, T, E, seed=seed, dtype=dtype), normal(B, G, S, E, seed=seed + 1, dtype=dtype)
+    return query, key, normal(B, G, S, width, seed=seed + 2, dtype=dtype)
 
 
 def _strided():
     return tuple(strided(tensor) for tensor in _case(2, 6, 3, 3, 5, 2, 4, seed=61)())
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, G, share, T, S = (draw.integer(1, high) for high in (3, 3, 3, 4, 5))
-    E, width, dtype = draw.integer(1, 5), draw.integer(1, 5), draw.choice([torch.float32, torch.float64])
+    E, width, dtype = draw.integer(1, 5), draw.integer(1, 5), draw.dtype()
     query, key = draw.normal(B, G * share, T, E, dtype=dtype), draw.normal(B, G, S, E, dtype=dtype)
     return query, key, draw.normal(B, G, S, width, dtype=dtype)
 
@@ -122,7 +119,6 @@ def _neighbours_share(attend) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="grouped_query_attention",
     title="Grouped heads",
     what="""Write `grouped_query_attention(query, key, value)`: attention without a mask for H query heads and G
 heads of keys and values, H a multiple of G. Neighbouring query heads share: with H = 6 and G = 2, query heads 0, 1,
@@ -133,86 +129,34 @@ cache stores. Published weights rely on the order of the sharing; the wrong orde
     minutes=10,
     reference=grouped_query_attention,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="tiled",
-            knobs={"sharing": "tiled"},
-            statement="shares the key/value heads in turn, so that neighbouring query heads read different ones",
-            question="With H = 4 and G = 2, does query head 1 share with query head 0 or with query head 2?",
-        ),
-        Misconception(
-            name="keys-tiled",
-            knobs={"sharing": "keys-tiled"},
-            statement="shares the keys in turn and the values in a row",
-            question="Do a query head's keys and values come from the same head?",
-        ),
-        Misconception(
-            name="values-tiled",
-            knobs={"sharing": "values-tiled"},
-            statement="shares the values in turn and the keys in a row",
-            question="Do a query head's keys and values come from the same head?",
-        ),
-        Misconception(
-            name="first-head-for-all",
-            knobs={"sharing": "first"},
-            statement="lets every query head read key/value head 0",
-            question="Does your output change when the last key/value head changes?",
-        ),
-        Misconception(
-            name="groups-reversed",
-            knobs={"sharing": "reversed"},
-            statement="gives the first query heads the last key/value head",
-            question="Which key/value head does query head 0 read?",
-        ),
-        Misconception(
-            name="key-heads-averaged",
-            knobs={"sharing": "mean"},
-            statement="averages the key/value heads for all query heads",
-            question="How many different sets of keys should there be?",
-        ),
-        Misconception(
-            name="query-heads-averaged",
-            knobs={"combine": "queries-averaged"},
-            statement="averages the query heads of a group and returns one head a group",
-            question="How many heads should the output have?",
-        ),
-        Misconception(
-            name="scale-by-all-heads",
-            knobs={"scale": "all-heads"},
-            statement="divides the scores by the root of the width of all heads together",
-            question="How many products does one score of one head add up?",
-        ),
-        Misconception(
-            name="no-scale",
-            knobs={"scale": "none"},
-            statement="does not scale the scores",
-            question="By what did chapter 1 divide the scores, and why?",
-        ),
-        Misconception(
-            name="heads-returned-in-strides",
-            knobs={"back": "strided"},
-            statement="returns the heads in another order, one of each group after the other",
-            question="Which query head does the second head of your output belong to?",
-        ),
-        Misconception(
-            name="softmax-over-queries",
-            knobs={"axis": -2},
-            statement="takes the softmax over the queries",
-            question="Whose weights must add up to one: those that one query gives, or those that one key receives?",
-        ),
-        Misconception(
-            name="scale-by-the-group",
-            knobs={"scale": "share"},
-            statement="divides by the root of the width of all query heads of a group",
-            question="How many products does one score add up?",
-        ),
-        Misconception(
-            name="causal",
-            knobs={"hide": "later"},
-            statement="hides later keys",
-            question="Which mask does the task ask for?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+tiled (sharing="tiled"): shares the key/value heads in turn, so that neighbouring query heads read different ones
+    With H = 4 and G = 2, does query head 1 share with query head 0 or with query head 2?
+keys-tiled (sharing="keys-tiled"): shares the keys in turn and the values in a row
+    Do a query head's keys and values come from the same head?
+values-tiled (sharing="values-tiled"): shares the values in turn and the keys in a row
+    Do a query head's keys and values come from the same head?
+first-head-for-all (sharing="first"): lets every query head read key/value head 0
+    Does your output change when the last key/value head changes?
+groups-reversed (sharing="reversed"): gives the first query heads the last key/value head
+    Which key/value head does query head 0 read?
+key-heads-averaged (sharing="mean"): averages the key/value heads for all query heads
+    How many different sets of keys should there be?
+query-heads-averaged (combine="queries-averaged"): averages the query heads of a group and returns one head a group
+    How many heads should the output have?
+scale-by-all-heads (scale="all-heads"): divides the scores by the root of the width of all heads together
+    How many products does one score of one head add up?
+no-scale (scale="none"): does not scale the scores
+    By what did chapter 1 divide the scores, and why?
+heads-returned-in-strides (back="strided"): returns the heads in another order, one of each group after the other
+    Which query head does the second head of your output belong to?
+softmax-over-queries (axis=-2): takes the softmax over the queries
+    Whose weights must add up to one: those that one query gives, or those that one key receives?
+scale-by-the-group (scale="share"): divides by the root of the width of all query heads of a group
+    How many products does one score add up?
+causal (hide="later"): hides later keys
+    Which mask does the task ask for?
+"""),
     cases=[
         Case("4 query heads, 2 key/value heads", _case(1, 4, 2, 1, 3, 2, 2, seed=1)),
         Case("6 query heads, 2 key/value heads", _case(1, 6, 2, 2, 3, 2, 3, seed=11)),

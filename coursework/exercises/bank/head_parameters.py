@@ -10,9 +10,7 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="head_parameters",
     title="What sixteen heads weigh",
-    kind="predict",
     what="""Multi-head attention of width D = 512 with H = 8 heads of width 64 has four linear maps, queries, keys,
 values and output, each with a bias: 1,050,624 parameters. How many does it have with H = 16 heads at the same
 width, so that a head is 32 wide?""",

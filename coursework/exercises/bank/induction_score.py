@@ -2,8 +2,7 @@
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -85,9 +84,9 @@ def _perfect():
     return weights
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, H, T = draw.integer(1, 3), draw.integer(1, 4), draw.integer(3, 9)
-    seed, dtype = draw.integer(0, 10**6), draw.choice([torch.float32, torch.float64])
+    seed, dtype = draw.integer(0, 10**6), draw.dtype()
     return _weights(B, H, T, seed, dtype), draw.integer(2, T - 1)
 
 
@@ -101,7 +100,6 @@ def _perfect_head_scores_one(score) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="induction_score",
     title="How much of a head is an induction head",
     kind="measure",
     what="""The tokens of a sequence repeat after `period` positions: the token at position t is that at t - period.
@@ -117,74 +115,31 @@ impression from a map.""",
     minutes=10,
     reference=induction_score,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="reads-the-copy",
-            knobs={"offset": 0},
-            statement="measures the weight on the earlier copy itself",
-            question="Which token helps to predict the next one: the earlier copy, or its successor?",
-        ),
-        Misconception(
-            name="reads-before-the-copy",
-            knobs={"offset": -1},
-            statement="measures the weight on the token before the earlier copy",
-            question="In which direction from the earlier copy does the token stand that came next?",
-        ),
-        Misconception(
-            name="two-too-far",
-            knobs={"offset": 2},
-            statement="measures the weight on the second token after the earlier copy",
-            question="For a period of 3 the token at position 4 has its copy at 1. Which position followed that copy?",
-        ),
-        Misconception(
-            name="queries-and-keys-exchanged",
-            knobs={"axis": "columns"},
-            statement="takes rows for keys and columns for queries",
-            question="In a map of weights, which of the two axes sums to one?",
-        ),
-        Misconception(
-            name="starts-one-early",
-            knobs={"start": "all"},
-            statement="begins one position early, where the token has not come before",
-            question="Which is the first position whose token stands there for the second time?",
-        ),
-        Misconception(
-            name="starts-one-late",
-            knobs={"start": "late"},
-            statement="leaves out the first position that has an earlier copy",
-            question="Which is the first position whose token stands there for the second time?",
-        ),
-        Misconception(
-            name="divided-by-all-positions",
-            knobs={"average": "all-queries"},
-            statement="divides by the number of all positions, those without an earlier copy too",
-            question="What does a perfect induction head score with your function?",
-        ),
-        Misconception(
-            name="summed",
-            knobs={"average": "sum"},
-            statement="adds up the weights and does not average them",
-            question="Can your score exceed one?",
-        ),
-        Misconception(
-            name="heads-averaged",
-            knobs={"average": "heads"},
-            statement="averages over the heads too",
-            question="How many numbers does the task ask for?",
-        ),
-        Misconception(
-            name="sentences-kept",
-            knobs={"average": "sentences"},
-            statement="returns a score for each sentence and head",
-            question="How many numbers does the task ask for?",
-        ),
-        Misconception(
-            name="largest-weight",
-            knobs={"average": "largest"},
-            statement="takes the largest of the weights in place of their average",
-            question="What does a head score that reads the right place once and then never again?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+reads-the-copy (offset=0): measures the weight on the earlier copy itself
+    Which token helps to predict the next one: the earlier copy, or its successor?
+reads-before-the-copy (offset=-1): measures the weight on the token before the earlier copy
+    In which direction from the earlier copy does the token stand that came next?
+two-too-far (offset=2): measures the weight on the second token after the earlier copy
+    For a period of 3 the token at position 4 has its copy at 1. Which position followed that copy?
+queries-and-keys-exchanged (axis="columns"): takes rows for keys and columns for queries
+    In a map of weights, which of the two axes sums to one?
+starts-one-early (start="all"): begins one position early, where the token has not come before
+    Which is the first position whose token stands there for the second time?
+starts-one-late (start="late"): leaves out the first position that has an earlier copy
+    Which is the first position whose token stands there for the second time?
+divided-by-all-positions (average="all-queries"): divides by the number of all positions, those without an earlier copy
+        too
+    What does a perfect induction head score with your function?
+summed (average="sum"): adds up the weights and does not average them
+    Can your score exceed one?
+heads-averaged (average="heads"): averages over the heads too
+    How many numbers does the task ask for?
+sentences-kept (average="sentences"): returns a score for each sentence and head
+    How many numbers does the task ask for?
+largest-weight (average="largest"): takes the largest of the weights in place of their average
+    What does a head score that reads the right place once and then never again?
+"""),
     cases=[
         Case("1 sentence of 4 tokens, 2 heads, period 2", _case(1, 2, 4, 2, seed=1)),
         Case("1 sentence of 7 tokens, 2 heads, period 3", _case(1, 2, 7, 3, seed=11)),
@@ -210,4 +165,4 @@ return ...  # pick those cells, average""",
     tries=("float64", "strided"),
     gradients=False,
     equivalent_mutants={"1 -> 2 (2)": "a map of self-attention has as many rows as columns"},
-)  # fmt: skip
+)

@@ -13,9 +13,7 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="initial_loss",
     title="The loss before the first update",
-    kind="predict",
     what="""A model over a vocabulary of 360 tokens has just been built, and prefers no token. Which loss per token, in
 nats, should its first batch show, to three digits after the point?""",
     why="It is the cheapest test of a training loop: a first loss far above it means an initialisation out of scale.",

@@ -1,7 +1,6 @@
 """Exercise: repair a count of the bytes that a generator keeps."""
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def kv_cache_bytes(layers, batch, length, heads, kv_heads, head_width, number_bytes):
@@ -65,11 +64,7 @@ def _with_course(layers, batch, length, heads, kv_heads, head_width, number_byte
     return count(config, batch, length, dtype=dtype)
 
 
-def _case(*sizes):
-    return lambda: sizes
-
-
-def _sample(draw: Draw):
+def _sample(draw):
     kv_heads = draw.integer(1, 5)
     heads = kv_heads * draw.integer(1, 4)
     sizes = [draw.integer(1, high) for high in (6, 5, 40)]
@@ -87,7 +82,6 @@ def _queries_leave_nothing(n_bytes) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="kv_cache_bytes",
     title="What a cache really takes",
     kind="debug",
     what="""`kv_cache_bytes(layers, batch, length, heads, kv_heads, head_width, number_bytes)` should say how many
@@ -101,89 +95,41 @@ machine filled with that in mind runs out of memory. Repair it.""",
     reference=kv_cache_bytes,
     given=_forgets(),
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="one-head",
-            knobs={"count": "one"},
-            statement="keeps the key and value of a single head",
-            question="How many keys does one token have in one layer?",
-        ),
-        Misconception(
-            name="query-heads",
-            knobs={"count": "query"},
-            statement="keeps a key and a value for every query head",
-            question="What do query heads of one group share?",
-        ),
-        Misconception(
-            name="queries-too",
-            knobs={"count": "both"},
-            statement="keeps something for both kinds of heads",
-            question="Is the query of an old token ever used again?",
-        ),
-        Misconception(
-            name="keys-only",
-            knobs={"kept": 1},
-            statement="keeps the keys and no values",
-            question="What are the weights of a later token multiplied with?",
-        ),
-        Misconception(
-            name="three-kept",
-            knobs={"kept": 3},
-            statement="keeps three vectors a head",
-            question="Is the query of an old token ever used again?",
-        ),
-        Misconception(
-            name="one-layer",
-            knobs={"per_layer": False},
-            statement="keeps one layer",
-            question="Do two layers have the same keys?",
-        ),
-        Misconception(
-            name="one-sequence",
-            knobs={"per_sequence": False},
-            statement="keeps one sequence of the batch",
-            question="Do two sequences of a batch share their keys?",
-        ),
-        Misconception(
-            name="one-token",
-            knobs={"per_token": False},
-            statement="keeps a single token",
-            question="Which tokens does the next query look at?",
-        ),
-        Misconception(
-            name="numbers-not-bytes",
-            knobs={"number": False},
-            statement="returns how many numbers are kept",
-            question="How many bytes does one number take?",
-        ),
-        Misconception(
-            name="bits",
-            knobs={"unit": 8},
-            statement="returns bits",
-            question="Which unit should the answer have?",
-        ),
-        Misconception(
-            name="query-heads-for-each-key-head",
-            knobs={"count": "share"},
-            statement="counts how many query heads share one head of keys",
-            question="If there are more heads of keys, does the cache grow or shrink?",
-        ),
-        Misconception(
-            name="heads-multiplied",
-            knobs={"count": "product"},
-            statement="multiplies the two numbers of heads",
-            question="Do queries leave anything in the cache?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+one-head (count="one"): keeps the key and value of a single head
+    How many keys does one token have in one layer?
+query-heads (count="query"): keeps a key and a value for every query head
+    What do query heads of one group share?
+queries-too (count="both"): keeps something for both kinds of heads
+    Is the query of an old token ever used again?
+keys-only (kept=1): keeps the keys and no values
+    What are the weights of a later token multiplied with?
+three-kept (kept=3): keeps three vectors a head
+    Is the query of an old token ever used again?
+one-layer (per_layer=False): keeps one layer
+    Do two layers have the same keys?
+one-sequence (per_sequence=False): keeps one sequence of the batch
+    Do two sequences of a batch share their keys?
+one-token (per_token=False): keeps a single token
+    Which tokens does the next query look at?
+numbers-not-bytes (number=False): returns how many numbers are kept
+    How many bytes does one number take?
+bits (unit=8): returns bits
+    Which unit should the answer have?
+query-heads-for-each-key-head (count="share"): counts how many query heads share one head of keys
+    If there are more heads of keys, does the cache grow or shrink?
+heads-multiplied (count="product"): multiplies the two numbers of heads
+    Do queries leave anything in the cache?
+"""),
     cases=[
-        Case("one layer, one token, one head", _case(1, 1, 1, 1, 1, 3, 2)),
-        Case("3 heads, each with its own keys", _case(1, 1, 5, 3, 3, 7, 2)),
-        Case("6 query heads, 2 heads of keys", _case(1, 1, 5, 6, 2, 7, 2)),
-        Case("3 layers, 2 sequences, 5 tokens", _case(3, 2, 5, 6, 2, 7, 4)),
-        Case("one head of keys for all queries", _case(5, 3, 11, 4, 1, 13, 8)),
-        Case("numbers of one byte", _case(3, 2, 7, 10, 5, 11, 1)),
-        Case("GPT-2, 1024 tokens, float32", _case(12, 1, 1024, 12, 12, 64, 4)),
-        Case("Llama 3 8B, 8192 tokens, bfloat16", _case(32, 1, 8192, 32, 8, 128, 2)),
+        Case("one layer, one token, one head", lambda: (1, 1, 1, 1, 1, 3, 2)),
+        Case("3 heads, each with its own keys", lambda: (1, 1, 5, 3, 3, 7, 2)),
+        Case("6 query heads, 2 heads of keys", lambda: (1, 1, 5, 6, 2, 7, 2)),
+        Case("3 layers, 2 sequences, 5 tokens", lambda: (3, 2, 5, 6, 2, 7, 4)),
+        Case("one head of keys for all queries", lambda: (5, 3, 11, 4, 1, 13, 8)),
+        Case("numbers of one byte", lambda: (3, 2, 7, 10, 5, 11, 1)),
+        Case("GPT-2, 1024 tokens, float32", lambda: (12, 1, 1024, 12, 12, 64, 4)),
+        Case("Llama 3 8B, 8192 tokens, bfloat16", lambda: (32, 1, 8192, 32, 8, 128, 2)),
     ],
     properties=[
         Property("Four times the heads of keys and values take four times the bytes.", _groups_save),

@@ -5,8 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -106,19 +105,17 @@ def _with_course(x, keys, values, W_query, W_key, W_value):
     return scaled_dot_product_attention(x @ W_query, keys, values, causal=True), keys, values
 
 
+@maker
 def _case(B, T, S, D, E, seed, dtype=torch.float32):
-    def make():
-        cached = [normal(B, S, E, seed=seed + n, dtype=dtype) for n in (1, 2)]
-        weights = [normal(D, E, seed=seed + n, dtype=dtype) for n in (3, 4, 5)]
-        return normal(B, T, D, seed=seed, dtype=dtype), *cached, *weights
-
-    return make
+    cached = [normal(B, S, E, seed=seed + n, dtype=dtype) for n in (1, 2)]
+    weights = [normal(D, E, seed=seed + n, dtype=dtype) for n in (3, 4, 5)]
+    return normal(B, T, D, seed=seed, dtype=dtype), *cached, *weights
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, T, D, E = (draw.integer(1, high) for high in (3, 3, 4, 4))
     S = draw.integer(0, 4)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     cached = [draw.normal(B, S, E, dtype=dtype) for _ in range(2)]
     return draw.normal(B, T, D, dtype=dtype), *cached, *(draw.normal(D, E, dtype=dtype) for _ in range(3))
 
@@ -135,7 +132,6 @@ def _pieces_equal_the_whole(step) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="kv_cache_step",
     title="One step with a cache",
     what="""Write `kv_cache_step(x, keys, values, W_query, W_key, W_value)`, one head of causal self-attention that has
 met S tokens before: their keys and values are given. `x` holds the T tokens that come next, usually one, sometimes a
@@ -148,116 +144,46 @@ long texts it is the difference between minutes and seconds.""",
     minutes=12,
     reference=kv_cache_step,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="mask-aligned-top-left",
-            knobs={"mask": "top-left"},
-            statement="aligns the causal mask at the first key, so that a new token sees the start of the text only",
-            question="With four cached tokens and one new one, how many keys may the new one see?",
-        ),
-        Misconception(
-            name="no-mask",
-            knobs={"mask": "none"},
-            statement="lets new tokens see each other whatever their order",
-            question="When the prompt is fed at once, which of its tokens may the first one see?",
-        ),
-        Misconception(
-            name="does-not-see-itself",
-            knobs={"mask": "strict"},
-            statement="hides each new token from itself",
-            question="Is a token's own key among those it may see?",
-        ),
-        Misconception(
-            name="new-keys-first",
-            knobs={"order": "prepend"},
-            statement="puts the new keys and values before the old ones",
-            question="In which order do tokens stand in your cache after two steps?",
-        ),
-        Misconception(
-            name="keys-and-values-exchanged",
-            knobs={"order": "swapped"},
-            statement="takes keys for values and values for keys",
-            question="Which of the two cached tensors is compared with the query?",
-        ),
-        Misconception(
-            name="reads-new-tokens-only",
-            knobs={"reads": "new"},
-            statement="attends to the new tokens only",
-            question="What are the old keys and values kept for?",
-        ),
-        Misconception(
-            name="reads-the-cache-only",
-            knobs={"reads": "old"},
-            statement="attends to the cached tokens only",
-            question="Is a new token's own key among those it may see?",
-        ),
-        Misconception(
-            name="returns-the-old-cache",
-            knobs={"keep": "old"},
-            statement="returns the cache as it was",
-            question="What will the next step know of the tokens of this one?",
-        ),
-        Misconception(
-            name="returns-new-entries-only",
-            knobs={"keep": "new"},
-            statement="returns the keys and values of the new tokens without the old ones",
-            question="What will the next step know of the tokens before this one?",
-        ),
-        Misconception(
-            name="keeps-the-last-token-only",
-            knobs={"keep": "last"},
-            statement="adds only the last of the new tokens to the cache",
-            question="After a prompt of three tokens, how many keys must the cache hold?",
-        ),
-        Misconception(
-            name="values-not-kept",
-            knobs={"keep": "keys"},
-            statement="adds to the keys of the cache but not to its values",
-            question="How long is each of the two tensors that you return?",
-        ),
-        Misconception(
-            name="values-from-keys",
-            knobs={"made": "values-from-keys"},
-            statement="makes the new values with the matrix of the keys",
-            question="Which matrix turns a token into what it hands over?",
-        ),
-        Misconception(
-            name="queries-cached",
-            knobs={"made": "queries-cached"},
-            statement="puts the new queries where the new keys belong",
-            question="What of a token will later tokens be compared with?",
-        ),
-        Misconception(
-            name="no-scale",
-            knobs={"scale": "none"},
-            statement="does not scale the scores",
-            question="By what did chapter 1 divide the scores, and why?",
-        ),
-        Misconception(
-            name="root-of-the-input-width",
-            knobs={"scale": "input"},
-            statement="divides by the root of the input width",
-            question="How many products does a score add up: D or E?",
-        ),
-        Misconception(
-            name="no-root",
-            knobs={"scale": "square"},
-            statement="divides by the width, not by its root",
-            question="Which power of E stands in the task?",
-        ),
-        Misconception(
-            name="hidden-after-softmax",
-            knobs={"place": "after"},
-            statement="applies the mask after the softmax",
-            question="What do the weights of one query add up to in your function?",
-        ),
-        Misconception(
-            name="query-and-key-maps-exchanged",
-            knobs={"made": "exchanged"},
-            statement="makes queries with the map of the keys, and keys with that of the queries",
-            question="Which of the two maps made the keys in the cache?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+mask-aligned-top-left (mask="top-left"): aligns the causal mask at the first key, so that a new token sees the start of
+        the text only
+    With four cached tokens and one new one, how many keys may the new one see?
+no-mask (mask="none"): lets new tokens see each other whatever their order
+    When the prompt is fed at once, which of its tokens may the first one see?
+does-not-see-itself (mask="strict"): hides each new token from itself
+    Is a token's own key among those it may see?
+new-keys-first (order="prepend"): puts the new keys and values before the old ones
+    In which order do tokens stand in your cache after two steps?
+keys-and-values-exchanged (order="swapped"): takes keys for values and values for keys
+    Which of the two cached tensors is compared with the query?
+reads-new-tokens-only (reads="new"): attends to the new tokens only
+    What are the old keys and values kept for?
+reads-the-cache-only (reads="old"): attends to the cached tokens only
+    Is a new token's own key among those it may see?
+returns-the-old-cache (keep="old"): returns the cache as it was
+    What will the next step know of the tokens of this one?
+returns-new-entries-only (keep="new"): returns the keys and values of the new tokens without the old ones
+    What will the next step know of the tokens before this one?
+keeps-the-last-token-only (keep="last"): adds only the last of the new tokens to the cache
+    After a prompt of three tokens, how many keys must the cache hold?
+values-not-kept (keep="keys"): adds to the keys of the cache but not to its values
+    How long is each of the two tensors that you return?
+values-from-keys (made="values-from-keys"): makes the new values with the matrix of the keys
+    Which matrix turns a token into what it hands over?
+queries-cached (made="queries-cached"): puts the new queries where the new keys belong
+    What of a token will later tokens be compared with?
+no-scale (scale="none"): does not scale the scores
+    By what did chapter 1 divide the scores, and why?
+root-of-the-input-width (scale="input"): divides by the root of the input width
+    How many products does a score add up: D or E?
+no-root (scale="square"): divides by the width, not by its root
+    Which power of E stands in the task?
+hidden-after-softmax (place="after"): applies the mask after the softmax
+    What do the weights of one query add up to in your function?
+query-and-key-maps-exchanged (made="exchanged"): makes queries with the map of the keys, and keys with that of the
+        queries
+    Which of the two maps made the keys in the cache?
+"""),
     cases=[
         Case("1 new token, 2 cached", _case(1, 1, 2, 3, 2, seed=1)),
         Case("2 new tokens, 3 cached", _case(1, 2, 3, 4, 2, seed=11)),

@@ -5,8 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -106,17 +105,15 @@ def _with_course(logits, targets, smoothing, pad_id):
     return total / count.clamp(min=1), int(count)
 
 
+@maker
 def _case(targets, V, *, smoothing=0.2, pad_id=0, seed, scale=1.0, dtype=torch.float32):
-    def make():
-        ids = torch.tensor(targets)
-        return normal(*ids.shape, V, seed=seed, scale=scale, dtype=dtype), ids, smoothing, pad_id
-
-    return make
+    ids = torch.tensor(targets)
+    return normal(*ids.shape, V, seed=seed, scale=scale, dtype=dtype), ids, smoothing, pad_id
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, T, V = draw.integer(1, 3), draw.integer(1, 5), draw.integer(2, 9)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     pad_id = draw.integer(0, V - 1)
     logits = draw.normal(B, T, V, scale=draw.choice([0.5, 1.0, 4.0]), dtype=dtype)
     return logits, draw.integers(B, T, low=0, high=V - 1), draw.choice([0.0, 0.125, 0.5]), pad_id
@@ -150,7 +147,6 @@ def _floor_is_the_entropy(loss) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="label_smoothed_loss",
     title="A loss per real token, with smoothed labels",
     what="""Write `label_smoothed_loss(logits, targets, smoothing, pad_id)`. The wanted distribution gives the right
 token `1 - smoothing`, and spreads `smoothing` evenly over all `V` tokens, the right one and the padding id among them.
@@ -162,134 +158,52 @@ mean is a tensor without axes, and gradients reach the logits through it; the 0 
     minutes=12,
     reference=label_smoothed_loss,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="spread-over-the-others",
-            knobs={"spread": "others"},
-            statement="spreads the smoothing over the wrong tokens only",
-            question="Over how many tokens is the smoothing spread, and is the right one among them?",
-        ),
-        Misconception(
-            name="spread-divided-by-one-less",
-            knobs={"spread": "one-less"},
-            statement="gives every token, the right one too, its share of V - 1 parts",
-            question="What do the entries of your wanted distribution sum to?",
-        ),
-        Misconception(
-            name="spread-is-a-sum",
-            knobs={"spread": "sum"},
-            statement="gives every token the whole of the smoothing",
-            question="What do the entries of your wanted distribution sum to?",
-        ),
-        Misconception(
-            name="smoothing-added",
-            knobs={"weight": "added"},
-            statement="adds the smoothing without taking it from the right token",
-            question="What do the entries of your wanted distribution sum to?",
-        ),
-        Misconception(
-            name="weights-swapped",
-            knobs={"weight": "swapped"},
-            statement="gives the smoothing to the right token and the rest to all",
-            question="How much of the wanted distribution goes to the right token when smoothing is 0.1?",
-        ),
-        Misconception(
-            name="no-smoothing",
-            knobs={"smooth": False},
-            statement="does not smooth",
-            question="Which term of your loss sees the tokens that are not the target?",
-        ),
-        Misconception(
-            name="log-of-the-mean",
-            knobs={"mean": "probability"},
-            statement="takes the logarithm of the mean probability, which is the same number for every model",
-            question="The mean of the V probabilities of a softmax: can a model change it?",
-        ),
-        Misconception(
-            name="padding-id-left-out",
-            knobs={"pad_class": "out"},
-            statement="spreads the smoothing over all tokens but the padding id",
-            question="Over how many tokens is the smoothing spread, according to the task?",
-        ),
-        Misconception(
-            name="padding-counts",
-            knobs={"padding": "in"},
-            statement="lets positions of padding cost something",
-            question="By how much does your loss change when a column of padding is added?",
-        ),
-        Misconception(
-            name="padding-half-counts",
-            knobs={"padding": "half"},
-            statement="leaves padding out of the term of the right token, but not of the smoothing",
-            question="Which of your two terms knows where the padding is?",
-        ),
-        Misconception(
-            name="divided-by-all",
-            knobs={"count": "all"},
-            statement="divides by the number of positions, padding included",
-            question="By how much does your loss change when a column of padding is added?",
-        ),
-        Misconception(
-            name="sum",
-            knobs={"count": "sum"},
-            statement="returns the sum, which grows with the batch",
-            question="Twice the same batch, one under the other: what should happen to the loss?",
-        ),
-        Misconception(
-            name="mean-of-rows",
-            knobs={"count": "rows"},
-            statement="averages within each row first, so that a token of a short row weighs more",
-            question="Does a token of a short sentence count as much in your mean as one of a long sentence?",
-        ),
-        Misconception(
-            name="nothing-is-nan",
-            knobs={"empty": "nan"},
-            statement="returns NaN for a batch of padding only",
-            question="What do you divide by when no target is real?",
-        ),
-        Misconception(
-            name="no-softmax",
-            knobs={"softmax": "missing"},
-            statement="takes the logits for log-probabilities",
-            question="What do the exponentials of your log-probabilities sum to?",
-        ),
-        Misconception(
-            name="softmax-overflows",
-            knobs={"softmax": "naive"},
-            statement="takes the exponentials of the logits as they are",
-            question="What is the exponential of 100 in float32?",
-        ),
-        Misconception(
-            name="small-number-in-the-logarithm",
-            knobs={"softmax": "guarded"},
-            statement="adds a small number to the probabilities before it takes the logarithm",
-            question="What does your function give for a probability of e^-100, and what is its logarithm?",
-        ),
-        Misconception(
-            name="divergence",
-            knobs={"less": "entropy"},
-            statement="takes the divergence from the wanted distribution, which lacks that one's own entropy",
-            question="With equal logits over 7 tokens, what is your loss, and what is ln 7?",
-        ),
-        Misconception(
-            name="bits",
-            knobs={"log": "bits"},
-            statement="measures in bits",
-            question="With equal logits over 7 tokens, what is your loss, and what is ln 7?",
-        ),
-        Misconception(
-            name="padding-is-zero",
-            knobs={"pad": "zero"},
-            statement="takes the id 0 for padding, whatever `pad_id` says",
-            question="Which id does padding have when `pad_id` is 2?",
-        ),
-        Misconception(
-            name="all-positions-counted",
-            knobs={"counted": "all"},
-            statement="counts all positions where the real ones are asked for",
-            question="How many real targets has a row of three tokens and two of padding?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+spread-over-the-others (spread="others"): spreads the smoothing over the wrong tokens only
+    Over how many tokens is the smoothing spread, and is the right one among them?
+spread-divided-by-one-less (spread="one-less"): gives every token, the right one too, its share of V - 1 parts
+    What do the entries of your wanted distribution sum to?
+spread-is-a-sum (spread="sum"): gives every token the whole of the smoothing
+    What do the entries of your wanted distribution sum to?
+smoothing-added (weight="added"): adds the smoothing without taking it from the right token
+    What do the entries of your wanted distribution sum to?
+weights-swapped (weight="swapped"): gives the smoothing to the right token and the rest to all
+    How much of the wanted distribution goes to the right token when smoothing is 0.1?
+no-smoothing (smooth=False): does not smooth
+    Which term of your loss sees the tokens that are not the target?
+log-of-the-mean (mean="probability"): takes the logarithm of the mean probability, which is the same number for every
+        model
+    The mean of the V probabilities of a softmax: can a model change it?
+padding-id-left-out (pad_class="out"): spreads the smoothing over all tokens but the padding id
+    Over how many tokens is the smoothing spread, according to the task?
+padding-counts (padding="in"): lets positions of padding cost something
+    By how much does your loss change when a column of padding is added?
+padding-half-counts (padding="half"): leaves padding out of the term of the right token, but not of the smoothing
+    Which of your two terms knows where the padding is?
+divided-by-all (count="all"): divides by the number of positions, padding included
+    By how much does your loss change when a column of padding is added?
+sum (count="sum"): returns the sum, which grows with the batch
+    Twice the same batch, one under the other: what should happen to the loss?
+mean-of-rows (count="rows"): averages within each row first, so that a token of a short row weighs more
+    Does a token of a short sentence count as much in your mean as one of a long sentence?
+nothing-is-nan (empty="nan"): returns NaN for a batch of padding only
+    What do you divide by when no target is real?
+no-softmax (softmax="missing"): takes the logits for log-probabilities
+    What do the exponentials of your log-probabilities sum to?
+softmax-overflows (softmax="naive"): takes the exponentials of the logits as they are
+    What is the exponential of 100 in float32?
+small-number-in-the-logarithm (softmax="guarded"): adds a small number to the probabilities before it takes the
+        logarithm
+    What does your function give for a probability of e^-100, and what is its logarithm?
+divergence (less="entropy"): takes the divergence from the wanted distribution, which lacks that one's own entropy
+    With equal logits over 7 tokens, what is your loss, and what is ln 7?
+bits (log="bits"): measures in bits
+    With equal logits over 7 tokens, what is your loss, and what is ln 7?
+padding-is-zero (pad="zero"): takes the id 0 for padding, whatever `pad_id` says
+    Which id does padding have when `pad_id` is 2?
+all-positions-counted (counted="all"): counts all positions where the real ones are asked for
+    How many real targets has a row of three tokens and two of padding?
+"""),
     cases=[
         Case("one row of two real tokens, 3 in the vocabulary", _case([[1, 2]], 3, seed=1)),
         Case("a row that ends with padding", _case([[3, 1, 0]], 4, seed=11)),
@@ -324,4 +238,4 @@ return ____, int(...)""",
     sample=_sample,
     tries=("float64", "large", "zeros", "repeated", "strided"),
     equivalent_mutants={"0 -> -1": "the axis has one entry"},
-)  # fmt: skip
+)

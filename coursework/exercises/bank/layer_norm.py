@@ -3,8 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -68,13 +67,11 @@ def _token_by_token(x, weight, bias, eps=1e-5):
     return torch.stack(rows).reshape(x.shape)
 
 
+@maker
 def _case(B, T, D, seed, dtype=torch.float32, scale=1.0, shift=0.0, eps=1e-5):
-    def make():
-        x = normal(B, T, D, seed=seed, dtype=torch.float64, scale=scale, grad=False) + shift
-        weight, bias = normal(D, seed=seed + 1, dtype=dtype), normal(D, seed=seed + 2, dtype=dtype)
-        return x.to(dtype).requires_grad_(), weight, bias, eps
-
-    return make
+    x = normal(B, T, D, seed=seed, dtype=torch.float64, scale=scale, grad=False) + shift
+    weight, bias = normal(D, seed=seed + 1, dtype=dtype), normal(D, seed=seed + 2, dtype=dtype)
+    return x.to(dtype).requires_grad_(), weight, bias, eps
 
 
 def _constant():
@@ -86,7 +83,7 @@ def _strided():
     return strided(normal(2, 3, 5, seed=61)), normal(5, seed=62), normal(5, seed=63), 1e-5
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, T, D = draw.integer(1, 3), draw.integer(1, 5), draw.integer(2, 8)
     scale, eps = draw.choice([1.0, 0.01, 30.0]), draw.choice([1e-5, 1e-3, 0.1])
     return draw.normal(B, T, D, dtype=torch.float64, scale=scale), *(
@@ -116,7 +113,6 @@ def _mean_and_spread(norm) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="layer_norm",
     title="Layer normalisation",
     what="""Write `layer_norm(x, weight, bias, eps=1e-5)` from its formula. For each token by itself: subtract the mean
 of its D components; divide by √(variance + eps), where the variance is the mean of the squared differences from the
@@ -126,104 +122,42 @@ mean; multiply each component by its `weight` and add its `bias`.""",
     minutes=8,
     reference=layer_norm,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="unbiased-variance",
-            knobs={"count": "one-less"},
-            statement="divides the sum of squares by D - 1, as torch's `std` and `var` do unless told otherwise",
-            question="For a token of width 2, by which number do you divide the sum of two squares?",
-        ),
-        Misconception(
-            name="eps-outside-the-root",
-            knobs={"root": "outside"},
-            statement="adds eps to the standard deviation, outside the root",
-            question="For a variance of zero, what does your function divide by, and what does the formula?",
-        ),
-        Misconception(
-            name="eps-forgotten",
-            knobs={"root": "none"},
-            statement="does not use eps",
-            question="What happens to a token whose components are all the same?",
-        ),
-        Misconception(
-            name="eps-fixed",
-            knobs={"size": "fixed"},
-            statement="takes 1e-5 for eps, whatever is given",
-            question="What does your function do with its fourth argument?",
-        ),
-        Misconception(
-            name="divides-by-the-variance",
-            knobs={"root": "squared"},
-            statement="divides by the variance, without the root",
-            question="If all components double, what should happen to the output?",
-        ),
-        Misconception(
-            name="rms",
-            knobs={"centre": "neither"},
-            statement="never subtracts the mean, as RMSNorm does",
-            question="What is the mean of your output before weight and bias?",
-        ),
-        Misconception(
-            name="mean-left-in-the-numerator",
-            knobs={"centre": "denominator"},
-            statement="subtracts the mean for the variance only",
-            question="What is the mean of your output before weight and bias?",
-        ),
-        Misconception(
-            name="mean-left-in-the-variance",
-            knobs={"centre": "numerator"},
-            statement="takes the mean of the squares for the variance, without subtracting the mean first",
-            question="If a constant is added to all components of a token, what should happen to the output?",
-        ),
-        Misconception(
-            name="over-the-tokens",
-            knobs={"over": "tokens"},
-            statement="averages over the tokens of a sentence, one component at a time",
-            question="Which axis holds the D components of one token?",
-        ),
-        Misconception(
-            name="over-the-sentence",
-            knobs={"over": "sentence"},
-            statement="averages over all tokens of a sentence together",
-            question="May the output at one position depend on another token?",
-        ),
-        Misconception(
-            name="over-the-batch",
-            knobs={"over": "batch"},
-            statement="averages over the batch, as batch normalisation does",
-            question="May the output of a sentence depend on the other sentences of its batch?",
-        ),
-        Misconception(
-            name="no-weight",
-            knobs={"scale": "none"},
-            statement="does not use the weight",
-            question="Which of your arguments have you used?",
-        ),
-        Misconception(
-            name="one-plus-weight",
-            knobs={"scale": "one-plus"},
-            statement="multiplies by one plus the weight",
-            question="With which weight would your function leave the normed vector alone?",
-        ),
-        Misconception(
-            name="no-bias",
-            knobs={"shift": "none"},
-            statement="does not use the bias",
-            question="Which of your arguments have you used?",
-        ),
-        Misconception(
-            name="bias-before-weight",
-            knobs={"shift": "inside"},
-            statement="adds the bias before it multiplies by the weight",
-            question="For a token whose components are all the same, what is your output?",
-        ),
-        Misconception(
-            name="statistics-without-gradient",
-            knobs={"flow": "stopped"},
-            statement="lets no gradient through the mean and the variance",
-            question="Does a component of x change the mean and the variance of its token?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+unbiased-variance (count="one-less"): divides the sum of squares by D - 1, as torch's `std` and `var` do unless told
+        otherwise
+    For a token of width 2, by which number do you divide the sum of two squares?
+eps-outside-the-root (root="outside"): adds eps to the standard deviation, outside the root
+    For a variance of zero, what does your function divide by, and what does the formula?
+eps-forgotten (root="none"): does not use eps
+    What happens to a token whose components are all the same?
+eps-fixed (size="fixed"): takes 1e-5 for eps, whatever is given
+    What does your function do with its fourth argument?
+divides-by-the-variance (root="squared"): divides by the variance, without the root
+    If all components double, what should happen to the output?
+rms (centre="neither"): never subtracts the mean, as RMSNorm does
+    What is the mean of your output before weight and bias?
+mean-left-in-the-numerator (centre="denominator"): subtracts the mean for the variance only
+    What is the mean of your output before weight and bias?
+mean-left-in-the-variance (centre="numerator"): takes the mean of the squares for the variance, without subtracting the
+        mean first
+    If a constant is added to all components of a token, what should happen to the output?
+over-the-tokens (over="tokens"): averages over the tokens of a sentence, one component at a time
+    Which axis holds the D components of one token?
+over-the-sentence (over="sentence"): averages over all tokens of a sentence together
+    May the output at one position depend on another token?
+over-the-batch (over="batch"): averages over the batch, as batch normalisation does
+    May the output of a sentence depend on the other sentences of its batch?
+no-weight (scale="none"): does not use the weight
+    Which of your arguments have you used?
+one-plus-weight (scale="one-plus"): multiplies by one plus the weight
+    With which weight would your function leave the normed vector alone?
+no-bias (shift="none"): does not use the bias
+    Which of your arguments have you used?
+bias-before-weight (shift="inside"): adds the bias before it multiplies by the weight
+    For a token whose components are all the same, what is your output?
+statistics-without-gradient (flow="stopped"): lets no gradient through the mean and the variance
+    Does a component of x change the mean and the variance of its token?
+"""),
     cases=[
         Case("1 token of width 3", _case(1, 1, 3, seed=1)),
         Case("1 sentence of 2 tokens, width 5", _case(1, 2, 5, seed=11)),
@@ -253,4 +187,4 @@ return centred / (variance + eps).sqrt() * weight + bias""",
     ),
     sample=_sample,
     tries=("float32", "large", "shifted", "zeros", "repeated", "strided"),
-)  # fmt: skip
+)

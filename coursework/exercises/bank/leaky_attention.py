@@ -5,8 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -79,13 +78,11 @@ def _with_loop(query, key, value):
     return torch.stack(outputs, dim=-2)
 
 
+@maker
 def _case(*lead, T, S, E, width, seed, dtype=torch.float32, scale=1.0):
-    def make():
-        query = normal(*lead, T, E, seed=seed, dtype=dtype, scale=scale)
-        key = normal(*lead, S, E, seed=seed + 1, dtype=dtype, scale=scale)
-        return query, key, normal(*lead, S, width, seed=seed + 2, dtype=dtype)
-
-    return make
+    query = normal(*lead, T, E, seed=seed, dtype=dtype, scale=scale)
+    key = normal(*lead, S, E, seed=seed + 1, dtype=dtype, scale=scale)
+    return query, key, normal(*lead, S, width, seed=seed + 2, dtype=dtype)
 
 
 def _future_fits_best():
@@ -103,11 +100,11 @@ def _strided():
     return tuple(strided(tensor) for tensor in _case(2, T=3, S=5, E=7, width=4, seed=51)())
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     lead = [draw.integer(1, 3) for _ in range(draw.integer(0, 2))]
     T, E, width = draw.integer(1, 5), draw.integer(1, 6), draw.integer(1, 6)
     S = T + draw.integer(0, 3)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     query, key = draw.normal(*lead, T, E, dtype=dtype), draw.normal(*lead, S, E, dtype=dtype)
     return query, key, draw.normal(*lead, S, width, dtype=dtype)
 
@@ -149,7 +146,6 @@ def _cache_changes_nothing(attend) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="leaky_attention",
     title="Find the leak",
     kind="debug",
     what="""This attention is meant to be causal: an output may depend on no token after its own. `S` may exceed `T`:
@@ -162,102 +158,40 @@ model that cannot generate.""",
     reference=leaky_attention,
     given=_leaks(),
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="hidden-after-softmax",
-            knobs={"place": "after"},
-            statement="hides later keys after the softmax",
-            question="Which scores enter the denominator of the softmax in row 0?",
-        ),
-        Misconception(
-            name="shared-out-again",
-            knobs={"place": "shared-out"},
-            statement="hides later keys after the softmax and then divides each row by what is left",
-            question=(
-                "What is left of a row, in float32, when a later key has a far larger score than all earlier ones?"
-            ),
-        ),
-        Misconception(
-            name="shared-out-safely",
-            knobs={"place": "shared-out-safely"},
-            statement="hides later keys after the softmax and then divides by what is left, but never by zero",
-            question=(
-                "What is left of a row, in float32, when a later key has a far larger score than all earlier ones?"
-            ),
-        ),
-        Misconception(
-            name="aligned-top-left",
-            knobs={"align": "top-left"},
-            statement="places the first query on the first key, also when there are more keys than queries",
-            question="With 1 query and 6 keys, 5 of them from a cache: which keys does your query see?",
-        ),
-        Misconception(
-            name="one-ahead",
-            knobs={"align": "ahead"},
-            statement="lets each query see one key too many",
-            question="Which key is the last that the first of T = S queries sees?",
-        ),
-        Misconception(
-            name="one-behind",
-            knobs={"align": "behind"},
-            statement="hides from each query its own key",
-            question="With T = S, what is left for the first query to attend to?",
-        ),
-        Misconception(
-            name="one-ahead-top-left",
-            knobs={"align": "ahead-left"},
-            statement="moves the diagonal by one, whatever the number of cached keys",
-            question="Which keys do the queries see for T = S = 3, and which for T = 1 and S = 6?",
-        ),
-        Misconception(
-            name="offset-reversed",
-            knobs={"align": "mirrored"},
-            statement="moves the diagonal in the wrong direction when there are more keys than queries",
-            question="With 5 cached keys, does the first query see more keys than without a cache, or fewer?",
-        ),
-        Misconception(
-            name="no-mask-with-cache",
-            knobs={"align": "unless-cached"},
-            statement="leaves out the mask when there are more keys than queries",
-            question="With 2 new tokens after a cache, may the first of them see the second?",
-        ),
-        Misconception(
-            name="no-mask",
-            knobs={"align": "all"},
-            statement="lets every query see every key",
-            question="On which tokens may the output at position 0 depend?",
-        ),
-        Misconception(
-            name="fill-zero",
-            knobs={"fill": 0.0},
-            statement="gives later keys the score 0",
-            question="Which weight does a score of 0 get from a softmax whose other scores are negative?",
-        ),
-        Misconception(
-            name="fill-finite",
-            knobs={"fill": -1e4},
-            statement="gives later keys a finite score such as -10000",
-            question="What happens to your hidden keys when every visible score in the row is lower still?",
-        ),
-        Misconception(
-            name="visible-hidden",
-            knobs={"align": "upper"},
-            statement="fills the scores of the visible keys, so that only later keys are read",
-            question="At which positions does `masked_fill` write: where its mask is True, or where it is False?",
-        ),
-        Misconception(
-            name="visible-hidden-safely",
-            knobs={"align": "upper", "empty": "zero"},
-            statement="fills the scores of the visible keys, and returns zeros where nothing is left",
-            question="At which positions does `masked_fill` write: where its mask is True, or where it is False?",
-        ),
-        Misconception(
-            name="softmax-over-queries",
-            knobs={"axis": -2},
-            statement="takes the softmax over the queries",
-            question="Whose weights must add up to one: those that one query gives, or those that one key receives?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+hidden-after-softmax (place="after"): hides later keys after the softmax
+    Which scores enter the denominator of the softmax in row 0?
+shared-out-again (place="shared-out"): hides later keys after the softmax and then divides each row by what is left
+    What is left of a row, in float32, when a later key has a far larger score than all earlier ones?
+shared-out-safely (place="shared-out-safely"): hides later keys after the softmax and then divides by what is left, but
+        never by zero
+    What is left of a row, in float32, when a later key has a far larger score than all earlier ones?
+aligned-top-left (align="top-left"): places the first query on the first key, also when there are more keys than queries
+    With 1 query and 6 keys, 5 of them from a cache: which keys does your query see?
+one-ahead (align="ahead"): lets each query see one key too many
+    Which key is the last that the first of T = S queries sees?
+one-behind (align="behind"): hides from each query its own key
+    With T = S, what is left for the first query to attend to?
+one-ahead-top-left (align="ahead-left"): moves the diagonal by one, whatever the number of cached keys
+    Which keys do the queries see for T = S = 3, and which for T = 1 and S = 6?
+offset-reversed (align="mirrored"): moves the diagonal in the wrong direction when there are more keys than queries
+    With 5 cached keys, does the first query see more keys than without a cache, or fewer?
+no-mask-with-cache (align="unless-cached"): leaves out the mask when there are more keys than queries
+    With 2 new tokens after a cache, may the first of them see the second?
+no-mask (align="all"): lets every query see every key
+    On which tokens may the output at position 0 depend?
+fill-zero (fill=0.0): gives later keys the score 0
+    Which weight does a score of 0 get from a softmax whose other scores are negative?
+fill-finite (fill=-1e4): gives later keys a finite score such as -10000
+    What happens to your hidden keys when every visible score in the row is lower still?
+visible-hidden (align="upper"): fills the scores of the visible keys, so that only later keys are read
+    At which positions does `masked_fill` write: where its mask is True, or where it is False?
+visible-hidden-safely (align="upper", empty="zero"): fills the scores of the visible keys, and returns zeros where
+        nothing is left
+    At which positions does `masked_fill` write: where its mask is True, or where it is False?
+softmax-over-queries (axis=-2): takes the softmax over the queries
+    Whose weights must add up to one: those that one query gives, or those that one key receives?
+"""),
     cases=[
         Case("2 queries, 2 keys", _case(T=2, S=2, E=3, width=5, seed=1)),
         Case("1 query, 3 keys", _case(T=1, S=3, E=2, width=5, seed=11)),

@@ -18,7 +18,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="length_penalty",
     title="Which text wins",
     kind="measure",
     what="""Beam search has finished two texts. The short one has 4 tokens and log-probability -4.0, the long one

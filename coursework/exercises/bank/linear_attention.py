@@ -3,8 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -66,21 +65,19 @@ def _with_course(query, key, value):
     return LinearAttention()(query[None], key[None], value[None])[0]
 
 
+@maker
 def _case(B, T, S, E, width, seed, dtype=torch.float32):
-    def make():
-        query, key = normal(B, T, E, seed=seed, dtype=dtype), normal(B, S, E, seed=seed + 1, dtype=dtype)
-        return query, key, normal(B, S, width, seed=seed + 2, dtype=dtype)
-
-    return make
+    query, key = normal(B, T, E, seed=seed, dtype=dtype), normal(B, S, E, seed=seed + 1, dtype=dtype)
+    return query, key, normal(B, S, width, seed=seed + 2, dtype=dtype)
 
 
 def _strided():
     return tuple(strided(tensor) for tensor in _case(2, 3, 5, 4, 6, seed=41)())
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, T, S, E = draw.integer(1, 3), draw.integer(1, 6), draw.integer(1, 6), draw.integer(1, 6)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     query, key = draw.normal(B, T, E, dtype=dtype), draw.normal(B, S, E, dtype=dtype)
     return query, key, draw.normal(B, S, draw.integer(1, 5), dtype=dtype)
 
@@ -107,7 +104,6 @@ def _flops(query, key, value) -> int:
 
 
 EXERCISE = Exercise(
-    id="linear_attention",
     title="Sum first, ask later",
     what="""Write `linear_attention(query, key, value)`: the weight of a key is φ(q) · φ(k) over the sum of that for
 all keys, with φ(x) = elu(x) + 1. No factor 1/√E and no mask. The check counts operations and memory: no table of T by
@@ -119,80 +115,32 @@ map allows it, at the price of being another function.""",
     minutes=10,
     reference=linear_attention,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="quadratic",
-            knobs={"order": "quadratic"},
-            statement="computes the right numbers by way of a table of all pairs, at quadratic cost",
-            question="Of the product φ(Q) φ(K)ᵀ V, which two factors can be multiplied first?",
-        ),
-        Misconception(
-            name="no-normaliser",
-            knobs={"norm": "none"},
-            statement="does not divide by the sum of the weights",
-            question="If every value is 1, what should the output be?",
-        ),
-        Misconception(
-            name="divide-by-length",
-            knobs={"norm": "length"},
-            statement="divides by the number of keys",
-            question="If every value is 1, what should the output be?",
-        ),
-        Misconception(
-            name="divide-by-width",
-            knobs={"norm": "width"},
-            statement="divides by the width",
-            question="If every value is 1, what should the output be?",
-        ),
-        Misconception(
-            name="divide-by-query",
-            knobs={"norm": "features"},
-            statement="divides by the sum of the query's features alone",
-            question="Which sum over the keys makes the weights of a query add up to one?",
-        ),
-        Misconception(
-            name="no-plus-one",
-            knobs={"features": "elu"},
-            statement="leaves out the + 1, so that weights can be negative",
-            question="What is elu(-2), and may a weight have that sign?",
-        ),
-        Misconception(
-            name="relu-features",
-            knobs={"features": "relu"},
-            statement="takes ReLU for the feature map",
-            question="What becomes of a key whose numbers are all negative?",
-        ),
-        Misconception(
-            name="exponential-features",
-            knobs={"features": "exp"},
-            statement="takes the exponential for the feature map",
-            question="What is elu(2) + 1, and what is exp(2)?",
-        ),
-        Misconception(
-            name="no-features",
-            knobs={"features": "none"},
-            statement="uses queries and keys as they are",
-            question="May φ(q) · φ(k) be negative?",
-        ),
-        Misconception(
-            name="query-features-only",
-            knobs={"sides": "query"},
-            statement="maps the queries only",
-            question="To which of the two does φ apply?",
-        ),
-        Misconception(
-            name="key-features-only",
-            knobs={"sides": "key"},
-            statement="maps the keys only",
-            question="To which of the two does φ apply?",
-        ),
-        Misconception(
-            name="scaled",
-            knobs={"scale": "root"},
-            statement="divides the queries by the root of the width",
-            question="Which factor does the task name?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+quadratic (order="quadratic"): computes the right numbers by way of a table of all pairs, at quadratic cost
+    Of the product φ(Q) φ(K)ᵀ V, which two factors can be multiplied first?
+no-normaliser (norm="none"): does not divide by the sum of the weights
+    If every value is 1, what should the output be?
+divide-by-length (norm="length"): divides by the number of keys
+    If every value is 1, what should the output be?
+divide-by-width (norm="width"): divides by the width
+    If every value is 1, what should the output be?
+divide-by-query (norm="features"): divides by the sum of the query's features alone
+    Which sum over the keys makes the weights of a query add up to one?
+no-plus-one (features="elu"): leaves out the + 1, so that weights can be negative
+    What is elu(-2), and may a weight have that sign?
+relu-features (features="relu"): takes ReLU for the feature map
+    What becomes of a key whose numbers are all negative?
+exponential-features (features="exp"): takes the exponential for the feature map
+    What is elu(2) + 1, and what is exp(2)?
+no-features (features="none"): uses queries and keys as they are
+    May φ(q) · φ(k) be negative?
+query-features-only (sides="query"): maps the queries only
+    To which of the two does φ apply?
+key-features-only (sides="key"): maps the keys only
+    To which of the two does φ apply?
+scaled (scale="root"): divides the queries by the root of the width
+    Which factor does the task name?
+"""),
     cases=[
         Case("1 query, 2 keys", _case(1, 1, 2, 3, 2, seed=1)),
         Case("2 queries, 3 keys", _case(1, 2, 3, 4, 5, seed=11)),

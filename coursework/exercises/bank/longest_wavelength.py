@@ -12,9 +12,7 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="longest_wavelength",
     title="The slowest wave",
-    kind="predict",
     what="""A table of sinusoids has width D = 16: its clock i, also called pair i, turns by 1 / 10000^(2i/16)
 radians for each position. After how many positions has the slowest clock come round once?
 Three digits are enough: 12,300 for 12,345.""",

@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -65,17 +64,15 @@ def _with_einsum(weight, down, up, alpha):
     return weight + torch.einsum("or,ri->oi", up, down) * (alpha / up.size(1))
 
 
+@maker
 def _case(D_out, D_in, rank, alpha, seed, dtype=torch.float32):
-    def make():
-        weight = normal(D_out, D_in, seed=seed, dtype=dtype)
-        return (
-            weight,
-            normal(rank, D_in, seed=seed + 1, dtype=dtype),
-            normal(D_out, rank, seed=seed + 2, dtype=dtype),
-            alpha,
-        )
-
-    return make
+    weight = normal(D_out, D_in, seed=seed, dtype=dtype)
+    return (
+        weight,
+        normal(rank, D_in, seed=seed + 1, dtype=dtype),
+        normal(D_out, rank, seed=seed + 2, dtype=dtype),
+        alpha,
+    )
 
 
 def _strided():
@@ -83,9 +80,9 @@ def _strided():
     return strided(weight), strided(down), strided(up), alpha
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     D_out, D_in, rank = draw.integer(2, 6), draw.integer(2, 6), draw.integer(1, 4)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     tensors = [draw.normal(*shape, dtype=dtype) for shape in ((D_out, D_in), (rank, D_in), (D_out, rank))]
     return *tensors, draw.choice([0.5, 1.0, 4.0, 16.0])
 
@@ -105,7 +102,6 @@ def _fresh_update_changes_nothing(merge) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="lora_merge",
     title="Merge an update",
     kind="debug",
     what="""A layer was fine-tuned as `x @ weight.T + (alpha / r) * (x @ down.T) @ up.T`, where `r`, the rank, is the
@@ -118,74 +114,30 @@ so a wrong one is the most common fault of merged models, and no shape tells."""
     reference=merge,
     given=_forgets_the_rank(),
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="rank-forgotten",
-            knobs={"factor": "alpha"},
-            statement="multiplies the update by alpha alone",
-            question="By which factor was the update multiplied in training?",
-        ),
-        Misconception(
-            name="alpha-forgotten",
-            knobs={"factor": "1/rank"},
-            statement="divides the update by the rank and forgets alpha",
-            question="By which factor was the update multiplied in training?",
-        ),
-        Misconception(
-            name="no-factor",
-            knobs={"factor": "one"},
-            statement="adds the update as it is",
-            question="By which factor was the update multiplied in training?",
-        ),
-        Misconception(
-            name="root-of-the-rank",
-            knobs={"factor": "alpha/root"},
-            statement="divides by the root of the rank, as another method does",
-            question="Is there a root in the formula of the layer?",
-        ),
-        Misconception(
-            name="input-width-for-rank",
-            knobs={"factor": "alpha/width"},
-            statement="takes the input width for the rank",
-            question="Which axis of `down` is the thin one?",
-        ),
-        Misconception(
-            name="output-width-for-rank",
-            knobs={"factor": "alpha/out"},
-            statement="takes the output width for the rank",
-            question="Which axis of `up` is the thin one?",
-        ),
-        Misconception(
-            name="factor-upside-down",
-            knobs={"factor": "rank/alpha"},
-            statement="multiplies by the rank and divides by alpha",
-            question="Does a larger alpha make the update larger or smaller?",
-        ),
-        Misconception(
-            name="subtracted",
-            knobs={"sign": -1.0},
-            statement="subtracts the update",
-            question="What is the difference between merging and taking an update out?",
-        ),
-        Misconception(
-            name="base-lost",
-            knobs={"base": "gone"},
-            statement="returns the update alone",
-            question="What should the merged weight be when `up` is zero?",
-        ),
-        Misconception(
-            name="base-scaled",
-            knobs={"base": "scaled"},
-            statement="multiplies the old weight by the factor too",
-            question="What should the merged weight be when `up` is zero?",
-        ),
-        Misconception(
-            name="multiplied-by-the-rank",
-            knobs={"factor": "alpha*rank"},
-            statement="multiplies by the rank and does not divide by it",
-            question="Does a larger rank make the factor larger or smaller?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+rank-forgotten (factor="alpha"): multiplies the update by alpha alone
+    By which factor was the update multiplied in training?
+alpha-forgotten (factor="1/rank"): divides the update by the rank and forgets alpha
+    By which factor was the update multiplied in training?
+no-factor (factor="one"): adds the update as it is
+    By which factor was the update multiplied in training?
+root-of-the-rank (factor="alpha/root"): divides by the root of the rank, as another method does
+    Is there a root in the formula of the layer?
+input-width-for-rank (factor="alpha/width"): takes the input width for the rank
+    Which axis of `down` is the thin one?
+output-width-for-rank (factor="alpha/out"): takes the output width for the rank
+    Which axis of `up` is the thin one?
+factor-upside-down (factor="rank/alpha"): multiplies by the rank and divides by alpha
+    Does a larger alpha make the update larger or smaller?
+subtracted (sign=-1.0): subtracts the update
+    What is the difference between merging and taking an update out?
+base-lost (base="gone"): returns the update alone
+    What should the merged weight be when `up` is zero?
+base-scaled (base="scaled"): multiplies the old weight by the factor too
+    What should the merged weight be when `up` is zero?
+multiplied-by-the-rank (factor="alpha*rank"): multiplies by the rank and does not divide by it
+    Does a larger rank make the factor larger or smaller?
+"""),
     cases=[
         Case("2 outputs, 3 inputs, rank 1, alpha 4", _case(2, 3, 1, 4.0, seed=1)),
         Case("3 outputs, 5 inputs, rank 2, alpha 8", _case(3, 5, 2, 8.0, seed=11)),

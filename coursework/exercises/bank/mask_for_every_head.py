@@ -5,8 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import mask, normal
 
 
@@ -93,15 +92,13 @@ def _visible(B, T, S, seed):
     return seen
 
 
+@maker
 def _case(B, H, T, S, E, width, seed, dtype=torch.float32, scale=1.0):
-    def make():
-        query, key = (
-            normal(B, H, T, E, seed=seed, dtype=dtype, scale=scale),
-            normal(B, H, S, E, seed=seed + 1, dtype=dtype),
-        )
-        return query, key, normal(B, H, S, width, seed=seed + 2, dtype=dtype), _visible(B, T, S, seed + 3)
-
-    return make
+    query, key = (
+        normal(B, H, T, E, seed=seed, dtype=dtype, scale=scale),
+        normal(B, H, S, E, seed=seed + 1, dtype=dtype),
+    )
+    return query, key, normal(B, H, S, width, seed=seed + 2, dtype=dtype), _visible(B, T, S, seed + 3)
 
 
 def _low():
@@ -111,9 +108,9 @@ def _low():
     return query.requires_grad_(), key.requires_grad_(), normal(2, 3, 5, 2, seed=70), torch.stack([seen, seen.flip(0)])
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, H, T, S, E, width = (draw.integer(1, high) for high in (4, 4, 4, 5, 4, 4))
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     seen = draw.mask(B, T, S)
     seen[:, :, 0] = True
     query, key = draw.normal(B, H, T, E, dtype=dtype), draw.normal(B, H, S, E, dtype=dtype)
@@ -135,7 +132,6 @@ def _other_sentences_are_irrelevant(attend) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="mask_for_every_head",
     title="A mask that lines up with the heads",
     kind="debug",
     what="""This attention gets a mask of its own for each sentence, `(B, T, S)`, True = may attend, to be used in
@@ -150,98 +146,39 @@ meets the heads.""",
     reference=masked_heads,
     given=_per_head(),
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="read-per-head",
-            knobs={"axis": "none"},
-            statement="lets sentence b's mask meet head b",
-            question="Written under (B, H, T, S) and lined up from the right, where does the B of the mask stand?",
-        ),
-        Misconception(
-            name="axis-after-queries",
-            knobs={"axis": "queries"},
-            statement="adds an axis between queries and keys",
-            question="Which axis of (B, H, T, S) has no counterpart in the mask, and where does it stand?",
-        ),
-        Misconception(
-            name="repeated-in-turn",
-            knobs={"axis": "flat"},
-            statement="repeats the masks of all sentences in turn and then cuts them into heads",
-            question="With 2 sentences and 3 heads, which sentence's mask does your head 1 of sentence 0 get?",
-        ),
-        Misconception(
-            name="still-wrong-when-equal",
-            knobs={"when": "unless-equal"},
-            statement="repairs the case that raised and leaves the silent one, as many sentences as heads",
-            question="What does your function do when B equals H?",
-        ),
-        Misconception(
-            name="one-mask-for-all",
-            knobs={"form": "all-sentences"},
-            statement="hides from every sentence what any sentence hides",
-            question="Should the padding of one sentence have an effect on another?",
-        ),
-        Misconception(
-            name="any-row-for-all",
-            knobs={"form": "any-query"},
-            statement="lets each query see what any query of its sentence may see",
-            question="May two queries of one sentence see different keys?",
-        ),
-        Misconception(
-            name="first-row-for-all",
-            knobs={"form": "first-query"},
-            statement="uses the first row of a sentence's mask for all its queries",
-            question="May two queries of one sentence see different keys?",
-        ),
-        Misconception(
-            name="last-row-for-all",
-            knobs={"form": "last-query"},
-            statement="uses the last row of a sentence's mask for all its queries",
-            question="May two queries of one sentence see different keys?",
-        ),
-        Misconception(
-            name="first-sentence-for-all",
-            knobs={"form": "first-sentence"},
-            statement="uses the mask of the first sentence for all",
-            question="Does your output change when the mask of the last sentence changes?",
-        ),
-        Misconception(
-            name="mask-inverted",
-            knobs={"form": "inverted"},
-            statement="hides the keys for which the mask is True",
-            question="What does True mean in this mask: may attend, or is hidden?",
-        ),
-        Misconception(
-            name="mask-after-softmax",
-            knobs={"when": "after"},
-            statement="applies the mask after the softmax",
-            question="When a key is hidden, do the weights that are left in its row still sum to one?",
-        ),
-        Misconception(
-            name="mask-ignored",
-            knobs={"when": "never"},
-            statement="does not use the mask",
-            question="Which line of your function would change its result if the mask hid all but one key?",
-        ),
-        Misconception(
-            name="fill-finite",
-            knobs={"fill": -1e4},
-            statement="gives hidden keys a finite score such as -10000",
-            question="What happens to your hidden keys when every visible score in the row is lower still?",
-        ),
-        Misconception(
-            name="scores-times-mask",
-            knobs={"when": "times"},
-            statement="multiplies the scores by the mask, which leaves a score of zero",
-            question="Which share of the weight does a score of zero get beside negative scores?",
-        ),
-        Misconception(
-            name="mask-of-any-sentence",
-            knobs={"form": "any-sentence"},
-            statement="lets every sentence see what is visible in any of them",
-            question="Which axis of the mask tells one sentence from another, and is it still there?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+read-per-head (axis="none"): lets sentence b's mask meet head b
+    Written under (B, H, T, S) and lined up from the right, where does the B of the mask stand?
+axis-after-queries (axis="queries"): adds an axis between queries and keys
+    Which axis of (B, H, T, S) has no counterpart in the mask, and where does it stand?
+repeated-in-turn (axis="flat"): repeats the masks of all sentences in turn and then cuts them into heads
+    With 2 sentences and 3 heads, which sentence's mask does your head 1 of sentence 0 get?
+still-wrong-when-equal (when="unless-equal"): repairs the case that raised and leaves the silent one, as many sentences
+        as heads
+    What does your function do when B equals H?
+one-mask-for-all (form="all-sentences"): hides from every sentence what any sentence hides
+    Should the padding of one sentence have an effect on another?
+any-row-for-all (form="any-query"): lets each query see what any query of its sentence may see
+    May two queries of one sentence see different keys?
+first-row-for-all (form="first-query"): uses the first row of a sentence's mask for all its queries
+    May two queries of one sentence see different keys?
+last-row-for-all (form="last-query"): uses the last row of a sentence's mask for all its queries
+    May two queries of one sentence see different keys?
+first-sentence-for-all (form="first-sentence"): uses the mask of the first sentence for all
+    Does your output change when the mask of the last sentence changes?
+mask-inverted (form="inverted"): hides the keys for which the mask is True
+    What does True mean in this mask: may attend, or is hidden?
+mask-after-softmax (when="after"): applies the mask after the softmax
+    When a key is hidden, do the weights that are left in its row still sum to one?
+mask-ignored (when="never"): does not use the mask
+    Which line of your function would change its result if the mask hid all but one key?
+fill-finite (fill=-1e4): gives hidden keys a finite score such as -10000
+    What happens to your hidden keys when every visible score in the row is lower still?
+scores-times-mask (when="times"): multiplies the scores by the mask, which leaves a score of zero
+    Which share of the weight does a score of zero get beside negative scores?
+mask-of-any-sentence (form="any-sentence"): lets every sentence see what is visible in any of them
+    Which axis of the mask tells one sentence from another, and is it still there?
+"""),
     cases=[
         Case("2 sentences, 3 heads", _case(2, 3, 2, 4, 2, 5, seed=1)),
         Case("2 sentences, 2 heads", _case(2, 2, 3, 4, 2, 5, seed=11)),
@@ -267,4 +204,4 @@ return scores.masked_fill(~visible, -math.inf).softmax(dim=-1) @ value""",
     sample=_sample,
     tries=("float64", "zeros", "repeated", "strided"),
     equivalent_mutants={"query -> key (2)": "query and key have the same width"},
-)  # fmt: skip
+)

@@ -2,8 +2,7 @@
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import integers
 
 
@@ -85,16 +84,14 @@ def _numbers(shape, seed, often):
     return (hundredths + 0.5) / 100
 
 
+@maker
 def _case(B, T, seed, mask_id=4, often=True):
-    def make():
-        tokens, others = integers(B, T, low=5, high=40, seed=seed), integers(B, T, low=5, high=40, seed=seed + 1)
-        special = torch.zeros(B, T, dtype=torch.bool)
-        special[:, 0] = True
-        special[:, -1] = True
-        chance, fate = _numbers((B, T), seed + 2, often), _numbers((B, T), seed + 3, False)
-        return tokens, special, chance, fate, others, mask_id
-
-    return make
+    tokens, others = integers(B, T, low=5, high=40, seed=seed), integers(B, T, low=5, high=40, seed=seed + 1)
+    special = torch.zeros(B, T, dtype=torch.bool)
+    special[:, 0] = True
+    special[:, -1] = True
+    chance, fate = _numbers((B, T), seed + 2, often), _numbers((B, T), seed + 3, False)
+    return tokens, special, chance, fate, others, mask_id
 
 
 def _each_fate():
@@ -111,7 +108,7 @@ def _kept():
     return tokens, torch.zeros(1, 3, dtype=torch.bool), chance, fate, torch.tensor([[31, 12, 33]]), 4
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, T = draw.integer(1, 4), draw.integer(1, 8)
     tokens, others = draw.integers(B, T, low=5, high=40), draw.integers(B, T, low=5, high=40)
     chance, fate = ((draw.integers(B, T, low=0, high=limit) + 0.5) / 100 for limit in (29, 99))
@@ -134,7 +131,6 @@ def _labels_hold_the_old(mask_tokens) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="mask_tokens",
     title="Hide words and ask for them",
     what="""Write `mask_tokens(...)`, which makes BERT's training example out of a sentence. The random numbers are
 given, so that the answer is one. A token is **chosen** where `chance < 0.15` and it is not special. Of the chosen ones,
@@ -146,110 +142,42 @@ stays and the tenth that lies teach it to doubt every word, since a [MASK] never
     minutes=8,
     reference=mask_tokens,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="labels-everywhere",
-            knobs={"labelled": "all"},
-            statement="asks for every token, also for those the model can see",
-            question="What would the model learn from a label at a place that it can read?",
-        ),
-        Misconception(
-            name="labels-elsewhere",
-            knobs={"labelled": "others"},
-            statement="asks for the tokens that were not chosen",
-            question="Which tokens can the model see, and which should it predict?",
-        ),
-        Misconception(
-            name="labels-at-changes",
-            knobs={"labelled": "changed"},
-            statement="asks only for tokens that look different now",
-            question="What is the label of a chosen token that stays as it is?",
-        ),
-        Misconception(
-            name="labels-at-masks",
-            knobs={"labelled": "masked"},
-            statement="asks only for tokens that became the mask",
-            question="What is the label of a chosen token that was replaced by another?",
-        ),
-        Misconception(
-            name="labels-at-words",
-            knobs={"labelled": "not-special"},
-            statement="asks for every token that is not special",
-            question="What would the model learn from a label at a place that it can read?",
-        ),
-        Misconception(
-            name="labels-are-the-inputs",
-            knobs={"target": "new"},
-            statement="stores the new token as the label in place of the old one",
-            question="Which token should the model guess at a masked place?",
-        ),
-        Misconception(
-            name="special-chosen",
-            knobs={"special_kept": False},
-            statement="chooses special tokens too",
-            question="What may happen to the separator?",
-        ),
-        Misconception(
-            name="always-the-mask",
-            knobs={"rule": "always-mask"},
-            statement="replaces every chosen token by the mask",
-            question="What happens to a chosen token whose fate is 0.95?",
-        ),
-        Misconception(
-            name="never-kept",
-            knobs={"rule": "never-keep"},
-            statement="replaces by a random token wherever it does not mask",
-            question="What happens to a chosen token whose fate is 0.95?",
-        ),
-        Misconception(
-            name="never-replaced",
-            knobs={"rule": "never-replace"},
-            statement="replaces nothing by random tokens",
-            question="What happens to a chosen token whose fate is 0.85?",
-        ),
-        Misconception(
-            name="replaced-anywhere",
-            knobs={"rule": "replace-anywhere"},
-            statement="replaces tokens by random ones at places that were not chosen",
-            question="May a token change that is never asked for?",
-        ),
-        Misconception(
-            name="fates-exchanged",
-            knobs={"order": "exchanged"},
-            statement="masks one token in ten and replaces eight",
-            question="Which is the usual fate of a chosen token?",
-        ),
-        Misconception(
-            name="most-are-chosen",
-            knobs={"rate": "85"},
-            statement="chooses 85 in 100",
-            question="How many tokens of a sentence of twenty should be hidden?",
-        ),
-        Misconception(
-            name="all-are-chosen",
-            knobs={"rate": "all"},
-            statement="chooses every token",
-            question="From what should the model guess if nothing is left to read?",
-        ),
-        Misconception(
-            name="labels-zero",
-            knobs={"ignore": 0},
-            statement="marks places without a question by 0, which is the id of a token",
-            question="Which label does cross_entropy leave out?",
-        ),
-        Misconception(
-            name="mask-overwritten",
-            knobs={"rule": "overwritten"},
-            statement="replaces the tokens that it had masked by those of `others`",
-            question="What stands after your last line at a chosen place whose fate is 0.1?",
-        ),
-        Misconception(
-            name="special-changed",
-            knobs={"special_kept": "in the labels"},
-            statement="leaves special tokens out of the labels, but changes them in the inputs",
-            question="Where in your code is it asked whether a token is special, for the labels and for the inputs?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+labels-everywhere (labelled="all"): asks for every token, also for those the model can see
+    What would the model learn from a label at a place that it can read?
+labels-elsewhere (labelled="others"): asks for the tokens that were not chosen
+    Which tokens can the model see, and which should it predict?
+labels-at-changes (labelled="changed"): asks only for tokens that look different now
+    What is the label of a chosen token that stays as it is?
+labels-at-masks (labelled="masked"): asks only for tokens that became the mask
+    What is the label of a chosen token that was replaced by another?
+labels-at-words (labelled="not-special"): asks for every token that is not special
+    What would the model learn from a label at a place that it can read?
+labels-are-the-inputs (target="new"): stores the new token as the label in place of the old one
+    Which token should the model guess at a masked place?
+special-chosen (special_kept=False): chooses special tokens too
+    What may happen to the separator?
+always-the-mask (rule="always-mask"): replaces every chosen token by the mask
+    What happens to a chosen token whose fate is 0.95?
+never-kept (rule="never-keep"): replaces by a random token wherever it does not mask
+    What happens to a chosen token whose fate is 0.95?
+never-replaced (rule="never-replace"): replaces nothing by random tokens
+    What happens to a chosen token whose fate is 0.85?
+replaced-anywhere (rule="replace-anywhere"): replaces tokens by random ones at places that were not chosen
+    May a token change that is never asked for?
+fates-exchanged (order="exchanged"): masks one token in ten and replaces eight
+    Which is the usual fate of a chosen token?
+most-are-chosen (rate="85"): chooses 85 in 100
+    How many tokens of a sentence of twenty should be hidden?
+all-are-chosen (rate="all"): chooses every token
+    From what should the model guess if nothing is left to read?
+labels-zero (ignore=0): marks places without a question by 0, which is the id of a token
+    Which label does cross_entropy leave out?
+mask-overwritten (rule="overwritten"): replaces the tokens that it had masked by those of `others`
+    What stands after your last line at a chosen place whose fate is 0.1?
+special-changed (special_kept="in the labels"): leaves special tokens out of the labels, but changes them in the inputs
+    Where in your code is it asked whether a token is special, for the labels and for the inputs?
+"""),
     cases=[
         Case("every fate once", _each_fate),
         Case("a chosen token that stays, and one replaced by itself", _kept),

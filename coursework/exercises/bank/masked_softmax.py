@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -106,13 +105,11 @@ def _first_row_empty():
     return torch.tensor([[False, False, False], [True, False, True]])
 
 
+@maker
 def _low(level, dtype=torch.float32):
-    def make():
-        rows = [[level, 0.0, level + 1], [level, level + 2, 0.0]]
-        scores = torch.tensor([[rows]], dtype=dtype, requires_grad=True)
-        return scores, torch.tensor([[True, False, True], [True, True, False]])
-
-    return make
+    rows = [[level, 0.0, level + 1], [level, level + 2, 0.0]]
+    scores = torch.tensor([[rows]], dtype=dtype, requires_grad=True)
+    return scores, torch.tensor([[True, False, True], [True, True, False]])
 
 
 def _below_a_billion():
@@ -124,10 +121,10 @@ def _strided():
     return strided(normal(2, 1, 3, 5, seed=81)), strided(_causal(3, 5))
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, H, T, S = (draw.integer(1, 4) for _ in range(4))
     mask = draw.choice([draw.mask(T, S), draw.mask(B, 1, 1, S), draw.mask(B, 1, T, S)])
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     return draw.normal(B, H, T, S, dtype=dtype, scale=draw.choice([0.1, 1.0, 100.0])), mask
 
 
@@ -160,7 +157,6 @@ def _empty_row_is_zero(weigh) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="masked_softmax",
     title="Weights under a mask",
     what="""Write `masked_softmax(scores, mask)`. `scores` has shape `(B, H, T, S)`; `mask` is boolean, True = may
 attend, and broadcasts to it. Hidden keys get weight exactly zero, and those that are left share the whole. A query
@@ -172,106 +168,44 @@ precision, or when the visible scores are low. Most of these failures raise no e
     minutes=10,
     reference=masked_softmax,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="mask-after-softmax",
-            knobs={"place": "after"},
-            statement="applies the mask after the softmax",
-            question="When a key is hidden, do the weights that are left in its row still sum to one?",
-        ),
-        Misconception(
-            name="shared-out-again",
-            knobs={"place": "shared-out"},
-            statement="applies the mask after the softmax and then divides each row by what is left",
-            question="What is left of a row, in float32, when the hidden scores are 1000 higher than the visible ones?",
-        ),
-        Misconception(
-            name="shared-out-safely",
-            knobs={"place": "shared-out-safely"},
-            statement="applies the mask after the softmax and then divides by what is left, but never by zero",
-            question="What is left of a row, in float32, when the hidden scores are 1000 higher than the visible ones?",
-        ),
-        Misconception(
-            name="scores-times-mask",
-            knobs={"place": "product"},
-            statement="multiplies the scores by the mask",
-            question="Which score does a hidden key have after your multiplication, and is it a low one?",
-        ),
-        Misconception(
-            name="mask-ignored",
-            knobs={"place": "never"},
-            statement="accepts a mask and does not use it",
-            question="Which line of your function would change its result if the mask were all False?",
-        ),
-        Misconception(
-            name="fill-weak",
-            knobs={"fill": -30.0},
-            statement="gives hidden keys a moderate negative score such as -30",
-            question="What happens to your hidden keys when every visible score in the row is lower still?",
-        ),
-        Misconception(
-            name="fill-ten-thousand",
-            knobs={"fill": -1e4},
-            statement="gives hidden keys the score -10000",
-            question="What happens to your hidden keys when every visible score in the row is lower still?",
-        ),
-        Misconception(
-            name="fill-a-billion",
-            knobs={"fill": -1e9},
-            statement="gives hidden keys the score -1000000000, a number that float16 does not have",
-            question="What is the largest number in float16?",
-        ),
-        Misconception(
-            name="fill-a-billion-or-lowest",
-            knobs={"fill": -1e9, "fits": True},
-            statement="gives hidden keys the score -1000000000, or the lowest one of a dtype that has no such number",
-            question="What happens to your hidden keys when every visible score in the row is lower still?",
-        ),
-        Misconception(
-            name="empty-row-uniform",
-            knobs={"fill": _LOWEST, "empty": "keep"},
-            statement=(
-                "gives hidden keys the lowest finite score and leaves a row in which all keys are hidden as it is"
-            ),
-            question="In a row in which every score has the same lowest value, what does a softmax return?",
-        ),
-        Misconception(
-            name="empty-row-forgotten",
-            knobs={"empty": "keep"},
-            statement="does nothing about a query that may attend to nothing",
-            question="What does a softmax return for a row in which all keys are hidden?",
-        ),
-        Misconception(
-            name="gradient-nan",
-            knobs={"how": "add", "empty": "replace"},
-            statement="adds minus infinity to the scores and replaces NaN at the end, when the gradient is NaN already",
-            question="Where does the gradient go that flows back through a softmax whose row was NaN?",
-        ),
-        Misconception(
-            name="inverted",
-            knobs={"inverted": True},
-            statement="hides the keys for which the mask is True",
-            question="What does True mean in this mask: may attend, or is hidden?",
-        ),
-        Misconception(
-            name="softmax-over-queries",
-            knobs={"axis": -2},
-            statement="takes the softmax over the queries",
-            question="Whose shares must add up to one: those that one query gives, or those that one key receives?",
-        ),
-        Misconception(
-            name="maximum-kept-up",
-            knobs={"softmax": "maximum-kept-up"},
-            statement="subtracts from each row its maximum, but never less than -1000000000",
-            question="What are the exponentials in a row whose visible scores are all near -4000000000?",
-        ),
-        Misconception(
-            name="softmax-overflows",
-            knobs={"softmax": "plain"},
-            statement="takes the exponential of the scores as they are",
-            question="What is the exponential of 100 in float32, and what is that number divided by itself?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+mask-after-softmax (place="after"): applies the mask after the softmax
+    When a key is hidden, do the weights that are left in its row still sum to one?
+shared-out-again (place="shared-out"): applies the mask after the softmax and then divides each row by what is left
+    What is left of a row, in float32, when the hidden scores are 1000 higher than the visible ones?
+shared-out-safely (place="shared-out-safely"): applies the mask after the softmax and then divides by what is left, but
+        never by zero
+    What is left of a row, in float32, when the hidden scores are 1000 higher than the visible ones?
+scores-times-mask (place="product"): multiplies the scores by the mask
+    Which score does a hidden key have after your multiplication, and is it a low one?
+mask-ignored (place="never"): accepts a mask and does not use it
+    Which line of your function would change its result if the mask were all False?
+fill-weak (fill=-30.0): gives hidden keys a moderate negative score such as -30
+    What happens to your hidden keys when every visible score in the row is lower still?
+fill-ten-thousand (fill=-1e4): gives hidden keys the score -10000
+    What happens to your hidden keys when every visible score in the row is lower still?
+fill-a-billion (fill=-1e9): gives hidden keys the score -1000000000, a number that float16 does not have
+    What is the largest number in float16?
+fill-a-billion-or-lowest (fill=-1e9, fits=True): gives hidden keys the score -1000000000, or the lowest one of a dtype
+        that has no such number
+    What happens to your hidden keys when every visible score in the row is lower still?
+empty-row-uniform (fill=-3.4028234663852886e38, empty="keep"): gives hidden keys the lowest finite score and leaves a
+        row in which all keys are hidden as it is
+    In a row in which every score has the same lowest value, what does a softmax return?
+empty-row-forgotten (empty="keep"): does nothing about a query that may attend to nothing
+    What does a softmax return for a row in which all keys are hidden?
+gradient-nan (how="add", empty="replace"): adds minus infinity to the scores and replaces NaN at the end, when the
+        gradient is NaN already
+    Where does the gradient go that flows back through a softmax whose row was NaN?
+inverted (inverted=True): hides the keys for which the mask is True
+    What does True mean in this mask: may attend, or is hidden?
+softmax-over-queries (axis=-2): takes the softmax over the queries
+    Whose shares must add up to one: those that one query gives, or those that one key receives?
+maximum-kept-up (softmax="maximum-kept-up"): subtracts from each row its maximum, but never less than -1000000000
+    What are the exponentials in a row whose visible scores are all near -4000000000?
+softmax-overflows (softmax="plain"): takes the exponential of the scores as they are
+    What is the exponential of 100 in float32, and what is that number divided by itself?
+"""),
     cases=[
         Case("2 queries, 3 keys, a causal mask", _case(1, 1, 2, 3, seed=1, mask=lambda: _causal(2, 3))),
         Case("one query may attend to nothing", _case(1, 1, 2, 3, seed=11, mask=_first_row_empty)),

@@ -2,8 +2,7 @@
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -67,9 +66,9 @@ def _strided():
     return (strided(normal(2, 3, 5, 2, seed=41)),)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     shape = draw.integer(1, 4), draw.integer(1, 5), draw.integer(1, 5), draw.integer(1, 5)
-    return (draw.normal(*shape, dtype=draw.choice([torch.float32, torch.float64])),)
+    return (draw.normal(*shape, dtype=draw.dtype()),)
 
 
 def _undoes_the_split(merge) -> str | None:
@@ -84,7 +83,6 @@ def _undoes_the_split(merge) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="merge_heads",
     title="Merge the heads",
     what="""Write `merge_heads(x)`: put the outputs of the heads side by side, head 0 first, so that `(B, H, T, E)`
 becomes `(B, T, H * E)`. It undoes `split_heads`.""",
@@ -93,62 +91,27 @@ becomes `(B, T, H * E)`. It undoes `split_heads`.""",
     minutes=5,
     reference=merge_heads,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="reshape-only",
-            knobs={"order": "view-only"},
-            statement="reshapes without bringing the heads of one token together first",
-            question="In the memory of x, what follows the last number of token 0 in head 0: its numbers in head 1?",
-        ),
-        Misconception(
-            name="last-two-exchanged",
-            knobs={"order": "last-two"},
-            statement="exchanges tokens and width before it reshapes",
-            question="Which two axes have to be neighbours to become one, and which of them are they now?",
-        ),
-        Misconception(
-            name="heads-added",
-            knobs={"join": "sum"},
-            statement="adds the heads up",
-            question="How wide is the result, compared with one head?",
-        ),
-        Misconception(
-            name="heads-averaged",
-            knobs={"join": "mean"},
-            statement="averages the heads",
-            question="How wide is the result, compared with one head?",
-        ),
-        Misconception(
-            name="first-head-only",
-            knobs={"join": "first"},
-            statement="returns the first head alone",
-            question="Does your result change when the last head changes?",
-        ),
-        Misconception(
-            name="columns-dealt",
-            knobs={"join": "dealt"},
-            statement="takes the first column of every head, then the second, and so on",
-            question="Which of the two axes, heads or width, should change slowest along a token's vector?",
-        ),
-        Misconception(
-            name="heads-reversed",
-            knobs={"join": "reversed"},
-            statement="puts the last head first",
-            question="Where in the result do the columns of head 0 stand?",
-        ),
-        Misconception(
-            name="batch-and-tokens-merged",
-            knobs={"shape": "flat"},
-            statement="merges sentences and tokens into one axis",
-            question="How many axes should the result have?",
-        ),
-        Misconception(
-            name="tokens-and-heads-merged",
-            knobs={"shape": "long"},
-            statement="merges the axis of the heads with that of the tokens, so that a sentence has T * H of them",
-            question="Which two axes become one, and which one keeps its length?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+reshape-only (order="view-only"): reshapes without bringing the heads of one token together first
+    In the memory of x, what follows the last number of token 0 in head 0: its numbers in head 1?
+last-two-exchanged (order="last-two"): exchanges tokens and width before it reshapes
+    Which two axes have to be neighbours to become one, and which of them are they now?
+heads-added (join="sum"): adds the heads up
+    How wide is the result, compared with one head?
+heads-averaged (join="mean"): averages the heads
+    How wide is the result, compared with one head?
+first-head-only (join="first"): returns the first head alone
+    Does your result change when the last head changes?
+columns-dealt (join="dealt"): takes the first column of every head, then the second, and so on
+    Which of the two axes, heads or width, should change slowest along a token's vector?
+heads-reversed (join="reversed"): puts the last head first
+    Where in the result do the columns of head 0 stand?
+batch-and-tokens-merged (shape="flat"): merges sentences and tokens into one axis
+    How many axes should the result have?
+tokens-and-heads-merged (shape="long"): merges the axis of the heads with that of the tokens, so that a sentence has T *
+        H of them
+    Which two axes become one, and which one keeps its length?
+"""),
     cases=[
         Case("1 sentence, 2 heads, 3 tokens, width 2", _case(1, 2, 3, 2, seed=1)),
         Case("2 sentences, 3 heads, 5 tokens, width 2", _case(2, 3, 5, 2, seed=11)),

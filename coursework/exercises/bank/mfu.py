@@ -1,7 +1,6 @@
 """Exercise: the share of a machine's peak that a training run uses."""
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def mfu(parameters, layers, width, length, tokens_per_second, devices, peak):
@@ -45,11 +44,7 @@ def _with_course(parameters, layers, width, length, tokens_per_second, devices, 
     return share(flops, 1 / tokens_per_second, devices * peak)
 
 
-def _case(*numbers):
-    return lambda: numbers
-
-
-def _sample(draw: Draw):
+def _sample(draw):
     layers, width, length = draw.integer(1, 48), draw.integer(1, 2000), draw.integer(1, 9000)
     parameters = draw.integer(1_000_000, 2_000_000_000)
     return (
@@ -76,7 +71,6 @@ def _never_above_one(mfu) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="mfu",
     title="The share of the peak",
     what="""Write `mfu(parameters, layers, width, length, tokens_per_second, devices, peak)`: model FLOPs utilisation,
 the operations that training the model needs in a second divided by those that the devices could do. A token needs $6
@@ -90,93 +84,41 @@ its three ingredients is often taken wrong.""",
     minutes=5,
     reference=mfu,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="attention-left-out",
-            knobs={"products": 0},
-            statement="leaves out the products of attention",
-            question="Does your answer depend on the length?",
-        ),
-        Misconception(
-            name="causal-half",
-            knobs={"products": 6},
-            statement="counts half of the pairs of attention",
-            question="Which pairs should be counted here?",
-        ),
-        Misconception(
-            name="attention-forward-only",
-            knobs={"products": 4},
-            statement="counts the products of attention in the forward pass alone",
-            question="Do the scores have a backward pass?",
-        ),
-        Misconception(
-            name="weights-forward-only",
-            knobs={"weights": 2},
-            statement="counts the weights in the forward pass alone",
-            question="How many operations does one weight take part in, for one token of training?",
-        ),
-        Misconception(
-            name="recomputed",
-            knobs={"times": 4 / 3},
-            statement="counts a second forward pass as work done",
-            question="Does a model learn more from a forward pass that is done twice?",
-        ),
-        Misconception(
-            name="one-device",
-            knobs={"per": "one"},
-            statement="makes the share as many times too large as there are devices",
-            question="What could all devices together do in a second?",
-        ),
-        Misconception(
-            name="sequences",
-            knobs={"per": "sequence"},
-            statement="takes the rate for one of sequences, or divides by the length a second time",
-            question="Is your count of operations one for a token, or one for a sequence?",
-        ),
-        Misconception(
-            name="sparse-peak",
-            knobs={"sparse": 2},
-            statement="doubles the peak, as advertisements for sparse matrices do",
-            question="What does your function return for a device that works at exactly the given peak?",
-        ),
-        Misconception(
-            name="percent",
-            knobs={"percent": 100},
-            statement="returns per cent",
-            question="Which number stands for a device that works at exactly its peak?",
-        ),
-        Misconception(
-            name="length-left-out",
-            knobs={"with_length": False},
-            statement="lets each token attend to a single other",
-            question="How many keys does a token meet?",
-        ),
-        Misconception(
-            name="inverted",
-            knobs={"power": -1},
-            statement="divides the peak by what was used",
-            question="Does your number rise when the run becomes faster?",
-        ),
-        Misconception(
-            name="length-squared",
-            knobs={"with_length": "squared"},
-            statement="counts the operations of attention with the square of the length for one token",
-            question="With how many keys is the query of one token compared?",
-        ),
-        Misconception(
-            name="devices-multiplied",
-            knobs={"per": "divides"},
-            statement="multiplies by the number of devices",
-            question="Whose tokens are counted in `tokens_per_second`, and whose operations in `peak`?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+attention-left-out (products=0): leaves out the products of attention
+    Does your answer depend on the length?
+causal-half (products=6): counts half of the pairs of attention
+    Which pairs should be counted here?
+attention-forward-only (products=4): counts the products of attention in the forward pass alone
+    Do the scores have a backward pass?
+weights-forward-only (weights=2): counts the weights in the forward pass alone
+    How many operations does one weight take part in, for one token of training?
+recomputed (times=4 / 3): counts a second forward pass as work done
+    Does a model learn more from a forward pass that is done twice?
+one-device (per="one"): makes the share as many times too large as there are devices
+    What could all devices together do in a second?
+sequences (per="sequence"): takes the rate for one of sequences, or divides by the length a second time
+    Is your count of operations one for a token, or one for a sequence?
+sparse-peak (sparse=2): doubles the peak, as advertisements for sparse matrices do
+    What does your function return for a device that works at exactly the given peak?
+percent (percent=100): returns per cent
+    Which number stands for a device that works at exactly its peak?
+length-left-out (with_length=False): lets each token attend to a single other
+    How many keys does a token meet?
+inverted (power=-1): divides the peak by what was used
+    Does your number rise when the run becomes faster?
+length-squared (with_length="squared"): counts the operations of attention with the square of the length for one token
+    With how many keys is the query of one token compared?
+devices-multiplied (per="divides"): multiplies by the number of devices
+    Whose tokens are counted in `tokens_per_second`, and whose operations in `peak`?
+"""),
     cases=[
-        Case("a small model on one device", _case(1000, 2, 5, 7, 11.0, 1, 1e5)),
-        Case("the same on three devices", _case(1000, 2, 5, 7, 11.0, 3, 1e5)),
-        Case("a long context", _case(1000, 3, 11, 501, 13.0, 2, 1e7)),
-        Case("GPT-2 on one device", _case(124_439_808, 12, 768, 1024, 180_000.0, 1, 312e12)),
-        Case("8 billion parameters on 64 devices", _case(8_030_261_248, 32, 4096, 8192, 500_000.0, 64, 989.4e12)),
-        Case("the same, short context", _case(8_030_261_248, 32, 4096, 512, 600_000.0, 64, 989.4e12)),
+        Case("a small model on one device", lambda: (1000, 2, 5, 7, 11.0, 1, 1e5)),
+        Case("the same on three devices", lambda: (1000, 2, 5, 7, 11.0, 3, 1e5)),
+        Case("a long context", lambda: (1000, 3, 11, 501, 13.0, 2, 1e7)),
+        Case("GPT-2 on one device", lambda: (124_439_808, 12, 768, 1024, 180_000.0, 1, 312e12)),
+        Case("8 billion parameters on 64 devices", lambda: (8_030_261_248, 32, 4096, 8192, 500_000.0, 64, 989.4e12)),
+        Case("the same, short context", lambda: (8_030_261_248, 32, 4096, 512, 600_000.0, 64, 989.4e12)),
     ],
     properties=[
         Property("Four devices with four times the tokens are used as well as one.", _devices_share),

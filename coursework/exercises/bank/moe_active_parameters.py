@@ -17,9 +17,7 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="moe_active_parameters",
     title="Stored and active",
-    kind="predict",
     what="""A mixture of 8 experts stands in for the feed-forward at width 96. Each expert is a SwiGLU of inner width
 256 without biases; the router is one linear map without a bias, and a token uses the 2 experts with the highest scores.
 How many of the layer's parameters take part in the computation of one token, the router included?""",

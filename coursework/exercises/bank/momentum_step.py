@@ -2,8 +2,7 @@
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -71,19 +70,17 @@ def _weight_by_weight(weight, gradient, velocity, rate, beta=0.9):
     return new_weight, new_velocity
 
 
+@maker
 def _case(*shape, seed, rate=0.1, beta=0.9, dtype=torch.float32):
-    def make():
-        weight, gradient, velocity = (normal(*shape, seed=seed + i, dtype=dtype, grad=False) for i in range(3))
-        return weight, gradient, velocity, rate, beta
-
-    return make
+    weight, gradient, velocity = (normal(*shape, seed=seed + i, dtype=dtype, grad=False) for i in range(3))
+    return weight, gradient, velocity, rate, beta
 
 
 def _one(weight, gradient, velocity, rate, beta):
     return lambda: (torch.tensor([weight]), torch.tensor([gradient]), torch.tensor([velocity]), rate, beta)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     shape = draw.choice([(3,), (2, 5), (1, 4, 2)])
     tensors = [draw.normal(*shape, dtype=torch.float64, grad=False) for _ in range(3)]
     return *tensors, draw.choice([0.01, 0.1, 2.0]), draw.choice([0.5, 0.9, 0.99])
@@ -111,7 +108,6 @@ def _gathers_speed(step) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="momentum_step",
     title="A step with momentum",
     what="""Write `momentum_step(weight, gradient, velocity, rate, beta=0.9)`. The new velocity is beta times the old
 velocity plus the gradient, and the weight then moves against the **new** velocity, by rate times as much. Return the
@@ -121,80 +117,32 @@ new weight and the new velocity. All three tensors have the same shape; leave th
     minutes=4,
     reference=momentum_step,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="dampened",
-            knobs={"take": "dampened"},
-            statement="takes 1 - beta of the gradient into the velocity, as an average does",
-            question="By which number does the text multiply the gradient before it goes into the velocity?",
-        ),
-        Misconception(
-            name="no-momentum",
-            knobs={"old": "forgotten"},
-            statement="forgets the old velocity, as plain gradient descent does",
-            question="If the gradient is zero now, but was not before, does your weight move?",
-        ),
-        Misconception(
-            name="old-velocity",
-            knobs={"use": "old"},
-            statement="moves the weight by the velocity from before this gradient",
-            question="In the first step the old velocity is zero: does your weight move?",
-        ),
-        Misconception(
-            name="nesterov",
-            knobs={"use": "ahead"},
-            statement="looks one step ahead, as Nesterov's momentum does",
-            question="Which two quantities did you add to get the direction, and which one does the text name?",
-        ),
-        Misconception(
-            name="uphill",
-            knobs={"sign": 1.0},
-            statement="moves along the velocity instead of against it",
-            question="If the gradient is positive, does the loss grow or fall when the weight grows?",
-        ),
-        Misconception(
-            name="velocity-never-decays",
-            knobs={"decays": "nothing"},
-            statement="adds all gradients up without ever letting the old ones fade",
-            question="What becomes of a gradient of a hundred steps ago in your velocity?",
-        ),
-        Misconception(
-            name="decays-the-gradient",
-            knobs={"decays": "gradient"},
-            statement="multiplies the gradient by beta, and keeps all of the old velocity",
-            question="Which of the two is to fade, what was or what comes in?",
-        ),
-        Misconception(
-            name="rate-in-the-velocity",
-            knobs={"where": "inside"},
-            statement="multiplies the gradient by the rate before it goes into the velocity",
-            question="With a rate of 0.1, a gradient of 2 and no old velocity, which velocity do you return?",
-        ),
-        Misconception(
-            name="old-velocity-returned",
-            knobs={"back": "old"},
-            statement="returns the velocity that it was given",
-            question="What will the next step know of this gradient?",
-        ),
-        Misconception(
-            name="beta-fixed",
-            knobs={"beta_is": "fixed"},
-            statement="takes 0.9 for beta, whatever is given",
-            question="What does your function do with its last argument?",
-        ),
-        Misconception(
-            name="velocity-downhill",
-            knobs={"where": "inside", "back": "negative"},
-            statement="keeps a velocity that points downhill and already contains the rate",
-            question="What is the new velocity after one step from rest, by the rule in the text?",
-        ),
-        Misconception(
-            name="decays-the-sum",
-            knobs={"decays": "both"},
-            statement="multiplies the gradient by beta together with the old velocity",
-            question="Which of the two terms becomes smaller, before or after they are added?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+dampened (take="dampened"): takes 1 - beta of the gradient into the velocity, as an average does
+    By which number does the text multiply the gradient before it goes into the velocity?
+no-momentum (old="forgotten"): forgets the old velocity, as plain gradient descent does
+    If the gradient is zero now, but was not before, does your weight move?
+old-velocity (use="old"): moves the weight by the velocity from before this gradient
+    In the first step the old velocity is zero: does your weight move?
+nesterov (use="ahead"): looks one step ahead, as Nesterov's momentum does
+    Which two quantities did you add to get the direction, and which one does the text name?
+uphill (sign=1.0): moves along the velocity instead of against it
+    If the gradient is positive, does the loss grow or fall when the weight grows?
+velocity-never-decays (decays="nothing"): adds all gradients up without ever letting the old ones fade
+    What becomes of a gradient of a hundred steps ago in your velocity?
+decays-the-gradient (decays="gradient"): multiplies the gradient by beta, and keeps all of the old velocity
+    Which of the two is to fade, what was or what comes in?
+rate-in-the-velocity (where="inside"): multiplies the gradient by the rate before it goes into the velocity
+    With a rate of 0.1, a gradient of 2 and no old velocity, which velocity do you return?
+old-velocity-returned (back="old"): returns the velocity that it was given
+    What will the next step know of this gradient?
+beta-fixed (beta_is="fixed"): takes 0.9 for beta, whatever is given
+    What does your function do with its last argument?
+velocity-downhill (where="inside", back="negative"): keeps a velocity that points downhill and already contains the rate
+    What is the new velocity after one step from rest, by the rule in the text?
+decays-the-sum (decays="both"): multiplies the gradient by beta together with the old velocity
+    Which of the two terms becomes smaller, before or after they are added?
+"""),
     cases=[
         Case("one weight, no velocity yet", _one(1.0, 2.0, 0.0, 0.1, 0.9)),
         Case("one weight, a gradient of zero", _one(1.0, 0.0, 3.0, 0.1, 0.9)),
@@ -220,4 +168,4 @@ new weight and the new velocity. All three tensors have the same shape; leave th
     sample=_sample,
     tries=("float32", "large", "zeros", "strided"),
     gradients=False,
-)  # fmt: skip
+)

@@ -5,8 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -100,13 +99,11 @@ def _with_one_product(x, W_query, W_key, W_value, W_output, n_heads, mask=None):
     return merge_heads(scaled_dot_product_attention(query, key, value, mask=mask)) @ W_output
 
 
+@maker
 def _case(B, T, D, H, E, seed, mask=None, dtype=torch.float32):
-    def make():
-        weights = [normal(D, H * E, seed=seed + n, dtype=dtype) for n in (1, 2, 3)]
-        x, W_output = normal(B, T, D, seed=seed, dtype=dtype), normal(H * E, D, seed=seed + 4, dtype=dtype)
-        return x, *weights, W_output, H, None if mask is None else mask()
-
-    return make
+    weights = [normal(D, H * E, seed=seed + n, dtype=dtype) for n in (1, 2, 3)]
+    x, W_output = normal(B, T, D, seed=seed, dtype=dtype), normal(H * E, D, seed=seed + 4, dtype=dtype)
+    return x, *weights, W_output, H, None if mask is None else mask()
 
 
 def _causal(T):
@@ -121,9 +118,9 @@ def _for_each_head():
     return torch.stack([torch.ones(3, 3, dtype=torch.bool).tril(), torch.eye(3, dtype=torch.bool)])  # (H, T, T)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, T, D, H, E = (draw.integer(1, high) for high in (3, 5, 6, 4, 4))
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     causal = torch.ones(T, T, dtype=torch.bool).tril()
     first = torch.arange(T)[None, None, None] < draw.integer(1, T)
     weights = [draw.normal(D, H * E, dtype=dtype, scale=0.5) for _ in range(3)]
@@ -156,7 +153,6 @@ def _heads_add_up(attend) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="multi_head_attention",
     title="Multi-head attention",
     what="""Write `multi_head_attention(x, W_query, W_key, W_value, W_output, n_heads, mask=None)`: self-attention
 with `n_heads` heads, from its four matrices and without biases. Head h owns the h-th block of E neighbouring
@@ -168,116 +164,44 @@ its own width; the outputs stand side by side, head 0 first, and `W_output` maps
     minutes=15,
     reference=multi_head_attention,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="scale-by-model-width",
-            knobs={"scale": "model"},
-            statement="divides the scores by the root of the model's width",
-            question="How many products does one score of one head add up?",
-        ),
-        Misconception(
-            name="scale-by-all-heads",
-            knobs={"scale": "projected"},
-            statement="divides the scores by the root of the width of all heads together",
-            question="How many products does one score of one head add up?",
-        ),
-        Misconception(
-            name="no-scale",
-            knobs={"scale": "none"},
-            statement="does not scale the scores",
-            question="By what did chapter 1 divide the scores, and why?",
-        ),
-        Misconception(
-            name="divide-by-width",
-            knobs={"scale": "width"},
-            statement="divides the scores by the width of a head, not by its root",
-            question="How does the spread of a sum of E random products grow with E?",
-        ),
-        Misconception(
-            name="split-by-view",
-            knobs={"split": "view-only"},
-            statement="splits into heads by a reshape alone, so that a head gets parts of other tokens",
-            question="Under a causal mask, does your output at position 0 change with the last token?",
-        ),
-        Misconception(
-            name="one-wide-head",
-            knobs={"split": "one-head"},
-            statement="attends once with the whole width, as one head",
-            question="How many maps of weights does your function form for one sentence?",
-        ),
-        Misconception(
-            name="merge-by-reshape",
-            knobs={"merge": "reshape-only"},
-            statement="merges the heads by a reshape alone, which scrambles tokens and heads",
-            question="Which two axes have to be neighbours before they can become one?",
-        ),
-        Misconception(
-            name="no-output-matrix",
-            knobs={"output": "none"},
-            statement="leaves out the output matrix",
-            question="Which of the arguments does your function never use?",
-        ),
-        Misconception(
-            name="input-added",
-            knobs={"output": "residual"},
-            statement="adds the input to the output",
-            question="What should come out if W_output is zero?",
-        ),
-        Misconception(
-            name="mask-ignored",
-            knobs={"masking": "ignored"},
-            statement="accepts a mask and does not use it",
-            question="Which line of your function would change its result if the mask hid all but one key?",
-        ),
-        Misconception(
-            name="mask-inverted",
-            knobs={"masking": "inverted"},
-            statement="hides the keys for which the mask is True",
-            question="What does True mean in this mask: may attend, or is hidden?",
-        ),
-        Misconception(
-            name="mask-by-sentence",
-            knobs={"masking": "by-sentence"},
-            statement="reads the first axis of a mask (H, T, T) as the sentences",
-            question="Lined up with (B, H, T, T) from the right, where does the first axis of a mask (2, T, T) stand?",
-        ),
-        Misconception(
-            name="keys-from-queries",
-            knobs={"inputs": "keys-from-queries"},
-            statement="makes the keys with the matrix of the queries",
-            question="Which matrix turns a token into what it can be found by?",
-        ),
-        Misconception(
-            name="values-from-keys",
-            knobs={"inputs": "values-from-keys"},
-            statement="makes the values with the matrix of the keys",
-            question="Which matrix turns a token into what it hands over?",
-        ),
-        Misconception(
-            name="strided-heads",
-            knobs={"split": "strided"},
-            statement="gives head h every H-th column in place of a block of neighbouring ones",
-            question="With H of 2, which columns of `W_query` does head 0 read?",
-        ),
-        Misconception(
-            name="strided-merge",
-            knobs={"merge": "strided"},
-            statement="puts the columns of the heads in turn, first number of each head first",
-            question="With two heads, which number stands beside the first number of head 0 after merging?",
-        ),
-        Misconception(
-            name="keys-and-values-exchanged",
-            knobs={"inputs": "keys-and-values"},
-            statement="compares the queries with the values and averages the keys",
-            question="Which matrix decides where a query looks, and which one what it gets from there?",
-        ),
-        Misconception(
-            name="scores-times-mask",
-            knobs={"masking": "product"},
-            statement="multiplies the scores by the mask, which leaves a score of zero",
-            question="Which share of the weight does a score of zero get beside negative scores?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+scale-by-model-width (scale="model"): divides the scores by the root of the model's width
+    How many products does one score of one head add up?
+scale-by-all-heads (scale="projected"): divides the scores by the root of the width of all heads together
+    How many products does one score of one head add up?
+no-scale (scale="none"): does not scale the scores
+    By what did chapter 1 divide the scores, and why?
+divide-by-width (scale="width"): divides the scores by the width of a head, not by its root
+    How does the spread of a sum of E random products grow with E?
+split-by-view (split="view-only"): splits into heads by a reshape alone, so that a head gets parts of other tokens
+    Under a causal mask, does your output at position 0 change with the last token?
+one-wide-head (split="one-head"): attends once with the whole width, as one head
+    How many maps of weights does your function form for one sentence?
+merge-by-reshape (merge="reshape-only"): merges the heads by a reshape alone, which scrambles tokens and heads
+    Which two axes have to be neighbours before they can become one?
+no-output-matrix (output="none"): leaves out the output matrix
+    Which of the arguments does your function never use?
+input-added (output="residual"): adds the input to the output
+    What should come out if W_output is zero?
+mask-ignored (masking="ignored"): accepts a mask and does not use it
+    Which line of your function would change its result if the mask hid all but one key?
+mask-inverted (masking="inverted"): hides the keys for which the mask is True
+    What does True mean in this mask: may attend, or is hidden?
+mask-by-sentence (masking="by-sentence"): reads the first axis of a mask (H, T, T) as the sentences
+    Lined up with (B, H, T, T) from the right, where does the first axis of a mask (2, T, T) stand?
+keys-from-queries (inputs="keys-from-queries"): makes the keys with the matrix of the queries
+    Which matrix turns a token into what it can be found by?
+values-from-keys (inputs="values-from-keys"): makes the values with the matrix of the keys
+    Which matrix turns a token into what it hands over?
+strided-heads (split="strided"): gives head h every H-th column in place of a block of neighbouring ones
+    With H of 2, which columns of `W_query` does head 0 read?
+strided-merge (merge="strided"): puts the columns of the heads in turn, first number of each head first
+    With two heads, which number stands beside the first number of head 0 after merging?
+keys-and-values-exchanged (inputs="keys-and-values"): compares the queries with the values and averages the keys
+    Which matrix decides where a query looks, and which one what it gets from there?
+scores-times-mask (masking="product"): multiplies the scores by the mask, which leaves a score of zero
+    Which share of the weight does a score of zero get beside negative scores?
+"""),
     cases=[
         Case("2 tokens of width 3, 2 heads of width 1", _case(1, 2, 3, 2, 1, seed=1)),
         Case("3 tokens of width 5, 2 heads of width 2", _case(1, 3, 5, 2, 2, seed=11)),
@@ -319,4 +243,4 @@ return ...""",
         "strided",
     ),
     tolerance=(1e-3, 1e-4),
-)  # fmt: skip
+)

@@ -2,8 +2,7 @@
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -84,7 +83,7 @@ def _case(R, C, seed, n_steps=5, scale=1.0, dtype=torch.float32):
     return lambda: (normal(R, C, seed=seed, scale=scale, dtype=dtype, grad=False), n_steps)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     R, C = draw.integer(1, 5), draw.integer(1, 6)
     matrix = draw.normal(R, C, dtype=torch.float64, grad=False) + 0.01 + torch.eye(R, C, dtype=torch.float64)
     return matrix, draw.integer(0, 6)
@@ -108,7 +107,6 @@ def _scale_does_not_matter(bring) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="newton_schulz",
     title="All singular values near one",
     what="""Write `newton_schulz(matrix, n_steps=5)` for a matrix X of shape (R, C). First divide it by the root of the
 sum of all its squares. Then do this `n_steps` times: compute A = X Xᵀ of shape (R, R), and replace X by
@@ -118,110 +116,43 @@ a · X + b · A X + c · A A X, with a = 3.4445, b = −4.7750 and c = 2.0315. R
     minutes=6,
     reference=newton_schulz,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="not-normalised",
-            knobs={"start": "nothing"},
-            statement="does not divide the matrix before it begins",
-            question="What does the polynomial make of a singular value of 10?",
-        ),
-        Misconception(
-            name="by-the-largest-entry",
-            knobs={"start": "largest"},
-            statement="divides by the largest entry at the start",
-            question="By how much can the largest singular value exceed the largest entry?",
-        ),
-        Misconception(
-            name="row-by-row",
-            knobs={"start": "rows"},
-            statement="divides each row by its own length at the start",
-            question="By how many numbers do you divide, and of how many does the text speak?",
-        ),
-        Misconception(
-            name="column-by-column",
-            knobs={"start": "columns"},
-            statement="divides each column by its own length at the start",
-            question="By how many numbers do you divide, and of how many does the text speak?",
-        ),
-        Misconception(
-            name="by-the-largest-singular-value",
-            knobs={"start": "spectral"},
-            statement="divides by the largest singular value at the start",
-            question="What did you have to decompose to know it, and what is the iteration there to avoid?",
-        ),
-        Misconception(
-            name="entry-by-entry",
-            knobs={"side": "elementwise"},
-            statement="takes powers of each entry, and no products of matrices",
-            question="What stands in row 0 and column 1 of X Xᵀ?",
-        ),
-        Misconception(
-            name="transposed-gram-matrix",
-            knobs={"side": "wrong order"},
-            statement="multiplies by Xᵀ X from the right, with b at the fifth power and c at the third",
-            question="Which power of a singular value stands beside b in your line?",
-        ),
-        Misconception(
-            name="coefficients-reversed",
-            knobs={"coefficients": "cba"},
-            statement="exchanges a and c",
-            question="By which number does the text multiply X itself?",
-        ),
-        Misconception(
-            name="plus-b",
-            knobs={"coefficients": "all plus"},
-            statement="takes 4.7750 for b, without its sign",
-            question="Can all singular values stay near one if all three terms add?",
-        ),
-        Misconception(
-            name="cubic",
-            knobs={"power": "three"},
-            statement="leaves out the term with c",
-            question="How many terms has your sum, and how many has the text's?",
-        ),
-        Misconception(
-            name="one-step",
-            knobs={"steps": "one"},
-            statement="does one step, whatever number is given",
-            question="Which lines of yours stand inside the loop?",
-        ),
-        Misconception(
-            name="one-step-less",
-            knobs={"steps": "one less"},
-            statement="does one step less than it is told",
-            question="With n_steps = 1, how often does your loop run?",
-        ),
-        Misconception(
-            name="five-steps",
-            knobs={"steps": "fixed"},
-            statement="does five steps, whatever number is given",
-            question="What does your function do with its second argument?",
-        ),
-        Misconception(
-            name="divided-in-each-step",
-            knobs={"again": True},
-            statement="divides by the root of the sum of squares after each step again",
-            question="Which sum of squares should a matrix with three singular values of one have?",
-        ),
-        Misconception(
-            name="divided-by-the-squares",
-            knobs={"start": "squares"},
-            statement="divides by the sum of the squares, not by its root",
-            question="What is the sum of the squares of the matrix after your division?",
-        ),
-        Misconception(
-            name="gram-computed-once",
-            knobs={"steps": "one gram"},
-            statement="computes A only once, before the first step",
-            question="Of which X is A the product in the second step?",
-        ),
-        Misconception(
-            name="last-term-of-third-power",
-            knobs={"power": "once"},
-            statement="multiplies by A only once in the last term",
-            question="How often does X occur as a factor in each of the three terms?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+not-normalised (start="nothing"): does not divide the matrix before it begins
+    What does the polynomial make of a singular value of 10?
+by-the-largest-entry (start="largest"): divides by the largest entry at the start
+    By how much can the largest singular value exceed the largest entry?
+row-by-row (start="rows"): divides each row by its own length at the start
+    By how many numbers do you divide, and of how many does the text speak?
+column-by-column (start="columns"): divides each column by its own length at the start
+    By how many numbers do you divide, and of how many does the text speak?
+by-the-largest-singular-value (start="spectral"): divides by the largest singular value at the start
+    What did you have to decompose to know it, and what is the iteration there to avoid?
+entry-by-entry (side="elementwise"): takes powers of each entry, and no products of matrices
+    What stands in row 0 and column 1 of X Xᵀ?
+transposed-gram-matrix (side="wrong order"): multiplies by Xᵀ X from the right, with b at the fifth power and c at the
+        third
+    Which power of a singular value stands beside b in your line?
+coefficients-reversed (coefficients="cba"): exchanges a and c
+    By which number does the text multiply X itself?
+plus-b (coefficients="all plus"): takes 4.7750 for b, without its sign
+    Can all singular values stay near one if all three terms add?
+cubic (power="three"): leaves out the term with c
+    How many terms has your sum, and how many has the text's?
+one-step (steps="one"): does one step, whatever number is given
+    Which lines of yours stand inside the loop?
+one-step-less (steps="one less"): does one step less than it is told
+    With n_steps = 1, how often does your loop run?
+five-steps (steps="fixed"): does five steps, whatever number is given
+    What does your function do with its second argument?
+divided-in-each-step (again=True): divides by the root of the sum of squares after each step again
+    Which sum of squares should a matrix with three singular values of one have?
+divided-by-the-squares (start="squares"): divides by the sum of the squares, not by its root
+    What is the sum of the squares of the matrix after your division?
+gram-computed-once (steps="one gram"): computes A only once, before the first step
+    Of which X is A the product in the second step?
+last-term-of-third-power (power="once"): multiplies by A only once in the last term
+    How often does X occur as a factor in each of the three terms?
+"""),
     cases=[
         Case("one number, 3, one step", lambda: (torch.tensor([[3.0]]), 1)),
         Case("2 rows, 3 columns, no step", _case(2, 3, seed=1, n_steps=0)),
@@ -253,4 +184,4 @@ for _ in range(n_steps):
     gradients=False,
     tolerance=(1e-3, 1e-4),
     equivalent_mutants={"c * gram @ gram -> gram @ (c * gram)": "a number may stand at any place of a product"},
-)  # fmt: skip
+)

@@ -3,9 +3,7 @@
 from coursework.exercises.spec import Question, WrongAnswer
 
 EXERCISE = Question(
-    id="no_residual",
     title="Twelve layers without residuals",
-    kind="predict",
     what="""Take twelve encoder layers with LayerNorm and fresh Xavier weights, and remove the residual connections:
 each sublayer's output is normed and passed on, nothing is added. Eleven random tokens go through. What
 will the next cells show?""",

@@ -2,8 +2,7 @@
 
 import math
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def noam_rate(step, d_model, warmup):
@@ -46,7 +45,7 @@ def _case(step, d_model, warmup):
     return lambda: (step, d_model, warmup)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     return draw.integer(1, 10_000), draw.integer(1, 1024), draw.integer(1, 5000)
 
 
@@ -73,7 +72,6 @@ def _halves(rate) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="noam_rate",
     title="The learning rate of the paper",
     what="""Write `noam_rate(step, d_model, warmup)`: the rate of update number `step`, counted from 1. It rises in a
 straight line up to step `warmup` and then falls with the inverse square root of the step; the formula is equation 3 of
@@ -83,80 +81,32 @@ the paper: d_model^-0.5 · min(step^-0.5, step · warmup^-1.5).""",
     minutes=5,
     reference=noam_rate,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="counts-from-zero",
-            knobs={"first": -1},
-            statement="gives each update the rate of the update before it, so that the first one gets 0",
-            question="By how much do the weights move in the first update?",
-        ),
-        Misconception(
-            name="counts-from-two",
-            knobs={"first": 1},
-            statement="gives each update the rate of the next one",
-            question="At which step is your rate highest?",
-        ),
-        Misconception(
-            name="larger-of-the-two",
-            knobs={"pick": max},
-            statement="takes the larger of the two terms",
-            question="Which of the two terms is the smaller one at step 1, and does your rate start low?",
-        ),
-        Misconception(
-            name="width-multiplies",
-            knobs={"width": 0.5},
-            statement="gives wider models a higher rate",
-            question="With which sign does the width stand in the exponent?",
-        ),
-        Misconception(
-            name="width-left-out",
-            knobs={"width": 0.0},
-            statement="does not look at the width",
-            question="What does your function return for widths 512 and 1024?",
-        ),
-        Misconception(
-            name="warmup-exponent",
-            knobs={"rise": -0.5},
-            statement="divides by the root of the warm-up alone, so that the two terms do not meet at its end",
-            question="At step = warmup, are your two terms equal?",
-        ),
-        Misconception(
-            name="plain-line",
-            knobs={"rise": -1.0},
-            statement="lets the first term rise to 1 at the end of warm-up, whatever the second one is there",
-            question="At step = warmup, are your two terms equal?",
-        ),
-        Misconception(
-            name="falls-too-fast",
-            knobs={"fall": -1.0},
-            statement="falls with the step itself, not with its root",
-            question="When the step has grown fourfold, to which share should the rate have fallen?",
-        ),
-        Misconception(
-            name="never-falls",
-            knobs={"fall": 0.0},
-            statement="goes on rising after warm-up",
-            question="Which of your terms shrinks as the step grows?",
-        ),
-        Misconception(
-            name="no-warmup",
-            knobs={"warm": False},
-            statement="falls from the first step on",
-            question="Where does the number of warm-up steps enter your function?",
-        ),
-        Misconception(
-            name="power-of-the-product",
-            knobs={"warm": "product", "pick": min},
-            statement="takes the power of the step and the warm-up together",
-            question="To which of the two numbers does the exponent belong?",
-        ),
-        Misconception(
-            name="root-not-inverted",
-            knobs={"fall": 0.5},
-            statement="has the square root of the step where its inverse belongs",
-            question="Does the second of the two numbers grow or shrink with the step?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+counts-from-zero (first=-1): gives each update the rate of the update before it, so that the first one gets 0
+    By how much do the weights move in the first update?
+counts-from-two (first=1): gives each update the rate of the next one
+    At which step is your rate highest?
+larger-of-the-two (pick=max): takes the larger of the two terms
+    Which of the two terms is the smaller one at step 1, and does your rate start low?
+width-multiplies (width=0.5): gives wider models a higher rate
+    With which sign does the width stand in the exponent?
+width-left-out (width=0.0): does not look at the width
+    What does your function return for widths 512 and 1024?
+warmup-exponent (rise=-0.5): divides by the root of the warm-up alone, so that the two terms do not meet at its end
+    At step = warmup, are your two terms equal?
+plain-line (rise=-1.0): lets the first term rise to 1 at the end of warm-up, whatever the second one is there
+    At step = warmup, are your two terms equal?
+falls-too-fast (fall=-1.0): falls with the step itself, not with its root
+    When the step has grown fourfold, to which share should the rate have fallen?
+never-falls (fall=0.0): goes on rising after warm-up
+    Which of your terms shrinks as the step grows?
+no-warmup (warm=False): falls from the first step on
+    Where does the number of warm-up steps enter your function?
+power-of-the-product (warm="product", pick=min): takes the power of the step and the warm-up together
+    To which of the two numbers does the exponent belong?
+root-not-inverted (fall=0.5): has the square root of the step where its inverse belongs
+    Does the second of the two numbers grow or shrink with the step?
+"""),
     cases=[
         Case("the first step, width 5, 3 steps of warm-up", _case(1, 5, 3)),
         Case("within warm-up", _case(2, 5, 3)),

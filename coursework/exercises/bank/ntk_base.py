@@ -2,8 +2,7 @@
 
 import math
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def ntk_base(base, factor, width):
@@ -54,7 +53,7 @@ def _case(base, factor, width):
     return lambda: (base, factor, width)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     base = draw.choice([100.0, 500.0, 10_000.0, 500_000.0])
     return base, draw.choice([1.0, 1.5, 2.0, 4.0, 8.0]), 2 * draw.integer(3, 64)
 
@@ -73,7 +72,6 @@ def _no_factor_no_change(ntk_base) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="ntk_base",
     title="A larger base",
     what="""Write `ntk_base(base, factor, width)`. Pair i of a head of `width` numbers turns by base^(−2i / width)
 radians for each place, and its last pair is i = width / 2 − 1. Return the new base with which the *last* pair turns
@@ -83,62 +81,26 @@ exactly `factor` times slower than with the old one. `width` is at least 4.""",
     minutes=8,
     reference=ntk_base,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="base-times-factor",
-            knobs={"exponent": "one"},
-            statement="multiplies the base by the factor itself",
-            question="The last pair's speed is the base to which power: −1, or a little less?",
-        ),
-        Misconception(
-            name="exponent-turned-over",
-            knobs={"exponent": "turned"},
-            statement="raises the factor to the exponent of the last pair and not to one over it",
-            question="If x to the power 0.8 has to grow fourfold, does x grow by more than four times or by less?",
-        ),
-        Misconception(
-            name="pairs-for-width",
-            knobs={"exponent": "pairs"},
-            statement="puts the number of pairs where the formula has the number of dimensions",
-            question="Does the exponent 2i / width count pairs or dimensions in its lower half?",
-        ),
-        Misconception(
-            name="one-dimension-less",
-            knobs={"exponent": "next"},
-            statement="gives the last pair the exponent (width − 1) / width",
-            question="What is 2i for i = width / 2 − 1?",
-        ),
-        Misconception(
-            name="second-pair",
-            knobs={"exponent": "second"},
-            statement="raises the factor to the power 2 / width",
-            question="Which pair has the exponent 2 / width, a fast one or the slowest?",
-        ),
-        Misconception(
-            name="not-divided-by-width",
-            knobs={"exponent": "width"},
-            statement="raises the factor to the power width − 2",
-            question="By what is 2i divided in the exponent of a speed?",
-        ),
-        Misconception(
-            name="base-inside",
-            knobs={"inside": True},
-            statement="raises the old base to the power as well",
-            question="With the factor 1, which base should come out?",
-        ),
-        Misconception(
-            name="smaller-base",
-            knobs={"sign": -1},
-            statement="makes the base smaller",
-            question="Does a larger base make the clocks slower or faster?",
-        ),
-        Misconception(
-            name="index-for-exponent",
-            knobs={"exponent": "index"},
-            statement="takes the number of the last pair for its exponent",
-            question="By what is the number of a pair multiplied in the exponent of the base?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+base-times-factor (exponent="one"): multiplies the base by the factor itself
+    The last pair's speed is the base to which power: −1, or a little less?
+exponent-turned-over (exponent="turned"): raises the factor to the exponent of the last pair and not to one over it
+    If x to the power 0.8 has to grow fourfold, does x grow by more than four times or by less?
+pairs-for-width (exponent="pairs"): puts the number of pairs where the formula has the number of dimensions
+    Does the exponent 2i / width count pairs or dimensions in its lower half?
+one-dimension-less (exponent="next"): gives the last pair the exponent (width − 1) / width
+    What is 2i for i = width / 2 − 1?
+second-pair (exponent="second"): raises the factor to the power 2 / width
+    Which pair has the exponent 2 / width, a fast one or the slowest?
+not-divided-by-width (exponent="width"): raises the factor to the power width − 2
+    By what is 2i divided in the exponent of a speed?
+base-inside (inside=True): raises the old base to the power as well
+    With the factor 1, which base should come out?
+smaller-base (sign=-1): makes the base smaller
+    Does a larger base make the clocks slower or faster?
+index-for-exponent (exponent="index"): takes the number of the last pair for its exponent
+    By what is the number of a pair multiplied in the exponent of the base?
+"""),
     cases=[
         Case("base 100, factor 4, width 6", _case(100.0, 4.0, 6)),
         Case("base 10000, factor 2, width 10", _case(10_000.0, 2.0, 10)),

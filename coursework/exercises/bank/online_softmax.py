@@ -5,8 +5,7 @@ import weakref
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -184,10 +183,10 @@ def _queries_far_apart():
     return [(tile.detach() + lift).requires_grad_() for tile in scores], values
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     T, width = draw.integer(1, 4), draw.integer(1, 5)
     sizes = [draw.integer(1, 5) for _ in range(draw.integer(1, 4))]
-    dtype, scale = draw.choice([torch.float32, torch.float64]), draw.choice([1.0, 5.0])
+    dtype, scale = draw.dtype(), draw.choice([1.0, 5.0])
     scores = [draw.normal(T, c, dtype=dtype, scale=scale) for c in sizes]
     return scores, [draw.normal(c, width, dtype=dtype) for c in sizes]
 
@@ -208,7 +207,6 @@ def _shift(online_softmax) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="online_softmax",
     title="Softmax in one pass",
     what="""Write `online_softmax(score_tiles, value_tiles)`: the scores of T queries come in tiles of a few keys each,
 with the values of those keys. Both arguments are iterators: each tile comes once, in order, and they have no length and
@@ -220,86 +218,36 @@ n by n table that everyone draws.""",
     minutes=15,
     reference=online_softmax,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="sum-not-rescaled",
-            knobs={"total": "kept"},
-            statement="rescales the mixture and not the sum when the maximum rises",
-            question="The old sum was taken relative to the old maximum. What is it relative to the new one?",
-        ),
-        Misconception(
-            name="mixture-not-rescaled",
-            knobs={"mixed": "kept"},
-            statement="rescales the sum and not the mixture when the maximum rises",
-            question="The old mixture was taken relative to the old maximum. What is it relative to the new one?",
-        ),
-        Misconception(
-            name="sum-rescaled-the-wrong-way",
-            knobs={"total": "inverse"},
-            statement="multiplies the old sum by a factor above one when the maximum rises",
-            question="When a higher score appears, do the earlier ones weigh more, or less?",
-        ),
-        Misconception(
-            name="mixture-rescaled-the-wrong-way",
-            knobs={"mixed": "inverse"},
-            statement="multiplies the old mixture by a factor above one when the maximum rises",
-            question="When a higher score appears, do the earlier ones weigh more, or less?",
-        ),
-        Misconception(
-            name="no-maximum",
-            knobs={"maximum": "none"},
-            statement="takes the exponential of the scores as they are",
-            question="What is exp(1000) in float32?",
-        ),
-        Misconception(
-            name="maximum-of-the-tile",
-            knobs={"maximum": "tile"},
-            statement="subtracts from each tile its own maximum and compares nothing",
-            question="A tile whose scores are all 5 lower than another's: how much less should it weigh?",
-        ),
-        Misconception(
-            name="maximum-of-the-first",
-            knobs={"maximum": "first"},
-            statement="keeps the maximum of the first tile for all of them",
-            question="What if a later tile holds a score that is 1000 higher?",
-        ),
-        Misconception(
-            name="maximum-from-zero",
-            knobs={"maximum": "from-zero"},
-            statement="starts the maximum at 0",
-            question="What is the sum in float32 if every score is -300 and the maximum is said to be 0?",
-        ),
-        Misconception(
-            name="divided-at-every-tile",
-            knobs={"end": "each-step"},
-            statement="divides the mixture by the sum at every tile and goes on with what it has divided",
-            question="After the division the mixture is an average: how much does it weigh beside the next tile?",
-        ),
-        Misconception(
-            name="tiles-averaged",
-            knobs={"end": "each-tile"},
-            statement="takes a softmax in each tile and averages the tiles equally",
-            question="Should a tile with low scores count as much as one with high scores?",
-        ),
-        Misconception(
-            name="not-divided",
-            knobs={"end": "not-divided"},
-            statement="does not divide by the sum at the end",
-            question="If every value is 1, what should the output be?",
-        ),
-        Misconception(
-            name="divided-by-the-last-tile",
-            knobs={"end": "last"},
-            statement="divides by the sum of the last tile only",
-            question="If every value is 1, what should the output be?",
-        ),
-        Misconception(
-            name="one-maximum-for-all-queries",
-            knobs={"maximum": "global"},
-            statement="uses one maximum for all queries",
-            question="A query whose scores lie 200 below another's: what do its exponentials come to?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+sum-not-rescaled (total="kept"): rescales the mixture and not the sum when the maximum rises
+    The old sum was taken relative to the old maximum. What is it relative to the new one?
+mixture-not-rescaled (mixed="kept"): rescales the sum and not the mixture when the maximum rises
+    The old mixture was taken relative to the old maximum. What is it relative to the new one?
+sum-rescaled-the-wrong-way (total="inverse"): multiplies the old sum by a factor above one when the maximum rises
+    When a higher score appears, do the earlier ones weigh more, or less?
+mixture-rescaled-the-wrong-way (mixed="inverse"): multiplies the old mixture by a factor above one when the maximum
+        rises
+    When a higher score appears, do the earlier ones weigh more, or less?
+no-maximum (maximum="none"): takes the exponential of the scores as they are
+    What is exp(1000) in float32?
+maximum-of-the-tile (maximum="tile"): subtracts from each tile its own maximum and compares nothing
+    A tile whose scores are all 5 lower than another's: how much less should it weigh?
+maximum-of-the-first (maximum="first"): keeps the maximum of the first tile for all of them
+    What if a later tile holds a score that is 1000 higher?
+maximum-from-zero (maximum="from-zero"): starts the maximum at 0
+    What is the sum in float32 if every score is -300 and the maximum is said to be 0?
+divided-at-every-tile (end="each-step"): divides the mixture by the sum at every tile and goes on with what it has
+        divided
+    After the division the mixture is an average: how much does it weigh beside the next tile?
+tiles-averaged (end="each-tile"): takes a softmax in each tile and averages the tiles equally
+    Should a tile with low scores count as much as one with high scores?
+not-divided (end="not-divided"): does not divide by the sum at the end
+    If every value is 1, what should the output be?
+divided-by-the-last-tile (end="last"): divides by the sum of the last tile only
+    If every value is 1, what should the output be?
+one-maximum-for-all-queries (maximum="global"): uses one maximum for all queries
+    A query whose scores lie 200 below another's: what do its exponentials come to?
+"""),
     cases=[
         Case("1 query, tiles of 2 and 1 keys", _case(1, [2, 1], 3, seed=1)),
         Case("2 queries, tiles of 2, 3 and 4 keys", _case(2, [2, 3, 4], 5, seed=11)),

@@ -2,8 +2,7 @@
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import mask
 
 
@@ -77,7 +76,7 @@ def _case(name, rows):
     return Case(name, lambda: (torch.tensor(rows, dtype=torch.bool),))
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     return (draw.mask(draw.integer(1, 4), draw.integer(1, 7)),)
 
 
@@ -90,7 +89,6 @@ def _padding_moves_nothing(place) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="padded_positions",
     title="Positions after padding",
     kind="debug",
     what="""Prompts of different lengths are padded on the left, so that all end in the same column and generation can
@@ -104,92 +102,36 @@ fails; the answers get worse.""",
     reference=padded_positions,
     given=_counts_columns(),
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="counts-columns",
-            knobs={"count": "columns-as-they-are"},
-            statement="counts columns, padding included",
-            question="At which position does a prompt start that has two padding tokens before it?",
-        ),
-        Misconception(
-            name="counts-columns-but-clears-padding",
-            knobs={"count": "columns"},
-            statement="counts columns and sets padding to zero",
-            question="At which position does a prompt start that has two padding tokens before it?",
-        ),
-        Misconception(
-            name="padding-below-zero",
-            knobs={"count": "unmasked"},
-            statement="leaves a position at padding tokens that is not 0, in front even -1",
-            question="Which number do padding tokens get, in front of the prompt and behind it?",
-        ),
-        Misconception(
-            name="padding-behind-keeps-counting",
-            knobs={"count": "clamped"},
-            statement="sets padding in front to 0 but not padding behind or between",
-            question="What do padding tokens get that stand after a real one?",
-        ),
-        Misconception(
-            name="padding-one",
-            knobs={"fill": "one"},
-            statement="gives padding the position 1, as some libraries do",
-            question="Which number does the task ask for at padding tokens?",
-        ),
-        Misconception(
-            name="counts-from-one",
-            knobs={"first": 1},
-            statement="starts at one",
-            question="Where did the first token of a prompt stand in training?",
-        ),
-        Misconception(
-            name="counts-backwards",
-            knobs={"count": "backwards"},
-            statement="counts from the last token backwards",
-            question="Which of two real tokens in a row has the lower position?",
-        ),
-        Misconception(
-            name="one-offset-for-all-short",
-            knobs={"count": "widest"},
-            statement="subtracts the padding of the longest prompt in every row",
-            question="Do all rows have the same amount of padding?",
-        ),
-        Misconception(
-            name="one-offset-for-all-long",
-            knobs={"count": "narrowest"},
-            statement="subtracts the padding of the shortest prompt in every row",
-            question="Do all rows have the same amount of padding?",
-        ),
-        Misconception(
-            name="counts-down-the-batch",
-            knobs={"count": "down"},
-            statement="counts real tokens along the batch, not along the row",
-            question="Which axis of the table is time?",
-        ),
-        Misconception(
-            name="counts-padding",
-            knobs={"count": "padding"},
-            statement="counts padding tokens, not real ones",
-            question="What grows by one from each real token to the next?",
-        ),
-        Misconception(
-            name="not-integers",
-            knobs={"form": "float"},
-            statement="returns floating-point numbers",
-            question="What does a table of positions need as its index?",
-        ),
-        Misconception(
-            name="number-of-padding-subtracted",
-            knobs={"count": "fewer-columns"},
-            statement="subtracts the number of padding tokens in the row from the column",
-            question="Where must all padding of a row stand for this to be the place among the real tokens?",
-        ),
-        Misconception(
-            name="first-real-subtracted",
-            knobs={"count": "from-first-real"},
-            statement="subtracts the column of the first real token from the column",
-            question="What happens behind a padding token in the middle of the row?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+counts-columns (count="columns-as-they-are"): counts columns, padding included
+    At which position does a prompt start that has two padding tokens before it?
+counts-columns-but-clears-padding (count="columns"): counts columns and sets padding to zero
+    At which position does a prompt start that has two padding tokens before it?
+padding-below-zero (count="unmasked"): leaves a position at padding tokens that is not 0, in front even -1
+    Which number do padding tokens get, in front of the prompt and behind it?
+padding-behind-keeps-counting (count="clamped"): sets padding in front to 0 but not padding behind or between
+    What do padding tokens get that stand after a real one?
+padding-one (fill="one"): gives padding the position 1, as some libraries do
+    Which number does the task ask for at padding tokens?
+counts-from-one (first=1): starts at one
+    Where did the first token of a prompt stand in training?
+counts-backwards (count="backwards"): counts from the last token backwards
+    Which of two real tokens in a row has the lower position?
+one-offset-for-all-short (count="widest"): subtracts the padding of the longest prompt in every row
+    Do all rows have the same amount of padding?
+one-offset-for-all-long (count="narrowest"): subtracts the padding of the shortest prompt in every row
+    Do all rows have the same amount of padding?
+counts-down-the-batch (count="down"): counts real tokens along the batch, not along the row
+    Which axis of the table is time?
+counts-padding (count="padding"): counts padding tokens, not real ones
+    What grows by one from each real token to the next?
+not-integers (form="float"): returns floating-point numbers
+    What does a table of positions need as its index?
+number-of-padding-subtracted (count="fewer-columns"): subtracts the number of padding tokens in the row from the column
+    Where must all padding of a row stand for this to be the place among the real tokens?
+first-real-subtracted (count="from-first-real"): subtracts the column of the first real token from the column
+    What happens behind a padding token in the middle of the row?
+"""),
     cases=[
         _case("one row without padding", [[1, 1, 1]]),
         _case("one row with two padding tokens in front", [[0, 0, 1, 1, 1]]),

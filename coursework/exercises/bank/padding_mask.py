@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import integers, strided
 
 
@@ -89,7 +88,7 @@ def _strided():
     return strided(torch.tensor([[4, 9, 0], [4, 0, 0]])), 0
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     tokens = draw.integers(draw.integer(1, 4), draw.integer(1, 6), low=0, high=4)
     return tokens.to(draw.choice([torch.int64, torch.int32])), draw.integer(0, 4)
 
@@ -111,7 +110,6 @@ def _only_padding_is_hidden(mask) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="padding_mask",
     title="Hide the padding from every query",
     what="""Write `padding_mask(tokens, pad_id)`. `tokens` holds the ids of B sentences, filled up to the length S
 with `pad_id`, which may be any id and may stand at the start as well as at the end. Return a boolean mask of shape
@@ -123,100 +121,38 @@ the answer for a sentence depends on how long its neighbours in the batch are.""
     minutes=5,
     reference=padding_mask,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="inverted",
-            knobs={"inverted": True},
-            statement="returns True for padding and False for real tokens",
-            question="What does True mean in this course's masks, and which tokens may be attended to?",
-        ),
-        Misconception(
-            name="pad-id-ignored",
-            knobs={"test": "zero"},
-            statement="takes 0 for padding, whatever `pad_id` says",
-            question="Which line of your function changes its result when `pad_id` is 7?",
-        ),
-        Misconception(
-            name="ids-above-padding",
-            knobs={"test": "greater"},
-            statement="takes only ids larger than `pad_id` for real tokens",
-            question="If `pad_id` is 7, is the token 3 padding?",
-        ),
-        Misconception(
-            name="all-after-first-padding",
-            knobs={"test": "first"},
-            statement="hides everything from the first padding on",
-            question="What does your mask leave of a sentence that is padded at its start?",
-        ),
-        Misconception(
-            name="counts-real-tokens",
-            knobs={"test": "count"},
-            statement="counts the real tokens and takes them to stand at the start",
-            question="Which tokens does your mask show of a sentence that is padded at its start?",
-        ),
-        Misconception(
-            name="no-head-and-query-axes",
-            knobs={"layout": "plain"},
-            statement="returns the shape (B, S)",
-            question="Against scores of shape (B, H, T, S), which two axes would your mask line up with?",
-        ),
-        Misconception(
-            name="one-axis-missing",
-            knobs={"layout": "three"},
-            statement="returns the shape (B, 1, S)",
-            question="Against scores of shape (B, H, T, S), which axis would the B of your mask line up with?",
-        ),
-        Misconception(
-            name="hides-queries",
-            knobs={"layout": "queries"},
-            statement="returns the shape (B, 1, S, 1), which hides queries and no keys",
-            question="Which axis of the scores lists the tokens that are looked at?",
-        ),
-        Misconception(
-            name="hides-queries-too",
-            knobs={"layout": "both"},
-            statement="hides padded queries as well as padded keys, with shape (B, 1, S, S)",
-            question=(
-                "Does the function know how many queries there will be, and can a padded query disturb a real token?"
-            ),
-        ),
-        Misconception(
-            name="copied-for-each-query",
-            knobs={"layout": "square"},
-            statement="repeats the mask S times, to the shape (B, 1, S, S)",
-            question="What happens to your mask when T, the number of queries, is not S?",
-        ),
-        Misconception(
-            name="batch-on-the-head-axis",
-            knobs={"layout": "batch-as-heads"},
-            statement="returns the shape (1, B, 1, S)",
-            question="Which axis of scores of shape (B, H, T, S) numbers the sentences?",
-        ),
-        Misconception(
-            name="numbers",
-            knobs={"result": "int"},
-            statement="returns the whole numbers 0 and 1 in place of False and True",
-            question="What does `~` make of the number 1, and of the value True?",
-        ),
-        Misconception(
-            name="floats",
-            knobs={"result": "float"},
-            statement="returns the numbers 0.0 and 1.0 in place of False and True",
-            question="A mask of floating-point numbers is added to the scores: what would adding 1.0 do?",
-        ),
-        Misconception(
-            name="additive",
-            knobs={"result": "additive"},
-            statement="returns numbers to add to the scores, 0 and minus infinity",
-            question="Of which type should the mask be, and what could you still combine with yours by a logical and?",
-        ),
-        Misconception(
-            name="batch-on-the-query-axis",
-            knobs={"layout": "batch-as-queries"},
-            statement="puts the sentences on the axis of the queries",
-            question="On which axis of (B, H, T, S) are the sentences, counted from the left?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+inverted (inverted=True): returns True for padding and False for real tokens
+    What does True mean in this course's masks, and which tokens may be attended to?
+pad-id-ignored (test="zero"): takes 0 for padding, whatever `pad_id` says
+    Which line of your function changes its result when `pad_id` is 7?
+ids-above-padding (test="greater"): takes only ids larger than `pad_id` for real tokens
+    If `pad_id` is 7, is the token 3 padding?
+all-after-first-padding (test="first"): hides everything from the first padding on
+    What does your mask leave of a sentence that is padded at its start?
+counts-real-tokens (test="count"): counts the real tokens and takes them to stand at the start
+    Which tokens does your mask show of a sentence that is padded at its start?
+no-head-and-query-axes (layout="plain"): returns the shape (B, S)
+    Against scores of shape (B, H, T, S), which two axes would your mask line up with?
+one-axis-missing (layout="three"): returns the shape (B, 1, S)
+    Against scores of shape (B, H, T, S), which axis would the B of your mask line up with?
+hides-queries (layout="queries"): returns the shape (B, 1, S, 1), which hides queries and no keys
+    Which axis of the scores lists the tokens that are looked at?
+hides-queries-too (layout="both"): hides padded queries as well as padded keys, with shape (B, 1, S, S)
+    Does the function know how many queries there will be, and can a padded query disturb a real token?
+copied-for-each-query (layout="square"): repeats the mask S times, to the shape (B, 1, S, S)
+    What happens to your mask when T, the number of queries, is not S?
+batch-on-the-head-axis (layout="batch-as-heads"): returns the shape (1, B, 1, S)
+    Which axis of scores of shape (B, H, T, S) numbers the sentences?
+numbers (result="int"): returns the whole numbers 0 and 1 in place of False and True
+    What does `~` make of the number 1, and of the value True?
+floats (result="float"): returns the numbers 0.0 and 1.0 in place of False and True
+    A mask of floating-point numbers is added to the scores: what would adding 1.0 do?
+additive (result="additive"): returns numbers to add to the scores, 0 and minus infinity
+    Of which type should the mask be, and what could you still combine with yours by a logical and?
+batch-on-the-query-axis (layout="batch-as-queries"): puts the sentences on the axis of the queries
+    On which axis of (B, H, T, S) are the sentences, counted from the left?
+"""),
     cases=[
         Case("1 sentence of 2 tokens, pad_id 0", _case([5, 0], pad=0)),
         Case("2 sentences of 3 tokens, pad_id 0", _case([5, 8, 6], [5, 7, 0], pad=0)),

@@ -16,7 +16,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="padding_share",
     title="What sorting saves",
     kind="measure",
     what="""Six sentences have the lengths 3, 17, 5, 13, 2 and 11. They make two batches of three rows: once in this

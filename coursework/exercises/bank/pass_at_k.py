@@ -2,8 +2,7 @@
 
 import math
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def pass_at_k(n, right, k):
@@ -64,7 +63,7 @@ def _case(n, right, k):
     return lambda: (n, right, k)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     n = draw.integer(1, 40)
     return n, draw.integer(0, n), draw.integer(1, n)
 
@@ -80,7 +79,6 @@ def _one_is_the_share(estimate) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="pass_at_k",
     title="pass@k",
     what="""Write `pass_at_k(n, right, k)`. For one question, `n` answers were drawn, and `right` of them are right.
 Somebody takes `k` different ones of these `n` (k is at least 1 and at most n), every choice of k being equally likely.
@@ -90,56 +88,24 @@ Return the probability that at least one of the k is right, exactly, as a float.
     minutes=8,
     reference=pass_at_k,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="with-replacement",
-            knobs={"way": "powers"},
-            statement="may take the same answer twice",
-            question="Of two answers one is right, and both are taken: how sure is a right one?",
-        ),
-        Misconception(
-            name="share-of-right",
-            knobs={"way": "share"},
-            statement="returns the share of right answers, whatever k is",
-            question="Should a second try not help?",
-        ),
-        Misconception(
-            name="shares-added",
-            knobs={"way": "added"},
-            statement="adds up the chances of the single tries",
-            question="If both of two tries are right, how often does your sum count that?",
-        ),
-        Misconception(
-            name="all-must-be-right",
-            knobs={"way": "all"},
-            statement="asks that all k are right",
-            question="How many of the k have to be right?",
-        ),
-        Misconception(
-            name="one-must-be-wrong",
-            knobs={"way": "not all"},
-            statement="asks that at least one is wrong",
-            question="If every answer is right, what is your result?",
-        ),
-        Misconception(
-            name="all-wrong",
-            knobs={"way": "none right"},
-            statement="returns the chance that none is right",
-            question="If every answer is right, what is your result?",
-        ),
-        Misconception(
-            name="any-right",
-            knobs={"way": "first"},
-            statement="returns 1 as soon as one of the n is right",
-            question="Of ten answers one is right, and one is taken: how likely is it the right one?",
-        ),
-        Misconception(
-            name="exactly-one",
-            knobs={"way": "one"},
-            statement="asks for exactly one right answer",
-            question="What if two of the k are right?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+with-replacement (way="powers"): may take the same answer twice
+    Of two answers one is right, and both are taken: how sure is a right one?
+share-of-right (way="share"): returns the share of right answers, whatever k is
+    Should a second try not help?
+shares-added (way="added"): adds up the chances of the single tries
+    If both of two tries are right, how often does your sum count that?
+all-must-be-right (way="all"): asks that all k are right
+    How many of the k have to be right?
+one-must-be-wrong (way="not all"): asks that at least one is wrong
+    If every answer is right, what is your result?
+all-wrong (way="none right"): returns the chance that none is right
+    If every answer is right, what is your result?
+any-right (way="first"): returns 1 as soon as one of the n is right
+    Of ten answers one is right, and one is taken: how likely is it the right one?
+exactly-one (way="one"): asks for exactly one right answer
+    What if two of the k are right?
+"""),
     cases=[
         Case("2 answers, 1 right, 1 taken", _case(2, 1, 1)),
         Case("5 answers, 2 right, 1 taken", _case(5, 2, 1)),

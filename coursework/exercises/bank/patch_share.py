@@ -19,7 +19,6 @@ def _mean_of_shares():
 
 
 EXERCISE = Question(
-    id="patch_share",
     title="How much comes back",
     kind="measure",
     what="""The lead of the right answer was measured on two prompts. Clean it is 4.0 and 2.0, corrupted 0.0 and 1.9.

@@ -3,8 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -79,8 +78,8 @@ def _strided():
     return strided(normal(2, 3, 4, 6, seed=41)), 2
 
 
-def _sample(draw: Draw):
-    size, dtype = draw.integer(1, 3), draw.choice([torch.float32, torch.float64])
+def _sample(draw):
+    size, dtype = draw.integer(1, 3), draw.dtype()
     shape = draw.integer(1, 3), draw.integer(1, 3), size * draw.integer(1, 3), size * draw.integer(1, 4)
     return draw.normal(*shape, dtype=dtype), size
 
@@ -97,7 +96,6 @@ def _one_pixel_one_patch(patchify) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="patchify",
     title="An image is a sentence of patches",
     what="""Write `patchify(images, size)`: cut each of the images, floating-point numbers, into squares of `size` by
 `size` pixels and lay each square out as one vector. Patches go row by row, left to right; inside a vector come all
@@ -109,56 +107,26 @@ published code it hides inside a convolution.""",
     minutes=10,
     reference=patchify,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="reshape-only",
-            knobs={"cut": "reshape"},
-            statement="only reshapes, so that a patch is a run of neighbouring rows",
-            question="In memory, which pixel follows the last one of a patch's first row?",
-        ),
-        Misconception(
-            name="column-by-column",
-            knobs={"order": "columns"},
-            statement="puts the patches in order column by column",
-            question="Which patch stands second: the one to the right of the first, or the one below it?",
-        ),
-        Misconception(
-            name="bottom-up",
-            knobs={"order": "backwards"},
-            statement="starts with the bottom row of patches",
-            question="Where does row 0 of an image lie, and which patch holds it?",
-        ),
-        Misconception(
-            name="channels-last",
-            knobs={"inside": "channels-last"},
-            statement="puts the channels of a pixel side by side in the vector",
-            question="In the weights (out, C, size, size) of a convolution, which axis changes fastest?",
-        ),
-        Misconception(
-            name="channels-apart",
-            knobs={"inside": "channels-apart"},
-            statement="makes a patch of each channel by itself",
-            question="How many patches has an image of 4 by 6 pixels and 3 channels with size 2?",
-        ),
-        Misconception(
-            name="pixels-transposed",
-            knobs={"pixels": "columns"},
-            statement="reads the pixels of a patch column by column",
-            question="Which pixel of the patch comes second in the vector?",
-        ),
-        Misconception(
-            name="pixels-dealt-out",
-            knobs={"cut": "dealt"},
-            statement="splits the axes the wrong way round, so that a patch collects pixels from all over the image",
-            question="When height is split in two axes, which of them moves from one pixel to the next?",
-        ),
-        Misconception(
-            name="channels-before-patches",
-            knobs={"inside": "channel-by-channel"},
-            statement="goes through the patches of channel 0 first and fills the vectors in that order",
-            question="Which axis must stand directly before the pixels of one square when you reshape?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+reshape-only (cut="reshape"): only reshapes, so that a patch is a run of neighbouring rows
+    In memory, which pixel follows the last one of a patch's first row?
+column-by-column (order="columns"): puts the patches in order column by column
+    Which patch stands second: the one to the right of the first, or the one below it?
+bottom-up (order="backwards"): starts with the bottom row of patches
+    Where does row 0 of an image lie, and which patch holds it?
+channels-last (inside="channels-last"): puts the channels of a pixel side by side in the vector
+    In the weights (out, C, size, size) of a convolution, which axis changes fastest?
+channels-apart (inside="channels-apart"): makes a patch of each channel by itself
+    How many patches has an image of 4 by 6 pixels and 3 channels with size 2?
+pixels-transposed (pixels="columns"): reads the pixels of a patch column by column
+    Which pixel of the patch comes second in the vector?
+pixels-dealt-out (cut="dealt"): splits the axes the wrong way round, so that a patch collects pixels from all over the
+        image
+    When height is split in two axes, which of them moves from one pixel to the next?
+channels-before-patches (inside="channel-by-channel"): goes through the patches of channel 0 first and fills the vectors
+        in that order
+    Which axis must stand directly before the pixels of one square when you reshape?
+"""),
     cases=[
         Case("1 image of 2 by 4 pixels, 1 channel, patches of 2", _case(1, 1, 1, 2, 2, seed=1)),
         Case("1 image of 4 by 6 pixels, 1 channel, patches of 2", _case(1, 1, 2, 3, 2, seed=6)),

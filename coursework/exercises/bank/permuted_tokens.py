@@ -3,9 +3,7 @@
 from coursework.exercises.spec import Question, WrongAnswer
 
 EXERCISE = Question(
-    id="permuted_tokens",
     title="Shuffle the sentence",
-    kind="predict",
     what="""Self-attention without a mask gets the five tokens of a sentence, as vectors without any information on
 their places, and returns five vectors. You shuffle the tokens and run it again. What comes out?""",
     why="""You will read that self-attention is permutation-invariant. The answer says whether that is so, and why

@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def position_shift_matrix(shift, d_model):
@@ -86,7 +85,7 @@ def _case(name, shift, d_model):
     return Case(name, lambda: (shift, d_model))
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     return draw.integer(-40, 40), 2 * draw.integer(1, 6)
 
 
@@ -114,7 +113,6 @@ def _keeps_lengths(build) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="position_shift_matrix",
     title="A step forward is a rotation",
     what="""Write `position_shift_matrix(shift, d_model)`: the float32 matrix M of shape `(D, D)` such that
 M @ encoding(p) = encoding(p + shift) for **every** position p, where encoding is the table of `sinusoidal_encoding`
@@ -124,86 +122,34 @@ M @ encoding(p) = encoding(p + shift) for **every** position p, where encoding i
     minutes=12,
     reference=position_shift_matrix,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="turns-back",
-            knobs={"turn": "backward"},
-            statement="moves every code to an earlier position",
-            question="What does your matrix make of the code of position 0, the pair (0, 1): is the new sine positive?",
-        ),
-        Misconception(
-            name="mirrors",
-            knobs={"turn": "mirror"},
-            statement="mirrors each pair instead of turning it",
-            question="What should the matrix be for shift 0, and what is yours?",
-        ),
-        Misconception(
-            name="both-signs-plus",
-            knobs={"turn": "both-plus"},
-            statement="has the same sign on both sines of a block",
-            question="In cos(a + b) = cos a cos b … sin a sin b: which sign stands in the middle?",
-        ),
-        Misconception(
-            name="sine-and-cosine-swapped",
-            knobs={"turn": "sine-and-cosine-swapped"},
-            statement="has sines where cosines belong and cosines where sines belong",
-            question="What should the matrix be for shift 0, and what is yours?",
-        ),
-        Misconception(
-            name="no-mixing",
-            knobs={"turn": "no-mixing"},
-            statement="multiplies sine and cosine each by a number and never mixes them",
-            question="Can sin(p + k) be computed from sin(p) alone?",
-        ),
-        Misconception(
-            name="halved-exponent",
-            knobs={"exponent": 1.0},
-            statement="leaves out the 2 in the exponent of the frequencies",
-            question="Which frequency has the second pair for D = 4, and which do you give it?",
-        ),
-        Misconception(
-            name="doubled-exponent",
-            knobs={"exponent": 4.0},
-            statement="doubles the exponent of the frequencies",
-            question="Which frequency has the second pair for D = 4, and which do you give it?",
-        ),
-        Misconception(
-            name="one-frequency-for-all",
-            knobs={"exponent": 0.0},
-            statement="turns every pair by the same angle",
-            question="How fast does the last pair of columns turn from one position to the next?",
-        ),
-        Misconception(
-            name="shift-ignored",
-            knobs={"shift_as": "ignored"},
-            statement="moves by one position, whatever the shift",
-            question="By which angle must a pair turn to move three positions?",
-        ),
-        Misconception(
-            name="shift-as-factor",
-            knobs={"shift_as": "factor"},
-            statement="multiplies the matrix of one step by the shift",
-            question="Three turns in a row: are they three times as long as one, or one turn three times as far?",
-        ),
-        Misconception(
-            name="pairs-across-halves",
-            knobs={"pairs": "halves"},
-            statement="pairs column i with column i + D/2",
-            question="Where does the cosine that belongs to the sine in column 0 stand in this table?",
-        ),
-        Misconception(
-            name="multiplies-by-the-divisor",
-            knobs={"exponent": -2.0},
-            statement="multiplies the shift by 10000^(2i/D) where a quotient belongs",
-            question="Which pair turns fastest, the first or the last?",
-        ),
-        Misconception(
-            name="sign-of-shift-lost",
-            knobs={"shift_as": "size"},
-            statement="takes the size of the shift without its sign",
-            question="In which direction does a shift of -2 turn the codes?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+turns-back (turn="backward"): moves every code to an earlier position
+    What does your matrix make of the code of position 0, the pair (0, 1): is the new sine positive?
+mirrors (turn="mirror"): mirrors each pair instead of turning it
+    What should the matrix be for shift 0, and what is yours?
+both-signs-plus (turn="both-plus"): has the same sign on both sines of a block
+    In cos(a + b) = cos a cos b … sin a sin b: which sign stands in the middle?
+sine-and-cosine-swapped (turn="sine-and-cosine-swapped"): has sines where cosines belong and cosines where sines belong
+    What should the matrix be for shift 0, and what is yours?
+no-mixing (turn="no-mixing"): multiplies sine and cosine each by a number and never mixes them
+    Can sin(p + k) be computed from sin(p) alone?
+halved-exponent (exponent=1.0): leaves out the 2 in the exponent of the frequencies
+    Which frequency has the second pair for D = 4, and which do you give it?
+doubled-exponent (exponent=4.0): doubles the exponent of the frequencies
+    Which frequency has the second pair for D = 4, and which do you give it?
+one-frequency-for-all (exponent=0.0): turns every pair by the same angle
+    How fast does the last pair of columns turn from one position to the next?
+shift-ignored (shift_as="ignored"): moves by one position, whatever the shift
+    By which angle must a pair turn to move three positions?
+shift-as-factor (shift_as="factor"): multiplies the matrix of one step by the shift
+    Three turns in a row: are they three times as long as one, or one turn three times as far?
+pairs-across-halves (pairs="halves"): pairs column i with column i + D/2
+    Where does the cosine that belongs to the sine in column 0 stand in this table?
+multiplies-by-the-divisor (exponent=-2.0): multiplies the shift by 10000^(2i/D) where a quotient belongs
+    Which pair turns fastest, the first or the last?
+sign-of-shift-lost (shift_as="size"): takes the size of the shift without its sign
+    In which direction does a shift of -2 turn the codes?
+"""),
     cases=[
         _case("shift 1, width 2", 1, 2),
         _case("shift 0, width 4", 0, 4),

@@ -21,9 +21,7 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="positions_without_cache",
     title="What a cache saves",
-    kind="predict",
     what="""A model starts from one token and writes 256 more. Without a cache, each step feeds all tokens so far
 through the layers and keeps only the last prediction. How many token positions go through the layers in total?""",
     why="With a cache it is one position a step. The quotient is what a cache saves, in all but attention itself.",

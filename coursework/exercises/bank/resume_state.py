@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -140,9 +139,9 @@ def _case(N, D, updates, *, step, position, seed, dtype=torch.float32):
     )
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     N, D = draw.integer(1, 6), draw.integer(1, 4)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     state = {
         "weight": draw.normal(D, grad=False, dtype=dtype),
         "momentum": draw.normal(D, grad=False, dtype=dtype),
@@ -173,7 +172,6 @@ def _nothing_is_nothing(resume) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="resume_state",
     title="Go on as if nothing had happened",
     kind="debug",
     what="""`resume_state(state, data, updates)` trains a linear model by stochastic gradient descent with momentum,
@@ -188,92 +186,37 @@ updates and then 3 must end exactly where 7 end. The given state must not change
     reference=resume_state,
     given=_forgets(),
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="momentum-lost",
-            knobs={"momentum": "lost"},
-            statement="begins with a momentum of zero",
-            question="What does the optimizer remember of earlier gradients, and where is it after your first line?",
-        ),
-        Misconception(
-            name="schedule-restarts",
-            knobs={"schedule": "starts again"},
-            statement="runs through the learning rates from the first one again",
-            question="With state['step'] at 100, at which rate does your next update run?",
-        ),
-        Misconception(
-            name="schedule-late",
-            knobs={"schedule": "late"},
-            statement="gives each update the rate of the next one",
-            question="At which rate does the very first update of a run go?",
-        ),
-        Misconception(
-            name="data-restarts",
-            knobs={"data": "starts again"},
-            statement="shows the data from the beginning again",
-            question="Which example comes next after three were seen?",
-        ),
-        Misconception(
-            name="example-repeated",
-            knobs={"data": "repeats"},
-            statement="shows the last example again",
-            question="Does state['position'] name the example that was seen last, or the one that comes next?",
-        ),
-        Misconception(
-            name="position-from-step",
-            knobs={"data": "by step"},
-            statement="works out the place in the data from the step and ignores the one that was saved",
-            question="What if an earlier run had skipped an example: which one comes next?",
-        ),
-        Misconception(
-            name="example-from-step",
-            knobs={"data": "by step, counted"},
-            statement="takes the example by the number of the step, and counts the position without reading it",
-            question="What if an earlier run had skipped an example: which one comes next?",
-        ),
-        Misconception(
-            name="stuck-at-the-end",
-            knobs={"wrap": "stuck"},
-            statement="stays at the last example of the data",
-            question="Which example follows the last one?",
-        ),
-        Misconception(
-            name="steps-not-counted",
-            knobs={"counted": False},
-            statement="returns the step that it was given",
-            question="After two calls with 4 updates each, what should state['step'] be?",
-        ),
-        Misconception(
-            name="weights-restart",
-            knobs={"keep_weight": False},
-            statement="begins with weights of zero",
-            question="What has the run learned so far, and where does your loop begin?",
-        ),
-        Misconception(
-            name="schedule-early",
-            knobs={"schedule": "early"},
-            statement="takes the rate of the update before",
-            question="With which number is the first update of the whole run counted?",
-        ),
-        Misconception(
-            name="own-steps-returned",
-            knobs={"counted": "own"},
-            statement="returns the number of updates of this call as the step",
-            question="How many updates has the whole run behind it after the second call?",
-        ),
-        Misconception(
-            name="old-momentum-returned",
-            knobs={"handed": "old"},
-            statement="hands on the momentum that it was given",
-            question="Which momentum does the next call need?",
-        ),
-        Misconception(
-            name="wraps-one-late",
-            knobs={"wrap": "one-late"},
-            statement="goes back to the first example only after a number that no example has",
-            question="What is the number of the last example?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+momentum-lost (momentum="lost"): begins with a momentum of zero
+    What does the optimizer remember of earlier gradients, and where is it after your first line?
+schedule-restarts (schedule="starts again"): runs through the learning rates from the first one again
+    With state['step'] at 100, at which rate does your next update run?
+schedule-late (schedule="late"): gives each update the rate of the next one
+    At which rate does the very first update of a run go?
+data-restarts (data="starts again"): shows the data from the beginning again
+    Which example comes next after three were seen?
+example-repeated (data="repeats"): shows the last example again
+    Does state['position'] name the example that was seen last, or the one that comes next?
+position-from-step (data="by step"): works out the place in the data from the step and ignores the one that was saved
+    What if an earlier run had skipped an example: which one comes next?
+example-from-step (data="by step, counted"): takes the example by the number of the step, and counts the position
+        without reading it
+    What if an earlier run had skipped an example: which one comes next?
+stuck-at-the-end (wrap="stuck"): stays at the last example of the data
+    Which example follows the last one?
+steps-not-counted (counted=False): returns the step that it was given
+    After two calls with 4 updates each, what should state['step'] be?
+weights-restart (keep_weight=False): begins with weights of zero
+    What has the run learned so far, and where does your loop begin?
+schedule-early (schedule="early"): takes the rate of the update before
+    With which number is the first update of the whole run counted?
+own-steps-returned (counted="own"): returns the number of updates of this call as the step
+    How many updates has the whole run behind it after the second call?
+old-momentum-returned (handed="old"): hands on the momentum that it was given
+    Which momentum does the next call need?
+wraps-one-late (wrap="one-late"): goes back to the first example only after a number that no example has
+    What is the number of the last example?
+"""),
     cases=[
         Case("one update from the start", lambda: (
             {"weight": torch.tensor([0.5, -1.0]), "momentum": torch.zeros(2), "step": 0, "position": 0},

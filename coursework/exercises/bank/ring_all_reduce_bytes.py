@@ -22,7 +22,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="ring_all_reduce_bytes",
     title="Around the ring",
     kind="measure",
     what="""Four processes train GPT-2 with DDP. After each backward pass every process holds 124,439,808 gradients

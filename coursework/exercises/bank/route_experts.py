@@ -2,8 +2,7 @@
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -73,9 +72,9 @@ def _strided():
     return strided(normal(3, 5, seed=41)), 2
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     n_experts, N = draw.integer(3, 7), draw.integer(1, 5)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     scores = draw.normal(N, n_experts, dtype=dtype, grad=False)
     scores = scores + torch.arange(n_experts, dtype=dtype) * 0.0017  # no two scores of a token are equal
     return scores.requires_grad_(), draw.integer(2, n_experts - 1)
@@ -95,7 +94,6 @@ def _as_many_as_asked(route_experts) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="route_experts",
     title="Send each token to its experts",
     what="""Write `route_experts(scores, top_k)`: for each token choose the `top_k` experts with the highest scores, and
 give them the softmax of **their** scores as weights; all others get exactly zero. `top_k` is at least 2; no two scores
@@ -106,80 +104,33 @@ loss that keeps this choice from always falling on the same few.""",
     minutes=8,
     reference=route_experts,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="softmax-over-all",
-            knobs={"norm": "all"},
-            statement="takes the softmax over all experts, so that the weights of the chosen ones sum to less than one",
-            question="If two of eight experts answer, what should their weights add up to?",
-        ),
-        Misconception(
-            name="equal-weights",
-            knobs={"norm": "equal"},
-            statement="gives all chosen experts the same weight",
-            question="Through which number would the router learn that one expert answered better than the other?",
-        ),
-        Misconception(
-            name="hidden-score-zero",
-            knobs={"norm": "zeros"},
-            statement="gives experts that are not chosen the score 0 and a weight with it",
-            question="Which weight does a score of 0 get from a softmax?",
-        ),
-        Misconception(
-            name="lowest-scores",
-            knobs={"choose": "smallest"},
-            statement="chooses the experts with the lowest scores",
-            question="Does a high score speak for an expert or against it?",
-        ),
-        Misconception(
-            name="experts-choose",
-            knobs={"axis": 0},
-            statement="lets each expert choose among the tokens",
-            question="Along which axis are the scores of one token?",
-        ),
-        Misconception(
-            name="sigmoid",
-            knobs={"function": "sigmoid"},
-            statement="uses sigmoids in place of a softmax",
-            question="What happens to one chosen expert's weight when only the other one's score rises?",
-        ),
-        Misconception(
-            name="raw-scores",
-            knobs={"function": "scores"},
-            statement="uses the scores themselves as weights",
-            question="May a weight be negative?",
-        ),
-        Misconception(
-            name="one-too-many",
-            knobs={"count": 1},
-            statement="chooses one expert too many",
-            question="How many weights of a row should differ from zero?",
-        ),
-        Misconception(
-            name="one-too-few",
-            knobs={"count": -1},
-            statement="chooses one expert too few",
-            question="How many weights of a row should differ from zero?",
-        ),
-        Misconception(
-            name="detached",
-            knobs={"detached": True},
-            statement="lets no gradient back to the router",
-            question="From where is the router to learn which expert to choose?",
-        ),
-        Misconception(
-            name="softmax-over-tokens",
-            knobs={"norm": "over-tokens"},
-            statement="takes the softmax over the tokens",
-            question="Whose weights sum to one, those of a token or those of an expert?",
-        ),
-        Misconception(
-            name="shares-of-scores",
-            knobs={"function": "shares"},
-            statement="divides the chosen scores by their sum",
-            question="What becomes of a share when scores are negative?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+softmax-over-all (norm="all"): takes the softmax over all experts, so that the weights of the chosen ones sum to less
+        than one
+    If two of eight experts answer, what should their weights add up to?
+equal-weights (norm="equal"): gives all chosen experts the same weight
+    Through which number would the router learn that one expert answered better than the other?
+hidden-score-zero (norm="zeros"): gives experts that are not chosen the score 0 and a weight with it
+    Which weight does a score of 0 get from a softmax?
+lowest-scores (choose="smallest"): chooses the experts with the lowest scores
+    Does a high score speak for an expert or against it?
+experts-choose (axis=0): lets each expert choose among the tokens
+    Along which axis are the scores of one token?
+sigmoid (function="sigmoid"): uses sigmoids in place of a softmax
+    What happens to one chosen expert's weight when only the other one's score rises?
+raw-scores (function="scores"): uses the scores themselves as weights
+    May a weight be negative?
+one-too-many (count=1): chooses one expert too many
+    How many weights of a row should differ from zero?
+one-too-few (count=-1): chooses one expert too few
+    How many weights of a row should differ from zero?
+detached (detached=True): lets no gradient back to the router
+    From where is the router to learn which expert to choose?
+softmax-over-tokens (norm="over-tokens"): takes the softmax over the tokens
+    Whose weights sum to one, those of a token or those of an expert?
+shares-of-scores (function="shares"): divides the chosen scores by their sum
+    What becomes of a share when scores are negative?
+"""),
     cases=[
         Case("1 token, 3 experts, 2 chosen", _case(1, 3, 2, seed=1)),
         Case("2 tokens, 5 experts, 2 chosen", _case(2, 5, 2, seed=13)),

@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -104,22 +103,20 @@ def _rows(*rows, temperature, p, dtype=torch.float32):
     return lambda: (torch.tensor(rows, dtype=torch.float64).log().to(dtype).requires_grad_(), temperature, p)
 
 
+@maker
 def _at_random(B, V, seed, temperature, p, dtype=torch.float32):
-    def make():
-        logits = normal(B, V, seed=seed, dtype=torch.float64, grad=False, scale=1.5) + 0.0037 * torch.arange(V)
-        return logits.to(dtype).requires_grad_(), temperature, p
-
-    return make
+    logits = normal(B, V, seed=seed, dtype=torch.float64, grad=False, scale=1.5) + 0.0037 * torch.arange(V)
+    return logits.to(dtype).requires_grad_(), temperature, p
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, V = draw.integer(1, 3), draw.integer(2, 8)
     logits = draw.normal(B, V, dtype=torch.float64, grad=False) + 0.0037 * torch.arange(V)
     temperature, p = draw.integer(4, 25) / 10, draw.integer(5, 98) / 100
     total = (logits / temperature).sort(dim=-1, descending=True).values.softmax(-1).cumsum(-1)
     while (total - p).abs().min() < 1e-4:  # no case may rest on rounding
         p -= 0.00021
-    return logits.to(draw.choice([torch.float32, torch.float64])).requires_grad_(), temperature, p
+    return logits.to(draw.dtype()).requires_grad_(), temperature, p
 
 
 def _what_is_kept_has_p(distribution) -> str | None:
@@ -135,7 +132,6 @@ def _what_is_kept_has_p(distribution) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="sampling_order",
     title="Temperature and filter, in order",
     kind="debug",
     what="""This sampler applies a temperature and a nucleus filter, which is given and right. A user asked for
@@ -150,86 +146,36 @@ order: `transformers` and vLLM heat first, llama.cpp last. Whoever moves setting
     given=_filters_first(),
     helpers=(nucleus,),
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="filter-before-temperature",
-            knobs={"order": "filter-first"},
-            statement="decides which tokens to keep before the temperature has changed their probabilities",
-            question="At which temperature do the tokens that you keep have probability p together?",
-        ),
-        Misconception(
-            name="temperature-twice",
-            knobs={"order": "heated-twice"},
-            statement="applies the temperature a second time after the filter",
-            question="By what is a kept logit divided in total?",
-        ),
-        Misconception(
-            name="filtered-twice",
-            knobs={"order": "filtered-twice"},
-            statement="filters before the temperature and again after it",
-            question="Which tokens are gone before your temperature is applied?",
-        ),
-        Misconception(
-            name="multiplies-by-temperature",
-            knobs={"heat": "multiply"},
-            statement="multiplies logits by the temperature",
-            question="Should a high temperature bring logits together or drive them apart?",
-        ),
-        Misconception(
-            name="temperature-ignored",
-            knobs={"heat": "ignore"},
-            statement="does not use the temperature, or in a way that a later step undoes",
-            question="If all probabilities are divided by 2 and then made to sum to one, what has changed?",
-        ),
-        Misconception(
-            name="root-of-temperature",
-            knobs={"heat": "root"},
-            statement="divides by the root of the temperature",
-            question="At temperature 4, by what is a logit divided?",
-        ),
-        Misconception(
-            name="not-renormalised",
-            knobs={"end": "not-renormalised"},
-            statement="leaves the kept probabilities as they were before the cut, so that they sum to less than one",
-            question="What do the probabilities that you return sum to?",
-        ),
-        Misconception(
-            name="logits-returned",
-            knobs={"end": "logits"},
-            statement="returns logits",
-            question="Could a random number generator draw from what you return?",
-        ),
-        Misconception(
-            name="logarithms-returned",
-            knobs={"end": "log"},
-            statement="returns log-probabilities",
-            question="Could a random number generator draw from what you return?",
-        ),
-        Misconception(
-            name="kept-tokens-alike",
-            knobs={"end": "uniform"},
-            statement="gives all kept tokens the same probability",
-            question="Is the most likely token more likely than the others in your result?",
-        ),
-        Misconception(
-            name="no-filter",
-            knobs={"cut": "nothing"},
-            statement="cuts nothing",
-            question="Which line of yours gives another result for another p?",
-        ),
-        Misconception(
-            name="greedy",
-            knobs={"cut": "top-one"},
-            statement="keeps the most likely token only",
-            question="How many tokens does it take to reach p?",
-        ),
-        Misconception(
-            name="softmax-twice",
-            knobs={"order": "probabilities"},
-            statement="gives the filter probabilities where it expects logits",
-            question="What does `nucleus` do first with what it gets?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+filter-before-temperature (order="filter-first"): decides which tokens to keep before the temperature has changed their
+        probabilities
+    At which temperature do the tokens that you keep have probability p together?
+temperature-twice (order="heated-twice"): applies the temperature a second time after the filter
+    By what is a kept logit divided in total?
+filtered-twice (order="filtered-twice"): filters before the temperature and again after it
+    Which tokens are gone before your temperature is applied?
+multiplies-by-temperature (heat="multiply"): multiplies logits by the temperature
+    Should a high temperature bring logits together or drive them apart?
+temperature-ignored (heat="ignore"): does not use the temperature, or in a way that a later step undoes
+    If all probabilities are divided by 2 and then made to sum to one, what has changed?
+root-of-temperature (heat="root"): divides by the root of the temperature
+    At temperature 4, by what is a logit divided?
+not-renormalised (end="not-renormalised"): leaves the kept probabilities as they were before the cut, so that they sum
+        to less than one
+    What do the probabilities that you return sum to?
+logits-returned (end="logits"): returns logits
+    Could a random number generator draw from what you return?
+logarithms-returned (end="log"): returns log-probabilities
+    Could a random number generator draw from what you return?
+kept-tokens-alike (end="uniform"): gives all kept tokens the same probability
+    Is the most likely token more likely than the others in your result?
+no-filter (cut="nothing"): cuts nothing
+    Which line of yours gives another result for another p?
+greedy (cut="top-one"): keeps the most likely token only
+    How many tokens does it take to reach p?
+softmax-twice (order="probabilities"): gives the filter probabilities where it expects logits
+    What does `nucleus` do first with what it gets?
+"""),
     cases=[
         Case("4 tokens, temperature 2, p = 0.8", _rows([0.75, 0.15, 0.07, 0.03], temperature=2.0, p=0.8)),
         Case("4 tokens, temperature 0.5, p = 0.8", _rows([0.15, 0.5, 0.05, 0.3], temperature=0.5, p=0.8)),

@@ -5,8 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import mask, normal, strided
 
 
@@ -93,14 +92,12 @@ def _with_loops(query, key, value, mask=None):
     return output
 
 
+@maker
 def _case(T, S, E, width, seed, B=1, H=1, mask=None, dtype=torch.float32, scale=1.0):
-    def make():
-        query = normal(B, H, T, E, seed=seed, dtype=dtype, scale=scale)
-        key = normal(B, H, S, E, seed=seed + 1, dtype=dtype, scale=scale)
-        value = normal(B, H, S, width, seed=seed + 2, dtype=dtype)
-        return query, key, value, None if mask is None else mask()
-
-    return make
+    query = normal(B, H, T, E, seed=seed, dtype=dtype, scale=scale)
+    key = normal(B, H, S, E, seed=seed + 1, dtype=dtype, scale=scale)
+    value = normal(B, H, S, width, seed=seed + 2, dtype=dtype)
+    return query, key, value, None if mask is None else mask()
 
 
 def _causal(T, S):
@@ -131,10 +128,10 @@ def _strided():
     return strided(query), strided(key), strided(value), _causal(3, 4)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, H, T, S = draw.integer(1, 3), draw.integer(1, 3), draw.integer(1, 6), draw.integer(1, 6)
     E, width = draw.integer(1, 8), draw.integer(1, 8)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     visible = draw.choice([None, draw.mask(T, S), draw.mask(B, 1, 1, S), draw.mask(B, 1, T, S)])
     scale = draw.choice([0.1, 1.0, 10.0])
     query = draw.normal(B, H, T, E, dtype=dtype, scale=scale)
@@ -166,7 +163,6 @@ def _output_is_average(attend) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="scaled_dot_product_attention",
     title="Scaled dot-product attention",
     what="""Write `attention(query, key, value, mask=None)`: the softmax of the scaled scores, times the values.
 The scores are divided by the square root of the width of a key. `mask` is boolean, True = may attend, and broadcasts to
@@ -177,134 +173,52 @@ and gradients stay finite. Scores may be of any size.""",
     minutes=15,
     reference=attention,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="no-scale",
-            knobs={"scale": "none"},
-            statement="does not scale the scores",
-            question="If the numbers in query and key have size one, how does the size of a score grow with the width?",
-        ),
-        Misconception(
-            name="divide-by-width",
-            knobs={"scale": "linear"},
-            statement="divides the scores by the width of a key, not by a root",
-            question="A sum of E random numbers of size one has which standard deviation: E, or something smaller?",
-        ),
-        Misconception(
-            name="scale-by-values",
-            knobs={"scale": "values"},
-            statement="takes the scale from the width of the values",
-            question="Which two tensors does a score come from, and does the third one appear in it?",
-        ),
-        Misconception(
-            name="scale-by-length",
-            knobs={"scale": "length"},
-            statement="takes the scale from the number of keys",
-            question="Over which axis does one score sum: over the keys, or over something else?",
-        ),
-        Misconception(
-            name="softmax-over-queries",
-            knobs={"axis": -2},
-            statement="takes the softmax over the queries",
-            question="Whose shares must add up to one: those that one query gives, or those that one key receives?",
-        ),
-        Misconception(
-            name="mask-after-softmax",
-            knobs={"place": "after"},
-            statement="applies the mask after the softmax",
-            question="When a key is hidden, do the weights that are left in its row still sum to one?",
-        ),
-        Misconception(
-            name="shared-out-again",
-            knobs={"place": "shared-out"},
-            statement="applies the mask after the softmax and then divides each row by what is left",
-            question="What is left of a row, in float32, when the hidden scores are 1000 higher than the visible ones?",
-        ),
-        Misconception(
-            name="shared-out-safely",
-            knobs={"place": "shared-out-safely"},
-            statement="applies the mask after the softmax and then divides by what is left, but never by zero",
-            question="What is left of a row, in float32, when the hidden scores are 1000 higher than the visible ones?",
-        ),
-        Misconception(
-            name="mask-ignored",
-            knobs={"place": "never"},
-            statement="accepts a mask and does not use it",
-            question="Which line of your function would change its result if the mask were all False?",
-        ),
-        Misconception(
-            name="mask-inverted",
-            knobs={"inverted": True},
-            statement="hides the keys for which the mask is True",
-            question="What does True mean in this mask: may attend, or is hidden?",
-        ),
-        Misconception(
-            name="fill-zero",
-            knobs={"fill": 0.0},
-            statement="gives hidden keys the score 0",
-            question="Which weight does a score of 0 get from a softmax whose other scores are negative?",
-        ),
-        Misconception(
-            name="fill-weak",
-            knobs={"fill": -30.0},
-            statement="gives hidden keys a moderate negative score such as -30",
-            question="What happens to your hidden keys when every visible score in the row is lower still?",
-        ),
-        Misconception(
-            name="fill-finite",
-            knobs={"fill": -1e4},
-            statement="gives hidden keys a finite score such as -10000",
-            question="What happens to your hidden keys when every visible score in the row is lower still?",
-        ),
-        Misconception(
-            name="softmax-overflows",
-            knobs={"softmax": "naive"},
-            statement="takes the exponential of the scores as they are",
-            question="What is the exponential of 100 in float32, and what is that number divided by itself?",
-        ),
-        Misconception(
-            name="one-maximum-for-all",
-            knobs={"softmax": "global"},
-            statement="subtracts one maximum of all scores before the exponential",
-            question="A row whose scores lie far below those of another row: what do its exponentials come to?",
-        ),
-        Misconception(
-            name="empty-row-average",
-            knobs={"empty": "uniform"},
-            statement="averages all values, hidden ones too, for a query that may attend to nothing",
-            question="In a row in which every score has the same very low value, what does a softmax return?",
-        ),
-        Misconception(
-            name="empty-row-nan",
-            knobs={"empty": "nan"},
-            statement="returns NaN for a query that may attend to nothing",
-            question="What does a softmax return for a row that is minus infinity everywhere?",
-        ),
-        Misconception(
-            name="gradient-nan",
-            knobs={"how": "add", "empty": "replace"},
-            statement="adds minus infinity to the scores and replaces NaN at the end, when the gradient is NaN already",
-            question="Where does the gradient go that flows back through a softmax whose row was NaN?",
-        ),
-        Misconception(
-            name="weights-detached",
-            knobs={"detached": True},
-            statement="lets no gradient through the weights",
-            question="Along which two paths does a change in the key reach the output, and which of them is cut?",
-        ),
-        Misconception(
-            name="query-and-key-unused",
-            knobs={"weights": "uniform"},
-            statement="gives every visible key the same weight",
-            question="Does your output change when you change the query?",
-        ),
-        Misconception(
-            name="scale-after-softmax",
-            knobs={"scale": "weights"},
-            statement="divides the weights by the root of the width, after the softmax",
-            question="What do the weights of a query sum to after your last step before the values?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+no-scale (scale="none"): does not scale the scores
+    If the numbers in query and key have size one, how does the size of a score grow with the width?
+divide-by-width (scale="linear"): divides the scores by the width of a key, not by a root
+    A sum of E random numbers of size one has which standard deviation: E, or something smaller?
+scale-by-values (scale="values"): takes the scale from the width of the values
+    Which two tensors does a score come from, and does the third one appear in it?
+scale-by-length (scale="length"): takes the scale from the number of keys
+    Over which axis does one score sum: over the keys, or over something else?
+softmax-over-queries (axis=-2): takes the softmax over the queries
+    Whose shares must add up to one: those that one query gives, or those that one key receives?
+mask-after-softmax (place="after"): applies the mask after the softmax
+    When a key is hidden, do the weights that are left in its row still sum to one?
+shared-out-again (place="shared-out"): applies the mask after the softmax and then divides each row by what is left
+    What is left of a row, in float32, when the hidden scores are 1000 higher than the visible ones?
+shared-out-safely (place="shared-out-safely"): applies the mask after the softmax and then divides by what is left, but
+        never by zero
+    What is left of a row, in float32, when the hidden scores are 1000 higher than the visible ones?
+mask-ignored (place="never"): accepts a mask and does not use it
+    Which line of your function would change its result if the mask were all False?
+mask-inverted (inverted=True): hides the keys for which the mask is True
+    What does True mean in this mask: may attend, or is hidden?
+fill-zero (fill=0.0): gives hidden keys the score 0
+    Which weight does a score of 0 get from a softmax whose other scores are negative?
+fill-weak (fill=-30.0): gives hidden keys a moderate negative score such as -30
+    What happens to your hidden keys when every visible score in the row is lower still?
+fill-finite (fill=-1e4): gives hidden keys a finite score such as -10000
+    What happens to your hidden keys when every visible score in the row is lower still?
+softmax-overflows (softmax="naive"): takes the exponential of the scores as they are
+    What is the exponential of 100 in float32, and what is that number divided by itself?
+one-maximum-for-all (softmax="global"): subtracts one maximum of all scores before the exponential
+    A row whose scores lie far below those of another row: what do its exponentials come to?
+empty-row-average (empty="uniform"): averages all values, hidden ones too, for a query that may attend to nothing
+    In a row in which every score has the same very low value, what does a softmax return?
+empty-row-nan (empty="nan"): returns NaN for a query that may attend to nothing
+    What does a softmax return for a row that is minus infinity everywhere?
+gradient-nan (how="add", empty="replace"): adds minus infinity to the scores and replaces NaN at the end, when the
+        gradient is NaN already
+    Where does the gradient go that flows back through a softmax whose row was NaN?
+weights-detached (detached=True): lets no gradient through the weights
+    Along which two paths does a change in the key reach the output, and which of them is cut?
+query-and-key-unused (weights="uniform"): gives every visible key the same weight
+    Does your output change when you change the query?
+scale-after-softmax (scale="weights"): divides the weights by the root of the width, after the softmax
+    What do the weights of a query sum to after your last step before the values?
+"""),
     cases=[
         Case("2 queries, 3 keys, width 4, no mask", _case(2, 3, 4, 5, seed=1)),
         Case("2 queries, 3 keys, a causal mask", _case(2, 3, 4, 5, seed=11, mask=lambda: _causal(2, 3))),
@@ -359,4 +273,4 @@ return ...""",
         "mask.any(dim=-1, keepdim=True) -> mask": "zeroes every hidden weight, those of an empty row among them",
         "query -> key (2)": "query and key have the same width",
     },
-)  # fmt: skip
+)

@@ -12,9 +12,7 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="score_spread",
     title="How large is a dot product",
-    kind="predict",
     what="""A query and a key have E = 64 components each. All components are independent random numbers with mean 0
 and standard deviation 1. What is the standard deviation of the dot product of query and key?""",
     why="The answer is the reason for the division in scaled dot-product attention.",

@@ -2,8 +2,7 @@
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -91,9 +90,9 @@ def _with_a_zero_token():
     return x.requires_grad_(), real
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, T, D = draw.integer(1, 3), draw.integer(1, 6), draw.integer(1, 4)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     return draw.normal(B, T, D, dtype=dtype), _lengths([draw.integer(1, T) for _ in range(B)], T)
 
 
@@ -113,7 +112,6 @@ def _content_of_padding_is_unread(pool) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="sentence_vector",
     title="One vector for a sentence",
     kind="debug",
     what="""Sentence encoders often take the mean of the token vectors as the vector of the sentence. This function
@@ -127,92 +125,36 @@ distance (a cosine would not notice).""",
     reference=sentence_vector,
     model=_model,
     given=_padding_counted(),
-    misconceptions=[
-        Misconception(
-            name="padding-counted",
-            knobs={"divisor": "length"},
-            statement="divides the sum of the real tokens by the length of the padded batch",
-            question="A sentence of 2 tokens is padded to 4: how many vectors are added up, and by what is divided?",
-        ),
-        Misconception(
-            name="padding-added",
-            knobs={"top": "all"},
-            statement="adds up padding too, and divides by the number of real tokens",
-            question="Does the content of padding change your result?",
-        ),
-        Misconception(
-            name="only-padding",
-            knobs={"top": "padding"},
-            statement="adds up padding instead of the real tokens",
-            question="What does True mean in `real`?",
-        ),
-        Misconception(
-            name="sum",
-            knobs={"divisor": "one"},
-            statement="adds up the real tokens and does not divide",
-            question="How long is the vector of a sentence that says the same token twice?",
-        ),
-        Misconception(
-            name="divided-by-the-mean-length",
-            knobs={"divisor": "batch"},
-            statement="divides by the mean length of the batch",
-            question="How many real tokens has each sentence of its own?",
-        ),
-        Misconception(
-            name="divided-by-the-longest",
-            knobs={"divisor": "longest"},
-            statement="divides by the length of the longest sentence",
-            question="How many real tokens has each sentence of its own?",
-        ),
-        Misconception(
-            name="divided-by-the-root",
-            knobs={"divisor": "root"},
-            statement="divides by the root of the number of real tokens",
-            question="What is the mean of four equal vectors?",
-        ),
-        Misconception(
-            name="one-too-many",
-            knobs={"divisor": "plus"},
-            statement="divides by one more than the number of real tokens",
-            question="What is the mean of a single vector?",
-        ),
-        Misconception(
-            name="first-token",
-            knobs={"take": "first"},
-            statement="takes the first position",
-            question="What stands first where padding is on the left?",
-        ),
-        Misconception(
-            name="largest",
-            knobs={"take": "largest"},
-            statement="takes the largest of each component",
-            question="What is the mean of 1 and 3?",
-        ),
-        Misconception(
-            name="divided-by-all-real",
-            knobs={"divisor": "all-real"},
-            statement="divides by the number of real tokens in the whole batch",
-            question="How many tokens were added up for one sentence?",
-        ),
-        Misconception(
-            name="zeros-not-counted",
-            knobs={"divisor": "not-zero"},
-            statement="divides by the number of entries that are not zero",
-            question="May a real token have a zero in its vector?",
-        ),
-        Misconception(
-            name="zero-tokens-not-counted",
-            knobs={"divisor": "not-zero-tokens"},
-            statement="leaves a real token out of the count if its vector is zero",
-            question="Which argument says which tokens are real?",
-        ),
-        Misconception(
-            name="padding-behind-assumed",
-            knobs={"top": "front"},
-            statement="takes the first columns of each row as its real tokens",
-            question="On which side may padding stand?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+padding-counted (divisor="length"): divides the sum of the real tokens by the length of the padded batch
+    A sentence of 2 tokens is padded to 4: how many vectors are added up, and by what is divided?
+padding-added (top="all"): adds up padding too, and divides by the number of real tokens
+    Does the content of padding change your result?
+only-padding (top="padding"): adds up padding instead of the real tokens
+    What does True mean in `real`?
+sum (divisor="one"): adds up the real tokens and does not divide
+    How long is the vector of a sentence that says the same token twice?
+divided-by-the-mean-length (divisor="batch"): divides by the mean length of the batch
+    How many real tokens has each sentence of its own?
+divided-by-the-longest (divisor="longest"): divides by the length of the longest sentence
+    How many real tokens has each sentence of its own?
+divided-by-the-root (divisor="root"): divides by the root of the number of real tokens
+    What is the mean of four equal vectors?
+one-too-many (divisor="plus"): divides by one more than the number of real tokens
+    What is the mean of a single vector?
+first-token (take="first"): takes the first position
+    What stands first where padding is on the left?
+largest (take="largest"): takes the largest of each component
+    What is the mean of 1 and 3?
+divided-by-all-real (divisor="all-real"): divides by the number of real tokens in the whole batch
+    How many tokens were added up for one sentence?
+zeros-not-counted (divisor="not-zero"): divides by the number of entries that are not zero
+    May a real token have a zero in its vector?
+zero-tokens-not-counted (divisor="not-zero-tokens"): leaves a real token out of the count if its vector is zero
+    Which argument says which tokens are real?
+padding-behind-assumed (top="front"): takes the first columns of each row as its real tokens
+    On which side may padding stand?
+"""),
     cases=[
         Case("1 sentence of 2 tokens, padded to 3", _case([2], 3, 2, seed=1)),
         Case("2 sentences of 1 and 3 tokens, padded to 5", _case([1, 3], 5, 2, seed=11)),
@@ -239,4 +181,4 @@ return kept.sum(dim=1) / ____  # (B, D) over (B, 1)""",
     ),
     sample=_sample,
     tries=("float64", "large", "shifted", "zeros", "repeated", "strided"),
-)  # fmt: skip
+)

@@ -18,9 +18,7 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="sharded_bytes",
     title="Split the optimizer",
-    kind="predict",
     what="""A model of 1.5 billion parameters is trained with AdamW in float32 on 16 processes. Weights and gradients
 are whole in every process; the states of the optimizer are split evenly between them (stage 1 of ZeRO). How many bytes
 do weights, gradients and optimizer take in one process? Leave activations out.""",

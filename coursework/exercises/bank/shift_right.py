@@ -3,8 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import integers
 
 
@@ -73,7 +72,7 @@ def _case(name, rows, start_id):
     return Case(name, lambda: (torch.tensor(rows), start_id))
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     return draw.integers(draw.integer(1, 4), draw.integer(1, 7), low=3, high=9), draw.integer(0, 9)
 
 
@@ -92,7 +91,6 @@ def _nobody_reads_the_answer(shift) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="shift_right",
     title="Shift the targets right",
     what="""Write `shift_right(targets, start_id)`. A decoder is to predict `targets`, integers `(B, T)`, all positions
 at once. Return what it reads meanwhile, of the same shape and dtype: at the first place (index 0) the token
@@ -103,68 +101,28 @@ learns to copy its input, with a wonderful loss and nothing learned.""",
     minutes=4,
     reference=shift_right,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="shifts-left",
-            knobs={"direction": "left"},
-            statement="moves the targets to the left, so that position t reads target t + 1",
-            question="Which target does your position 0 read, and is it known when target 0 is to be predicted?",
-        ),
-        Misconception(
-            name="does-not-shift",
-            knobs={"direction": "none"},
-            statement="overwrites the first target and leaves the others where they are",
-            question="What does your position 2 read, and what is it to predict?",
-        ),
-        Misconception(
-            name="shifts-the-batch",
-            knobs={"direction": "down"},
-            statement="moves whole sentences down the batch",
-            question="Which axis of (B, T) is time?",
-        ),
-        Misconception(
-            name="one-longer",
-            knobs={"length": "longer"},
-            statement="keeps the last target, so that the result is one longer than the targets",
-            question="How many predictions are wanted, and how many positions does your input have?",
-        ),
-        Misconception(
-            name="shifts-twice",
-            knobs={"length": "two"},
-            statement="shifts by two positions",
-            question="Which target does your position 2 read?",
-        ),
-        Misconception(
-            name="last-wraps-around",
-            knobs={"first": "wrapped"},
-            statement="lets the last target come round to the front",
-            question="What may the decoder know before it has predicted anything?",
-        ),
-        Misconception(
-            name="first-target-repeated",
-            knobs={"first": "repeated"},
-            statement="puts the first target itself in front",
-            question="What may the decoder know before it has predicted anything?",
-        ),
-        Misconception(
-            name="always-zero-in-front",
-            knobs={"first": "zero"},
-            statement="puts 0 in front, whatever the start token is",
-            question="Where does your function use its second argument?",
-        ),
-        Misconception(
-            name="only-the-first-sentence-starts",
-            knobs={"rows": "first"},
-            statement="gives the start token to the first sentence of the batch only",
-            question="What stands at position 0 of your second sentence?",
-        ),
-        Misconception(
-            name="overwritten-while-read",
-            knobs={"direction": "overwritten"},
-            statement="copies each token from a place that was already overwritten",
-            question="When your loop reads place 1, what stands there?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+shifts-left (direction="left"): moves the targets to the left, so that position t reads target t + 1
+    Which target does your position 0 read, and is it known when target 0 is to be predicted?
+does-not-shift (direction="none"): overwrites the first target and leaves the others where they are
+    What does your position 2 read, and what is it to predict?
+shifts-the-batch (direction="down"): moves whole sentences down the batch
+    Which axis of (B, T) is time?
+one-longer (length="longer"): keeps the last target, so that the result is one longer than the targets
+    How many predictions are wanted, and how many positions does your input have?
+shifts-twice (length="two"): shifts by two positions
+    Which target does your position 2 read?
+last-wraps-around (first="wrapped"): lets the last target come round to the front
+    What may the decoder know before it has predicted anything?
+first-target-repeated (first="repeated"): puts the first target itself in front
+    What may the decoder know before it has predicted anything?
+always-zero-in-front (first="zero"): puts 0 in front, whatever the start token is
+    Where does your function use its second argument?
+only-the-first-sentence-starts (rows="first"): gives the start token to the first sentence of the batch only
+    What stands at position 0 of your second sentence?
+overwritten-while-read (direction="overwritten"): copies each token from a place that was already overwritten
+    When your loop reads place 1, what stands there?
+"""),
     cases=[
         _case("one sentence of 3 targets", [[5, 6, 7]], 1),
         _case("2 sentences of 4 targets", [[5, 6, 7, 8], [9, 3, 3, 4]], 2),

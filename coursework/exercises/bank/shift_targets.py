@@ -2,8 +2,7 @@
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def shift_targets(sentences, bos_id, eos_id, pad_id):
@@ -87,7 +86,7 @@ def _case(*sentences, bos_id=1, eos_id=2, pad_id=0):
     return lambda: ([list(ids) for ids in sentences], bos_id, eos_id, pad_id)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     sentences = [[draw.integer(5, 30) for _ in range(draw.integer(0, 6))] for _ in range(draw.integer(1, 5))]
     return sentences, *draw.choice([(1, 2, 0), (3, 4, 2), (40, 41, 42)])
 
@@ -109,7 +108,6 @@ def _one_label_for_each_input(shift) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="shift_targets",
     title="One position apart",
     what="""Write `shift_targets(sentences, bos_id, eos_id, pad_id)`. A sentence is a list of ids without any marks,
 which may be empty; there is at least one sentence, and the three ids differ. The decoder reads the start sign and then
@@ -121,80 +119,33 @@ one. The decoder never reads the end sign. The lists stay as they are.""",
     minutes=8,
     reference=shift_targets,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="not-shifted",
-            knobs={"shift": 0},
-            statement="gives the decoder its labels to read",
-            question="At position 1, has the decoder already read what it must answer there?",
-        ),
-        Misconception(
-            name="shifted-twice",
-            knobs={"shift": 2},
-            statement="asks for the word after the next one",
-            question="Having read only the start sign, which word of the sentence is the decoder asked for?",
-        ),
-        Misconception(
-            name="start-sign-in-labels",
-            knobs={"shift": -1},
-            statement="lets the labels begin with the start sign",
-            question="Is the start sign something that the decoder should learn to say?",
-        ),
-        Misconception(
-            name="start-sign-missing",
-            knobs={"start": False},
-            statement="lets the decoder read the sentence without a start sign",
-            question="What does the decoder read when it must say the first word?",
-        ),
-        Misconception(
-            name="end-sign-missing",
-            knobs={"end": "never"},
-            statement="never asks for the end sign",
-            question="How would a model trained on your labels know when to stop?",
-        ),
-        Misconception(
-            name="end-sign-after-padding",
-            knobs={"end": "last"},
-            statement="puts the end sign into the last column, behind the padding",
-            question="In the shorter of two sentences, which label follows its last word?",
-        ),
-        Misconception(
-            name="end-sign-read",
-            knobs={"keep_end": True},
-            statement="lets the decoder read the end sign as well",
-            question="Is there anything left to say after the end sign?",
-        ),
-        Misconception(
-            name="padded-on-the-left",
-            knobs={"side": "left"},
-            statement="pads on the left",
-            question="On which position does the start sign stand in each of your rows?",
-        ),
-        Misconception(
-            name="padded-with-end-signs",
-            knobs={"fill": "eos"},
-            statement="fills the rows up with end signs",
-            question="Which id tells the loss that a position does not count?",
-        ),
-        Misconception(
-            name="padded-with-zero",
-            knobs={"fill": "zero"},
-            statement="fills the rows up with 0, whatever the padding id is",
-            question="Which id stands for padding when `pad_id` is 7?",
-        ),
-        Misconception(
-            name="swapped",
-            knobs={"swap": True},
-            statement="returns the labels before the decoder input",
-            question="Which of the two tensors does the docstring name first?",
-        ),
-        Misconception(
-            name="end-sign-read-in-short-rows",
-            knobs={"keep_end": "cut"},
-            statement="cuts the last column, so that shorter sentences keep their end sign in what is read",
-            question="In a row with padding, what stands in the column that you cut?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+not-shifted (shift=0): gives the decoder its labels to read
+    At position 1, has the decoder already read what it must answer there?
+shifted-twice (shift=2): asks for the word after the next one
+    Having read only the start sign, which word of the sentence is the decoder asked for?
+start-sign-in-labels (shift=-1): lets the labels begin with the start sign
+    Is the start sign something that the decoder should learn to say?
+start-sign-missing (start=False): lets the decoder read the sentence without a start sign
+    What does the decoder read when it must say the first word?
+end-sign-missing (end="never"): never asks for the end sign
+    How would a model trained on your labels know when to stop?
+end-sign-after-padding (end="last"): puts the end sign into the last column, behind the padding
+    In the shorter of two sentences, which label follows its last word?
+end-sign-read (keep_end=True): lets the decoder read the end sign as well
+    Is there anything left to say after the end sign?
+padded-on-the-left (side="left"): pads on the left
+    On which position does the start sign stand in each of your rows?
+padded-with-end-signs (fill="eos"): fills the rows up with end signs
+    Which id tells the loss that a position does not count?
+padded-with-zero (fill="zero"): fills the rows up with 0, whatever the padding id is
+    Which id stands for padding when `pad_id` is 7?
+swapped (swap=True): returns the labels before the decoder input
+    Which of the two tensors does the docstring name first?
+end-sign-read-in-short-rows (keep_end="cut"): cuts the last column, so that shorter sentences keep their end sign in
+        what is read
+    In a row with padding, what stands in the column that you cut?
+"""),
     cases=[
         Case("one sentence of two words", _case([11, 12])),
         Case("two sentences of different lengths", _case([11, 12, 13], [14])),

@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def sinusoidal_encoding(positions, d_model):
@@ -84,7 +83,7 @@ def _case(name, positions, d_model):
     return Case(name, lambda: (torch.tensor(positions), d_model))
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     return draw.integers(draw.integer(1, 6), low=0, high=60), 2 * draw.integer(1, 8)
 
 
@@ -111,7 +110,6 @@ def _offset_decides(encode) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="sinusoidal_encoding",
     title="The table of sines and cosines",
     what="""Write `sinusoidal_encoding(positions, d_model)`: for integer positions of shape `(T,)` and an even width D,
 a float32 table `(T, D)`. With i = 0, 1, …, D/2 − 1, column 2i holds sin(p / 10000^(2i/D)) and column 2i + 1 holds
@@ -122,92 +120,37 @@ versions train without an error.""",
     minutes=10,
     reference=sinusoidal_encoding,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="doubled-exponent",
-            knobs={"exponent": "doubled"},
-            statement="doubles the exponent: it steps through every second number and multiplies by two again",
-            question="For D = 4, which two exponents does the formula give, and which two do you use?",
-        ),
-        Misconception(
-            name="halved-exponent",
-            knobs={"exponent": "halved"},
-            statement="leaves out the 2 in the exponent, so the frequencies fall half as fast",
-            question="For D = 4, which two exponents does the formula give, and which two do you use?",
-        ),
-        Misconception(
-            name="multiplies-by-the-divisor",
-            knobs={"exponent": "positive"},
-            statement="multiplies positions by the growing power where the formula divides",
-            question="Should the last pair of columns change fast or slowly from one position to the next?",
-        ),
-        Misconception(
-            name="one-frequency-a-column",
-            knobs={"exponent": "columns"},
-            statement="gives the cosine of a pair another frequency than its sine",
-            question="Which i belongs to column 2i + 1: is its exponent that of column 2i?",
-        ),
-        Misconception(
-            name="last-frequency-too-low",
-            knobs={"exponent": "to-the-end"},
-            statement="spreads the frequencies so that the last one reaches one over the base",
-            question="What is the exponent of the last pair for D = 4: is it one, or less?",
-        ),
-        Misconception(
-            name="one-frequency-for-all",
-            knobs={"exponent": "none"},
-            statement="uses the frequency 1 in every pair",
-            question="Which part of your angle depends on the column?",
-        ),
-        Misconception(
-            name="halves",
-            knobs={"order": "halves"},
-            statement="puts all sines in the first half and all cosines in the second",
-            question="Which function stands in column 1, and what does your table have there?",
-        ),
-        Misconception(
-            name="cosine-first",
-            knobs={"order": "cosine-first"},
-            statement="puts the cosine of each pair before its sine",
-            question="What does column 0 hold at position 0?",
-        ),
-        Misconception(
-            name="sine-twice",
-            knobs={"order": "sine-twice"},
-            statement="takes the sine in both columns of a pair",
-            question="What does the formula give in column 1 at position 0?",
-        ),
-        Misconception(
-            name="positions-ignored",
-            knobs={"at": "index"},
-            statement="counts 0, 1, 2, … and does not look at the positions it is given",
-            question="What does your function return for the single position 7?",
-        ),
-        Misconception(
-            name="counts-from-one",
-            knobs={"at": "one"},
-            statement="counts positions from one",
-            question="Which row should position 0 get, if every angle is position times frequency?",
-        ),
-        Misconception(
-            name="another-base",
-            knobs={"base": 1000.0},
-            statement="uses the base 1000",
-            question="How many zeros has the number in the formula?",
-        ),
-        Misconception(
-            name="column-for-pair",
-            knobs={"exponent": "columns-doubled"},
-            statement="takes the number of the column for i",
-            question="How many columns share one value of i?",
-        ),
-        Misconception(
-            name="pairs-from-one",
-            knobs={"exponent": "from-one"},
-            statement="counts the pairs from 1",
-            question="How fast does the first pair turn, by the formula with i = 0?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+doubled-exponent (exponent="doubled"): doubles the exponent: it steps through every second number and multiplies by two
+        again
+    For D = 4, which two exponents does the formula give, and which two do you use?
+halved-exponent (exponent="halved"): leaves out the 2 in the exponent, so the frequencies fall half as fast
+    For D = 4, which two exponents does the formula give, and which two do you use?
+multiplies-by-the-divisor (exponent="positive"): multiplies positions by the growing power where the formula divides
+    Should the last pair of columns change fast or slowly from one position to the next?
+one-frequency-a-column (exponent="columns"): gives the cosine of a pair another frequency than its sine
+    Which i belongs to column 2i + 1: is its exponent that of column 2i?
+last-frequency-too-low (exponent="to-the-end"): spreads the frequencies so that the last one reaches one over the base
+    What is the exponent of the last pair for D = 4: is it one, or less?
+one-frequency-for-all (exponent="none"): uses the frequency 1 in every pair
+    Which part of your angle depends on the column?
+halves (order="halves"): puts all sines in the first half and all cosines in the second
+    Which function stands in column 1, and what does your table have there?
+cosine-first (order="cosine-first"): puts the cosine of each pair before its sine
+    What does column 0 hold at position 0?
+sine-twice (order="sine-twice"): takes the sine in both columns of a pair
+    What does the formula give in column 1 at position 0?
+positions-ignored (at="index"): counts 0, 1, 2, … and does not look at the positions it is given
+    What does your function return for the single position 7?
+counts-from-one (at="one"): counts positions from one
+    Which row should position 0 get, if every angle is position times frequency?
+another-base (base=1000.0): uses the base 1000
+    How many zeros has the number in the formula?
+column-for-pair (exponent="columns-doubled"): takes the number of the column for i
+    How many columns share one value of i?
+pairs-from-one (exponent="from-one"): counts the pairs from 1
+    How fast does the first pair turn, by the formula with i = 0?
+"""),
     cases=[
         _case("3 positions, width 2", [0, 1, 2], 2),
         _case("3 positions, width 4", [0, 1, 2], 4),

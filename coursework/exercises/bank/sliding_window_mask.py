@@ -2,8 +2,7 @@
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def sliding_window_mask(T, S, window):
@@ -56,11 +55,7 @@ def _with_course(T, S, window):
     return sliding_window_mask(T, S, window=window)
 
 
-def _case(*sizes):
-    return lambda: sizes
-
-
-def _sample(draw: Draw):
+def _sample(draw):
     T = draw.integer(1, 7)
     return T, T + draw.integer(0, 4), draw.integer(1, 9)
 
@@ -80,7 +75,6 @@ def _every_query_sees_itself(sliding_window_mask) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="sliding_window_mask",
     title="A window that slides",
     what="""Write `sliding_window_mask(T, S, window)`: each query sees the `window` latest keys, the one it stands on
 included, and nothing later. `S` may exceed `T`: then the first `S - T` keys come from a cache, and the last query
@@ -91,87 +85,39 @@ model used a window of 4096.""",
     minutes=6,
     reference=sliding_window_mask,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="one-too-many",
-            knobs={"reach": 1},
-            statement="lets each query see one key more than the window",
-            question="With a window of 1, which keys does a query see?",
-        ),
-        Misconception(
-            name="one-too-few",
-            knobs={"reach": -1},
-            statement="lets each query see one key fewer than the window",
-            question="Does the key on which a query stands count as part of the window?",
-        ),
-        Misconception(
-            name="both-sides",
-            knobs={"sides": "both"},
-            statement="lets the window reach into the future as well",
-            question="What may the first query see of the second token?",
-        ),
-        Misconception(
-            name="future-only",
-            knobs={"sides": "future"},
-            statement="looks ahead instead of back",
-            question="Is a query's position minus a key's position positive for earlier keys, or for later ones?",
-        ),
-        Misconception(
-            name="no-window",
-            knobs={"sides": "all"},
-            statement="shows all earlier keys, however far back",
-            question="With a window of 2, how many keys may the last of 7 queries see?",
-        ),
-        Misconception(
-            name="far-keys-only",
-            knobs={"sides": "far", "inverted": False},
-            statement="shows the keys beyond the window and hides those in it",
-            question="Are near keys visible, or far ones?",
-        ),
-        Misconception(
-            name="aligned-top-left",
-            knobs={"align": "top-left"},
-            statement="places the first query on the first key, also when there are more keys than queries",
-            question="With 1 query and 6 keys, which key does the query stand on?",
-        ),
-        Misconception(
-            name="offset-reversed",
-            knobs={"align": "mirrored"},
-            statement="moves the window in the wrong direction when there are more keys than queries",
-            question="With 3 cached keys, on which key does the first query stand?",
-        ),
-        Misconception(
-            name="own-key-hidden",
-            knobs={"own": False},
-            statement="hides from each query the key on which it stands",
-            question="With a window of 1, what is left to attend to?",
-        ),
-        Misconception(
-            name="inverted",
-            knobs={"inverted": True},
-            statement="returns True for hidden keys",
-            question="What does True mean in a mask of this course?",
-        ),
-        Misconception(
-            name="half-window",
-            knobs={"width": "half"},
-            statement="looks back half the window",
-            question="On how many sides of the query may a causal window lie?",
-        ),
-        Misconception(
-            name="later-keys-seen",
-            knobs={"sides": "later-too", "inverted": False},
-            statement="ends the window in the past and leaves it open towards the future",
-            question="What is the distance of a key that comes after the query, and what do you ask of it?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+one-too-many (reach=1): lets each query see one key more than the window
+    With a window of 1, which keys does a query see?
+one-too-few (reach=-1): lets each query see one key fewer than the window
+    Does the key on which a query stands count as part of the window?
+both-sides (sides="both"): lets the window reach into the future as well
+    What may the first query see of the second token?
+future-only (sides="future"): looks ahead instead of back
+    Is a query's position minus a key's position positive for earlier keys, or for later ones?
+no-window (sides="all"): shows all earlier keys, however far back
+    With a window of 2, how many keys may the last of 7 queries see?
+far-keys-only (sides="far", inverted=False): shows the keys beyond the window and hides those in it
+    Are near keys visible, or far ones?
+aligned-top-left (align="top-left"): places the first query on the first key, also when there are more keys than queries
+    With 1 query and 6 keys, which key does the query stand on?
+offset-reversed (align="mirrored"): moves the window in the wrong direction when there are more keys than queries
+    With 3 cached keys, on which key does the first query stand?
+own-key-hidden (own=False): hides from each query the key on which it stands
+    With a window of 1, what is left to attend to?
+inverted (inverted=True): returns True for hidden keys
+    What does True mean in a mask of this course?
+half-window (width="half"): looks back half the window
+    On how many sides of the query may a causal window lie?
+later-keys-seen (sides="later-too", inverted=False): ends the window in the past and leaves it open towards the future
+    What is the distance of a key that comes after the query, and what do you ask of it?
+"""),
     cases=[
-        Case("2 queries, 2 keys, window 1", _case(2, 2, 1)),
-        Case("3 queries, 3 keys, window 2", _case(3, 3, 2)),
-        Case("1 query, 6 keys, window 3", _case(1, 6, 3)),
-        Case("3 queries, 5 keys, window 2", _case(3, 5, 2)),
-        Case("7 queries, 7 keys, window 4", _case(7, 7, 4)),
-        Case("a window longer than the sequence", _case(4, 5, 9)),
+        Case("2 queries, 2 keys, window 1", lambda: (2, 2, 1)),
+        Case("3 queries, 3 keys, window 2", lambda: (3, 3, 2)),
+        Case("1 query, 6 keys, window 3", lambda: (1, 6, 3)),
+        Case("3 queries, 5 keys, window 2", lambda: (3, 5, 2)),
+        Case("7 queries, 7 keys, window 4", lambda: (7, 7, 4)),
+        Case("a window longer than the sequence", lambda: (4, 5, 9)),
     ],
     properties=[
         Property("Away from the start, every query sees exactly `window` keys.", _rows_hold_the_window),

@@ -16,9 +16,7 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="smoothing_floor",
     title="The floor of a smoothed loss",
-    kind="predict",
     what="""The labels are smoothed with 0.1, spread evenly over all 1000 tokens of the vocabulary, the right one
 included. A model always knows the right token and says exactly the smoothed distribution. Which loss does it have, in
 nats (natural logarithms), to three digits after the point?""",

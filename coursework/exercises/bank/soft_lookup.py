@@ -5,8 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -82,12 +81,10 @@ def _with_torch(query, keys, values):
     return F.scaled_dot_product_attention(query[None, None], keys[None], values[None], scale=1.0)[0, 0]
 
 
+@maker
 def _case(S, E, width, seed, dtype=torch.float32, scale=1.0):
-    def make():
-        query, keys = normal(E, seed=seed, dtype=dtype, scale=scale), normal(S, E, seed=seed + 1, dtype=dtype)
-        return query, keys, normal(S, width, seed=seed + 2, dtype=dtype)
-
-    return make
+    query, keys = normal(E, seed=seed, dtype=dtype, scale=scale), normal(S, E, seed=seed + 1, dtype=dtype)
+    return query, keys, normal(S, width, seed=seed + 2, dtype=dtype)
 
 
 def _far_apart():
@@ -100,9 +97,9 @@ def _strided():
     return strided(query), strided(keys), strided(values)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     S, E, width = draw.integer(1, 6), draw.integer(1, 7), draw.integer(1, 5)
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     query = draw.normal(E, dtype=dtype, scale=draw.choice([0.1, 1.0, 10.0]))
     return query, draw.normal(S, E, dtype=dtype), draw.normal(S, width, dtype=dtype)
 
@@ -135,7 +132,6 @@ def _clear_match_wins(look_up) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="soft_lookup",
     title="A dictionary that answers with a mixture",
     what="""Write `soft_lookup(query, keys, values)` for one query. The score of a key is its dot product with the
 query. A softmax turns the S scores into S weights, and the answer is the average of the rows of `values` with these
@@ -146,100 +142,38 @@ smoothly with the query and the keys, so gradient descent can teach it where to 
     minutes=5,
     reference=soft_lookup,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="best-key-only",
-            knobs={"weighting": "best"},
-            statement="returns the value of the best key and nothing of the others",
-            question=(
-                "How does your answer change when you move the query a very little, and what is its gradient then?"
-            ),
-        ),
-        Misconception(
-            name="equal-weights",
-            knobs={"weighting": "equal"},
-            statement="gives every key the same weight",
-            question="Does your answer change when you change the query?",
-        ),
-        Misconception(
-            name="share-of-scores",
-            knobs={"weighting": "share"},
-            statement="divides each score by the sum of the scores",
-            question="What weights come out for the scores 1, -1 and 0?",
-        ),
-        Misconception(
-            name="scores-as-weights",
-            knobs={"weighting": "scores"},
-            statement="uses the scores themselves as weights",
-            question="What is the sum of your weights, and may a weight of an average be negative?",
-        ),
-        Misconception(
-            name="exponentials-as-weights",
-            knobs={"weighting": "exponential"},
-            statement="takes the exponentials of the scores as weights and stops there",
-            question="What is the sum of your weights?",
-        ),
-        Misconception(
-            name="sigmoid-weights",
-            knobs={"weighting": "sigmoid"},
-            statement="judges each key alone, with a sigmoid",
-            question="If a second key fits as well as the first, what must happen to the weight of the first?",
-        ),
-        Misconception(
-            name="cosine",
-            knobs={"similarity": "cosine"},
-            statement="compares only the directions of query and key, not their lengths",
-            question="What should happen to the weights when the query becomes ten times as long?",
-        ),
-        Misconception(
-            name="distance",
-            knobs={"similarity": "distance"},
-            statement="gives the keys that are farthest from the query the largest weights",
-            question="Which key should win for a query that equals one of the keys, and which one wins with yours?",
-        ),
-        Misconception(
-            name="closeness",
-            knobs={"similarity": "closeness"},
-            statement="scores a key by how close it lies to the query",
-            question="Two keys in the same direction, one twice as long: which of them has the larger dot product?",
-        ),
-        Misconception(
-            name="scaled",
-            knobs={"scaled": True},
-            statement="divides the scores by the square root of E",
-            question="Which step in your function is not in the task as it stands above?",
-        ),
-        Misconception(
-            name="returns-weights",
-            knobs={"read": "weights"},
-            statement="returns the weights and never reads the values",
-            question="How many numbers should the answer have, and how many has yours?",
-        ),
-        Misconception(
-            name="averages-keys",
-            knobs={"read": "keys"},
-            statement="returns a mixture of the keys",
-            question="A key says where something is stored; what does the one who asks want to get back?",
-        ),
-        Misconception(
-            name="mean-of-weighted-values",
-            knobs={"read": "mean"},
-            statement="divides by the number of keys after the weights have already been applied",
-            question="If all values are 1 and the weights sum to one, what should come out, and what does with yours?",
-        ),
-        Misconception(
-            name="keys-and-values-exchanged",
-            knobs={"similarity": "values"},
-            statement="compares the query with the values and averages the keys",
-            question="Which of the two says where to look, and which one what is found there?",
-        ),
-        Misconception(
-            name="softmax-overflows",
-            knobs={"weighting": "plain"},
-            statement="takes the exponential of the scores as they are and divides by the sum",
-            question="What is the exponential of 1000 in float32, and what is that divided by itself?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+best-key-only (weighting="best"): returns the value of the best key and nothing of the others
+    How does your answer change when you move the query a very little, and what is its gradient then?
+equal-weights (weighting="equal"): gives every key the same weight
+    Does your answer change when you change the query?
+share-of-scores (weighting="share"): divides each score by the sum of the scores
+    What weights come out for the scores 1, -1 and 0?
+scores-as-weights (weighting="scores"): uses the scores themselves as weights
+    What is the sum of your weights, and may a weight of an average be negative?
+exponentials-as-weights (weighting="exponential"): takes the exponentials of the scores as weights and stops there
+    What is the sum of your weights?
+sigmoid-weights (weighting="sigmoid"): judges each key alone, with a sigmoid
+    If a second key fits as well as the first, what must happen to the weight of the first?
+cosine (similarity="cosine"): compares only the directions of query and key, not their lengths
+    What should happen to the weights when the query becomes ten times as long?
+distance (similarity="distance"): gives the keys that are farthest from the query the largest weights
+    Which key should win for a query that equals one of the keys, and which one wins with yours?
+closeness (similarity="closeness"): scores a key by how close it lies to the query
+    Two keys in the same direction, one twice as long: which of them has the larger dot product?
+scaled (scaled=True): divides the scores by the square root of E
+    Which step in your function is not in the task as it stands above?
+returns-weights (read="weights"): returns the weights and never reads the values
+    How many numbers should the answer have, and how many has yours?
+averages-keys (read="keys"): returns a mixture of the keys
+    A key says where something is stored; what does the one who asks want to get back?
+mean-of-weighted-values (read="mean"): divides by the number of keys after the weights have already been applied
+    If all values are 1 and the weights sum to one, what should come out, and what does with yours?
+keys-and-values-exchanged (similarity="values"): compares the query with the values and averages the keys
+    Which of the two says where to look, and which one what is found there?
+softmax-overflows (weighting="plain"): takes the exponential of the scores as they are and divides by the sum
+    What is the exponential of 1000 in float32, and what is that divided by itself?
+"""),
     cases=[
         Case("2 keys of width 3, values of width 1", _case(2, 3, 1, seed=1)),
         Case("3 keys of width 2, values of width 5", _case(3, 2, 5, seed=11)),

@@ -2,8 +2,7 @@
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -65,9 +64,9 @@ def _strided():
     return strided(normal(2, 3, 10, seed=41)), 5
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, T, H, E = draw.integer(1, 4), draw.integer(1, 5), draw.integer(1, 5), draw.integer(1, 5)
-    return draw.normal(B, T, H * E, dtype=draw.choice([torch.float32, torch.float64])), H
+    return draw.normal(B, T, H * E, dtype=draw.dtype()), H
 
 
 def _tokens_stay_apart(split) -> str | None:
@@ -84,7 +83,6 @@ def _tokens_stay_apart(split) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="split_heads",
     title="Split the width into heads",
     what="""Write `split_heads(x, n_heads)`: cut each token's vector into `n_heads` blocks of neighbouring columns,
 one per head, and put the axis of heads before that of tokens: `(B, T, H * E)` becomes `(B, H, T, E)`. `x` need not
@@ -95,50 +93,23 @@ gets the shape right mixes tokens, and no error tells.""",
     minutes=6,
     reference=split_heads,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="view-only",
-            knobs={"order": "view-only"},
-            statement="reads the numbers straight into the shape (B, H, T, E), which gives heads parts of other tokens",
-            question="In the memory of x, which numbers come first: one token's, or one head's?",
-        ),
-        Misconception(
-            name="no-transpose",
-            knobs={"order": "no-transpose"},
-            statement="leaves the axis of tokens before that of heads",
-            question="Which axis must stand last but one if attention is to compare tokens?",
-        ),
-        Misconception(
-            name="width-before-tokens",
-            knobs={"order": "width-first"},
-            statement="puts the width of a head before the tokens",
-            question="Which two axes does the product of queries and keys need at the end, and in which order?",
-        ),
-        Misconception(
-            name="heads-before-batch",
-            knobs={"order": "heads-before-batch"},
-            statement="puts the heads before the batch",
-            question="Where would a padding mask (B, 1, 1, S) expect the batch?",
-        ),
-        Misconception(
-            name="batch-and-heads-merged",
-            knobs={"order": "merged-batch"},
-            statement="merges batch and heads into one axis",
-            question="How many axes does the result need, and which of them is the batch?",
-        ),
-        Misconception(
-            name="every-other-column",
-            knobs={"cut": "strided"},
-            statement="deals the columns out to the heads one by one",
-            question="Which columns belong to head 0: the first E, or every H-th?",
-        ),
-        Misconception(
-            name="heads-as-width",
-            knobs={"size": "width"},
-            statement="takes the number of heads for the width of a head",
-            question="For a width of 10 and 2 heads, how wide is a head?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+view-only (order="view-only"): reads the numbers straight into the shape (B, H, T, E), which gives heads parts of other
+        tokens
+    In the memory of x, which numbers come first: one token's, or one head's?
+no-transpose (order="no-transpose"): leaves the axis of tokens before that of heads
+    Which axis must stand last but one if attention is to compare tokens?
+width-before-tokens (order="width-first"): puts the width of a head before the tokens
+    Which two axes does the product of queries and keys need at the end, and in which order?
+heads-before-batch (order="heads-before-batch"): puts the heads before the batch
+    Where would a padding mask (B, 1, 1, S) expect the batch?
+batch-and-heads-merged (order="merged-batch"): merges batch and heads into one axis
+    How many axes does the result need, and which of them is the batch?
+every-other-column (cut="strided"): deals the columns out to the heads one by one
+    Which columns belong to head 0: the first E, or every H-th?
+heads-as-width (size="width"): takes the number of heads for the width of a head
+    For a width of 10 and 2 heads, how wide is a head?
+"""),
     cases=[
         Case("1 sentence of 2 tokens, 3 heads of width 2", _case(1, 2, 3, 2, seed=1)),
         Case("2 sentences of 3 tokens, 2 heads of width 5", _case(2, 3, 2, 5, seed=11)),

@@ -5,8 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -89,10 +88,10 @@ def _strided():
     return strided(normal(5, 3, seed=41)), 0
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     shape = [draw.integer(1, 5) for _ in range(draw.integer(1, 3))]
     scale = draw.choice([0.1, 1.0, 100.0, 10000.0])
-    scores = draw.normal(*shape, dtype=draw.choice([torch.float32, torch.float64]), scale=scale)
+    scores = draw.normal(*shape, dtype=draw.dtype(), scale=scale)
     return scores, draw.integer(-len(shape), len(shape) - 1)
 
 
@@ -121,7 +120,6 @@ def _rows_are_independent(softmax) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="stable_softmax",
     title="A softmax that survives large scores",
     what="""Write `stable_softmax(scores, dim=-1)` from `exp`, sums and maxima (the check accepts torch's own softmax,
 too). It must return the right weights for scores of any size, far above and far below zero, and along any axis. A
@@ -133,106 +131,42 @@ infinity by infinity, and one such row turns the whole model to NaN.""",
     minutes=8,
     reference=stable_softmax,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="plain-exponential",
-            knobs={"shift": "none"},
-            statement="takes the exponential of the scores as they are",
-            question="What is the exponential of 1000 in float32, and what is that number divided by itself?",
-        ),
-        Misconception(
-            name="nan-replaced",
-            knobs={"shift": "none", "patched": True},
-            statement="lets the exponentials overflow and replaces the NaN by zeros",
-            question="Do the weights of a row with a score of 1000 still sum to one?",
-        ),
-        Misconception(
-            name="one-maximum-for-all",
-            knobs={"shift": "global"},
-            statement="subtracts one maximum, taken over all rows",
-            question="A row whose scores lie 1000 below those of another row: what do its exponentials come to?",
-        ),
-        Misconception(
-            name="mean-subtracted",
-            knobs={"shift": "mean"},
-            statement="subtracts the mean of the row",
-            question=(
-                "In a row with one score of 3000 and many of 0, how large is the largest difference from the mean?"
-            ),
-        ),
-        Misconception(
-            name="smallest-subtracted",
-            knobs={"shift": "smallest"},
-            statement="subtracts the smallest score of the row",
-            question="How large can the largest exponential still become?",
-        ),
-        Misconception(
-            name="cut-above",
-            knobs={"shift": "cut-above"},
-            statement="cuts off every score above some limit",
-            question="Two scores above your limit, one larger by 5: what weights do they get?",
-        ),
-        Misconception(
-            name="cut-below",
-            knobs={"shift": "cut-below"},
-            statement="takes a finite number such as -1000000000 for minus infinity",
-            question="Which weight should minus infinity get beside the scores -1000000000 and -2000000000?",
-        ),
-        Misconception(
-            name="cut-both-sides",
-            knobs={"shift": "cut"},
-            statement="forces every score into a fixed range",
-            question="Two scores outside your range, one larger by 5: what weights do they get?",
-        ),
-        Misconception(
-            name="divides-by-maximum",
-            knobs={"shift": "divide"},
-            statement="divides the scores by their maximum",
-            question="Scores 1 and 3, then 10 and 30: do they get the same weights, and with your function?",
-        ),
-        Misconception(
-            name="always-last-axis",
-            knobs={"axis": "last"},
-            statement="works along the last axis, whatever `dim` says",
-            question="Which line of your function changes its result when `dim` is 0?",
-        ),
-        Misconception(
-            name="all-axes",
-            knobs={"axis": "all"},
-            statement="makes the whole tensor sum to one",
-            question="How many sums must equal one for scores of shape (2, 3) and `dim=-1`?",
-        ),
-        Misconception(
-            name="sum-loses-its-axis",
-            knobs={"finish": "flat"},
-            statement="divides by sums whose shape has lost an axis",
-            question="What are the shapes of the numerator and the denominator for scores of shape (2, 3)?",
-        ),
-        Misconception(
-            name="not-divided",
-            knobs={"finish": "none"},
-            statement="returns the exponentials without making them sum to one",
-            question="What is the sum of the weights in one row?",
-        ),
-        Misconception(
-            name="logarithms",
-            knobs={"finish": "log"},
-            statement="returns the logarithms of the weights",
-            question="Can a weight be negative?",
-        ),
-        Misconception(
-            name="logsumexp-of-large-scores",
-            knobs={"finish": "at-once"},
-            statement="subtracts the maximum and the logarithm of the sum in one step, so that large scores swallow it",
-            question="How far apart are the float32 numbers near 10000000, and how large is the logarithm of 2?",
-        ),
-        Misconception(
-            name="largest-magnitude-subtracted",
-            knobs={"shift": "magnitude"},
-            statement="subtracts the largest magnitude of the row in place of its largest score",
-            question="What is left of exp(score - magnitude) in a row in which all scores are near -2000?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+plain-exponential (shift="none"): takes the exponential of the scores as they are
+    What is the exponential of 1000 in float32, and what is that number divided by itself?
+nan-replaced (shift="none", patched=True): lets the exponentials overflow and replaces the NaN by zeros
+    Do the weights of a row with a score of 1000 still sum to one?
+one-maximum-for-all (shift="global"): subtracts one maximum, taken over all rows
+    A row whose scores lie 1000 below those of another row: what do its exponentials come to?
+mean-subtracted (shift="mean"): subtracts the mean of the row
+    In a row with one score of 3000 and many of 0, how large is the largest difference from the mean?
+smallest-subtracted (shift="smallest"): subtracts the smallest score of the row
+    How large can the largest exponential still become?
+cut-above (shift="cut-above"): cuts off every score above some limit
+    Two scores above your limit, one larger by 5: what weights do they get?
+cut-below (shift="cut-below"): takes a finite number such as -1000000000 for minus infinity
+    Which weight should minus infinity get beside the scores -1000000000 and -2000000000?
+cut-both-sides (shift="cut"): forces every score into a fixed range
+    Two scores outside your range, one larger by 5: what weights do they get?
+divides-by-maximum (shift="divide"): divides the scores by their maximum
+    Scores 1 and 3, then 10 and 30: do they get the same weights, and with your function?
+always-last-axis (axis="last"): works along the last axis, whatever `dim` says
+    Which line of your function changes its result when `dim` is 0?
+all-axes (axis="all"): makes the whole tensor sum to one
+    How many sums must equal one for scores of shape (2, 3) and `dim=-1`?
+sum-loses-its-axis (finish="flat"): divides by sums whose shape has lost an axis
+    What are the shapes of the numerator and the denominator for scores of shape (2, 3)?
+not-divided (finish="none"): returns the exponentials without making them sum to one
+    What is the sum of the weights in one row?
+logarithms (finish="log"): returns the logarithms of the weights
+    Can a weight be negative?
+logsumexp-of-large-scores (finish="at-once"): subtracts the maximum and the logarithm of the sum in one step, so that
+        large scores swallow it
+    How far apart are the float32 numbers near 10000000, and how large is the logarithm of 2?
+largest-magnitude-subtracted (shift="magnitude"): subtracts the largest magnitude of the row in place of its largest
+        score
+    What is left of exp(score - magnitude) in a row in which all scores are near -2000?
+"""),
     cases=[
         Case("two scores", _rows(1.0, 3.0)),
         Case("three scores, two of them negative", _rows(-2.0, 0.5, -1.0)),

@@ -1,7 +1,6 @@
 """Exercise: which places a cache with a window and a few first places keeps."""
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def streaming_cache(n_seen, window, first):
@@ -48,11 +47,7 @@ def _token_by_token(n_seen, window, first):
     return cache
 
 
-def _case(*sizes):
-    return lambda: sizes
-
-
-def _sample(draw: Draw):
+def _sample(draw):
     return draw.integer(0, 14), draw.integer(1, 7), draw.integer(0, 5)
 
 
@@ -67,7 +62,6 @@ def _the_latest_is_there(streaming_cache) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="streaming_cache",
     title="What a streaming cache keeps",
     what="""Write `streaming_cache(n_seen, window, first)`. A stream of tokens has the places 0, 1, 2, …, and `n_seen`
 of them have been read. The cache keeps the `first` earliest places of the stream and, besides, the `window` latest
@@ -79,70 +73,34 @@ that this section is about.""",
     minutes=6,
     reference=streaming_cache,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="first-forgotten",
-            knobs={"sinks": "none"},
-            statement="keeps the latest places only",
-            question="After a long stream, where is place 0?",
-        ),
-        Misconception(
-            name="only-one-kept",
-            knobs={"sinks": "one"},
-            statement="keeps a single place of the beginning, whatever `first` says",
-            question="With first = 3, how many places of the beginning are kept?",
-        ),
-        Misconception(
-            name="before-the-window",
-            knobs={"sinks": "last"},
-            statement="keeps the places just before the window in place of those of the beginning",
-            question="First in what: in the stream, or in the part that is about to be forgotten?",
-        ),
-        Misconception(
-            name="first-inside-the-window",
-            knobs={"size": "total"},
-            statement="counts the first places as part of the window",
-            question="With first = 3 and window = 7, how many places does a long stream leave in the cache?",
-        ),
-        Misconception(
-            name="one-too-many",
-            knobs={"shift": 1},
-            statement="keeps one of the latest places too many",
-            question="With a window of 1, which of the latest places are kept?",
-        ),
-        Misconception(
-            name="one-too-few",
-            knobs={"shift": -1},
-            statement="keeps one of the latest places too few",
-            question="With a window of 1, which of the latest places are kept?",
-        ),
-        Misconception(
-            name="kept-twice",
-            knobs={"double": True},
-            statement="lists a place twice that is both early and late",
-            question="While the stream is shorter than window + first, do the two groups overlap?",
-        ),
-        Misconception(
-            name="counts-from-one",
-            knobs={"origin": 1},
-            statement="counts places from 1",
-            question="Which number has the first token of the stream?",
-        ),
-        Misconception(
-            name="not-seen-yet",
-            knobs={"early": True},
-            statement="lists first places that have not been read yet",
-            question="After two tokens, which places can a cache hold at all?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+first-forgotten (sinks="none"): keeps the latest places only
+    After a long stream, where is place 0?
+only-one-kept (sinks="one"): keeps a single place of the beginning, whatever `first` says
+    With first = 3, how many places of the beginning are kept?
+before-the-window (sinks="last"): keeps the places just before the window in place of those of the beginning
+    First in what: in the stream, or in the part that is about to be forgotten?
+first-inside-the-window (size="total"): counts the first places as part of the window
+    With first = 3 and window = 7, how many places does a long stream leave in the cache?
+one-too-many (shift=1): keeps one of the latest places too many
+    With a window of 1, which of the latest places are kept?
+one-too-few (shift=-1): keeps one of the latest places too few
+    With a window of 1, which of the latest places are kept?
+kept-twice (double=True): lists a place twice that is both early and late
+    While the stream is shorter than window + first, do the two groups overlap?
+counts-from-one (origin=1): counts places from 1
+    Which number has the first token of the stream?
+not-seen-yet (early=True): lists first places that have not been read yet
+    After two tokens, which places can a cache hold at all?
+"""),
     cases=[
-        Case("one token", _case(1, 2, 1)),
-        Case("2 tokens, 3 first places", _case(2, 4, 3)),
-        Case("5 tokens, a window of 1, 2 first places", _case(5, 1, 2)),
-        Case("9 tokens, a window of 3, 2 first places", _case(9, 3, 2)),
-        Case("5 tokens, groups that overlap", _case(5, 4, 2)),
-        Case("12 tokens, a window of 5, 3 first places", _case(12, 5, 3)),
-        Case("no first places", _case(11, 4, 0)),
+        Case("one token", lambda: (1, 2, 1)),
+        Case("2 tokens, 3 first places", lambda: (2, 4, 3)),
+        Case("5 tokens, a window of 1, 2 first places", lambda: (5, 1, 2)),
+        Case("9 tokens, a window of 3, 2 first places", lambda: (9, 3, 2)),
+        Case("5 tokens, groups that overlap", lambda: (5, 4, 2)),
+        Case("12 tokens, a window of 5, 3 first places", lambda: (12, 5, 3)),
+        Case("no first places", lambda: (11, 4, 0)),
     ],
     properties=[
         Property("After a long stream the cache holds window + first places.", _size_is_bounded),

@@ -3,8 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal, strided
 
 
@@ -52,12 +51,10 @@ def _with_course(x, gate, up, down):
     return torch.func.functional_call(layer, weights, (x,))
 
 
+@maker
 def _case(*lead, D, width, seed, dtype=torch.float32):
-    def make():
-        weights = [normal(width, D, seed=seed + 1, dtype=dtype), normal(width, D, seed=seed + 2, dtype=dtype)]
-        return normal(*lead, D, seed=seed, dtype=dtype), *weights, normal(D, width, seed=seed + 3, dtype=dtype)
-
-    return make
+    weights = [normal(width, D, seed=seed + 1, dtype=dtype), normal(width, D, seed=seed + 2, dtype=dtype)]
+    return normal(*lead, D, seed=seed, dtype=dtype), *weights, normal(D, width, seed=seed + 3, dtype=dtype)
 
 
 def _strided():
@@ -69,10 +66,10 @@ def _large():
     return (100 * x.detach()).requires_grad_(), *weights
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     D, width = draw.integer(1, 6), draw.integer(1, 8)
     lead = [draw.integer(1, 3) for _ in range(draw.integer(0, 2))]
-    dtype = draw.choice([torch.float32, torch.float64])
+    dtype = draw.dtype()
     weights = [draw.normal(*shape, dtype=dtype) for shape in ((width, D), (width, D), (D, width))]
     return draw.normal(*lead, D, dtype=dtype), *weights
 
@@ -93,7 +90,6 @@ def _linear_in_up(swiglu) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="swiglu",
     title="A feed-forward with a gate",
     what="""Write `swiglu(x, gate, up, down)`, the feed-forward of Llama without biases. Two maps widen the input; the
 one by `gate` goes through SiLU, silu(z) = z · σ(z), and multiplies the other, number by number; `down` narrows the
@@ -104,68 +100,29 @@ course's `FeedForward`; here you write what the switch does.""",
     minutes=5,
     reference=swiglu,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="roles-exchanged",
-            knobs={"roles": "exchanged"},
-            statement="activates the map by `up` and leaves the one by `gate` as it is",
-            question="Which of the two wide vectors decides how far the other one passes?",
-        ),
-        Misconception(
-            name="sigmoid-gate",
-            knobs={"activation": "sigmoid"},
-            statement="gates with a sigmoid, as the older GLU does",
-            question="What is silu(2), and what is the sigmoid of 2?",
-        ),
-        Misconception(
-            name="gelu-gate",
-            knobs={"activation": "gelu"},
-            statement="gates with GELU, as T5 version 1.1 does",
-            question="Which activation gives SwiGLU its name?",
-        ),
-        Misconception(
-            name="relu-gate",
-            knobs={"activation": "relu"},
-            statement="gates with ReLU",
-            question="Can a gate whose map gives -1 let anything pass, here?",
-        ),
-        Misconception(
-            name="exponential-overflows",
-            knobs={"activation": "overflows"},
-            statement="divides one exponential by another, and both are infinite for numbers above 88",
-            question="What is the exponential of 100 in float32, and what is that number divided by itself?",
-        ),
-        Misconception(
-            name="no-activation",
-            knobs={"activation": "none"},
-            statement="multiplies the two maps without any activation",
-            question="Which of the two wide vectors has to become non-linear first?",
-        ),
-        Misconception(
-            name="added",
-            knobs={"join": "sum"},
-            statement="adds the two wide vectors",
-            question="What should a gate of 0 leave of the other vector?",
-        ),
-        Misconception(
-            name="no-gate",
-            knobs={"join": "gate"},
-            statement="uses only the activated map, as a plain feed-forward does",
-            question="Would your output change if `up` did?",
-        ),
-        Misconception(
-            name="activated-product",
-            knobs={"place": "product"},
-            statement="activates the product of the two maps",
-            question="What is activated: a factor or the product?",
-        ),
-        Misconception(
-            name="both-activated",
-            knobs={"place": "both"},
-            statement="activates both maps",
-            question="Twice the weights `up`: does your output double?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+roles-exchanged (roles="exchanged"): activates the map by `up` and leaves the one by `gate` as it is
+    Which of the two wide vectors decides how far the other one passes?
+sigmoid-gate (activation="sigmoid"): gates with a sigmoid, as the older GLU does
+    What is silu(2), and what is the sigmoid of 2?
+gelu-gate (activation="gelu"): gates with GELU, as T5 version 1.1 does
+    Which activation gives SwiGLU its name?
+relu-gate (activation="relu"): gates with ReLU
+    Can a gate whose map gives -1 let anything pass, here?
+exponential-overflows (activation="overflows"): divides one exponential by another, and both are infinite for numbers
+        above 88
+    What is the exponential of 100 in float32, and what is that number divided by itself?
+no-activation (activation="none"): multiplies the two maps without any activation
+    Which of the two wide vectors has to become non-linear first?
+added (join="sum"): adds the two wide vectors
+    What should a gate of 0 leave of the other vector?
+no-gate (join="gate"): uses only the activated map, as a plain feed-forward does
+    Would your output change if `up` did?
+activated-product (place="product"): activates the product of the two maps
+    What is activated: a factor or the product?
+both-activated (place="both"): activates both maps
+    Twice the weights `up`: does your output double?
+"""),
     cases=[
         Case("1 token, width 2, 3 inside", _case(1, D=2, width=3, seed=1)),
         Case("2 sentences of 3 tokens, width 5, 7 inside", _case(2, 3, D=5, width=7, seed=11)),

@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import integers
 
 
@@ -105,14 +104,12 @@ def _case(offsets, bidirectional):
     return lambda: (torch.tensor(offsets), bidirectional)
 
 
+@maker
 def _table(T, S, bidirectional):
-    def make():
-        return _safe(torch.arange(S) - torch.arange(T)[:, None], bidirectional), bidirectional
-
-    return make
+    return _safe(torch.arange(S) - torch.arange(T)[:, None], bidirectional), bidirectional
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     bidirectional = draw.boolean()
     offsets = draw.integers(draw.integer(1, 4), draw.integer(1, 6), low=-200, high=200)
     return _safe(offsets, bidirectional), bidirectional
@@ -134,7 +131,6 @@ def _sides_differ(t5_bucket) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="t5_bucket",
     title="Sort distances into buckets",
     what="""Write `t5_bucket(offsets, bidirectional)` for 32 buckets and a largest distance of 128. `offsets` are key
 position minus query position. In an encoder (`bidirectional`) keys that do not come later share buckets 0 to 15 and
@@ -148,80 +144,32 @@ its weights with one bucket wrong gives a model that works a little worse, witho
     minutes=12,
     reference=t5_bucket,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="sign-reversed",
-            knobs={"sign": "reversed"},
-            statement="takes earlier keys for later ones",
-            question="Is key position minus query position positive for a later key, or negative?",
-        ),
-        Misconception(
-            name="no-halves",
-            knobs={"halves": "none"},
-            statement="gives an encoder all 32 buckets for both directions together",
-            question="Can your buckets tell the word before from the word after?",
-        ),
-        Misconception(
-            name="directions-alike",
-            knobs={"halves": "same"},
-            statement="gives both directions the same sixteen buckets",
-            question="Can your buckets tell the word before from the word after?",
-        ),
-        Misconception(
-            name="zero-is-later",
-            knobs={"halves": "zero-is-later"},
-            statement="counts a token itself among the later keys",
-            question="Into which half falls the offset 0?",
-        ),
-        Misconception(
-            name="unbounded",
-            knobs={"clamp": "none"},
-            statement="lets far distances run past the last bucket",
-            question="Into which bucket falls a distance of 1000?",
-        ),
-        Misconception(
-            name="one-past-the-end",
-            knobs={"clamp": "count"},
-            statement="lets far distances fall one past the last bucket of their side",
-            question="With 16 buckets on a side, which is the last?",
-        ),
-        Misconception(
-            name="logarithm-from-one",
-            knobs={"base": "whole"},
-            statement="measures the logarithm from distance 1",
-            question="What should the logarithmic part give at the first distance that it is used for?",
-        ),
-        Misconception(
-            name="linear",
-            knobs={"base": "linear"},
-            statement="makes all far buckets equally wide",
-            question="Should the step from 100 to 101 matter as much as the one from 10 to 11?",
-        ),
-        Misconception(
-            name="rounded",
-            knobs={"rounding": "nearest"},
-            statement="rounds to the nearest bucket",
-            question="What do the corners ⌊ ⌋ do to 1.6?",
-        ),
-        Misconception(
-            name="quarter-exact",
-            knobs={"exact_share": 4},
-            statement="holds only a quarter of the buckets for single distances",
-            question="What part of the buckets holds one distance each?",
-        ),
-        Misconception(
-            name="later-keys-counted",
-            knobs={"causal": "abs"},
-            statement="sorts later keys of a decoder by their distance",
-            question="Into which bucket do later keys of a decoder fall?",
-        ),
-        Misconception(
-            name="eight-exact",
-            knobs={"exact_share": "eight"},
-            statement="gives eight distances a bucket of their own in the decoder as well",
-            question="How many buckets has one side in a decoder, and what is half of that?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+sign-reversed (sign="reversed"): takes earlier keys for later ones
+    Is key position minus query position positive for a later key, or negative?
+no-halves (halves="none"): gives an encoder all 32 buckets for both directions together
+    Can your buckets tell the word before from the word after?
+directions-alike (halves="same"): gives both directions the same sixteen buckets
+    Can your buckets tell the word before from the word after?
+zero-is-later (halves="zero-is-later"): counts a token itself among the later keys
+    Into which half falls the offset 0?
+unbounded (clamp="none"): lets far distances run past the last bucket
+    Into which bucket falls a distance of 1000?
+one-past-the-end (clamp="count"): lets far distances fall one past the last bucket of their side
+    With 16 buckets on a side, which is the last?
+logarithm-from-one (base="whole"): measures the logarithm from distance 1
+    What should the logarithmic part give at the first distance that it is used for?
+linear (base="linear"): makes all far buckets equally wide
+    Should the step from 100 to 101 matter as much as the one from 10 to 11?
+rounded (rounding="nearest"): rounds to the nearest bucket
+    What do the corners ⌊ ⌋ do to 1.6?
+quarter-exact (exact_share=4): holds only a quarter of the buckets for single distances
+    What part of the buckets holds one distance each?
+later-keys-counted (causal="abs"): sorts later keys of a decoder by their distance
+    Into which bucket do later keys of a decoder fall?
+eight-exact (exact_share="eight"): gives eight distances a bucket of their own in the decoder as well
+    How many buckets has one side in a decoder, and what is half of that?
+"""),
     cases=[
         Case("an encoder, near keys", _case([-2, -1, 0, 1, 2], True)),
         Case("a decoder, near keys", _case([-3, -1, 0, 1, 5], False)),

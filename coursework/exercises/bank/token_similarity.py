@@ -3,8 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -67,14 +66,12 @@ def _from_the_length_of_the_sum(x):
     return (total.square().sum(dim=-1) - T) / (T**2 - T)
 
 
+@maker
 def _case(B, T, D, seed, dtype=torch.float32, shift=0.0):
-    def make():
-        return ((normal(B, T, D, seed=seed, dtype=dtype, grad=False) + shift).requires_grad_(),)
-
-    return make
+    return ((normal(B, T, D, seed=seed, dtype=dtype, grad=False) + shift).requires_grad_(),)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     B, T, D = draw.integer(1, 3), draw.integer(2, 6), draw.integer(2, 7)
     return (draw.normal(B, T, D, dtype=torch.float64) + 0.01,)
 
@@ -90,7 +87,6 @@ def _right_angles_score_zero(similarity) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="token_similarity",
     title="How alike are the tokens",
     kind="measure",
     what="""Write `token_similarity(x)`: for each sentence of `x` (B, T, D), the mean cosine between the vectors of two
@@ -101,80 +97,32 @@ No vector is shorter than 0.001, and T is at least 2.""",
     minutes=8,
     reference=token_similarity,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="each-with-itself",
-            knobs={"diagonal": "in"},
-            statement="counts the cosine of each token with itself",
-            question="What do four tokens at right angles to each other score?",
-        ),
-        Misconception(
-            name="divided-by-all-cells",
-            knobs={"diagonal": "divided"},
-            statement="leaves out the diagonal, and divides by the number of all cells nevertheless",
-            question="What do three copies of one token score?",
-        ),
-        Misconception(
-            name="products-not-cosines",
-            knobs={"length": "as-is"},
-            statement="averages dot products, without dividing by the lengths",
-            question="What happens to your result if all vectors double?",
-        ),
-        Misconception(
-            name="divided-by-squared-lengths",
-            knobs={"length": "squared"},
-            statement="divides each vector by its squared length",
-            question="How long is each vector after your division?",
-        ),
-        Misconception(
-            name="lengths-over-tokens",
-            knobs={"axis": "tokens"},
-            statement="takes lengths over the tokens, one component at a time",
-            question="Which axis holds the components of one token?",
-        ),
-        Misconception(
-            name="absolute-values",
-            knobs={"sign": "abs"},
-            statement="averages absolute values",
-            question="What do two opposite vectors score?",
-        ),
-        Misconception(
-            name="batch-averaged",
-            knobs={"average": "batch"},
-            statement="averages over the sentences too",
-            question="How many numbers does the task ask for?",
-        ),
-        Misconception(
-            name="neighbours-only",
-            knobs={"pairs": "neighbours"},
-            statement="compares each token with the next one only",
-            question="How many pairs do four tokens make?",
-        ),
-        Misconception(
-            name="first-token-only",
-            knobs={"pairs": "first"},
-            statement="compares the first token with the others only",
-            question="How many pairs do four tokens make?",
-        ),
-        Misconception(
-            name="mean-token-subtracted",
-            knobs={"centre": "tokens"},
-            statement="subtracts the mean of the tokens first",
-            question="If all tokens are nearly the same, what is left after your first step?",
-        ),
-        Misconception(
-            name="correlation",
-            knobs={"centre": "features"},
-            statement="subtracts from each vector the mean of its components first, which gives correlations",
-            question="What is the cosine of (1, 1) and (1, 2), and what does your function say?",
-        ),
-        Misconception(
-            name="half-the-pairs",
-            knobs={"pairs": "half"},
-            statement="adds each pair once and divides as if it had been added twice",
-            question="How many cells has the triangle above the diagonal?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+each-with-itself (diagonal="in"): counts the cosine of each token with itself
+    What do four tokens at right angles to each other score?
+divided-by-all-cells (diagonal="divided"): leaves out the diagonal, and divides by the number of all cells nevertheless
+    What do three copies of one token score?
+products-not-cosines (length="as-is"): averages dot products, without dividing by the lengths
+    What happens to your result if all vectors double?
+divided-by-squared-lengths (length="squared"): divides each vector by its squared length
+    How long is each vector after your division?
+lengths-over-tokens (axis="tokens"): takes lengths over the tokens, one component at a time
+    Which axis holds the components of one token?
+absolute-values (sign="abs"): averages absolute values
+    What do two opposite vectors score?
+batch-averaged (average="batch"): averages over the sentences too
+    How many numbers does the task ask for?
+neighbours-only (pairs="neighbours"): compares each token with the next one only
+    How many pairs do four tokens make?
+first-token-only (pairs="first"): compares the first token with the others only
+    How many pairs do four tokens make?
+mean-token-subtracted (centre="tokens"): subtracts the mean of the tokens first
+    If all tokens are nearly the same, what is left after your first step?
+correlation (centre="features"): subtracts from each vector the mean of its components first, which gives correlations
+    What is the cosine of (1, 1) and (1, 2), and what does your function say?
+half-the-pairs (pairs="half"): adds each pair once and divides as if it had been added twice
+    How many cells has the triangle above the diagonal?
+"""),
     cases=[
         Case("1 sentence of 2 tokens, width 3", _case(1, 2, 3, seed=1)),
         Case("1 sentence of 3 tokens, width 5", _case(1, 3, 5, seed=11)),
@@ -201,4 +149,4 @@ return ____  # (B,): the mean without the diagonal""",
     sample=_sample,
     gradients=False,
     tries=("float32", "large", "repeated", "strided"),
-)  # fmt: skip
+)

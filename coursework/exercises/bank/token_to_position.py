@@ -15,9 +15,7 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="token_to_position",
     title="Tokens against positions",
-    kind="predict",
     what="""A model of width D = 512 draws its token table from N(0, 1), as `nn.Embedding` does, multiplies the vectors
 by √512 and adds sinusoids. By what factor are the token vectors larger than the positions? Compare root mean squares,
 and round to a whole number.""",

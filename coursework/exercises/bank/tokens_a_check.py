@@ -9,9 +9,7 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="tokens_a_check",
     title="Tokens for each pass",
-    kind="predict",
     what="""In speculative decoding a small model guesses 4 tokens, and one pass of the large model checks them. Guesses
 are kept up to the first that is refused; then the large model adds one token of its own, also when all four are kept.
 Each guess that is checked is kept with probability 0.8, whatever came before. How many tokens does one pass of the

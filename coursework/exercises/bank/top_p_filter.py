@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 from coursework.exercises.tensors import normal
 
 
@@ -123,8 +122,8 @@ def _clear(logits, p):
     return p
 
 
-def _sample(draw: Draw):
-    dtype = draw.choice([torch.float32, torch.float64])
+def _sample(draw):
+    dtype = draw.dtype()
     logits = _distinct(draw.normal(draw.integer(1, 4), draw.integer(1, 9), dtype=torch.float64, grad=False), dtype)
     return logits, _clear(logits, draw.integer(3, 98) / 100)
 
@@ -142,7 +141,6 @@ def _enough_and_no_more(nucleus) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="top_p_filter",
     title="The nucleus: top-p",
     what="""Write `top_p_filter(logits, p)`. For each row, keep the fewest tokens, the most likely first, that have
 probability `p` or more together: the token with which the sum reaches `p` is kept, the next one is not. So at least
@@ -155,110 +153,43 @@ forgetting to undo the sorting cuts tokens at random: both were published.""",
     minutes=10,
     reference=top_p_filter,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="crossing-token-dropped",
-            knobs={"crossing": "dropped"},
-            statement="also cuts the token with which the sum reaches p",
-            question="If the first token has probability 0.9 and p is 0.8, what is left of your row?",
-        ),
-        Misconception(
-            name="crossing-token-dropped-except-the-first",
-            knobs={"crossing": "dropped-but-one"},
-            statement="cuts the token with which the sum reaches p unless it is the most likely one",
-            question="How much probability do the tokens that you keep have together: at least p?",
-        ),
-        Misconception(
-            name="one-token-too-many",
-            knobs={"crossing": "one-too-many"},
-            statement="keeps one token more after the sum has reached p",
-            question="Could one of the tokens that you keep go, with p still reached?",
-        ),
-        Misconception(
-            name="mask-left-sorted",
-            knobs={"order": "left"},
-            statement="applies a decision made for sorted places to unsorted logits",
-            question="To which token does the first entry of your cumulative sum belong?",
-        ),
-        Misconception(
-            name="order-undone-the-wrong-way",
-            knobs={"order": "gathered"},
-            statement="sorts the decision a second time in place of undoing the order",
-            question="For three tokens whose order is 2, 0, 1: where must the decision on the most likely one go?",
-        ),
-        Misconception(
-            name="logits-returned-sorted",
-            knobs={"order": "sorted-logits"},
-            statement="returns the logits in sorted order",
-            question="Which token does column 0 of your result stand for?",
-        ),
-        Misconception(
-            name="least-likely-first",
-            knobs={"rank": "ascending"},
-            statement="adds up from the least likely token",
-            question="Which token must be kept in any case, and where does it stand in your order?",
-        ),
-        Misconception(
-            name="adds-logits",
-            knobs={"sums": "logits"},
-            statement="adds up logits in place of probabilities",
-            question="What do the numbers that you add up sum to in total?",
-        ),
-        Misconception(
-            name="threshold-on-each-token",
-            knobs={"kind": "threshold"},
-            statement="keeps each token whose own probability is at least p",
-            question="Is p a bound on one token's probability, or on that of several together?",
-        ),
-        Misconception(
-            name="min-p",
-            knobs={"kind": "relative"},
-            statement="keeps the tokens that are at least p times as likely as the most likely one",
-            question="Where in your function are probabilities added up?",
-        ),
-        Misconception(
-            name="cuts-p-keeps-the-rest",
-            knobs={"kind": "complement"},
-            statement="keeps tokens until they have probability 1 - p together",
-            question="With p close to 1, should much be cut or little?",
-        ),
-        Misconception(
-            name="keeps-the-tail",
-            knobs={"kind": "inverted"},
-            statement="cuts the likely tokens and keeps the others",
-            question="Which token must be kept in any case?",
-        ),
-        Misconception(
-            name="fills-with-zero",
-            knobs={"fill": "zero"},
-            statement="gives the tokens that are cut the logit 0",
-            question="What probability does a token of logit 0 have after softmax?",
-        ),
-        Misconception(
-            name="fills-with-a-finite-number",
-            knobs={"fill": "small"},
-            statement="gives the tokens that are cut a logit of -10000",
-            question="Which number does the task ask for?",
-        ),
-        Misconception(
-            name="returns-probabilities",
-            knobs={"fill": "renormalised"},
-            statement="returns probabilities in place of logits",
-            question="What will softmax do to your result a second time?",
-        ),
-        Misconception(
-            name="softmax-over-the-batch",
-            knobs={"rows": "batch"},
-            statement="takes the softmax over the batch",
-            question="Which axis holds the tokens that compete with each other?",
-        ),
-        Misconception(
-            name="first-row-decides",
-            knobs={"rows": "first"},
-            statement="cuts as many tokens in every row as in the first",
-            question="Does each row keep the same number of tokens?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+crossing-token-dropped (crossing="dropped"): also cuts the token with which the sum reaches p
+    If the first token has probability 0.9 and p is 0.8, what is left of your row?
+crossing-token-dropped-except-the-first (crossing="dropped-but-one"): cuts the token with which the sum reaches p unless
+        it is the most likely one
+    How much probability do the tokens that you keep have together: at least p?
+one-token-too-many (crossing="one-too-many"): keeps one token more after the sum has reached p
+    Could one of the tokens that you keep go, with p still reached?
+mask-left-sorted (order="left"): applies a decision made for sorted places to unsorted logits
+    To which token does the first entry of your cumulative sum belong?
+order-undone-the-wrong-way (order="gathered"): sorts the decision a second time in place of undoing the order
+    For three tokens whose order is 2, 0, 1: where must the decision on the most likely one go?
+logits-returned-sorted (order="sorted-logits"): returns the logits in sorted order
+    Which token does column 0 of your result stand for?
+least-likely-first (rank="ascending"): adds up from the least likely token
+    Which token must be kept in any case, and where does it stand in your order?
+adds-logits (sums="logits"): adds up logits in place of probabilities
+    What do the numbers that you add up sum to in total?
+threshold-on-each-token (kind="threshold"): keeps each token whose own probability is at least p
+    Is p a bound on one token's probability, or on that of several together?
+min-p (kind="relative"): keeps the tokens that are at least p times as likely as the most likely one
+    Where in your function are probabilities added up?
+cuts-p-keeps-the-rest (kind="complement"): keeps tokens until they have probability 1 - p together
+    With p close to 1, should much be cut or little?
+keeps-the-tail (kind="inverted"): cuts the likely tokens and keeps the others
+    Which token must be kept in any case?
+fills-with-zero (fill="zero"): gives the tokens that are cut the logit 0
+    What probability does a token of logit 0 have after softmax?
+fills-with-a-finite-number (fill="small"): gives the tokens that are cut a logit of -10000
+    Which number does the task ask for?
+returns-probabilities (fill="renormalised"): returns probabilities in place of logits
+    What will softmax do to your result a second time?
+softmax-over-the-batch (rows="batch"): takes the softmax over the batch
+    Which axis holds the tokens that compete with each other?
+first-row-decides (rows="first"): cuts as many tokens in every row as in the first
+    Does each row keep the same number of tokens?
+"""),
     cases=[
         Case("1 row of 3 tokens in falling order", _rows([0.6, 0.3, 0.1], p=0.7)),
         Case("1 row of 3 tokens in rising order", _rows([0.1, 0.3, 0.6], p=0.7)),
@@ -296,4 +227,4 @@ return ...""",
         "before >= p -> before > p": "no case rests on a sum that equals p",
         "torch.zeros_like -> torch.ones_like": "scatter writes every place",
     },
-)  # fmt: skip
+)

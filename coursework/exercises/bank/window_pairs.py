@@ -11,7 +11,6 @@ def _compute():
 
 
 EXERCISE = Question(
-    id="window_pairs",
     title="Count the visible pairs",
     kind="measure",
     what="""A causal sequence of 8192 positions, each of which sees the 512 latest, itself included. Run something that

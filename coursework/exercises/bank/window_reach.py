@@ -1,7 +1,6 @@
 """Exercise: how far back a stack of layers with windows can look."""
 
-from coursework.exercises.draw import Draw
-from coursework.exercises.spec import Alternative, Case, Exercise, Misconception, Property
+from coursework.exercises.spec import Alternative, Case, Exercise, Property, misconceptions
 
 
 def window_reach(windows, length):
@@ -67,7 +66,7 @@ def _case(windows, length):
     return lambda: (list(windows), length)
 
 
-def _sample(draw: Draw):
+def _sample(draw):
     windows = [draw.choice([1, 2, 3, 5, 8, None]) for _ in range(draw.integer(1, 5))]
     return windows, draw.integer(1, 30)
 
@@ -85,7 +84,6 @@ def _never_before_the_start(window_reach) -> str | None:
 
 
 EXERCISE = Exercise(
-    id="window_reach",
     title="How far windows reach",
     what="""Write `window_reach(windows, length)`. A causal decoder has one layer for each entry of `windows`: a number
 says how many latest places a query of that layer sees, its own place included, and `None` says that it sees all
@@ -96,62 +94,26 @@ through all layers together: a whole number, and 0 for a decoder without layers.
     minutes=8,
     reference=window_reach,
     model=_model,
-    misconceptions=[
-        Misconception(
-            name="whole-windows",
-            knobs={"count": "all"},
-            statement="adds up whole windows, the own place included",
-            question="A window of 1 shows a query only itself: how many places back does such a layer lead?",
-        ),
-        Misconception(
-            name="widest-layer",
-            knobs={"combine": "widest"},
-            statement="takes the reach of the widest layer alone",
-            question="What does a place know, after the first layer, of the places in its window?",
-        ),
-        Misconception(
-            name="last-layer",
-            knobs={"combine": "top"},
-            statement="looks at the last layer alone",
-            question="What does a place know, after the first layer, of the places in its window?",
-        ),
-        Misconception(
-            name="windows-multiplied",
-            knobs={"combine": "product"},
-            statement="multiplies the windows",
-            question="From the earliest place in one window, how many further places back does the next layer lead?",
-        ),
-        Misconception(
-            name="global-ignored",
-            knobs={"everything": "never"},
-            statement="gives a layer that sees everything no reach at all",
-            question="What may a query see where the entry is None?",
-        ),
-        Misconception(
-            name="all-must-be-global",
-            knobs={"everything": "every"},
-            statement="lets a layer that sees everything count only if all layers do",
-            question="If one layer sees all earlier places, does it matter what the others see?",
-        ),
-        Misconception(
-            name="top-must-be-global",
-            knobs={"everything": "top"},
-            statement="lets a layer that sees everything count only if it is the last one",
-            question="If the first layer has brought everything to a place, can a later layer take it away?",
-        ),
-        Misconception(
-            name="before-the-start",
-            knobs={"cap": False},
-            statement="looks back beyond the start of the text",
-            question="How far back can the last of five places look at most?",
-        ),
-        Misconception(
-            name="own-place-counted",
-            knobs={"own": 1},
-            statement="counts the own place as one place back",
-            question="With a single window of 1, how many places back can a place look?",
-        ),
-    ],
+    misconceptions=misconceptions("""
+whole-windows (count="all"): adds up whole windows, the own place included
+    A window of 1 shows a query only itself: how many places back does such a layer lead?
+widest-layer (combine="widest"): takes the reach of the widest layer alone
+    What does a place know, after the first layer, of the places in its window?
+last-layer (combine="top"): looks at the last layer alone
+    What does a place know, after the first layer, of the places in its window?
+windows-multiplied (combine="product"): multiplies the windows
+    From the earliest place in one window, how many further places back does the next layer lead?
+global-ignored (everything="never"): gives a layer that sees everything no reach at all
+    What may a query see where the entry is None?
+all-must-be-global (everything="every"): lets a layer that sees everything count only if all layers do
+    If one layer sees all earlier places, does it matter what the others see?
+top-must-be-global (everything="top"): lets a layer that sees everything count only if it is the last one
+    If the first layer has brought everything to a place, can a later layer take it away?
+before-the-start (cap=False): looks back beyond the start of the text
+    How far back can the last of five places look at most?
+own-place-counted (own=1): counts the own place as one place back
+    With a single window of 1, how many places back can a place look?
+"""),
     cases=[
         Case("one layer, a window of 3", _case([3], 10)),
         Case("two layers, windows of 3 and 4", _case([3, 4], 20)),

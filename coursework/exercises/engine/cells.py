@@ -75,8 +75,8 @@ def last_line(entry: Exercise | Question) -> str:
 
 
 def _cell(exercise: Exercise, body: str) -> str:
-    parts = [exercise.setup, *(_source(helper) for helper in exercise.helpers), body, last_line(exercise)]
-    return "\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+    parts = [*(_source(helper) for helper in exercise.helpers), body, last_line(exercise)]
+    return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
 def stub(exercise: Exercise) -> str:
@@ -92,8 +92,7 @@ def stub(exercise: Exercise) -> str:
         documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
         start = (first.end_lineno or first.lineno) if documented else first.lineno - 1
         indent = " " * first.col_offset
-        body = [*exercise.scaffold.strip("\n").splitlines(), STUB] if exercise.scaffold else [STUB]
-        lines[start : function.end_lineno] = [indent + line for line in body]
+        lines[start : function.end_lineno] = [indent + STUB]
     return "\n".join(lines) + "\n"
 
 

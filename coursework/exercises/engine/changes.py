@@ -54,10 +54,14 @@ CONSTANTS = 6
 """So many values of a number, as they occur in the cases, are tried as constants."""
 
 
+Change = tuple[str, str, Callable[[dict[str, Any]], dict[str, Any]]]
+"""Other arguments: name of the relation, words after "if", from the arguments to those that change."""
+
+
 def changes_of(
     arguments: dict[str, Any], defaults: dict[str, Any], others: Sequence[dict[str, Any]] = ()
-) -> Iterator[tuple[str, str, Callable[[dict[str, Any]], dict[str, Any]]]]:
-    """Other arguments: (name of the relation, words after "if", from the arguments to those that change).
+) -> Iterator[Change]:
+    """Other arguments that slips make of these.
 
     `others` are the arguments of other inputs, whose numbers an answer may have fixed.
     """
@@ -83,9 +87,7 @@ def changes_of(
                 yield "argument fixed", f"`{x}` were always {constant:g}", lambda v, x=x, c=constant: {x: c}
 
 
-def _changes_of_a_tensor(
-    x: str, value: Tensor
-) -> Iterator[tuple[str, str, Callable[[dict[str, Any]], dict[str, Any]]]]:
+def _changes_of_a_tensor(x: str, value: Tensor) -> Iterator[Change]:
     if value.dtype == torch.bool:
         yield "argument inverted", f"True and False in `{x}` were exchanged", lambda v: {x: ~v[x]}
         for every in (True, False):

@@ -44,11 +44,13 @@ class Difference:
         return bool((gap > 0.01 * (size.max() if size.numel() else 0)).any())
 
 
+NOTHING = Difference("type", "It returns nothing (None). Is the return missing?")
+
+
 @dataclass(frozen=True)
 class Rules:
-    """What counts as equal: `dtypes` compares dtypes, `tolerance` replaces the usual one for float32."""
+    """What counts as equal: `tolerance` replaces the usual one for float32."""
 
-    dtypes: bool = True
     tolerance: tuple[float, float] | None = None
 
     def limits(self, dtype: torch.dtype) -> tuple[float, float]:
@@ -90,14 +92,14 @@ def compare(expected: Any, actual: Any, rules: Rules, where: str = "the output")
 
 
 def _compare_tensors(expected: Tensor, actual: Any, rules: Rules, where: str) -> Difference | None:
+    if actual is None:
+        return NOTHING
     if not isinstance(actual, Tensor):
-        if actual is None:
-            return Difference("type", "It returns nothing (None). Is the return missing?")
         return Difference("type", f"{_capital(where)} is {kind_of(actual)}; a tensor is expected.")
     if actual.shape != expected.shape:
         sentence = f"The shape of {where} is {tuple(actual.shape)}; {tuple(expected.shape)} is expected."
         return Difference("shape", sentence)
-    if rules.dtypes and actual.dtype != expected.dtype:
+    if actual.dtype != expected.dtype:
         sentence = f"{_capital(where)} is {dtype_name(actual)}; {dtype_name(expected)} is expected."
         return Difference("dtype", sentence)
     if actual.device != expected.device:
@@ -105,8 +107,6 @@ def _compare_tensors(expected: Tensor, actual: Any, rules: Rules, where: str) ->
     if actual.is_sparse or actual.is_complex() != expected.is_complex():
         return Difference("type", f"{_capital(where)} is {kind_of(actual)}; {kind_of(expected)} is expected.")
     e, a = expected.detach(), actual.detach()
-    if a.dtype != e.dtype:
-        a = a.to(e.dtype)
     same = equal_elements(e, a, rules)
     if bool(same.all()):
         return None
@@ -126,22 +126,20 @@ def equal_elements(expected: Tensor, actual: Tensor, rules: Rules) -> Tensor:
 
 
 def _compare_plain(expected: Any, actual: Any, rules: Rules, where: str) -> Difference | None:
+    if actual is None and expected is not None:
+        return NOTHING
     got = plain(actual)
     if isinstance(expected, bool) or not isinstance(expected, int | float):
         if type(got) is type(expected) and _equal(expected, got):
             return None
-        if actual is None:
-            return Difference("type", "It returns nothing (None). Is the return missing?")
         if expected is None:
             return Difference("type", f"{_capital(where)} is {kind_of(actual)}; None is expected.")
         return Difference("value", f"{_capital(where)} differs.", expected, actual)
     if isinstance(got, bool) or not isinstance(got, int | float):
-        if actual is None:
-            return Difference("type", "It returns nothing (None). Is the return missing?")
         return Difference("type", f"{_capital(where)} is {kind_of(actual)}; a number is expected.")
-    if rules.dtypes and isinstance(expected, float) and isinstance(actual, Tensor):
+    if isinstance(expected, float) and isinstance(actual, Tensor):
         return Difference("dtype", f"{_capital(where)} is {kind_of(actual)}; a float is expected.", expected, got)
-    if rules.dtypes and isinstance(expected, int) and isinstance(got, float):
+    if isinstance(expected, int) and isinstance(got, float):
         return Difference("dtype", f"{_capital(where)} is a float; an int is expected.", expected, got)
     relative, absolute = rules.tolerance or (1e-6, 1e-9)
     exact = isinstance(expected, int) and isinstance(got, int)

@@ -49,17 +49,12 @@ def message(exercise: Exercise, finding: Finding, candidate: Any, keep: bool) ->
 
 
 def _right(exercise: Exercise) -> str:
-    what = ["values"]
-    if exercise.gradients:
-        what.append("gradients")
-    if exercise.dtypes:
-        what.append("dtypes")
-    what.append("a second call")
+    what = f"values, {'gradients, ' if exercise.gradients else ''}dtypes, a second call"
     more = len(examiner(exercise).cases) - len(exercise.cases)
     cases = f"all {len(exercise.cases)} cases" if len(exercise.cases) > 1 else "the case"
     cases += f" and on {more} further inputs"
     return (
-        f"Right: {exercise.id}. It agrees with the course's version on {cases} ({', '.join(what)}).\n"
+        f"Right: {exercise.id}. It agrees with the course's version on {cases} ({what}).\n"
         f"In a new cell, ex.{exercise.id}.solution() shows how the course writes it, and other right ways."
     )
 

@@ -44,6 +44,10 @@ EVIDENCE, EVIDENCE_OF_BOOLS = 4, 12
 """So many entries must confirm a relation; True and False agree more easily by chance."""
 
 
+TestOfArguments = Callable[[Seen, Tensor, Tensor], bool]
+"""A test that looks at the arguments too."""
+
+
 @dataclass(frozen=True)
 class Relation:
     """Something that is true of an answer.
@@ -192,9 +196,7 @@ class Finder(Forms):
         for name, statement, of in (*self._equal_to_an_argument(first, e, a), *self._factors(first, e, a)):
             yield Relation(name, statement, _with_arguments(of, key), exact)
 
-    def _equal_to_an_argument(
-        self, first: Seen, e: Tensor, a: Tensor
-    ) -> Iterator[tuple[str, str, Callable[[Seen, Tensor, Tensor], bool]]]:
+    def _equal_to_an_argument(self, first: Seen, e: Tensor, a: Tensor) -> Iterator[tuple[str, str, TestOfArguments]]:
         for name, value in first.arguments.items():
             if isinstance(value, Tensor) and value.shape == a.shape and value.dtype != torch.bool:
                 yield (
@@ -203,9 +205,7 @@ class Finder(Forms):
                     lambda seen, e, a, n=name: self.equal(in_dtype_of(seen.arguments[n], a), a),
                 )
 
-    def _factors(
-        self, first: Seen, e: Tensor, a: Tensor
-    ) -> Iterator[tuple[str, str, Callable[[Seen, Tensor, Tensor], bool]]]:
+    def _factors(self, first: Seen, e: Tensor, a: Tensor) -> Iterator[tuple[str, str, TestOfArguments]]:
         """One factor or one difference for the whole result: a number, or made from a size."""
         if a.shape != e.shape or e.dtype == torch.bool or a.dtype == torch.bool:
             return
@@ -255,9 +255,7 @@ class Finder(Forms):
                         ),
                     )
 
-    def _terms(
-        self, first: Seen, difference: float
-    ) -> Iterator[tuple[str, str, Callable[[Seen, Tensor, Tensor], bool]]]:
+    def _terms(self, first: Seen, difference: float) -> Iterator[tuple[str, str, TestOfArguments]]:
         """A count that is off by a product of arguments, a few times."""
         counts = {name: size for name, size in sizes_of(first.arguments).items() if name[:1] == "`" and size > 0}
         for length in range(1, min(len(counts), 5) + 1):
@@ -296,7 +294,7 @@ def _on(test: Test, key: Any) -> Callable[[Seen], bool]:
     return holds
 
 
-def _with_arguments(test: Callable[[Seen, Tensor, Tensor], bool], key: Any) -> Callable[[Seen], bool]:
+def _with_arguments(test: TestOfArguments, key: Any) -> Callable[[Seen], bool]:
     def holds(seen: Seen) -> bool:
         e, a = as_tensor(part_of(seen.expected, key)), as_tensor(part_of(seen.actual, key))
         return e is not None and a is not None and a.shape == e.shape and test(seen, e, a)

@@ -70,12 +70,12 @@ def tested(exercise: Exercise) -> list[Rule]:
         rules.append(
             Rule(f"the gradients of {_listed(gradients) if len(gradients) < 4 else 'all tensors'}", r"gradient")
         )
-    if exercise.dtypes and any(key in found for key in DTYPES):
+    if any(key in found for key in DTYPES):
         rules.append(Rule("the dtype of the result", r"dtype"))
     if exercise.flop_limit is not None or exercise.element_limit is not None:
         rules.append(Rule("the cost", r"counts operations|[Kk]eep only|largest tensor"))
     rules.append(Rule("a second call", r"second call"))
-    if changeable and not exercise.allow_mutation:
+    if changeable:
         stated = r"[Ll]eave[^.]*as (they are|it is)|(must|[Dd]o) not change"
         rules.append(Rule("unchanged arguments", stated))
     return rules

@@ -151,14 +151,9 @@ def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = No
     outcome.printed = printed.getvalue()
     fresh_args, fresh_kwargs, _ = arguments(case, exercise)
     fresh = [*fresh_args, *fresh_kwargs.values()]
-    if not exercise.allow_mutation:
-        changes = (
-            name
-            for name, v, old, new in zip(names, versions, fresh, values, strict=True)
-            if v != _versions(new) or _differ(old, new)
-        )
-        outcome.changed = tuple(changes)
-        outcome.graded = tuple(name for name, value in zip(names, values, strict=True) if _has_gradient(value))
+    changes = zip(names, versions, fresh, values, strict=True)
+    outcome.changed = tuple(name for name, v, old, new in changes if v != _versions(new) or _differ(old, new))
+    outcome.graded = tuple(name for name, value in zip(names, values, strict=True) if _has_gradient(value))
     if exercise.gradients:
         try:
             outcome.gradients = invoke(_projection_gradients, value, values)

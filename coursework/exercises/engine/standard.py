@@ -39,7 +39,7 @@ class Standard:
     @cached_property
     def rules(self) -> Rules:
         """What counts as equal here."""
-        return Rules(self.exercise.dtypes, self.exercise.tolerance)
+        return Rules(self.exercise.tolerance)
 
     @cached_property
     def cases(self) -> list[Case]:
