@@ -10,15 +10,6 @@ from coursework.pictures.drawing import INK, Drawing, Point
 from coursework.pictures.figures import softmax
 from coursework.pictures.style import palette
 
-__all__ = [
-    "attention_path",
-    "dot_products",
-    "linear_map",
-    "linear_maps",
-    "one_vector",
-    "soft_dictionary",
-]
-
 GREY = "#9A9A9A"
 
 

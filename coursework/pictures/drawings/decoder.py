@@ -6,18 +6,6 @@ from collections.abc import Sequence
 from coursework.pictures.drawing import INK, Drawing
 from coursework.pictures.style import palette
 
-__all__ = [
-    "beam_tree",
-    "cache_steps",
-    "choose_and_append",
-    "cut_and_share",
-    "decoder_layer_stream",
-    "encoder_decoder_tokens",
-    "gpt_stack",
-    "guesses_and_checks",
-    "shift_and_mask",
-]
-
 GREY = "#555555"
 BAD = "#C22F2F"  # what goes wrong, or is refused
 

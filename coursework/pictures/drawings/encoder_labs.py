@@ -7,17 +7,6 @@ from fractions import Fraction
 from coursework.pictures.drawing import INK, Drawing
 from coursework.pictures.style import palette
 
-__all__ = [
-    "answer_in_sight",
-    "averaged_together",
-    "beams_and_caches",
-    "diluted_average",
-    "last_column",
-    "one_layer_many_times",
-    "only_the_average",
-    "share_of_a_token",
-]
-
 GREY = "#9A9A9A"
 
 

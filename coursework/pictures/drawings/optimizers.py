@@ -9,21 +9,10 @@ import numpy as np
 from coursework.pictures.drawing import INK, Drawing, Point
 from coursework.pictures.style import palette
 
-__all__ = [
-    "adam_of_one_weight",
-    "bits_of_formats",
-    "gradients_in_float16",
-    "learning_rate_shapes",
-    "lost_step",
-    "narrow_valley",
-    "singular_values_of_an_update",
-    "two_decays",
-]
-
 COLOURS = {"plain": palette.residual, "momentum": palette.key, "Adam": palette.query}
 
 
-def valley_path(
+def _valley_path(
     kind: str, rate: float, steps: int = 30, steep: float = 50.0, start: Point = (-9.0, 1.0)
 ) -> list[Point]:
     """The points that an optimizer visits in the valley (x² + steep · y²) / 2, `start` the first of them."""
@@ -51,7 +40,7 @@ def narrow_valley(rates: tuple[float, float, float] = (0.036, 0.02, 0.4), steps:
         steps: of each.
     """
     kinds = ("plain", "momentum", "Adam")
-    paths = {kind: valley_path(kind, rate, steps) for kind, rate in zip(kinds, rates, strict=True)}
+    paths = {kind: _valley_path(kind, rate, steps) for kind, rate in zip(kinds, rates, strict=True)}
     ends = {kind: math.dist(path[-1], (0, 0)) for kind, path in paths.items()}
     picture = Drawing(
         480,

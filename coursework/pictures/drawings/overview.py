@@ -10,14 +10,6 @@ from coursework.pictures.drawing import INK, Drawing, Point
 from coursework.pictures.figures import softmax
 from coursework.pictures.style import palette
 
-__all__ = [
-    "attention_by_hand",
-    "mask_and_targets",
-    "recurrent_and_attention",
-    "sentence_arcs",
-    "writing_loop",
-]
-
 
 def attention_by_hand(
     reader: str, query: Sequence[float], words: Sequence[str], keys: Sequence[Point], values: Sequence[Point]

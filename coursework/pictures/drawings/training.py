@@ -6,18 +6,6 @@ from collections.abc import Sequence
 from coursework.pictures.drawing import INK, Drawing, tip
 from coursework.pictures.style import palette
 
-__all__ = [
-    "checkpoint_contents",
-    "clipped_gradients",
-    "crossing_words",
-    "loss_of_tokens",
-    "merge_tree",
-    "micro_batches",
-    "padded_batch",
-    "shifted_targets",
-    "training_loop",
-]
-
 GREY = "#767676"
 
 
