@@ -23,7 +23,7 @@ def attention_by_hand(
         keys, values: two numbers for each of them.
     """
     scores = np.array(keys) @ np.array(query) / math.sqrt(2)  # (S, 2) @ (2,) -> (S,)
-    weights = softmax(scores, None)
+    weights = softmax(scores)
     taken = weights @ np.array(values)  # (S,) @ (S, 2) -> (2,)
     rows = list(zip(words, keys, scores, weights, values, strict=True))
     said = "; ".join(

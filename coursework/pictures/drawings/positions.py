@@ -19,7 +19,7 @@ def order_lost(words: Sequence[str], vectors: Sequence[Point]) -> Drawing:
         vectors: two numbers for each word, which serve as its query, key and value.
     """
     x = np.array(vectors)
-    found = np.array([softmax(row, None) @ x for row in x @ x.T / math.sqrt(2)])  # (T, 2)
+    found = np.array([softmax(row) @ x for row in x @ x.T / math.sqrt(2)])  # (T, 2)
     results = [point(row) for row in found]
     picture = Drawing(
         330,
