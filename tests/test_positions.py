@@ -15,10 +15,13 @@ from transformers.models.gptj import modeling_gptj
 from transformers.models.llama import modeling_llama
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from course_lib import positions
 from course_lib import testing as laws
 from course_lib.positions import (
+    SCHEMES,
     ALiBi,
     LearnedPositionalEmbedding,
+    PositionScheme,
     RelativePositionBias,
     RotaryEmbedding,
     SinusoidalPositionalEncoding,
@@ -36,6 +39,11 @@ B, H, T, E, D = 2, 3, 11, 8, 12
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+def test_every_scheme_that_is_written_is_registered():
+    written = {one for one in vars(positions).values() if isinstance(one, type) and issubclass(one, PositionScheme)}
+    assert {one for one in written if not one.__name__.startswith("_")} == set(SCHEMES.values())
 
 
 def test_sinusoids_equal_distilbert(parity):

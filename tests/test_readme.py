@@ -1,25 +1,21 @@
-"""README.md is true: what it counts is counted again, and each of its sentences has what proves it.
+"""README.md is true in what can be counted: hours, exercises, labs; its links and its commands exist."""
 
-The proofs stand in `readme_facts.md`: for each sentence a test, a file with words that it must hold, or a command with
-what it gave; "-" where no fact is stated. A sentence without a row or the reverse fails, and a proof that is gone.
-"""
-
-import ast
 import re
 from functools import cache
 from pathlib import Path
 
 import pytest
-from each import each
+import typer.main
 from notebook_files import FIRST_EDITION, FOLDER, NOTEBOOKS, SOURCES, name
 
-from coursework.desk.chapters import total_minutes
+from coursework.cli import app
+from coursework.desk.chapters import WORDS_PER_MINUTE, total_minutes
 from coursework.desk.notebooks import read_notebook
 from coursework.exercises import registry
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PACKAGE = (ROOT / "docs" / "package.md").read_text(encoding="utf-8")
+PAGES = {page.name: page.read_text(encoding="utf-8") for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"))}
 LINKS = re.findall(r"\]\(([^)#:]+)\)", README)
 CHAPTERS = [name(path) for path in SOURCES if not name(path).startswith("labs/")]
 ROWS = {
@@ -47,9 +43,6 @@ def taken(notebook: str) -> float:
 
 def labs_of(chapter: str) -> list[str]:
     return [name(path) for path in NOTEBOOKS if name(path).startswith(f"labs/{chapter[:2]}_")]
-
-
-# -- what it counts ----------------------------------------------------------------------------------------------------
 
 
 def test_the_table_has_every_chapter_and_every_lab():
@@ -84,7 +77,10 @@ def test_the_beginning_says_who_what_how_long_and_shows_it():
 
 
 def test_it_counts_the_exercises_and_names_the_first_edition():
-    assert f"{len(registry.places())} exercises in all" in README
+    assert (
+        f"{WORDS_PER_MINUTE} words a minute and the exercises' own minutes, {len(registry.places())} exercises in all"
+        in README
+    )
     old = [chapter for chapter in CHAPTERS if chapter in FIRST_EDITION]
     assert f"Chapters {' and '.join(chapter[:2] for chapter in old)} are still in their first edition" in README
     assert not [lab for chapter in old for lab in labs_of(chapter)]
@@ -94,7 +90,7 @@ def test_it_is_short():
     assert len(README.splitlines()) <= 110
 
 
-@each(sorted(set(LINKS)))
+@pytest.mark.parametrize("link", sorted(set(LINKS)))
 def test_what_it_links_to_is_there(link):
     source = ROOT / link
     if link.endswith(".ipynb"):  # the source: a notebook is built from it
@@ -102,69 +98,15 @@ def test_what_it_links_to_is_there(link):
     assert source.exists()
 
 
-def test_what_is_named_of_the_package_is_there():
-    for module in set(re.findall(r"`(course_lib|coursework)\.(\w+)`", README + PACKAGE)):
-        path = ROOT.joinpath(*module)
-        assert path.is_dir() or path.with_suffix(".py").exists(), module
-
-
-# -- what proves each sentence -----------------------------------------------------------------------------------------
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences of the paragraphs and lists of a page; not its headings, tables, pictures and blocks of code."""
-    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"^(#|\||!\[).*$", "", text, flags=re.MULTILINE)
-    text = re.sub(r"\]\([^)]*\)", "]", text).replace("[", "").replace("]", "").replace("**", "")
-    found = []
-    for paragraph in re.split(r"\n\s*\n|^- ", text, flags=re.MULTILINE):
-        whole = " ".join(paragraph.split())
-        found += [part for part in re.split(r"(?<=[.:?]) (?=[A-Z`(])", whole) if part]
-    return found
-
-
-FACTS = [
-    tuple(cell.strip() for cell in line.strip("|").split(" | "))
-    for line in (ROOT / "tests" / "readme_facts.md").read_text(encoding="utf-8").splitlines()
-    if line.startswith("| ") and not line.startswith("| sentence")
-]
-
-
-@cache
-def names_in(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
-
-
-def trouble(proof: str) -> str:
-    """What is wrong with a proof, or nothing."""
-    if proof == "-" or re.fullmatch(r"`.+` gave .+", proof):
-        return ""
-    if test := re.fullmatch(r"`(\S+\.py)::(\w+)`", proof):
-        path = ROOT / "tests" / test[1]
-        return "" if path.exists() and test[2] in names_in(path) else f"there is no {test[1]}::{test[2]}"
-    if words := re.fullmatch(r"`(\S+)` says `(.+)`", proof):
-        path = ROOT / words[1]
-        return "" if path.exists() and words[2] in path.read_text(encoding="utf-8") else f"{words[1]} does not say it"
-    return f"{proof} is no proof"
-
-
-def test_every_sentence_has_its_row():
-    assert [sentence for sentence, _ in FACTS] == sentences(README)
-
-
-@each(FACTS)
-def test_its_proofs_are_there(fact):
-    _, proofs = fact
-    assert proofs
-    assert [trouble(proof) for proof in proofs.split(", ") if trouble(proof)] == []
-
-
-def test_a_proof_that_is_gone_is_seen():
-    assert trouble("`test_readme.py::test_nothing`")
-    assert trouble("`nowhere.py::test_nothing`")
-    assert trouble("`LICENSE` says `that everything is free of charge`")
-    assert trouble("everybody knows")
-    assert sentences("# A\n\nOne `x.y` is.\nTwo: [three](z).\n\n- **Four.** Five?\n\n| a |\n") == [
-        "One `x.y` is.", "Two: three.", "Four.", "Five?"
-    ]  # fmt: skip
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_names_is_there(page):
+    """Modules of the packages, commands of `course`, targets of `make`."""
+    text = PAGES[page]
+    for package, module in set(re.findall(r"`(course_lib|coursework)\.(\w+)`", text)):
+        path = ROOT / package / module
+        assert path.is_dir() or path.with_suffix(".py").exists(), path
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE)):
+        assert f"\n{target}:" in makefile, target
+    commands = typer.main.get_command(app).list_commands(None)
+    assert set(re.findall(r"(?:`|^)[.\\/]*course ([a-z]+)", text, re.MULTILINE)) <= set(commands)

@@ -1,8 +1,33 @@
-"""Explorers: pictures of this package's formulas that a reader can take hold of. They take tensors and plain values.
+"""Explorers: pictures of the library's formulas that a reader can take hold of. They take tensors and plain values.
 
-Nothing heavy is imported until a name is used.
+Every subclass of `Explorer` in a module of this folder is one; nothing else lists it. The modules are imported when the
+first one is used.
 """
 
-import lazy_loader
+from functools import cache
+from typing import TYPE_CHECKING
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from coursework.pictures.registry import defined_in
+
+if TYPE_CHECKING:
+    from coursework.explorers.explorer import Explorer
+
+
+@cache
+def every() -> dict[str, type["Explorer"]]:
+    """Return all explorers by name."""
+    from coursework.explorers.explorer import Explorer
+
+    return defined_in(
+        __name__, lambda thing: isinstance(thing, type) and issubclass(thing, Explorer) and thing is not Explorer
+    )
+
+
+def __getattr__(name: str) -> type["Explorer"]:
+    if name.startswith("_") or name not in every():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return every()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted(every())

@@ -2,10 +2,11 @@
 
 The executed notebooks are copied with three changes: solutions stand folded under their exercises, folded cells are
 called by their label, and links lead to pages of the site. The other pages are written here: lists of the chapters,
-labs and exercises, glossary, notation, benchmarks with pictures, and the reference of the package.
+labs and exercises, glossary, notation, benchmarks with pictures, and the reference of the packages.
 """
 
 import functools
+import importlib
 import importlib.util
 import os
 import pkgutil
@@ -19,7 +20,6 @@ import matplotlib.pyplot as plt
 import nbformat
 from nbformat import NotebookNode
 
-import course_lib
 from coursework.exercises import registry
 from coursework.exercises.engine import cells
 from coursework.exercises.spec import Exercise, Question
@@ -28,15 +28,7 @@ from coursework.records.claim import CLAIMS
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERVIEW = "notebooks/00_overview.ipynb"
-INTERNAL = {
-    "assembly",
-    "classroom",
-    "commands",
-    "desk",
-    "cli",
-    "exercises",
-}  # parts of the command `course`, no library
-EXERCISE_PARTS = ("exercises", "exercises.handle", "exercises.spec")
+EXERCISES = ("coursework.exercises", "coursework.exercises.handle", "coursework.exercises.spec")  # not all of the room
 
 # Code and formulas, which stay as they are; links, whose words may be code; numbers of arXiv.
 TOKEN = re.compile(
@@ -286,13 +278,14 @@ def _picture(site: Site, name: str) -> str:
 
 # Glossary and notation ----------------------------------------------------------------------------------------------
 
-# Terms of the chapters 04 to 08, as they are written where they are explained; those before are held by the tests.
+# Terms of chapters 04 to 08 and of labs, as written where they are explained; those before are held by the tests.
 LATER_TERMS = """
 multi-head attention, residual connection, layer normalisation, RMSNorm, post-norm, pre-norm, rank collapse,
 equivariance, masked-language pre-training, fine-tuning, autoregressive, greedy, shift right, teacher forcing,
 exposure bias, key–value cache, top-k, top-p, min-p, beam search, length penalty, byte-pair encoding,
 loss per token, perplexity, SGD, Adam, AdamW, Muon, weight decay, warm-up, checkpoint, BLEU, over-fitting,
-mixture of experts, router, LoRA, latent attention, scaling law"""
+mixture of experts, router, LoRA, latent attention, scaling law, activation patching, probe, hook, forget gate,
+position interpolation, rejection sampling, verifier, bfloat16"""
 
 
 def _prose_rules() -> Any:
@@ -386,27 +379,33 @@ def _write_notation(site: Site) -> None:
 
 
 def modules() -> dict[str, list[str]]:
-    """The public modules by room: "data" -> ["course_lib.data", "course_lib.data.batches", ...]."""
+    """The public modules by room: "data" -> ["course_lib.data", "course_lib.data.batches", ...].
+
+    All of the library, and of the coursework what notebooks import.
+    """
+    code = "\n".join(path.read_text("utf-8") for path in (ROOT / "notebooks" / "sources").rglob("*.py"))
+    met = sorted({"course_lib", *EXERCISES, *re.findall(r"^from (coursework\.[\w.]+) import", code, re.MULTILINE)})
     found: dict[str, list[str]] = {}
-    for module in pkgutil.walk_packages(course_lib.__path__, "course_lib."):
-        _, room, *inner = module.name.split(".")
-        if room in INTERNAL or any(part.startswith("_") for part in inner):
-            continue
-        found.setdefault(room, []).append(module.name)
-    found["exercises"] = [f"course_lib.{part}" for part in EXERCISE_PARTS]
+    for start in met:
+        folder = () if start in EXERCISES else getattr(importlib.import_module(start), "__path__", ())
+        for name in [start, *(module.name for module in pkgutil.walk_packages(folder, f"{start}."))]:
+            _, *inner = name.split(".")
+            if inner and not any(part.startswith("_") for part in inner) and name not in found.setdefault(inner[0], []):
+                found[inner[0]].append(name)
     return dict(sorted(found.items()))
 
 
 def _write_reference(site: Site) -> None:
     for room, names in modules().items():
-        parts = [f"course_lib.{room}\n{'=' * (len(room) + 11)}\n"]
+        title = ".".join(names[0].split(".")[:2])
+        parts = [f"{title}\n{'=' * len(title)}\n"]
         for name in names:
-            if name != f"course_lib.{room}":
+            if name != title:
                 parts.append(f"{name}\n{'-' * len(name)}\n")
             parts.append(f".. automodule:: {name}\n   :ignore-module-all:\n")
         site.write(f"reference/{room}.rst", "\n".join(parts))
     site.write(
         "reference/index.md",
-        "# Reference\n\nThe words, the signs, and the modules of the package `course_lib`.\n\n"
-        + _toctree(["glossary", "notation", *modules()]),
+        "# Reference\n\nThe words, the signs, the modules of the library `course_lib`, and what a learner meets of "
+        "`coursework`.\n\n" + _toctree(["glossary", "notation", *modules()]),
     )

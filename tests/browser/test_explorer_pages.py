@@ -1,6 +1,5 @@
 """The explorers in a browser, from a file, without a network: every control, every number against torch."""
 
-import itertools
 import math
 import random
 import re
@@ -11,10 +10,8 @@ import torch
 from axe_playwright_python.sync_playwright import Axe
 from explorer_samples import (
     MAKERS,
-    SENTENCE,
     STACKS,
     head_weights,
-    product,
     stream_gradients,
     stream_vectors,
     tensors,
@@ -24,7 +21,7 @@ import course_lib.masks
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.masks import causal_mask
 from course_lib.positions import SinusoidalPositionalEncoding, frequencies
-from coursework.explorers import AttentionExplorer, MaskComposer, ProductExplorer
+from coursework.explorers import AttentionExplorer, MaskComposer
 from coursework.pictures.arrays import number
 
 KEYS = ["the (0)", "animal", "did", "not", "cross", "the (5)", "street"]  # equal tokens are told apart
@@ -139,95 +136,6 @@ def test_a_query_that_sees_nothing_is_explained(open_page):
     assert "may attend to nothing" in page.get_by_role("status").inner_text()
     assert table(page, "Weight × value")[-1] == ["output", "0.00", "0.00"]
     assert "0/0" in page.locator(".cx-formula").inner_text()
-
-
-# Product ------------------------------------------------------------------------------------------------------------
-
-GRID = "Scores, rows are queries, columns are keys; arrow keys move"
-
-
-def check_product(page, i, j, scaled=False, names=SENTENCE[2:]):
-    query, key, _ = (tensor.double() for tensor in tensors())
-    scores = query @ key.T
-    shown = scores / (math.sqrt(3) if scaled else 1.0)
-    rows = table(page, GRID)
-    assert [row[1:] for row in rows[1:]] == [[number(x, 2) for x in row] for row in shown.tolist()]
-    chosen = page.get_by_role("gridcell", selected=True)
-    assert chosen.count() == 1
-    assert chosen.inner_text() == number(shown[i, j].item(), 2)
-    detail = table(page, f"“{names[i]}” asks, “{KEYS[j]}” answers")
-    products = (query[i] * key[j]).tolist()
-    for e, row in enumerate(detail[1:4]):
-        numbers = (query[i, e].item(), key[j, e].item(), products[e])
-        assert row[:4] == [str(e), *map(number, numbers)]
-    assert detail[4][:2] == ["sum, the score q·k", number(scores[i, j].item())]
-    assert detail[5][:2] == ["÷ √3 = 1.73", number(scores[i, j].item() / math.sqrt(3))]
-    lengths = (query[i].norm().item(), key[j].norm().item())
-    cosine = scores[i, j].item() / (lengths[0] * lengths[1])
-    formula = " · ".join(map(number, (*lengths, cosine)))
-    assert f"cos = {formula} = {number(scores[i, j].item())}" in page.locator(".cx-formula").inner_text()
-    rank = 1 + int((scores[i] > scores[i, j]).sum())
-    assert f"rank {rank} of 7" in page.get_by_role("status").inner_text()
-
-
-def test_product_shows_torchs_numbers_in_every_cell(open_page):
-    page = open_page(product(selected=(2, 3)))
-    check_product(page, 2, 3)
-    cells = page.get_by_role("grid", name=GRID).locator("tbody td")
-    for i, j in itertools.product((0, 4), (0, 6)):  # by mouse, clicked
-        cells.nth(7 * i + j).click()
-        check_product(page, i, j)
-    cells.nth(7 * 1 + 2).hover()  # moved over
-    check_product(page, 1, 2)
-    cells.nth(7 * 1 + 2).click()
-    for key, (i, j) in {  # by keyboard, in this order
-        "ArrowDown": (2, 2), "ArrowRight": (2, 3), "End": (2, 6), "ArrowRight ": (2, 6),
-        "ArrowUp": (1, 6), "Home": (1, 0), "ArrowLeft": (1, 0),
-    }.items():  # fmt: skip
-        page.keyboard.press(key.strip())
-        check_product(page, i, j)
-    page.get_by_label("Query", exact=True).select_option(index=3)
-    check_product(page, 3, 0)
-    page.get_by_label("Key", exact=True).focus()
-    page.keyboard.press("ArrowDown")
-    check_product(page, 3, 1)
-    page.get_by_label("Divide by √E = 1.73").click()
-    check_product(page, 3, 1, scaled=True)
-
-
-def test_product_grid_is_one_stop_of_the_tab_key(open_page):
-    page = open_page(product(selected=(2, 3)))
-    page.get_by_label("Divide by").focus()
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.getAttribute('role')") == "gridcell"
-    page.keyboard.press("ArrowDown")
-    check_product(page, 3, 3)
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.getAttribute('role')") == "region"
-
-
-def test_wide_vectors_show_the_largest_products_and_the_rest_in_one_line(open_page):
-    query, key, _ = tensors(5, 7, 67)
-    page = open_page(ProductExplorer(query, key, list("abcde"), key_tokens=SENTENCE, selected=(1, 2)))
-    products = (query[1].double() * key[2].double()).tolist()
-    order = sorted(range(67), key=lambda e: -abs(products[e]))
-    detail = table(page, "“b” asks, “did” answers")
-    assert [row[0] for row in detail[1:12]] == [str(e) for e in order[:11]]
-    assert detail[12][:2] == ["56 smaller ones together", number(sum(products[e] for e in order[11:]))]
-    assert detail[13][1] == number(sum(products))
-
-
-def test_on_a_narrow_screen_the_chosen_cell_is_in_sight(open_page):
-    page = open_page(product(selected=(2, 6)), width=360)
-    chosen = page.get_by_role("gridcell", selected=True)
-    page.wait_for_function("document.querySelector('.cx-scroll').scrollLeft > 0")
-    for column in (None, 0, 6):
-        if column is not None:
-            page.get_by_label("Key", exact=True).select_option(index=column)
-        box = chosen.bounding_box()
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= 360
-    assert page.evaluate("scrollX") == 0
 
 
 # Mask ---------------------------------------------------------------------------------------------------------------

@@ -12,11 +12,18 @@ from coursework.explorers import (
     MaskComposer,
     PatternExplorer,
     PositionExplorer,
-    ProductExplorer,
     SamplingExplorer,
     ScheduleExplorer,
     StreamExplorer,
 )
+
+MAKERS = {}  # a function for each explorer, by its name
+
+
+def sample(make):
+    MAKERS[make.__name__] = make
+    return make
+
 
 SENTENCE = ["the", "animal", "did", "not", "cross", "the", "street"]
 
@@ -26,6 +33,7 @@ def tensors(T=5, S=7, E=3, width=2, seed=0):
     return tuple(torch.randn(*shape, generator=generator) for shape in ((T, E), (S, E), (S, width)))
 
 
+@sample
 def attention(**options):
     query, key, value = tensors()
     return AttentionExplorer(
@@ -33,15 +41,12 @@ def attention(**options):
     )
 
 
-def product(**options):
-    query, key, _ = tensors()
-    return ProductExplorer(query, key, SENTENCE[2:], key_tokens=SENTENCE, **options)
-
-
+@sample
 def mask(**options):
     return MaskComposer(5, 7, tokens=SENTENCE, lengths=[7, 4, 2], **options)
 
 
+@sample
 def position(**options):
     return PositionExplorer(frequencies(14), position=5, shift=3, length=37, pair=1, **options)
 
@@ -51,6 +56,7 @@ def head_weights(H=3, T=7, S=7, seed=0):
     return scores.masked_fill(~causal_mask(T, S), -torch.inf).softmax(-1)
 
 
+@sample
 def heads(**options):
     return HeadExplorer(head_weights(), SENTENCE, **options)
 
@@ -62,6 +68,7 @@ def decoding_parts():
     return encoder, head_weights(3, 7, 7, seed=4), cross, chances
 
 
+@sample
 def decoding(**options):
     encoder, decoder, cross, chances = decoding_parts()
     source, read, written = list("abcab"), ["<s>", *"bacbad"], [*"bacbad", "</s>"]
@@ -74,6 +81,7 @@ def sampling_logits():
     return 2 * torch.randn(3, 19, generator=torch.Generator().manual_seed(5))
 
 
+@sample
 def sampling(**options):
     tokens = [chr(97 + i) for i in range(18)] + [" "]
     contexts = ["the", "cat", "sat"]
@@ -100,6 +108,7 @@ def stream_gradients(name, layers=4):
 STACKS = ["alike", "growing", "steady"]
 
 
+@sample
 def stream(**options):
     return StreamExplorer(
         {name: stream_vectors(name) for name in STACKS},
@@ -109,28 +118,16 @@ def stream(**options):
     )
 
 
+@sample
 def schedule(**options):
     return ScheduleExplorer(steps=97, peak=0.003, warmup=11, decay=23, step=7, **options)
 
 
+@sample
 def pattern(**options):
     return PatternExplorer(**{"window": 3, "n_global": 1, "n_random": 2, "tokens": 64} | options)
 
 
+@sample
 def cost(**options):
     return CostExplorer(**{"model": "Llama 3 8B", "length": 2048, "batch": 2} | options)
-
-
-MAKERS = {
-    "attention": attention,
-    "product": product,
-    "mask": mask,
-    "heads": heads,
-    "position": position,
-    "decoding": decoding,
-    "sampling": sampling,
-    "schedule": schedule,
-    "stream": stream,
-    "pattern": pattern,
-    "cost": cost,
-}

@@ -6,150 +6,78 @@ import xml.etree.ElementTree as ET
 
 import pytest
 import torch
+from notebook_files import SOURCES
 
 from coursework.pictures import drawings
 from coursework.pictures.drawing import LEAST_TYPE, Drawing
+
+
+def call(*args, **options):
+    return args, options
+
 
 WORDS = ["the", "queen", "near", "the", "boys", "paints", "herself"]
 FEATURES = ["female", "male", "action", "after near"]
 X = [(1, 0, 0, 0), (0, 1, 0, 1), (0, 0, 1, 0)]
 W_KEY = [(1, 0), (1, 0), (0, 1), (-0.7, 0)]
-EVERY = {
-    "whole": drawings.whole_transformer,
-    "here": lambda: drawings.whole_transformer(here=3),
-    "arcs": lambda: drawings.sentence_arcs(WORDS, 6, [0.02, 0.7, 0.03, 0.02, 0.05, 0.18, 0.0], caption="A caption."),
-    "recurrent": lambda: drawings.recurrent_and_attention(WORDS[:-1]),
-    "one on": drawings.exactly_one_on,
-    "hidden units": drawings.two_hidden_units,
-    "widths": drawings.feed_forward_widths,
-    "layer norm": drawings.layer_norm_bars,
-    "post-norm": drawings.norm_place,
-    "pre-norm": lambda: drawings.norm_place("pre"),
-    "collapsing": drawings.collapsing_tokens,
-    "encoder": drawings.encoder_reads,
-    "sentence table": drawings.sentences_in_a_table,
-    "same words": drawings.same_words,
-    "hidden words": drawings.hidden_words,
-    "notes": lambda: drawings.notes_and_question("the old 4 key is in 7 of the ?"[-24:]),
-    "clocks": lambda: drawings.clock_arcs([10000 ** (-i / 8) for i in range(8)], 64, 256),
-    "squeezed": lambda: drawings.squeezed_places(64, 4),
-    "streaming": drawings.streaming_cache,
-    "reach": lambda: drawings.window_reach(3, 4),
-    "local": drawings.local_and_global,
-    "average": drawings.one_average_or_two,
-    "two places": drawings.two_places_task,
-    "split": drawings.split_into_heads,
-    "straight": lambda: drawings.split_into_heads(straight=True),
-    "layer": drawings.multi_head_layer,
-    "add up": drawings.heads_add_up,
-    "mask axes": drawings.mask_axes,
-    "induction": drawings.induction_steps,
-    "shared": drawings.shared_heads,
-    "loop": lambda: drawings.writing_loop(WORDS[:3], "the"),
-    "ways": drawings.three_ways,
-    "state": lambda: drawings.one_state_or_all(["C=4", "A=9", "F=1", "B=7"], "A ?", "9"),
-    "tiles": drawings.score_tiles,
-    "leak": drawings.leak_in_noise,
-    "nan": drawings.spreading_nan,
-    "order": lambda: drawings.order_lost(["dog", "bites", "man"], [(2, 0), (1, 1), (0, 2)]),
-    "places": lambda: drawings.added_places(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(0, 1)] * 3),
-    "clock": lambda: drawings.clock_hand(60),
-    "rows of clocks": drawings.clock_rows,
-    "step": drawings.step_of_a_clock,
-    "table": drawings.learned_table,
-    "products": drawings.four_products,
-    "rotary": drawings.rotary_hands,
-    "layouts": drawings.rotary_layouts,
-    "slopes": drawings.alibi_slopes,
-    "buckets": lambda: drawings.relative_buckets((0, 1, 2, 3, 4, 6, 8, 12), 23),
-    "far keys": drawings.hidden_far_keys,
+SAMPLES = {  # of the drawings that need arguments or can be called in more than one way
+    "attention_by_hand": [call("she", (3, 0), ("queen", "king"), ((1, 0.2), (0.3, 1)), ((1, 0), (0, 1)))],
+    "mask_and_targets": [call(WORDS[:5])],
+    "whole_transformer": [call(), call(here=3)],
+    "sentence_arcs": [call(WORDS, 6, [0.02, 0.7, 0.03, 0.02, 0.05, 0.18, 0.0], caption="A caption.")],
+    "recurrent_and_attention": [call(WORDS[:-1])],
+    "norm_place": [call(), call("pre")],
+    "notes_and_question": [call("the old 4 key is in 7 of the ?"[-24:])],
+    "clock_arcs": [call([10000 ** (-i / 8) for i in range(8)], 64, 256)],
+    "squeezed_places": [call(64, 4)],
+    "window_reach": [call(3, 4)],
+    "split_into_heads": [call(), call(straight=True)],
+    "writing_loop": [call(WORDS[:3], "the")],
+    "one_state_or_all": [call(["C=4", "A=9", "F=1", "B=7"], "A ?", "9")],
+    "order_lost": [call(["dog", "bites", "man"], [(2, 0), (1, 1), (0, 2)])],
+    "added_places": [call(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(0, 1)] * 3)],
+    "clock_hand": [call(60)],
+    "relative_buckets": [call((0, 1, 2, 3, 4, 6, 8, 12), 23)],
+    "choose_and_append": [call(["the", "cat"], ["sat", "ran", "is"], [0.5, 0.3, 0.2], 1)],
+    "shift_and_mask": [call(["the", "cat", "sat", "."])],
+    "cut_and_share": [call(["mat", "floor", "roof", "moon", "soup"], [3.0, 2.3, 1.8, 0.9, 0.5])],
+    "answer_counts": [call(["sieben", "und", "zwanzig", "="], ["2", "7", "end"])],
+    "preference_scales": [call((-0.5, -2.5))],
+    "group_of_answers": [call("2 + 5 =", ["7", "8", "9", "5"], [1, 0, 0, 0], [1.5, -0.5, -0.5, -0.5])],
+    "dot_products": [call((2, 1), [(1, 2), (-1, 2), (-2, 0)])],
+    "soft_dictionary": [call("pony", (0.1, 0.9), WORDS[:2], [(1, 0), (0, 1)], [25, 160])],
+    "linear_map": [call("king", FEATURES, X[1], W_KEY, "key")],
+    "linear_maps": [call(["queen", "king", "paints"], FEATURES, X, [W_KEY] * 3)],
+    "attention_path": [call(["queen", "king", "paints"], 2, X, [W_KEY] * 3)],
+    "self_and_cross": [call(["she", "paints"], ["Anna", "malt", "ein", "Bild"])],
+    "mask_grids": [
+        call(
+            [("square", WORDS, WORDS, torch.ones(7, 7).tril()), ("last row", WORDS[6:], WORDS, torch.ones(1, 7))],
+            caption="A caption.",
+            cell=24,
+        )
+    ],
+    "shuffled_words": [call(["dog", "bites", "man"], [2, 1, 0])],
+    "one_update": [call(), call({"loss": "1", "clip": "6"})],
+    "padded_batches": [call([2, 9, 4, 8, 3, 7], 2)],
+    "merge_tree": [call("lowest", [("e", "s"), ("es", "t"), ("l", "o"), ("lo", "w")])],
+    "shifted_targets": [call(["six", "hundred", "and", "two"])],
+    "padded_batch": [call([["six", "hundred", "two"], ["nine"], ["forty", "two"]])],
+    "loss_of_tokens": [call(["six", "hundred", "and", "two"], [0.5, 0.9, 0.8, 0.05])],
+    "micro_batches": [call([10, 22, 31, 40])],
+    "crossing_words": [
+        call(
+            ["sechs", "hundert", "sieben", "und", "achtzig"],
+            ["six", "hundred", "and", "eighty", "seven"],
+            [(0, 0), (1, 1), (2, 4), (4, 3)],
+        )
+    ],
 }
-EVERY |= {  # of chapter 05
-    "append": lambda: drawings.choose_and_append(["the", "cat"], ["sat", "ran", "is"], [0.5, 0.3, 0.2], 1),
-    "shift": lambda: drawings.shift_and_mask(["the", "cat", "sat", "."]),
-    "decoder layer": drawings.decoder_layer_stream,
-    "encoder-decoder": drawings.encoder_decoder_tokens,
-    "gpt": drawings.gpt_stack,
-    "cache": drawings.cache_steps,
-    "cut": lambda: drawings.cut_and_share(["mat", "floor", "roof", "moon", "soup"], [3.0, 2.3, 1.8, 0.9, 0.5]),
-    "beams": drawings.beam_tree,
-    "guesses": drawings.guesses_and_checks,
-}
-EVERY |= {  # of the lab on what follows pre-training
-    "stages of training": drawings.after_training_path,
-    "answer counts": lambda: drawings.answer_counts(["sieben", "und", "zwanzig", "="], ["2", "7", "end"]),
-    "two scales": lambda: drawings.preference_scales((-0.5, -2.5)),
-    "group of answers": lambda: drawings.group_of_answers(
-        "2 + 5 =", ["7", "8", "9", "5"], [1, 0, 0, 0], [1.5, -0.5, -0.5, -0.5]
-    ),
-}
-EVERY |= {  # of chapter 01
-    "one vector": drawings.one_vector,
-    "dot products": lambda: drawings.dot_products((2, 1), [(1, 2), (-1, 2), (-2, 0)]),
-    "dictionary": lambda: drawings.soft_dictionary("pony", (0.1, 0.9), WORDS[:2], [(1, 0), (0, 1)], [25, 160]),
-    "linear map": lambda: drawings.linear_map("king", FEATURES, X[1], W_KEY, "key"),
-    "linear maps": lambda: drawings.linear_maps(["queen", "king", "paints"], FEATURES, X, [W_KEY] * 3),
-    "path": lambda: drawings.attention_path(["queen", "king", "paints"], 2, X, [W_KEY] * 3),
-    "batch": drawings.batch_of_sentences,
-    "cross": lambda: drawings.self_and_cross(["she", "paints"], ["Anna", "malt", "ein", "Bild"]),
-    "masks": lambda: drawings.mask_grids(
-        [("square", WORDS, WORDS, torch.ones(7, 7).tril()), ("last row", WORDS[6:], WORDS, torch.ones(1, 7))],
-        caption="A caption.", cell=24,
-    ),
-    "shuffled": lambda: drawings.shuffled_words(["dog", "bites", "man"], [2, 1, 0]),
-}  # fmt: skip
-EVERY |= {  # of the labs on chapters 04 and 05
-    "only the average": drawings.only_the_average,
-    "share of a token": drawings.share_of_a_token,
-    "diluted average": drawings.diluted_average,
-    "averaged together": drawings.averaged_together,
-    "one layer": drawings.one_layer_many_times,
-    "answer in sight": drawings.answer_in_sight,
-    "beams and caches": drawings.beams_and_caches,
-    "last column": drawings.last_column,
-}
-EVERY |= {  # the optimizer, of chapter 06
-    "valley": drawings.narrow_valley,
-    "one weight": drawings.adam_of_one_weight,
-    "decays": drawings.two_decays,
-    "singular values": drawings.singular_values_of_an_update,
-    "schedules": drawings.learning_rate_shapes,
-    "bits": drawings.bits_of_formats,
-    "lost step": drawings.lost_step,
-    "float16": drawings.gradients_in_float16,
-}
-EVERY |= {  # of the labs on chapters 05 and 06
-    "orders": drawings.sampler_orders,
-    "cached": drawings.cached_positions,
-    "crop": drawings.sliding_crop,
-    "guess": drawings.guess_and_check,
-    "update": drawings.one_update,
-    "update with exhibits": lambda: drawings.one_update({"loss": "1", "clip": "6"}),
-    "padded": lambda: drawings.padded_batches([2, 9, 4, 8, 3, 7], 2),
-    "dropout": drawings.dropout_places,
-    "checkpoint": drawings.parts_of_a_checkpoint,
-}
-EVERY |= {  # of chapter 06
-    "merges": lambda: drawings.merge_tree("lowest", [("e", "s"), ("es", "t"), ("l", "o"), ("lo", "w")]),
-    "shifted": lambda: drawings.shifted_targets(["six", "hundred", "and", "two"]),
-    "padded batch": lambda: drawings.padded_batch([["six", "hundred", "two"], ["nine"], ["forty", "two"]]),
-    "loss": lambda: drawings.loss_of_tokens(["six", "hundred", "and", "two"], [0.5, 0.9, 0.8, 0.05]),
-    "parts": lambda: drawings.micro_batches([10, 22, 31, 40]),
-    "clipped": drawings.clipped_gradients,
-    "training loop": drawings.training_loop,
-    "checkpoint contents": drawings.checkpoint_contents,
-    "crossing": lambda: drawings.crossing_words(
-        ["sechs", "hundert", "sieben", "und", "achtzig"], ["six", "hundred", "and", "eighty", "seven"],
-        [(0, 0), (1, 1), (2, 4), (4, 3)],
-    ),
-}  # fmt: skip
-EVERY |= {  # of the lab on looking inside a model
-    "hooks": drawings.hooks_on_the_stream,
-    "logits by hand": drawings.logits_by_hand,
-    "lens": drawings.lens_by_hand,
-    "patch": drawings.patch_between_runs,
-    "probe": drawings.probe_and_controls,
-}
+CALLS = [
+    pytest.param(name, *sample, id=f"{name}-{number}" if number else name)
+    for name in dir(drawings)
+    for number, sample in enumerate(SAMPLES.get(name, [call()]))
+]
 TAG = "{http://www.w3.org/2000/svg}"
 
 
@@ -160,19 +88,34 @@ def read(drawing):
     return ET.fromstring(base64.b64decode(data))
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_drawing_is_an_image_with_its_text(name):
-    bundle = EVERY[name]()._repr_mimebundle_()
+def test_every_drawing_is_in_a_notebook():
+    code = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES)
+    assert set(re.findall(r"\bdrawings\.(\w+)\(", code)) == set(dir(drawings)) >= set(SAMPLES)
+
+
+def test_two_drawings_of_one_name_are_refused(monkeypatch):
+    def beam_tree() -> Drawing: ...
+
+    monkeypatch.setattr(beam_tree, "__module__", drawings.encoder.__name__)
+    monkeypatch.setattr(drawings.encoder, "beam_tree", beam_tree, raising=False)
+    with pytest.raises(ValueError, match=r"beam_tree: expected in one module .*decoder and .*encoder"):
+        drawings.every.__wrapped__()
+
+
+@pytest.mark.parametrize(("name", "args", "options"), CALLS)
+def test_a_drawing_is_an_image_with_its_text(name, args, options):
+    draw = getattr(drawings, name)
+    bundle = draw(*args, **options)._repr_mimebundle_()
     assert set(bundle) == {"text/html", "text/plain"}
     assert len(bundle["text/plain"]) >= 40
     assert "<figcaption" in bundle["text/html"]
     assert "<svg" not in bundle["text/html"]  # inline, a view that does not trust the notebook would drop it
-    assert EVERY[name]()._repr_mimebundle_() == bundle
+    assert draw(*args, **options)._repr_mimebundle_() == bundle
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_everything_lies_on_the_card_and_can_be_read(name):
-    drawing = EVERY[name]()
+@pytest.mark.parametrize(("name", "args", "options"), CALLS)
+def test_everything_lies_on_the_card_and_can_be_read(name, args, options):
+    drawing = getattr(drawings, name)(*args, **options)
     root = read(drawing)
     assert root.get("viewBox") == f"0 0 600 {drawing.height:g}"
     for text in root.iter(f"{TAG}text"):
@@ -232,7 +175,8 @@ def test_the_numbers_of_a_drawing_are_those_of_attention():
 
 
 def test_a_line_that_runs_upwards_stays_on_the_card():
-    drawing = EVERY["masks"]()
+    args, options = SAMPLES["mask_grids"][0]
+    drawing = drawings.mask_grids(*args, **options)
     upright = [text for text in read(drawing).iter(f"{TAG}text") if text.get("transform")]
     assert {text.text for text in upright} == set(WORDS)
     for text in upright:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from functools import cache
 from html.parser import HTMLParser
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -23,7 +24,6 @@ from explorer_samples import (
     heads,
     mask,
     position,
-    product,
     stream,
     stream_gradients,
     stream_vectors,
@@ -31,17 +31,18 @@ from explorer_samples import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from notebook_files import SOURCES
 from torch import nn
 
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.masks import causal_mask, combine_masks, length_mask, sliding_window_mask
 from course_lib.positions import SinusoidalPositionalEncoding
+from coursework import explorers
 from coursework.explorers import (
     AttentionExplorer,
     HeadExplorer,
     MaskComposer,
     PositionExplorer,
-    ProductExplorer,
     StreamExplorer,
 )
 from coursework.explorers.explorer import Explorer, Table
@@ -92,6 +93,14 @@ def make(request):
 @cache
 def text_of(make):
     return make()._repr_mimebundle_()["text/html"]
+
+
+def test_every_explorer_has_a_sample_a_script_and_a_notebook():
+    assert {type(make()) for make in MAKERS.values()} == set(explorers.every().values())
+    scripts = {path.stem for path in Path(explorers.__file__).parent.glob("*.js")} - {"explorer"}
+    assert {explorer.script for explorer in explorers.every().values()} == scripts
+    code = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES)
+    assert [name for name in dir(explorers) if f"{name}(" not in code] == []
 
 
 def test_bundle_has_exactly_html_and_text(make):
@@ -186,13 +195,12 @@ def test_own_words_replace_the_computed_ones(make):
 def test_hostile_tokens_stay_text():
     tokens = ["</script><script>alert(1)</script>", '"', "'><img src=x>", "&lt;", "$x$"]
     query = torch.eye(5)
-    for explorer in (AttentionExplorer(query, query, query, tokens), ProductExplorer(query, query, tokens)):
-        text = explorer._repr_mimebundle_()["text/html"]
-        found = Document(text)
-        assert found.state["tokens"] == tokens
-        assert text.count("<script>") == text.count("</script>") == 1
-        assert sum(tag == "img" for tag, _ in found.tags) == 1
-        assert [row[0] for row in found.rows[1:]] == tokens
+    text = AttentionExplorer(query, query, query, tokens)._repr_mimebundle_()["text/html"]
+    found = Document(text)
+    assert found.state["tokens"] == tokens
+    assert text.count("<script>") == text.count("</script>") == 1
+    assert sum(tag == "img" for tag, _ in found.tags) == 1
+    assert [row[0] for row in found.rows[1:]] == tokens
 
 
 def test_state_holds_the_exact_float32_values():
@@ -221,28 +229,6 @@ def test_attention_of_a_query_that_sees_nothing_says_so():
     explorer = AttentionExplorer(query, key, value, list("abcde"), mask=torch.zeros(5, 7, dtype=torch.bool))
     assert "may attend to nothing" in explorer.caption
     assert document(explorer).rows[1][1:] == ["0.000"] * 7
-
-
-def test_product_table_and_words_are_torchs():
-    query, key, _ = tensors()
-    scores = query @ key.T
-    assert Document(text_of(product)).rows[1:] == [
-        [SENTENCE[2 + i], *(number(s) for s in row)] for i, row in enumerate(scores.tolist())
-    ]
-    i, j = divmod(int(scores.argmax()), 7)
-    assert (product().row, product().column) == (i, j)
-    assert f"{number(scores.max().item(), 2)} is the largest score" in product().caption
-    cosine = torch.cosine_similarity(query[i], key[j], dim=0).item()
-    assert f"cosine of their angle, {number(cosine, 2)}" in product().caption
-    assert f"divided by √3 it is {number(scores[i, j].item() / math.sqrt(3), 2)}" in product().alt
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 64), (11, 12, 5), (5, 7, 8)])
-def test_product_of_any_size_can_be_drawn(shape):
-    T, S, E = shape
-    query, key, _ = tensors(T, S, E)
-    explorer = ProductExplorer(query, key, [f"word{i}" for i in range(T)], key_tokens=[f"k{i}" for i in range(S)])
-    assert document(explorer).state["scaled"] is False
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (16, 16, 32, 32), (11, 2, 5, 3)])
@@ -425,11 +411,6 @@ def test_wrong_positions_are_named(arguments, message):
             "selected: .* 0 to 4, got 5",
         ),
         (lambda q, k, v: AttentionExplorer(q[None], k, v, list("abcde")), ValueError, "query: expected two dimensions"),
-        (
-            lambda q, k, v: ProductExplorer(q, k, list("abcde"), selected=(5, 0)),
-            ValueError,
-            "selected: expected a cell",
-        ),
         (lambda q, k, v: HeadExplorer(q, list("abcde")), ValueError, r"weights: expected \(H, T, S\), got shape"),
         (lambda q, k, v: HeadExplorer(q[None], list("abcde")), ValueError, "weights: expected numbers from 0 to 1"),
         (

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from thorough import rounds
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from course_lib import variants
 from course_lib.positions import RotaryEmbedding
 from course_lib.variants import from_pretrained, published_model
+from coursework.pictures.registry import defined_in
 
 EXAMPLES = rounds(12, 40)
 LIMITS = {torch.float32: 1e-4, torch.float64: 1e-10}
@@ -75,8 +77,12 @@ def compare(family, theirs, ours, inputs):
     return (found - expected).abs().max().item(), gap / largest
 
 
-def test_every_registered_family_has_a_sample():
-    assert set(families.SAMPLES) == set(published_model.FAMILIES.values())
+def test_every_family_that_is_written_is_registered_and_has_a_sample():
+    base = published_model.PublishedModel
+    written = defined_in("course_lib.variants", lambda one: isinstance(one, type) and issubclass(one, base))
+    del written[base.__name__]
+    assert set(written) <= set(variants.__all__)
+    assert set(families.SAMPLES) == set(published_model.FAMILIES.values()) == set(written.values())
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -1,249 +1,28 @@
 """The drawings of the course. Each function returns one, with its alternative text and caption beside it.
 
-One module for each notebook that brought them. A notebook calls them as `drawings.name(...)`.
+Every public function of a module in this folder is a drawing; nothing else lists it. A notebook calls it as
+`drawings.name(...)`, and the modules are imported when the first one is called.
 """
 
-from coursework.pictures.drawings.after_training import (
-    after_training_path,
-    answer_counts,
-    group_of_answers,
-    preference_scales,
-)
-from coursework.pictures.drawings.attention import (
-    attention_path,
-    dot_products,
-    linear_map,
-    linear_maps,
-    one_vector,
-    soft_dictionary,
-)
-from coursework.pictures.drawings.attention_labs import (
-    leak_in_noise,
-    one_state_or_all,
-    score_tiles,
-    spreading_nan,
-    three_ways,
-)
-from coursework.pictures.drawings.attention_masks import batch_of_sentences, mask_grids, self_and_cross, shuffled_words
-from coursework.pictures.drawings.decoder import (
-    beam_tree,
-    cache_steps,
-    choose_and_append,
-    cut_and_share,
-    decoder_layer_stream,
-    encoder_decoder_tokens,
-    gpt_stack,
-    guesses_and_checks,
-    shift_and_mask,
-)
-from coursework.pictures.drawings.encoder import (
-    collapsing_tokens,
-    encoder_reads,
-    exactly_one_on,
-    feed_forward_widths,
-    hidden_words,
-    layer_norm_bars,
-    norm_place,
-    same_words,
-    sentences_in_a_table,
-    two_hidden_units,
-)
-from coursework.pictures.drawings.encoder_labs import (
-    answer_in_sight,
-    averaged_together,
-    beams_and_caches,
-    diluted_average,
-    last_column,
-    one_layer_many_times,
-    only_the_average,
-    share_of_a_token,
-)
-from coursework.pictures.drawings.heads import (
-    heads_add_up,
-    induction_steps,
-    mask_axes,
-    multi_head_layer,
-    one_average_or_two,
-    shared_heads,
-    split_into_heads,
-    two_places_task,
-)
-from coursework.pictures.drawings.inside import (
-    hooks_on_the_stream,
-    lens_by_hand,
-    logits_by_hand,
-    patch_between_runs,
-    probe_and_controls,
-)
-from coursework.pictures.drawings.long_context import (
-    clock_arcs,
-    local_and_global,
-    notes_and_question,
-    squeezed_places,
-    streaming_cache,
-    window_reach,
-)
-from coursework.pictures.drawings.optimizers import (
-    adam_of_one_weight,
-    bits_of_formats,
-    gradients_in_float16,
-    learning_rate_shapes,
-    lost_step,
-    narrow_valley,
-    singular_values_of_an_update,
-    two_decays,
-)
-from coursework.pictures.drawings.overview import (
-    attention_by_hand,
-    mask_and_targets,
-    recurrent_and_attention,
-    sentence_arcs,
-    writing_loop,
-)
-from coursework.pictures.drawings.positions import (
-    added_places,
-    alibi_slopes,
-    clock_hand,
-    clock_rows,
-    four_products,
-    hidden_far_keys,
-    learned_table,
-    order_lost,
-    relative_buckets,
-    rotary_hands,
-    rotary_layouts,
-    step_of_a_clock,
-)
-from coursework.pictures.drawings.training import (
-    checkpoint_contents,
-    clipped_gradients,
-    crossing_words,
-    loss_of_tokens,
-    merge_tree,
-    micro_batches,
-    padded_batch,
-    shifted_targets,
-    training_loop,
-)
-from coursework.pictures.drawings.training_labs import (
-    cached_positions,
-    dropout_places,
-    guess_and_check,
-    one_update,
-    padded_batches,
-    parts_of_a_checkpoint,
-    sampler_orders,
-    sliding_crop,
-)
-from coursework.pictures.drawings.whole import whole_transformer
+import inspect
+from collections.abc import Callable
+from functools import cache
 
-__all__ = [
-    "adam_of_one_weight",
-    "added_places",
-    "after_training_path",
-    "alibi_slopes",
-    "answer_counts",
-    "answer_in_sight",
-    "attention_by_hand",
-    "attention_path",
-    "averaged_together",
-    "batch_of_sentences",
-    "beam_tree",
-    "beams_and_caches",
-    "bits_of_formats",
-    "cache_steps",
-    "cached_positions",
-    "checkpoint_contents",
-    "choose_and_append",
-    "clipped_gradients",
-    "clock_arcs",
-    "clock_hand",
-    "clock_rows",
-    "collapsing_tokens",
-    "crossing_words",
-    "cut_and_share",
-    "decoder_layer_stream",
-    "diluted_average",
-    "dot_products",
-    "dropout_places",
-    "encoder_decoder_tokens",
-    "encoder_reads",
-    "exactly_one_on",
-    "feed_forward_widths",
-    "four_products",
-    "gpt_stack",
-    "gradients_in_float16",
-    "group_of_answers",
-    "guess_and_check",
-    "guesses_and_checks",
-    "heads_add_up",
-    "hidden_far_keys",
-    "hidden_words",
-    "hooks_on_the_stream",
-    "induction_steps",
-    "last_column",
-    "layer_norm_bars",
-    "leak_in_noise",
-    "learned_table",
-    "learning_rate_shapes",
-    "lens_by_hand",
-    "linear_map",
-    "linear_maps",
-    "local_and_global",
-    "logits_by_hand",
-    "loss_of_tokens",
-    "lost_step",
-    "mask_and_targets",
-    "mask_axes",
-    "mask_grids",
-    "merge_tree",
-    "micro_batches",
-    "multi_head_layer",
-    "narrow_valley",
-    "norm_place",
-    "notes_and_question",
-    "one_average_or_two",
-    "one_layer_many_times",
-    "one_state_or_all",
-    "one_update",
-    "one_vector",
-    "only_the_average",
-    "order_lost",
-    "padded_batch",
-    "padded_batches",
-    "parts_of_a_checkpoint",
-    "patch_between_runs",
-    "preference_scales",
-    "probe_and_controls",
-    "recurrent_and_attention",
-    "relative_buckets",
-    "rotary_hands",
-    "rotary_layouts",
-    "same_words",
-    "sampler_orders",
-    "score_tiles",
-    "self_and_cross",
-    "sentence_arcs",
-    "sentences_in_a_table",
-    "share_of_a_token",
-    "shared_heads",
-    "shift_and_mask",
-    "shifted_targets",
-    "shuffled_words",
-    "singular_values_of_an_update",
-    "sliding_crop",
-    "soft_dictionary",
-    "split_into_heads",
-    "spreading_nan",
-    "squeezed_places",
-    "step_of_a_clock",
-    "streaming_cache",
-    "three_ways",
-    "training_loop",
-    "two_decays",
-    "two_hidden_units",
-    "two_places_task",
-    "whole_transformer",
-    "window_reach",
-    "writing_loop",
-]
+from coursework.pictures.drawing import Drawing
+from coursework.pictures.registry import defined_in
+
+
+@cache
+def every() -> dict[str, Callable[..., Drawing]]:
+    """Return all drawings by name."""
+    return defined_in(__name__, inspect.isfunction)
+
+
+def __getattr__(name: str) -> Callable[..., Drawing]:
+    if name.startswith("_") or name not in every():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return every()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted(every())

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from coursework.pictures.drawing import INK, Drawing, Point, tip
 from coursework.pictures.style import palette
 
-__all__ = ["after_training_path", "answer_counts", "group_of_answers", "preference_scales"]
-
 GOOD, BAD, QUIET = palette.value, palette.key, "#555555"
 
 

@@ -10,15 +10,6 @@ from coursework.pictures.drawing import INK, Drawing, Point
 from coursework.pictures.figures import softmax
 from coursework.pictures.style import palette
 
-__all__ = [
-    "attention_path",
-    "dot_products",
-    "linear_map",
-    "linear_maps",
-    "one_vector",
-    "soft_dictionary",
-]
-
 GREY = "#9A9A9A"
 
 
@@ -95,7 +86,7 @@ def soft_dictionary(
         keys: numbers of each, as many as `asked` has.
         values: what stands under each word.
     """
-    weights = softmax(np.array(keys) @ np.array(asked), None)
+    weights = softmax(np.array(keys) @ np.array(asked))
     answer = float(weights @ np.array(values))
     shares = ", ".join(f"{word} {weight:.2f}" for word, weight in zip(words, weights, strict=True))
     picture = Drawing(
@@ -240,7 +231,7 @@ def attention_path(
     asked = query[reader]
     scores = keys @ asked
     divided = scores / math.sqrt(2)
-    weights = softmax(divided, None)
+    weights = softmax(divided)
     taken = weights @ values
     said = "; ".join(
         f"{word}: key {point(k)}, dot product {short(s)}, divided by the root of 2 {d:.2f}, weight {w:.2f}, value "

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from coursework.pictures.drawing import INK, Drawing, Point
 from coursework.pictures.style import palette
 
-__all__ = ["leak_in_noise", "one_state_or_all", "score_tiles", "spreading_nan", "three_ways"]
-
 GREY = "#9A9A9A"
 
 

@@ -6,8 +6,6 @@ from coursework.pictures.arrays import matrix
 from coursework.pictures.drawing import INK, Drawing
 from coursework.pictures.style import palette
 
-__all__ = ["batch_of_sentences", "mask_grids", "self_and_cross", "shuffled_words"]
-
 
 def batch_of_sentences(B: int = 3, T: int = 4, E: int = 3) -> Drawing:
     """A tensor (B, T, E) as a pile of sheets: a sheet for each sentence, a row for each word."""

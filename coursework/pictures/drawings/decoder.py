@@ -6,18 +6,6 @@ from collections.abc import Sequence
 from coursework.pictures.drawing import INK, Drawing
 from coursework.pictures.style import palette
 
-__all__ = [
-    "beam_tree",
-    "cache_steps",
-    "choose_and_append",
-    "cut_and_share",
-    "decoder_layer_stream",
-    "encoder_decoder_tokens",
-    "gpt_stack",
-    "guesses_and_checks",
-    "shift_and_mask",
-]
-
 GREY = "#555555"
 BAD = "#C22F2F"  # what goes wrong, or is refused
 
@@ -220,8 +208,8 @@ def cache_steps(tokens: Sequence[str] = ("the", "cat", "sat", "on")) -> Drawing:
         430,
         alt=f"Three steps of writing with a cache. First the prompt {' '.join(tokens[:2])} is read: two keys and two "
         f"values are computed and kept. Then {tokens[2]} comes: its query, key and value are computed, its key and "
-        "value join the two kept ones, and its query reads all three. Then "
-        f"{tokens[3]} comes: three columns are kept, one is new.",
+        f"value join the two kept ones, and its query reads all three. Then {tokens[3]} comes: three columns are kept, "
+        "one is new.",
         caption="The cache of one layer. Filled: computed in this step. Empty: kept from before. Old queries are not "
         "kept, because each query asks only once.",
     )

@@ -5,19 +5,6 @@ from collections.abc import Sequence
 from coursework.pictures.drawing import INK, Drawing, tip
 from coursework.pictures.style import palette
 
-__all__ = [
-    "collapsing_tokens",
-    "encoder_reads",
-    "exactly_one_on",
-    "feed_forward_widths",
-    "hidden_words",
-    "layer_norm_bars",
-    "norm_place",
-    "same_words",
-    "sentences_in_a_table",
-    "two_hidden_units",
-]
-
 MARKED = "#C22F2F"  # what goes wrong, and what is marked in a sentence
 FAINT_TEXT = "#555555"
 

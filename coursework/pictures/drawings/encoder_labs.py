@@ -7,17 +7,6 @@ from fractions import Fraction
 from coursework.pictures.drawing import INK, Drawing
 from coursework.pictures.style import palette
 
-__all__ = [
-    "answer_in_sight",
-    "averaged_together",
-    "beams_and_caches",
-    "diluted_average",
-    "last_column",
-    "one_layer_many_times",
-    "only_the_average",
-    "share_of_a_token",
-]
-
 GREY = "#9A9A9A"
 
 
@@ -29,10 +18,9 @@ def only_the_average(tokens: Sequence[int] = (0, 3, 6)) -> Drawing:
         rows.append([mean + (old if residual else 0) for old in rows[-1]])
     picture = Drawing(
         290,
-        alt=f"Two stacks of two layers above the tokens {', '.join(map(str, tokens))}. In the left one each "
-        "layer gives "
-        f"every token the average alone: {bare[1]}, then {bare[2]}. In the right one the average is added to the token "
-        f"along a thick grey line: {kept[1]}, then {kept[2]}; the tokens stay apart.",
+        alt=f"Two stacks of two layers above the tokens {', '.join(map(str, tokens))}. In the left one each layer "
+        f"gives every token the average alone: {bare[1]}, then {bare[2]}. In the right one the average is added to the "
+        f"token along a thick grey line: {kept[1]}, then {kept[2]}; the tokens stay apart.",
         caption="The simplest case: each layer averages evenly. Left: only the average is passed on, and the tokens "
         "become one. Right: the average is added to what was there, and the differences stay.",
     )
@@ -59,11 +47,9 @@ def share_of_a_token(sublayers: Sequence[int] = (0, 1, 2, 4, 8, 24)) -> Drawing:
     """Which share of a token's vector is still its own, if every sublayer writes something of the first size."""
     picture = Drawing(
         72 + 36 * len(sublayers),
-        alt="Bars, one pair for each number of sublayers. Post-norm: the token's own share is halved by each, "
-        "from 1 to "
-        f"a half, a quarter, and 1 in {2 ** max(sublayers):,} at the end. Pre-norm: it becomes a half, a third, "
-        "a fifth, "
-        f"and 1 in {1 + max(sublayers)} at the end.",
+        alt="Bars, one pair for each number of sublayers. Post-norm: the token's own share is halved by each, from 1 "
+        f"to a half, a quarter, and 1 in {2 ** max(sublayers):,} at the end. Pre-norm: it becomes a half, a third, a "
+        f"fifth, and 1 in {1 + max(sublayers)} at the end.",
         caption="The share of the stream that is still the token's own, if every sublayer writes as much as the token "
         "was at the start. With the norm in the stream the share is halved each time.",
     )
@@ -111,12 +97,11 @@ def averaged_together(tokens: Sequence[str] = ("the", "cat", "sleeps", "pad"), f
     """Which numbers share one mean and one spread: those of a token, or those of a whole sentence."""
     picture = Drawing(
         216,
-        alt=f"Two tables of {len(tokens)} tokens by {features} features. In the left one each row has a colour "
-        "of its own: "
-        "mean and spread are those of a token. In the right one all cells, those of the padding too, have one colour.",
-        caption="Cells of one colour share a mean and a spread. Left: LayerNorm. Right: the exhibit, in which "
-        "every token "
-        "depends on every other and on the padding.",
+        alt=f"Two tables of {len(tokens)} tokens by {features} features. In the left one each row has a colour of its "
+        "own: mean and spread are those of a token. In the right one all cells, those of the padding too, have one "
+        "colour.",
+        caption="Cells of one colour share a mean and a spread. Left: LayerNorm. Right: the exhibit, in which every "
+        "token depends on every other and on the padding.",
     )
     for left, name in ((85, "for each token"), (365, "for the sentence")):
         picture.text((left + 20 * features, 22), name, bold=True)
@@ -161,10 +146,9 @@ def answer_in_sight(tokens: Sequence[str] = ("A", "B", "C", "D")) -> Drawing:
     """What stands above each prediction: its own answer, if the targets go in unshifted."""
     picture = Drawing(
         220,
-        alt=f"Two rows of inputs with the predictions above them. Left, unshifted: {tokens[0]} stands below the "
-        "place that "
-        f"has to predict {tokens[0]}, and so on. Right, shifted: the start sign stands below {tokens[0]}, {tokens[0]} "
-        f"below {tokens[1]}, and so on.",
+        alt=f"Two rows of inputs with the predictions above them. Left, unshifted: {tokens[0]} stands below the place "
+        f"that has to predict {tokens[0]}, and so on. Right, shifted: the start sign stands below {tokens[0]}, "
+        f"{tokens[0]} below {tokens[1]}, and so on.",
         caption="Left: each place can copy what it is asked for. Right: each place sees what comes before.",
     )
     for left, name, inputs in ((75, "unshifted", list(tokens)), (340, "shifted", ["start", *tokens[:-1]])):
@@ -183,11 +167,9 @@ def beams_and_caches() -> Drawing:
     """Two beams whose texts were chosen anew, while their caches stayed where they were."""
     picture = Drawing(
         262,
-        alt="Two rows, each with a text and a cache. Before: row 1 holds the text A B and the cache of A B, row "
-        "2 the text "
-        "C D and the cache of C D. Both best continuations belong to row 2. After: the texts are C D E and C D "
-        "F, but the "
-        "caches are still those of A B and C D; the first no longer fits its text.",
+        alt="Two rows, each with a text and a cache. Before: row 1 holds the text A B and the cache of A B, row 2 the "
+        "text C D and the cache of C D. Both best continuations belong to row 2. After: the texts are C D E and C D "
+        "F, but the caches are still those of A B and C D; the first no longer fits its text.",
         caption="Both of the best continuations come from row 2. The texts were copied, the caches were not: row 1 now "
         "writes on about a text that it no longer has.",
     )
@@ -213,9 +195,9 @@ def last_column(
     longest = max(map(len, prompts))
     picture = Drawing(
         64 + 50 * len(prompts),
-        alt=f"{len(prompts)} prompts, padded on the right to {longest} columns. The last column is marked. It "
-        "holds a word "
-        "in the longest prompt only; in the others it holds padding, and their own last words stand further left.",
+        alt=f"{len(prompts)} prompts, padded on the right to {longest} columns. The last column is marked. It holds a "
+        "word in the longest prompt only; in the others it holds padding, and their own last words stand further "
+        "left.",
         caption="The marked column is what logits[:, -1] takes. Only the longest prompt ends there.",
     )
     width = min(110, 560 / longest)

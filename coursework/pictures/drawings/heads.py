@@ -5,17 +5,6 @@ from collections.abc import Sequence
 from coursework.pictures.drawing import INK, Drawing
 from coursework.pictures.style import palette
 
-__all__ = [
-    "heads_add_up",
-    "induction_steps",
-    "mask_axes",
-    "multi_head_layer",
-    "one_average_or_two",
-    "shared_heads",
-    "split_into_heads",
-    "two_places_task",
-]
-
 HEAD_COLOURS = ("#B07800", "#1B86C2", "#7A4FA3")  # of three heads, apart from those of query, key and value
 MARKED = "#C22F2F"  # what goes wrong
 

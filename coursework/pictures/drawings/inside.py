@@ -3,8 +3,6 @@
 from coursework.pictures.drawing import INK, Drawing
 from coursework.pictures.style import palette
 
-__all__ = ["hooks_on_the_stream", "lens_by_hand", "logits_by_hand", "patch_between_runs", "probe_and_controls"]
-
 QUIET = "#555555"
 MARKED = "#C22F2F"  # what a hook hears
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from coursework.pictures.drawing import INK, Drawing, Point
 from coursework.pictures.style import palette
 
-__all__ = ["clock_arcs", "local_and_global", "notes_and_question", "squeezed_places", "streaming_cache", "window_reach"]
-
 SEEN, NEW = palette.query, palette.key
 
 

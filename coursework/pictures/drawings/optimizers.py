@@ -9,21 +9,10 @@ import numpy as np
 from coursework.pictures.drawing import INK, Drawing, Point
 from coursework.pictures.style import palette
 
-__all__ = [
-    "adam_of_one_weight",
-    "bits_of_formats",
-    "gradients_in_float16",
-    "learning_rate_shapes",
-    "lost_step",
-    "narrow_valley",
-    "singular_values_of_an_update",
-    "two_decays",
-]
-
 COLOURS = {"plain": palette.residual, "momentum": palette.key, "Adam": palette.query}
 
 
-def valley_path(
+def _valley_path(
     kind: str, rate: float, steps: int = 30, steep: float = 50.0, start: Point = (-9.0, 1.0)
 ) -> list[Point]:
     """The points that an optimizer visits in the valley (x² + steep · y²) / 2, `start` the first of them."""
@@ -51,17 +40,15 @@ def narrow_valley(rates: tuple[float, float, float] = (0.036, 0.02, 0.4), steps:
         steps: of each.
     """
     kinds = ("plain", "momentum", "Adam")
-    paths = {kind: valley_path(kind, rate, steps) for kind, rate in zip(kinds, rates, strict=True)}
+    paths = {kind: _valley_path(kind, rate, steps) for kind, rate in zip(kinds, rates, strict=True)}
     ends = {kind: math.dist(path[-1], (0, 0)) for kind, path in paths.items()}
     picture = Drawing(
         480,
-        alt="A valley seen from above, three times: long from left to right, steep across, its lowest "
-        "point marked by a "
-        f"cross. All start at the left, 9 from the lowest point, and take {steps} steps. Plain descent "
-        "jumps from wall to "
-        f"wall and is still {ends['plain']:.1f} away at the end. With momentum the jumps shrink and the way along the "
-        f"valley gets faster; it ends {ends['momentum']:.1f} away. Adam goes along and across at one speed and ends "
-        f"{ends['Adam']:.1f} away.",
+        alt="A valley seen from above, three times: long from left to right, steep across, its lowest point marked by "
+        f"a cross. All start at the left, 9 from the lowest point, and take {steps} steps. Plain descent jumps from "
+        f"wall to wall and is still {ends['plain']:.1f} away at the end. With momentum the jumps shrink and the way "
+        f"along the valley gets faster; it ends {ends['momentum']:.1f} away. Adam goes along and across at one speed "
+        f"and ends {ends['Adam']:.1f} away.",
         caption=f"The same valley, the same start, {steps} steps. Each has a rate that suits it: "
         f"{rates[0]:g} plain, {rates[1]:g} with momentum (beta = 0.8), {rates[2]:g} for Adam.",
     )
@@ -89,21 +76,18 @@ def narrow_valley(rates: tuple[float, float, float] = (0.036, 0.02, 0.4), steps:
 
 
 def adam_of_one_weight(gradient: float = 4.0, rate: float = 0.1, beta1: float = 0.9, beta2: float = 0.98) -> Drawing:
-    """The first step of one weight: its gradient goes into two averages, and one is divided by the root "
-    "of the other."""
+    """The first step of one weight: its gradient goes into two averages; one is divided by the root of the other."""
     m, v = (1 - beta1) * gradient, (1 - beta2) * gradient**2
     m_hat, v_hat = m / (1 - beta1), v / (1 - beta2)
     step = rate * m_hat / math.sqrt(v_hat)
     picture = Drawing(
         330,
-        alt=f"The first step of Adam for one weight with gradient {gradient:g}. Above, the average of gradients: "
-        f"m is {m:.2g}, corrected {m_hat:.2g}. Below, the average of squares: v is {v:.2g}, corrected "
-        f"{v_hat:.2g}, its "
-        f"root {math.sqrt(v_hat):.2g}. The first divided by the root is {m_hat / math.sqrt(v_hat):.2g}; times the "
-        f"rate {rate:g} this is the step, {step:.2g}.",
-        caption=f"Adam's first step for a gradient of {gradient:g}. Divided by its own size, the gradient "
-        "leaves nothing "
-        "but its sign, so the step is as long as the rate.",
+        alt=f"The first step of Adam for one weight with gradient {gradient:g}. Above, the average of gradients: m is "
+        f"{m:.2g}, corrected {m_hat:.2g}. Below, the average of squares: v is {v:.2g}, corrected {v_hat:.2g}, its root "
+        f"{math.sqrt(v_hat):.2g}. The first divided by the root is {m_hat / math.sqrt(v_hat):.2g}; times the rate "
+        f"{rate:g} this is the step, {step:.2g}.",
+        caption=f"Adam's first step for a gradient of {gradient:g}. Divided by its own size, the gradient leaves "
+        "nothing but its sign, so the step is as long as the rate.",
     )
     picture.box((56, 165), (92, 60), ["gradient", f"{gradient:g}"])
     for y, colour, name, first, second in (
@@ -139,13 +123,11 @@ def two_decays(steep: float = 10.0, flat: float = 0.1, decay: float = 0.01, rate
     equal = rate * decay
     picture = Drawing(
         290,
-        alt=f"Two weights of 1; the gradients of one have the size {steep:g}, of the other {flat:g}. With "
-        "the decay inside "
-        f"the gradient they lose {lost['steep']:.3g} and {lost['flat']:.3g} in one step. With AdamW both "
-        f"lose {equal:.3g}.",
-        caption=f"Decay of two weights of 1 in one step, rate {rate:g} and decay {decay:g}. Inside the "
-        "gradient it is divided "
-        "by the size of the gradient, too. AdamW takes it past the division.",
+        alt=f"Two weights of 1; the gradients of one have the size {steep:g}, of the other {flat:g}. With the decay "
+        f"inside the gradient they lose {lost['steep']:.3g} and {lost['flat']:.3g} in one step. With AdamW both lose "
+        f"{equal:.3g}.",
+        caption=f"Decay of two weights of 1 in one step, rate {rate:g} and decay {decay:g}. Inside the gradient it is "
+        "divided by the size of the gradient, too. AdamW takes it past the division.",
     )
     rows = (
         ("decay in the gradient", palette.key, (lost["steep"], lost["flat"])),
@@ -231,9 +213,8 @@ def learning_rate_shapes(steps: int = 1000, warmup: int = 100, decay: int = 200)
     halfway = {name: rate_of(name, steps // 2) for name in falls}
     picture = Drawing(
         350,
-        alt=f"Four learning rates over {steps} steps. All rise in a line to one peak at step {warmup}. "
-        "Then they differ; "
-        f"at step {steps // 2} they have "
+        alt=f"Four learning rates over {steps} steps. All rise in a line to one peak at step {warmup}. Then they "
+        f"differ; at step {steps // 2} they have "
         + ", ".join(f"{name}: {100 * value:.0f} %" for name, value in halfway.items())
         + f" of the peak. At the last step only Noam is not near zero: {100 * rate_of('Noam (2017)', steps):.0f} %.",
         caption="Four schedules with the same warm-up and the same peak. They differ in when they fall, and in where "
@@ -286,14 +267,12 @@ def bits_of_formats(number: int = 257) -> Drawing:
         340,
         alt=f"The number {number} in three formats. "
         + " ".join(
-            f"{name} has 1 bit for the sign, {wide} for the exponent and {len(bits) - 1 - wide} for the "
-            "fraction, reaches "
-            f"{reach}, and keeps {result}: {bits[0]} {bits[1 : 1 + wide]} {bits[1 + wide :]}."
+            f"{name} has 1 bit for the sign, {wide} for the exponent and {len(bits) - 1 - wide} for the fraction, "
+            f"reaches {reach}, and keeps {result}: {bits[0]} {bits[1 : 1 + wide]} {bits[1 + wide :]}."
             for name, bits, wide, result, reach in formats
         ),
-        caption=f"{number} in three formats. bfloat16 is float32 with the last 16 bits cut off: the same "
-        "reach, but too "
-        f"few digits for {number}.",
+        caption=f"{number} in three formats. bfloat16 is float32 with the last 16 bits cut off: the same reach, but "
+        f"too few digits for {number}.",
     )
     side = 17.4
     for row, (name, bits, wide, result, reach) in enumerate(formats):
@@ -321,9 +300,8 @@ def lost_step(weight: float = 1.0, step: float = 1e-4) -> Drawing:
         190,
         alt=f"A line of numbers with marks where bfloat16 has one: 1 − {below:.4f}, 1, 1 + {above:.4f}. The weight "
         f"{weight:g} less a step of {step:g} lies so close to 1 that it is rounded back to 1.",
-        caption=f"Around 1 the numbers of bfloat16 stand {below:.4f} and {above:.4f} apart. A step of "
-        f"{step:g} is lost, and a "
-        "thousand of them, one after another, are lost as well.",
+        caption=f"Around 1 the numbers of bfloat16 stand {below:.4f} and {above:.4f} apart. A step of {step:g} is "
+        "lost, and a thousand of them, one after another, are lost as well.",
     )
     pixels = 22_000.0
     one = 250.0
@@ -350,14 +328,11 @@ def gradients_in_float16(gradients: Sequence[float] = (1e-9, 1e-8, 2e-6, 5e-5, 3
     still = sum(value * scale < least for value in gradients)
     picture = Drawing(
         260,
-        alt=f"Two lines of powers of two with {len(gradients)} gradients as dots, and a field from 2^-24 "
-        "to 65,504, which "
-        f"is what float16 holds. Above, {lost} of the dots lie left of the field and become 0. Below, all "
-        "gradients are "
-        f"multiplied by {scale}, and {still} lie outside.",
-        caption=f"Small gradients become 0 in float16. The loss times {scale} makes each gradient {scale} "
-        "times as large, and "
-        "they fit. Before the step they are divided again, in float32.",
+        alt=f"Two lines of powers of two with {len(gradients)} gradients as dots, and a field from 2^-24 to 65,504, "
+        f"which is what float16 holds. Above, {lost} of the dots lie left of the field and become 0. Below, all "
+        f"gradients are multiplied by {scale}, and {still} lie outside.",
+        caption=f"Small gradients become 0 in float16. The loss times {scale} makes each gradient {scale} times as "
+        "large, and they fit. Before the step they are divided again, in float32.",
     )
 
     def at(value: float) -> float:

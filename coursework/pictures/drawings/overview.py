@@ -10,14 +10,6 @@ from coursework.pictures.drawing import INK, Drawing, Point
 from coursework.pictures.figures import softmax
 from coursework.pictures.style import palette
 
-__all__ = [
-    "attention_by_hand",
-    "mask_and_targets",
-    "recurrent_and_attention",
-    "sentence_arcs",
-    "writing_loop",
-]
-
 
 def attention_by_hand(
     reader: str, query: Sequence[float], words: Sequence[str], keys: Sequence[Point], values: Sequence[Point]
@@ -31,7 +23,7 @@ def attention_by_hand(
         keys, values: two numbers for each of them.
     """
     scores = np.array(keys) @ np.array(query) / math.sqrt(2)  # (S, 2) @ (2,) -> (S,)
-    weights = softmax(scores, None)
+    weights = softmax(scores)
     taken = weights @ np.array(values)  # (S,) @ (S, 2) -> (2,)
     rows = list(zip(words, keys, scores, weights, values, strict=True))
     said = "; ".join(

@@ -10,21 +10,6 @@ from coursework.pictures.drawing import INK, Drawing, Point, tip
 from coursework.pictures.figures import softmax
 from coursework.pictures.style import palette
 
-__all__ = [
-    "added_places",
-    "alibi_slopes",
-    "clock_hand",
-    "clock_rows",
-    "four_products",
-    "hidden_far_keys",
-    "learned_table",
-    "order_lost",
-    "relative_buckets",
-    "rotary_hands",
-    "rotary_layouts",
-    "step_of_a_clock",
-]
-
 
 def order_lost(words: Sequence[str], vectors: Sequence[Point]) -> Drawing:
     """Three words in two orders, and what attention makes of each: lines join what is equal.
@@ -34,7 +19,7 @@ def order_lost(words: Sequence[str], vectors: Sequence[Point]) -> Drawing:
         vectors: two numbers for each word, which serve as its query, key and value.
     """
     x = np.array(vectors)
-    found = np.array([softmax(row, None) @ x for row in x @ x.T / math.sqrt(2)])  # (T, 2)
+    found = np.array([softmax(row) @ x for row in x @ x.T / math.sqrt(2)])  # (T, 2)
     results = [point(row) for row in found]
     picture = Drawing(
         330,

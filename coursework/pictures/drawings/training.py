@@ -6,18 +6,6 @@ from collections.abc import Sequence
 from coursework.pictures.drawing import INK, Drawing, tip
 from coursework.pictures.style import palette
 
-__all__ = [
-    "checkpoint_contents",
-    "clipped_gradients",
-    "crossing_words",
-    "loss_of_tokens",
-    "merge_tree",
-    "micro_batches",
-    "padded_batch",
-    "shifted_targets",
-    "training_loop",
-]
-
 GREY = "#767676"
 
 
@@ -153,8 +141,8 @@ def micro_batches(counts: Sequence[int]) -> Drawing:
     picture = Drawing(
         268,
         alt=f"{len(counts)} parts with {', '.join(map(str, counts))} real tokens. Below each the sum of its losses "
-        "goes backward, and its gradient is added to the others. "
-        f"The sum is divided by {total}, all real tokens, and then comes one update.",
+        f"goes backward, and its gradient is added to the others. The sum is divided by {total}, all real tokens, and "
+        "then comes one update.",
         caption=f"Add sums, and divide once, by the number of all real tokens ({total}).",
     )
     for i, count in enumerate(counts):
@@ -212,8 +200,8 @@ def training_loop(steps: Sequence[str] = LOOP) -> Drawing:
         372,
         alt="A circle of steps, in order: "
         + ", ".join(steps)
-        + ", and from the last back to the first. In the middle stands "
-        "that now and then it looks at held-out data and saves.",
+        + ", and from the last back to the first. In the middle stands that now and then it looks at held-out data "
+        "and saves.",
         caption="One round is one update. Now and then the round is left, to look at held-out data and to save.",
     )
     middle = (300.0, 186.0)

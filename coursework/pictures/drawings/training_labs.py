@@ -6,17 +6,6 @@ from collections.abc import Mapping, Sequence
 from coursework.pictures.drawing import Drawing
 from coursework.pictures.style import palette
 
-__all__ = [
-    "cached_positions",
-    "dropout_places",
-    "guess_and_check",
-    "one_update",
-    "padded_batches",
-    "parts_of_a_checkpoint",
-    "sampler_orders",
-    "sliding_crop",
-]
-
 GREY = "#9A9A9A"
 
 

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from coursework.pictures.drawing import INK, Drawing
 from coursework.pictures.style import palette
 
-__all__ = ["whole_transformer"]
-
 
 def whole_transformer(here: int | None = None) -> Drawing:
     """Figure 1 of the course: encoder left, decoder right, a sentence in both, and where each chapter belongs.
