@@ -156,8 +156,7 @@ def explicit_attention(query: Tensor, key: Tensor, value: Tensor, options: Optio
         empty = ~mask.any(dim=-1, keepdim=True)  # (..., T, 1)
         weights = scores.masked_fill(~(mask | empty), -math.inf).softmax(dim=-1).masked_fill(empty, 0.0)
     weights = weights.to(value.dtype)
-    dropped = F.dropout(weights, dropout) if dropout > 0 else weights
-    return dropped @ value, weights  # (..., T, S) @ (..., S, E') -> (..., T, E')
+    return F.dropout(weights, dropout) @ value, weights  # (..., T, S) @ (..., S, E') -> (..., T, E')
 
 
 def fused_attention(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:

@@ -5,10 +5,11 @@ the right kind out of its range a ValueError. True and False are no numbers here
 `torch.export` has made symbols pass.
 """
 
+import dataclasses
 import math
 import numbers
-from collections.abc import Iterable
-from typing import Literal, NoReturn, TypeGuard
+from collections.abc import Collection, Iterable
+from typing import Any, Literal, NoReturn, TypeGuard, get_args, get_origin
 
 import torch
 from torch import Tensor
@@ -69,6 +70,21 @@ def check_flag(name: str, value: object) -> None:
     """Refuse what is neither True nor False: any text counts as true, "no" among them."""
     if not isinstance(value, bool):
         _refuse(TypeError, name, "True or False", repr(value))
+
+
+def check_fields(config: Any, *, may_be_zero: Collection[str] = (), aside: Collection[str] = ()) -> None:
+    """Refuse what is not as the fields of a dataclass say: integers of at least 1, True or False, and choices.
+
+    Integers in `may_be_zero` may be 0. Those `aside`, numbers and whatever else there is are left to the caller.
+    """
+    for field in dataclasses.fields(config):
+        name, value, expected = field.name, getattr(config, field.name), field.type
+        if get_origin(expected) is Literal:
+            check_choice(name, value, get_args(expected))
+        elif expected is bool or (expected == bool | None and value is not None):
+            check_flag(name, value)
+        elif expected in (int, int | None) and name not in aside:
+            check_integer(name, value, 0 if name in may_be_zero else 1, or_none=expected is not int)
 
 
 def check_floating(name: str, tensor: object) -> None:

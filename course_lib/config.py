@@ -2,41 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from course_lib.checks import check_choice, check_flag, check_integer, check_number, check_probability
+from course_lib.checks import check_choice, check_fields, check_number, check_probability
 from course_lib.norms import NormKind
 from course_lib.positions import SCHEMES, RotaryLayout
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"]
 NormPlace = Literal["pre", "post", "both"]
 Init = Literal["xavier", "normal"]
-
-_CHOICES: dict[str, Any] = {
-    "activation": Activation,
-    "norm": NormKind,
-    "qk_norm": NormKind,
-    "norm_place": NormPlace,
-    "rotary_layout": RotaryLayout,
-    "init": Init,
-}
-_LEAST = dict.fromkeys(("d_model", "n_heads", "max_length", "relative_buckets", "relative_max_distance"), 1)
-_LEAST |= dict.fromkeys(("n_encoder_layers", "n_decoder_layers", "n_token_types"), 0)
-_OPTIONAL_SIZES = ("n_kv_heads", "d_head", "d_ff", "vocab_size", "target_vocab_size", "window")
-
-_FLAGS: tuple[str, ...] = (
-    "gated",
-    "bias",
-    "residual",
-    "scale_embeddings",
-    "embedding_norm",
-    "share_vocabulary",
-    "tie_embeddings",
-)
-_FLAGS += ("head_bias", "scale_residual_init", "zero_residual_init")
-_OPTIONAL_FLAGS = ("final_norm", "attention_bias", "qkv_bias", "feed_forward_bias")
 
 # Fields that stand as another does, unless given.
 FALLBACKS = {"n_kv_heads": "n_heads", "target_vocab_size": "vocab_size"}
@@ -115,12 +91,7 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         """Refuse fields that make no sense."""
-        for name, least in _LEAST.items():
-            check_integer(name, getattr(self, name), least)
-        for name in _OPTIONAL_SIZES:
-            check_integer(name, getattr(self, name), or_none=True)
-        for name, choices in _CHOICES.items():
-            check_choice(name, getattr(self, name), get_args(choices))
+        check_fields(self, may_be_zero=("n_encoder_layers", "n_decoder_layers", "n_token_types"), aside=("pad_id",))
         check_choice("positions", self.positions, SCHEMES)
         for name in ("dropout", "embedding_dropout", "attention_dropout", "activation_dropout"):
             check_probability(name, getattr(self, name), or_none=True)
@@ -129,11 +100,6 @@ class TransformerConfig:
         check_number("local_rotary_base", self.local_rotary_base, above=0, or_none=True)
         check_number("attention_scale", self.attention_scale, or_none=True)
         check_number("logit_scale", self.logit_scale)
-        for name in _FLAGS:
-            check_flag(name, getattr(self, name))
-        for name in _OPTIONAL_FLAGS:
-            if getattr(self, name) is not None:
-                check_flag(name, getattr(self, name))
         self._check_fit()
 
     def _check_fit(self) -> None:

@@ -60,8 +60,7 @@ class Residual(nn.Module):
         """The stream (B, T, D) with the sublayer's output (B, T, D) added."""
         if self.norm_after is not None:
             update = self.norm_after(update)
-        if self.training and self.dropout > 0:
-            update = F.dropout(update, self.dropout)
+        update = F.dropout(update, self.dropout, self.training)
         x = x + update if self.residual else update
         return self.norm(x) if self.place == "post" else x
 
@@ -108,9 +107,7 @@ class FeedForward(nn.Module):
             inner = activate(self.up(x))  # (..., D) -> (..., F)
         else:
             inner = activate(self.gate(x)) * self.up(x)
-        if self.training and self.dropout > 0:
-            inner = F.dropout(inner, self.dropout)
-        return self.down(inner)  # (..., F) -> (..., D)
+        return self.down(F.dropout(inner, self.dropout, self.training))  # (..., F) -> (..., D)
 
 
 class TokenEmbedding(nn.Module):

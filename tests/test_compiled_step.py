@@ -11,6 +11,7 @@ from course_lib.attention import record_weights
 from course_lib.generation import compile_step, compiled, generate, pad_left
 from course_lib.generation.incremental import IncrementalModel
 from course_lib.transformer import Transformer, TransformerConfig
+from course_lib.variants.efficient import LinearAttention
 from course_lib.variants.int8 import quantize_
 from course_lib.variants.packed import pack_
 
@@ -23,6 +24,7 @@ MODELS = {
     "alibi": {"positions": "alibi"},
     "relative, groups": {"positions": "relative", "n_kv_heads": 1},
     "window": {"window": 5},
+    "features": {"inner_attention": LinearAttention},
     "some windows": {"window": 5, "local_layers": (True, False), "local_rotary_base": 100.0, "n_kv_heads": 1},
 }
 

@@ -65,14 +65,21 @@ def pad_batch(examples: Sequence[Example], pad_id: int = 0) -> Batch:
 class Batches(ABC):
     """What every kind of batches offers; see the head of this module."""
 
-    def __init__(self, *, seed: int) -> None:
-        self.seed = seed
+    def __init__(self, *, seed: int, shuffle: bool) -> None:
+        self.seed, self.shuffle = seed, shuffle
         self.epoch = 0
         self._done = 0  # batches of this epoch that were taken
+        self._planned: tuple[int, list[list[int]]] | None = None  # an epoch and its plan
 
     @abstractmethod
-    def _plan(self, epoch: int) -> Sequence[Sequence[int]]:
+    def _new_plan(self, epoch: int) -> list[list[int]]:
         """Return the batches of an epoch as lists of example numbers."""
+
+    def _plan(self, epoch: int) -> list[list[int]]:
+        epoch = epoch if self.shuffle else 0
+        if self._planned is None or self._planned[0] != epoch:
+            self._planned = epoch, self._new_plan(epoch)
+        return self._planned[1]
 
     @abstractmethod
     def _load(self, numbers: Sequence[int], epoch: int) -> Batch:
@@ -149,18 +156,16 @@ class TokenBatches(Batches):
         pad_id: int = 0,
         seed: int = 0,
     ) -> None:
-        super().__init__(seed=seed)
+        super().__init__(seed=seed, shuffle=shuffle)
         if not examples:
             raise ValueError("examples: expected at least 1, got 0")
-        self.examples, self.max_tokens, self.pad_id = examples, max_tokens, pad_id
-        self.shuffle, self.bucket = shuffle, bucket
+        self.examples, self.max_tokens, self.pad_id, self.bucket = examples, max_tokens, pad_id, bucket
         sides = [_side_lengths(example) for example in examples]
         self.lengths = [max(lengths) for lengths in sides]
         self._order_key = [(longest, *lengths) for longest, lengths in zip(self.lengths, sides, strict=True)]
         if (longest := max(self.lengths)) > max_tokens:
             number = self.lengths.index(longest)
             raise ValueError(f"max_tokens: expected {longest} or more, as long as example {number}, got {max_tokens}")
-        self._planned: tuple[int, list[list[int]]] | None = None
 
     def padding_waste(self, epoch: int = 0) -> float:
         """Return the share of ids in the batches of an epoch that are padding, in [0, 1)."""
@@ -178,11 +183,6 @@ class TokenBatches(Batches):
 
     def _load(self, numbers: Sequence[int], epoch: int) -> Batch:
         return pad_batch([self.examples[number] for number in numbers], self.pad_id)
-
-    def _plan(self, epoch: int) -> list[list[int]]:
-        if self._planned is None or self._planned[0] != (epoch if self.shuffle else 0):
-            self._planned = (epoch if self.shuffle else 0, self._new_plan(epoch))
-        return self._planned[1]
 
     def _new_plan(self, epoch: int) -> list[list[int]]:
         draw = epoch_generator(self.seed, epoch)
@@ -234,33 +234,28 @@ class TokenWindows(Batches):
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
-        super().__init__(seed=seed)
+        super().__init__(seed=seed, shuffle=shuffle)
         check_integer("length", length)
         check_integer("batch_size", batch_size)
         self.tokens = open_tokens(tokens) if isinstance(tokens, str | Path) else torch.as_tensor(tokens).numpy()
         if self.tokens.ndim != 1:
             raise ValueError(f"tokens: expected ids (N,), got {self.tokens.shape}")
-        self.length, self.batch_size, self.shuffle = length, batch_size, shuffle
+        self.length, self.batch_size = length, batch_size
         if len(self.tokens) < 2 * length:
             raise ValueError(
                 f"tokens: expected at least {2 * length:,} for windows of {length}, got {len(self.tokens):,}"
             )
-        self._planned: tuple[int, list[list[int]]] | None = None
 
     def _identity(self) -> dict[str, int]:
         return {"seed": self.seed, "length": self.length, "batch_size": self.batch_size, "tokens": len(self.tokens)}
 
-    def _plan(self, epoch: int) -> list[list[int]]:
-        if self._planned is not None and self._planned[0] == epoch:
-            return self._planned[1]
+    def _new_plan(self, epoch: int) -> list[list[int]]:
         draw = epoch_generator(self.seed, epoch)
         first = int(torch.randint(self.length, (), generator=draw)) if self.shuffle else 0
         count = (len(self.tokens) - 1 - first) // self.length
         numbers = torch.randperm(count, generator=draw) if self.shuffle else torch.arange(count)
         starts = (first + numbers * self.length).tolist()
-        batches = [starts[i : i + self.batch_size] for i in range(0, count, self.batch_size)]
-        self._planned = (epoch, batches)
-        return self._planned[1]
+        return [starts[i : i + self.batch_size] for i in range(0, count, self.batch_size)]
 
     def _load(self, numbers: Sequence[int], epoch: int) -> Batch:
         places = np.asarray(numbers)[:, None] + np.arange(self.length + 1)  # (B, 1) + (length + 1,) -> (B, length + 1)

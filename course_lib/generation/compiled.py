@@ -268,7 +268,7 @@ def _compilers() -> list[str]:
 def _rewrite(model: nn.Module, *, as_sums: bool) -> None:
     """Let attention compute one query without a kernel of its own, and linear maps one row."""
     for name, part in list(model.named_modules()):
-        if isinstance(part, MultiHeadAttention):
+        if isinstance(part, MultiHeadAttention) and part.inner is None:
             part.form, part.window = functools.partial(_attend, window=part.window), None
         elif as_sums and (isinstance(part, nn.Linear) or getattr(part, "factors", lambda: None)() is not None):
             model.set_submodule(name, _Product(part))

@@ -42,9 +42,9 @@ def as_output(output: Any) -> Tensor:
 
 
 @contextmanager
-def mode(module: nn.Module | None, name: str) -> Iterator[None]:
-    """Put `module` into "train" or "eval" mode; restore the mode of each of its parts afterwards."""
-    if module is None:
+def mode(module: Any, name: str) -> Iterator[None]:
+    """Put `module`, if it is one, into "train" or "eval" mode; restore the mode of each of its parts afterwards."""
+    if not isinstance(module, nn.Module):
         yield
         return
     before = [(part, part.training) for part in module.modules()]

@@ -55,9 +55,7 @@ def assert_equivalent(
     Raises:
         AssertionError: "the gradients for key differ by 0.12 (first 0.3, second 0.42 at (0, 2, 1))".
     """
-    names = [f"input {i}" for i in range(len(inputs))] if names is None else names
-    if len(names) != len(inputs):
-        raise ValueError(f"names: expected {len(inputs)}, one an input, got {len(names)}")
+    names = _names_of(inputs, names)
     pairs = _named_pairs(first, second, parameters)
     one, one_gradients = _outputs_and_gradients(first, inputs, [pair[1] for pair in pairs], gradients)
     two, two_gradients = _outputs_and_gradients(second, inputs, [pair[2] for pair in pairs], gradients)
@@ -81,6 +79,13 @@ def assert_equivalent(
         gap = _insist_equal(left, right, allowed, f"the gradients for {label} differ")
         worst_gradient = max(worst_gradient, gap)
     return Differences(worst, worst_gradient)
+
+
+def _names_of(inputs: Sequence[Any], names: Sequence[str] | None) -> Sequence[str]:
+    names = [f"input {i}" for i in range(len(inputs))] if names is None else names
+    if len(names) != len(inputs):
+        raise ValueError(f"names: expected {len(inputs)}, one an input, got {len(names)}")
+    return names
 
 
 def _named_pairs(
@@ -235,9 +240,7 @@ def assert_gradients_flow(
     Raises:
         AssertionError: "no gradient reaches query.weight".
     """
-    names = [f"input {i}" for i in range(len(inputs))] if names is None else names
-    if len(names) != len(inputs):
-        raise ValueError(f"names: expected {len(inputs)}, one an input, got {len(names)}")
+    names = _names_of(inputs, names)
     if parameters is None:
         parameters = dict(fn.named_parameters()) if isinstance(fn, nn.Module) else {}
     unknown = set(without) - set(names) - set(parameters)

@@ -158,8 +158,7 @@ def assert_padding_invariant(
         lengths = lengths if B > 1 else [max(T - 1, 1)]
     if len(lengths) != B or not all(0 <= length <= T for length in lengths):
         raise ValueError(f"lengths: expected {B} values from 0 to T={T}, got {list(lengths)}")
-    module = fn if module is None and isinstance(fn, nn.Module) else module
-    with mode(module, "eval"):
+    with mode(fn if module is None else module, "eval"):
         for batch in sorted({B, T, T + 1}, key=lambda size: size != B):
             rows = torch.arange(batch) % B
             kept = [lengths[row] for row in rows.tolist()]
@@ -244,8 +243,7 @@ def assert_permutation_equivariant(
     T = x.size(dim)
     generator = torch.Generator().manual_seed(0)
     orders = [torch.arange(T).flip(0)] + [torch.randperm(T, generator=generator) for _ in range(permutations)]
-    module = fn if module is None and isinstance(fn, nn.Module) else module
-    with mode(module, "eval"):
+    with mode(fn if module is None else module, "eval"):
         before = run(fn, x)
         insist_finite(before, "the output, before anything was reordered,")
         allowed = (rounding(before.dtype) if tolerance is None else tolerance) * magnitude(before)
@@ -304,8 +302,7 @@ def assert_cache_consistent(
         pads = torch.tensor([(row * (T // 2)) // max(B - 1, 1) if B > 1 else T // 3 for row in range(B)])
         real = (torch.arange(T) >= pads[:, None]).to(x.device)  # (B, T)
         settings += [(f"{words}, padded on the left", more, real) for words, more, _ in list(settings)]
-    module = full if module is None and isinstance(full, nn.Module) else module
-    with mode(module, "eval"):
+    with mode(full if module is None else module, "eval"):
         for (words, more, mask), prefill, chunk in itertools.product(settings, prefills, chunks):
             _cache_in_one_setting(full, step, x, prefill, chunk, words, more, mask, tolerance)
 

@@ -2,9 +2,9 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from course_lib.checks import check_choice, check_flag, check_integer, check_number, check_probability
+from course_lib.checks import check_fields, check_number, check_probability
 from course_lib.training.schedules import (
     cosine_schedule,
     linear_schedule,
@@ -19,14 +19,7 @@ OptimizerName = Literal["adamw", "muon"]
 Precision = Literal["float32", "bfloat16"]
 Parallel = Literal["ddp", "fsdp"]
 
-_CHOICES: dict[str, Any] = {
-    "schedule": Schedule,
-    "optimizer": OptimizerName,
-    "precision": Precision,
-    "parallel": Parallel,
-}
-_COUNTS = {"steps": 1, "accumulation": 1, "log_every": 1, "keep": 1, "muon_steps": 1}  # least values
-_COUNTS |= dict.fromkeys(("warmup", "decay", "evaluate_every", "checkpoint_every", "patience", "seed"), 0)
+_MAY_BE_ZERO = ("warmup", "decay", "evaluate_every", "checkpoint_every", "patience", "seed")
 FORMER_NAMES = {"checkpoint_activations": "recompute"}  # of settings, in recipes that were written before
 
 
@@ -70,18 +63,13 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         """Refuse settings that make no sense."""
-        for name, choices in _CHOICES.items():
-            check_choice(name, getattr(self, name), get_args(choices))
-        for name, least in _COUNTS.items():
-            check_integer(name, getattr(self, name), least)
+        check_fields(self, may_be_zero=_MAY_BE_ZERO)
         for name in ("learning_rate", "muon_learning_rate", "eps"):
             check_number(name, getattr(self, name), above=0)
         check_number("clip", self.clip, above=0, or_none=True)
         for name in ("weight_decay", "final_rate"):
             check_number(name, getattr(self, name), least=0)
         check_probability("muon_momentum", self.muon_momentum)
-        for name in ("compile", "recompute", "tensorboard"):
-            check_flag(name, getattr(self, name))
         if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
             raise ValueError(f"betas: expected two probabilities, got {str(self.betas)[:80]}")
         for beta in self.betas:

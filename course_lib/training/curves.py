@@ -11,9 +11,14 @@ Record = dict[str, Any]
 
 
 def curve_html(history: list[Record]) -> str:
-    """Draw the training loss and, where there is one, the held-out loss over the steps; "" if that is not enough."""
-    from matplotlib.figure import Figure
+    """Draw the training loss and, where there is one, the held-out loss over the steps.
 
+    Returns "" for fewer than two records, and where matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return ""
     trained = [(r["step"], r["loss"]) for r in history if "loss" in r]
     held_out = [(r["step"], r["evaluation"]) for r in history if "evaluation" in r]
     if len(trained) < 2:

@@ -187,10 +187,8 @@ def duration(seconds: float) -> str:
 
 def for_this_place() -> Shown:
     """Return a `Panel` where a front end shows it, else `Lines`, with clocks outside notebooks."""
-    if "ipykernel" in sys.modules and "IPython" in sys.modules:
-        from IPython.core.getipython import get_ipython
-
-        if get_ipython() is not None:
-            served = any(name in os.environ for name in ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG"))
-            return Panel() if served else Lines()
-    return Lines(clocks=True)
+    shell: Any = sys.modules.get("IPython")
+    if "ipykernel" not in sys.modules or shell is None or shell.get_ipython() is None:
+        return Lines(clocks=True)
+    served = any(name in os.environ for name in ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG"))
+    return Panel() if served else Lines()

@@ -73,8 +73,9 @@ def update(
     norm *= share
     if not math.isfinite(total_loss) or not math.isfinite(norm):
         raise FloatingPointError(f"the loss is {total_loss / max(tokens, 1.0)}, the gradient's norm {norm}")
+    _scale(gradients, share * _clip_factor(norm, clip))
     for optimizer in optimizers:
-        _step(optimizer, share * _clip_factor(norm, clip))
+        optimizer.step()
     return Update(total_loss / max(tokens, 1.0), round(tokens), norm, stopped > 0)
 
 
@@ -155,24 +156,6 @@ def _norm(gradients: Sequence[Tensor]) -> Tensor:
 
 def _clip_factor(norm: float, max_norm: float | None) -> float:
     return 1.0 if max_norm is None or norm <= max_norm else max_norm / norm
-
-
-def _step(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Step with the gradients times `factor`.
-
-    Fused AdamW multiplies them itself, as for `torch.amp.GradScaler`: a pass over all of them less.
-    """
-    gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
-    scales = optimizer.defaults.get("fused") and not any(hasattr(g, "full_tensor") for g in gradients)
-    if not scales or not gradients or gradients[0].device.type not in ("cpu", "cuda"):
-        _scale(gradients, factor)
-        optimizer.step()
-        return
-    optimizer.grad_scale = torch.full((), 1.0 / factor, device=gradients[0].device)  # type: ignore[attr-defined]
-    try:
-        optimizer.step()
-    finally:
-        del optimizer.grad_scale  # type: ignore[attr-defined]
 
 
 def _scale(gradients: Sequence[Tensor], factor: float) -> None:

@@ -72,8 +72,7 @@ class LoRALinear(nn.Module):
         output = self.base(x)
         if self.merged:
             return output
-        dropped = F.dropout(x, self.dropout) if self.training and self.dropout > 0 else x
-        thin = F.linear(dropped, self.down)  # (..., D_in) -> (..., r)
+        thin = F.linear(F.dropout(x, self.dropout, self.training), self.down)  # (..., D_in) -> (..., r)
         return output + F.linear(thin, self.up) * (self.alpha / self.rank)
 
     @torch.no_grad()

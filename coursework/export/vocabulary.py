@@ -56,7 +56,7 @@ def vocabulary(model: nn.Module, tokenizer: Tokenizer | dict[str, Any] | None) -
 
     Raises ValueError for a tokenizer with more tokens than the model.
     """
-    size: int = model.config.setting("target_vocab_size")  # type: ignore[assignment,union-attr]
+    size: int = model.config.setting("target_vocab_size")  # type: ignore[operator,union-attr]
     said: dict[str, Any] = getattr(model, "metadata", {})
     known: dict[str, Any] = {name: _first(said.get(f"{name}_token_id")) for name in ("bos", "eos", "unk", "pad")}
     if tokenizer is None:

@@ -66,7 +66,7 @@ class EfficientAttention(Attention):
     def explicit(self, query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, Tensor]:
         """The same by its weights, for passes that are recorded: the output and the weights."""
         weights = self.weights(query, key, options)
-        dropped = torch.dropout(weights, options.dropout, True) if options.dropout > 0 else weights
+        dropped = torch.dropout(weights, options.dropout, True)
         return dropped @ value, weights  # (B, H, T, S) @ (B, H, S, E') -> (B, H, T, E')
 
     @abstractmethod

@@ -41,7 +41,7 @@ class LinformerAttention(EfficientAttention):
         """Compress, then attend."""
         key_map, value_map = self._maps(key, options.mask)
         weights = softmax_weights(query, key_map @ key, options._replace(mask=None))
-        weights = torch.dropout(weights, options.dropout, True) if options.dropout > 0 else weights
+        weights = torch.dropout(weights, options.dropout, True)
         return weights @ (value_map @ value)  # (B, H, T, rank) @ (B, H, rank, E')
 
     def weights(self, query: Tensor, key: Tensor, options: Options) -> Tensor:
