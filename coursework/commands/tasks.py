@@ -4,7 +4,6 @@ A new task is a class and its name in `TASKS`; its docstring is the help of its 
 recipe, its seed included, so that a resumed run and every process of a run build the same.
 """
 
-import functools
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -194,8 +193,10 @@ class TranslateTask(_Pairs):
     def _read(self, sizes: dict[str, int | None]) -> dict[str, list["Pair"]]:
         settings = self.recipe["data"]
         languages = {"source": settings["source"], "target": settings["target"], "seed": self.seed}
-        read = functools.partial(corpora.load_pairs, settings["name"], **languages)
-        return {split: read(split, n) for split, n in sizes.items()}  # type: ignore[arg-type]
+        return {
+            split: corpora.load_pairs(settings["name"], split, n, **languages)  # type: ignore[arg-type]
+            for split, n in sizes.items()
+        }
 
     def _texts(self, pairs: Sequence["Pair"]) -> list[str]:
         return [text for pair in pairs for text in pair]
@@ -266,8 +267,10 @@ class ClassifyTask(_Pairs):
             languages = settings["languages"]
             pairs = {split: numbers_in_languages(languages, split, n or 0, self.seed) for split, n in sizes.items()}
         else:
-            read = functools.partial(corpora.load_pairs, settings["name"], seed=self.seed)
-            pairs = {split: read(split, n) for split, n in sizes.items()}  # type: ignore[arg-type]
+            pairs = {
+                split: corpora.load_pairs(settings["name"], split, n, seed=self.seed)  # type: ignore[arg-type]
+                for split, n in sizes.items()
+            }
         known = {pair.target for pair in pairs["train"]}
         if unknown := {pair.target for split in ("validation", "test") for pair in pairs[split]} - known:
             raise ValueError(f"data: the label {min(unknown)!r} occurs in no training example")

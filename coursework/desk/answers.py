@@ -229,7 +229,7 @@ def prelude(place: Place, answer: str, *, whole: bool = False) -> tuple[str, dic
 def free_names(source: str) -> set[str]:
     """Return the global names that running this source, and calling what it defines, would look up."""
     try:
-        top = symtable.symtable(source, "answer", "exec")
+        top = _symbols(source)
     except SyntaxError:
         return set()
     used: set[str] = set()
@@ -250,10 +250,28 @@ def _statements(source: str) -> list[ast.stmt]:
 
 def _bound(node: ast.stmt) -> set[str]:
     try:
-        top = symtable.symtable(ast.unparse(node), "cell", "exec")
+        top = _symbols(ast.unparse(node))
     except SyntaxError:
         return set()
     return {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+
+
+def _symbols(source: str) -> symtable.SymbolTable:
+    return symtable.symtable(ast.unparse(_Generators().visit(ast.parse(source))), "cell", "exec")
+
+
+class _Generators(ast.NodeTransformer):
+    """Makes comprehensions generators: from Python 3.12 on their variables count as those of the scope around them."""
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp) -> ast.AST:
+        self.generic_visit(node)
+        return ast.GeneratorExp(node.elt, node.generators)
+
+    visit_SetComp = visit_ListComp
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:
+        self.generic_visit(node)
+        return ast.GeneratorExp(ast.Tuple([node.key, node.value], ast.Load()), node.generators)
 
 
 def _is_constant(node: ast.stmt) -> bool:

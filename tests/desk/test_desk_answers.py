@@ -103,12 +103,20 @@ def test_a_definition_replaced_by_running_counts_as_elsewhere() -> None:
     assert answers.prelude(place, place.source)[1] == {}
 
 
+def test_the_variable_of_a_comprehension_replaces_no_definition() -> None:
+    place = place_in("def x():\n    return 1", "rows = [x for x in range(3)]", ("now", "def now():\n    return x()"))
+    before, missing = answers.prelude(place, place.source)
+    assert "def x" in before
+    assert missing == {}
+
+
 @pytest.mark.parametrize(
     ("source", "wanted"),
     [
         ("def f(a, b=k):\n    c = a\n    return c + g(b)", {"k", "g"}),
         ("class A(B):\n    x = y\n    def m(self):\n        return z", {"B", "y", "z"}),
         ("f = [i for i in range(n)]", {"range", "n"}),
+        ("f = [i for i in range(n)]\ng = {i: j for i in n for j in i}\ndef h():\n    return i", {"range", "n", "i"}),
         ("import os\nos.getcwd()", set()),
         ("def f():\n    def g():\n        return outer\n    return g", {"outer"}),
         ("this is no python", set()),
