@@ -12,8 +12,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("course_lib", "coursework")
 LINES = 400
 
+# Notebooks of earlier editions import what is in `coursework` now from `course_lib`. This module of the library finds it
+# for them, so it names `coursework`, as text: it imports nothing of it until an old name is used. It goes when those
+# editions do.
+FORWARDING = "course_lib.forwarding"
+
 LIBRARY = [
-    {"checks", "reading", "files", "masks", "norms", "testing", "data"},
+    {"forwarding", "checks", "reading", "files", "masks", "norms", "testing", "data"},
     # layers read the config, so it lies here
     {"attention", "multi_head", "cache", "layers", "position_scheme", "positions", "rotary_scaling", "config"},
     {"encoder", "decoder", "transformer"},
@@ -37,6 +42,7 @@ DOOR = "coursework.exercises"
 
 # What a room may import besides itself, where that is less than its floor allows.
 ONLY = {
+    FORWARDING: set(),
     "course_lib.checks": set(),
     "course_lib.reading": set(),
     "course_lib.files": {"course_lib.reading"},
@@ -46,7 +52,7 @@ ONLY = {
     "course_lib.positions": {"course_lib.checks", "course_lib.position_scheme", "course_lib.rotary_scaling"},
     "course_lib.rotary_scaling": set(),
     "course_lib.testing": set(),
-    "course_lib.data": {"course_lib.checks", "course_lib.files", "course_lib.reading"},
+    "course_lib.data": {FORWARDING, "course_lib.checks", "course_lib.files", "course_lib.reading"},
     "course_lib.training": {  # no model class
         "course_lib.checks",
         "course_lib.files",
@@ -56,7 +62,7 @@ ONLY = {
     },
     "coursework.pictures": set(),
     "coursework.records": {"course_lib.reading", "coursework.pictures"},
-    "coursework.desk": {"course_lib.files", "course_lib.reading", "coursework.exercises"},
+    "coursework.desk": {FORWARDING, "course_lib.files", "course_lib.reading", "coursework.exercises"},
 }
 
 # What may be imported inside a function because it is slow to load, or not there on every system.
@@ -84,6 +90,8 @@ SLOW = {
     "psutil": "for one line of `course doctor`",
     "IPython": "there in notebooks only",
     "resource": "not there on Windows",
+    "re": "for the first old name only",
+    "importlib": "its metadata, likewise",
 }
 
 # The rooms whose functions import other modules of the package as late, and why.
@@ -175,6 +183,8 @@ def test_the_library_knows_nothing_of_the_coursework():
     for name in [name for name in SOURCES if name.startswith("course_lib")]:
         for other, _, line in IMPORTS[name]:
             assert not other.startswith("coursework"), f"{name}:{line} imports {other}"
+        if name != FORWARDING:
+            assert "coursework" not in SOURCES[name].read_text(encoding="utf-8"), f"{name} speaks of coursework"
 
 
 def test_every_room_has_a_floor():
@@ -189,7 +199,9 @@ def test_imports_only_go_down(name):
         assert other != DOOR, f"{name}:{line} imports the door of the exercises, which only notebooks do"
         if not ours(other) or room(other) == room(name):
             continue
-        assert room(name), f"{name}/__init__.py imports {other}; the package itself loads nothing"
+        assert room(name) or other == FORWARDING, (
+            f"{name}/__init__.py imports {other}; the package itself loads nothing"
+        )
         if not room(other):
             continue
         floor = FLOOR["coursework.commands"] if name == DOOR else FLOOR[room(name)]
@@ -234,7 +246,11 @@ def test_late_imports_do_not_grow():
     assert len(late) <= MOST_LATE, "\n".join(late)
 
 
-@pytest.mark.parametrize("path", sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.[pj][ys]")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.[pj][ys]")),
+    ids=lambda path: path.name,
+)
 def test_files_stay_short(path):
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= LINES, f"{path.relative_to(ROOT)} has {lines} lines; split it"
@@ -271,7 +287,9 @@ def test_what_is_public_is_explained(name):
         assert ast.get_docstring(node), f"{name}.{node.name} has no docstring"
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if room(name) in ("coursework.pictures", "coursework.corpora", "course_lib.data")])
+@pytest.mark.parametrize(
+    "name", [name for name in SOURCES if room(name) in ("coursework.pictures", "coursework.corpora", "course_lib.data")]
+)
 def test_views_and_data_take_no_model(name):
     """Every view works on the learner's own tensors, so nothing there needs torch.nn's modules."""
     for node in ast.walk(TREES[name]):

@@ -1,10 +1,5 @@
-"""Exercise cells in the learner's notebooks: find an answer, run it alone, put the stub or a kept answer back."""
+"""Exercise cells in the learner's notebooks: find an answer, put the stub or a kept answer back."""
 
-import ast
-import builtins
-import itertools
-import re
-import symtable
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +9,6 @@ from coursework.desk.copies import base_for, new_backup
 from coursework.desk.finding import name_in, notebooks
 from coursework.desk.notebooks import Cell, DamagedNotebook, Notebook, exercise_of, read_notebook, write_notebook
 from coursework.desk.store import UNCHECKED, Desk, DeskError
-
-_CHECK = re.compile(r"\bex\.(\w+)\.check\(")
-_SHELL = re.compile(r"^\s*[%!?]|\?\s*$")
 
 
 @dataclass
@@ -32,6 +24,11 @@ class Place:
     def source(self) -> str:
         """The answer as it stands in the notebook."""
         return "\n\n".join(self.notebook["cells"][number]["source"] for number in self.numbers)
+
+    @property
+    def above(self) -> list[Cell]:
+        """The cells above it."""
+        return self.notebook["cells"][: self.numbers[0]]
 
 
 def places(desk: Desk) -> dict[str, Place]:
@@ -157,123 +154,3 @@ def is_whole(cell: Cell, exercise_id: str) -> bool:
     """Whether a cell holds a definition or value and the call of its check: an answer by itself."""
     text = cell["source"]
     return f"ex.{exercise_id}." in text and ("def " in text or "class " in text or "answer" in text)
-
-
-# -- running one answer alone ------------------------------------------------------------------------------------------
-
-
-def runnable(source: str) -> str:
-    """Return the source with notebook commands (`%time`, `!ls`, `name?`) commented out, line numbers unchanged."""
-    if _parses(source):
-        return source
-    lines = source.split("\n")
-    if lines and lines[0].lstrip().startswith("%%"):
-        lines[0] = "# " + lines[0]
-    for number, line in enumerate(lines):
-        if _SHELL.search(line) and not _parses(line):
-            indent = line[: len(line) - len(line.lstrip())]
-            lines[number] = f"{indent}pass  # {line.strip()}"
-    return "\n".join(lines)
-
-
-def prelude(place: Place, answer: str, *, whole: bool = False) -> tuple[str, dict[str, str]]:
-    """Return what to run before the answer, and the names it needs that only running other cells would give.
-
-    Run are the imports of the earlier cells and the functions, classes and literal constants there that the answer
-    uses, directly or through one another; a name given otherwise is returned with the id of the cell that sets it.
-    With `whole` every statement that sets such a name is run too, and the answer to another exercise is replaced by the
-    course's own, so that an answer is not wrong by the mistake of another.
-    """
-    imports: list[str] = []
-    definitions: dict[str, list[str]] = {}
-    elsewhere: dict[str, str] = {}
-    for cell in place.notebook["cells"][: place.numbers[0]]:
-        if cell["cell_type"] != "code":
-            continue
-        for node in _statements(runnable(cell["source"])):
-            text = ast.unparse(node)
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                imports.append(text)
-                continue
-            simple = isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef) or _is_constant(node)
-            for name in _bound(node):
-                if simple:
-                    definitions[name] = [text]
-                    elsewhere.pop(name, None)
-                elif whole and (checked := _CHECK.search(text)):
-                    solved = (
-                        f"from coursework.exercises import registry\n{name} = registry.get({checked[1]!r}).reference"
-                    )
-                    definitions[name] = [solved]
-                elif whole:
-                    definitions.setdefault(name, []).append(text)
-                elif name not in definitions or not _is_check(node):
-                    definitions.pop(name, None)
-                    elsewhere[name] = cell["id"]
-    head = "\n".join(dict.fromkeys(imports))
-    known = {name for node in _statements(head) for name in _bound(node)} | set(dir(builtins))
-    chosen: list[str] = []
-    todo, seen = [answer], set(known)
-    while todo:
-        for name in sorted(free_names(todo.pop()) - seen):
-            seen.add(name)
-            if name in definitions:
-                chosen += definitions[name]
-                todo += definitions[name]
-    own = {name for node in _statements(answer) for name in _bound(node)}
-    missing = {name: elsewhere[name] for name in sorted((seen - known - own) & set(elsewhere))}
-    ordered = [text for text in dict.fromkeys(itertools.chain(*definitions.values())) if text in chosen]
-    return "\n".join([head, *ordered]) + "\n", missing
-
-
-def free_names(source: str) -> set[str]:
-    """Return the global names that running this source, and calling what it defines, would look up."""
-    try:
-        top = symtable.symtable(source, "answer", "exec")
-    except SyntaxError:
-        return set()
-    used: set[str] = set()
-    tables = [top]
-    while tables:
-        table = tables.pop()
-        tables += table.get_children()
-        used |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (s.is_global() or table is top)}
-    return used - {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
-
-
-def _statements(source: str) -> list[ast.stmt]:
-    try:
-        return ast.parse(source).body
-    except (SyntaxError, ValueError):
-        return []
-
-
-def _bound(node: ast.stmt) -> set[str]:
-    try:
-        top = symtable.symtable(ast.unparse(node), "cell", "exec")
-    except SyntaxError:
-        return set()
-    return {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
-
-
-def _is_constant(node: ast.stmt) -> bool:
-    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
-        return False
-    try:
-        ast.literal_eval(node.value)
-    except (ValueError, TypeError, SyntaxError):
-        return False
-    return True
-
-
-def _is_check(node: ast.stmt) -> bool:
-    """`causal_mask = ex.causal_mask.check(causal_mask)` leaves the learner's definition in force."""
-    return isinstance(node, ast.Assign) and bool(_CHECK.search(ast.unparse(node.value)))
-
-
-def _parses(source: str) -> bool:
-    try:
-        ast.parse(source.strip())
-    except (SyntaxError, ValueError):
-        return False
-    return True
