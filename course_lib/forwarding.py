@@ -106,7 +106,6 @@ def _lacking(old: str, new: str, names: list[str]) -> str:
 
 def _missing() -> list[str]:
     """What the extra `course` names and this environment lacks; rooms that load late would fail without a reason."""
-    import re
     from importlib import metadata
 
     def lacks(name: str) -> bool:
@@ -117,5 +116,13 @@ def _missing() -> list[str]:
         return False
 
     needed = () if lacks("course-lib") else metadata.requires("course-lib") or ()
-    named = [re.split(r"[^\w.-]", line)[0] for line in needed if re.search(r"extra == .course\W", line)]
-    return [name for name in named if lacks(name)]
+    return [name for name in map(_name, needed) if name and lacks(name)]
+
+
+def _name(requirement: str) -> str:
+    """The package that `matplotlib>=3.9; extra == "course"` requires; "" if it is of no extra, or of another one."""
+    if not requirement.endswith(('extra == "course"', "extra == 'course'")):
+        return ""
+    for mark in " ;[(<>=!~":
+        requirement = requirement.partition(mark)[0]
+    return requirement

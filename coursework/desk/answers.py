@@ -9,6 +9,7 @@ from coursework.desk.copies import base_for, new_backup
 from coursework.desk.finding import name_in, notebooks
 from coursework.desk.notebooks import Cell, DamagedNotebook, Notebook, exercise_of, read_notebook, write_notebook
 from coursework.desk.store import UNCHECKED, Desk, DeskError
+from coursework.exercises import registry
 
 
 @dataclass
@@ -80,7 +81,6 @@ def stub(desk: Desk, place: Place, exercise_id: str) -> str:
     for cell in base["cells"] if base else ():
         if exercise_of(cell) == exercise_id:
             return cell["source"]
-    from coursework.exercises import registry
     from coursework.exercises.engine import cells
 
     return cells.cell_source(registry.get(exercise_id))
