@@ -51,7 +51,7 @@ class _Finder:
 
     def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
         new = new_name(name) if name.startswith("course_lib.") else None
-        return ModuleSpec(name, self, origin=new) if new and _home(name, new) else None
+        return ModuleSpec(name, self, origin=new) if new and _home(name, new) else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Let Python make an empty module, so that it sets nothing in the one that there is."""

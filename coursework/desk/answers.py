@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.files import write_atomic
+from coursework.desk.code import follow
 from coursework.desk.copies import base_for, new_backup
 from coursework.desk.finding import name_in, notebooks
 from coursework.desk.notebooks import Cell, DamagedNotebook, Notebook, exercise_of, read_notebook, write_notebook
@@ -22,6 +23,11 @@ class Place:
     numbers: list[int]
 
     @property
+    def exercise(self) -> str:
+        """Which exercise is answered."""
+        return exercise_of(self.notebook["cells"][self.numbers[0]]) or ""
+
+    @property
     def source(self) -> str:
         """The answer as it stands in the notebook."""
         return "\n\n".join(self.notebook["cells"][number]["source"] for number in self.numbers)
@@ -35,26 +41,31 @@ class Place:
 def places(desk: Desk) -> dict[str, Place]:
     """Return the exercise cells of all readable notebooks of the desk, by exercise id, in order."""
     found: dict[str, Place] = {}
-    for exercise_id, place in all_places(desk):
-        found.setdefault(exercise_id, place)
+    for place in all_places(desk):
+        found.setdefault(place.exercise, place)
     return found
 
 
-def all_places(desk: Desk) -> Iterator[tuple[str, Place]]:
+def all_places(desk: Desk) -> Iterator[Place]:
     """Yield every place of every exercise: the learner may have copied one to another notebook."""
     for path in notebooks(desk.folder):
         try:
             notebook = read_notebook(path)
         except (OSError, DamagedNotebook):
             continue
-        numbers: dict[str, list[int]] = {}
-        for number, cell in enumerate(notebook["cells"]):
-            if (name := exercise_of(cell)) is not None:
-                numbers.setdefault(name, []).append(number)
-        for name, found in numbers.items():
-            whole = [n for n in found if is_whole(notebook["cells"][n], name)]
-            # A copied cell beside the answer is no part of it.
-            yield name, Place(path, name_in(desk.folder, path), notebook, whole[:1] or found)
+        yield from places_in(notebook, path, name_in(desk.folder, path))
+
+
+def places_in(notebook: Notebook, path: Path, name: str) -> Iterator[Place]:
+    """Yield the places of one notebook."""
+    found: dict[str, list[int]] = {}
+    for number, cell in enumerate(notebook["cells"]):
+        if (exercise_id := exercise_of(cell)) is not None:
+            found.setdefault(exercise_id, []).append(number)
+    for exercise_id, numbers in found.items():
+        # A copied cell beside the answer is no part of it.
+        whole = [number for number in numbers if is_whole(notebook["cells"][number], exercise_id)]
+        yield Place(path, name, notebook, whole[:1] or numbers)
 
 
 def find(desk: Desk, exercise_id: str) -> Place:
@@ -115,7 +126,7 @@ def fill(desk: Desk) -> list[str]:
         answer = desk.latest_answer(exercise_id, right=True) or desk.latest_answer(exercise_id)
         if answer is None or place.source.strip() != blank.strip():
             continue
-        source = with_check(answer, blank, exercise_id)
+        source = with_check(follow([answer])[0], blank, exercise_id)
         if source.strip() != blank.strip():
             _rewrite(place, exercise_id, source, backup)
             filled.append(exercise_id)
@@ -126,6 +137,25 @@ def keep(desk: Desk, exercise_id: str, source: str) -> None:
     """Keep an answer that was perhaps never checked; OSError if it cannot be kept. The lock must be held."""
     if all(source.strip() != body.strip() for _, body in desk.history(exercise_id)):
         desk.keep_answer(exercise_id, source, UNCHECKED, "")
+
+
+def follow_moves(desk: Desk, backup: Path) -> int:
+    """Let the imports of kept answers name what the course moved by its present name; return how many files changed.
+
+    OSError if one cannot be written. The lock must be held.
+    """
+    changed = 0
+    for path in sorted(desk.answers.rglob("*.py")):
+        try:
+            data = path.read_bytes()
+            text = data.decode()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if (new := follow([text])[0]) != text:
+            write_atomic(backup / path.relative_to(desk.folder), data)
+            write_atomic(path, new.encode())
+            changed += 1
+    return changed
 
 
 def with_check(answer: str, blank: str, exercise_id: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from course_lib.forwarding import MOVED, new_name
-from coursework.desk.notebooks import Cell
+from coursework.desk.notebooks import Cell, Notebook
 
 _CHECK = re.compile(r"\bex\.(\w+)\.check\(")
 _SHELL = re.compile(r"^\s*[%!?]|\?\s*$")
@@ -176,6 +176,16 @@ def follow(sources: Sequence[str]) -> list[str]:
     return followed
 
 
+def followed(notebook: Notebook) -> Notebook:
+    """Return the notebook with what moved under its present name, in every code cell."""
+    code = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    if (new := follow(code)) == code:
+        return notebook
+    sources = iter(new)
+    cells = [cell | {"source": next(sources)} if cell["cell_type"] == "code" else cell for cell in notebook["cells"]]
+    return notebook | {"cells": cells}
+
+
 def with_imports_of(mine: str, base: str, theirs: str) -> str | None:
     """Return `mine` with what `theirs` imports and `base` did not; None if they differ in more than imports."""
     was, now, own = (_without_imports(source) for source in (base, theirs, mine))
@@ -230,11 +240,12 @@ def _followed(source: str, modules: Set[str], beside: str) -> str:
         return _followed_by_line(source, modules, beside)
     lines, edits = source.split("\n"), []
     for node in (node for statement in body for node in ast.walk(statement)):
-        new = None
         if isinstance(node, ast.Import | ast.ImportFrom):
             new = _import_now(node, lines, beside)
-        elif isinstance(node, ast.Attribute) and (old := _dotted(node)) in MOVED:
-            new = _dotted_now(old, modules)
+        elif isinstance(node, ast.Attribute):
+            new = _dotted_now(_dotted(node), modules, whole=True)
+        else:
+            continue
         if new is not None:
             edits.append((*_extent(node), new))
     for first, start, last, end, new in sorted(edits, reverse=True):
@@ -316,11 +327,11 @@ def _dotted(node: ast.expr) -> str:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
-def _dotted_now(old: str, modules: Set[str]) -> str | None:
-    """The present form of a dotted name, where a cell imports what it begins with by its dotted name."""
+def _dotted_now(old: str, modules: Set[str], *, whole: bool = False) -> str | None:
+    """The present form of a name that moved, or that begins so if not `whole`, where it is imported dotted."""
     there = {".".join(one.split(".")[:length]) for one in modules for length in range(2, one.count(".") + 2)}
     parts = old.split(".")
-    for length in range(2, len(parts) + 1):
+    for length in range(len(parts) if whole else 2, len(parts) + 1):
         new = MOVED.get(".".join(parts[:length]))
         if new is not None and {new, new.rpartition(".")[0]} & there:
             return ".".join([new, *parts[length:]])
