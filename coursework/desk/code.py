@@ -188,7 +188,7 @@ def followed(notebook: Notebook) -> Notebook:
 
 def with_imports_of(mine: str, base: str, theirs: str) -> str | None:
     """Return `mine` with what `theirs` imports and `base` did not; None if they differ in more than imports."""
-    was, now, own = (_without_imports(source) for source in (base, theirs, mine))
+    was, now, own = (without_imports(source) for source in (base, theirs, mine))
     if was is None or now is None or own is None or was[0] != now[0]:
         return None
     gained = [binding for binding in now[1] if binding not in was[1] and binding not in own[1]]
@@ -201,8 +201,8 @@ def with_imports_of(mine: str, base: str, theirs: str) -> str | None:
     return "\n".join([*lines[:last], *_written(gained), *lines[last:]])
 
 
-def _without_imports(source: str) -> tuple[list[str], list[Binding]] | None:
-    """The lines of a cell that are no imports, and what these bind; None for what is not Python."""
+def without_imports(source: str) -> tuple[list[str], list[Binding]] | None:
+    """Return the lines of a cell that are no imports, and what these bind; None for what is not Python."""
     if not _parses(text := runnable(source)):
         return None
     nodes = _imports(source)
