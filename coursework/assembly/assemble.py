@@ -12,7 +12,7 @@ from course_lib.files import write_atomic
 from coursework.assembly.compose import Part, compose
 from coursework.assembly.extract import Extract, Unusable, extract
 from coursework.assembly.parts import FUNCTIONS, PARTS
-from coursework.desk import answers, isolated
+from coursework.desk import answers, code, isolated
 from coursework.desk.copies import new_backup
 from coursework.desk.store import RIGHT, Desk, DeskError, reason
 
@@ -110,7 +110,7 @@ def _candidates(desk: Desk, exercise_id: str, place: answers.Place | None) -> It
 
 
 def _extract(exercise_id: str, body: str, place: answers.Place | None = None) -> Extract:
-    before = answers.prelude(place, body)[0] if place else ""
+    before = code.prelude(place.above, body)[0] if place else ""
     return extract(body, FUNCTIONS[exercise_id], exercise_id, set(FUNCTIONS.values()), before)
 
 

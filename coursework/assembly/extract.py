@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from coursework.desk.answers import free_names, runnable
+from coursework.desk.code import free_names, runnable
 
 GIVEN = {
     "math": "import math",

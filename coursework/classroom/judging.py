@@ -20,7 +20,7 @@ from typing import Any
 
 from coursework.classroom.submissions import Found, Learner, answers, is_called_like, learners, read
 from coursework.classroom.workers import Limits, Worker
-from coursework.desk.answers import free_names
+from coursework.desk.code import free_names
 from coursework.desk.finding import is_called
 from coursework.desk.notebooks import DamagedNotebook, dump_notebook
 from coursework.desk.store import DeskError

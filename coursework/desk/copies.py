@@ -1,15 +1,17 @@
 """The learner's copies: making them, the editions that they came from, their backups."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+from coursework.desk.code import followed
 from coursework.desk.finding import course_notebooks, name_in, notebooks
 from coursework.desk.notebooks import (
     DamagedNotebook,
     Notebook,
     edition_of,
+    parse_notebook,
     read_notebook,
     stamp_of,
     stamped,
@@ -88,6 +90,61 @@ def left_over(desk: Desk) -> list[str]:
     course = {name_in(source, path) for path in notebooks(source)}
     mine = (name_in(desk.folder, path) for path in notebooks(desk.folder))
     return [name for name in mine if name not in course and bases(desk, name)]
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Copy:
+    """One notebook as an update finds it: what the course has, what the learner has, and the edition that came from.
+
+    `listed` says whether the course has it; `course` is None where that cannot be read. `mine` and `base` name what
+    moved by its present name, and `followed` holds the texts of the learner's cells that this changed.
+    """
+
+    name: str
+    listed: bool
+    course: Notebook | None = None
+    edition: str = ""
+    data: bytes = b""
+    mine: Notebook | None = None
+    base: Notebook | None = None
+    followed: frozenset[str] = frozenset()
+    problem: str = ""
+
+
+def read_copies(desk: Desk, source: Path) -> dict[str, Copy]:
+    """Read the course's notebooks and the learner's, also those that the course no longer has, by name."""
+    found = {}
+    for path in notebooks(source):
+        copy = found[name_in(source, path)] = Copy(name_in(source, path), listed=True)
+        try:
+            copy.course = strip(read_notebook(path))
+            copy.edition = edition_of(copy.course)
+        except DamagedNotebook as problem:
+            copy.problem = f"the course's {problem}; your copy was left as it is"
+    for path in notebooks(desk.folder):
+        found.setdefault(name_in(desk.folder, path), Copy(name_in(desk.folder, path), listed=False))
+    return {name: read_copy(desk, copy) for name, copy in found.items()}
+
+
+def read_copy(desk: Desk, copy: Copy) -> Copy:
+    """Read the learner's side of it, again if it was read before."""
+    path = desk.folder / f"{copy.name}.ipynb"
+    try:
+        data = path.read_bytes()
+        raw = parse_notebook(data, path.name)
+    except FileNotFoundError:
+        return replace(copy, data=b"", mine=None, base=None)
+    except OSError as problem:
+        return replace(copy, mine=None, problem=copy.problem or f"your {path.name} cannot be read: {reason(problem)}")
+    except DamagedNotebook as problem:
+        said = f"your {problem}; it was left as it is, `course rescue` repairs it"
+        return replace(copy, mine=None, problem=copy.problem or said)
+    mine, base = followed(raw), base_for(desk, copy.name, raw)
+    changed = {new["source"] for new, old in zip(mine["cells"], raw["cells"], strict=True) if new != old}
+    return replace(copy, data=data, mine=mine, base=base and followed(base), followed=frozenset(changed))
 
 
 # -- base copies and backups -------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from coursework.desk.code import with_imports_of
 from coursework.desk.notebooks import Cell, Notebook, digest, exercise_of
 
 FOLLOWED = "follows the new edition"
@@ -22,6 +23,7 @@ KEPT = "changed by you and by the course: yours stays, the new text is in the ce
 KEPT_REMOVED = "no longer in the course, kept because you changed it"
 KEPT_MOVED = "the course has it in {home} now; yours stays here because you changed it"
 RETURNED = "deleted by you, but changed in this edition: it is back"
+IMPORTS = "changed only in its imports, which follow the course"
 STRANDED = "yours ({start}): the cell above it is no longer in the course; it stands {where} now"
 _NOTE = "**{title}** You changed the cell above, so it was left alone. Delete this note when you have read it. {lead}"
 
@@ -150,9 +152,14 @@ class _Plan:
         else:
             mine["metadata"] = _merge_metadata(base["metadata"] if base else {}, mine["metadata"], theirs["metadata"])
             self.survivors[cell_id] = mine
-            if base is None or not _same(base, theirs):
+            code = base is not None and {cell["cell_type"] for cell in (base, mine, theirs)} == {"code"}
+            imports = with_imports_of(mine["source"], base["source"], theirs["source"]) if base and code else None
+            if imports is None and (base is None or not _same(base, theirs)):
                 self.beside[cell_id] = self._note(cell_id, theirs)
                 self.events.append((cell_id, KEPT))
+            elif imports is not None and imports != mine["source"]:
+                mine["source"] = imports
+                self.events.append((cell_id, IMPORTS))
 
     def decide_absent(self, cell_id: str, base: Cell | None, theirs: Cell) -> None:
         """A cell of the new edition that the learner does not have."""

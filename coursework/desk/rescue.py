@@ -13,6 +13,7 @@ from typing import Any
 from course_lib.files import write_atomic
 from course_lib.reading import one_line
 from coursework.desk import answers
+from coursework.desk.code import followed
 from coursework.desk.copies import base_for, bases, keep_base, new_backup, sweep
 from coursework.desk.finding import course_notebooks, name_in, notebooks
 from coursework.desk.merge import Wording, merge
@@ -240,7 +241,8 @@ def _collect_one(desk: Desk, path: Path, name: str, revision: str | None, backup
         keep_base(desk, name, base, edition_of(base))
         mine = stamped(base, edition_of(base))
     wording = Wording(f"Rescued from notebooks/{name}.ipynb, where you also wrote here.", "You wrote there:")
-    result = merge(base, mine, theirs, wording=wording, deletions=False)
+    mine = followed(mine)  # their editions may differ in where things are
+    result = merge(followed(base), mine, followed(theirs), wording=wording, deletions=False)
     if target.exists() and _cells(result.notebook) == _cells(mine):
         report.lines.append(f"notebooks/{name}.ipynb: your edits are already in your copy.")
         return

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.reading import Unreadable, read_text
-from coursework.desk import answers
+from coursework.desk import answers, code
 from coursework.desk.finding import saving_is_off
 from coursework.desk.store import Desk, DeskError, hints_of, reason
 from coursework.exercises import registry
@@ -40,9 +40,9 @@ def from_notebook(desk: Desk, exercise_id: str) -> Answer:
 
 
 def from_place(place: answers.Place, *, whole: bool = False) -> Answer:
-    """Take the answer out of its cells; with `whole` all that it uses is run before it, see `answers.prelude`."""
-    source = answers.runnable(place.source)
-    before, missing = answers.prelude(place, source, whole=whole)
+    """Take the answer out of its cells; with `whole` all that it uses is run before it, see `code.prelude`."""
+    source = code.runnable(place.source)
+    before, missing = code.prelude(place.above, source, whole=whole)
     if whole:  # the cell with the imports may be deleted
         before = PRELUDE + before
     cell_id = place.notebook["cells"][place.numbers[0]]["id"]
@@ -57,7 +57,7 @@ def from_file(path: Path) -> Answer:
         raise DeskError(f"{problem}.") from None
     except OSError as problem:
         raise DeskError(f"{path} cannot be read: {reason(problem)}.") from None
-    return Answer(answers.runnable(source), PRELUDE, str(path), {})
+    return Answer(code.runnable(source), PRELUDE, str(path), {})
 
 
 def spec_of(exercise_id: str) -> Exercise | Question:
@@ -102,7 +102,7 @@ def recall(handle: Handle, desk: Desk) -> None:
 def _recognised(handle: Handle, desk: Desk, body: str) -> list[Named]:
     """Return the misconceptions that the kept answer shows; none if it cannot be run any more."""
     try:
-        before, _ = answers.prelude(answers.find(desk, handle.spec.id), body)
+        before, _ = code.prelude(answers.find(desk, handle.spec.id).above, body)
         with contextlib.redirect_stdout(io.StringIO()), working_in(desk.folder):
             return list(handle.recognise(evaluate(handle, Answer(body, before, "the latest answer", {}))))
     except DeskError:

@@ -108,7 +108,7 @@ def describe(report: "Updated") -> Iterator[str]:
     yield f"{report.name}: {report.outcome}" + (f" ({report.note})" if report.note else "")
     if report.merge is None:
         return
-    summed = (merge.FOLLOWED, merge.ADDED, merge.REMOVED)
+    summed = (merge.FOLLOWED, merge.ADDED, merge.REMOVED, merge.IMPORTS)
     for event in summed:
         if number := report.merge.count(event):
             yield f"  {plural(number, 'cell')}: {event}"

@@ -1,27 +1,25 @@
-"""Bring a new edition of the course into the learner's copies; an answer goes with an exercise that moved."""
+"""Bring a new edition of the course into the learner's copies: read the desk, see what goes where, write.
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+An answer goes with an exercise that moved to another notebook, and so do the learner's own cells below it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from course_lib.files import write_atomic
 from coursework.desk import answers
 from coursework.desk import merge as merging
-from coursework.desk.copies import base_for, keep_base, left_over, new_backup, sweep
-from coursework.desk.finding import course_notebooks, name_in, notebooks
+from coursework.desk.copies import Copy, keep_base, left_over, new_backup, read_copies, read_copy, sweep
+from coursework.desk.finding import course_notebooks
 from coursework.desk.notebooks import (
     Cell,
     DamagedNotebook,
     Notebook,
-    edition_of,
     exercise_of,
     fresh_id,
-    parse_notebook,
-    read_notebook,
     stamp_of,
     stamped,
-    strip,
     validate,
     write_notebook,
 )
@@ -32,6 +30,7 @@ from coursework.desk.tutor import keep_contract
 UP_TO_DATE = "up to date"
 UPDATED = "updated"
 NEW = "new"
+ANSWERS = "answers"
 
 
 @dataclass
@@ -45,17 +44,17 @@ class Updated:
     note: str = ""
 
 
-class Moved(NamedTuple):
+@dataclass
+class Moved:
     """An exercise that the course now has in another notebook, `home`, and what the learner wrote for it.
 
-    That is the answer, "" where there is only the stub, and by notebook the cells of their own directly below it.
-    `left` names the notebooks that the course took it out of.
+    That is the answer, "" where there is only the stub, and by notebook that the course took it out of the cells of
+    their own directly below it.
     """
 
     home: str
-    answer: str
-    notes: Mapping[str, Sequence[Cell]] = {}
-    left: frozenset[str] = frozenset()
+    answer: str = ""
+    notes: dict[str, list[Cell]] = field(default_factory=dict)
 
 
 def update(desk: Desk) -> list[Updated]:
@@ -67,245 +66,86 @@ def update(desk: Desk) -> list[Updated]:
             sweep(desk)
             trouble = keep_contract(desk)
             backup = new_backup(desk, "update")
-            course = {name_in(source, path): _read(path) for path in notebooks(source)}
-            moved = _moved(desk, course)
-            homes = {one.home for one in moved.values()}
-            for name in sorted(course, key=lambda name: name not in homes):  # an answer arrives before it leaves
-                reports[name] = _update_one(desk, name, course[name], moved, backup)
-                mine = _read_copy(desk, name)
-                moved = {key: one for key, one in moved.items() if one.home != name or _arrived(key, one, mine)}
-            _take_out(desk, reports, moved)
-            _say_where(reports, course)
+            followed = answers.follow_moves(desk, backup)
+            copies = read_copies(desk, source)
+            moved, written = _moved(copies, desk.latest_answer)
+            for exercise_id, answer in written:  # before a notebook changes
+                answers.keep(desk, exercise_id, answer)
+            _write(desk, copies, moved, backup, reports)
     except OSError as problem:
         done = ", ".join(report.name for report in reports.values()) or "none"
         raise DeskError(
             f"The update stopped: {reason(problem)}. Chapters already updated: {done}; the others are as they were. "
             "Run `course update` again afterwards."
         ) from problem
+    _say_where(reports, copies)
+    listed = [reports[name] for name, copy in copies.items() if copy.listed]
+    if followed:
+        listed.append(Updated(ANSWERS, UPDATED, note=f"{followed} of them name what moved by its present name"))
     if trouble:
-        reports[CONTRACT_NAME] = Updated(CONTRACT_NAME, "failed", note=trouble)
-    for name in left_over(desk):
-        reports[name] = Updated(f"{name}.ipynb", "kept", note="no longer in the course; your copy was left as it is")
-    return [reports[name] for name in (*course, *(name for name in reports if name not in course))]
+        listed.append(Updated(CONTRACT_NAME, "failed", note=trouble))
+    gone = "no longer in the course; your copy was left as it is"
+    return [*listed, *(Updated(f"{name}.ipynb", "kept", note=gone) for name in left_over(desk))]
 
 
-def _read(path: Path) -> Notebook | DamagedNotebook:
-    try:
-        return read_notebook(path)
-    except DamagedNotebook as problem:
-        return problem
+def _write(
+    desk: Desk, copies: Mapping[str, Copy], moved: Mapping[str, Moved], backup: Path, reports: dict[str, Updated]
+) -> None:
+    """Write the notebooks one by one, in an order in which nothing leaves one before it has arrived in another."""
+    now = {name: copy.mine for name, copy in copies.items()}
+    homes = {one.home for one in moved.values()}
+    for name in sorted((name for name, copy in copies.items() if copy.listed), key=lambda name: name not in homes):
+        reports[name] = _bring(desk, copies[name], moved, now, backup)
+    # Two notebooks may exchange exercises. What an interrupt before this leaves in both stays in both.
+    for name in {name for one in moved.values() for name in one.notes}:
+        result = reports[name].merge if name in reports else None
+        if result is not None and _leave(result, name, moved, now):
+            write_notebook(desk.folder / f"{name}.ipynb", result.notebook)
 
 
-def _read_copy(desk: Desk, name: str) -> Notebook | None:
-    """The learner's copy as it is now, or None if there is none that can be read."""
-    try:
-        return read_notebook(desk.folder / f"{name}.ipynb")
-    except (OSError, DamagedNotebook):
-        return None
-
-
-def _update_one(
-    desk: Desk, name: str, theirs: Notebook | DamagedNotebook, moved: Mapping[str, Moved], backup: Path
+def _bring(
+    desk: Desk, copy: Copy, moved: Mapping[str, Moved], now: dict[str, Notebook | None], backup: Path
 ) -> Updated:
-    file = f"{name}.ipynb"
+    """Bring the present edition into one copy, with what moved there and without what has arrived elsewhere.
+
+    `now` is what the learner's notebooks hold.
+    """
+    file = f"{copy.name}.ipynb"
     target = desk.folder / file
-    if isinstance(theirs, DamagedNotebook):
-        return Updated(file, "failed", note=f"the course's {theirs}; your copy was left as it is")
-    edition = edition_of(theirs)
-    keep_base(desk, name, theirs, edition)
+    if copy.course is None:
+        return Updated(file, "failed", note=copy.problem)
+    keep_base(desk, copy.name, copy.course, copy.edition)
     for _ in range(5):  # again if an editor saves the notebook meanwhile
-        if not target.exists():
-            fresh = merging.Merge(stamped(theirs, edition))
-            _carry(desk, fresh, name, moved)
+        if copy.problem:
+            return Updated(file, "failed", note=copy.problem)
+        if copy.mine is None:
+            fresh = merging.Merge(stamped(copy.course, copy.edition))
+            _arrive(fresh, copy.name, moved)
             write_notebook(target, fresh.notebook)
-            answerable = any(_exercises(theirs))
+            now[copy.name] = fresh.notebook
+            answerable = any(_exercises(copy.course))
             return Updated(file, NEW, note="`course rescue` puts saved answers into it" if answerable else "")
+        if stamp_of(copy.mine) == copy.edition:
+            return Updated(file, UP_TO_DATE)
+        result = merging.merge(copy.base, copy.mine, copy.course)
+        _arrive(result, copy.name, moved)
+        _leave(result, copy.name, moved, now)
+        result.events += [
+            (cell["id"], merging.IMPORTS) for cell in result.notebook["cells"] if cell["source"] in copy.followed
+        ]
+        result.notebook["metadata"]["course"] = {"edition": copy.edition}
         try:
-            before = target.read_bytes()
-        except OSError as problem:
-            return Updated(file, "failed", note=f"your {target.name} cannot be read: {reason(problem)}")
-        try:
-            mine = parse_notebook(before, target.name)
-            if stamp_of(mine) == edition:
-                return Updated(file, UP_TO_DATE)
-            base = base_for(desk, name, mine)
-            result = merging.merge(base, mine, strip(theirs))
-            _carry(desk, result, name, moved)
-            result.notebook["metadata"]["course"] = {"edition": edition}
-            _validate_merge(result.notebook, mine)
+            _validate_merge(result.notebook, copy.mine)
         except DamagedNotebook as problem:
             return Updated(file, "failed", note=f"your {problem}; it was left as it is, `course rescue` repairs it")
-        write_atomic(backup / file, before)
-        if target.read_bytes() == before:
+        write_atomic(backup / file, copy.data)
+        if target.read_bytes() == copy.data:
             write_notebook(target, result.notebook)
-            unknown = "" if base else "the edition it came from is not known, so every difference counts as yours"
+            now[copy.name] = result.notebook
+            unknown = "" if copy.base else "the edition it came from is not known, so every difference counts as yours"
             return Updated(file, UPDATED, result, backup / file, unknown)
+        copy = read_copy(desk, copy)
     return Updated(file, "failed", note="it is being saved all the time; close it in JupyterLab and try again")
-
-
-# -- exercises that moved ----------------------------------------------------------------------------------------------
-
-
-def _exercises(notebook: Notebook) -> Iterator[str]:
-    return (name for cell in notebook["cells"] if (name := exercise_of(cell)) is not None)
-
-
-def _stubs(exercise_id: str, *editions: Notebook | None) -> set[str]:
-    cells = (cell for one in editions if one is not None for cell in one["cells"])
-    return {cell["source"].strip() for cell in cells if exercise_of(cell) == exercise_id}
-
-
-def _moved(desk: Desk, course: Mapping[str, Notebook | DamagedNotebook]) -> dict[str, Moved]:
-    """Return, by exercise, what must go to another notebook; each answer is in the history from here on."""
-    readable = {name: theirs for name, theirs in course.items() if not isinstance(theirs, DamagedNotebook)}
-    homes = {exercise_id: name for name, theirs in readable.items() for exercise_id in _exercises(theirs)}
-    there = {(exercise_id, place.name): place for exercise_id, place in answers.all_places(desk)}
-    found: dict[str, Moved] = {}
-    for (exercise_id, name), place in there.items():
-        home = homes.get(exercise_id, name)
-        if home == name:
-            continue
-        arrived = there.get((exercise_id, home))
-        base = base_for(desk, name, place.notebook)
-        was = found.get(exercise_id, Moved(home, ""))
-        taken_out = base is not None and name in course and exercise_id in _exercises(base)
-        notes = {name: _notes_below(place, base, readable.get(name))} if taken_out else {}
-        one = Moved(home, place.source, {**was.notes, **notes}, was.left | notes.keys())
-        if place.source.strip() in _stubs(exercise_id, readable[home], base):
-            if notes.get(name):
-                found[exercise_id] = one._replace(answer=was.answer)
-        elif arrived is None:
-            answers.keep(desk, exercise_id, place.source)
-            found[exercise_id] = one
-        elif place.source.strip() in arrived.source:  # an interrupted update
-            found[exercise_id] = one
-    # An update that was interrupted between two notebooks that exchange exercises leaves an answer in neither.
-    for exercise_id in homes.keys() - {exercise_id for exercise_id, _ in there}:
-        kept = desk.latest_answer(exercise_id)
-        if kept is not None and _is_new_in(desk, homes[exercise_id], exercise_id):
-            found[exercise_id] = Moved(homes[exercise_id], kept)
-    return found
-
-
-def _notes_below(place: answers.Place, base: Notebook | None, theirs: Notebook | None) -> list[Cell]:
-    """The learner's own cells that stand directly below an exercise: they belong to it."""
-    if base is None:
-        return []
-    courses = {cell["id"] for one in (base, theirs) if one is not None for cell in one["cells"]}
-    name, below = exercise_of(place.notebook["cells"][place.numbers[0]]), False
-    found: list[Cell] = []
-    for cell in place.notebook["cells"]:
-        own = cell["id"] not in courses and exercise_of(cell) is None and "course" not in cell["metadata"]
-        below = exercise_of(cell) == name or (below and own)
-        if below and own:
-            found.append(cell)
-    return found
-
-
-def _is_new_in(desk: Desk, name: str, exercise_id: str) -> bool:
-    """Whether the learner's copy comes from an edition without the exercise: else they took it out themselves."""
-    target = desk.folder / f"{name}.ipynb"
-    mine = _read(target) if target.exists() else None
-    if mine is None or isinstance(mine, DamagedNotebook):
-        return False
-    base = base_for(desk, name, mine)
-    return base is not None and exercise_id not in _exercises(base)
-
-
-def _carry(desk: Desk, result: merging.Merge, name: str, moved: Mapping[str, Moved]) -> None:
-    """Put what moved here beside its exercise, and take out what has arrived elsewhere."""
-    kept: list[Cell] = []
-    taken = {cell["id"] for cell in result.notebook["cells"]}
-    for cell in result.notebook["cells"]:
-        if (event := _gone(desk, name, cell, moved)) is not None:
-            _say(result, cell, event)
-            continue
-        kept.append(cell)
-        exercise_id = exercise_of(cell) or ""
-        one = moved.get(exercise_id)
-        if one is None or one.home != name:
-            continue
-        if one.answer and one.answer.strip() not in cell["source"]:
-            cell["source"] = answers.with_check(one.answer, cell["source"], exercise_id)
-            result.events.append((cell["id"], "moved here, with your answer"))
-        for note in (note for notes in one.notes.values() for note in notes if not _has(result.notebook, note)):
-            new_id = fresh_id(note["source"], taken) if note["id"] in taken else note["id"]
-            taken.add(new_id)
-            kept.append({**note, "id": new_id})
-            result.events.append((new_id, f"yours ({merging.beginning(note)}): came here with the exercise above it"))
-    result.notebook["cells"] = kept
-
-
-def _take_out(desk: Desk, reports: Mapping[str, Updated], moved: Mapping[str, Moved]) -> None:
-    """Take out what had not arrived yet when its notebook was merged: two notebooks may exchange exercises.
-
-    What an interrupt before this leaves in both places stays in both.
-    """
-    for name in {name for one in moved.values() for name in one.left}:
-        mine, report = _read_copy(desk, name), reports.get(name)
-        if mine is None or report is None or report.merge is None:
-            continue
-        events = [(cell, _gone(desk, name, cell, moved)) for cell in mine["cells"]]
-        for cell, event in events:
-            if event is not None:
-                _say(report.merge, cell, event)
-        if any(event is not None for _, event in events):
-            mine["cells"] = [cell for cell, event in events if event is None]
-            write_notebook(desk.folder / f"{name}.ipynb", mine)
-
-
-def _gone(desk: Desk, name: str, cell: Cell, moved: Mapping[str, Moved]) -> str | None:
-    """Say where a cell went, if it belongs to an exercise that left this notebook and has arrived there."""
-    one = moved.get(exercise_of(cell) or "")
-    if one is not None and one.home != name and name in one.left and cell["source"].strip() in one.answer:
-        there = _read_copy(desk, one.home)
-        inside = there is not None and any(
-            exercise_of(other) == exercise_of(cell) and cell["source"].strip() in other["source"]
-            for other in there["cells"]
-        )
-        return f"moved to {one.home}, and your answer with it" if inside else None
-    if exercise_of(cell) is not None:
-        return None
-    for one in moved.values():
-        if one.home != name and (cell["id"], cell["source"]) in [
-            (n["id"], n["source"]) for n in one.notes.get(name, ())
-        ]:
-            start = merging.beginning(cell)
-            arrived = _has(_read_copy(desk, one.home), cell)
-            return f"yours ({start}): moved to {one.home}, with the exercise above it" if arrived else None
-    return None
-
-
-def _say(result: merging.Merge, cell: Cell, event: str) -> None:
-    result.events = [(cell_id, what) for cell_id, what in result.events if cell_id != cell["id"]]
-    result.events.append((cell["id"], event))
-
-
-def _has(notebook: Notebook | None, note: Cell) -> bool:
-    """Whether a notebook has a cell with this text."""
-    wanted = (note["cell_type"], note["source"])
-    return notebook is not None and wanted in [(cell["cell_type"], cell["source"]) for cell in notebook["cells"]]
-
-
-def _arrived(exercise_id: str, one: Moved, mine: Notebook | None) -> bool:
-    """Whether a learner's copy has what moved there."""
-    if mine is None:
-        return False
-    text = "\n".join(cell["source"] for cell in mine["cells"] if exercise_of(cell) == exercise_id)
-    return one.answer.strip() in text and all(_has(mine, note) for notes in one.notes.values() for note in notes)
-
-
-def _say_where(reports: Mapping[str, Updated], course: Mapping[str, Notebook | DamagedNotebook]) -> None:
-    """Where the learner changed a cell that the course has in another notebook now, name that notebook."""
-    now: dict[str, list[str]] = {}
-    for name, theirs in course.items():
-        for cell in () if isinstance(theirs, DamagedNotebook) else theirs["cells"]:
-            now.setdefault(cell["id"], []).append(name)
-    for report in reports.values():
-        events = report.merge.events if report.merge else []
-        for number, (cell_id, event) in enumerate(events):
-            if event == merging.KEPT_REMOVED and len(now.get(cell_id, ())) == 1:
-                events[number] = (cell_id, merging.KEPT_MOVED.format(home=now[cell_id][0]))
 
 
 def _validate_merge(merged: Notebook, mine: Notebook) -> None:
@@ -317,3 +157,133 @@ def _validate_merge(merged: Notebook, mine: Notebook) -> None:
         except DamagedNotebook:
             return  # some editors write what the schema does not allow; the merge did not make it worse
         raise
+
+
+# -- exercises that moved: nothing here reads or writes a file ---------------------------------------------------------
+
+
+def _exercises(notebook: Notebook) -> Iterator[str]:
+    return (name for cell in notebook["cells"] if (name := exercise_of(cell)) is not None)
+
+
+def _stubs(exercise_id: str, *editions: Notebook | None) -> set[str]:
+    cells = (cell for one in editions if one is not None for cell in one["cells"])
+    return {cell["source"].strip() for cell in cells if exercise_of(cell) == exercise_id}
+
+
+def _moved(
+    copies: Mapping[str, Copy], latest: Callable[[str], str | None]
+) -> tuple[dict[str, Moved], list[tuple[str, str]]]:
+    """Return, by exercise, what must go to another notebook, and the answers to keep before that begins.
+
+    `latest` gives the latest kept answer to an exercise.
+    """
+    homes = {name: home.name for home in copies.values() if home.course for name in _exercises(home.course)}
+    places = [
+        (place, copy)
+        for copy in copies.values()
+        if copy.mine
+        for place in answers.places_in(copy.mine, Path(), copy.name)
+    ]
+    there = {(place.exercise, copy.name): place for place, copy in places}
+    found: dict[str, Moved] = {}
+    written = []
+    for place, copy in places:
+        name, home = place.exercise, homes.get(place.exercise, copy.name)
+        if home == copy.name:
+            continue
+        was, arrived = found.get(name, Moved(home)), there.get((name, home))
+        notes = dict(was.notes)
+        if copy.base is not None and copy.listed and name in _exercises(copy.base):
+            notes[copy.name] = _notes_below(place, copy.base, copy.course)
+        if place.source.strip() in _stubs(name, copies[home].course, copy.base):
+            if notes.get(copy.name):
+                found[name] = Moved(home, was.answer, notes)
+        elif arrived is None:
+            written.append((name, place.source))
+            found[name] = Moved(home, place.source, notes)
+        elif place.source.strip() in arrived.source:  # an interrupted update
+            found[name] = Moved(home, place.source, notes)
+    # An update that was interrupted between two notebooks that exchange exercises leaves an answer in neither.
+    for name in homes.keys() - {name for name, _ in there}:
+        base = copies[homes[name]].base  # with the exercise in it, the learner took it out
+        if base is not None and name not in _exercises(base) and (kept := latest(name)) is not None:
+            found[name] = Moved(homes[name], kept)
+    return found, written
+
+
+def _notes_below(place: answers.Place, *editions: Notebook | None) -> list[Cell]:
+    """The learner's own cells that stand directly below an exercise: they belong to it."""
+    courses = {cell["id"] for one in editions if one is not None for cell in one["cells"]}
+    below, found = False, []
+    for cell in place.notebook["cells"]:
+        own = cell["id"] not in courses and exercise_of(cell) is None and "course" not in cell["metadata"]
+        below = exercise_of(cell) == place.exercise or (below and own)
+        if below and own:
+            found.append(cell)
+    return found
+
+
+def _arrive(result: merging.Merge, name: str, moved: Mapping[str, Moved]) -> None:
+    """Put what moved here beside its exercise."""
+    cells: list[Cell] = []
+    taken = {cell["id"] for cell in result.notebook["cells"]}
+    for cell in result.notebook["cells"]:
+        cells.append(cell)
+        exercise_id = exercise_of(cell) or ""
+        one = moved.get(exercise_id)
+        if one is None or one.home != name:
+            continue
+        if one.answer and one.answer.strip() not in cell["source"]:
+            cell["source"] = answers.with_check(one.answer, cell["source"], exercise_id)
+            result.events.append((cell["id"], "moved here, with your answer"))
+        for note in (note for notes in one.notes.values() for note in notes if not _has(result.notebook, note)):
+            new_id = fresh_id(note["source"], taken) if note["id"] in taken else note["id"]
+            taken.add(new_id)
+            cells.append({**note, "id": new_id})
+            result.events.append((new_id, f"yours ({merging.beginning(note)}): came here with the exercise above it"))
+    result.notebook["cells"] = cells
+
+
+def _leave(result: merging.Merge, name: str, moved: Mapping[str, Moved], now: Mapping[str, Notebook | None]) -> bool:
+    """Take out what has arrived elsewhere; whether there was something. `now` are the learner's notebooks."""
+    gone = {cell["id"]: event for cell in result.notebook["cells"] if (event := _gone(cell, name, moved, now))}
+    result.notebook["cells"] = [cell for cell in result.notebook["cells"] if cell["id"] not in gone]
+    result.events = [*(event for event in result.events if event[0] not in gone), *gone.items()]
+    return bool(gone)
+
+
+def _gone(cell: Cell, name: str, moved: Mapping[str, Moved], now: Mapping[str, Notebook | None]) -> str | None:
+    """Say where a cell went, if it belongs to an exercise that left this notebook and has arrived there."""
+    exercise_id, text = exercise_of(cell), cell["source"].strip()
+    if exercise_id is not None:
+        one = moved.get(exercise_id)
+        if one is None or name not in one.notes or text not in one.answer:
+            return None
+        there = now.get(one.home) or {"cells": ()}
+        inside = any(exercise_of(other) == exercise_id and text in other["source"] for other in there["cells"])
+        return f"moved to {one.home}, and your answer with it" if inside else None
+    for one in moved.values():
+        mine = [(note["id"], note["source"]) for note in one.notes.get(name, ())]
+        if (cell["id"], cell["source"]) in mine and _has(now.get(one.home), cell):
+            return f"yours ({merging.beginning(cell)}): moved to {one.home}, with the exercise above it"
+    return None
+
+
+def _has(notebook: Notebook | None, note: Cell) -> bool:
+    """Whether a notebook has a cell with this text."""
+    wanted = (note["cell_type"], note["source"])
+    return notebook is not None and wanted in [(cell["cell_type"], cell["source"]) for cell in notebook["cells"]]
+
+
+def _say_where(reports: Mapping[str, Updated], copies: Mapping[str, Copy]) -> None:
+    """Where the learner changed a cell that the course has in another notebook now, name that notebook."""
+    now: dict[str, list[str]] = {}
+    for name, copy in copies.items():
+        for cell in copy.course["cells"] if copy.course else ():
+            now.setdefault(cell["id"], []).append(name)
+    for report in reports.values():
+        events = report.merge.events if report.merge else []
+        for number, (cell_id, event) in enumerate(events):
+            if event == merging.KEPT_REMOVED and len(now.get(cell_id, ())) == 1:
+                events[number] = (cell_id, merging.KEPT_MOVED.format(home=now[cell_id][0]))

@@ -1,4 +1,4 @@
-"""Learners who began with the first edition: random histories on the course's real notebooks; nothing may be lost.
+"""Learners who began with an earlier edition: random histories on the course's real notebooks; nothing may be lost.
 
 `python tests/desk/histories.py 200` lives through that many and prints what was counted; `--first 200` begins with
 another seed. A few of them run in `test_first_edition.py`.
@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 from desk_simulation import ACTIONS, Course, Learner, course_cell
 from desk_tools import Fault, save, snapshot
-from first_edition import ROOT, first_edition
+from editions import NAMES, ROOT, earlier
 
 from coursework.desk import copies, updates
+from coursework.desk.code import followed, without_imports
 from coursework.desk.notebooks import exercise_of, read_notebook
 from coursework.desk.store import RIGHT, Desk, DeskError
 from coursework.exercises import registry
@@ -63,6 +64,16 @@ def next_edition(rng: random.Random, course: Course, old: Edition) -> Edition:
     return {name: notebook for name, notebook in new.items() if notebook["cells"]}
 
 
+OLD_NAMES = (
+    "from course_lib import masks, exercises as ex",
+    "from course_lib.viz import (\n    palette,  # colours\n    show,\n)",
+    "from course_lib.data import pad_batch, number_pairs",
+    "import course_lib.viz\ncourse_lib.viz.show",
+    "%%time\nfrom course_lib.explorers import MaskComposer",
+    "broken = (\nfrom course_lib.data.sentences import ENGLISH",
+)
+
+
 class FirstLearner(Learner):
     """Works in one of the course's real notebooks; some answers are checked, as the desk is told."""
 
@@ -102,15 +113,27 @@ class FirstLearner(Learner):
             name = cell["source"].split('"')[1]
             self.write(cell, f'ex.predict("{name}", "{self.say("guess")}")')
 
+    def imports(self) -> None:
+        """In a cell of their own, or in one of the course's that imports."""
+        found = [cell for cell in self.cells() if "import" in cell["source"] and cell["cell_type"] == "code"]
+        if found and self.rng.random() < 0.5:
+            cell = self.rng.choice(found)
+            self.write(cell, f"{cell['source'].rstrip()}\nimport json  # {self.say('import')}")
+        else:
+            cell = course_cell("code", self.new_id(), "")
+            self.cells().insert(self.rng.randint(0, len(self.cells())), cell)
+            self.own.add(cell["id"])
+            self.write(cell, f"{self.rng.choice(OLD_NAMES)}  # {self.say('old name')}")
+
     def work(self) -> None:
-        actions = (*ACTIONS, "answer", "answer", "below", "below", "predict", "predict")
+        actions = (*ACTIONS, "answer", "answer", "below", "below", "predict", "predict", "imports", "imports")
         for _ in range(self.rng.randint(4, 25)):
             getattr(self, self.rng.choice(actions))()
         self.answer()
 
 
 class History:
-    """One learner's way from the first edition to the present one, and perhaps on to the next."""
+    """One learner's way from an earlier edition to the present one, and perhaps on to the next."""
 
     def __init__(self, seed: int, folder: Path, present: Edition) -> None:
         self.rng = random.Random(seed)
@@ -122,11 +145,13 @@ class History:
         numbers = {self.rng.choice(["01", "02", "03"]), self.rng.choice(["04", "05", "06", "07", "08"])}
         first, present = (
             {name: one for name, one in edition.items() if name.removeprefix("labs/")[:2] in numbers}
-            for edition in (first_edition(), present)
+            for edition in (earlier(NAMES[seed % len(NAMES)]), present)
         )
+        between = {name: followed(one) for name, one in first.items()}  # the present code brings it
         self.editions = [first]
         for _ in range(self.rng.choice([0, 0, 1, 2])):
-            self.editions.append(next_edition(self.rng, self.course, self.editions[-1]))
+            between = next_edition(self.rng, self.course, between)
+            self.editions.append(between)
         self.editions.append(present)
         if self.rng.random() < 0.5:
             self.editions.append(next_edition(self.rng, self.course, present))
@@ -156,7 +181,7 @@ class History:
             path = self.course_folder / f"{name}.ipynb"
             path.parent.mkdir(parents=True, exist_ok=True)
             save(path, notebook)
-            self.texts |= set(map(text_of, notebook["cells"]))
+            self.texts |= {text_of(cell) for one in (notebook, followed(notebook)) for cell in one["cells"]}
             self.ids |= {cell["id"] for cell in notebook["cells"]}
 
     def work(self, desk: Desk) -> None:
@@ -170,7 +195,7 @@ class History:
 
     def update(self, desk: Desk, edition: Edition) -> None:
         """Update, perhaps after an interrupted attempt, and look for everything that was there before."""
-        before = notebooks_of(desk)
+        before = {name: followed(notebook) for name, notebook in notebooks_of(desk).items()}
         progress = desk.progress()
         interrupted = self.rng.random() < 0.4
         if interrupted:
@@ -249,11 +274,19 @@ def text_of(cell: Notebook) -> Text:
 def has(notebook: Notebook, cell: Notebook, exercise_id: str | None = None) -> bool:
     """Whether the text of a cell is in a notebook: as a cell, or in the cell of its exercise."""
     for one in notebook["cells"]:
-        if exercise_id is None and text_of(one) == text_of(cell):
+        if exercise_id is None and (text_of(one) == text_of(cell) or only_imports_more(one, cell)):
             return True
         if exercise_of(cell) is not None and exercise_of(one) == exercise_of(cell) and cell["source"] in one["source"]:
             return True
     return False
+
+
+def only_imports_more(one: Notebook, cell: Notebook) -> bool:
+    """Whether a cell is another one with more imports, from the course."""
+    if one["id"] != cell["id"] or {one["cell_type"], cell["cell_type"]} != {"code"}:
+        return False
+    more, less = without_imports(one["source"]), without_imports(cell["source"])
+    return bool(more and less) and more[0] == less[0] and set(less[1]) <= set(more[1])
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import pytest
 from desk_simulation import course_cell, notebook_of
 from desk_tools import edit, exercise_cells, load, save, texts
 
-from coursework.desk import answers
+from coursework.desk import answers, code
 from coursework.desk.notebooks import parse_notebook
 from coursework.desk.store import Desk, DeskError
 
@@ -78,7 +78,7 @@ def test_the_prelude_is_imports_and_what_the_answer_uses() -> None:
         ("earlier", "def earlier(x):\n    return used(x)\n\n\nearlier = ex.earlier.check(earlier)"),
         ("now", "def now(x):\n    return earlier(x) * scores + undefined"),
     )
-    before, missing = answers.prelude(place, place.source)
+    before, missing = code.prelude(place.above, place.source)
     assert "must not run" not in before
     for text in (
         "import math",
@@ -98,9 +98,9 @@ def test_the_prelude_is_imports_and_what_the_answer_uses() -> None:
 
 def test_a_definition_replaced_by_running_counts_as_elsewhere() -> None:
     place = place_in("x = 1", "x = compute()", ("now", "def now():\n    return x"))
-    assert answers.prelude(place, place.source)[1] == {"x": "c1"}
+    assert code.prelude(place.above, place.source)[1] == {"x": "c1"}
     place = place_in("x = compute()", "x = 1", ("now", "def now():\n    return x"))
-    assert answers.prelude(place, place.source)[1] == {}
+    assert code.prelude(place.above, place.source)[1] == {}
 
 
 def test_the_variable_of_a_comprehension_replaces_no_definition() -> None:
@@ -123,14 +123,14 @@ def test_the_variable_of_a_comprehension_replaces_no_definition() -> None:
     ],
 )
 def test_free_names(source: str, wanted: set[str]) -> None:
-    assert answers.free_names(source) == wanted
+    assert code.free_names(source) == wanted
 
 
 def test_notebook_commands_are_commented_out() -> None:
-    assert answers.runnable("%time x = 1\ny = 2") == "pass  # %time x = 1\ny = 2"
-    assert answers.runnable("%%time\nx = 1") == "# %%time\nx = 1"
-    assert answers.runnable("x = 5 \\\n  % 3") == "x = 5 \\\n  % 3"
-    compile(answers.runnable("!ls\nif True:\n    !ls -l\nfoo?"), "x", "exec")
+    assert code.runnable("%time x = 1\ny = 2") == "pass  # %time x = 1\ny = 2"
+    assert code.runnable("%%time\nx = 1") == "# %%time\nx = 1"
+    assert code.runnable("x = 5 \\\n  % 3") == "x = 5 \\\n  % 3"
+    compile(code.runnable("!ls\nif True:\n    !ls -l\nfoo?"), "x", "exec")
 
 
 def test_the_check_line_is_added_once() -> None:

@@ -1,4 +1,4 @@
-"""Learners of the first edition come to the present one: every answer, note, edit and guess is there afterwards."""
+"""Learners of earlier editions come to the present one: every answer, note, edit and guess is there afterwards."""
 
 import copy
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from desk_simulation import course_cell, notebook_of
 from desk_tools import load, save, texts
-from first_edition import first_edition
+from editions import NAMES, earlier
 from histories import History, present_edition
 from thorough import rounds
 
@@ -30,7 +30,8 @@ def test_nothing_is_lost(seed, present, tmp_path, monkeypatch):
     assert counted["answers"] > 0
 
 
-def test_every_exercise_of_the_first_edition_has_a_place(present):
+@pytest.mark.parametrize(("name", "number"), zip(NAMES, (85, 96), strict=True))
+def test_every_exercise_of_an_earlier_edition_has_a_place(present, name, number):
     every = [
         cell["metadata"]["exercise"]
         for one in present.values()
@@ -39,9 +40,9 @@ def test_every_exercise_of_the_first_edition_has_a_place(present):
     ]
     now = set(every)
     assert len(every) == len(now), "an exercise stands in two notebooks"
-    first = first_edition().values()
-    before = {cell["metadata"]["exercise"] for one in first for cell in one["cells"] if "exercise" in cell["metadata"]}
-    assert len(before) == 85
+    old = earlier(name).values()
+    before = {cell["metadata"]["exercise"] for one in old for cell in one["cells"] if "exercise" in cell["metadata"]}
+    assert len(before) == number
     assert before <= now
     assert before <= registry.places().keys()
 

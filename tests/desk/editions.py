@@ -1,7 +1,7 @@
-"""The notebooks of the first edition, without outputs: what learners who began early have in their desks.
+"""The notebooks of earlier editions, without outputs: what learners who began early have in their desks.
 
-`python tests/desk/first_edition.py COMMIT` writes them into `first_edition.json.gz` beside this file, from a commit's
-notebooks; it was made from cc76513.
+`python tests/desk/editions.py NAME COMMIT` writes them into `NAME_edition.json.gz` beside this file, from a commit's
+notebooks; `first` was made from cc76513, `second` from 7ef4cad.
 """
 
 import gzip
@@ -11,13 +11,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).with_suffix(".json.gz")
+NAMES = ("first", "second")
 ROOT = Path(__file__).parents[2]
 
 
-def first_edition() -> dict[str, Any]:
-    """Return the notebooks by name."""
-    return json.loads(gzip.decompress(FILE.read_bytes()))
+def earlier(name: str) -> dict[str, Any]:
+    """Return the notebooks of the first or the second edition, by name."""
+    return json.loads(gzip.decompress(_file(name).read_bytes()))
+
+
+def _file(name: str) -> Path:
+    return Path(__file__).with_name(f"{name}_edition.json.gz")
 
 
 def _of_commit(commit: str) -> dict[str, Any]:
@@ -39,5 +43,6 @@ def _of_commit(commit: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    text = json.dumps(_of_commit(sys.argv[1]), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
-    FILE.write_bytes(gzip.compress(text.encode(), mtime=0))
+    name, commit = sys.argv[1:]
+    text = json.dumps(_of_commit(commit), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    _file(name).write_bytes(gzip.compress(text.encode(), mtime=0))
