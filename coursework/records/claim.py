@@ -79,6 +79,15 @@ class Claim:
         found = self.values(arm, measure, rate)
         return min(found), max(found)
 
+    def spread(self, arm: str, measure: str, rate: float | None = None) -> str:
+        """The `range` in words, "0.97 to 0.99", or "0.98" if that is both."""
+        low, high = (f"{end:.2f}" for end in self.range(arm, measure, rate))
+        return low if low == high else f"{low} to {high}"
+
+    def by_arm(self, *measures: str) -> dict[str, dict[str, list[float]]]:
+        """For each arm each of these measures, a number for each seed, at the arm's best rate."""
+        return {arm: {measure: self.values(arm, measure) for measure in measures} for arm in self.arms}
+
     def best_rate(self, arm: str) -> float | None:
         """The rate at which the mean over the seeds is best, as `better` says; None if no rates were tried."""
         if self.rates == (None,):

@@ -13,7 +13,6 @@
 # Imports, and settings so that the numbers come out nearly the same in every run
 import math
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -24,6 +23,7 @@ from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.testing import complaint, prove
 from coursework import exercises as ex
 from coursework.pictures import attention_map, drawings, show
+from coursework.pictures.plots.common import panels
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -116,15 +116,16 @@ prove("2: a mask that is never used is caught", found)
 torch.manual_seed(0)
 torch_layer = nn.MultiheadAttention(11, 1, batch_first=True).eval()
 real = torch.arange(5) < torch.tensor([5, 3, 2])[:, None]  # (B, S), True = a real word
-fig, axes = plt.subplots(1, 2, figsize=(6.8, 2.9))
-for ax, (name, mask) in zip(axes, (("real", real), ("~real", ~real)), strict=True):
+read = {}
+for name, mask in (("real", real), ("~real", ~real)):
     with torch.no_grad():
         _, weights = torch_layer(x, x, x, key_padding_mask=mask & mask.logical_not().any(-1, keepdim=True))
-    attention_map(weights[2], keys=["word", "word", "pad", "pad", "pad"], queries=list("12345"), ax=ax)
-    ax.set_title(f"key_padding_mask={name}")
+    read[f"key_padding_mask={name}"] = weights[2]
     print(f"key_padding_mask={name:>5}: weight on padding {weights[2, :, 2:].sum(-1).mean():.2f}")
 show(
-    fig,
+    panels(
+        attention_map, read, keys=["word", "word", "pad", "pad", "pad"], queries=list("12345"), share="", size=(6.8, 2.9)
+    ),
     alt="Two maps of the weights of a sentence with two words and three pads. With the mask real all weight lies on the "
     "pads. With its inverse all weight lies on the two words.",
     caption="With the mask that looks natural, the words are hidden and the padding is read.",
@@ -207,12 +208,13 @@ prove("5: a mask (B, T) taken for (T, T) is caught where B = T", found)
 lengths = torch.tensor([2, 5, 3, 1, 4])
 real = torch.arange(5) < lengths[:, None]  # (B, T)
 meant = real[1][None].expand(5, 5)
-fig, axes = plt.subplots(1, 2, figsize=(6.8, 2.9))
-for ax, allowed, title in ((axes[0], meant, "meant, for sentence 2"), (axes[1], real, "done, for every sentence")):
-    weights = allowed / allowed.sum(-1, keepdim=True)
-    attention_map(weights, mask=allowed, queries=list("12345"), keys=list("12345"), ax=ax, title=title)
+tables = {"meant, for sentence 2": meant, "done, for every sentence": real}
+weights = {title: allowed / allowed.sum(-1, keepdim=True) for title, allowed in tables.items()}
 show(
-    fig,
+    panels(
+        attention_map, weights, each=[{"mask": mask} for mask in tables.values()], queries=list("12345"), share="",
+        size=(6.8, 2.9),
+    ),
     alt="Two maps of five queries by five keys. In the left one, which was meant for the second sentence, all five keys are "
     "open to every query. In the right one, which is what happens, query 1 sees two keys, query 2 five, query 3 three, "
     "query 4 one and query 5 four, in every sentence.",
@@ -242,11 +244,11 @@ shown = scores.softmax(-1)  # once more, for the figure
 with record_weights(head) as maps:
     output = head(x)  # (B, T, E')
 (true_map,) = maps.values()  # (B, T, S)
-fig, axes = plt.subplots(1, 2, figsize=(6.8, 2.9))
-attention_map(true_map[0].detach(), queries=list("12345"), keys=list("12345"), ax=axes[0], title="used by the model")
-attention_map(shown[0].detach(), queries=list("12345"), keys=list("12345"), ax=axes[1], title="computed for the figure")
 show(
-    fig,
+    panels(
+        attention_map, {"used by the model": true_map[0], "computed for the figure": shown[0]},
+        queries=list("12345"), share="", size=(6.8, 2.9),
+    ),
     alt="Two maps of weights, five words by five. In the left one, those that the model used, the upper right triangle is "
     "empty. In the right one, computed again for the figure, all cells are filled.",
     caption="The second map never happened. It shows words reading words that the model hid from them.",
@@ -305,12 +307,12 @@ prove("7: aligned at the bottom right, it is lawful", content)
 # Figure: what the one new query may see of five keys, in either alignment
 top_left = torch.ones(1, 5, dtype=torch.bool).tril()
 bottom_right = masks.causal_mask(1, 5)
-fig, axes = plt.subplots(2, 1, figsize=(4.6, 2.6))
-for ax, allowed, title in ((axes[0], top_left, "is_causal=True"), (axes[1], bottom_right, "what is needed")):
-    attention_map(allowed / allowed.sum(), mask=allowed, queries=["new"], keys=list("12345"), ax=ax, title=title)
-    ax.set(xlabel="", ylabel="")
+tables = {"is_causal=True": top_left, "what is needed": bottom_right}
 show(
-    fig,
+    panels(
+        attention_map, {title: allowed / allowed.sum() for title, allowed in tables.items()}, columns=1, share="",
+        each=[{"mask": mask} for mask in tables.values()], queries=["new"], keys=list("12345"), size=(4.6, 2.9),
+    ),
     alt="Two rows of five keys for one new query. In the first, the flag of torch, only key 1 is open. In the second all five "
     "keys are open.",
     caption="One query and five keys: PyTorch's flag counts the query as the first row of the triangle, but it is the last.",

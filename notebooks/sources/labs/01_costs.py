@@ -13,7 +13,6 @@
 # Imports, and settings so that the numbers come out nearly the same in every run
 import math
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from torch import nn
@@ -24,7 +23,9 @@ from course_lib.attention import CausalSelfAttention, SelfAttention, record_weig
 from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.testing import complaint, prove
 from coursework import exercises as ex
-from coursework.pictures import drawings, palette, show
+from coursework.pictures import drawings, show
+from coursework.pictures.plots import chapter_01 as plots
+from coursework.pictures.plots.common import curves
 from coursework.records import record as recorded
 
 torch.manual_seed(0)
@@ -66,16 +67,8 @@ prove("a counter that watches PyTorch finds exactly these numbers", not wrong)
 
 # %% id="flops-drawn" tags=["hide-input", "picture:20"]
 # Figure: the pairs of 4, 8 and 16 words
-fig, axes = plt.subplots(1, 3, figsize=(5.4, 3.4), width_ratios=(4, 8, 16))
-for ax, n in zip(axes, (4, 8, 16), strict=True):
-    ax.imshow(np.ones((n, n)), cmap=palette.sequential, vmin=0, vmax=1.6)
-    ax.set_xticks(np.arange(n + 1) - 0.5, [])
-    ax.set_yticks(np.arange(n + 1) - 0.5, [])
-    ax.grid(color="white", linewidth=1)
-    ax.tick_params(length=0)
-    ax.set_xlabel(f"{n} words,\n{n * n} pairs")
 show(
-    fig,
+    plots.pairs_of_words((4, 8, 16)),
     alt="Three square tables of cells: 4 by 4 with 16 pairs, 8 by 8 with 64 pairs, 16 by 16 with 256 pairs.",
     caption="Twice as many words, four times as many pairs.",
 )
@@ -92,24 +85,13 @@ show(
 # %% id="memory-drawn" tags=["hide-input", "picture:20"]
 # Figure: memory of the weights of one layer, for 1 and for 32 heads
 lengths = 2 ** np.arange(9, 18)
-fig, ax = plt.subplots(figsize=(6.5, 3))
-for heads, color in ((1, palette.series[0]), (32, palette.series[1])):
-    gigabytes = 4.0 * heads * lengths**2 / 2**30
-    ax.plot(lengths, gigabytes, marker="o", color=color)
-    ax.text(
-        lengths[-1] * 1.15,
-        gigabytes[-1],
-        f"{heads} head{'s' if heads > 1 else ''}",
-        color=color,
-        va="top" if heads == 1 else "center",
-    )
-ax.axhline(80, color="#6E6E6E", linestyle="--", linewidth=1)
-ax.text(520, 110, "a large graphics card, 80 GiB", color="#555555")
-ax.set(xscale="log", yscale="log", xlabel="n (tokens)", ylabel="GiB, float32", xlim=(450, 500_000))
-ax.set_xticks(lengths[::2], [f"{n:,}" for n in lengths[::2]])
-ax.minorticks_off()
+gibibytes = 4.0 * lengths**2 / 2**30  # of one head
 show(
-    fig,
+    curves(
+        lengths, {"1 head": gibibytes, "32 heads": 32 * gibibytes}, levels={"a large graphics card, 80 GiB": 80},
+        xscale="log", yscale="log", xticks=lengths[::2], xticklabels=[f"{n:,}" for n in lengths[::2]], xlim=(450, 2e6),
+        xlabel="n (tokens)", ylabel="GiB, float32", size=(6.5, 3.0),
+    ),
     alt="Memory of the attention weights against the number of tokens, both axes logarithmic. With 32 heads it passes the "
     "80 GiB of a large graphics card at about 26,000 tokens, for one sentence and one layer.",
     caption="The weights of one layer for one sentence. With 32 heads they outgrow a large graphics card at about 26,000 "
@@ -186,18 +168,16 @@ prove("the loops compute attention", torch.allclose(same, sdpa(q, k, v), atol=1e
 # %% id="time-figure" tags=["hide-input", "picture:40"]
 # Figure: time against length, as one machine took it (python benchmarks/attention_clock.py)
 clock = recorded("attention-clock-cpu")
-fig, ax = plt.subplots(figsize=(6.5, 3.2))
-for (name, took), color in zip(clock["by length"].items(), (palette.key, palette.query, palette.residual), strict=True):
-    at, spent = [int(n) for n in took], list(took.values())
+lengths, took = [2**power for power in range(5, 13)], {}
+for name, found in clock["by length"].items():
+    at, spent = [int(n) for n in found], list(found.values())
     exponent = np.polyfit(np.log(at[-4:]), np.log(spent[-4:]), 1)[0]
-    ax.plot(at, spent, marker="o", color=color, label=f"{name}: time ~ n^{exponent:.2f}")
-ax.set(xscale="log", yscale="log", xlabel="n (tokens)", ylabel="milliseconds, one thread")
-lengths = [2**power for power in range(5, 13)]
-ax.set_xticks(lengths, lengths)
-ax.minorticks_off()
-ax.legend()
+    took[f"{name}: time ~ n^{exponent:.2f}"] = [found.get(str(n), math.nan) for n in lengths]
 show(
-    fig,
+    curves(
+        lengths, took, xscale="log", yscale="log", xticks=lengths, xticklabels=lengths, xlabel="n (tokens)",
+        ylabel="milliseconds, one thread", size=(6.5, 3.2),
+    ),
     alt="Milliseconds against the number of tokens, both axes logarithmic, for attention as plain Python loops, with the "
     "whole table, and fused: three nearly straight lines, that of the loops far above the others.",
     caption="A straight line here is a power of n, and its steepness is the exponent. All three are about as steep as n², or steeper.",
@@ -264,20 +244,15 @@ shape = {  # name: width, multiply-adds with weights for a token in a layer, tok
     "Llama 3 8B, 8k": (4096, 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336, 8192),
     "Llama 3.1 8B, 128k": (4096, 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336, 131072),
 }
-fig, ax = plt.subplots(figsize=(6.5, 3.2))
 ratio = 2.0 ** np.arange(-4, 7, 0.1)
-ax.plot(ratio, ratio / (ratio + 6), color=palette.query)
-ax.axhline(0.5, color="#6E6E6E", linestyle="--", linewidth=1)
-ax.axvline(6, color="#6E6E6E", linestyle="--", linewidth=1)
-ax.text(6.3, 0.04, "n = 6d", color="#555555")
-shares = {}
-for name, (d, weights, n) in shape.items():
-    shares[name] = 2 * n * d / (2 * n * d + weights)
-    ax.plot([n / d], [shares[name]], "o", color=palette.key)
-    ax.annotate(name, (n / d, shares[name]), xytext=(-6, 6), textcoords="offset points", ha="right", color=palette.key)
-ax.set(xscale="log", xlabel="n / d: tokens for each number in a vector", ylabel="attention's share", ylim=(0, 1))
-ax.set_xticks([0.1, 1, 6, 10, 32], ["0.1", "1", "6", "10", "32"])
-ax.minorticks_off()
+marks = {name: (n / d, 2 * n * d / (2 * n * d + weights)) for name, (d, weights, n) in shape.items()}
+shares = {name: share for name, (_, share) in marks.items()}
+fig = plots.marked_curve(
+    ratio, ratio / (ratio + 6), marks, left=100, levels={"": 0.5}, xscale="log", ylim=(0, 1), size=(6.5, 3.2),
+    xlabel="n / d: tokens for each number in a vector", ylabel="attention's share",
+    xticks=[0.1, 1, 6, 32], xticklabels=["0.1", "1", "6 (n = 6d)", "32"],
+)
+fig.axes[0].axvline(6, color="#6E6E6E", linestyle="--", linewidth=1)
 show(
     fig,
     alt="Share of attention in the operations of a layer against n divided by d. It rises from near zero through one half "
@@ -330,22 +305,11 @@ def lstm_loop(x):
     return torch.stack(outputs, dim=1)
 
 
-colors = (palette.series[3], palette.series[4], palette.series[6], palette.query)
-fig, ax = plt.subplots(figsize=(6.5, 3))
-last = {}
-for (name, took), color in zip(clock["race"].items(), colors, strict=True):
-    spent = list(took.values())
-    ax.plot((32, 128, 512), spent, marker="o", color=color)
-    last[name] = spent[-1], color
-names = sorted(last, key=last.get)
-heights = np.geomspace(last[names[0]][0], max(last[names[-1]][0], 4 * last[names[0]][0]), len(names))
-for name, height in zip(names, heights, strict=True):  # apart from each other
-    ax.text(560, height, name, color=last[name][1], va="center")
-ax.set(xscale="log", yscale="log", xlabel="tokens", ylabel="milliseconds", xlim=(29, 1700))
-ax.set_xticks((32, 128, 512), (32, 128, 512))
-ax.minorticks_off()
 show(
-    fig,
+    curves(
+        (32, 128, 512), {name: list(found.values()) for name, found in clock["race"].items()}, xscale="log", yscale="log",
+        xticks=(32, 128, 512), xticklabels=(32, 128, 512), xlabel="tokens", ylabel="milliseconds",
+    ),
     alt="Milliseconds against 32, 128 and 512 tokens for an LSTM, the same as a Python loop, one head of attention and a "
     "Transformer layer. The two recurrent lines are less steep than the two of attention.",
     caption="On one thread the time of the recurrent network grows like n. That of attention bends upwards, towards n².",
@@ -390,14 +354,11 @@ for layer in (SelfAttention(64), CausalSelfAttention(64)):
     x = torch.randn(1, n, 64, requires_grad=True)  # (B, T, D)
     layer(x)[0, 0].sum().backward()  # the first output
     sizes[type(layer).__name__] = x.grad[0].norm(dim=-1)  # (T,)
-fig, ax = plt.subplots(figsize=(6.5, 2.8))
-ax.plot(range(1, n), sizes["SelfAttention"][1:], ".", markersize=2, color=palette.query)
-ax.plot(range(1, n), sizes["CausalSelfAttention"][1:], ".", markersize=2, color=palette.key)
-ax.text(1010, sizes["SelfAttention"][1:].mean(), "no mask", color=palette.query, va="center")
-ax.text(1010, 0, "causal", color=palette.key, va="center")
-ax.set(xlabel="token", ylabel="gradient of the first output", xlim=(0, 1150))
 show(
-    fig,
+    curves(
+        range(2, n + 1), {"no mask": sizes["SelfAttention"][1:], "causal": sizes["CausalSelfAttention"][1:]}, styles=".",
+        names="end", xlabel="token", ylabel="gradient of the first output",
+    ),
     alt="The gradient of the first output for tokens 2 to 1000. Without a mask all are small and none is favoured, near or "
     "far. With a causal mask all are exactly zero.",
     caption="Without a mask the thousandth token counts as much as the second, and both count little. With a causal mask "

@@ -15,7 +15,6 @@
 import functools
 import math
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -26,7 +25,9 @@ from course_lib.attention import QKVProjection, SelfAttention, record_weights
 from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.testing import complaint, prove
 from coursework import exercises as ex
-from coursework.pictures import drawings, palette, show
+from coursework.pictures import drawings, show
+from coursework.pictures.plots import chapter_01 as plots
+from coursework.pictures.plots.common import bars, curves, panels
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -99,15 +100,11 @@ prove("float16 ends at 65504", torch.finfo(torch.float16).max == 65504)
 
 # %% id="overflow-limits" tags=["hide-input", "picture:20"]
 # Figure: from which score on the exponential overflows, by kind of number
-fig, ax = plt.subplots(figsize=(6.5, 2.2))
-limits = {name: math.log(top) for name, top in largest.items()}
-ax.barh(list(limits), list(limits.values()), color=palette.series[:4], height=0.6)
-for place, limit in enumerate(limits.values()):
-    ax.text(limit + 8, place, f"{limit:.1f}", va="center")
-ax.set(xlabel="largest score whose exponential is finite", xlim=(0, 800))
-ax.invert_yaxis()
 show(
-    fig,
+    bars(
+        largest, [math.log(top) for top in largest.values()], lying=True, numbers="%.1f", colours="#0072B2",
+        xlabel="largest score whose exponential is finite", xlim=(0, 800), size=(6.5, 2.2),
+    ),
     alt="Bars for four kinds of numbers: the exponential is finite up to a score of 11.1 in float16, 88.7 in bfloat16 and "
     "float32, and 709.8 in float64.",
     caption="In float32, the usual kind, a score of 89 is already too large; in float16 a score of 12.",
@@ -177,20 +174,13 @@ prove("on a batch with three equal sizes the listing runs and is wrong", not np.
 
 # %% id="half-drawn" tags=["hide-input", "picture:20"]
 # Figure: the gap to the next number, against the size of the number
-fig, ax = plt.subplots(figsize=(6.5, 3))
 sizes = 2.0 ** np.arange(-8, 24)
-for name, digits, top, color in (
-    ("float16", 10, 65504, palette.series[0]),
-    ("bfloat16", 7, 3e38, palette.series[1]),
-    ("float32", 23, 3e38, palette.series[2]),
-):
-    inside = sizes[sizes < top]
-    ax.plot(inside, inside / 2.0**digits, color=color)
-    ax.annotate(name, (inside[-1], inside[-1] / 2.0**digits), xytext=(4, 0), textcoords="offset points", color=color)
-ax.plot([2**15], [2**15 / 2**10], "o", color=palette.series[0])
-ax.set(xscale="log", yscale="log", xlabel="size of the number", ylabel="gap to the next", xlim=(2**-8, 3e8))
+kinds = (("float16", 10, 65504), ("bfloat16", 7, 3e38), ("float32", 23, 3e38))
+gaps = {name: np.where(sizes < top, sizes / 2.0**digits, np.nan) for name, digits, top in kinds}
 show(
-    fig,
+    curves(
+        sizes, gaps, styles=["-"], xscale="log", yscale="log", xlabel="size of the number", ylabel="gap to the next"
+    ),
     alt="The gap between neighbouring numbers against their size, both logarithmic. float16 lies below bfloat16 by a factor "
     "of eight and ends at 65504; float32 lies far below both.",
     caption="float16 has eight times finer steps than bfloat16 and ends early. float32 has far finer steps than both.",
@@ -218,15 +208,10 @@ for name, rows in (("float32", weights), ("bfloat16", low), ("after dropout", dr
 
 # %% id="row-sums-drawn" tags=["hide-input", "picture:20"]
 # Figure: the sum of each of 800 rows, for the three kinds of weights
-fig, ax = plt.subplots(figsize=(6.5, 2.4))
-for place, rows in enumerate((weights, low, dropped)):
-    sums = rows.double().sum(-1).flatten()
-    height = place + torch.linspace(-0.3, 0.3, len(sums))
-    ax.plot(sums, height, ".", color=palette.series[place], alpha=0.4, markersize=3)
-ax.set_yticks(range(3), ["float32", "bfloat16", "after dropout"])
-ax.set(xlabel="sum of a row of weights", ylim=(2.6, -0.6))
+kinds = {"float32": weights, "bfloat16": low, "after dropout": dropped}
+sums = {name: {"": rows.double().sum(-1).flatten()} for name, rows in kinds.items()}
 show(
-    fig,
+    panels(curves, range(800), sums, styles=["."], ylabel="sum of its weights", xlabel="row", size=(6.8, 2.4)),
     alt="The sums of 800 rows of weights as dots. In float32 all lie on one. In bfloat16 they scatter by a few thousandths. "
     "After dropout they scatter from about 0.65 to 1.11.",
     caption="Rounding to sixteen bits moves the sums a little; dropout moves them a lot.",
@@ -288,22 +273,9 @@ situations = {
     "float16": (row.half(), visible),
 }
 fills = {"0": 0.0, "−30": -30.0, "−1e4": -1e4, "−1e9": -1e9, "−inf": -math.inf}
-fig, ax = plt.subplots(figsize=(6.5, 2.8))
 found = {(f, s): on_hidden(*situations[s], fills[f]) for f in fills for s in situations}
-for (fill, situation), share in found.items():
-    x, y = list(situations).index(situation), list(fills).index(fill)
-    bad = not isinstance(share, float) or not share < 1e-20
-    text = share if isinstance(share, str) else "NaN" if math.isnan(share) else f"{share:.2g}"
-    ax.add_patch(
-        plt.Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=palette.key if bad else "white", alpha=0.3 if bad else 1)
-    )
-    ax.text(x, y, text, ha="center", va="center")
-ax.set(xlim=(-0.5, 3.5), ylim=(4.5, -0.5), ylabel="fill")
-ax.set_xticks(range(4), list(situations))
-ax.set_yticks(range(5), list(fills))
-ax.grid(False)
 show(
-    fig,
+    plots.weight_on_hidden(found),
     alt="A table of five fills against four situations, the weight on hidden keys in each cell. Minus infinity gives 0 in "
     "three situations and NaN where nothing is visible. −1e9 gives 0 for ordinary and low scores, 1 where nothing is "
     "visible, and an error in float16. −1e4 takes everything when scores are low. −30 leaks a little; 0 a lot.",
@@ -442,22 +414,12 @@ def entropy_at(size):
 
 
 sizes = [2.0**power for power in range(-3, 7)]
-fig, ax = plt.subplots(figsize=(6.5, 2.9))
-ax.plot(sizes, [entropy_at(size) for size in sizes], color=palette.query)
-ax.axhline(math.log(50), color="#6E6E6E", linestyle="--", linewidth=1)
-ax.text(60, math.log(50) + 0.08, "ln 50: all the same", ha="right", color="#555555")
 marks = {"started at 1/√512,\ntimes √512": 1.0, "started at 1,\ntimes √512": math.sqrt(512)}
-for name, size in marks.items():
-    ax.plot([size], [entropy_at(size)], "o", color=palette.key)
-    ax.annotate(
-        name,
-        (size, entropy_at(size)),
-        xytext=(-4, 14 if size > 2 else -30),
-        textcoords="offset points",
-        ha="left" if size > 2 else "right",
-        color=palette.key,
-    )
-ax.set(xscale="log", xlabel="standard deviation of the inputs", ylabel="entropy (nats)", ylim=(0, 4.5))
+fig = plots.marked_curve(
+    sizes, [entropy_at(size) for size in sizes], {name: (size, entropy_at(size)) for name, size in marks.items()}, left=1,
+    levels={"ln 50: all the same": math.log(50)}, xscale="log", ylim=(0, 4.5),
+    xlabel="standard deviation of the inputs", ylabel="entropy (nats)",
+)
 show(
     fig,
     alt="Entropy of a fresh head against the size of its inputs, logarithmic. It stays close to ln 50 up to a size of one "

@@ -13,7 +13,6 @@
 # Imports, and settings so that the numbers come out nearly the same in every run
 import math
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -22,7 +21,9 @@ from course_lib.attention import CrossAttention, SelfAttention
 from course_lib.testing import prove
 from coursework import exercises as ex
 from coursework.corpora import associative_recall
-from coursework.pictures import drawings, palette, show
+from coursework.pictures import drawings, show
+from coursework.pictures.plots.common import curves, panels
+from coursework.pictures.plots.seeds import seed_rows
 from coursework.records import claim
 
 torch.manual_seed(0)
@@ -56,19 +57,9 @@ drawings.recurrent_and_attention("the queen near the king paints".split()).show(
 # %% id="factor-drawn" tags=["hide-input", "picture:20"]
 # Figure: what is left of a gradient that is multiplied by the same factor again and again
 steps = torch.arange(0, 101)
-fig, ax = plt.subplots(figsize=(6.5, 2.8))
-for factor, color in (
-    (0.5, palette.series[1]),
-    (0.9, palette.series[0]),
-    (0.99, palette.series[2]),
-    (1.1, palette.series[3]),
-):
-    left = float(factor) ** steps.double()
-    ax.plot(steps, left, color=color)
-    ax.text(101, float(left[-1].clamp(1e-18, 1e6)), f"{factor}", color=color, va="center")
-ax.set(yscale="log", ylim=(1e-18, 1e6), xlabel="steps", ylabel="what is left", xlim=(0, 108))
+left = {str(factor): factor ** steps.double() for factor in (0.5, 0.9, 0.99, 1.1)}
 show(
-    fig,
+    curves(steps, left, styles=["-"], names="end", yscale="log", xlabel="steps", ylabel="what is left"),
     alt="Four lines on a logarithmic axis over 100 steps. The factor 0.5 has fallen below 1e-15 at step 50, 0.9 to 0.005, "
     "0.99 stays near one, and 1.1 grows beyond 100.",
     caption="Multiplying again and again: only a factor very close to one survives many steps.",
@@ -145,21 +136,11 @@ for name, ratios in reached.items():
 
 # %% id="reach-figure" tags=["hide-input", "picture:20"]
 # Figure: the same numbers as lines
-fig, ax = plt.subplots()
-lines = zip(reached.items(), [*palette.series[1:5], palette.query], strict=True)
-for (name, ratios), color in lines:
-    ax.plot(distances, ratios, marker="o", color=color)
-    if name in ("RNN", "GRU", "LSTM"):
-        at = {"RNN": 3, "GRU": 5, "LSTM": 4}[name]
-        nudge = {"RNN": (-8, -12), "GRU": (8, 6), "LSTM": (-28, -12)}[name]
-    else:
-        at, nudge = 5, ((0, 8) if "open" in name else (0, -16))
-    ax.annotate(name, (distances[at], ratios[at]), xytext=nudge, textcoords="offset points", color=color)
-ax.set(xscale="log", yscale="log", ylim=(1e-20, 1e3), ylabel="ratio", xlabel="places back")
-ax.set_xticks(distances, distances)
-ax.minorticks_off()
 show(
-    fig,
+    curves(
+        distances, reached, xscale="log", yscale="log", xticks=distances, xticklabels=distances, ylim=(1e-20, 1e3),
+        xlabel="places back", ylabel="ratio", size=(6.6, 3.3),
+    ),
     alt="The ratio against the distance, both axes logarithmic. RNN, GRU and LSTM fall below 1e-9 by distance 50. "
     "Attention and the LSTM with the open gate stay roughly level up to distance 200.",
     caption="Before training, ordinary recurrent networks lose the gradient within tens of words. Attention does not, "
@@ -244,22 +225,18 @@ for name in ("LSTM", "LSTM, open gate", "attention"):
 # %% id="learned-figure" tags=["hide-input", "picture:20"]
 # Figure: five runs for each network and distance, from the record
 record = claim("reach_learned")
-fig, ax = plt.subplots(figsize=(6.5, 3))
-columns = {"LSTM": (5, 20, 50), "open LSTM": (5, 50), "attention": (5, 50)}
-kinds = (("LSTM", palette.series[3], -0.2), ("open LSTM", palette.series[4], 0), ("attention", palette.query, 0.2))
-for name, color, shift in kinds:
-    for distance in columns[name]:
-        values = record.values(f"{name}, {distance}", "accuracy")
-        ax.plot([(5, 20, 50).index(distance) + shift] * len(values), values, "o", color=color, alpha=0.7)
-    ax.text(3, 0.75 + shift, name, color=color, ha="center")
-values = record.values("LSTM, 50, three times as long", "accuracy")
-ax.plot([3] * len(values), values, "o", color=palette.series[3], alpha=0.7)
-ax.axhline(1 / 16, color="#6E6E6E", linestyle="--", linewidth=1)
-ax.text(-0.35, 1 / 16 + 0.03, "guessing", color="#555555")
-ax.set_xticks(range(4), ["5 back", "20 back", "50 back", "50 back,\nthree times as long"])
-ax.set(ylim=(0, 1.2), ylabel="right on new rows")
+columns = {"5 back": "5", "20 back": "20", "50 back": "50", "50 back,\nthree times as long": "50, three times as long"}
+runs = {
+    column: {
+        name: record.values(f"{name}, {distance}", "accuracy")
+        for name in ("LSTM", "open LSTM", "attention")
+        if f"{name}, {distance}" in record.arms
+    }
+    for column, distance in columns.items()
+}
+colours = {"LSTM": "#CC79A7", "open LSTM": "#6E6E6E", "attention": "#0072B2"}
 show(
-    fig,
+    seed_rows(runs, colours=colours, levels={"guessing": 1 / 16}, xlabel="right on new rows", xlim=(0, 1.08)),
     alt="How often each network is right, one dot for each of five runs. At 5 places back all are right. At 20 and at 50 "
     "all runs of the ordinary LSTM lie at guessing, also after three times as many steps. At 50 those of the LSTM with the "
     "open gate lie between 0.88 and one, and those of attention at one.",
@@ -425,20 +402,16 @@ for kind in (LastState, Attending):
 # %% id="bottleneck-figure" tags=["hide-input", "picture:20"]
 # Figure: five runs for each reader and length, from the record
 record = claim("bottleneck")
-fig, axes = plt.subplots(1, 2, figsize=(7, 3), sharey=True)
-for ax, measure in zip(axes, ("new lists", "never asked"), strict=True):
-    for name, color in (("state", palette.series[3]), ("attention", palette.query)):
-        for number, n in enumerate((1, 2, 4, 8)):
-            values = record.values(f"{name}, {n}", measure)
-            ax.plot([number] * len(values), values, "o", color=color, alpha=0.7)
-    ax.axhline(1 / 16, color="#6E6E6E", linestyle="--", linewidth=1)
-    ax.set(title=measure, xlabel="pairs in the list", ylim=(0, 1.08))
-    ax.set_xticks(range(4), [1, 2, 4, 8])
-axes[0].set_ylabel("right answers")
-axes[0].text(1.4, 0.9, "attention", color=palette.query)
-axes[0].text(1.4, 0.55, "last state", color=palette.series[3])
+readers = {"attention": "attention", "last state": "state"}
+found = {
+    measure: {n: {words: record.values(f"{name}, {n}", measure) for words, name in readers.items()} for n in (1, 2, 4, 8)}
+    for measure in ("new lists", "never asked")
+}
 show(
-    fig,
+    panels(
+        seed_rows, found, colours=("#0072B2", "#CC79A7"), levels={"": 1 / 16}, xlabel="right answers",
+        ylabel="pairs in the list", xlim=(-0.03, 1.05), size=(7.0, 3.0),
+    ),
     alt="Right answers against the number of pairs, one dot for each of five runs. Attention is near one everywhere. The "
     "last state falls with every doubling of the list on new lists, and for combinations never asked for it is near "
     "0.09 at two pairs and near zero from four pairs on.",

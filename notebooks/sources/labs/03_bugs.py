@@ -11,7 +11,6 @@
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out the same in every run
-import matplotlib.pyplot as plt
 import torch
 from torch import nn
 
@@ -23,6 +22,9 @@ from course_lib.positions import RotaryEmbedding, SinusoidalPositionalEncoding, 
 from course_lib.testing import complaint, prove
 from coursework import exercises as ex
 from coursework.pictures import drawings, palette, show
+from coursework.pictures.plots.common import curves, panels
+from coursework.pictures.plots.maps import heat_maps
+from coursework.pictures.plots.seeds import seed_rows
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -66,17 +68,12 @@ print(found)
 prove("exhibit 1: cached tokens at position 0 are caught by the law of the cache", found)
 places = torch.arange(7)
 right = (places[:, None] - places).float()
-fig, axes = plt.subplots(1, 2, figsize=(6.2, 3.1))
-for ax, (seen, title) in zip(axes, ((right, "right: real distances"), (0 * right, "restarted: always 0"))):
-    seen = seen.masked_fill(places > places[:, None], torch.nan)
-    ax.imshow(seen, cmap="Blues", vmin=-1, vmax=7, interpolation="nearest")
-    for t in range(7):
-        for s in range(t + 1):
-            ax.text(s, t, int(seen[t, s]), ha="center", va="center", color="w" if seen[t, s] > 3 else "k")
-    ax.set(title=title, xlabel="key", ylabel="query")
-    ax.grid(visible=False)
+right = right.masked_fill(places > places[:, None], torch.nan)
 show(
-    fig,
+    heat_maps(
+        {"right: real distances": right, "restarted: always 0": 0 * right}, digits=0, reach=(-1, 7),
+        xlabel="key", ylabel="query", size=(6.2, 3.1),
+    ),
     alt="Two triangles of distances between queries and keys. Right: 0 on the diagonal, growing by one with each step to "
     "the left, up to 6. Restarted: 0 everywhere.",
     caption="Each new word is turned as if it stood at position 0, like all stored keys. The order is lost again.",
@@ -235,14 +232,14 @@ found = complaint(
 )  # fmt: skip
 prove("exhibit 5: the law of the same source catches it", found)
 wide, narrow = positions.frequencies(64), positions.frequencies(16)
-fig, axes = plt.subplots(1, 2, figsize=(6.8, 2.9), sharey=True)
-for ax, (title, speeds) in zip(axes, (("turned after the cut", [narrow] * 4), ("turned before it", wide.split(8)))):
-    for head, speed in enumerate(speeds):
-        ax.plot([head] * len(speed), speed, "o", color=palette.series[head], markersize=5)
-    ax.set(title=title, yscale="log", xticks=range(4), xlabel="head")
-axes[0].set_ylabel("radians for each place")
+found = {"turned after the cut": [narrow] * 4, "turned before it": wide.split(8)}
 show(
-    fig,
+    panels(
+        seed_rows,
+        {title: {f"head {h}": {"": speed} for h, speed in enumerate(heads)} for title, heads in found.items()},
+        colours={f"head {h}": palette.series[h] for h in range(4)}, xlabel="radians for each place", xscale="log",
+        size=(6.8, 2.4),
+    ),
     alt="Speeds of the clocks in each of four heads of width 16. Turned after the cut, each head has eight clocks from "
     "fast to slow. Turned before it, head 0 has only the fastest eight, head 3 only the slowest.",
     caption="Turned before the cut, each head gets only a part of the clocks: the first only fast ones, the last only slow "
@@ -305,13 +302,11 @@ torch.manual_seed(0)
 module = WithDropout(16)
 drawn = module(torch.zeros(1, 20, 16))[0]  # (T, d_model)
 table = module.eval()(torch.zeros(1, 20, 16))[0]
-fig, axes = plt.subplots(1, 2, figsize=(6.6, 2.9))
-for ax, (values, title) in zip(axes, ((drawn, "as the tutorial drew it"), (table, "in evaluation mode"))):
-    ax.imshow(values, cmap=palette.signed, vmin=-1.1, vmax=1.1, aspect="auto", interpolation="nearest")
-    ax.set(title=title, xlabel="column", ylabel="position", xticks=range(0, 16, 5), yticks=range(0, 20, 4))
-    ax.grid(visible=False)
 show(
-    fig,
+    heat_maps(
+        {"as the tutorial drew it": drawn, "in evaluation mode": table}, cmap=palette.signed, reach=(-1.1, 1.1),
+        aspect="auto", every=(5, 4), xlabel="column", ylabel="position", size=(6.6, 2.9),
+    ),
     alt="Two heat maps of the same table of sinusoids. Left, drawn in training mode: single cells here and there are "
     "white where the pattern is red or blue. Right, in evaluation mode: the pattern without holes.",
     caption="The holes at the left are dropout, not positions.",
@@ -345,13 +340,11 @@ for p in (10, 100, 1000, 10_000):
 # Figure: the error of the worst clock against the position
 p = torch.logspace(0, 4, 60)
 off = (p[:, None] * (speeds - rounded)).abs().amax(-1)
-fig, ax = plt.subplots(figsize=(6.2, 2.8))
-ax.plot(p, off, color=palette.query)
-ax.axhline(0.5, color=palette.key, linestyle="--")
-ax.text(1.1, 0.56, "half a radian", color=palette.key)
-ax.set(xscale="log", yscale="log", xlabel="position", ylabel="angle off by, radians")
 show(
-    fig,
+    curves(
+        p, {"": off}, styles=["-"], levels={"half a radian": 0.5}, xscale="log", yscale="log", xlabel="position",
+        ylabel="angle off by, radians",
+    ),
     alt="The largest error of an angle against the position, both on logarithmic axes: a straight line that crosses half "
     "a radian near position 1000.",
     caption="The error grows with the position. Short tests do not see it, long texts do.",
