@@ -59,8 +59,8 @@ class Claim:
 
     @property
     def cpu_seconds(self) -> float:
-        """What all the runs took together."""
-        return sum(run["cpu_seconds"] for run in self.runs)
+        """What all the runs took together, to the last bit, in which `sum` differs between versions of Python."""
+        return math.fsum(run["cpu_seconds"] for run in self.runs)
 
     def values(self, arm: str, measure: str, rate: float | None = None) -> list[float]:
         """One number for each seed, at `rate`, or at the arm's best one.
