@@ -12,9 +12,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("course_lib", "coursework")
 LINES = 400
 
-# Notebooks of earlier editions import what is in `coursework` now from `course_lib`. This module of the library finds it
-# for them, so it names `coursework`, as text: it imports nothing of it until an old name is used. It goes when those
-# editions do.
+# Notebooks of earlier editions import from `course_lib` what is in `coursework` now. This module of the library finds
+# it for them, so it names `coursework`, as text: it imports nothing of it until an old name is used.
 FORWARDING = "course_lib.forwarding"
 
 LIBRARY = [
