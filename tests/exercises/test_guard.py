@@ -171,3 +171,32 @@ def test_a_runaway_answer_does_not_stop_a_plain_script(where, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "It was still running after 0.3 seconds and was stopped." in done.stdout
     assert done.stdout.endswith("coursework.exercises.bank.causal_mask\nand on\n")
+
+
+TRACED = """
+import sys
+from coursework.exercises.engine.guard import Guard, RanAway
+
+def endless():
+    while True:
+        pass
+
+with Guard(seconds=0.05) as guard:
+    try:
+        guard.call({call})
+    except RanAway:
+        pass
+seen = []
+sys.settrace(lambda frame, event, argument: seen.append(event))
+(lambda: None)()
+sys.settrace(None)
+print(seen)
+"""
+
+
+@pytest.mark.parametrize("call", ["int", "endless"])
+def test_a_debugger_works_after_a_check(call):
+    """In Python 3.11 an interrupt that was taken back hangs whatever traces: debuggers, profilers, coverage."""
+    code = TRACED.format(call=call)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert "call" in done.stdout

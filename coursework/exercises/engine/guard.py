@@ -128,13 +128,18 @@ class Guard:
         """End the call so that no interrupt can come later. Holds no lock: an interrupt here may not leave one behind.
 
         The watchdog announces (`_firing`) before it looks at `_running`; this clears `_running` before it looks at
-        `_firing`. So either the watchdog sees that the call has ended, or this waits and takes the interrupt back.
+        `_firing`. So either the watchdog sees that the call has ended, or this waits and lets the interrupt come. It is
+        not taken back: Python 3.11 goes on looking for one that was, and for ever as soon as anything traces.
         """
         self._running = False
         _guarded.discard(self._target)
         while self._firing:
             time.sleep(0)
-        _raise_in_thread(self._target, None)
+        if self._fired is not None:
+            with contextlib.suppress(_Stop):
+                _raise_in_thread(self._target, _Stop)  # in place of one that is on its way
+                while True:
+                    time.sleep(0)
 
     def _watch(self) -> None:
         """Interrupt a call that passes a limit, again and again until it has ended."""
@@ -173,11 +178,9 @@ def _clock_of(thread: int) -> Callable[[], float]:
     return lambda: time.clock_gettime(clock)
 
 
-def _raise_in_thread(thread: int, exception: type[BaseException] | None) -> None:
-    """Raise `exception` in the thread at its next Python instruction; None takes a pending one back."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), ctypes.py_object(exception) if exception else None
-    )
+def _raise_in_thread(thread: int, exception: type[BaseException]) -> None:
+    """Raise `exception` in the thread at its next Python instruction."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))
 
 
 @contextlib.contextmanager
