@@ -3,5 +3,5 @@ rem "course ..." in the folder of the course: the command of the environment in 
 if exist "%~dp0.venv\Scripts\course.exe" (
   "%~dp0.venv\Scripts\course.exe" %*
 ) else (
-  python -m coursework.cli %*
+  python -P -m coursework.cli %*
 )

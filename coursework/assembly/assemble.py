@@ -139,7 +139,7 @@ def _judge(texts: dict[str, str], wanted: list[str], solutions: dict[str, str], 
         with tempfile.TemporaryDirectory(prefix="course-assemble-") as folder:
             request, report = Path(folder) / "request.json", Path(folder) / "report.json"
             write_atomic(request, json.dumps({"answers": left, "solutions": wanted}))
-            command = [sys.executable, "-m", "coursework.assembly.judge", str(request), str(report)]
+            command = [sys.executable, "-P", "-m", "coursework.assembly.judge", str(request), str(report)]
             ended, printed = isolated.run(command, seconds)
             said = _read(report, printed)
         solutions |= said["solutions"]
@@ -155,7 +155,7 @@ def _check(done: Assembled, seconds: float) -> list[list[str]]:
     with tempfile.TemporaryDirectory(prefix="course-assemble-") as folder:
         report = Path(folder) / "report.json"
         own = json.dumps([*done.own, *done.filled])
-        command = [sys.executable, "-m", "coursework.assembly.laws", str(done.path), own, str(report)]
+        command = [sys.executable, "-P", "-m", "coursework.assembly.laws", str(done.path), own, str(report)]
         ended, printed = isolated.run(command, seconds)
         said = _read(report, printed)
     if said["now"]:

@@ -71,7 +71,7 @@ class Worker:
         return {"verdict": "not run", "misconceptions": [], "case": None, "problem": problem, "text": ""}
 
     def _fresh(self, request: dict[str, Any], report: Path) -> int | None:
-        command = [sys.executable, "-m", "coursework.desk.judge", str(report)]
+        command = [sys.executable, "-P", "-m", "coursework.desk.judge", str(report)]
         options = {"env": _environment(self._folder.name), "cwd": request["folder"]}
         return isolated.run(command, self.limits.seconds, json.dumps(request).encode(), **options)[0]
 
@@ -112,7 +112,7 @@ class Worker:
     def _start_parent(self) -> None:
         self._end_parent()
         self._parent = subprocess.Popen(
-            [sys.executable, "-m", "coursework.classroom.forking"],
+            [sys.executable, "-P", "-m", "coursework.classroom.forking"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -52,7 +52,7 @@ def judged(
         report = Path(folder) / "report.json"
         request = {"exercise": exercise_id, "desk": desk and str(desk.folder), "file": file and str(file)}
         request["secret"] = secrets.token_hex(16)
-        command = [sys.executable, "-m", "coursework.desk.judge", str(report)]
+        command = [sys.executable, "-P", "-m", "coursework.desk.judge", str(report)]
         ended, printed = run(command, seconds, json.dumps(request).encode())
         try:
             said = json.loads(report.read_text(encoding="utf-8"))

@@ -25,7 +25,7 @@ def jupyterlab(desk: Desk, wanted: str | None, arguments: Sequence[str]) -> list
         )
     # In a container there is often no user but root, for whom JupyterLab would refuse to start.
     root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={desk.folder}", *root, *arguments]
+    command = [sys.executable, "-P", "-m", "jupyterlab", f"--ServerApp.root_dir={desk.folder}", *root, *arguments]
     # As the address to open, and not as a file, so that --no-browser prints it as well.
     if not any(argument.endswith(".ipynb") for argument in arguments) and (name := to_open(desk, wanted)):
         command.append(f"--LabApp.default_url=/lab/tree/{quote(f'{name}.ipynb')}")

@@ -417,7 +417,7 @@ def test_lab_passes_arguments_on_and_opens_the_last_chapter(chapter: Path, monke
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     course("lab", "--no-browser", "--port", "8899")  # makes the desk, too
     desk = chapter / "my"
-    assert ran[-1][1:3] == ["-m", "jupyterlab"]
+    assert ran[-1][1:4] == ["-P", "-m", "jupyterlab"]
     assert ran[-1][-4:] == ["--no-browser", "--port", "8899", f"--LabApp.default_url=/lab/tree/{ONE}"]
     assert f"--ServerApp.root_dir={desk}" in ran[-1]
     assert policies == ["PASSIVE"]

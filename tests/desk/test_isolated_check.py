@@ -92,3 +92,12 @@ def test_what_the_answer_started_ends_with_it(tmp_path):
             return
         time.sleep(0.1)
     pytest.fail("it still runs")
+
+
+@pytest.mark.parametrize("name", ["random", "json", "psutil"])
+def test_a_learners_file_stands_in_for_no_module(name, tmp_path, monkeypatch):
+    """One called like a module breaks no right answer, and cannot make a wrong one pass."""
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the learner was imported')\n")
+    monkeypatch.chdir(tmp_path)
+    assert check(tmp_path, RIGHT)
+    assert not check(tmp_path, RIGHT.replace("S - T", "0"))
