@@ -1,6 +1,6 @@
 """Explorers: pictures of the library's formulas that a reader can take hold of. They take tensors and plain values.
 
-Every subclass of `Explorer` in a module of this folder is one; nothing else lists it. The modules are imported when the
+Every class with a `script` in a module of this folder is one; nothing else lists it. The modules are imported when the
 first one is used.
 """
 
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 @cache
 def every() -> dict[str, type["Explorer"]]:
     """Return all explorers by name."""
-    from coursework.explorers.explorer import Explorer
-
-    return defined_in(
-        __name__, lambda thing: isinstance(thing, type) and issubclass(thing, Explorer) and thing is not Explorer
-    )
+    return defined_in(__name__, lambda thing: isinstance(thing, type) and "script" in vars(thing))
 
 
 def __getattr__(name: str) -> type["Explorer"]:
