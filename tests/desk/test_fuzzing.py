@@ -25,6 +25,7 @@ def test_mutated_files_settings_and_texts_crash_nothing(note):
     note(f"fuzzing: {found['inputs']} mutated inputs at {len(found['targets'])} places, {found['crashes']} crashes")
 
 
+@pytest.mark.thorough
 def test_the_fuzzer_sees_a_crash():
     program = Path(__file__).with_name("fuzzing.py")
     planted = (
