@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coursework.desk.answers import is_whole
 from coursework.desk.finding import is_desk
-from coursework.desk.notebooks import DamagedNotebook, Notebook, exercise_of, read_notebook
+from coursework.desk.notebooks import DamagedNotebook, Notebook, exercise_of, is_whole, read_notebook
 from coursework.desk.store import DeskError, reason
 from coursework.exercises import registry
 from coursework.exercises.engine import cells

@@ -39,7 +39,7 @@ def check(
 
 
 def _check_as_json(exercise_id: str, desk: Desk | None, file: Path | None, seconds: float) -> int:
-    """Print what `desk.facts` says; return the exit code."""
+    """Print what `desk.judge.facts` says; return the exit code."""
     try:
         said = isolated.judged(exercise_id, desk, file, seconds)[0]
         if (facts := said["facts"]) is None:

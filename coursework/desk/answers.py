@@ -8,7 +8,17 @@ from course_lib.files import write_atomic
 from coursework.desk.code import follow
 from coursework.desk.copies import base_for, new_backup
 from coursework.desk.finding import name_in, notebooks
-from coursework.desk.notebooks import Cell, DamagedNotebook, Notebook, exercise_of, read_notebook, write_notebook
+from coursework.desk.notebooks import (
+    Cell,
+    DamagedNotebook,
+    Notebook,
+    answers_in,
+    exercise_of,
+    read_notebook,
+    text_of,
+    with_check,
+    write_notebook,
+)
 from coursework.desk.store import UNCHECKED, Desk, DeskError
 from coursework.exercises import registry
 
@@ -30,7 +40,7 @@ class Place:
     @property
     def source(self) -> str:
         """The answer as it stands in the notebook."""
-        return "\n\n".join(self.notebook["cells"][number]["source"] for number in self.numbers)
+        return text_of(self.notebook, self.numbers)
 
     @property
     def above(self) -> list[Cell]:
@@ -53,19 +63,8 @@ def all_places(desk: Desk) -> Iterator[Place]:
             notebook = read_notebook(path)
         except (OSError, DamagedNotebook):
             continue
-        yield from places_in(notebook, path, name_in(desk.folder, path))
-
-
-def places_in(notebook: Notebook, path: Path, name: str) -> Iterator[Place]:
-    """Yield the places of one notebook."""
-    found: dict[str, list[int]] = {}
-    for number, cell in enumerate(notebook["cells"]):
-        if (exercise_id := exercise_of(cell)) is not None:
-            found.setdefault(exercise_id, []).append(number)
-    for exercise_id, numbers in found.items():
-        # A copied cell beside the answer is no part of it.
-        whole = [number for number in numbers if is_whole(notebook["cells"][number], exercise_id)]
-        yield Place(path, name, notebook, whole[:1] or numbers)
+        for numbers in answers_in(notebook).values():
+            yield Place(path, name_in(desk.folder, path), notebook, numbers)
 
 
 def find(desk: Desk, exercise_id: str) -> Place:
@@ -158,16 +157,6 @@ def follow_moves(desk: Desk, backup: Path) -> int:
     return changed
 
 
-def with_check(answer: str, blank: str, exercise_id: str) -> str:
-    """Return a whole cell: the answer and, if it lacks it, the line of the stub that checks it."""
-    call = f"ex.{exercise_id}."
-    if call in answer:
-        return answer.rstrip()
-    lines = blank.rstrip().split("\n")
-    first = next((n for n, line in enumerate(lines) if call in line), None)
-    return answer.rstrip() if first is None else answer.rstrip() + "\n\n\n" + "\n".join(lines[first:])
-
-
 def _rewrite(place: Place, exercise_id: str, source: str, backup: Path) -> None:
     target = backup / f"{place.name}.ipynb"
     if not target.exists():  # the first state is the one to keep
@@ -178,9 +167,3 @@ def _rewrite(place: Place, exercise_id: str, source: str, backup: Path) -> None:
     for number in reversed(rest):
         del cells[number]
     write_notebook(place.path, place.notebook)
-
-
-def is_whole(cell: Cell, exercise_id: str) -> bool:
-    """Whether a cell holds a definition or value and the call of its check: an answer by itself."""
-    text = cell["source"]
-    return f"ex.{exercise_id}." in text and ("def " in text or "class " in text or "answer" in text)

@@ -9,8 +9,10 @@ import contextlib
 import io
 import json
 import math
+import re
 import sys
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +22,19 @@ import torch.nn.functional as F
 
 from course_lib.files import write_atomic
 from coursework.desk import answers, running
-from coursework.desk.facts import facts
 from coursework.desk.notebooks import read_notebook
 from coursework.desk.store import Desk, DeskError
+from coursework.desk.tutor import SCHEMA
+from coursework.exercises.engine import cells
 from coursework.exercises.engine.finding import RIGHT, WRONG
 from coursework.exercises.engine.guard import memory_cap
 from coursework.exercises.handle import Handle
-from coursework.exercises.spec import Misconception
+from coursework.exercises.spec import Exercise, Misconception, Question
 
 MEMORY = 4 << 30
 """Bytes that the answer's cell may allocate before the check, which has limits of its own."""
+
+_KINDS = ("question", "pointer", "skeleton")
 
 NOT_RUN = "not run"
 """The verdict on an answer that gave nothing to judge."""
@@ -136,6 +141,46 @@ class _State:
     def changed(self) -> bool:
         """Whether a name of the course means something else than before."""
         return any(vars(holder).get(name) is not value for holder, before in self.own for name, value in before.items())
+
+
+# -- what `course check --json` prints, for a tutor --------------------------------------------------------------------
+
+
+def facts(entry: Exercise | Question, said: Mapping[str, Any], desk: Desk | None) -> dict[str, Any]:
+    """Return what `course check --json` prints, from the report of `judge.main`; nothing in it is of the solution."""
+    counted = desk.progress().get(entry.id) if desk is not None else None
+    attempts = counted["attempts"] if counted else int(said["verdict"] in ("right", "wrong"))
+    due = 0 if said["verdict"] == "right" else min(len(entry.hints), max(1, attempts))
+    texts = [*entry.hints[:2], without_solution(entry)]
+    return {
+        "schema": SCHEMA,
+        "exercise": entry.id,
+        "title": entry.title,
+        "verdict": said["verdict"],
+        "misconceptions": said["misconceptions"],
+        "case": said["case"],
+        "problem": said["problem"],
+        "attempts": attempts,
+        "hints": [{"level": level + 1, "kind": _KINDS[level], "text": texts[level]} for level in range(due)],
+        "next_level": due + 1 if 0 < due < len(entry.hints) else None,
+    }
+
+
+def without_solution(entry: Exercise | Question) -> str:
+    """Return the last hint, the skeleton, with every line that stands so in the solution left open as well."""
+    given = {plain(line) for line in cells.cell_source(entry).splitlines()}
+    lines = {plain(line) for line in cells.solved_cell_source(entry).splitlines()} - given
+    kept = []
+    for line in entry.hints[2].rstrip().splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        known = any(one in plain(line) for one in lines if len(one) > 5)
+        kept.append(f"{indent}{cells.BLANK}" if known else line)
+    return "\n".join(kept)
+
+
+def plain(line: str) -> str:
+    """A line of code without space and comment."""
+    return re.sub(r"\s+", "", line.partition("#")[0])
 
 
 if __name__ == "__main__":

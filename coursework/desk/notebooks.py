@@ -163,6 +163,40 @@ def exercise_of(cell: Cell) -> str | None:
     return name if cell["cell_type"] == "code" and isinstance(name, str) else None
 
 
+def answers_in(notebook: Notebook) -> dict[str, list[int]]:
+    """Return by exercise the numbers of the cells that answer it: several if the learner split one."""
+    found: dict[str, list[int]] = {}
+    for number, cell in enumerate(notebook["cells"]):
+        if (exercise_id := exercise_of(cell)) is not None:
+            found.setdefault(exercise_id, []).append(number)
+    for exercise_id, numbers in found.items():
+        # A copied cell beside the answer is no part of it.
+        whole = [number for number in numbers if is_whole(notebook["cells"][number], exercise_id)]
+        found[exercise_id] = whole[:1] or numbers
+    return found
+
+
+def text_of(notebook: Notebook, numbers: Iterable[int]) -> str:
+    """Return the text of some of its cells."""
+    return "\n\n".join(notebook["cells"][number]["source"] for number in numbers)
+
+
+def is_whole(cell: Cell, exercise_id: str) -> bool:
+    """Whether a cell holds a definition or value and the call of its check: an answer by itself."""
+    text = cell["source"]
+    return f"ex.{exercise_id}." in text and ("def " in text or "class " in text or "answer" in text)
+
+
+def with_check(answer: str, blank: str, exercise_id: str) -> str:
+    """Return a whole cell: the answer and, if it lacks it, the line of the stub that checks it."""
+    call = f"ex.{exercise_id}."
+    if call in answer:
+        return answer.rstrip()
+    lines = blank.rstrip().split("\n")
+    first = next((n for n, line in enumerate(lines) if call in line), None)
+    return answer.rstrip() if first is None else answer.rstrip() + "\n\n\n" + "\n".join(lines[first:])
+
+
 def headings(cells: Iterable[Cell]) -> tuple[str, str]:
     """Return the title and the last heading of a section above the end of these cells; "" where there is none."""
     text = "\n\n".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")

@@ -1,8 +1,8 @@
 """What an assistant in the learner's editor may know and say, so that it helps and does not give the answer away.
 
-`course check --json` prints what `facts` holds: the verdict, the mistake by its name, the hints that are due. The file
-`AGENTS.md` in the desk is the contract that says how to use them. `course start` writes it and `course update` renews
-it, unless it was edited.
+`course check --json` prints what `judge.facts` returns: the verdict, the mistake by its name, the hints that are
+due. The file `AGENTS.md` in the desk is the contract that says how to use them. `course start` writes it and
+`course update` renews it, unless it was edited.
 """
 
 import re

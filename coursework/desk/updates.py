@@ -3,7 +3,7 @@
 An answer goes with an exercise that moved to another notebook, and so do the learner's own cells below it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,11 +16,14 @@ from coursework.desk.notebooks import (
     Cell,
     DamagedNotebook,
     Notebook,
+    answers_in,
     exercise_of,
     fresh_id,
     stamp_of,
     stamped,
+    text_of,
     validate,
+    with_check,
     write_notebook,
 )
 from coursework.desk.store import Desk, DeskError, reason
@@ -123,7 +126,7 @@ def _bring(
             _arrive(fresh, copy.name, moved)
             write_notebook(target, fresh.notebook)
             now[copy.name] = fresh.notebook
-            answerable = any(_exercises(copy.course))
+            answerable = answers_in(copy.course)
             return Updated(file, NEW, note="`course rescue` puts saved answers into it" if answerable else "")
         if stamp_of(copy.mine) == copy.edition:
             return Updated(file, UP_TO_DATE)
@@ -162,10 +165,6 @@ def _validate_merge(merged: Notebook, mine: Notebook) -> None:
 # -- exercises that moved: nothing here reads or writes a file ---------------------------------------------------------
 
 
-def _exercises(notebook: Notebook) -> Iterator[str]:
-    return (name for cell in notebook["cells"] if (name := exercise_of(cell)) is not None)
-
-
 def _stubs(exercise_id: str, *editions: Notebook | None) -> set[str]:
     cells = (cell for one in editions if one is not None for cell in one["cells"])
     return {cell["source"].strip() for cell in cells if exercise_of(cell) == exercise_id}
@@ -178,47 +177,46 @@ def _moved(
 
     `latest` gives the latest kept answer to an exercise.
     """
-    homes = {name: home.name for home in copies.values() if home.course for name in _exercises(home.course)}
-    places = [
-        (place, copy)
+    homes = {name: copy.name for copy in copies.values() if copy.course for name in answers_in(copy.course)}
+    there = {
+        (exercise_id, copy.name): text_of(copy.mine, numbers)
         for copy in copies.values()
-        if copy.mine
-        for place in answers.places_in(copy.mine, Path(), copy.name)
-    ]
-    there = {(place.exercise, copy.name): place for place, copy in places}
+        if copy.mine is not None
+        for exercise_id, numbers in answers_in(copy.mine).items()
+    }
     found: dict[str, Moved] = {}
     written = []
-    for place, copy in places:
-        name, home = place.exercise, homes.get(place.exercise, copy.name)
-        if home == copy.name:
+    for (exercise_id, name), text in there.items():
+        home, copy = homes.get(exercise_id, name), copies[name]
+        if home == name:
             continue
-        was, arrived = found.get(name, Moved(home)), there.get((name, home))
+        was, arrived = found.get(exercise_id, Moved(home)), there.get((exercise_id, home))
         notes = dict(was.notes)
-        if copy.base is not None and copy.listed and name in _exercises(copy.base):
-            notes[copy.name] = _notes_below(place, copy.base, copy.course)
-        if place.source.strip() in _stubs(name, copies[home].course, copy.base):
-            if notes.get(copy.name):
-                found[name] = Moved(home, was.answer, notes)
+        if copy.base is not None and copy.listed and exercise_id in answers_in(copy.base):
+            notes[name] = _notes_below(exercise_id, copy)
+        if text.strip() in _stubs(exercise_id, copies[home].course, copy.base):
+            if notes.get(name):
+                found[exercise_id] = Moved(home, was.answer, notes)
         elif arrived is None:
-            written.append((name, place.source))
-            found[name] = Moved(home, place.source, notes)
-        elif place.source.strip() in arrived.source:  # an interrupted update
-            found[name] = Moved(home, place.source, notes)
+            written.append((exercise_id, text))
+            found[exercise_id] = Moved(home, text, notes)
+        elif text.strip() in arrived:  # an interrupted update
+            found[exercise_id] = Moved(home, text, notes)
     # An update that was interrupted between two notebooks that exchange exercises leaves an answer in neither.
     for name in homes.keys() - {name for name, _ in there}:
         base = copies[homes[name]].base  # with the exercise in it, the learner took it out
-        if base is not None and name not in _exercises(base) and (kept := latest(name)) is not None:
+        if base is not None and name not in answers_in(base) and (kept := latest(name)) is not None:
             found[name] = Moved(homes[name], kept)
     return found, written
 
 
-def _notes_below(place: answers.Place, *editions: Notebook | None) -> list[Cell]:
+def _notes_below(exercise_id: str, copy: Copy) -> list[Cell]:
     """The learner's own cells that stand directly below an exercise: they belong to it."""
-    courses = {cell["id"] for one in editions if one is not None for cell in one["cells"]}
+    courses = {cell["id"] for one in (copy.base, copy.course) if one is not None for cell in one["cells"]}
     below, found = False, []
-    for cell in place.notebook["cells"]:
+    for cell in copy.mine["cells"] if copy.mine else ():
         own = cell["id"] not in courses and exercise_of(cell) is None and "course" not in cell["metadata"]
-        below = exercise_of(cell) == place.exercise or (below and own)
+        below = exercise_of(cell) == exercise_id or (below and own)
         if below and own:
             found.append(cell)
     return found
@@ -235,7 +233,7 @@ def _arrive(result: merging.Merge, name: str, moved: Mapping[str, Moved]) -> Non
         if one is None or one.home != name:
             continue
         if one.answer and one.answer.strip() not in cell["source"]:
-            cell["source"] = answers.with_check(one.answer, cell["source"], exercise_id)
+            cell["source"] = with_check(one.answer, cell["source"], exercise_id)
             result.events.append((cell["id"], "moved here, with your answer"))
         for note in (note for notes in one.notes.values() for note in notes if not _has(result.notebook, note)):
             new_id = fresh_id(note["source"], taken) if note["id"] in taken else note["id"]

@@ -6,7 +6,7 @@ import pytest
 from desk_simulation import course_cell, notebook_of
 from desk_tools import edit, exercise_cells, load, save, texts
 
-from coursework.desk import answers, code
+from coursework.desk import answers, code, notebooks
 from coursework.desk.notebooks import parse_notebook
 from coursework.desk.store import Desk, DeskError
 
@@ -136,9 +136,9 @@ def test_notebook_commands_are_commented_out() -> None:
 def test_the_check_line_is_added_once() -> None:
     blank = "def f(x):\n    raise NotImplementedError\n\n\nf = ex.task.check(f)\n"
     answer = "def f(x):\n    return x\n"
-    whole = answers.with_check(answer, blank, "task")
+    whole = notebooks.with_check(answer, blank, "task")
     assert whole == "def f(x):\n    return x\n\n\nf = ex.task.check(f)"
-    assert answers.with_check(whole, blank, "task") == whole
+    assert notebooks.with_check(whole, blank, "task") == whole
 
 
 def test_reading_notebooks_of_every_kind() -> None:

@@ -30,7 +30,7 @@ def test_nothing_is_lost(seed, present, tmp_path, monkeypatch):
     assert counted["answers"] > 0
 
 
-@pytest.mark.parametrize(("name", "number"), zip(NAMES, (85, 96), strict=True))
+@pytest.mark.parametrize(("name", "number"), [*zip(NAMES, (85, 96), strict=True)])
 def test_every_exercise_of_an_earlier_edition_has_a_place(present, name, number):
     every = [
         cell["metadata"]["exercise"]

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coursework import cli
-from coursework.desk import copies, facts, tutor, updates
+from coursework.desk import copies, judge, tutor, updates
 from coursework.desk.store import Desk
 from coursework.exercises import registry
 from coursework.exercises.engine.cells import BLANK, cell_source, solved_cell_source
@@ -37,7 +37,7 @@ def texts(entry):
     if isinstance(entry, Exercise):
         yield from (case.name for case in entry.cases)
     said = {"verdict": "wrong", "misconceptions": [], "case": None, "problem": ""}
-    yield from (hint["text"] for hint in facts.facts(entry, said, Tried())["hints"])
+    yield from (hint["text"] for hint in judge.facts(entry, said, Tried())["hints"])
 
 
 class Tried:
@@ -64,7 +64,7 @@ def test_the_search_for_leaks_finds_the_skeletons_as_they_are_written():
     """They hold every line but the decisive one, so they are what the filter is for."""
     entry = registry.get("causal_mask")
     assert any(line in bare(entry.hints[2]) for line in solution_lines(entry))
-    assert BLANK in facts.without_solution(entry)
+    assert BLANK in judge.without_solution(entry)
 
 
 @pytest.mark.parametrize(("attempts", "levels"), [(0, 1), (1, 1), (2, 2), (3, 3), (9, 3)])
@@ -74,10 +74,10 @@ def test_a_level_more_for_each_attempt(attempts, levels):
             return {"causal_mask": {"attempts": attempts}}
 
     said = {"verdict": "wrong", "misconceptions": [], "case": None, "problem": ""}
-    found = facts.facts(registry.get("causal_mask"), said, Counted())
+    found = judge.facts(registry.get("causal_mask"), said, Counted())
     assert [hint["level"] for hint in found["hints"]] == list(range(1, levels + 1))
     assert found["next_level"] == (levels + 1 if levels < 3 else None)
-    assert facts.facts(registry.get("causal_mask"), said | {"verdict": "right"}, Counted())["hints"] == []
+    assert judge.facts(registry.get("causal_mask"), said | {"verdict": "right"}, Counted())["hints"] == []
 
 
 def test_check_says_it_as_json(tmp_path):
