@@ -148,7 +148,7 @@ def explicit_attention(query: Tensor, key: Tensor, value: Tensor, options: Optio
     scores = (query * scale) @ key.transpose(-2, -1)  # (..., T, E) @ (..., E, S) -> (..., T, S)
     if bias is not None:
         scores = scores + bias
-    mask = combine_masks(mask, _causal(query, key) if causal else None)
+    mask = combine_masks(mask, causal_mask(*scores.shape[-2:], device=query.device) if causal else None)
     if mask is None:
         weights = scores.softmax(dim=-1)
     else:
@@ -168,7 +168,7 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, options: Options)
     if causal and T == S and mask is None and bias is None:
         # Only here: for T != S the kernel's own flag aligns top-left, which is wrong with a cache.
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=scale)
-    mask = combine_masks(mask, _causal(query, key) if causal else None)
+    mask = combine_masks(mask, causal_mask(T, S, device=query.device) if causal else None)
     attn_mask, empty = bias, None
     if mask is not None:
         # Kernels differ on rows without any visible key (zero, NaN or a mean): open them, then zero their output.
@@ -202,10 +202,6 @@ def _trains_short(query: Tensor, key: Tensor, options: Options) -> bool:
     plain = causal and not dropout and mask is None and bias is None
     half = query.is_cpu and query.dtype == torch.bfloat16
     return trains and plain and half and 1 < query.size(-2) == key.size(-2) <= _SHORT
-
-
-def _causal(query: Tensor, key: Tensor) -> Tensor:
-    return causal_mask(query.size(-2), key.size(-2), device=query.device)
 
 
 def check_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None) -> None:

@@ -460,6 +460,8 @@ def solved(exercise: str) -> NotebookNode:
 class Answered(Cell):
     """An exercise's cell once more, with the solution in its place, which stays there for the cells below."""
 
+    cell: NotebookNode
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.user_properties.clear()  # the table counts what is stored
