@@ -18,7 +18,6 @@
 import math
 import random
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -37,6 +36,7 @@ from coursework.corpora.sentences import (
     is_english,
 )
 from coursework.pictures import attention_map, drawings, show
+from coursework.pictures.plots.common import curves
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -364,12 +364,11 @@ for _step in range(1000):
 # %% id="train-curve" tags=["hide-input", "picture:20"]
 # Figure: the loss while it learns, and the best that can be had
 floor = english_entropy()  # of the sentences themselves, from the choices that make them
-fig, ax = plt.subplots(figsize=(6.5, 2.6))
-ax.plot(losses, linewidth=1)
-for height, words in ((math.log(len(ENGLISH)), "blind guessing"), (floor, f"the best that can be had, {floor:.2f}")):
-    ax.axhline(height, color="#6E6E6E", linestyle="--", linewidth=1)
-    ax.text(1000, height - 0.12, words, ha="right", va="top", color="#555555")
-ax.set(xlabel="step", ylabel="loss for each token", ylim=(0, 4.2))
+fig = curves(
+    range(1, len(losses) + 1), {"": losses}, styles=["-"], levels={"blind guessing": math.log(len(ENGLISH)), "": floor},
+    xlabel="step", ylabel="loss for each token", ylim=(0, 4.2), size=(6.5, 2.6),
+)
+fig.axes[0].text(1000, floor - 0.12, f"the best that can be had, {floor:.2f}", ha="right", va="top", color="#555555")
 show(
     fig,
     alt="The training loss over 1000 steps. It starts above the line of blind guessing at 3.58, falls steeply within the "

@@ -15,9 +15,7 @@
 # Imports, and settings so that the numbers come out nearly the same in every run
 import math
 import random
-from pathlib import Path
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -34,7 +32,8 @@ from course_lib.testing import complaint, prove
 from coursework import exercises as ex
 from coursework.corpora.sentences import ENGLISH, REFLEXIVES, english_sentence
 from coursework.explorers import AttentionExplorer, MaskComposer
-from coursework.pictures import attention_map, colour_bar, drawings, palette, reading_rows, show
+from coursework.pictures import attention_map, colour_bar, drawings, reading_rows, show
+from coursework.pictures.plots.common import curves, panels
 from coursework.records import claim
 from coursework.records import record as recorded
 
@@ -520,26 +519,21 @@ started = {
 
 # %% id="root-figure" tags=["hide-input", "picture:20"]
 # Figure: largest weight and gradient against d_k, with and without the division
-fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.9))
-for number, title in enumerate(("largest weight", "gradient at the scores, median row")):
-    ax = axes[number]
-    for (name, rows), color in zip(started.items(), (palette.query, palette.key), strict=True):
-        values = [[(one[0], one[1].median().item())[number] for one in row] for row in rows]
-        ax.plot(widths, [sum(row) / 5 for row in values], color=color, label=name)
-        for seed in range(5):
-            ax.plot(widths, [row[seed] for row in values], ".", color=color, markersize=5)
-    ax.set(title=title, xscale="log", xlabel="d_k")
-    ax.set_xticks(widths, widths)
-    ax.minorticks_off()
-axes[0].set_ylim(0, 1)
-axes[0].legend(loc="center right")
-axes[1].set_yscale("log")
+found = {
+    "largest weight": {name: [[one[0] for one in row] for row in zip(*rows)] for name, rows in started.items()},
+    "gradient at the scores, median row": {
+        name: [[one[1].median().item() for one in row] for row in zip(*rows)] for name, rows in started.items()
+    },
+}
 for d_k in (256, 1024):
     shares = [died(d_k, seed) for seed in range(5)]
     print(f"d_k = {d_k:4}, not divided: {min(shares):.2f} to {max(shares):.2f} of the rows have")
     print("  less than a tenth of the median gradient with division")
 show(
-    fig,
+    panels(
+        curves, widths, found, share="", styles=[".-"], each=({"ylim": (0, 1)}, {"yscale": "log"}), size=(7.2, 3.1),
+        xscale="log", xticks=widths, xticklabels=widths, xlabel="d_k",
+    ),
     alt="Two panels against d_k from 4 to 1024. Divided by the root, the largest weight stays near 0.1 and the gradient "
     "near 0.16. Not divided, the largest weight rises to 0.95 and the gradient of the median row falls below 0.001.",
     caption="Before any training: 64 random words share the attention of each query. A dot "
@@ -610,10 +604,9 @@ print(causal_weights)
 
 # %% id="causal-map" tags=["hide-input", "picture:20"]
 # Figure: the weights of the running example without a mask and with the causal one
-fig, axes = plt.subplots(1, 2, figsize=(6.6, 2.6))
-attention_map(weights, queries=words, ax=axes[0], title="no mask")
-attention_map(causal_weights, queries=words, mask=mask, ax=axes[1], title="causal mask")
-colour_bar(fig, axes)
+both = {"no mask": weights, "causal mask": causal_weights}
+fig = panels(attention_map, both, queries=words, each=({}, {"mask": mask}), share="", size=(6.6, 2.6))
+colour_bar(fig, fig.axes)
 show(
     fig,
     alt="Two attention maps of queen, king, paints. With the causal mask the cells above the diagonal are hatched; queen "
@@ -845,32 +838,23 @@ def open_gate():
 
 
 networks = {
-    "RNN": (lambda: nn.RNN(32, 32, batch_first=True), palette.series[3]),
-    "LSTM": (lambda: nn.LSTM(32, 32, batch_first=True), palette.series[1]),
-    "LSTM, forget gate open": (open_gate, palette.series[2]),
-    "attention": (lambda: SelfAttention(32), palette.query),
+    "RNN": lambda: nn.RNN(32, 32, batch_first=True),
+    "LSTM": lambda: nn.LSTM(32, 32, batch_first=True),
+    "LSTM, forget gate open": open_gate,
+    "attention": lambda: SelfAttention(32),
 }
 distances, reached = [1, 2, 5, 10, 20, 50, 100, 200], {}
-fig, ax = plt.subplots(figsize=(6.8, 3.2))
-for name, (make, color) in networks.items():
+for name, make in networks.items():
     runs = []
     for seed in range(5):
         torch.manual_seed(seed)
         runs.append(reach(make(), distances).log())
     reached[name] = torch.stack(runs).mean(dim=0).exp()
-    ax.plot(distances, reached[name], marker="o", markersize=4, color=color)
-ax.set(xscale="log", yscale="log", ylim=(1e-20, 1e4), xlabel="steps back", ylabel="gradient, relative")
-ax.set_xticks(distances, distances)
-ax.minorticks_off()
-for x_at, y_at, name in (
-    (1.1, 60, "attention"),
-    (38, 30, "LSTM, forget gate open"),
-    (60, 1e-10, "LSTM"),
-    (13, 1e-12, "RNN"),
-):
-    ax.text(x_at, y_at, name, color=networks[name][1])
 show(
-    fig,
+    curves(
+        distances, reached, xscale="log", yscale="log", ylim=(1e-20, 1e4), xticks=distances, xticklabels=distances,
+        xlabel="steps back", ylabel="gradient, relative", size=(6.8, 3.2),
+    ),
     alt="Relative gradient against the number of steps back, both axes logarithmic. RNN and LSTM fall below 1e-10 by 50 "
     "steps. Attention, and an LSTM whose forget gate starts open, stay nearly level up to 200 steps.",
     caption="Untrained, as PyTorch makes them: the RNN and the LSTM lose the gradient within tens of steps. Attention "
@@ -910,16 +894,12 @@ d_model = 768
 lengths = [128 * 2**power for power in range(11)]
 linear = [24 * n * d_model**2 for n in lengths]
 pairs = [4 * n**2 * d_model for n in lengths]
-fig, ax = plt.subplots(figsize=(6.8, 3.2))
-ax.plot(lengths, linear, marker="o", markersize=4, color=palette.residual)
-ax.plot(lengths, pairs, marker="o", markersize=4, color=palette.query)
-ax.text(140, 2e11, "linear maps: grow with n", color=palette.residual)
-ax.text(9000, 8e12, "comparing and collecting:\ngrow with n²", color=palette.query, ha="right")
-ax.set(xscale="log", yscale="log", xlabel="n, words in the text", ylabel="operations in one layer")
-ax.set_xticks(lengths[::2], [f"{n:,}" for n in lengths[::2]])
-ax.minorticks_off()
 show(
-    fig,
+    curves(
+        lengths, {"linear maps: grow with n": linear, "comparing and collecting: grow with n²": pairs},
+        xscale="log", yscale="log", xticks=lengths[::2], xticklabels=[f"{n:,}" for n in lengths[::2]],
+        xlabel="n, words in the text", ylabel="operations in one layer", size=(6.8, 3.2),
+    ),
     alt="Operations of one layer against the length n from 128 to 131,072, both axes logarithmic. The linear maps grow "
     "with n; comparing and collecting grows with n squared, starts far below and crosses them at some thousand words.",
     caption="For short texts the linear maps are the larger part. From some thousand words on the comparisons are, and "
@@ -1042,10 +1022,9 @@ print(f"share of right answers in 1000 unread sentences: {right:.2f}")
 
 # %% id="training-maps" tags=["hide-input", "picture:60"]
 # Figure: what the verb reads, before and after training
-fig, axes = plt.subplots(2, 1, figsize=(7.4, 3.9))
-reading_rows(asked, before, ax=axes[0], title="before training")
-reading_rows(asked, read(model, asked), ax=axes[1], title="after training")
-colour_bar(fig, axes)
+both = {"before training": before, "after training": read(model, asked)}
+fig = panels(reading_rows, asked, both, columns=1, share="", size=(7.4, 3.9))
+colour_bar(fig, fig.axes)
 show(
     fig,
     alt="Two blocks of four sentences whose last word, the verb, reads. Before training the colour is spread over all "

@@ -38,6 +38,8 @@ from coursework import exercises as ex
 from coursework.corpora.sentences import ENGLISH, REFLEXIVE_OF, REFLEXIVES, english_sentence
 from coursework.explorers import HeadExplorer
 from coursework.pictures import drawings, palette, show
+from coursework.pictures.plots.common import bars, curves, panels
+from coursework.pictures.plots.maps import heat_maps
 from coursework.records import claim, record
 
 torch.manual_seed(0)
@@ -161,16 +163,12 @@ for n_heads, model in trained.items():
 
 # %% id="two-places-figure" tags=["hide-input", "picture:40"]
 # Figure: where one head looks, and where two heads look
-fig, axes = plt.subplots(1, 3, figsize=(7.5, 2.9), sharey=True, layout="constrained")
 shown = ((1, 0, "one head"), (2, 0, "two heads: the first"), (2, 1, "two heads: the second"))
-for ax, (n_heads, head, title) in zip(axes, shown, strict=True):
-    image = ax.imshow(trained[n_heads].weights()[0, head], cmap=palette.sequential, vmin=0, vmax=1)
-    ax.set(title=title, xlabel="place looked at", xticks=range(0, 16, 5), yticks=range(0, 16, 5))
-    ax.grid(False)
-axes[0].set_ylabel("place that looks")
-fig.colorbar(image, ax=axes, label="weight")
 show(
-    fig,
+    heat_maps(
+        {title: trained[n_heads].weights()[0, head] for n_heads, head, title in shown}, size=(7.5, 2.9), every=5,
+        xlabel="place looked at", ylabel="place that looks", bar="weight",
+    ),
     alt="Three maps of 16 by 16 places. One head has two half-dark diagonals, one and three places back. Of two heads "
     "each has a single dark diagonal, one of them one place back, the other three places back.",
     caption="One head has to share its weight between the two places. Two heads take one place each, though nobody told "
@@ -639,18 +637,13 @@ for n_heads in (1, 8, 32):
 
 # %% id="cost-figure" tags=["hide-input"]
 # Figure: what grows with the number of heads, and what does not
-fig, axes = plt.subplots(1, 3, figsize=(7.5, 2.5), layout="constrained")
-bars = {
+costs = {
     "parameters (thousand)": [4 * (width * width + width) / 1e3] * 3,
     "operations (million)": [flops / 1e6] * 3,
     "weights (MiB)": [size / 2**20 for size in counted.values()],
 }
-for ax, (title, heights) in zip(axes, bars.items(), strict=True):
-    ax.bar([str(n_heads) for n_heads in counted], heights, color=palette.query)
-    ax.set(title=title, xlabel="heads")
-    ax.grid(False, axis="x")
 show(
-    fig,
+    panels(bars, [str(n) for n in counted], costs, share="", colours=palette.query, xlabel="heads", size=(7.5, 2.5)),
     alt="Three bar charts for 1, 8 and 32 heads at width 256 and 512 tokens. Parameters and operations are the same in "
     "all three; the memory of the weights grows from 1 to 8 to 32 MiB.",
     caption="At equal width, heads cost no parameters and no operations in the products. The weights grow with the "
@@ -820,20 +813,12 @@ for sentences in of_length:
     last = at_verb.sum(1) / len(tests)  # (layers, H, S)
     for kind, part in zip(kinds, (picked[..., 0], picked[..., 1], last[..., -2], last[..., -1]), strict=True):
         roles[kind] = roles[kind] + part
-fig, axes = plt.subplots(1, 4, figsize=(7.5, 2.1), layout="constrained")
-for ax, (kind, part) in zip(axes, roles.items(), strict=True):
-    image = ax.imshow(part, cmap=palette.sequential, vmin=0, vmax=1)
-    for layer, h in itertools.product(range(2), range(4)):
-        ink = "white" if part[layer, h] > 0.6 else "black"
-        ax.text(h, layer, f"{part[layer, h]:.2f}", ha="center", va="center", fontsize=8, color=ink)
-    ax.set(title=kind, xlabel="head", xticks=range(4), yticks=range(2))
-    ax.set_xticklabels(range(1, 5))
-    ax.set_yticklabels(["layer 1", "layer 2"] if ax is axes[0] else ["", ""])
-    ax.grid(False)
-fig.colorbar(image, ax=axes, label="weight")
 subject = divmod(int(roles["its subject"].argmax()), 4)
 show(
-    fig,
+    heat_maps(
+        roles, size=(7.5, 2.1), xlabel="head", ylabel="", digits=2, bar="weight",
+        columns=range(1, 5), rows=("layer 1", "layer 2"),
+    ),
     alt="Four small grids of two layers by four heads. They show how much weight the last verb gives to its subject, to "
     "the other person, to the word before it, and to itself. In the first grid one head stands out.",
     caption=f"The head that takes most from the subject is head {subject[1] + 1} of layer {subject[0] + 1}.",
@@ -1004,21 +989,14 @@ show(
 
 # %% id="minilm-grid" tags=["hide-input"]
 # Figure: shares of all 72 heads, recorded
-fig, axes = plt.subplots(1, 3, figsize=(7.5, 2.6), sharey=True, layout="constrained")
-tables = {"the token before": "previous", "the token after": "next", "[CLS]": "first"}
-above = {}
-for ax, (title, key) in zip(axes, tables.items(), strict=True):
-    table = torch.tensor(minilm["shares"][key])  # (layers, heads)
-    above[title] = int((table > 0.5).sum())
-    image = ax.imshow(table, cmap=palette.sequential, vmin=0, vmax=1, aspect="auto")
-    ax.set(title=title, xlabel="head", xticks=range(0, 12, 3), yticks=range(6))
-    ax.set_xticklabels(range(1, 13, 3))
-    ax.set_yticklabels(range(1, 7))
-    ax.grid(False)
-axes[0].set_ylabel("layer")
-fig.colorbar(image, ax=axes, label="share of its weight")
+kinds = {"the token before": "previous", "the token after": "next", "[CLS]": "first"}
+shares = {title: torch.tensor(minilm["shares"][key]) for title, key in kinds.items()}  # (layers, heads) each
+above = {title: int((table > 0.5).sum()) for title, table in shares.items()}
 show(
-    fig,
+    heat_maps(
+        shares, size=(7.5, 2.6), xlabel="head", ylabel="layer", bar="share of its weight", aspect="auto", every=(3, 1),
+        columns=range(1, 13), rows=range(1, 7),
+    ),
     alt="Three grids of 6 layers by 12 heads. For the token before, one dark cell in layer 1. For the token after, one "
     "middling cell in layer 2. For CLS, many dark cells in layers 2 to 6.",
     caption=f"More than half of the weight goes to the token before in {above['the token before']} of 72 heads, to the "
@@ -1146,28 +1124,26 @@ two_layers, history = train_induction(2)
 _, single = train_induction(1)
 counts = (F.one_hot(held_out, 26).float().cumsum(1) + 0.1).log()  # the rival that counts letters
 rival = known_loss(counts, held_out, known)
-fig, (ax, below) = plt.subplots(1, 2, figsize=(7.5, 3.0), layout="constrained")
 different = F.one_hot(held_out, 26).cumsum(1).gt(0).sum(-1)[:, :-1]  # letters that have come: (B, T - 1)
 alike = different[known].float().log().mean()  # each of them equally likely
 print(f"loss of counting letters {rival:.2f}, of taking all letters so far as equally likely {alike:.2f}")
 print(f"at the end: two layers {history[-1][1]:.2f}, one layer {single[-1][1]:.2f}")
-steps = [row[0] for row in history]
-ax.plot(steps, [row[1] for row in history], color=palette.query)
-ax.plot(steps, [row[1] for row in single], color=palette.key, linestyle="--")
-ax.axhline(rival, color=palette.residual, linestyle=":")
-ax.set(xlabel="step", ylabel="loss where a name can be known", ylim=(0, 3.7))
-ax.text(260, 0.28, "two layers", color=palette.query)
-ax.text(180, 1.72, "one layer", color=palette.key)
-ax.text(500, rival + 0.06, "counting letters", ha="right", color=palette.residual)
-below.plot(steps, [row[3] for row in history], color=palette.value)
-below.plot(steps, [row[2] for row in history], color=palette.query, linestyle="--")
-below.set(xlabel="step", ylabel="weight, best head", ylim=(0, 1))
-below.text(500, 0.88, "on what followed (layer 2)", ha="right", color=palette.value)
-below.text(500, 0.50, "on the letter before (layer 1)", ha="right", color=palette.query)
+steps, losses, before, followed = zip(*history, strict=True)
+fig = panels(
+    curves, steps,
+    {
+        "loss where a name can be known": {"two layers": losses, "one layer": [row[1] for row in single]},
+        "weight, best head": {"on what followed (layer 2)": followed, "on the letter before (layer 1)": before},
+    },
+    each=({"levels": {"counting letters": rival}, "ylim": (0, 3.7)}, {"ylim": (0, 1)}), share="", styles=("-", "--"),
+    names="", xlabel="step", size=(7.5, 3.0),
+)  # fmt: skip
+for ax in fig.axes:
+    ax.legend()
 show(
     fig,
     alt="Left: the loss of two layers falls from above 3 to below 1 within 200 steps; that of one layer falls to the "
-    "dotted line of counting letters and stays near it. Right: in the two-layer model the weight on the letter before "
+    "dashed line of counting letters and stays near it. Right: in the two-layer model the weight on the letter before "
     "in layer 1, and the weight on what followed in layer 2, rise together between steps 50 and 200.",
     caption="One layer gets hardly further than counting letters. With two layers both kinds of head appear, at the same "
     "time, and the loss goes below what counting can do.",
@@ -1185,15 +1161,8 @@ with record_weights(two_layers) as maps:
     two_layers(sample_ids)
 best = int(look(two_layers)[3][1].argmax())
 sample_map = list(maps.values())[1][0, best]
-fig, ax = plt.subplots(figsize=(5.4, 4.4), layout="constrained")
-image = ax.imshow(sample_map, cmap=palette.sequential, vmin=0, vmax=1)
-ax.set(xlabel="looked at", ylabel="looks")
-ax.set_xticks(range(len(sample)), list(sample))
-ax.set_yticks(range(len(sample)), list(sample))
-ax.grid(False)
-fig.colorbar(image, ax=ax, label="weight")
 show(
-    fig,
+    heat_maps({"": sample_map}, columns=sample, rows=sample, bar="weight", size=(5.4, 4.4)),
     alt="A map of 13 by 13 letters, KQBZRMKQRMBZK, lower triangle. In the row of each first name that comes again, the "
     "dark cells are those right after its earlier copies: the rows of the later Ks are dark at Q.",
     caption="The induction head of layer 2. Where a first name comes again, it looks at the letter that followed it "
@@ -1298,13 +1267,11 @@ for G in (8, 4, 2, 1):
     count = sum(p.numel() for p in layer.parameters())
     print(f"G = {G}: cache {cache.n_bytes:>6,} bytes, {count:,} parameters")
     prove(f"a cache of {G} groups takes 2 · G · E · 4 bytes for each token", cache.n_bytes == 100 * 2 * G * 8 * 4)
-fig, ax = plt.subplots(figsize=(6.0, 2.3), layout="constrained")
-ax.barh([f"G = {G}" for G in sizes], [size / 1000 for size in sizes.values()], color=palette.key)
-ax.invert_yaxis()
-ax.set(xlabel="cache (thousand bytes)")
-ax.grid(False, axis="y")
 show(
-    fig,
+    bars(
+        [f"G = {G}" for G in sizes], [size / 1000 for size in sizes.values()], lying=True, colours=palette.key,
+        xlabel="cache (thousand bytes)", size=(6.0, 2.3),
+    ),
     alt="Four bars: the cache takes 51.2 thousand bytes with 8 groups, 25.6 with 4, 12.8 with 2, and 6.4 with one.",
     caption="Half as many groups, half the cache.",
 )

@@ -15,7 +15,6 @@
 # Imports, and settings so that the numbers come out the same in every run
 import math
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -34,6 +33,10 @@ from coursework import exercises as ex
 from coursework.corpora import reference_text
 from coursework.explorers import PositionExplorer
 from coursework.pictures import drawings, palette, show
+from coursework.pictures.plots import chapter_03 as plots
+from coursework.pictures.plots.common import curves
+from coursework.pictures.plots.maps import heat_maps
+from coursework.pictures.plots.seeds import seed_rows
 from coursework.records import claim
 
 torch.manual_seed(0)
@@ -253,18 +256,14 @@ prove("exp(−2i ln(10000)/d) is one over 10000^(2i/d), not that divisor itself"
 
 # %% id="picture" tags=["hide-input"]
 # Figure: the tables of sinusoids
-fig, axes = plt.subplots(1, 3, figsize=(7.4, 3.1), width_ratios=[0.8, 1, 1])
 wide = sinusoidal_encoding(torch.arange(50), 512)
-panels = (table, "20 positions, width 16", "column"), (wide[:, 0::2], "50 positions: sines", "clock")
-for ax, (drawn, title, across) in zip(axes, (*panels, (wide[:, 1::2], "cosines", "clock")), strict=True):
-    mesh = ax.imshow(drawn, aspect="auto", cmap=palette.signed, vmin=-1, vmax=1, interpolation="nearest")
-    ax.set(title=title, xlabel=across, yticks=range(0, len(drawn), len(drawn) // 5))
-    ax.grid(visible=False)
-axes[0].set_ylabel("position")
-fig.colorbar(mesh, ax=axes[-1], ticks=(-1, 0, 1))
+tables = {"20 positions, width 16": table, "50 positions: sines": wide[:, 0::2], "cosines": wide[:, 1::2]}
 still = int(((wide.amax(0) - wide.amin(0)) < 0.1).sum())
 show(
-    fig,
+    heat_maps(
+        tables, cmap=palette.signed, reach=(-1, 1), aspect="auto", bar="number", size=(7.4, 3.1),
+        each=({"xlabel": "column", "every": (5, 4)}, *[{"xlabel": "clock", "every": (64, 10)}] * 2), ylabel="position",
+    ),
     alt="Three heat maps of sinusoids, positions downwards, fast clocks at the left, slow ones at the right. At the left "
     f"the colour changes from row to row, towards the right ever more slowly. In the table of width 512, {still} of the "
     "512 columns change by less than 0.1 over the 50 positions: these look like plain stripes, white for the sines and "
@@ -283,27 +282,11 @@ show(
 
 # %% id="binary" tags=["hide-input"]
 # Figure: sixteen numbers in binary beside four clocks
-fig, axes = plt.subplots(1, 2, figsize=(6.6, 3.2))
 digits = torch.tensor([[p >> i & 1 for i in range(4)] for p in range(16)])
 sines = sinusoidal_encoding(torch.arange(16), 8)[:, 0::2]
-axes[0].imshow(digits, aspect="auto", cmap="Greys", vmin=0, vmax=1.4, interpolation="nearest")
-axes[1].imshow(sines, aspect="auto", cmap=palette.signed, vmin=-1, vmax=1, interpolation="nearest")
-for p in range(16):
-    for i in range(4):
-        axes[0].text(i, p, str(int(digits[p, i])), ha="center", va="center", color="w" if digits[p, i] else "k")
-axes[0].set(
-    title="binary digits, back to front",
-    xlabel="digit, fastest first",
-    ylabel="number",
-    xticks=range(4),
-    yticks=range(0, 16, 3),
-)
-axes[1].set(title="sines of four clocks", xlabel="clock, fastest first", xticks=range(4), yticks=range(0, 16, 3))
-for ax in axes:
-    ax.grid(visible=False)
 ratio = 10000 ** (2 / 8)
 show(
-    fig,
+    plots.digits_beside_clocks(digits, sines),
     alt="Left: the numbers 0 to 15 in binary, the fastest digit first: it changes in every row, the next in every second "
     "row, the next in every fourth, the last once. Right: the sines of four clocks at the positions 0 to 15: the first "
     "swings quickly, the second rises slowly, the last two hardly leave zero.",
@@ -324,27 +307,23 @@ show(
 
 # %% id="wavelengths" tags=["hide-input"]
 # Figure: the wavelengths of all clocks, for three widths
-fig, ax = plt.subplots(figsize=(6.6, 3.3))
-for d_model, color, marker in zip((8, 32, 64), palette.series, "os^"):
-    waves = 2 * math.pi / positions.frequencies(d_model)
-    last = d_model // 2 - 1
-    ax.plot(waves, color=color, marker=marker, markersize=5, linewidth=1)
-    ax.annotate(f"width {d_model}: {waves[-1]:,.0f}", (last, waves[-1]), xytext=(8, -12), textcoords="offset points",
-                color=color)  # fmt: skip
 for d_model in (8, 16, 32, 64, 512):
     waves = 2 * math.pi / positions.frequencies(d_model)
     exact = 2 * math.pi * 10000 ** ((d_model - 2) / d_model)
     same = abs(waves.max() / exact - 1) < 1e-4
     prove(f"width {d_model}: the longest wavelength is what the formula gives", same)
-ax.axhline(20000 * math.pi, color=palette.residual, linestyle=":")
-ax.text(0, 9e4, "10000 · 2π", va="bottom", color=palette.residual)
-ax.set(yscale="log", ylim=(4, 3e5), xlim=(-1, 41), xlabel="number i of the clock", ylabel="wavelength, in positions")
-ax.set_xticks(range(0, 32, 5))
+lines = {}
+for d_model in (8, 32, 64):
+    waves = 2 * math.pi / positions.frequencies(d_model)
+    lines[f"width {d_model}: {waves[-1]:,.0f}"] = F.pad(waves, (0, 32 - len(waves)), value=math.nan)
 show(
-    fig,
+    curves(
+        range(32), lines, levels={"10000 · 2π": 20000 * math.pi}, names="lower right", yscale="log", ylim=(4, 3e5),
+        xlabel="number i of the clock", ylabel="wavelength, in positions", size=(6.6, 3.3),
+    ),
     alt="Wavelengths of the clocks of three tables, of width 8, 32 and 64, on a logarithmic axis against the number of the "
     "clock. Each table has a straight line of markers, one for each clock, from 6.3 at clock 0 upwards: 4 clocks, 16 "
-    "clocks and 32 clocks. All three end below a dotted line at 10000 times 2 pi, the narrow one farthest below.",
+    "clocks and 32 clocks. All three end below a dashed line at 10000 times 2 pi, the narrow one farthest below.",
     caption="Each marker is one clock. Every table begins at 2π, and the last clock of none of them reaches 10000 · 2π: "
     "the wider the table, the nearer it comes.",
 )
@@ -366,17 +345,17 @@ show(
 
 # %% id="similarity" tags=["hide-input", "atol:0.001"]
 # Figure: how similar two positions are, against their distance
-fig, ax = plt.subplots(figsize=(6.4, 2.9))
-for d_model, color, style in ((16, palette.query, "--"), (128, palette.key, "-")):
+similar = {}
+for d_model in (16, 128):
     codes = SinusoidalPositionalEncoding(d_model)(torch.arange(200)).double()
-    similar = codes @ codes[0] / (d_model / 2)  # 1 at distance 0
-    ax.plot(similar[:80], color=color, linestyle=style)
-    ax.text(80.5, similar[79], f"width {d_model}", color=color, va="center")
+    similar[f"width {d_model}"] = (codes @ codes[0] / (d_model / 2))[:80]  # 1 at distance 0
     everywhere = (codes[:150] * codes[7:157]).sum(-1)  # distance 7, at 150 places
     prove(f"at width {d_model} the product at distance 7 is the same everywhere", everywhere.std() < 1e-3)
-ax.set(xlabel="distance between the positions", ylabel="dot product, 1 at distance 0", xlim=(0, 95))
 show(
-    fig,
+    curves(
+        range(80), similar, names="end", styles=("--", "-"), xlabel="distance between the positions",
+        ylabel="dot product, 1 at distance 0",
+    ),
     alt="Dot product of two positions against their distance from 0 to 79, for tables of width 16 and 128. Both start at "
     "1 and fall steeply. The narrow one then swings up and down, the wide one falls with small waves.",
     caption="Near positions are similar. But the product does not fall all the way: it swings, and more so in a narrow "
@@ -619,20 +598,16 @@ places = sinusoidal_encoding(torch.arange(12), 16)
 q_added, k_added = (word + places) @ maps[0], (word + places) @ maps[1]
 plain_q, plain_k = (word @ maps[0]).expand(1, 1, 12, 16), (word @ maps[1]).expand(1, 1, 12, 16)
 turned = [apply_rotary(x, torch.arange(12))[0, 0] for x in (plain_q, plain_k)]
-fig, axes = plt.subplots(1, 2, figsize=(6.6, 3.3))
-both = (q_added @ k_added.T, "places added"), (turned[0] @ turned[1].T, "queries and keys turned")
-for ax, (scores, title) in zip(axes, both, strict=True):
-    ax.imshow(scores, cmap="Blues", interpolation="nearest")
-    ax.set(title=title, xlabel="key at", ylabel="query at")
-    ax.grid(visible=False)
+both = {"places added": q_added @ k_added.T, "queries and keys turned": turned[0] @ turned[1].T}
+added, by_turning = both.values()
 between = (places @ maps[0]) @ (places @ maps[1]).T  # place with place alone
 prove("as they are, place with place knows only the distance", (places @ places.T).diagonal(2).std() < 1e-4)
 prove("behind a query and a key matrix it does not", between.diagonal(2).std() > 0.1)
-diagonals = [both[1][0].diagonal(k).std().item() for k in range(-5, 6)]
+diagonals = [by_turning.diagonal(k).std().item() for k in range(-5, 6)]
 prove("turned: along each diagonal the score is the same", max(diagonals) < 1e-4)
-prove("added: along the diagonals it is not", both[0][0].diagonal(2).std() > 0.1)
+prove("added: along the diagonals it is not", added.diagonal(2).std() > 0.1)
 show(
-    fig,
+    heat_maps(both, reach=None, every=2, xlabel="key at", ylabel="query at", size=(6.6, 3.3)),
     alt="Two maps of scores between twelve equal words. Left, places added: an irregular pattern. Right, queries and keys "
     "turned: each diagonal has one colour from end to end, as only the distance counts.",
     caption="Right: along a diagonal the distance is the same, and so is the score. Left: the score depends on where "
@@ -774,15 +749,12 @@ bias = alibi_bias(slopes, 3, 3)[0]
 there, back = (scaled_dot_product_attention(y, y, y, bias=bias) for y in (x, x.flip(0)))
 same = torch.allclose(there, back.flip(0))
 prove("without a mask, ALiBi makes the same vectors of both sentences of section 1", same)
-fig, ax = plt.subplots(figsize=(6.6, 2.9))
-for head, (slope, style) in enumerate(zip(slopes[::2], ("-", "--", "-.", ":"))):
-    ax.plot(torch.exp(-slope * torch.arange(65)), style, color=palette.series[head])
-    at = (4, 10, 26, 40)[head]
-    ax.annotate(f"slope 1/{1 / slope:.0f}", (at, math.exp(-slope * at)), xytext=(5, 3), textcoords="offset points",
-                color=palette.series[head])  # fmt: skip
-ax.set(xlabel="distance", ylabel="factor on the weight", ylim=(0, 1.05), xlim=(0, 64))
+distance = torch.arange(65)
 show(
-    fig,
+    curves(
+        distance, {f"slope 1/{1 / slope:.0f}": torch.exp(-slope * distance) for slope in slopes[::2]},
+        styles=("-", "--", "-.", ":"), xlabel="distance", ylabel="factor on the weight", ylim=(0, 1.05), xlim=(0, 64),
+    ),
     alt="By which factor a word's weight shrinks with its distance, for four of the eight slopes. With slope 1/2 nothing "
     "is left after ten places, with 1/8 after thirty; with 1/32 a seventh is left after 64, with 1/128 more than half.",
     caption="Before the softmax divides by the sum, a distance d multiplies the weight by e to the power of −slope · d. "
@@ -856,11 +828,11 @@ prove("later keys have 16 buckets of their own", torch.equal(later, bucket[1:] +
 bucket = positions.relative_bucket(-distance, bidirectional=False)  # the decoder's
 starts = [int((bucket == b).nonzero()[0]) for b in range(32)]
 prove("the decoder's first 16 buckets hold one distance each", starts[:17] == list(range(17)))
-fig, ax = plt.subplots(figsize=(6.6, 2.7))
-ax.step(distance[:160], bucket[:160], where="post", color=palette.query)
-ax.set(xlabel="distance of an earlier word", ylabel="bucket of the decoder", yticks=range(0, 32, 5))
 show(
-    fig,
+    curves(
+        distance[:160].repeat_interleave(2)[1:], {"": bucket[:160].repeat_interleave(2)[:-1]}, styles=["-"],
+        xlabel="distance of an earlier word", ylabel="bucket of the decoder", yticks=range(0, 32, 5),
+    ),
     alt="A staircase: the bucket of an earlier word against its distance, in T5's decoder. One step for each distance up to "
     f"16, then wider and wider steps, up to bucket 31, which begins at distance {starts[-1]} and never ends.",
     caption=f"The 32 buckets of T5's decoder. The last one begins at distance {starts[-1]} and takes everything beyond.",
@@ -957,35 +929,16 @@ for name, settings in record.arms.items():
 
 # %% id="three-back-figure" tags=["hide-input"]
 # Figure: one dot for each training
-def dots(ax, record, measures, colors):
-    """A row for each scheme, a dot for each seed; the measures lie a little apart, with markers of their own."""
-    for row, arm in enumerate(record.arms):
-        for number, measure in enumerate(measures):
-            values = record.values(arm, measure)
-            height = row + 0.2 * (number - (len(measures) - 1) / 2)
-            ax.plot(values, [height] * len(values), "os^"[number], color=colors[number], markersize=5, alpha=0.75,
-                    label=measure if row == 0 else None)  # fmt: skip
-    ax.set_yticks(range(len(record.arms)), record.arms)
-    ax.invert_yaxis()
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(measures), fontsize=9)
-
-
-def reach(record, arm, measure):
-    low, high = record.range(arm, measure)
-    return f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
-
-
-fig, ax = plt.subplots(figsize=(6.8, 3.4))
-dots(ax, record, ("inside", "beyond"), (palette.residual, palette.query))
-ax.set(xlim=(0, 1.03), xlabel="accuracy: three places back, trained on 16 tokens, tested on 64")
+spread = record.spread
 show(
-    fig,
-    alt="Accuracy of seven schemes, five trainings each, inside the trained length and beyond. "
-    + " ".join(
-        f"{arm}: inside {reach(record, arm, 'inside')}, beyond {reach(record, arm, 'beyond')}." for arm in record.arms
+    seed_rows(
+        record.by_arm("inside", "beyond"), colours=(palette.residual, palette.query), size=(6.8, 3.4),
+        xlabel="accuracy: three places back, trained on 16 tokens, tested on 64", xlim=(0, 1.03),
     ),
+    alt="Accuracy of seven schemes, five trainings each, inside the trained length and beyond. "
+    + " ".join(f"{arm}: inside {spread(arm, 'inside')}, beyond {spread(arm, 'beyond')}." for arm in record.arms),
     caption=f"Inside, five of the seven schemes solve the task. Beyond, only the shifted sinusoids do, nearly. Rotary "
-    f"positions are right in {reach(record, 'rotary', 'beyond')} of the cases. ({record.command})",
+    f"positions are right in {spread('rotary', 'beyond')} of the cases. ({record.command})",
 )
 
 # %% [markdown] id="three-back-says"
@@ -1010,7 +963,7 @@ beyond = max(record.range(arm, "beyond")[1] for arm in failing)
 prove("beyond, these three are not, with any seed", beyond < 0.9)
 longer = claim("three_back_longer")
 for arm in longer.arms:
-    inside, beyond = (reach(longer, arm, measure) for measure in longer.measures)
+    inside, beyond = (longer.spread(arm, measure) for measure in longer.measures)
     print(f"{arm:>5}, 2000 steps, five seeds: inside {inside}, beyond {beyond}")
 print(longer.command)
 
@@ -1050,22 +1003,15 @@ prove("up to place 30 rotary is right, with every seed", where.range("rotary", "
 prove("at place 63 it is not, with any seed", where.range("rotary", "at place 63")[1] < 0.25)
 prove("at place 63 more than half of the weight is there", where.range("rotary", "weight at turns")[0] > 0.5)
 prove("T5's heads do not look there", where.range("T5 buckets", "weight at turns")[1] < 0.1)
-fig, axes = plt.subplots(1, 2, figsize=(7.4, 2.9))
-axes[0].plot(range(3, 64), share, color=palette.query)
-axes[0].axvline(15.5, color=palette.residual, linestyle=":")
-axes[0].text(16.2, 0.03, "not trained", color=palette.residual)
-axes[0].set(xlabel="place", ylabel="accuracy", ylim=(0, 1.05))
-axes[1].bar(range(64), back, color=[palette.output if d in turns else palette.residual for d in range(64)])
-axes[1].set(xlabel="places back from place 63", ylabel="weight", xticks=(3, 9, 15, *turns))
 show(
-    fig,
+    plots.right_and_looked_at(share, back, turns),
     alt="Left: accuracy of the rotary model at the places 3 to 63. It is 1 up to about place 33, then falls within a dozen "
     "places to about 0.1. Right: the weight that its heads give at place 63 to each distance. Distance 3 has little; the "
     "highest bars stand at 47 and 53, others at 41, 54 and 60.",
-    caption=f"One training. With all five seeds, rotary is right in {reach(where, 'rotary', 'to place 30')} of the cases "
-    f"up to place 30 and in {reach(where, 'rotary', 'at place 63')} at place 63. There the coloured distances, 41, 47, 53 "
-    f"and 60, have {reach(where, 'rotary', 'weight at turns')} of the weight, and "
-    f"{reach(where, 'T5 buckets', 'weight at turns')} with T5's buckets. ({where.command})",
+    caption=f"One training. With all five seeds, rotary is right in {where.spread('rotary', 'to place 30')} of the cases "
+    f"up to place 30 and in {where.spread('rotary', 'at place 63')} at place 63. There the coloured distances, 41, 47, 53 "
+    f"and 60, have {where.spread('rotary', 'weight at turns')} of the weight, and "
+    f"{where.spread('T5 buckets', 'weight at turns')} with T5's buckets. ({where.command})",
 )
 
 # %% [markdown] id="why-clock"
@@ -1107,15 +1053,13 @@ for name, model in models.items():
 
 # %% id="hidden-figure" tags=["hide-input"]
 # Figure: beyond the trained length, as usual and with the far keys hidden
-fig, ax = plt.subplots(figsize=(6.8, 3.4))
-dots(ax, record, ("beyond", "beyond, far hidden"), (palette.query, palette.key))
-ax.set(xlim=(0, 1.03), xlabel="accuracy beyond the trained length")
 show(
-    fig,
-    alt="Accuracy of seven schemes beyond the trained length, five trainings each, as usual and with far keys hidden. "
-    + " ".join(
-        f"{arm}: {reach(record, arm, 'beyond')} and {reach(record, arm, 'beyond, far hidden')}." for arm in record.arms
+    seed_rows(
+        record.by_arm("beyond", "beyond, far hidden"), xlabel="accuracy beyond the trained length",
+        xlim=(0, 1.03), size=(6.8, 3.4),
     ),
+    alt="Accuracy of seven schemes beyond the trained length, five trainings each, as usual and with far keys hidden. "
+    + " ".join(f"{arm}: {spread(arm, 'beyond')} and {spread(arm, 'beyond, far hidden')}." for arm in record.arms),
     caption="With the far keys hidden, rotary positions and T5's buckets are right again. The sinusoids gain a little, "
     f"the learned table nothing that would help. ({record.command})",
 )
@@ -1128,7 +1072,7 @@ best = max(record.range(arm, "beyond, far hidden")[1] for arm in absolute)
 prove("sinusoids and learned tables are not, with any seed", best < 0.8)
 buckets = claim("three_back_buckets")
 for arm in buckets.arms:
-    print(f"T5, the last bucket {arm}: beyond {reach(buckets, arm, 'beyond')}")
+    print(f"T5, the last bucket {arm}: beyond {buckets.spread(arm, 'beyond')}")
 print(buckets.command)
 
 # %% [markdown] id="text-idea"
@@ -1163,19 +1107,17 @@ for arm in ("sinusoidal, shifted", "learned"):
 less = all(a < b for a, b in zip(lost["sinusoidal, shifted"], lost["sinusoidal"]))
 prove("shifted sinusoids lose less far on than plain ones, with every seed", less)
 prove("16 tokens never use the last 4 of 16 buckets, 32 use all", reached == [set(range(12)), set(range(16))])
-fig, ax = plt.subplots(figsize=(6.8, 3.7))
-dots(ax, text_record, ("near", "far", "far, far hidden"), (palette.residual, palette.query, palette.key))
-ax.set_xlabel("loss for each character (lower is better), trained on 32, tested on 128")
+measures = ("near", "far", "far, far hidden")
 show(
-    fig,
+    seed_rows(
+        text_record.by_arm(*measures), colours=(palette.residual, palette.query, palette.key), size=(6.8, 3.7),
+        xlabel="loss for each character (lower is better), trained on 32, tested on 128",
+    ),
     alt="Loss on text of seven schemes, five trainings each: near the beginning, far on, and far on with far keys "
     "hidden. "
-    + " ".join(
-        f"{arm}: {', '.join(reach(text_record, arm, measure) for measure in ('near', 'far', 'far, far hidden'))}."
-        for arm in text_record.arms
-    ),
-    caption=f"Rotary positions: {reach(text_record, 'rotary', 'near')} near the beginning, "
-    f"{reach(text_record, 'rotary', 'far')} far on, and {reach(text_record, 'rotary', 'far, far hidden')} far on with far "
+    + " ".join(f"{arm}: {', '.join(text_record.spread(arm, one) for one in measures)}." for arm in text_record.arms),
+    caption=f"Rotary positions: {text_record.spread('rotary', 'near')} near the beginning, "
+    f"{text_record.spread('rotary', 'far')} far on, and {text_record.spread('rotary', 'far, far hidden')} far on with far "
     f"keys hidden. ({text_record.command})",
 )
 

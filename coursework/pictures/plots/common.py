@@ -24,8 +24,8 @@ def curves(
 ) -> Figure:  # fmt: skip
     """Draw named curves, or a thin one for each seed where the values have a row for each; dashed lines at `levels`.
 
-    `x` may map each name to its places. `names` is the legend's place, or "end" for a name beside the end of each curve,
-    or "" for none.
+    `x` may map each name to its places. `names` is where the legend stands, or "end" for a name beside the end of each
+    curve, or "" for none.
     """
     ax = ax or plt.subplots(figsize=size)[1]
     for number, (name, values) in enumerate(lines.items()):

@@ -20,7 +20,7 @@ def heat(
     """Draw a table, with numbers of so many `digits` where asked for.
 
     `reach` is the least and the greatest number with a colour of its own, None as far as its numbers reach. `every` so
-    many columns, or columns and rows, are named, as `columns` and `rows` say or by number; with 0, where there is room.
+    many columns, or columns and rows, are named, as `columns` and `rows` say or else by number.
     """
     table = plain("table", table).astype(float)
     most = np.abs(table).max() if cmap == palette.signed else None
@@ -28,8 +28,7 @@ def heat(
     image = ax.imshow(table, cmap=cmap, vmin=low, vmax=high, aspect=aspect, interpolation="nearest")
     steps = (every, every) if isinstance(every, int) else every
     for axis, names, size, step in zip((ax.xaxis, ax.yaxis), (columns, rows), table.shape[::-1], steps, strict=True):
-        if step:
-            axis.set_ticks(range(0, size, step), list(names or range(size))[::step])
+        axis.set_ticks(range(0, size, step), list(names or range(size))[::step])
     ax.grid(False)
     ax.set(**axes)
     for (row, column), value in np.ndenumerate(table) if digits is not None else ():
@@ -38,12 +37,14 @@ def heat(
             ax.text(column, row, f"{value:.{digits}f}", ha="center", va="center", fontsize=8, color=ink)
 
 
-def heat_maps(tables: Mapping[str, Any], *, size: Size, bar: str = "", **options: Any) -> Figure:
+def heat_maps(
+    tables: Mapping[str, Any], *, size: Size, bar: str = "", each: Sequence[Mapping[str, Any]] = (), **options: Any
+) -> Figure:
     """Draw tables side by side by title, as `heat` does; `bar` names the scale, one for each if reach=None."""
     share = "y" if len({len(table) for table in tables.values()}) == 1 else ""
-    options = {"xlabel": "looked at", "ylabel": "looks", **options}
-    fig = panels(heat, tables, size=size, share=share, **options)
-    own = "reach" in options and options["reach"] is None
+    said = {"xlabel": "looked at", "ylabel": "looks", **options}
+    fig = panels(heat, tables, size=size, share=share, each=[{**said, **one} for one in each or [{}] * len(tables)])
+    own = options.get("reach", ()) is None
     for axes in [[ax] for ax in fig.axes] if own else [fig.axes]:
         if bar:
             fig.colorbar(axes[-1].images[0], ax=axes, label=bar, shrink=0.8 if own else 1)

@@ -14,7 +14,6 @@
 import itertools
 import math
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -27,6 +26,10 @@ from coursework import exercises as ex
 from coursework.corpora import associative_recall, noise_floor, noise_tokens
 from coursework.explorers import MaskComposer
 from coursework.pictures import attention_map, drawings, palette, show
+from coursework.pictures.plots import chapter_01 as plots
+from coursework.pictures.plots.common import bars, panels
+from coursework.pictures.plots.maps import heat_maps
+from coursework.pictures.plots.seeds import seed_rows
 from coursework.records import claim
 
 torch.manual_seed(0)
@@ -51,15 +54,11 @@ torch.manual_seed(0)
 x = torch.randn(2, 7, 11)  # (B, T, D)
 open_head, causal_head = SelfAttention(11, 5), CausalSelfAttention(11, 5)
 found = {"self-attention": dependencies(open_head, x[0]), "causal": dependencies(causal_head, x[0])}
-fig, axes = plt.subplots(1, 2, figsize=(6.4, 3.1))
-for ax, (name, table) in zip(axes, found.items(), strict=True):
-    ax.imshow(table, cmap=palette.sequential, vmin=0, vmax=1.4)
-    ax.set(title=name, xlabel="word that was changed", ylabel="output that moved" if name != "causal" else "")
-    ax.set_xticks(range(7), range(1, 8))
-    ax.set_yticks(range(7), range(1, 8))
-    ax.grid(False)
 show(
-    fig,
+    heat_maps(
+        found, reach=(0, 1.4), columns=range(1, 8), rows=range(1, 8), xlabel="word that was changed",
+        ylabel="output that moved", size=(6.4, 3.1),
+    ),
     alt="Two tables of seven outputs by seven words. For self-attention all cells are filled. For the causal head the lower "
     "left triangle with the diagonal is filled and the rest is empty.",
     caption="Without a mask every output depends on every word. With a causal mask exactly the triangle is left.",
@@ -162,16 +161,11 @@ for name, mask in tried.items():
 # %% id="leak-record" tags=["hide-input", "picture:20"]
 # Figure: five runs with each mask, from the record
 record = claim("leak_detector")
-fig, ax = plt.subplots(figsize=(6.5, 2.6))
-for place, name in enumerate(tried):
-    values = record.values(name, "loss")
-    ax.plot(values, [place] * len(values), "o", color=palette.query if name == "right" else palette.key, alpha=0.7)
-ax.axvline(floor, color="#6E6E6E", linestyle="--", linewidth=1)
-ax.text(floor - 0.03, 3.35, "ln V", ha="right", color="#555555")
-ax.set(xlabel="loss on new noise", ylim=(3.6, -0.6), xlim=(0, 2.6))
-ax.set_yticks(range(4), list(tried))
 show(
-    fig,
+    seed_rows(
+        record.by_arm("loss"), colours=dict.fromkeys(tried, palette.key) | {"right": palette.query},
+        levels={"ln V": floor}, xlabel="loss on new noise", xlim=(0, 2.6), size=(6.5, 2.6),
+    ),
     alt="The loss on new noise for four masks, one dot for each of five runs. The right mask lies on the floor ln V. One wrong "
     "cell lies visibly below it. A mask off by one and no mask lie near 0.2.",
     caption="Five runs with each mask. All three leaks are found in every run, even the single cell.",
@@ -206,16 +200,11 @@ tokens = torch.tensor([[7, 3, 9, 4, 2], [5, 8, 6, 0, 0]])  # 0 is padding
 padding = masks.padding_mask(tokens, 0)  # (B, 1, 1, S)
 both = masks.combine_masks(masks.causal_mask(5), padding)  # (B, 1, T, S)
 tables = {"causal": masks.causal_mask(5), "padding": padding[1, 0].expand(5, 5), "both": both[1, 0]}
-fig, axes = plt.subplots(1, 3, figsize=(7, 2.6))
-for ax, (name, table) in zip(axes, tables.items(), strict=True):
-    ax.imshow(table, cmap=palette.sequential, vmin=0, vmax=1.4)
-    ax.set(title=name, xlabel="key")
-    ax.set_xticks(range(5), ["w", "w", "w", "pad", "pad"])
-    ax.set_yticks(range(5), range(1, 6))
-    ax.grid(False)
-axes[0].set_ylabel("query")
 show(
-    fig,
+    heat_maps(
+        tables, reach=(0, 1.4), columns=["w", "w", "w", "pad", "pad"], rows=range(1, 6), xlabel="key", ylabel="query",
+        size=(7.0, 2.6),
+    ),
     alt="Three tables of five queries by five keys for a sentence of three words and two pads. The causal mask is a triangle. "
     "The padding mask has three full columns. Together they leave the part of the triangle in the first three columns.",
     caption="What both masks allow is what lies in the triangle and in the columns of words.",
@@ -277,15 +266,8 @@ four = {
     "C": map_of(CausalSelfAttention(64), y),
     "D": map_of(loud, y),
 }
-fig, axes = plt.subplots(1, 4, figsize=(7.4, 2.4))
-for ax, (name, weights) in zip(axes, four.items(), strict=True):
-    picture = ax.imshow(weights, cmap=palette.sequential, vmin=0, vmax=1)
-    ax.set(title=name, xticks=[], yticks=[], xlabel="key")
-    ax.grid(False)
-axes[0].set_ylabel("query")
-fig.colorbar(picture, ax=axes, shrink=0.7)
 show(
-    fig,
+    heat_maps(four, every=7, xlabel="key", ylabel="query", bar="weight", size=(7.4, 2.4)),
     alt="Four maps of eight by eight weights. A is nearly even. B is dark on the diagonal. C is even in the lower triangle and "
     "empty above. D has one or two dark cells in each row, scattered.",
     caption="Four maps. Which of them comes from a trained model?",
@@ -317,18 +299,14 @@ def entropy_of(spread):
 
 
 spreads = [0.05 * step for step in range(0, 101)]
-fig, ax = plt.subplots(figsize=(6.5, 2.7))
-ax.plot(spreads, [entropy_of(spread) for spread in spreads], color=palette.query)
-ax.axhline(math.log(7), color="#6E6E6E", linestyle="--", linewidth=1)
-ax.text(5, math.log(7) + 0.05, "ln 7: all the same", ha="right", color="#555555")
-for spread, name in ((1 / 3, "PyTorch's own start"), (math.sqrt(2), "the head of section 5, fresh")):
-    ax.plot([spread], [entropy_of(spread)], "o", color=palette.key)
-    ax.annotate(
-        name, (spread, entropy_of(spread)), xytext=(8, -2), textcoords="offset points", color=palette.key, va="top"
-    )
-ax.set(xlabel="standard deviation of the scores", ylabel="entropy (nats)", ylim=(0, 2.3))
+names = {"PyTorch's own start": 1 / 3, "the head of section 5, fresh": math.sqrt(2)}
 show(
-    fig,
+    plots.marked_curve(
+        spreads, [entropy_of(spread) for spread in spreads],
+        {name: (spread, entropy_of(spread)) for name, spread in names.items()},
+        levels={"ln 7: all the same": math.log(7)}, xlabel="standard deviation of the scores", ylabel="entropy (nats)",
+        ylim=(0, 2.3),
+    ),
     alt="Entropy of rows of seven weights against the standard deviation of their scores. It starts at ln 7 and falls. At one "
     "third it is close to ln 7, at 1.4 about 1.4.",
     caption="A fresh head is as even as its scores are small. With PyTorch's own start they are; with others they are not.",
@@ -369,14 +347,8 @@ values = torch.randn(11, 3, generator=generator, dtype=torch.float64)  # (S, E')
 weights = (2 * torch.randn(11, generator=generator, dtype=torch.float64)).softmax(-1)  # (S,)
 fixed = torch.cat([values, torch.ones(11, 1)], dim=1).T  # (E' + 1, S): the average, and the sum
 other = torch.linalg.pinv(fixed) @ (fixed @ weights)  # (S,): smallest sum of squares
-fig, ax = plt.subplots(figsize=(6.5, 2.4))
-for shift, row, color, name in ((-0.2, weights, palette.query, "weights"), (0.2, other, palette.key, "other weights")):
-    ax.bar(torch.arange(11) + shift, row, width=0.38, color=color, label=name)
-ax.set_xticks(range(11), range(1, 12))
-ax.set(xlabel="value", ylabel="weight")
-ax.legend()
 show(
-    fig,
+    bars(range(1, 12), {"weights": weights, "other weights": other}, xticks=range(1, 12), xlabel="value", ylabel="weight"),
     alt="Bars of two sets of eleven weights. In the first one value has most of the weight. In the second the weight is spread "
     "differently and another value has the most.",
     caption="Both sets are positive, sum to one, and give exactly the same output.",
@@ -446,11 +418,11 @@ for _ in range(300):
     loss.backward()
     optimizer.step()
 after = recall_map()
-fig, axes = plt.subplots(1, 2, figsize=(7.5, 3))
-for ax, weights, title in ((axes[0], before, "before training"), (axes[1], after, "after training")):
-    attention_map(weights, queries=[f"{letters[k]}?" for k in asked[0]], keys=columns, ax=ax, title=title)
 show(
-    fig,
+    panels(
+        attention_map, {"before training": before, "after training": after}, share="",
+        queries=[f"{letters[k]}?" for k in asked[0]], keys=columns, size=(7.5, 3.0),
+    ),
     alt="Two maps of five questions by seven pairs. Before training the weights are spread unevenly. After training each row "
     "has one dark cell, at the pair whose key the question names.",
     caption="After training each question puts nearly all its weight on the pair with its key.",
@@ -493,18 +465,14 @@ prove("hiding another pair changes nothing", kept["some other pair"] > 0.95)
 # %% id="narrow-record" tags=["hide-input", "picture:20"]
 # Figure: accuracy of narrow heads after few and after many steps, from the record
 record = claim("narrow_head")
-fig, ax = plt.subplots(figsize=(6.5, 2.9))
-for place, arm in enumerate(record.arms):
-    values = record.values(arm, "never asked")
-    ax.plot(values, [place] * len(values), "o", color=palette.query, alpha=0.7)
+for arm in record.arms:
     low, high = record.range(arm, "never asked")
     print(f"{arm:>21}: {low:.2f} to {high:.2f}")
-ax.axvline(1 / 16, color="#6E6E6E", linestyle="--", linewidth=1)
-ax.text(1 / 16 + 0.01, -0.45, "guessing", color="#555555")
-ax.set(xlabel="right answers", xlim=(0, 1.04), ylim=(len(record.arms) - 0.4, -0.8))
-ax.set_yticks(range(len(record.arms)), list(record.arms))
 show(
-    fig,
+    seed_rows(
+        record.by_arm("never asked"), levels={"guessing": 1 / 16}, xlabel="right answers", xlim=(0, 1.04),
+        size=(6.5, 2.9),
+    ),
     alt="Right answers of heads whose queries and keys have 1, 2 or 4 numbers, after 150, 1000 and 3000 steps, one dot for "
     "each of five runs. Width 2 rises from about 0.8 after 150 steps towards one. Width 1 stays below one half.",
     caption="What looked like a limit of the plane was time. A line is a limit: width 1 does not rise.",

@@ -8,12 +8,10 @@
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
-import itertools
 import math
 import string
 import time
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -24,6 +22,9 @@ from course_lib.multi_head import MultiHeadAttention
 from course_lib.testing import prove
 from coursework import exercises as ex
 from coursework.pictures import drawings, palette, show
+from coursework.pictures.plots.common import dot_rows, panels
+from coursework.pictures.plots.maps import heat_maps
+from coursework.pictures.plots.seeds import seed_rows
 from coursework.records import claim
 
 torch.manual_seed(0)
@@ -142,18 +143,12 @@ ex.predict("lab_heads_qk_table", "")
 # %% id="qk-figure" tags=["hide-input", "picture:60"]
 # Figure: the two tables of the reading head
 alphabet = list(string.ascii_uppercase)
-fig, axes = plt.subplots(1, 2, figsize=(7.5, 3.6), sharey=True, layout="constrained")
-for ax, table, title in zip(axes, (fits_note, fits_letter), ("note: after …", "the letter itself"), strict=True):
-    reach = table.abs().max()
-    image = ax.imshow(table, cmap=palette.signed, vmin=-reach, vmax=reach)
-    ax.set(title=title, xlabel="looked at")
-    ax.set_xticks(range(0, 26, 3), alphabet[::3])
-    ax.set_yticks(range(0, 26, 3), alphabet[::3])
-    ax.grid(False)
-    fig.colorbar(image, ax=ax, label="score, before the scale", shrink=0.8)
-axes[0].set_ylabel("letter that asks")
+signed = {"cmap": palette.signed, "reach": None, "columns": alphabet, "rows": alphabet, "every": 3}
 show(
-    fig,
+    heat_maps(
+        {"note: after …": fits_note, "the letter itself": fits_letter}, **signed, ylabel="letter that asks",
+        bar="score, before the scale", size=(7.5, 3.6),
+    ),
     alt="Two tables of 26 by 26 letters. The left one, for notes, has a clear red diagonal. The right one, for the letters "
     "themselves, has a weak blue one: numbers below zero.",
     caption="The query of a letter fits the note with its own name best. It does not fit the letter itself. (The two bars "
@@ -193,16 +188,11 @@ print(f"a letter raises itself most in {own_is_largest(raises):.2f} of the rows"
 
 # %% id="ov-figure" tags=["hide-input", "picture:60"]
 # Figure: what reading a letter does to the scores
-fig, ax = plt.subplots(figsize=(4.6, 3.8), layout="constrained")
-reach = raises.abs().max()
-image = ax.imshow(raises, cmap=palette.signed, vmin=-reach, vmax=reach)
-ax.set(xlabel="score that it raises", ylabel="letter that is read")
-ax.set_xticks(range(0, 26, 3), alphabet[::3])
-ax.set_yticks(range(0, 26, 3), alphabet[::3])
-ax.grid(False)
-fig.colorbar(image, ax=ax, label="change of the score")
 show(
-    fig,
+    heat_maps(
+        {"": raises}, **signed, xlabel="score that it raises", ylabel="letter that is read", bar="change of the score",
+        size=(4.6, 3.8),
+    ),
     alt="A table of 26 by 26 letters with a clear red diagonal: reading a letter raises the score of the same letter.",
     caption="Reading a letter makes this letter more likely to be written next. The head copies.",
 )
@@ -265,14 +255,11 @@ rows = {
     "without the writer in layer 1": "loss without the previous-token head",
     "counting letters": "loss of counting letters",
 }
-fig, ax = plt.subplots(figsize=(7.0, 2.4), layout="constrained")
-for height, measure in enumerate(reversed(rows.values())):
-    values = induction_claim.values("two layers", measure)
-    ax.scatter(values, [height] * len(values), color=palette.query, alpha=0.75)
-ax.set_yticks(range(len(rows)), list(rows)[::-1])
-ax.set(xlabel="loss where a name can be known, a dot for each seed", xlim=(0, 2.6))
 show(
-    fig,
+    dot_rows(
+        {name: induction_claim.values("two layers", measure) for name, measure in rows.items()}, xlim=(0, 2.6),
+        xlabel="loss where a name can be known, a dot for each seed", size=(7.0, 2.4),
+    ),
     alt="Rows of five dots. With all heads the loss is near 0.5; without one head of layer 2 it is 1.1 to 1.4; without "
     "the writer in layer 1 it is 1.7 to 1.9; counting letters has 2.2.",
     caption="Without the writer most of what two layers had learned is lost. Each head of layer 2 is missed, too, but "
@@ -331,16 +318,16 @@ for period in (5, 7, 10):
 # %% id="removed-record" tags=["hide-input", "picture:20"]
 # Figure: heads removed one by one, and together, five seeds
 characters = claim("character_heads")
-fig, axes = plt.subplots(1, 3, figsize=(7.5, 2.7), sharey=True, layout="constrained")
-for ax, arm in zip(axes, characters.arms, strict=True):
-    for place, how in enumerate(("one by one", "together")):
-        values = characters.values(arm, f"all, {how}")
-        ax.scatter([place] * len(values), values, color=palette.query if place else palette.key, alpha=0.75)
-    ax.set(title=f"{arm} in each layer", xlim=(-0.6, 1.6), ylim=(0, 0.95))
-    ax.set_xticks((0, 1), ("sum of\nsingle costs", "all\ntogether"))
-axes[0].set_ylabel("added loss (nats)")
+ways = {"sum of\nsingle costs": "one by one", "all\ntogether": "together"}
+found = {
+    f"{arm} in each layer": {name: {"": characters.values(arm, f"all, {how}")} for name, how in ways.items()}
+    for arm in characters.arms
+}
 show(
-    fig,
+    panels(
+        seed_rows, found, colours=dict(zip(ways, (palette.key, palette.query))), xlabel="added loss (nats)", xlim=(0, 0.95),
+        size=(7.5, 1.9),
+    ),
     alt="Three panels of five dots each. With one head in each layer, the sum of single costs and the cost together are "
     "about equal. With four heads, together costs more than the sum, about 0.8 against 0.4. With sixteen, about 0.6 "
     "against 0.2.",
@@ -407,15 +394,10 @@ print("entropy:", " ".join(f"{e:.2f}" for e in entropies), f"of {math.log(10):.2
 
 # %% id="untrained-figure" tags=["hide-input", "picture:20"]
 # Figure: four heads with random parameters
-fig, axes = plt.subplots(1, 4, figsize=(7.5, 2.2), sharey=True, layout="constrained")
-for h, ax in enumerate(axes):
-    image = ax.imshow(random_maps[0, h].detach(), cmap=palette.sequential, vmin=0, vmax=1)
-    ax.set(title=f"head {h + 1}", xlabel="looked at", xticks=range(0, 10, 3), yticks=range(0, 10, 3))
-    ax.grid(False)
-axes[0].set_ylabel("looks")
-fig.colorbar(image, ax=axes, label="weight")
 show(
-    fig,
+    heat_maps(
+        {f"head {h + 1}": random_maps[0, h] for h in range(4)}, every=3, bar="weight", size=(7.5, 2.2)
+    ),
     alt="Four lower triangles of ten by ten tokens. In all four the weights get paler from the top to the bottom; dark "
     "cells stand mostly in the first rows, which have few tokens to look at.",
     caption="Random heads have different favourites, drawn by chance. The dark cells at the top are there because the "

@@ -13,7 +13,6 @@ import math
 import tempfile
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 
@@ -27,10 +26,12 @@ from course_lib.variants import from_pretrained
 from coursework import exercises as ex
 from coursework.corpora.notes import SYMBOLS, echoes_in_text, notes_in_text, spelled
 from coursework.pictures import drawings, palette, show
+from coursework.pictures.plots import chapter_03 as plots
+from coursework.pictures.plots.common import bars, curves, panels
+from coursework.pictures.plots.seeds import seed_rows
 from coursework.records import claim
 
 torch.set_num_threads(1)
-SERIES = palette.series
 
 # %% [markdown] id="longer"
 # ## 1 A text longer than any before
@@ -149,9 +150,7 @@ ex.predict("beyond_64", "")
 # %% id="beyond" tags=["hide-input", "picture:30"]
 # Figure: loss by place, answers by distance
 plain = read(model)
-fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.9), width_ratios=(3, 2))
 stretches = [plain[0][low : low + 32].mean() for low in range(0, 255, 32)]
-axes[0].plot(range(16, 256, 32), stretches, marker="o")
 long = held_back()
 fresh = stretches[:2]
 for low in range(64, 256, 32):  # the same places again, as the last 32 of a piece of 64 with its own start sign
@@ -160,19 +159,10 @@ for low in range(64, 256, 32):  # the same places again, as the last 32 of a pie
     with torch.no_grad():
         losses = F.cross_entropy(model(tokens).mT, long.targets[:, low - 32 : low + 32], reduction="none")[:, 32:]
     fresh.append(losses[~long.asked[:, low : low + 32]].mean())
-axes[0].plot(range(16, 256, 32), fresh, marker="o", markersize=3, linestyle="--", color="#8A8A8A", zorder=1)
-axes[0].text(250, fresh[-1] - 0.013, "cut into pieces of 64", color="#555555", ha="right", va="top")
 before = ((long.tokens >= 30) & (long.tokens < 40)).cumsum(1)  # notes so far
 guess = by_distance(long, 1 / before.clamp(min=1))
-axes[0].axvspan(0, 64, color="#EDEDED", zorder=0)
-axes[0].text(32, axes[0].get_ylim()[1], "trained", ha="center", va="top", color="#555555")
-axes[0].set(title="Text", xlabel="place", ylabel="loss", xlim=(0, 256))
-axes[1].bar(range(4), plain[1], color=[SERIES[0], SERIES[0], SERIES[1], SERIES[1]])
-axes[1].hlines(guess, [n - 0.45 for n in range(4)], [n + 0.45 for n in range(4)], color="#111111", linestyle="--")
-axes[1].set(title="Notes", xlabel="places back", ylabel="right answers", ylim=(0, 1.05))
-axes[1].set_xticks(range(4), [f"{a}–{b - 1}" for a, b in FAR])
 show(
-    fig,
+    plots.beyond_training(stretches, fresh, plain[1], guess, [f"{a}–{b - 1}" for a, b in FAR]),
     alt="Left: the loss on the text in stretches of 32 places, from 0 to 256; within the trained 64 places it falls, "
     "beyond them it is higher, and higher than a dashed grey line, the same text cut into pieces of 64. Right: the share "
     "of right answers by distance of the note. It is high for near notes. From 32 places back on it lies below a dashed "
@@ -293,11 +283,9 @@ inside = sums(torch.arange(64).double())
 weights = torch.linalg.solve(inside.T @ inside + 1e-3 * torch.eye(64).double(), inside.T @ wanted)
 fine = torch.arange(0, 256, 0.25).double()
 curve = sums(fine) @ weights
-fig, ax = plt.subplots(figsize=(6.8, 2.8))
-ax.axvspan(0, 63, color="#EDEDED", zorder=0)
-ax.plot(fine, curve, linewidth=1.2)
-ax.scatter(torch.arange(64), wanted, s=8, color=SERIES[1], zorder=3)
-ax.set(xlabel="distance", ylabel="score, a sum of 32 waves", xlim=(0, 256))
+fig = curves(fine, {"": curve}, styles=["-"], xlabel="distance", ylabel="score, a sum of 32 waves", xlim=(0, 256))
+fig.axes[0].plot(wanted, ".", color=palette.key)
+fig.axes[0].axvspan(0, 63, color="#EDEDED", zorder=0)
 show(
     fig,
     alt="A curve over distances 0 to 256. In the shaded part, up to 63, it runs calmly among random dots between -1 and "
@@ -366,16 +354,11 @@ said("interpolated", read(squeezed))
 
 # %% id="near-drawn" tags=["hide-input", "picture:30"]
 # Figure: the score of two vectors of ones by their distance, before and after
-fig, ax = plt.subplots(figsize=(6.4, 2.7))
-distance = torch.arange(0, 13)
-for name, scaling, color in (("as trained", None, SERIES[0]), ("squeezed 4 times", LinearScaling(4.0), SERIES[1])):
-    values = RotaryEmbedding(16, scaling=scaling).values
-    score = (distance[:, None] * values).cos().mean(1)
-    ax.plot(distance, score, marker="o", color=color)
-    ax.text(12.2, score[-1] + (0.02 if scaling else -0.02), name, color=color, va="center")
-ax.set(xlabel="distance between two letters", ylabel="mean cosine", xlim=(-0.3, 16), xticks=range(0, 13, 2))
+distance, cosines = torch.arange(0, 13), {}
+for name, scaling in (("as trained", None), ("squeezed 4 times", LinearScaling(4.0))):
+    cosines[name] = (distance[:, None] * RotaryEmbedding(16, scaling=scaling).values).cos().mean(1)
 show(
-    fig,
+    curves(distance, cosines, xlabel="distance between two letters", ylabel="mean cosine", xticks=range(0, 13, 2)),
     alt="Two curves of the mean cosine by distance from 0 to 12. As trained it drops from 1 to about 0.93 at distance 1 "
     "and to 0.8 at 2. Squeezed four times it falls a quarter as fast and is still above 0.9 at distance 4.",
     caption="What distance 1 used to look like is now distance 4. A head that reads “the letter before” reads a blur of "
@@ -488,16 +471,13 @@ for k in range(9):
     near.append(text[16:63].mean())
     far.append(text[63:].mean())
     found.append(notes)
-fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.8))
-axes[0].plot(near, marker="o", color=SERIES[4])
-axes[0].plot(far, marker="o", color=SERIES[0])
-axes[0].text(0.5, near[0], "places 16–63", color=SERIES[4], va="center")
-axes[0].text(7.9, far[8] + 0.015, "places 64–255", color=SERIES[0], ha="right", va="bottom")
-axes[0].set(title="Text", xlabel="pairs kept, from the fastest", ylabel="loss")
-axes[1].plot(found, marker="o", color=SERIES[2])
-axes[1].set(title="Notes 64 and more places back", xlabel="pairs kept, from the fastest", ylim=(0, 1.05))
 show(
-    fig,
+    panels(
+        curves, range(9),
+        {"Text": {"places 16–63": near, "places 64–255": far}, "Notes 64 and more places back": {"": found}},
+        each=({"ylabel": "loss", "colours": ("#6E6E6E", "#0072B2")}, {"ylim": (0, 1.05)}), share="",
+        xlabel="pairs kept, from the fastest", size=(7.2, 2.9),
+    ),
     alt="Left: the loss on the text as the fastest k of eight pairs are kept. Within the first 64 places it falls until "
     "about four pairs are kept; beyond them it changes little. "
     "Right: the share of far notes found, near 1 while few pairs are kept, and falling once slow pairs are kept too.",
@@ -627,16 +607,11 @@ rules = {
     "Llama 3's rule": Llama3Scaling(8.0),
     "YaRN": YarnScaling(8.0, 8192),
 }
-fig, ax = plt.subplots(figsize=(6.8, 3.0))
+slower = {name: real / rule(real) for name, rule in rules.items()}
 once = int((8192 * real / (2 * math.pi) >= 1).sum())
-ax.axvline(once - 0.5, color="#8A8A8A", linestyle="--", linewidth=1)
-ax.text(once, 8.9, "from here on: less than\none turn in training", va="top", color="#555555", fontsize=8.5)
-for (name, rule), color, (x, y) in zip(
-    rules.items(), SERIES, ((6, 7.6), (50, 4.2), (27.5, 1.3), (17, 2.2)), strict=False
-):
-    ax.plot(real / rule(real), color=color)
-    ax.text(x, y, name, color=color)
-ax.set(xlabel="pair, from fast to slow", ylabel="times slower", ylim=(0.6, 9.2), xlim=(0, 63))
+fig = curves(range(64), slower, styles=["-"], xlabel="pair, from fast to slow", ylabel="times slower", size=(6.8, 3.0))
+fig.axes[0].axvline(once - 0.5, color="#8A8A8A", linestyle="--", linewidth=1)
+fig.axes[0].text(once, 1, "from here on: less than\none turn in training", color="#555555")
 show(
     fig,
     alt="Curves over 64 pairs of how many times slower each pair becomes. Interpolation is a flat line at 8. A larger "
@@ -657,21 +632,16 @@ show(
 # Figure: loss by place for each method, mean and range of five seeds, before and after 40 steps
 record = claim("reading_further")
 arms = list(record.arms)
-colors = dict(zip(arms, ["#111111", SERIES[1], SERIES[5], SERIES[3], SERIES[0], SERIES[2]], strict=True))
-starts = range(0, 256, 32)
-fig, axes = plt.subplots(1, 2, figsize=(7.4, 3.4), sharey=True)
-for ax, before, title in zip(axes, ("", "tuned "), ("without training", "after 40 steps"), strict=True):
-    for arm in arms:
-        values = torch.tensor([record.values(arm, f"{before}text from {low}") for low in starts])  # (8, seeds)
-        places = [low + 16 for low in starts]
-        ax.plot(places, values.mean(1), color=colors[arm], marker="o", markersize=3, label=arm)
-        ax.fill_between(places, values.amin(1), values.amax(1), color=colors[arm], alpha=0.1, linewidth=0)
-    ax.axvspan(0, 64, color="#EDEDED", zorder=0)
-    ax.set(title=title, xlabel="place", xlim=(0, 256))
-axes[0].set_ylabel("loss on the text")
-axes[1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+colors = dict(zip(arms, ["#111111", *(palette.series[i] for i in (1, 5, 3, 0, 2))], strict=True))
+times = {"without training": "", "after 40 steps": "tuned "}
+
+
+def losses(arm, before):  # (8, seeds)
+    return torch.tensor([record.values(arm, f"{before}text from {low}") for low in range(0, 256, 32)])
+
+
 show(
-    fig,
+    plots.loss_by_place({title: {arm: losses(arm, when) for arm in arms} for title, when in times.items()}, colors),
     alt="Two panels of the loss on the text by place, a line for each method with the range of five seeds. Left, without "
     "training: as trained rises beyond 64, interpolation is high everywhere, the larger bases and YaRN lie between, the "
     "window stays low. Right, after 40 steps: the larger bases and YaRN lie close to the window, the unchanged model and interpolation a little higher.",
@@ -682,25 +652,18 @@ show(
 
 # %% id="five-notes" tags=["hide-input"]
 # Figure: the farthest notes for each method, a dot for each seed, before and after 40 steps
-fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.9), sharey=True)
-for ax, before, title in zip(axes, ("", "tuned "), ("without training", "after 40 steps"), strict=True):
-    for height, arm in enumerate(reversed(arms)):
-        values = record.values(arm, f"{before}notes 128-255 back")
-        ax.plot([min(values), max(values)], [height, height], color="#8A8A8A", linewidth=2, zorder=1)
-        ax.scatter(values, [height] * len(values), color=colors[arm], alpha=0.8, zorder=2)
-    ax.set(title=title, xlabel="found, of notes 128 and more places back", xlim=(0, 1.03))
-for ax in axes:
-    ax.axvline(guess[3], color="#111111", linestyle="--", linewidth=1, zorder=0)
-tries = [record.values("as trained", f"{before}notes 128-255 back") for before in ("", "tuned ")]
+measures = [f"{when}notes 128-255 back" for when in times.values()]
+found = [[record.values(arm, measure) for arm in arms] for measure in measures]
+tries = [values[arms.index("as trained")] for values in found]
 prove("no unchanged model beats naming any note so far", max(max(values) for values in tries) < guess[3])
-axes[0].set_yticks(range(len(arms)), arms[::-1])
 ranges = "; ".join(
-    f"{arm} {min(a):.2f} to {max(a):.2f}, then {min(b):.2f} to {max(b):.2f}"
-    for arm in arms
-    for a, b in [[record.values(arm, f"{before}notes 128-255 back") for before in ("", "tuned ")]]
+    f"{arm} {min(a):.2f} to {max(a):.2f}, then {min(b):.2f} to {max(b):.2f}" for arm, a, b in zip(arms, *found)
 )
 show(
-    fig,
+    panels(
+        seed_rows, {title: record.by_arm(measure) for title, measure in zip(times, measures)}, size=(7.2, 2.9),
+        xlabel="found, of notes 128 and more places back", colours=colors, levels={"": guess[3]}, xlim=(0, 1.03),
+    ),
     alt=f"Share of notes found 128 or more places back, five dots for each method, before and after 40 steps: {ranges}.",
     caption="A dot for each of five seeds; the dashed line is what naming any of the notes so far would give. The window, "
     "which sees none of them, finds one in ten, as by naming any digit. Interpolation and YaRN need no training.",
@@ -786,15 +749,10 @@ echo_model = fit(echo_model, echo_pieces, steps=400, rate=6e-3)
 # Figure: weight on the first token, head by head, in both models
 echoes = echoes_in_text(100, 64, split="test", generator=torch.Generator().manual_seed(9))
 rows = weight_on_first(model, drawn) + weight_on_first(echo_model, echoes)
+heads = {f"head {h}": [shares[h] for shares in rows] for h in range(4)}
 names = ["notes, layer 1", "notes, layer 2", "echo, its one layer"]
-fig, ax = plt.subplots(figsize=(6.4, 2.4))
-for row, (shares, color) in enumerate(zip(rows, (SERIES[4], SERIES[4], SERIES[1]), strict=True)):
-    ax.bar([row + 0.2 * h - 0.3 for h in range(4)], shares, width=0.17, color=color)
-ax.axhline(1 / 48, color="#111111", linewidth=1, linestyle="--")
-ax.set_xticks(range(3), names)
-ax.set(ylabel="weight on the first token", ylim=(0, 0.6))
 show(
-    fig,
+    bars(names, heads, levels={"": 1 / 48}, ylabel="weight on the first token", ylim=(0, 0.6)),
     alt="Three groups of four bars, one bar for each head: the weight on the first token. In the two layers of the model "
     "that remembers notes the bars are low; in the model that echoes at least one head is much higher.",
     caption="Each bar is a head, the dashed line an even share. Where a head is idle most of the time, it rests on the "
@@ -865,15 +823,14 @@ for words, mask in (("all keys", causal), ("latest 16", near)):
 # Figure: weight on the first token and harm of the window, a dot for each of five seeds
 record = claim("first_token_sink")
 arms = list(record.arms)
-fig, axes = plt.subplots(1, 2, figsize=(7.3, 2.8), sharey=True)
+rows, added = {}, {}
 said_of = []
-for height, arm in enumerate(reversed(arms)):
+for arm in arms:
     shares = record.values(arm, "weight on the first")
     full, cut = (torch.tensor(record.values(arm, f"text, {name}")) for name in ("full", "window"))
     kept = torch.tensor(record.values(arm, "text, window and first four"))
-    axes[0].scatter(shares, [height] * 5, color=SERIES[0], alpha=0.75)
-    axes[1].scatter(cut - full, [height + 0.12] * 5, color=SERIES[1], alpha=0.75)
-    axes[1].scatter(kept - full, [height - 0.12] * 5, color=SERIES[2], alpha=0.75)
+    name = {"notes": "notes, one layer"}.get(arm, arm)
+    rows[name], added[name] = {"": shares}, {"window": (cut - full).tolist(), "kept": (kept - full).tolist()}
     if arm == "echoes":
         cost = [b - a for a, b in zip(*(record.values(arm, f"answers, {n}") for n in ("full", "window")), strict=True)]
         prove("the answers of three models hardly change", sorted(c < 0.05 for c in cost) == [False] * 2 + [True] * 3)
@@ -881,12 +838,13 @@ for height, arm in enumerate(reversed(arms)):
         f"{arm}: weight {min(shares):.2f} to {max(shares):.2f}, harm {(cut - full).min():.2f} to "
         f"{(cut - full).max():.2f}, with four kept {(kept - full).min():.2f} to {(kept - full).max():.2f}"
     )
-axes[0].set_yticks(range(len(arms)), [{"notes": "notes, one layer"}.get(arm, arm) for arm in arms[::-1]])
-axes[0].set(title="weight on the first token", xlabel="head that gives it most")
-axes[1].set(title="loss added by the window", xlabel="nats (orange), with four kept (green)")
 show(
-    fig,
-    alt="Two panels with five dots for each arm. " + "; ".join(said_of) + ".",
+    panels(
+        seed_rows, {"weight on the first token": rows, "loss added by the window": added}, share="y", size=(7.3, 2.8),
+        each=({"xlabel": "head that gives it most"}, {"xlabel": "nats (orange), with four kept (green)"}),
+        colours=dict(zip(("", "window", "kept"), palette.series)),
+    ),
+    alt="Two panels with five dots for each arm. " + "; ".join(reversed(said_of)) + ".",
     caption=f"A dot for each of five seeds. ({record.command}, {record.cpu_seconds:.0f} s of CPU.)",
 )
 
@@ -959,13 +917,11 @@ stack = LanguageModel(config)
 vectors = torch.randn(1, 13, 64, requires_grad=True)
 (stack(vectors)[0, -1] @ torch.randn(64)).backward()
 size = vectors.grad[0].norm(dim=1)
-fig, ax = plt.subplots(figsize=(6.4, 2.2))
-ax.bar(range(13), size, color=[SERIES[0] if value > 0 else "#BBBBBB" for value in size])
-for number in range(3):
-    ax.text(number, 0.02 * size.max(), "0", ha="center", va="bottom")
-ax.set(xlabel="place of the token", ylabel="gradient", xticks=range(13))
 show(
-    fig,
+    bars(
+        range(13), size, numbers=lambda height: "" if height else "0", size=(6.4, 2.2), colours=palette.query,
+        xlabel="place of the token", ylabel="gradient", xticks=range(13),
+    ),
     alt="Thirteen bars: the gradient of the last output with respect to each token. The tokens 0, 1 and 2 have none; "
     "from token 3 on all have some, the last ones most.",
     caption="Exactly the places that the drawing reaches have a gradient. What lies before them cannot matter, however "
@@ -1006,18 +962,10 @@ for name, windows in (("all global", [None] * 26), ("as published", gemma)):
 # %% id="cache-drawn" tags=["hide-input", "picture:30"]
 # Figure: bytes of the cache by length
 lengths = [2**k for k in range(9, 16)]
-fig, ax = plt.subplots(figsize=(6.4, 2.7))
-for name, windows, color in (
-    ("all global", [None] * 26, SERIES[1]),
-    ("5 local to 1 global", gemma, SERIES[0]),
-    ("all local", [512] * 26, SERIES[2]),
-):
-    values = [cache_bytes(windows, length, 1, 256) / 1e6 for length in lengths]
-    ax.plot(lengths, values, color=color, marker="o", markersize=3)
-    ax.text(lengths[-1] * 1.02, values[-1], name, color=color, va="center")
-ax.set(xlabel="tokens in the text", ylabel="MB", xlim=(0, 45_000), xticks=[0, 8192, 16384, 24576, 32768])
+mixes = {"all global": [None] * 26, "5 local to 1 global": gemma, "all local": [512] * 26}
+megabytes = {name: [cache_bytes(windows, length, 1, 256) / 1e6 for length in lengths] for name, windows in mixes.items()}
 show(
-    fig,
+    curves(lengths, megabytes, names="end", xlabel="tokens in the text", ylabel="MB", xticks=range(0, 40_000, 8192)),
     alt="Three lines of cache size by length of the text up to 32768 tokens: all global grows to about 870 MB, five "
     "local to one global to about 146 MB, all local stays at about 14 MB.",
     caption="The mix needs a sixth of the memory of the global stack at this length. All local needs least, and is blind "
@@ -1044,22 +992,16 @@ ex.predict("local_and_global", "")
 record = claim("local_and_global")
 arms = list(record.arms)
 measures = ("notes within the window", "notes within the reach", "notes beyond the reach", "text")
-fig, axes = plt.subplots(1, 4, figsize=(7.4, 2.3), sharey=True)
-for ax, measure in zip(axes, measures, strict=True):
-    for height, arm in enumerate(reversed(arms)):
-        values = record.values(arm, measure)
-        ax.scatter(values, [height] * 5, color=SERIES[1] if measure == "text" else SERIES[0], alpha=0.75)
-    ax.set(title={"text": "text"}.get(measure, measure.replace("notes ", "").replace(" the ", "\nthe ")))
-    ax.set(xlabel="loss" if measure == "text" else "found", ylim=(-0.6, 2.6))
-    if measure != "text":
-        ax.set_xlim(-0.05, 1.08)
-axes[0].set_yticks(range(3), arms[::-1])
+titles = [measure.replace("notes ", "").replace(" the ", "\nthe ") for measure in measures]
 ranges = "; ".join(
     f"{arm}: " + ", ".join("{} {:.2f} to {:.2f}".format(measure, *record.range(arm, measure)) for measure in measures)
     for arm in arms
 )
 show(
-    fig,
+    panels(
+        seed_rows, {title: record.by_arm(measure) for title, measure in zip(titles, measures)}, share="y",
+        each=[{"xlabel": "found", "xlim": (-0.05, 1.08)}] * 3 + [{"xlabel": "loss"}], size=(7.4, 2.3),
+    ),
     alt=f"Four panels, five dots for each of three mixes of layers. {ranges}.",
     caption=f"A dot for each of five seeds; 21 places is the reach of three windows. ({record.command}, "
     f"{record.cpu_seconds:.0f} s of CPU.)",

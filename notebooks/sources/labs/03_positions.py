@@ -12,7 +12,6 @@
 # Imports, and settings so that the numbers come out the same in every run
 import math
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -28,15 +27,12 @@ from course_lib.testing import prove
 from course_lib.transformer import LanguageModel
 from coursework import exercises as ex
 from coursework.pictures import palette, show
+from coursework.pictures.plots.common import bars, curves
+from coursework.pictures.plots.seeds import seed_rows
 from coursework.records import claim
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
-
-
-def reach(record, arm, measure):
-    low, high = record.range(arm, measure)
-    return f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
 
 
 # %% [markdown] id="own-position-question"
@@ -99,7 +95,7 @@ def place_namer(causal, start, rate):
 record, namers = claim("own_place"), {}
 for arm, settings in record.arms.items():
     namers[arm], right = place_namer(**settings, rate=record.best_rate(arm))
-    print(f"{arm:>20}: {right:.2f} live;  five seeds: {reach(record, arm, 'accuracy')}")
+    print(f"{arm:>20}: {right:.2f} live;  five seeds: {record.spread(arm, 'accuracy')}")
 
 # %% [markdown] id="own-position-says"
 # Without a mask it is chance: no model of this kind can do better, because it treats all places alike. With a causal mask
@@ -116,14 +112,13 @@ tokens = F.pad(torch.randint(11, (500, 8), generator=torch.Generator().manual_se
 with torch.no_grad(), record_weights(model.stack) as maps:
     model.stack(model.token(tokens), mask=causal_mask(9))
 shares = maps["layers.0.self_attention"][:, :, 1:, 0].mean(0)  # (heads, T)
-fig, ax = plt.subplots(figsize=(6.2, 2.9))
-for head, (share, style) in enumerate(zip(shares, ("o-", "s--"))):
-    ax.plot(share, style, color=palette.series[head], label=f"head {head}, trained")
-ax.plot(1 / (torch.arange(8) + 2), ":", color=palette.residual, label="1/(t + 2), even weights")
-ax.set(xlabel="place t", ylabel="weight on the start token", ylim=(0, None))
-ax.legend()
+lines = {f"head {head}, trained": share for head, share in enumerate(shares)}
+lines["1/(t + 2), even weights"] = 1 / (torch.arange(8) + 2)
 show(
-    fig,
+    curves(
+        range(8), lines, styles=("o-", "s--", ":"), colours=(*palette.series[:2], palette.residual), ylim=(0, None),
+        xlabel="place t", ylabel="weight on the start token",
+    ),
     alt="Weight on the start token at the places 0 to 7, for the two heads of the trained model, beside the curve 1/(t+2). "
     "In both heads the weight differs from place to place and falls towards later places.",
     caption="The share of the start token falls from place to place, so it can serve as a counter. The trained heads need "
@@ -177,11 +172,11 @@ error = (SinusoidalPositionalEncoding(512)(p) - exact).abs().amax(-1)  # (T,)
 for below in (100, 512, 5000):
     print(f"positions below {below:4}: off by up to {error[:below].max():.0e}")
 prove("below position 5000 the float32 table is right to 0.001", error.max() < 1e-3)
-fig, ax = plt.subplots(figsize=(6.2, 2.6))
-ax.plot(p[1:], error[1:], color=palette.query, linewidth=0.6)
-ax.set(yscale="log", xlabel="position", ylabel="largest error in the row")
 show(
-    fig,
+    curves(
+        p[1:], {"": error[1:]}, styles=["-"], yscale="log", xlabel="position", ylabel="largest error in the row",
+        size=(6.2, 2.6),
+    ),
     alt="The largest error of a row of float32 sinusoids against its position, on a logarithmic axis. It rises in steps, "
     "at each power of two, and stays below one thousandth up to position 5000.",
     caption="The error grows with the position and stays below a thousandth: nothing to worry about, in float32.",
@@ -198,17 +193,18 @@ show(
 
 # %% id="similarity-figure" tags=["hide-input"]
 # Figure: similarity against distance for three widths
-fig, ax = plt.subplots(figsize=(6.4, 3))
-for (width, style), color in zip(((16, ":"), (64, "--"), (512, "-")), palette.series):
+lines = {}
+for width in (16, 64, 512):
     codes = SinusoidalPositionalEncoding(width)(torch.arange(200)).double()
     similar = codes @ codes[0] / (width / 2)  # 1 at distance 0
     rises = int((similar[1:] > similar[:-1]).nonzero()[0]) + 1
     print(f"width {width:3}: {similar[1]:.3f} at distance 1, {similar[10]:.3f} at 10; first rises at {rises}")
-    ax.plot(similar[:100], style, color=color)
-    ax.text(101, similar[99], f"width {width}", color=color, va="bottom" if width == 64 else "top")
+    lines[f"width {width}"] = similar[:100]
 prove("at width 512 the product falls up to distance 43 and then rises", rises == 44)
-ax.axvline(43, color=palette.residual, linewidth=1, linestyle=":")
-ax.set(xlabel="distance", ylabel="dot product, 1 at distance 0", xlim=(0, 120))
+fig = curves(
+    range(100), lines, styles=(":", "--", "-"), xlabel="distance", ylabel="dot product, 1 at distance 0", size=(6.4, 3.0)
+)
+fig.axes[0].axvline(43, color=palette.residual, linewidth=1, linestyle=":")
 show(
     fig,
     alt="Dot product of two positions against their distance from 0 to 99, for widths 16, 64 and 512. All start at 1 and "
@@ -246,29 +242,19 @@ print(f"sinusoids:          {unseen_error(sinusoids):.4f}")
 print(f"random table:       {unseen_error(torch.randn(128, 16)):.2f}")
 fit_record = claim("learned_shift")
 for arm in fit_record.arms:
-    before, after = (reach(fit_record, arm, when) for when in ("before", "after"))
+    before, after = (fit_record.spread(arm, when) for when in ("before", "after"))
     print(f"learned, {arm}: {before} before training, {after} after")
 
 # %% id="fit-figure" tags=["hide-input"]
 # Figure: the error on unseen rows before and after training, five seeds for each task
-fig, ax = plt.subplots(figsize=(6.4, 2.2))
-for row, arm in enumerate(fit_record.arms):
-    for measure, marker, color, lift in (("before", "o", palette.residual, -0.12), ("after", "s", palette.query, 0.12)):
-        values = fit_record.values(arm, measure)
-        ax.plot(
-            values, [row + lift] * len(values), marker, color=color, alpha=0.75, label=measure if row == 0 else None
-        )
-ax.axvline(1, color=palette.residual, linestyle=":")
-ax.set_yticks(range(len(fit_record.arms)), fit_record.arms)
-ax.set(xlabel="error on unseen rows (1: as good as predicting zeros)", xlim=(0, None), ylim=(-0.5, 1.5))
-ax.legend(loc="center left")
+spread = fit_record.spread
 show(
-    fig,
-    alt="Error of the fitted matrix on unseen rows of a learned table, five trainings each. "
-    + " ".join(
-        f"{arm}: {reach(fit_record, arm, 'before')} before, {reach(fit_record, arm, 'after')} after."
-        for arm in fit_record.arms
+    seed_rows(
+        fit_record.by_arm("before", "after"), colours=(palette.residual, palette.query), size=(6.4, 2.2),
+        levels={"as good as predicting zeros": 1}, xlabel="error on unseen rows", xlim=(0, None),
     ),
+    alt="Error of the fitted matrix on unseen rows of a learned table, five trainings each. "
+    + " ".join(f"{arm}: {spread(arm, 'before')} before, {spread(arm, 'after')} after." for arm in fit_record.arms),
     caption="A task about distances leaves a rule in the table, if a rough one; a task without distances does not. "
     f"({fit_record.command})",
 )
@@ -304,14 +290,11 @@ for name, std in (("N(0, 1): nn.Embedding", 1.0), ("std 1/√d: course_lib", D**
     for factor in (math.sqrt(D), 1.0):
         names.append(f"{name}{', times √d' if factor > 1 else ''}")
         ratios.append((factor * (tokens.square().mean() / places.square().mean()).sqrt()).item())
-fig, ax = plt.subplots(figsize=(6.6, 2.8))
-ax.barh(range(6), ratios, color=[palette.query, palette.key] * 3, left=0)
-for row, ratio in enumerate(ratios):
-    ax.text(ratio * 1.1, row, f"{ratio:.2f}", va="center")
-ax.axvline(1, color=palette.residual, linestyle=":")
-ax.set_yticks(range(6), names)
-ax.set(xscale="log", xlabel="words are so many times as large as places", xlim=(0.02, 120))
-ax.invert_yaxis()
+fig = bars(
+    names, ratios, lying=True, numbers="%.2f", colours=[palette.query, palette.key] * 3, xscale="log", xlim=(0.02, 120),
+    xlabel="words are so many times as large as places", size=(6.6, 2.8),
+)
+fig.axes[0].axvline(1, color=palette.residual, linestyle=":")
 show(
     fig,
     alt="How many times larger the vectors of words are than those of places, at width 512: "
@@ -340,24 +323,16 @@ prove("in the others one is at least 15 times as large", min(ratios[0], 1 / rati
 # %% id="scale-figure" tags=["hide-input"]
 # Figure: accuracy for the six starts, five seeds each
 scale_record = claim("embedding_scale")
-fig, ax = plt.subplots(figsize=(6.6, 3))
-for row, arm in enumerate(scale_record.arms):
-    for measure, marker, color, lift in (
-        ("accuracy, step 100", "o", palette.residual, -0.13),
-        ("accuracy", "s", palette.query, 0.13),
-    ):
-        values = scale_record.values(arm, measure)
-        label = {"accuracy": "after 300 steps"}.get(measure, "after 100 steps") if row == 0 else None
-        ax.plot(values, [row + lift] * len(values), marker, color=color, alpha=0.75, markersize=5, label=label)
-ax.set_yticks(range(len(scale_record.arms)), scale_record.arms)
-ax.invert_yaxis()
-ax.set(xlim=(0, 1.03), xlabel="accuracy: three places back, trained and tested on 16 tokens")
-ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+steps = {"after 100 steps": "accuracy, step 100", "after 300 steps": "accuracy"}
+runs = {arm: {when: scale_record.values(arm, one) for when, one in steps.items()} for arm in scale_record.arms}
 show(
-    fig,
+    seed_rows(
+        runs, colours=(palette.residual, palette.query), xlim=(0, 1.03), size=(6.6, 3.0),
+        xlabel="accuracy: three places back, trained and tested on 16 tokens",
+    ),
     alt="Accuracy for six starts of the table of words, five trainings each, at the best of three rates. "
     + " ".join(
-        f"{arm}: {reach(scale_record, arm, 'accuracy, step 100')} after 100 steps, {reach(scale_record, arm, 'accuracy')} "
+        f"{arm}: {scale_record.spread(arm, 'accuracy, step 100')} after 100 steps, {scale_record.spread(arm, 'accuracy')} "
         "after 300."
         for arm in scale_record.arms
     ),
