@@ -1,0 +1,1 @@
+"""Figures of single notebooks, named after what they show; each takes plain values and returns the figure."""
