@@ -46,9 +46,9 @@ from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from coursework import exercises as ex
 from coursework.explorers import CostExplorer
 from coursework.pictures import show
-from coursework.pictures.plots import chapter_08 as plots
 
 # %% id="prove"
+from coursework.pictures.plots import chapter_08 as plots
 from coursework.records import claim, record
 
 
