@@ -16,7 +16,6 @@ import math
 import random
 from collections import Counter
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from sklearn.feature_extraction.text import CountVectorizer
@@ -35,6 +34,8 @@ from course_lib.transformer import Embedding as LibraryEmbedding
 from coursework import exercises as ex
 from coursework.corpora.sentences import JUDGED_WORDS, REFLEXIVE_OF, judged_sentences
 from coursework.pictures import attention_map, drawings, palette, show
+from coursework.pictures.plots import chapter_04 as plots
+from coursework.pictures.plots import common
 from coursework.records import claim
 
 torch.manual_seed(0)
@@ -288,15 +289,13 @@ eleven = torch.randn(1, 11, 64, generator=torch.Generator().manual_seed(1))  # (
 # %% id="collapse-maps" tags=["hide-input", "picture:25"]
 # Figure: the cosine of each pair of words, after 0, 1, 2 and 4 layers without residual connections
 places = tokens_by_layer(fresh_encoder(residual=False), eleven)
-fig, axes = plt.subplots(1, 4, figsize=(7.6, 2.3))
-for ax, depth in zip(axes, (0, 1, 2, 4)):
+cosines = {}
+for depth in (0, 1, 2, 4):
     units = F.normalize(places[depth][0], dim=-1)
-    ax.imshow(units @ units.T, cmap=palette.sequential, vmin=0, vmax=1)
-    ax.set_title(f"after {depth} layers: {token_similarity(places[depth]).item():.2f}", fontsize=9)
-    ax.set(xticks=[], yticks=[])
+    cosines[f"after {depth} layers: {token_similarity(places[depth]).item():.2f}"] = units @ units.T
 prove("without residuals the tokens point the same way after four layers", token_similarity(places[4]).item() > 0.99)
 show(
-    fig,
+    plots.words_two_by_two(cosines),
     alt="Four maps of eleven by eleven cosines. Before the first layer only the diagonal is dark. After one layer all "
     "cells are darker, after two nearly as dark as the diagonal, after four all cells are the same dark blue.",
     caption="Each map shows how alike the eleven words are, two by two; dark is 1. Above each: the mean over all pairs "
@@ -585,20 +584,8 @@ ARMS = {
     "pre-norm, large starting weights": lambda seed: fresh_encoder(seed=seed, norm_place="pre"),
 }
 measured = {name: [gradients(make(seed), seed) for seed in range(5)] for name, make in ARMS.items()}
-fig, axes = plt.subplots(2, 2, figsize=(7.6, 5.0), sharex=True, sharey=True)
-for ax, (name, draws) in zip(axes.flat, measured.items()):
-    for kind, colour in KINDS.items():
-        table = torch.tensor([rows[kind] for rows, _ in draws]).clamp(min=1e-6)  # (draws, layers)
-        ax.plot(range(1, 13), table.median(dim=0).values, "o-", color=colour, markersize=3, label=kind)
-        ax.fill_between(range(1, 13), table.amin(0), table.amax(0), color=colour, alpha=0.2)
-    ax.set(yscale="log", ylim=(5e-7, 300), title=name)
-for ax in axes[1]:
-    ax.set(xlabel="layer", xticks=(1, 4, 8, 12))
-for ax in axes[:, 0]:
-    ax.set_ylabel("size of the gradient")
-fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
 show(
-    fig,
+    plots.gradients_by_layer({name: [rows for rows, _ in draws] for name, draws in measured.items()}, KINDS),
     alt="Four panels, gradient by layer on a log scale, three lines each. Without residuals the line of queries and keys "
     "falls below a millionth by layer four or five, while the other two stay above one. Post-norm with large first "
     "weights: queries and keys fall slowly to about a hundredth at layer 12. Post-norm with smaller weights, and "
@@ -710,15 +697,8 @@ prove("and so do 12 post-norm layers with smaller ones", reached["post-norm, sma
 # %% id="warm-up-recorded" tags=["hide-input"]
 # Figure: the same task with six layers at three rates, with and without warm-up, recorded
 record = claim("warm_up_of_encoders")
-fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.5), sharey=True)
-for ax, rate in zip(axes, record.rates):
-    for height, arm in enumerate(reversed(record.arms)):
-        found = record.values(arm, "accuracy", rate)
-        colour = palette.query if "50 steps" in arm else palette.key
-        ax.plot([min(found), max(found)], [height] * 2, color="#8A8A8A", zorder=1)
-        ax.scatter(found, [height] * len(found), color=colour, alpha=0.75, zorder=2)
-    ax.set(title=f"rate {rate:g}", xlim=(0, 1.05), xlabel="accuracy", ylim=(-0.6, 3.6))
-axes[0].set_yticks(range(4), [arm.replace("50 steps", "warm-up") for arm in record.arms][::-1])
+fig = common.rows_by_rate(record, "accuracy", mark="50 steps", size=(7.6, 2.5))
+fig.axes[0].set_yticks(range(4), [arm.replace("50 steps", "warm-up") for arm in record.arms])
 show(
     fig,
     alt="Three panels, one for each rate, four rows of five dots. At 0.005 and 0.01 all dots are above 0.9. At 0.02 "

@@ -18,7 +18,6 @@ import random
 import re
 from itertools import pairwise
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -35,6 +34,8 @@ from coursework import exercises as ex
 from coursework.corpora import noise_floor, noise_tokens, reference_text
 from coursework.explorers import DecodingExplorer, SamplingExplorer
 from coursework.pictures import attention_map, drawings, live, palette, show
+from coursework.pictures.plots import chapter_05 as plots
+from coursework.pictures.plots import common
 from coursework.records import claim
 from coursework.records import record as recorded
 
@@ -309,14 +310,9 @@ print(f"the best that can be had: {noise_floor(11):.2f}")
 
 # %% id="leak-places" tags=["hide-input", "atol:0.3"]
 # Figure: the loss of both models, place by place
-fig, ax = plt.subplots(figsize=(6.2, 2.6))
-for (name, losses), color, marker in zip(by_place.items(), (palette.query, palette.output), "os", strict=True):
-    ax.plot(range(1, 14), losses, marker=marker, color=color, label=name)
-ax.axhline(noise_floor(11), color=palette.residual, linestyle="--", linewidth=1)
-ax.set(xlabel="place", ylabel="loss", ylim=(-0.1, 2.8))
-ax.legend(loc="center left")
+axes = {"xlabel": "place", "ylabel": "loss", "ylim": (-0.1, 2.8), "levels": {"": noise_floor(11)}}
 show(
-    fig,
+    common.curves(range(1, 14), by_place, colours=(palette.query, palette.output), names="center left", **axes),
     alt="Loss at each of 13 places. With the right mask it is about 2.40 everywhere. With the mask off by one it is "
     "close to zero at places 1 to 12 and above the best possible loss at place 13.",
     caption="With the mask off by one, twelve places read the answer off. The thirteenth has no next place to look at.",
@@ -902,14 +898,13 @@ ex.predict("own_letters_or_true_ones", "")
 
 # %% id="exposure" tags=["hide-input", "picture:30"]
 # Figure: share of right letters by place, after true and after own letters
-fig, ax = plt.subplots(figsize=(6.2, 2.8))
-truth = held_target[long]
-for name, ids, color, marker in (("true letters", forced, palette.query, "o"), ("its own", free, palette.key, "s")):
-    ax.plot(range(1, 10), (ids[long] == truth).float().mean(0), marker=marker, color=color, label=f"after {name}")
-ax.set(xlabel="place in the answer (9 is the stop token)", ylabel="share right", ylim=(0, 1.05))
-ax.legend(loc="lower right")
+right = {
+    f"after {name}": (ids[long] == held_target[long]).float().mean(0)
+    for name, ids in (("true letters", forced), ("its own", free))
+}
+axes = {"xlabel": "place in the answer (9 is the stop token)", "ylabel": "share right", "ylim": (0, 1.05)}
 show(
-    fig,
+    common.curves(range(1, 10), right, colours=(palette.query, palette.key), names="lower right", **axes),
     alt="Share of right letters by place for the half-trained model. Both curves start at the same point, then the one "
     "after its own letters lies below the one after true letters; at the stop token they meet.",
     caption="The model that was trained for 100 steps. This is one training, with seed 0; the record below has five. "
@@ -1263,14 +1258,11 @@ for step, written in drawn.items():
 counts = torch.bincount(training, minlength=V) + 1.0
 baselines = {"even, ln V": math.log(V), "unigram": -(counts / counts.sum()).log()[held_out[1:]].mean().item()}
 baselines["bigram"] = bigram_loss(training, held_out, V)
-fig, ax = plt.subplots(figsize=(6.2, 2.9))
-ax.plot(*zip(*curve, strict=True), marker="o", color=palette.query)
-for name, loss in baselines.items():
-    ax.axhline(loss, color=palette.residual, linewidth=1, linestyle="--")
-    ax.text(600, loss + 0.05, f"{name}: {loss:.2f}", ha="right", va="bottom", fontsize=8.5)
-ax.set(xlabel="step", ylabel="held-out loss, nats per character", ylim=(1, 5.2))
+steps, losses = zip(*curve, strict=True)
+levels = {f"{name}: {loss:.2f}": loss for name, loss in baselines.items()}
+axes = {"xlabel": "step", "ylabel": "held-out loss, nats per character"}
 show(
-    fig,
+    common.curves(steps, {"": losses}, levels=levels, ylim=(1, 5.2), **axes),
     alt="Held-out loss of the GPT against training steps. It starts near ln V, falls below the unigram, then below the "
     "bigram, and ends far below it.",
     caption="The model learns the baselines in their order: how frequent characters are, then what follows what, then "
@@ -1313,18 +1305,18 @@ with torch.no_grad():
     gpt(prompts[:1], cache)
 n_numbers = sum(part.numel() for layer in cache for part in layer.values())
 prove("16 tokens leave 2 · layers · d_model numbers each", n_numbers == 16 * 2 * 2 * 64)
-fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.7))
 n = torch.arange(1, 129)
-axes[0].plot(n, n * (n + 1) / 2, color=palette.key, label="without cache")
-axes[0].plot(n, n, color=palette.query, label="with cache")
-axes[0].set(xlabel="tokens written", ylabel="places computed")
-axes[0].legend()
-axes[1].plot(n, n * 2 * 2 * 64, color=palette.query)
-axes[1].axhline(sum(p.numel() for p in gpt.parameters()), color=palette.residual, linestyle="--")
-axes[1].text(64, 1.04 * sum(p.numel() for p in gpt.parameters()), "weights of the model", ha="center")
-axes[1].set(xlabel="tokens in the cache", ylabel="numbers kept, one text", ylim=(0, 140_000))
+lines = {
+    "places computed": {"without cache": n * (n + 1) / 2, "with cache": n},
+    "numbers kept, one text": {"": n * 2 * 2 * 64},
+}
+level = {"weights of the model": sum(p.numel() for p in gpt.parameters())}
+each = (
+    {"xlabel": "tokens written", "colours": (palette.key, palette.query)},
+    {"xlabel": "tokens in the cache", "ylim": (0, 140_000), "levels": level},
+)
 show(
-    fig,
+    common.panels(common.curves, n, lines, size=(7.2, 2.9), share="", styles="-", each=each),
     alt="Left: places computed against tokens written; without a cache a steep curve up to 8256 at 128 tokens, with it a "
     "straight line up to 128. Right: numbers kept grow in a straight line; the weights of the model are a level line.",
     caption="The cache turns a sum of 1 + 2 + … + T places into T. Its price is memory that grows with each token, and "
@@ -1472,22 +1464,7 @@ for name, choose in ways.items():
 
 
 # %% id="live-draw" tags=["hide-input"]
-# Helpers: a text in rows of 48 characters, each as dark as it was probable; and what the controls do
-def draw_text(text, chances, n_prompt):
-    fig, ax = plt.subplots(figsize=(7.2, 1.6))
-    for place, (character, chance) in enumerate(zip(text, chances, strict=True)):
-        row_number, column = divmod(place, 48)
-        shade = plt.get_cmap(palette.sequential)(0.7 * chance if place >= n_prompt else 0.0)
-        ax.add_patch(plt.Rectangle((column, -row_number), 1, 1, facecolor=shade, edgecolor="none"))
-        style = {"ha": "center", "va": "center", "family": "DejaVu Sans Mono", "fontsize": 10, "parse_math": False}
-        shown = "↵" if character == "\n" else character
-        color = "#000000" if place >= n_prompt else palette.key
-        ax.text(column + 0.5, -row_number + 0.5, shown, color=color, **style)
-    ax.set(xlim=(0, 48), ylim=(-math.ceil(len(text) / 48) + 1, 1))
-    ax.axis("off")
-    return fig
-
-
+# Helper: what the controls do
 def write(prompt, temperature, top_p, seed):
     strange = sorted(set(prompt) - set(alphabet))
     if strange or not prompt:
@@ -1496,7 +1473,7 @@ def write(prompt, temperature, top_p, seed):
     tokens = generate(gpt, to_ids(prompt), max(1, 144 - len(prompt)), choose)
     with torch.no_grad():
         chances = gpt(tokens[:, :-1]).softmax(-1).gather(-1, tokens[:, 1:, None])[0, :, 0]  # (1, T, V) -> (T,)
-    return draw_text(to_text(tokens[0]), [0.0, *chances.tolist()], len(prompt))
+    return plots.written_text(to_text(tokens[0]), [0.0, *chances.tolist()], len(prompt))
 
 
 # %% id="live" tags=["picture:40"]
@@ -1680,13 +1657,11 @@ for row_of_text in prompts[:3]:
 # %% id="speculative-run" tags=["hide-input"]
 # Record: tokens per second, alone and with 2, 4 and 8 guesses (python benchmarks/speculative_clock.py)
 clock = recorded("speculative-clock-cpu")
-fig, ax = plt.subplots(figsize=(6.2, 2.8))
+speeds = {}
 for number, (name, found) in enumerate(clock["models"].items()):
     alone = found["writing"]["alone"]["per second"]
     ratios = {way: row["per second"] / alone for way, row in found["writing"].items()}
-    color = (palette.residual, palette.query)[number]
-    places = [i + 0.36 * number for i in range(len(ratios))]
-    ax.bar(places, list(ratios.values()), width=0.34, color=color, label=f"GPT with {name}")
+    speeds[f"GPT with {name}"] = list(ratios.values())
     took = found["milliseconds for n tokens"]
     print(f"GPT with {name}: one pass over 1 token {took['1']:.2f} ms, over 5 tokens {took['5']:.2f} ms;", end=" ")
     print(f"{found['writing']['4 guesses']['per pass']:.2f} tokens per pass with 4 guesses,", end=" ")
@@ -1698,12 +1673,9 @@ for number, (name, found) in enumerate(clock["models"].items()):
     prove("a pass over five tokens takes 1.3 to 1.7 times as long", 1.3 <= round(ratio, 1) <= 1.7)
     prove("with four guesses each pass gives more than two tokens", found["writing"]["4 guesses"]["per pass"] > 2)
     prove("only the larger model gains", (ratios["4 guesses"] > 1.3) == (number == 1))
-ax.axhline(1, color=palette.residual, linestyle="--", linewidth=1)
-ax.set_xticks([i + 0.18 for i in range(4)], list(clock["models"]["6 layers of 256"]["writing"]))
-ax.set(ylabel="speed, alone = 1")
-ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
+axes = {"size": (6.2, 2.8), "ylabel": "speed, alone = 1"}
 show(
-    fig,
+    common.bars(list(found["writing"]), speeds, colours=(palette.residual, palette.query), levels={"": 1}, **axes),
     alt="Bars of the speed with 2, 4 and 8 guesses relative to the model alone, for a GPT of 2 layers of width 64 and one "
     "of 6 layers of width 256.",
     caption="Speed on one thread of a processor, the model alone being 1. Bars above the dashed line are a gain.",

@@ -18,7 +18,6 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -39,6 +38,8 @@ from coursework.commands.measures import nearest_targets, translate_texts
 from coursework.corpora import copy_task, load_pairs, reference_text
 from coursework.explorers import ScheduleExplorer
 from coursework.pictures import attention_map, drawings, palette, show
+from coursework.pictures.plots import chapter_06 as plots
+from coursework.pictures.plots import common
 from coursework.records import claim
 
 torch.manual_seed(0)
@@ -574,16 +575,11 @@ slopes = torch.cat([p.grad.flatten() for p in model.parameters()]).abs()
 # Figure: sizes of the gradients and of Adam's first steps
 real = slopes > 1e-6  # the others are zero but for rounding
 share = ((moved[real] - 0.001).abs() < 1e-5).float().mean().item()
-fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.6), sharey=True)
-for ax, values, name, colour in (
-    (axes[0], slopes[real], "size of the gradient", palette.residual),
-    (axes[1], moved[real], "length of the first step", palette.query),
-):
-    ax.hist(values.log10().tolist(), bins=[-6.1 + 0.2 * n for n in range(31)], color=colour)
-    ax.set(xlabel=name, xticks=[-6, -5, -4, -3, -2, -1], xticklabels=["10⁻⁶", "10⁻⁵", "10⁻⁴", "0.001", "0.01", "0.1"])
-axes[0].set_ylabel("weights")
+sizes = {"size of the gradient": slopes[real].log10(), "length of the first step": moved[real].log10()}
+bins = [-6.1 + 0.2 * n for n in range(31)]
+powers = {"xticks": range(-6, 0), "xticklabels": ["10⁻⁶", "10⁻⁵", "10⁻⁴", "0.001", "0.01", "0.1"]}
 show(
-    fig,
+    common.panels(common.histogram, bins, sizes, size=(7.2, 2.6), xlabel="size", ylabel="weights", **powers),
     alt="Two histograms over the weights of a small Transformer, on a scale of powers of ten. The sizes of the gradients "
     "spread from a millionth to a tenth. The lengths of the first steps are one single bar at 0.001, the rate.",
     caption=f"The gradients differ by a factor of thousands. {100 * share:.0f} % of these weights move by the rate all the same.",
@@ -616,20 +612,9 @@ ex.predict("who_needs_warm_up", "")
 record = claim("rate_and_warm_up")
 arms, peaks = list(record.arms), list(record.rates)
 found = [[record.values(arm, "right letters", peak) for peak in peaks] for arm in arms]
-fig, ax = plt.subplots(figsize=(6.4, 2.9))
 learned = [[sum(value > 0.9 for value in values) for values in row] for row in found]
-ax.imshow(learned, cmap=palette.sequential, vmin=0, vmax=10, aspect="auto")
-for i, row in enumerate(found):
-    for j, values in enumerate(row):
-        ink = "white" if learned[i][j] > 5 else "black"
-        said = f"{learned[i][j]} of 10\n{min(values):.2f} to {max(values):.2f}"
-        ax.text(j, i, said, ha="center", va="center", color=ink, fontsize=10)
-ax.set_xticks(range(len(peaks)), [f"{peak:g}" for peak in peaks])
-ax.set_yticks(range(len(arms)), arms)
-ax.set(xlabel="rate after the warm-up", ylabel="warm-up")
-ax.grid(visible=False)
 show(
-    fig,
+    plots.seeds_that_learn(found, arms, peaks),
     alt="A grid: rows are warm-ups, columns are rates, and each cell holds how many of ten seeds get more than 0.9 of the "
     "letters right. "
     + "; ".join(
@@ -674,18 +659,15 @@ prove("filled averages do not replace the warm-up", learned["averages filled, 0 
 # Figure: how alike the tokens are, step by step, ten recorded seeds with and without warm-up
 alike = claim("alike_by_step")
 looks = (0, 1, 2, 5, 10, 20, 40, 80, 120)
-fig, ax = plt.subplots(figsize=(6.4, 2.9))
-for arm, colour in zip(alike.arms, (palette.key, palette.query), strict=True):
-    rows = zip(*(alike.values(arm, f"alike after {step}") for step in looks), strict=True)
-    for row, right in zip(rows, alike.values(arm, "right letters"), strict=True):
-        ax.plot(range(len(looks)), row, color=colour, linewidth=1.2, linestyle="-" if right > 0.9 else "--")
-    ax.plot([], [], color=colour, label=f"{arm} of warm-up")
-ax.plot([], [], color=palette.residual, linestyle="--", label="did not learn")
-ax.set_xticks(range(len(looks)), looks)
-ax.set(xlabel="updates done", ylabel="mean cosine of tokens", ylim=(0, 1.03))
-ax.legend(loc="lower left")
+runs = {}
+for arm in alike.arms:
+    rows = torch.tensor([alike.values(arm, f"alike after {step}") for step in looks]).T  # (seeds, looks)
+    right = torch.tensor(alike.values(arm, "right letters")) > 0.9
+    runs |= {f"{arm} of warm-up": rows[right], f"{arm}, did not learn": rows[~right]}
+colours = [palette.key, palette.key, palette.query, palette.query]
+axes = {"xlabel": "updates done", "xticks": range(9), "xticklabels": looks, "ylabel": "mean cosine of tokens"}
 show(
-    fig,
+    common.curves(range(len(looks)), runs, colours=colours, styles=("-", "--"), names="lower left", **axes),
     alt="Mean cosine of tokens after 0 to 120 updates, twenty lines. All begin near 0.7. Without warm-up they jump to about "
     "0.9 after one update and lie at 1 after ten, where nearly all stay or return. With 50 steps of warm-up they rise "
     "more slowly, and fall below 0.4 by the end.",
@@ -724,20 +706,12 @@ print(alike.command)
 # %% id="warm-up-norms" tags=["hide-input"]
 # Record: four layers, post-norm and pre-norm, with and without warm-up, at two peaks
 norms = claim("warm_up_and_norms")
-fig, axes = plt.subplots(1, 2, figsize=(7.4, 2.6), sharey=True)
-for ax, peak in zip(axes, norms.rates):
-    for row, arm in enumerate(norms.arms):
-        values = norms.values(arm, "right letters", peak)
-        ax.scatter(values, [row] * len(values), color=palette.query if "50" in arm else palette.key, alpha=0.75)
-    ax.set_yticks(range(len(norms.arms)), list(norms.arms))
-    ax.set(title=f"peak {peak:g}", xlim=(0, 1.05), xlabel="right letters")
-axes[0].invert_yaxis()
 said = {
     peak: "; ".join("{}: {:.2f} to {:.2f}".format(arm, *norms.range(arm, "right letters", peak)) for arm in norms.arms)
     for peak in norms.rates
 }
 show(
-    fig,
+    common.rows_by_rate(norms, "right letters", mark="50", rate="peak"),
     alt="Right letters, a dot for each of five seeds. "
     + " ".join(f"Peak {peak:g}. {text}." for peak, text in said.items()),
     caption=f"At the low peak pre-norm learns without warm-up. At the high one it needs warm-up, too. ({norms.command})",
@@ -804,19 +778,12 @@ prove("at step 16,000 half of it is left", math.isclose(rates[15_999], max(rates
 # Record: the same short warm-up with an early and with a late decay
 lengths = claim("warm_up_length")
 shown = ("Noam, 5 steps", "linear, 5 steps", "linear, 60 steps")
-fig, axes = plt.subplots(1, 2, figsize=(7.4, 2.2), sharey=True)
-for ax, peak in zip(axes, lengths.rates, strict=True):
-    for row, arm in enumerate(shown):
-        values = lengths.values(arm, "right letters", peak)
-        ax.scatter(values, [row] * len(values), color=palette.query, alpha=0.75)
-    ax.set_yticks(range(len(shown)), shown)
-    ax.set(title=f"peak {peak:g}", ylim=(2.5, -0.5), xlim=(0, 1.05), xlabel="right letters")
 said = {
     peak: "; ".join("{}: {:.2f} to {:.2f}".format(arm, *lengths.range(arm, "right letters", peak)) for arm in shown)
     for peak in lengths.rates
 }
 show(
-    fig,
+    common.rows_by_rate(lengths, "right letters", shown, rate="peak", size=(7.4, 2.2)),
     alt="Right letters, a dot for each of five seeds. "
     + " ".join(f"Peak {peak:g}. {text}." for peak, text in said.items()),
     caption="At the low peak, most of what looks like the harm of a short warm-up is the early decay. At the high peak the "
@@ -1178,21 +1145,8 @@ print(f"held-out loss: lowest {min(losses):.3f}, at the end {losses[-1]:.3f} nat
 
 # %% id="curves" tags=["hide-input", "picture:20"]
 # Figure: the loss of the translator, and the norm of its gradient
-fig, (left, right) = plt.subplots(1, 2, figsize=(7.4, 2.8))
-steps = [entry["step"] for entry in run.history]
-left.plot(steps, [entry["loss"] for entry in run.history], color=palette.query, label="training")
-held = [(entry["step"], entry["evaluation"]) for entry in run.history if "evaluation" in entry]
-left.plot(*zip(*held), "o", color=palette.key, label="held out", markersize=4)
-left.axhline(math.log(360), color=palette.residual, linestyle=":")
-left.text(500, math.log(360) - 0.1, "ln 360", ha="right", va="top", color="#555555")
-left.set(title="Loss per token", xlabel="step", ylabel="nats", ylim=(0, 6.9))
-left.legend()
-norms = [entry["gradient_norm"] for entry in run.history]
-right.plot(steps, norms, color=palette.value)
-right.axhline(1.0, color=palette.residual, linestyle=":")
-right.set(title="Norm of the gradient", xlabel="step", yscale="log")
 show(
-    fig,
+    plots.loss_and_norm(run.history, 360),
     alt="Left: the loss per token begins a little above ln 360, falls below 0.5 within about a hundred steps and then goes to "
     "zero; on this scale the held-out losses lie on the same curve. Right: the norm of the gradient falls from above 1 by factors of ten; a "
     "dotted line marks 1, the limit of clipping.",
@@ -1269,10 +1223,8 @@ with torch.no_grad(), record_weights(translator.eval()) as maps:
 across = [weights for name, weights in maps.items() if name.endswith("cross_attention")]  # (B, H, T, S) of each layer
 look = torch.stack([weights[0].mean(0) for weights in across]).mean(0)  # (T, S), mean of heads and layers
 read, written = tokenizer.pieces(source[0]), tokenizer.pieces(target[0, 1:])
-fig, ax = plt.subplots(figsize=(5.6, 4.2))
-attention_map(look, queries=written, keys=read, ax=ax, title="decoder looks at source")
 show(
-    fig,
+    attention_map(look, queries=written, keys=read, title="decoder looks at source").figure,
     alt="An attention map of the decoder over the German pieces of 687. Rows are the English pieces about to be written, "
     "columns the German ones. In the row of eighty the weight lies on the pieces after sieben; in the row of seven it goes "
     "back to sieben.",
@@ -1400,32 +1352,15 @@ panels = {
 seen = [int(name.split()[-1]) for name in faults.measures if name.startswith("training")]
 
 
-def curves_of(arm):
-    """For each seed the training and the held-out losses at the steps that were written down."""
-    for what in ("training", "held out"):
-        found = [faults.values(arm, f"{what} {step}") for step in seen]
-        yield what, list(zip(*found, strict=True))  # a curve for each seed
+def losses_of(arm):
+    """The losses in training and of held-out pairs, each (seeds, steps)."""
+    kinds = ("training", "held out")
+    return {kind: torch.tensor([faults.values(arm, f"{kind} {step}") for step in seen]).T for kind in kinds}
 
 
-fig, axes = plt.subplots(2, 4, figsize=(7.6, 4.6), sharex=True, sharey=True)
-for ax, (letter, arm) in zip(axes.flat, panels.items(), strict=True):
-    ax.axhline(math.log(59), color=palette.residual, linestyle=":", linewidth=1.2)
-    ax.text(150, math.log(59) + 0.05, "ln 59", ha="center", va="bottom", fontsize=9, color="#555555")
-    if letter == "H":
-        for curve in dict(curves_of("warm-up put back"))["held out"]:
-            ax.plot(seen, curve, color="#BBBBBB", linewidth=1.1)
-            ax.plot(seen[:1], curve[:1], "o", color="#BBBBBB", markersize=3)
-        ax.text(140, 0.08, "mended", fontsize=9, color="#666666", va="bottom")
-    for what, found in curves_of(arm):
-        for curve in found:
-            style = ("-", palette.query) if what == "training" else ("--", palette.key)
-            ax.plot(seen, curve, linestyle=style[0], color=style[1], linewidth=1.1, alpha=0.8)
-            ax.plot(seen[:1], curve[:1], "o", color=style[1], markersize=3)
-    ax.set(ylim=(0, 5.4), xticks=(0, 150, 300))
-    ax.text(290, 5.25, letter, ha="right", va="top", fontsize=15, weight="bold")
-axes[1, 0].set(xlabel="step", ylabel="loss")
+losses = {letter: losses_of(arm) for letter, arm in panels.items()}
 show(
-    fig,
+    plots.gallery_of_faults(losses, losses_of("warm-up put back")["held out"], seen),
     alt="Eight small panels of loss against step, each with a dotted line at ln 59. A begins a little above it, falls to about "
     "1.3 and stays flat. B begins at about 4 and drops at once, rises again after step 20 and wanders around 1. C begins a little "
     "above the line and falls smoothly to nearly zero, training and held out together. D begins so, too; training falls to zero, "
@@ -1524,21 +1459,12 @@ print("with warm-up: {:.3f} to {:.3f}".format(*put_back))
 
 # %% id="overfit-figure" tags=["hide-input"]
 # Figure: training and held-out loss with 40 and with 800 pairs
-fig, axes = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)
-for ax, (arm, title) in zip(axes, (("40 pairs", "40 pairs"), ("nothing wrong", "800 pairs")), strict=True):
-    for what, found in curves_of(arm):
-        style = ("-", palette.query) if what == "training" else ("--", palette.key)
-        for number, curve in enumerate(found):
-            label = what if number == 0 else None
-            ax.plot(seen, curve, linestyle=style[0], color=style[1], linewidth=1.2, alpha=0.8, label=label)
-    ax.set(title=title, xlabel="step", ylim=(0, 2.5))
-axes[0].set_ylabel("loss per token")
-axes[0].legend()
-kept = [min(row) for row in zip(*(faults.values("40 pairs", f"held out {step}") for step in seen), strict=True)]
-last = faults.values("40 pairs", "held out 300")
+both = {"40 pairs": losses_of("40 pairs"), "800 pairs": losses_of("nothing wrong")}
+axes = {"xlabel": "step", "ylabel": "loss per token", "ylim": (0, 2.5)}
+kept, last = both["40 pairs"]["held out"].amin(dim=1).tolist(), both["40 pairs"]["held out"][:, -1].tolist()
 prove("with every seed the held-out loss turns up again", all(a > b + 0.05 for a, b in zip(last, kept, strict=True)))
 show(
-    fig,
+    common.panels(common.curves, seen, both, size=(7.4, 2.8), styles=("-", "--"), **axes),
     alt="Two panels, five seeds each. With 40 pairs the training loss goes to zero while the held-out loss reaches its lowest "
     f"point, {min(kept):.2f} to {max(kept):.2f}, and then rises to {min(last):.2f} to {max(last):.2f}. With 800 pairs both go to "
     "zero together.",
@@ -1560,23 +1486,16 @@ show(
 # Figure: four rates, ten seeds each, with and without warm-up
 sweep = claim("rate_and_warm_up")
 arms = [list(sweep.arms)[i] for i in (0, 2)]
-fig, ax = plt.subplots(figsize=(6.4, 2.9))
-for arm, colour in zip(arms, (palette.key, palette.query), strict=True):
-    found = [sweep.values(arm, "right letters", rate) for rate in sweep.rates]
-    for rate, values in zip(sweep.rates, found, strict=True):
-        ax.scatter([rate] * len(values), values, color=colour, alpha=0.7, s=18)
-    ax.plot(sweep.rates, [sum(values) / len(values) for values in found], color=colour, label=f"{arm} of warm-up")
-ax.set(xscale="log", xlabel="rate after the warm-up", ylabel="right letters", ylim=(0, 1.05))
-ax.set_xticks(sweep.rates, [f"{rate:g}" for rate in sweep.rates])
-ax.minorticks_off()
-ax.legend()
+rates = [f"{rate:g}" for rate in sweep.rates]
+found = {f"{arm} of warm-up": [sweep.values(arm, "right letters", rate) for rate in sweep.rates] for arm in arms}
+axes = {"xlabel": "rate after the warm-up", "ylabel": "right letters", "ylim": (0, 1.05)}
 said = "; ".join(
     f"{arm} of warm-up: "
     + ", ".join("{:g}: {:.2f} to {:.2f}".format(rate, *sweep.range(arm, "right letters", rate)) for rate in sweep.rates)
     for arm in arms
 )
 show(
-    fig,
+    common.dots(rates, found, colours=(palette.key, palette.query), apart=0, means=True, **axes),
     alt=f"Share of right letters against the learning rate, a dot for each seed. {said}.",
     caption="Without warm-up the cliff comes earlier. A good rate stands some way before the cliff, and the two settings have "
     f"to be tuned together. ({sweep.command})",

@@ -34,7 +34,6 @@ import copy
 import math
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -53,7 +52,9 @@ from course_lib.variants import BERT, GPT, T5, Llama, ViT, efficient, experts, l
 # %% id="imports-course"
 from coursework import exercises as ex
 from coursework.corpora import reference_text
-from coursework.pictures import palette, show
+from coursework.pictures import show
+from coursework.pictures.plots import chapter_07 as plots
+from coursework.pictures.plots import common
 from coursework.records import claim, record
 
 torch.set_num_threads(1)  # the same rounding everywhere
@@ -718,18 +719,10 @@ prove(
 
 # %% id="minilm-heads"
 heads = recorded["heads"]
-fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.6), sharey=True, layout="constrained")
 kinds = ("previous", "next", "separator")
-for axis, kind in zip(axes, kinds, strict=True):
-    grid = np.array([head[kind] for head in heads]).reshape(6, 12)  # (layers, heads)
-    image = axis.imshow(grid, vmin=0, vmax=1, cmap="viridis", aspect="auto")
-    axis.set(title=f"{kind} token", xlabel="head", xticks=range(0, 12, 2))
-    axis.grid(False)
-axes[0].set(ylabel="layer")
-fig.colorbar(image, ax=axes, label="share of attention")
 over = {kind: sum(head[kind] > 0.5 for head in heads) for kind in kinds}
 show(
-    fig,
+    plots.habits_of_heads(heads, kinds),
     alt="Three grids of 6 layers by 12 heads: one bright cell each for the previous "
     "and the next token, none for the separator.",
     caption=f"Of 72 heads {over['previous']} gives more than half to the previous "
@@ -782,26 +775,16 @@ for half in halves:
     print()
 
 # %% id="tasks-figure" tags=["long-cell"]
-fig, axes = plt.subplots(1, 3, figsize=(7.4, 2.8), layout="constrained")
-looks = {
-    "equal_steps": (-0.15, palette.query, "o"),
-    "equal_compute": (0.15, palette.key, "s"),
-}
-for axis, task, measure in zip(axes, tasks, measures, strict=True):
-    for half, (shift, color, marker) in looks.items():
-        # (families, seeds)
-        scores = np.array([rows[half, family, task]["scores"] for family in families])
-        places = np.arange(len(families))[:, None] + np.full_like(scores, shift)
-        label = half.replace("_", " ")
-        axis.scatter(places, scores, s=14, color=color, marker=marker, label=label)
-    axis.set(title=task, ylabel=measure)
-    axis.set_xticks(range(len(families)), families, rotation=45, ha="right")
-fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+scores = {task: {} for task in tasks}
+for task in tasks:
+    for half in halves:
+        found = [rows[half, family, task]["scores"] for family in families]
+        scores[task][half.replace("_", " ")] = found
 worst = set()
 for half in halves:
     worst.add(max(families, key=lambda one: rows[half, one, "continue"]["mean"]))
 show(
-    fig,
+    plots.scores_of_families(families, scores, measures),
     alt="Three panels, one for each task. For each of five families the seeds are "
     "circles at equal steps and squares at equal compute.",
     caption="Each mark is a seed. In the first two panels higher is better. In the "
@@ -1062,21 +1045,19 @@ prove(
 prove("torch's kernel is quadratic in time", 1.7 < power["ms"]["SDPA"] < 2.3)
 
 # %% id="costs-figure"
-fig, axes = plt.subplots(1, 2, figsize=(7.4, 3.2), layout="constrained")
 forward = [row for row in recorded["rows"] if row["pass"] == "forward"]
 lengths = [row["n"] for row in forward]
-titles = {"ms": "milliseconds", "mib": "MiB beyond the inputs"}
 kinds = ("SDPA", "plain", "tiled", "window", "hierarchical", "Performer", "linear")
-for axis, (unit, title) in zip(axes, titles.items(), strict=True):
-    for name in kinds:
-        axis.loglog(lengths, [row[unit][name] for row in forward], label=name)
-    axis.set(xlabel="n", title=title)
-    ticks = [512, 1024, 2048, 4096, 8192]
-    axis.set_xticks(ticks, [str(n) for n in ticks])
-    axis.minorticks_off()
-axes[0].legend(fontsize=8.5)
+lines = {
+    title: {name: [row[unit][name] for row in forward] for name in kinds}
+    for unit, title in (("ms", "milliseconds"), ("mib", "MiB beyond the inputs"))
+}
+ticks = [512, 1024, 2048, 4096, 8192]
+axes = {"xlabel": "n", "xscale": "log", "yscale": "log"}
+axes |= {"xticks": ticks, "xticklabels": ticks}
+look = {"size": (7.4, 3.5), "share": "", "styles": "-"}
 show(
-    fig,
+    common.panels(common.curves, lengths, lines, **look, **axes),
     alt="Two panels with logarithmic axes show the time and the memory of seven "
     "attentions for n = 512 to 8192. The line of plain attention is the steepest.",
     caption="The memory of plain attention grows with the square of n. The fused "

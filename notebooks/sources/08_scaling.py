@@ -31,7 +31,6 @@ import statistics
 import time
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -47,9 +46,10 @@ from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from coursework import exercises as ex
 from coursework.corpora import reference_text
 from coursework.explorers import CostExplorer
-from coursework.pictures import palette, show
+from coursework.pictures import show
 
 # %% id="prove"
+from coursework.pictures.plots import chapter_08 as plots
 from coursework.records import claim, record
 
 
@@ -818,27 +818,9 @@ prove(
 )
 
 # %% id="law-figure" tags=["picture:8", "long-cell"]
-fig, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.0))
-ends = everything[8] / 1.2, everything[72] * 1.2
-grid = torch.logspace(*map(math.log10, ends), 60)
-curve = small.law.predict(grid)
-left.plot(grid, curve, color=palette.residual, label="fit to the small ones")
-for width in WIDTHS:
-    held, n = width == WIDTHS[-1], everything[width]
-    color, marker = (palette.key, "s") if held else (palette.query, "o")
-    style = {"linestyle": "", "color": color, "marker": marker, "markersize": 4}
-    label = {8: "measured, five seeds", 72: "held out"}.get(width)
-    left.plot([n] * len(kept[width]), kept[width], label=label, **style)
-    predicted = small.law.predict(n).item()
-    left_over = [100 * math.log(loss / predicted) for loss in kept[width]]
-    right.plot([n] * len(kept[width]), left_over, **style)
-left.set(xscale="log", xlabel="parameters", ylabel="loss (nats a character)")
-left.legend(frameon=False)
-right.axhline(0, color=palette.residual, linewidth=0.8)
-right.set(xscale="log", xlabel="parameters", ylabel="residual (%)")
-right.xaxis.set_minor_formatter(plt.NullFormatter())
+by_size = {everything[width]: kept[width] for width in WIDTHS}
 show(
-    fig,
+    plots.law_and_residuals(by_size, small.law),
     alt="Left: losses of five seeds against parameters on a logarithmic axis, five "
     "sizes about a curve that falls and becomes level, and a larger size below its "
     "level end. Right: what is left over, up to a few per cent of each loss.",
@@ -917,67 +899,8 @@ for column, words in ways.items():
     )
 
 # %% id="recorded-figure" tags=["long-cell"]
-reading = readings["parameters"]
-fig, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.2))
-ends = reading.sizes[0] / 1.2, reading.held_out_size * 1.2
-grid = torch.logspace(*map(math.log10, ends), 60)
-for budget, shade in zip(budgets, (0.35, 0.55, 0.75, 1.0), strict=True):
-    here = [row for row in rows if row["tokens"] == budget]
-    points = sorted((row["parameters"], row["loss"]) for row in here)
-    left.plot(
-        *zip(*points, strict=True),
-        "o",
-        color=palette.query,
-        alpha=shade,
-        markersize=3.5,
-    )
-    if budget < budgets[-1]:
-        left.annotate(
-            f"{budget / 1e6:.1f} M tokens",
-            points[-1],
-            xytext=(5, 2),
-            textcoords="offset points",
-            fontsize=8,
-        )
-left.plot(
-    grid,
-    reading.fit.law.predict(grid),
-    color=palette.residual,
-    label="fit to 1.6 M tokens",
-)
-surface = reading.surface.predict(grid, budgets[-1])
-left.plot(grid, surface, "--", color=palette.residual, label="fit to all budgets")
-largest = [row["loss"] for row in rows if row["parameters"] == reading.held_out_size]
-left.plot(
-    [reading.held_out_size] * len(largest),
-    largest,
-    "s",
-    color=palette.key,
-    markersize=5,
-    label="held out",
-)
-left.set(xscale="log", xlabel="parameters", ylabel="loss (nats a character)")
-left.legend(frameon=False, loc="lower left")
-right.axhline(0, color=palette.residual, linewidth=0.8)
-right.plot(reading.sizes, 100 * reading.fit.residuals, "o", color=palette.query)
-right.plot([reading.held_out_size], [-100 * reading.error], "s", color=palette.key)
-right.plot(
-    [reading.held_out_size],
-    [-100 * reading.surface_error],
-    "s",
-    color=palette.key,
-    fillstyle="none",
-)
-right.annotate(
-    "from all budgets",
-    (reading.held_out_size, -100 * reading.surface_error),
-    xytext=(-78, -3),
-    textcoords="offset points",
-    fontsize=8,
-)
-right.set(xscale="log", xlabel="parameters", ylabel="residual (%)")
 show(
-    fig,
+    plots.budgets_and_residuals(rows, readings["parameters"]),
     alt="Left: held-out loss against parameters for four budgets of tokens, lower for "
     "more tokens and larger models; two curves run on to squares, the held-out model: "
     "that of the largest budget ends below them, that of all budgets above. Right: "

@@ -11,7 +11,6 @@
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -25,6 +24,7 @@ from course_lib.transformer import Embedding, TransformerConfig
 from coursework import exercises as ex
 from coursework.corpora import reference_text
 from coursework.pictures import drawings, palette, show
+from coursework.pictures.plots import common
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -77,13 +77,18 @@ torch.manual_seed(1)
 by_width = [error(torch.randn(2, 50, width)) for width in widths]
 wide = torch.randn(2, 50, 256)
 by_scale = [error(scale * wide) for scale in scales]
-fig, (left, middle) = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
-left.plot(widths, by_width, "o-", color=palette.query)
-left.set(xscale="log", yscale="log", xlabel="width of the token", ylabel="largest error", title="numbers of size 1")
-middle.plot(scales, by_scale, "s-", color=palette.key)
-middle.set(xscale="log", xlabel="size of the numbers", title="width 256")
+errors = {"numbers of size 1": (widths, by_width), "width 256": (scales, by_scale)}
+axes = {"xscale": "log", "yscale": "log", "ylabel": "largest error"}
+each = ({"xlabel": "width of the token"}, {"xlabel": "size of the numbers", "colours": [palette.key], "styles": ["s-"]})
+
+
+def one_curve(places_and_errors, **options):
+    places, found = places_and_errors
+    common.curves(places, {"": found}, **options)
+
+
 show(
-    fig,
+    common.panels(one_curve, errors, size=(7.2, 2.8), share="y", each=each, **axes),
     alt="Left: the error falls with the width, from 0.23 at width 4 to 0.0021 at 1024. Right: at width 256 "
     "the error is small for numbers of size 1 and grows to more than 1 for numbers of size one thousandth and below.",
     caption="Left: at usual widths the first detail hardly shows. Right: the second one shows where numbers are small.",
@@ -347,12 +352,10 @@ for norm_first in (False, True):
         differences.append(max(found))
 prove("EncoderLayer equals nn.TransformerEncoderLayer, both norm places, ReLU and GELU", max(differences) < 1e-5)
 off = (wrong(x) - right(x)).abs().max().item()
-fig, ax = plt.subplots(figsize=(6.8, 2.6))
-ax.barh([*settings, "exhibit 2"], [*[1e-5] * 4, off], color=[*[palette.query] * 4, palette.output])
-ax.set(xscale="log", xlabel="largest difference (what is below 0.00001 is drawn as that)", xlim=(1e-6, 10))
-ax.invert_yaxis()
+names, values = [*settings, "exhibit 2"], [*[1e-5] * 4, off]
+colours, across = [*[palette.query] * 4, palette.output], "largest difference (what is below 0.00001 is drawn as that)"
 show(
-    fig,
+    common.bars(names, values, lying=True, colours=colours, xscale="log", xlabel=across, xlim=(1e-6, 10)),
     alt="Bars for four settings of the course's layer, less than 0.00001 away from PyTorch's, and for exhibit 2, "
     "which is off by about 1.",
     caption="Rounding stays below 0.00001. Exhibit 2 is a hundred thousand times larger, so the test need not be fine.",

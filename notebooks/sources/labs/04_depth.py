@@ -12,7 +12,6 @@
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from num2words import num2words
@@ -24,7 +23,8 @@ from course_lib.testing import prove
 from course_lib.transformer import Embedding, TransformerConfig
 from coursework import exercises as ex
 from coursework.explorers import StreamExplorer
-from coursework.pictures import drawings, palette, show
+from coursework.pictures import drawings, show
+from coursework.pictures.plots import common
 from coursework.records import claim
 
 torch.manual_seed(0)
@@ -120,18 +120,14 @@ STACKS = {
     "neither": {"residual": False, "norm": "none"},
 }
 depths, arrived, alike = (1, 2, 4, 12, 24), {}, {}
-fig, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.4))
-for n, (name, switches) in enumerate(STACKS.items()):
+for name, switches in STACKS.items():
     found = [through(fresh(depth, **switches), x) for depth in depths]
     arrived[name] = [gradients[0] for _, gradients in found]
     alike[name] = [similarity(places[-1]) for places, _ in found]
-    for ax, numbers in ((left, arrived[name]), (right, alike[name])):
-        ax.plot(depths, numbers, "osD^v"[n] + "-", color=palette.series[n], label=name if ax is left else None)
-left.set(yscale="log", xlabel="layers", ylabel="gradient at the input")
-right.set(xlabel="layers", ylabel="similarity of tokens", ylim=(-0.1, 1.05))
-fig.legend(loc="outside lower center", ncols=3)
+measured = {"gradient at the input": arrived, "similarity of tokens": alike}
+each = ({"yscale": "log"}, {"ylim": (-0.1, 1.05)})
 show(
-    fig,
+    common.panels(common.curves, depths, measured, size=(7.5, 3.4), share="x", each=each, xlabel="layers"),
     alt="Left: gradient at the input against depth on a log scale. With a norm it stays near one for 24 layers, with or "
     "without residuals. Without a norm it explodes with residuals and vanishes without. Right: without residuals the "
     "similarity of the tokens is one from two to four layers on.",
@@ -204,16 +200,12 @@ SHOWN = {
     "post-norm, torch's weights": torch_layers(),
     "post-norm, small weights": fresh(12, init="normal"),
 }
-fig, axes = plt.subplots(1, 2, figsize=(7.5, 3.6), sharey=True)
 sizes = {name: gradients_of(encoder, x) for name, encoder in SHOWN.items()}
-for n, (name, both) in enumerate(sizes.items()):
-    for ax, numbers in zip(axes, both, strict=True):
-        ax.plot(range(1, 13), numbers, "osD^v"[n] + "-", color=palette.series[n], label=name if ax is axes[0] else None)
-axes[0].set(yscale="log", xlabel="layer", ylabel="size of the gradient", title="queries and keys")
-axes[1].set(xlabel="layer", title="feed-forward")
-fig.legend(loc="outside lower center", ncols=3)
+kinds = ("queries and keys", "feed-forward")
+kinds = {kind: {name: both[n] for name, both in sizes.items()} for n, kind in enumerate(kinds)}
+axes = {"yscale": "log", "xlabel": "layer", "ylabel": "size of the gradient"}
 show(
-    fig,
+    common.panels(common.curves, range(1, 13), kinds, size=(7.5, 3.6), **axes),
     alt="Two panels with the layers 1 to 12. Queries and keys: without residuals the gradient falls from about one to one "
     "millionth by layer 4; with post-norm and Xavier's weights it falls slowly by a factor of hundreds; with pre-norm from "
     "about 3 to a few tenths; torch's own weights and small weights stay nearly level. Feed-forward: all lines are nearly "
@@ -417,17 +409,14 @@ ex.predict("lab_depth_which_learn", "")
 
 # %% id="trains-live" tags=["hide-input", "picture:60", "atol:0.3"]
 # Figure: one training of each, now
-fig, ax = plt.subplots(figsize=(6.6, 3.2))
 tried = {"post-norm": {}, "pre-norm": {"norm_place": "pre"}, "post-norm, small weights": {"init": "normal"}}
-for n, (name, switches) in enumerate(tried.items()):
-    steps, right = zip(*train_reversal(reversal_model(12, **switches)), strict=True)
-    ax.plot(steps, right, "osD"[n] + "-", color=palette.series[n], label=name)
-    print(f"{name:>25}: {right[-1]:.2f} right at the end")
-ax.axhline(share, color=palette.residual, linestyle=":", label="always the commonest token")
-ax.set(xlabel="step", ylabel="tokens right", ylim=(0, 1.03))
-ax.legend()
+steps, right = {}, {}
+for name, switches in tried.items():
+    steps[name], right[name] = zip(*train_reversal(reversal_model(12, **switches)), strict=True)
+    print(f"{name:>25}: {right[name][-1]:.2f} right at the end")
+axes = {"xlabel": "step", "ylabel": "tokens right", "ylim": (0, 1.03)}
 show(
-    fig,
+    common.curves(steps, right, size=(6.6, 3.2), levels={"always the commonest token": share}, **axes),
     alt="Share of tokens that are right against steps. Post-norm rises to 0.36 and stays there. Pre-norm, and post-norm "
     "with small weights, rise to nearly 1.",
     caption="One training each, twelve layers. Post-norm with Xavier's weights learns which tokens occur, and not where.",
@@ -466,20 +455,12 @@ record
 # %% id="warm-up-recorded" tags=["hide-input", "picture:8"]
 # Figure: six layers, three rates, with and without a warm-up, five seeds
 record = claim("warm_up_of_encoders")
-fig, axes = plt.subplots(1, 2, figsize=(7.5, 3.0), sharey=True)
-for n, arm in enumerate(record.arms):
-    ax = axes[n // 2]
-    for rate in record.rates:
-        place = list(record.rates).index(rate) + 0.2 * (n % 2) - 0.1
-        values = record.values(arm, "accuracy", rate)
-        style = {"color": palette.series[n % 2], "marker": "os"[n % 2], "linestyle": "", "alpha": 0.7}
-        ax.plot([place] * len(values), values, **style, label=arm if rate == record.rates[0] else None)
-    ax.set_xticks(range(len(record.rates)), [f"{rate:g}" for rate in record.rates])
-    ax.set(xlabel="rate", ylim=(0, 1.05))
-    ax.legend(loc="lower left")
-axes[0].set_ylabel("tokens right")
+rates, norms = [f"{rate:g}" for rate in record.rates], {"post-norm": {}, "pre-norm": {}}
+for arm in record.arms:
+    norm, warm_up = arm.split(", ")
+    norms[norm][warm_up] = [record.values(arm, "accuracy", rate) for rate in record.rates]
 show(
-    fig,
+    common.panels(common.dots, rates, norms, size=(7.5, 3.3), xlabel="rate", ylabel="tokens right", ylim=(0, 1.05)),
     alt="Two panels, post-norm and pre-norm, with three rates each. At the two lower rates all dots lie near 1, with and "
     "without a warm-up. At the highest, post-norm without warm-up lies at chance in all five, with warm-up between 0.86 "
     "and 0.99; pre-norm without warm-up has one dot at 0.26, and with it all lie near 1.",
@@ -546,17 +527,10 @@ for V, width in ((13, 32), (1000, 128), (32_000, 512)):
     library = TokenEmbedding(V, width)(torch.arange(V)).square().mean().sqrt().item()
     sizes_of_words = (table, width**0.5 * table, library)
     rows[f"{V:,} words, width {width}"] = [0.5**0.5 / size for size in sizes_of_words]
-fig, ax = plt.subplots(figsize=(6.8, 3.0))
-for n, name in enumerate(("by Xavier's rule", "the same, times √d_model", "as the library draws it")):
-    heights = [ratios[n] for ratios in rows.values()]
-    bars = ax.bar([place + 0.27 * (n - 1) for place in range(3)], heights, 0.25, label=name, color=palette.series[n])
-    ax.bar_label(bars, fmt="%.1f")
-ax.set_xticks(range(3), rows)
-ax.set(ylabel="positions / words, size", yscale="log", ylim=(0.3, 300))
-ax.axhline(1, color=palette.residual, linestyle=":")
-ax.legend(loc="upper left")
+ways = dict(zip(("by Xavier's rule", "the same, times √d_model", "as the library draws it"), zip(*rows.values())))
+axes = {"ylabel": "positions / words, size", "yscale": "log", "ylim": (0.3, 300)}
 show(
-    fig,
+    common.bars(list(rows), ways, size=(6.8, 3.0), numbers="%.1f", levels={"": 1}, **axes),
     alt="Bars for three sizes of table. By Xavier's rule the positions are about 3, 17 and 90 times as large as the words. "
     "Times the root of the width, the ratios are 0.6, 1.5 and 4. As the library draws it, 0.7 each time.",
     caption="The larger the vocabulary, the smaller Xavier's word vectors, and the more the positions drown them.",

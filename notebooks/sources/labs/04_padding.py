@@ -12,7 +12,6 @@
 # Imports, and settings so that the numbers come out nearly the same in every run
 import math
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from num2words import num2words
@@ -24,7 +23,9 @@ from course_lib.encoder import EncoderLayer, TransformerEncoder
 from course_lib.testing import complaint, prove
 from course_lib.transformer import Embedding, TransformerConfig
 from coursework import exercises as ex
-from coursework.pictures import attention_map, drawings, palette, show
+from coursework.pictures import drawings, palette, show
+from coursework.pictures.plots import common
+from coursework.pictures.plots import lab_04_padding as plots
 from coursework.records import claim
 
 torch.manual_seed(0)
@@ -126,14 +127,9 @@ for B, fails in ((4, False), (7, True)):
 # Figure: what sentence 6 should see, and what it sees
 lengths = torch.tensor([4, 7, 2, 5, 6, 3, 1])
 real = torch.arange(7) < lengths[:, None]
-fig, axes = plt.subplots(1, 2, figsize=(7.2, 3.4))
-places = list("1234567")
-for ax, allowed, title in ((axes[0], real[5].expand(7, 7), "meant: (B, 1, 1, S)"), (axes[1], real, "done: (B, S)")):
-    attention_map(
-        allowed / allowed.sum(-1, keepdim=True), mask=allowed, queries=places, keys=places, ax=ax, title=title
-    )
+seen = {"meant: (B, 1, 1, S)": real[5].expand(7, 7), "done: (B, S)": real}
 show(
-    fig,
+    plots.what_each_query_sees(seen),
     alt="Two maps of seven queries by seven keys for sentence 6. In the left one every query sees the keys 1 to 3. In the "
     "right one query 1 sees four keys, query 2 seven, query 3 two, query 4 five, query 5 six, query 6 three, query 7 one.",
     caption="Sentence 6 has three words. Left: every query sees these three. Right: the lengths of the seven sentences "
@@ -213,11 +209,8 @@ for language in ("de", "es", "no"):
 
 # %% id="lengths-figure" tags=["hide-input", "picture:20"]
 # Figure: how long the texts are
-fig, ax = plt.subplots(figsize=(6.4, 2.4))
-ax.hist(test_lengths.tolist(), bins=range(0, 76, 3), color=palette.query)
-ax.set(xlabel="tokens in a text", ylabel="texts")
 show(
-    fig,
+    common.histogram(range(0, 76, 3), test_lengths, xlabel="tokens in a text", ylabel="texts"),
     alt="A histogram of the lengths of the held-out texts, from 10 to nearly 60 tokens, most of them between 25 and 50.",
     caption="Texts of one batch differ in length, so most of them are padded.",
 )
@@ -300,15 +293,10 @@ def changed(model, extra, use_mask):
 pads = (1, 2, 4, 8, 16, 32)
 with_mask = [changed(model, extra, use_mask=True) for extra in pads]
 without = [changed(model, extra, use_mask=False) for extra in pads]
-fig, ax = plt.subplots(figsize=(6.4, 3.0))
-ax.plot(pads, without, "o-", color=palette.key, label="without the mask")
-ax.plot(pads, with_mask, "s-", color=palette.query, label="with the mask")
-ax.set(xlabel="pads behind the text", ylabel="answers that change", ylim=(-0.03, 1), xscale="log")
-ax.set_xticks(pads, pads)
-ax.minorticks_off()
-ax.legend()
+lines = {"without the mask": without, "with the mask": with_mask}
+axes = {"xticks": pads, "xticklabels": pads, "xlabel": "pads behind the text", "ylabel": "answers that change"}
 show(
-    fig,
+    common.curves(pads, lines, size=(6.4, 3.0), colours=(palette.key, palette.query), xscale="log", **axes),
     alt="Share of answers that change against the number of pads. With the mask the line is zero. Without it the share grows "
     "with the number of pads, from none at one pad to more than half at 32.",
     caption="One trained model. The more padding, the more answers change; with the mask none does.",
@@ -328,27 +316,20 @@ prove("without it 32 pads change answers", without[-1] > 0.02)
 # Figure: the weights of [CLS] in the last layer, mean of the heads
 text = next(text for text in test_texts if 22 <= len(text) <= 26)
 tokens = F.pad(encode([text]), (0, 8))
-fig, axes = plt.subplots(2, 1, figsize=(7.5, 2.8), layout="constrained")
 labels = ["[CLS]", *text.replace(" ", "␣"), *["pad"] * 8]
-on_pads = []
-for ax, mask, title in ((axes[0], masks.padding_mask(tokens, PAD), "with the mask"), (axes[1], None, "without")):
+weights = {}
+for name, mask in (("with the mask", masks.padding_mask(tokens, PAD)), ("without", None)):
     with record_weights(model) as maps:
         model(tokens, mask)
     *_, last = maps.values()  # (B, H, T, T)
-    weights = last[0, :, 0].mean(dim=0)  # (T,)
-    on_pads.append(weights[-8:].sum().item())
-    ax.bar(range(len(labels)), weights, color=[palette.value] * (len(labels) - 8) + [palette.residual] * 8)
-    ax.set(title=f"{title}: {on_pads[-1]:.2f} of the weight on the pads", ylabel="weight")
-    ax.set_xticks(range(len(labels)), labels, rotation=90 if ax is axes[1] else 0, fontsize=8)
-    if ax is axes[0]:
-        ax.set_xticks([])
+    weights[name] = last[0, :, 0].mean(dim=0)  # (T,)
 show(
-    fig,
+    plots.weight_on_pads(weights, labels),
     alt="Two rows of bars, one bar for each token of a text and eight pads. With the mask the bars of the pads are zero. "
     "Without it they take a part of the weight.",
     caption="Weights of [CLS] in the last layer, mean of four heads. Grey: the pads.",
 )
-prove("with the mask the pads have no weight", on_pads[0] == 0)
+prove("with the mask the pads have no weight", weights["with the mask"][-8:].sum() == 0)
 
 # %% [markdown] id="trained-without-text"
 # This was one model, and how much it suffers depends on its seed, as we shall see in a moment. That it suffers at all
@@ -368,18 +349,10 @@ ex.predict("lab_padding_never_masked", "")
 # %% id="trained-without" tags=["hide-input", "picture:8"]
 # Figure: share of changed answers, three kinds of model, five seeds
 record = claim("forgotten_mask")
-fig, ax = plt.subplots(figsize=(6.8, 2.9))
-for n, arm in enumerate(record.arms):
-    for extra in (4, 16, 32):
-        place = (4, 16, 32).index(extra) + 0.22 * (n - 1)
-        values = record.values(arm, f"answers changed by {extra} pads")
-        style = {"color": palette.series[n], "marker": "sov"[n], "linestyle": "", "alpha": 0.75}
-        ax.plot([place] * len(values), values, **style, label=arm if extra == 4 else None)
-ax.set_xticks(range(3), ["4 pads", "16 pads", "32 pads"])
-ax.set(ylabel="answers that change")
-ax.legend()
+pads = (4, 16, 32)
+changed_by = {arm: [record.values(arm, f"answers changed by {n} pads") for n in pads] for arm in record.arms}
 show(
-    fig,
+    common.dots([f"{n} pads" for n in pads], changed_by, size=(6.8, 2.9), apart=0.22, ylabel="answers that change"),
     alt="Dots for five seeds of three kinds of model at 4, 16 and 32 pads. With the mask in training and in use all lie at "
     "zero. With the mask in training only they rise and scatter, at 32 pads from 0.04 to 0.57. Never a mask: all at most "
     "0.0125.",
@@ -416,13 +389,8 @@ before, after = (one.embedding.state_dict() for one in (fresh_classifier(0), mod
 name = next(key for key, value in before.items() if value.shape == (4 + len(ids), 48))
 moved_rows = (after[name] - before[name]).norm(dim=-1)
 labels = ["PAD", "CLS", "MASK", "UNKN.", *(character.replace(" ", "␣") for character in ids)]
-fig, ax = plt.subplots(figsize=(7.5, 2.6))
-colours = [palette.output if n == MASK else palette.query for n in range(len(labels))]
-ax.bar(range(len(labels)), moved_rows, color=colours)
-ax.set_xticks(range(len(labels)), labels, fontsize=8, rotation=90)
-ax.set(ylabel="distance moved")
 show(
-    fig,
+    plots.rows_moved(moved_rows, labels, labels[MASK]),
     alt="A bar for each row of the table of embeddings. The rows of characters and of CLS have moved. Those of PAD, MASK and "
     "UNKNOWN have hardly moved.",
     caption="How far training moved each row. The rows of tokens that never occur, [MASK] among them, are nearly as chance "

@@ -12,7 +12,6 @@
 # Imports, two small models that were never trained, and settings so that the numbers come out nearly the same
 import functools
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -26,6 +25,7 @@ from course_lib.testing import complaint, prove
 from course_lib.transformer import LanguageModel, Transformer
 from coursework import exercises as ex
 from coursework.pictures import drawings, palette, show
+from coursework.pictures.plots import common
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -133,12 +133,9 @@ with torch.no_grad():
         keys = [layer.key(stream) for stream in streams]
         moved.append((keys[1] - keys[0])[:, :5].abs().max().item())
         streams = [stream + layer(stream) for stream in streams]
-fig, ax = plt.subplots(figsize=(5.6, 2.6))
-ax.bar(range(1, 5), moved, color=palette.key)
-ax.set(xlabel="layer", ylabel="keys of tokens 1 to 5 move by")
-ax.set_xticks(range(1, 5))
+axes = {"xlabel": "layer", "ylabel": "keys of tokens 1 to 5 move by"}
 show(
-    fig,
+    common.bars(range(1, 5), moved, size=(5.6, 2.6), colours=palette.key, xticks=range(1, 5), **axes),
     alt="Four bars, one for each layer: how far the keys of the first five tokens move when the sixth changes. Zero in layer "
     "1, more than zero in layers 2 to 4.",
     caption="The first layer makes its keys from the tokens alone. From the second layer on they hold the future.",
@@ -213,19 +210,15 @@ prove("4: a cross-attention without the mask of the source is caught by the law 
 prove("4: with the mask it obeys", not complaint(law, repaired4, tokens, module=translator))
 pads = (0, 1, 2, 4, 8, 16)
 lines = {"no mask in cross-attention": exhibit4, "with the mask": repaired4}
-fig, ax = plt.subplots(figsize=(6.2, 2.7))
-for n, (name, run) in enumerate(lines.items()):
+moved = {name: [] for name in lines}
+for name, run in lines.items():
     alone = run(tokens[:1], torch.ones(1, 9, dtype=torch.bool))
-    moved = []
     for extra in pads:
         real = torch.arange(9 + extra)[None] < 9
-        moved.append((run(F.pad(tokens[:1], (0, extra)), real) - alone).abs().max().item())
-    ax.plot(range(len(pads)), moved, "os"[n] + "-", color=palette.series[n], label=name)
-ax.set_xticks(range(len(pads)), pads)
-ax.set(xlabel="pads behind the source", ylabel="logits move by")
-ax.legend()
+        moved[name].append((run(F.pad(tokens[:1], (0, extra)), real) - alone).abs().max().item())
+axes = {"xlabel": "pads behind the source", "ylabel": "logits move by"}
 show(
-    fig,
+    common.curves(range(len(pads)), moved, xticks=range(len(pads)), xticklabels=pads, **axes),
     alt="How far the logits of the target move against the number of pads behind the source. Without the mask in the "
     "cross-attention the line rises; with it the line is zero.",
     caption="The encoder was masked in both cases. The decoder reads what stands at the pads all the same.",
@@ -435,13 +428,10 @@ print(f"together {sum(parts.values()):,} parameters")
 
 # %% id="paper-size-figure" tags=["hide-input", "picture:20"]
 # Figure: where they are; built and counted, run for shapes
-fig, ax = plt.subplots(figsize=(6.8, 2.7))
-bars = ax.barh(list(parts), [count / 1e6 for count in parts.values()], color=palette.query)
-ax.bar_label(bars, fmt="%.1f", padding=3)
-ax.invert_yaxis()
-ax.set(xlabel="million parameters", xlim=(0, 18))
+millions = [count / 1e6 for count in parts.values()]
+axes = {"xlabel": "million parameters", "xlim": (0, 18)}
 show(
-    fig,
+    common.bars(list(parts), millions, size=(6.8, 2.7), colours=palette.query, lying=True, numbers="%.1f", **axes),
     alt="Bars: table of tokens 15.4 million parameters, six self-attentions 6.3, six cross-attentions 6.3, six feed-forwards "
     "12.6, the norms nearly 0, the head 15.4.",
     caption="More than half of the decoder side are the table and the head.",
@@ -474,14 +464,10 @@ print(f"largest probability: once {once.max():.2f}, twice {twice.max():.2f}")
 
 # %% id="distribution-figure" tags=["hide-input", "picture:20"]
 # Figure: softmax once and twice
-fig, axes = plt.subplots(1, 2, figsize=(7.0, 2.4), sharey=True)
-for ax, chances, title in ((axes[0], once, "softmax once"), (axes[1], twice, "softmax twice")):
-    ax.bar(range(17), chances, color=palette.output)
-    ax.set(title=title, xlabel="token")
-    ax.set_xticks(range(0, 17, 4))
-axes[0].set_ylabel("probability")
+chances = {"softmax once": once, "softmax twice": twice}
+axes = {"xlabel": "token", "xticks": range(0, 17, 4), "ylabel": "probability"}
 show(
-    fig,
+    common.panels(common.bars, range(17), chances, size=(7.0, 2.4), colours=palette.output, **axes),
     alt="Two rows of 17 bars. After one softmax a few tokens have nearly all the probability. After two all tokens have almost "
     "the same.",
     caption="A softmax of probabilities is nearly even, since all its inputs lie between 0 and 1.",

@@ -14,7 +14,6 @@
 import math
 import re
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 
@@ -25,6 +24,8 @@ from course_lib.transformer import LanguageModel
 from coursework import exercises as ex
 from coursework.corpora import reference_text
 from coursework.pictures import drawings, palette, show
+from coursework.pictures.plots import common
+from coursework.pictures.plots import lab_05_choosing as plots
 from coursework.records import claim
 
 torch.manual_seed(0)
@@ -76,17 +77,11 @@ print("temperature last: ", [f"{chance:.2f}" for chance in heat_last])
 
 # %% id="orders-by-hand-drawn" tags=["hide-input", "picture:20"]
 # Figure: the distribution of the example, heated, and after both orders; and a check of the table
-fig, axes = plt.subplots(1, 4, figsize=(7.4, 2.3), sharey=True, layout="constrained")
-rows = (("as it is", four.softmax(-1)), ("temperature 2", (four / 2).softmax(-1)))
-rows += (("temperature,\nthen top-p", heat_first), ("top-p,\nthen temperature", heat_last))
-for ax, (name, chances) in zip(axes, rows, strict=True):
-    ax.bar(range(1, 5), chances, color=[palette.query if chance else "#FFFFFF" for chance in chances])
-    ax.set_title(name, fontsize=10)
-    ax.set_xticks(range(1, 5))
-axes[0].set(ylabel="probability")
-axes[1].set(xlabel="token")
+rows = {"as it is": four.softmax(-1), "temperature 2": (four / 2).softmax(-1)}
+rows |= {"temperature,\nthen top-p": heat_first, "top-p,\nthen temperature": heat_last}
+axes = {"xlabel": "token", "ylabel": "probability", "xticks": range(1, 5)}
 show(
-    fig,
+    common.panels(common.bars, range(1, 5), rows, size=(7.4, 2.3), colours=palette.query, **axes),
     alt="Four small bar charts of four tokens. As it is: 0.60, 0.20, 0.12, 0.08. At temperature 2 the bars are flatter. With "
     "the temperature before top-p three bars are left. With top-p before the temperature two bars are left, the first one "
     "higher.",
@@ -207,14 +202,10 @@ with torch.no_grad():
 heats = [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0]
 before = [(top_p_filter(logits / heat, 0.9) > -math.inf).sum(-1).float().mean().item() for heat in heats]
 after = (top_p_filter(logits, 0.9) > -math.inf).sum(-1).float().mean().item()
-fig, ax = plt.subplots(figsize=(6.4, 2.9))
-ax.plot(heats, before, "o-", color=palette.key)
-ax.plot(heats, [after] * len(heats), "s--", color=palette.query)
-ax.annotate("temperature first", (heats[-1], before[-1]), xytext=(-8, 0), textcoords="offset points", ha="right")
-ax.annotate("temperature last", (heats[-1], after), xytext=(0, 8), textcoords="offset points", ha="right")
-ax.set(xlabel="temperature", ylabel="characters that survive", ylim=(0, None))
+lines = {"temperature first": before, "temperature last": [after] * len(heats)}
+axes = {"xlabel": "temperature", "ylabel": "characters that survive", "ylim": (0, None)}
 show(
-    fig,
+    common.curves(heats, lines, colours=(palette.key, palette.query), styles=("o-", "s--"), names="end", **axes),
     alt="Mean number of characters that survive top-p 0.9 against the temperature. With the temperature first it rises from "
     "about one and a half at 0.25 to many at 2. With the temperature last it is a flat line.",
     caption="With the temperature last, the filter never learns of it. The two orders agree at temperature 1 only.",
@@ -275,15 +266,8 @@ judged = {"real text": judge(windows(held_out, 64, torch.Generator().manual_seed
 for name, setting in settings.items():
     generator = torch.Generator().manual_seed(0)
     judged[name] = judge(generate(gpt, prompts, max_new_tokens=112, generator=generator, **setting))
-fig, ax = plt.subplots(figsize=(6.6, 3.6))
-for name, (words, repeated) in judged.items():
-    color = palette.key if name == "real text" else palette.query
-    ax.plot(repeated, words, "o", color=color)
-    low = -9 if name == "top-k 5" else 3
-    ax.annotate(name, (repeated, words), xytext=(6, low), textcoords="offset points", fontsize=9, color=color)
-ax.set(xlabel="share of repeated pieces", ylabel="share of known words", xlim=(-0.02, 0.85), ylim=(0, 1.05))
 show(
-    fig,
+    plots.words_and_repeats(judged),
     alt="Eight settings and real text as points: share of repeated pieces to the right, share of known words upwards. "
     "Greedy lies far to the right and high. Temperature 1.5 lies at the left and low. Real text lies high and at the left.",
     caption="Known words and variety pull in opposite directions. No setting reaches the corner of real text, which is "
@@ -330,17 +314,11 @@ prove("the penalty loosens the loops of greedy text", judged["greedy"][1] > judg
 
 # %% id="length-forms" tags=["hide-input", "picture:20"]
 # Figure: both divisors against the length; and a check of the table
-fig, ax = plt.subplots(figsize=(6.4, 2.8))
 n = torch.arange(1, 41)
-for name, divisor, color in (
-    ("length to the power 0.6", n**0.6, palette.key),
-    ("GNMT, α = 0.6", ((5 + n) / 6) ** 0.6, palette.query),
-):
-    ax.plot(n, divisor, color=color)
-    ax.annotate(name, (40, divisor[-1]), xytext=(-4, -20), textcoords="offset points", ha="right", color=color)
-ax.set(xlabel="length of the text", ylabel="divided by", ylim=(0, None))
+lines = {"length to the power 0.6": n**0.6, "GNMT, α = 0.6": ((5 + n) / 6) ** 0.6}
+axes = {"xlabel": "length of the text", "ylabel": "divided by", "ylim": (0, None)}
 show(
-    fig,
+    common.curves(n, lines, colours=(palette.key, palette.query), styles="-", names="end", **axes),
     alt="What the log-probability is divided by, against the length from 1 to 40, at an exponent of 0.6. Length to the power "
     "rises to about nine, the GNMT form to about three and a half. Both start at one.",
     caption="With the same exponent, the form of GNMT asks much less of a long text.",
@@ -397,13 +375,9 @@ written = {"real text": windows(held_out, 64, torch.Generator().manual_seed(5))[
 written["greedy"] = generate(gpt, prompts, max_new_tokens=60, temperature=0)
 written["4 beams"] = beam_search(gpt, prompts, n_beams=4, max_new_tokens=60).tokens[:, 0]
 scored = {name: (log_probability(tokens), judge(tokens)[1]) for name, tokens in written.items()}
-fig, axes = plt.subplots(1, 2, figsize=(7, 2.2), layout="constrained")
-for ax, place, name in ((axes[0], 0, "log-probability of a character"), (axes[1], 1, "share of repeated pieces")):
-    ax.barh(list(scored), [score[place] for score in scored.values()], color=palette.series[:3], height=0.6)
-    ax.set(xlabel=name)
-    ax.invert_yaxis()
+columns = dict(zip(("log-probability of a character", "share of repeated pieces"), zip(*scored.values())))
 show(
-    fig,
+    common.panels(common.bars, list(scored), columns, size=(7, 2.2), share="y", lying=True),
     alt="Two bar charts for real text, greedy text and beam search. Mean log-probability of a character: real text lowest, "
     "greedy higher, beams highest. Repeated pieces: real text few, the other two many.",
     caption="To the model its own texts are far more probable than those of people, and they go in circles.",
@@ -482,19 +456,12 @@ live = {
     for name, tokens in (("all characters in sight", whole), ("the newest 128 in sight", cropped))
 }
 record = claim("long_texts")
-fig, ax = plt.subplots(figsize=(6.6, 3.1))
-for arm, color, shift in zip(record.arms, (palette.key, palette.query), (-0.08, 0.08), strict=True):
-    for place, (low, high) in enumerate(reaches):
-        values = record.values(arm, f"known words, {low} to {high}")
-        ax.plot([place + shift] * len(values), values, "o", color=color, alpha=0.6)
-    ax.plot([place + shift for place in range(3)], live[arm], "x--", color=color, linewidth=1, label=arm)
-ax.set(ylabel="share of known words", ylim=(0, 1), xlim=(-0.4, 2.4), xlabel="characters after the prompt")
-ax.set_xticks(range(3), [f"{low} to {high}" for low, high in reaches])
-ax.legend(loc="lower left")
-early = [share for reach in reaches[:2] for share in record.values(arm, "known words, {} to {}".format(*reach))]
+stretches = [f"{low} to {high}" for low, high in reaches]
+found = {arm: [record.values(arm, f"known words, {one}") for one in stretches] for arm in record.arms}
+early = [share for rows in found.values() for row in rows[:2] for share in row]
 far = [record.range(arm, "known words, 112 to 240") for arm in record.arms]
 show(
-    fig,
+    plots.known_words_by_stretch(stretches, found, live),
     alt="Share of known words in three stretches of a text, for five recorded models as dots and the live one as crosses, with "
     "the whole text in sight and with the newest 128 characters. In the first two stretches both are alike, between "
     f"{min(early):.2f} and {max(early):.2f}. In the last, from 112 to 240, the models that see the whole text fall to "
@@ -569,21 +536,10 @@ drawings.guess_and_check().show()
 
 # %% id="overlap-drawn" tags=["hide-input", "picture:20"]
 # Figure: the two distributions of the example, what they share, and what is missing
-fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.5), sharey=True, layout="constrained")
 p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.6, 0.2])
 shared = torch.minimum(p, q)
-letters = ["A", "B", "C"]
-axes[0].bar(letters, q, color="#FFFFFF", edgecolor=palette.key, hatch="///")
-axes[0].bar(letters, shared, color=palette.query)
-axes[0].set_title("what the draft proposes", fontsize=10)
-axes[1].bar(letters, shared, color=palette.query)
-axes[1].bar(letters, p - shared, bottom=shared, color=palette.output)
-axes[1].set_title("kept, and replaced", fontsize=10)
-axes[2].bar(letters, p, color=palette.value)
-axes[2].set_title("what is wanted", fontsize=10)
-axes[0].set(ylabel="probability")
 show(
-    fig,
+    plots.guesses_kept_and_replaced(p, q),
     alt="Three bar charts over A, B and C. Left, the draft's bars 0.2, 0.6, 0.2: half of B is hatched, the refused part. Middle, "
     "the kept parts 0.2, 0.3, 0.2 with 0.3 added on top of A. Right, the large model's bars 0.5, 0.3, 0.2, the same heights "
     "as in the middle.",
@@ -675,17 +631,8 @@ for n in (1, 2, 4, 6):
         per_pass.append(60 / found.passes)
         shares += [found.accepted / found.guessed] if n == 4 else []
     measured[n] = sum(per_pass) / len(per_pass)
-fig, ax = plt.subplots(figsize=(6.4, 3))
-guesses = range(1, 9)
-for share, color in ((0.5, palette.series[1]), (0.8, palette.series[0]), (0.9, palette.series[2])):
-    ax.plot(guesses, [sum(share**i for i in range(n + 1)) for n in guesses], color=color)
-    last = sum(share**i for i in range(9))
-    ax.annotate(f"kept with {share}", (8, last), xytext=(-4, 6), textcoords="offset points", ha="right", color=color)
-ax.plot(list(measured), list(measured.values()), "o", color=palette.residual, label="table of followers, measured")
-ax.set(xlabel="guesses in a round", ylabel="tokens per pass", ylim=(0, 7), xlim=(0.8, 8.2))
-ax.legend(loc="upper left")
 show(
-    fig,
+    plots.tokens_per_pass(measured),
     alt="Tokens per pass of the large model against the number of guesses. Three curves for guesses that are kept with "
     "probability 0.5, 0.8 and 0.9 rise and flatten out at about 2, 4.3 and 6. Four measured points for a table of "
     "followers rise from about one and a half to two.",

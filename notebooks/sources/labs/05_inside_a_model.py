@@ -13,7 +13,6 @@
 import string
 from contextlib import contextmanager
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -23,6 +22,8 @@ from course_lib.multi_head import MultiHeadAttention
 from course_lib.testing import prove
 from coursework import exercises as ex
 from coursework.pictures import drawings, palette, show
+from coursework.pictures.plots import common
+from coursework.pictures.plots import lab_05_inside_a_model as plots
 from coursework.records import claim
 
 torch.manual_seed(0)
@@ -216,21 +217,8 @@ prove("a hook hears 3 and 6, and the chain still gives 7", [*map(float, (*seen[d
 with record_weights(model) as maps:
     model(clean)
 ticks = spelled(clean[0]).split()
-fig, axes = plt.subplots(2, 3, figsize=(7.5, 5.2), layout="constrained")
-for n, recorded in enumerate(maps.values()):
-    for h in range(2):
-        ax = axes[h, n]
-        image = ax.imshow(recorded[0, h], cmap=palette.sequential, vmin=0, vmax=1)
-        ax.set(title=f"head {n + 1}.{h + 1}")
-        ax.set_xticks(range(11), ticks, fontsize=8)
-        ax.set_yticks(range(11), ticks, fontsize=8)
-        ax.grid(False)
-axes[0, 0].set_ylabel("looks")
-axes[1, 0].set_ylabel("looks")
-axes[1, 1].set_xlabel("looked at")
-fig.colorbar(image, ax=axes, label="weight", shrink=0.6)
 show(
-    fig,
+    plots.looks_of_heads(list(maps.values()), ticks),
     alt="Six lower triangles, one for each head, with the eleven letters of a prompt on both axes. Dark cells show where "
     "a letter puts most of its weight.",
     caption="Where the six heads look in one prompt. The last row of each map is the place that has to answer.",
@@ -362,18 +350,8 @@ shares = {name: lead(part, answer) for name, part in given.items()}
 
 # %% id="lead-figure" tags=["hide-input", "picture:60", "atol:0.15"]
 # Figure: what each part adds to the lead of the right answer
-fig, ax = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
-order = list(shares)[::-1]
-for height, name in enumerate(order):
-    low, high = shares[name].quantile(torch.tensor([0.1, 0.9])).tolist()
-    colour = palette.key if "head" in name else palette.value if "feed" in name else palette.residual
-    ax.barh(height, shares[name].mean(), color=colour)
-    ax.plot([low, high], [height, height], color="#222222", linewidth=1.5)
-ax.axvline(0, color="#222222", linewidth=1)
-ax.set_yticks(range(len(order)), order)
-ax.set(xlabel="added to the lead of the right answer")
 show(
-    fig,
+    plots.shares_of_the_lead(shares),
     alt="Ten horizontal bars, from the start at the top to feed-forward 3 at the bottom. The bars of the start and of layer "
     "1 are near zero; the longest ones belong to the four heads of layers 2 and 3. Feed-forward 3 is shorter, and "
     "feed-forward 2 is near zero.",
@@ -430,19 +408,9 @@ for level in range(4):
 
 # %% id="lens-figure" tags=["hide-input", "picture:60"]
 # Figure: what the lens says at each level and place of one prompt
-fig, ax = plt.subplots(figsize=(7.5, 2.9), layout="constrained")
-image = ax.imshow(sure[:, 0], cmap=palette.sequential, vmin=0, vmax=1, aspect="auto", origin="lower")
-for level in range(4):
-    for place in range(11):
-        dark = "white" if sure[level, 0, place] > 0.55 else "#222222"
-        ax.text(place, level, string.ascii_uppercase[said[level, 0, place]], ha="center", va="center", color=dark)
-ax.set_xticks(range(11), ticks)
-ax.set_yticks(range(4), [f"level {level}" for level in range(4)])
-ax.set(xlabel="prompt")
-ax.grid(False)
-fig.colorbar(image, ax=ax, label="probability")
+letters = [[string.ascii_uppercase[id] for id in row] for row in said[:, 0]]
 show(
-    fig,
+    plots.letters_by_level(sure[:, 0], letters, ticks),
     alt="A grid with the eleven letters of a prompt below and the levels 0 to 3 from bottom to top. Each cell holds the "
     f"likeliest letter. At level 3 only the last column is dark, with the letter {spelled(answer[:1])}, which is there at "
     "level 2 already. At level 1 most cells hold the letter one place to the left. At level 0 they hold no letter nearby.",
@@ -550,24 +518,10 @@ prove("so is a repaired last vector", abs(back[3, 10] - 1) < 1e-3)
 
 # %% id="patch-figure" tags=["hide-input", "picture:60", "atol:0.08"]
 # Figure: how much comes back, by level and place
-fig, axes = plt.subplots(2, 1, figsize=(7.5, 5.0), layout="constrained")
 names = ["1st", "fam.", "FIRST", "FAMILY", *["1st", "fam."] * 3, "FIRST"]
-for ax, table, title in zip(
-    axes, (back, control), ("from the clean run", "control: from unrelated prompts"), strict=True
-):
-    image = ax.imshow(table, cmap=palette.signed, vmin=-1, vmax=1, aspect="auto", origin="lower")
-    for level in range(4):
-        for t in range(11):
-            if abs(table[level, t]) >= 0.05:
-                colour = "white" if abs(table[level, t]) > 0.6 else "#222222"
-                ax.text(t, level, f"{table[level, t]:.2f}", ha="center", va="center", color=colour)
-    ax.set_xticks(range(11), [f"{t}\n{name}" for t, name in enumerate(names)], fontsize=9)
-    ax.set_yticks(range(4), [f"level {level}" for level in range(4)])
-    ax.set_title(title)
-    ax.grid(False)
-fig.colorbar(image, ax=axes, label="share of the lead that comes back", shrink=0.7)
+places = [f"{t}\n{name}" for t, name in enumerate(names)]
 show(
-    fig,
+    plots.lead_that_comes_back({"from the clean run": back, "control: from unrelated prompts": control}, places),
     alt="Two grids of levels 0 to 3 by places 0 to 10. In the upper one the red cells climb: place 2 at level 0, place 3 at "
     "level 1, mostly place 10 at level 2 with a little left at place 3, place 10 at level 3. All others are white. The "
     "lower grid has no red cell, only pale blue ones at places 3 and 10.",
@@ -687,14 +641,10 @@ untrained_reads, untrained_vowels = at_levels(before_it), at_levels(vowel)
 model = trained
 reads, luck, vowels = at_levels(before_it), at_levels(shuffled), at_levels(vowel)
 lines = {"trained model": reads, "untrained model": untrained_reads, "shuffled labels": luck}
-fig, ax = plt.subplots(figsize=(6.6, 3.2), layout="constrained")
-for (name, values), marker, colour in zip(lines.items(), "os^", palette.series, strict=False):
-    ax.plot(range(4), values, marker=marker, color=colour, label=name)
-    ax.text(3.08, values[-1], name, color=colour, va="center")
-ax.set_xticks(range(4), [f"level {level}" for level in range(4)])
-ax.set(ylabel="letter before: right", ylim=(0, 1.02), xlim=(-0.2, 4.1))
+axes = {"xticks": range(4), "xticklabels": [f"level {level}" for level in range(4)]}
+axes |= {"ylabel": "letter before: right", "ylim": (0, 1.02)}
 show(
-    fig,
+    common.curves(range(4), lines, size=(6.6, 3.2), names="end", **axes),
     alt="Three lines over the levels 0 to 3. In the trained model the probe reads almost nothing at level 0, most at level 1 "
     "and somewhat less at levels 2 and 3. In the untrained model it stays low, and with shuffled labels near zero.",
     caption="The note is there after layer 1, in the trained model. The distance to the controls is the finding.",
@@ -742,23 +692,19 @@ ex.predict("lab_inside_vowel", "")
 drawn = torch.zeros(26, dtype=torch.long)
 drawn[torch.rand(26, generator=torch.Generator().manual_seed(2)).argsort()[:5]] = 1  # five letters by chance
 lottery = at_levels(drawn[texts])
-common = 1 - vowel.float().mean().item()
-fig, ax = plt.subplots(figsize=(6.6, 2.7), layout="constrained")
-for row, values in enumerate((vowels, untrained_vowels, lottery)):
-    ax.scatter(values[1], 2 - row, s=70, color=palette.series[row], zorder=2)
-ax.axvline(common, color="#555555", linestyle="--")
-ax.text(common - 0.005, 2.35, "always “no”", color="#555555", ha="right", va="center")
-names = ("vowels", "vowels, untrained model", "five letters of a draw")
-ax.set_yticks(range(3), names[::-1])
-ax.set(xlabel="right answers of the probe at level 1", xlim=(0.6, 1.02), ylim=(-0.6, 2.7))
+common_answer = 1 - vowel.float().mean().item()
+rows = {"vowels": vowels, "vowels, untrained model": untrained_vowels, "five letters of a draw": lottery}
+rows, label = {name: [levels[1]] for name, levels in rows.items()}, "right answers of the probe at level 1"
 show(
-    fig,
+    common.dot_rows(
+        rows, colours=palette.series, levels={"always “no”": common_answer}, xlabel=label, xlim=(0.6, 1.02)
+    ),
     alt="Three dots near 1: vowels in the trained model, vowels in the untrained model, and five letters that were drawn by "
     "chance. A dashed line at about 0.8 marks the answer that is always no.",
     caption="The probe knows vowels nearly perfectly. It knows five letters of a lottery just as well.",
 )
 print(
-    f"vowels {vowels[1]:.3f}, untrained {untrained_vowels[1]:.3f}, letters of a draw {lottery[1]:.3f}; always no {common:.2f}"
+    f"vowels {vowels[1]:.3f}, untrained {untrained_vowels[1]:.3f}, letters of a draw {lottery[1]:.3f}; always no {common_answer:.2f}"
 )
 
 # %% [markdown] id="vowels-says"
@@ -786,25 +732,26 @@ stations = {
     "any other vector, at most": "most lead back elsewhere",
     "unrelated prompt, at most": "most lead back from another prompt",
 }
-fig, axes = plt.subplots(1, 2, figsize=(7.5, 2.9), layout="constrained")
-for height, (name, measure) in enumerate(reversed(stations.items())):
-    values = [a / b for a, b in zip(seeds.values("trained", measure), lost, strict=True)]
-    axes[0].scatter(values, [height] * 5, color=palette.query, alpha=0.75)
-    print(f"{name:<24} {min(values):5.2f} to {max(values):.2f}")
-axes[0].set_yticks(range(5), list(stations)[::-1])
-axes[0].set(xlabel="share of the lead that comes back", xlim=(-0.1, 1.15))
+patched = {
+    name: [a / b for a, b in zip(seeds.values("trained", measure), lost, strict=True)]
+    for name, measure in stations.items()
+}
 probes = {
     "trained": ("trained", "predecessor read after layer 1"),
     "untrained": ("untrained", "predecessor read after layer 1"),
     "shuffled": ("trained", "predecessor read after layer 1, shuffled"),
 }
-for height, (name, (arm, measure)) in enumerate(reversed(probes.items())):
-    axes[1].scatter(seeds.values(arm, measure), [height] * 5, color=palette.key, alpha=0.75)
-    print("letter before, {:<9} {:5.2f} to {:.2f}".format(name, *seeds.range(arm, measure)))
-axes[1].set_yticks(range(3), list(probes)[::-1])
-axes[1].set(xlabel="probe of the letter before, level 1", xlim=(0, 1))
+probed = {name: seeds.values(*arm_and_measure) for name, arm_and_measure in probes.items()}
+for name, values in reversed(patched.items()):
+    print(f"{name:<24} {min(values):5.2f} to {max(values):.2f}")
+for name, values in reversed(probed.items()):
+    print(f"letter before, {name:<9} {min(values):5.2f} to {max(values):.2f}")
+each = (
+    {"xlabel": "share of the lead that comes back", "xlim": (-0.1, 1.15)},
+    {"xlabel": "probe of the letter before, level 1", "xlim": (0, 1), "colours": palette.key},
+)
 show(
-    fig,
+    common.panels(common.dot_rows, {"Patching": patched, "Probing": probed}, size=(7.5, 3.1), share="", each=each),
     alt="Left, five rows of five dots: at level 1 the family name brings back about 1, at level 2 the last place most and "
     "the family name little; any other vector and unrelated prompts bring back about nothing. Right, three rows: the probe "
     "reads the letter before in most places of trained models, in few of untrained ones, and by luck with shuffled labels.",

@@ -12,7 +12,6 @@
 import copy
 import math
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 
@@ -36,6 +35,8 @@ from coursework.corpora.spelled import (
     spelled,
 )
 from coursework.pictures import drawings, palette, show
+from coursework.pictures.plots import common
+from coursework.pictures.plots import lab_06_after_training as plots
 from coursework.records import claim
 
 torch.set_num_threads(1)
@@ -370,17 +371,14 @@ print("right of 200:", score(preferring))
 # %% id="dpo-figure" tags=["hide-input", "picture:40"]
 # Figure: loss and gains while DPO trains, one seed
 smooth = torch.tensor(log).unfold(0, 5, 1).mean(-1)  # over five steps
-fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.7), layout="constrained")
-axes[0].plot(smooth[:, 0])
-axes[0].axhline(math.log(2), color="#8A8A8A", linestyle="--")
-axes[0].set(title="Loss", xlabel="step", ylabel="nats")
-for column, name, colour in ((1, "preferred", palette.value), (2, "refused", palette.key)):
-    axes[1].plot(smooth[:, column], color=colour)
-    axes[1].text(len(smooth), smooth[-1, column], name, color=colour, va="center")
-axes[1].axhline(0, color="#8A8A8A", linestyle="--")
-axes[1].set(title="Gain", xlabel="step", ylabel="log-probability", xlim=(0, 78))
+lines = {"Loss": {"": smooth[:, 0]}, "Gain": {"preferred": smooth[:, 1], "refused": smooth[:, 2]}}
+each = (
+    {"ylabel": "nats", "levels": {"": math.log(2)}},
+    {"ylabel": "log-probability", "levels": {"": 0}, "colours": (palette.value, palette.key)},
+)
+axes = {"xlabel": "step", "styles": "-", "names": "end"}
 show(
-    fig,
+    common.panels(common.curves, range(len(smooth)), lines, size=(7.2, 2.7), share="", each=each, **axes),
     alt="Left, the loss of DPO falls from ln 2, a dashed line, over 60 steps. Right, two curves of gains that start at "
     "zero: that of the refused answers falls steeply, that of the preferred answers falls, too, but less.",
     caption="The loss falls, as it should. Both kinds of answers became less likely; the preferred ones less so.",
@@ -418,22 +416,18 @@ print(f"of those after the first difference: {same[later].float().mean():.2f}")
 preferences, controls = claim("preferred_and_refused"), claim("after_training_controls")
 arms = [(arm, preferences, arm) for arm in preferences.arms]
 arms.append(("the SFT loss alone", controls, "SFT, preferred only"))
-fig, axes = plt.subplots(1, 3, figsize=(7.4, 2.6), sharey=True, layout="constrained")
 panels = (("chosen", "gain, preferred"), ("refused", "gain, refused"), ("pass@1", "exact match"))
-for ax, (measure, title) in zip(axes, panels, strict=True):
-    start = stages.values("SFT", "pass@1") if measure == "pass@1" else [0.0] * preferences.seeds
-    found = [record.values(arm, measure) for _, record, arm in reversed(arms)]
-    for height, (dots, colour) in enumerate(zip([*found, start], [SERIES[0]] * 4 + ["#8A8A8A"], strict=True)):
-        ax.scatter(dots, [height] * len(dots), color=colour, alpha=0.75)
-    for line in zip(*found, start, strict=True):
-        ax.plot(line, range(5), color="#BBBBBB", linewidth=1, zorder=0)  # one seed
-    ax.set(title=title, ylim=(-0.6, 4.6))
-axes[0].set_yticks(range(5), [*(label for label, _, _ in reversed(arms)), "before DPO"])
+rows = {title: {label: record.values(arm, measure) for label, record, arm in arms} for measure, title in panels}
+for title, found in rows.items():
+    start = stages.values("SFT", "pass@1") if title == "exact match" else [0.0] * preferences.seeds
+    rows[title] = {"before DPO": start, **found}
 said = "; ".join(
     f"{label}: " + ", ".join(f"{title} {ranged(arm, m, record)}" for m, title in panels) for label, record, arm in arms
 )
 show(
-    fig,
+    common.panels(
+        common.dot_rows, rows, size=(7.4, 2.6), share="y", joined=True, colours=["#8A8A8A"] + [SERIES[0]] * 4
+    ),
     alt=f"Three panels with a dot for each seed, before DPO, after it in three ways, and after the SFT loss alone. {said}.",
     caption="A line joins the dots of the same seed. Exact match of one sample, on held-out questions. "
     f"({preferences.seeds} seeds; {preferences.command} {controls.name})",
@@ -516,16 +510,8 @@ drawings.group_of_answers(
 
 # %% id="ratio-drawn" tags=["hide-input", "picture:30"]
 # Figure: what a token earns, by its ratio
-ratios = torch.linspace(0.4, 1.8, 200)
-fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.6), layout="constrained")
-for ax, sign in zip(axes, (1, -1), strict=True):
-    ax.axvspan(0.8, 1.2, color="#EDEDED", zorder=0)
-    ax.plot(ratios, sign * ratios, color="#8A8A8A", linestyle="--", linewidth=1.2)
-    ax.plot(ratios, torch.minimum(sign * ratios, sign * ratios.clamp(0.8, 1.2)), linewidth=2.2)
-    ax.scatter([1.5], [1.2 if sign > 0 else -1.5], color=SERIES[1], zorder=3)
-    ax.set(title=f"advantage {sign:+d}", xlabel="ratio", ylabel="earned")
 show(
-    fig,
+    plots.earned_by_ratio(),
     alt="Two curves of what a token earns by its ratio. With advantage plus one it rises with the ratio up to 1.2 and is "
     "flat beyond. With advantage minus one it is flat below 0.8 and falls beyond. Dashed lines show it without clipping. "
     "Dots mark the two numbers by hand, at ratio 1.5.",
@@ -636,23 +622,17 @@ runs = claim("course_of_grpo")
 
 
 def over_steps(record, arm, name):
-    """For each seed the means over stretches of ten steps."""
-    starts = [int(m.rsplit(" ", 1)[1]) for m in record.measures if m.startswith(f"{name} from ")]
-    return [s + 5 for s in starts], zip(*(record.values(arm, f"{name} from {s}") for s in starts), strict=True)
+    """The means over stretches of ten steps, (seeds, stretches)."""
+    return torch.tensor([record.values(arm, f"{name} from {start}") for start in range(0, 70, 10)]).T
 
 
-fig, axes = plt.subplots(2, 2, figsize=(7.2, 4.4), sharex=True, layout="constrained")
-for ax, name in zip(axes.flat, ("reward", "KL", "length", "entropy"), strict=True):
-    at, lines = over_steps(runs, "GRPO", name)
-    for line in lines:
-        ax.plot(at, line, color="#9A9A9A", linewidth=1)
-    ax.plot(at, course[:, WATCHED.index(name)].view(-1, 10).mean(1), color=SERIES[0], marker="o", markersize=3)
-    ax.set(title=name)
-for ax in axes[1]:
-    ax.set_xlabel("step")
+lines = {name: {"recorded": over_steps(runs, "GRPO", name)} for name in ("reward", "KL", "length", "entropy")}
+for name, found in lines.items():
+    found["this run"] = course[:, WATCHED.index(name)].view(-1, 10).mean(1)
+looks = {"colours": ("#9A9A9A", SERIES[0]), "styles": ("-", "o-"), "xlabel": "step"}
 first, last = "reward from 0", "reward at the end"
 show(
-    fig,
+    common.panels(common.curves, range(5, 70, 10), lines, size=(7.2, 4.4), share="x", columns=2, **looks),
     alt=f"Four panels over 70 steps. The reward rises, over the seeds from {ranged('GRPO', first, runs)} in the first ten "
     f"steps to {ranged('GRPO', last, runs)} in the last ten; the KL divergence rises from zero; the length stays near "
     "seven tokens; the entropy falls.",
@@ -690,17 +670,13 @@ shown = (
     ("SFT, own right answers", controls, "SFT, own right answers"),
     ("SFT, 1120 written answers", controls, "SFT, 1120 answers"),
 )
-fig, axes = plt.subplots(1, 2, figsize=(7.4, 3.4), sharey=True, layout="constrained")
-for ax, measure, title in zip(axes, ("pass@1", "likeliest answer"), ("one sample", "greedy"), strict=True):
-    found = [record.values(arm, measure) for _, record, arm in reversed(shown)]
-    for height, (dots, (label, _, _)) in enumerate(zip(found, reversed(shown), strict=True)):
-        ax.scatter(dots, [height] * len(dots), color=SERIES[label == "GRPO"], alpha=0.75)
-    for line in zip(*found, strict=True):
-        ax.plot(line, range(len(shown)), color="#BBBBBB", linewidth=1, zorder=0)  # one seed
-    ax.set(title=title, xlabel="exact match, held-out questions", xlim=(0, 1))
-axes[0].set_yticks(range(len(shown)), [label for label, _, _ in reversed(shown)])
+measures = {"one sample": "pass@1", "greedy": "likeliest answer"}
+found = {
+    title: {label: record.values(arm, measure) for label, record, arm in shown} for title, measure in measures.items()
+}
+colours, across = [SERIES[label == "GRPO"] for label, _, _ in shown], "exact match, held-out questions"
 show(
-    fig,
+    common.panels(common.dot_rows, found, size=(7.4, 3.4), joined=True, colours=colours, xlabel=across, xlim=(0, 1)),
     alt="Rows of dots for each kind of training, exact match of one sample and of the greedy answer: "
     + "; ".join(f"{n} {ranged(a, 'pass@1', r)} and {ranged(a, 'likeliest answer', r)}" for n, r, a in shown)
     + ".",
@@ -773,19 +749,10 @@ for name, model in (("SFT", tuned), ("GRPO", reinforced)):
 # %% id="pass-figure" tags=["hide-input", "picture:40"]
 # Figure: pass@k before and after GRPO
 ks = [1, 2, 4, 8, 16, 32, 64]
-fig, ax = plt.subplots(figsize=(6.4, 3.0), layout="constrained")
-for name, colour in (("SFT", SERIES[0]), ("GRPO", SERIES[1])):
-    curve = [sum(pass_at_k(64, c, k) for c in counts[name]) / 100 for k in ks]
-    ax.plot(ks, curve, color=colour, marker="o", markersize=4, label=name)
-    for k in (1, 4, 16, 64):
-        found = stages.values(name, f"pass@{k}")
-        ax.scatter([k] * len(found), found, color=colour, alpha=0.35, s=18)
-ax.set_xscale("log", base=2)
-ax.set_xticks(ks, [str(k) for k in ks])
-ax.set(xlabel="k, samples for each question", ylabel="pass@k", ylim=(0, 1))
-ax.legend()
+lines = {name: [sum(pass_at_k(64, c, k) for c in counts[name]) / 100 for k in ks] for name in ("SFT", "GRPO")}
+recorded = {name: {k: stages.values(name, f"pass@{k}") for k in (1, 4, 16, 64)} for name in lines}
 show(
-    fig,
+    plots.right_within(ks, lines, recorded),
     alt="Two rising curves of pass@k against k from 1 to 64. "
     + "; ".join(
         f"{name}: pass@1 {ranged(name, 'pass@1')}, pass@64 {ranged(name, 'pass@64')}" for name in ("SFT", "GRPO")
@@ -851,25 +818,17 @@ print("right of 200:", score(gaming))
 
 # %% id="kind-figure" tags=["hide-input", "picture:40"]
 # Figure: reward and exact match side by side, with the strict and with the kind reward
-fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.9), sharey=True, layout="constrained")
-for ax, arm, title in (
-    (axes[0], "GRPO", "reward: exact match"),
-    (axes[1], "GRPO, digits found", "reward: digits found"),
-):
-    for name, colour in (("reward", SERIES[1]), ("exact match", SERIES[0])):
-        at, lines = over_steps(runs, arm, name)
-        for line in lines:
-            ax.plot(at, line, color=colour, alpha=0.6, linewidth=1.6)
-    ax.set(title=title, xlabel="step", ylim=(0, 1))
-axes[0].text(4, 0.92, "reward and exact match are one", color="#555555")
-axes[1].text(4, 0.78, "reward", color=SERIES[1])
-axes[1].text(68, 0.52, "exact match", color=SERIES[0], ha="right")
+arms = {"reward: exact match": "GRPO", "reward: digits found": "GRPO, digits found"}
+lines = {
+    title: {name: over_steps(runs, arm, name) for name in ("reward", "exact match")} for title, arm in arms.items()
+}
+axes = {"styles": "-", "xlabel": "step", "ylim": (0, 1)}
 low, high = (
     ranged("GRPO, digits found", "reward at the end", runs),
     ranged("GRPO, digits found", "exact match from 60", runs),
 )
 show(
-    fig,
+    common.panels(common.curves, range(5, 70, 10), lines, size=(7.2, 3.1), colours=(SERIES[1], SERIES[0]), **axes),
     alt="Left, with exact match as the reward, both are one rising curve. Right, with digits found as the reward, the "
     f"reward ends at {low} while the exact match falls to {high}.",
     caption=f"A line for each of {runs.seeds} seeds. On the right the curve that is paid rises, and the one that was meant "
@@ -931,33 +890,16 @@ print(f"Least to greatest of {stages.seeds} seeds. DPO, with SFT: with beta 0.1.
 
 # %% id="all-figure" tags=["hide-input", "picture:25"]
 # Figure: pass@1 and pass@64, from the model after SFT to what each kind of training made of it
-lines = {
-    "DPO, with SFT": (SERIES[2], (7, -3)),
-    "SFT, same 200 answers": (SERIES[4], (7, 2)),
-    "GRPO": (SERIES[1], (6, -11)),
-    "SFT, own right answers": (SERIES[0], (7, 2)),
-    "SFT, 1120 written answers": (SERIES[3], (7, 2)),
-}
 mean = {
     label: [sum(record.values(arm, measure)) / record.seeds for measure in ("pass@1", "pass@64")]
     for label, record, arm in shown
+    if label not in ("GRPO, rewards shuffled", "DPO, beta 1")
 }
-start = mean["SFT, the start"]
-fig, ax = plt.subplots(figsize=(6.6, 3.4), layout="constrained")
-for label, (colour, place) in lines.items():
-    ax.annotate("", mean[label], start, arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.8})
-    ax.annotate(label, mean[label], place, textcoords="offset points", color=colour, va="center")
-ax.scatter(*start, color="#555555", zorder=3)
-ax.annotate("SFT, the start", start, (-8, 0), textcoords="offset points", ha="right", va="center", color="#555555")
-ax.set(xlim=(0.2, 0.68), ylim=(0.7, 0.95), xlabel="pass@1, mean over the seeds", ylabel="pass@64, mean over the seeds")
+start = mean.pop("SFT, the start")
 show(
-    fig,
+    plots.from_the_start(start, mean),
     alt="Arrows from the model after SFT, all of them to the right, in the plane of pass@1 and pass@64: "
-    + "; ".join(
-        f"{label} from {start[0]:.2f}, {start[1]:.2f} to {x:.2f}, {y:.2f}"
-        for label, (x, y) in mean.items()
-        if label in lines
-    )
+    + "; ".join(f"{label} from {start[0]:.2f}, {start[1]:.2f} to {x:.2f}, {y:.2f}" for label, (x, y) in mean.items())
     + ".",
     caption=f"Each arrow begins at the model after SFT. ({LAST} {preferences.name} {controls.name})",
 )

@@ -14,7 +14,6 @@
 # Imports, and settings so that the numbers come out nearly the same in every run
 import math
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -26,6 +25,8 @@ from course_lib.transformer import Transformer, TransformerConfig
 from coursework import exercises as ex
 from coursework.corpora import load_pairs
 from coursework.pictures import drawings, palette, show
+from coursework.pictures.plots import common
+from coursework.pictures.plots import lab_06_bugs as plots
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -84,14 +85,12 @@ print(f"the gradient is off by {100 * off:.0f} % of its length")
 # %% id="means-drawn" tags=["hide-input", "picture:20"]
 # Figure: what one token of each part weighs, and what it should weigh
 counts = [int((part["target"][:, 1:] != 0).sum()) for part in parts]
-fig, ax = plt.subplots(figsize=(6.2, 2.5))
-ax.bar([n - 0.2 for n in range(1, 5)], [1000 / 4 / n for n in counts], 0.4, color=palette.key, label="mean of means")
-ax.bar([n + 0.2 for n in range(1, 5)], [1000 / sum(counts)] * 4, 0.4, color=palette.value, label="as it should be")
-ax.set(xlabel="part", ylabel="weight of a token, in thousandths")
-ax.set_xticks(range(1, 5))
-ax.legend()
+weights = {"mean of means": [1000 / 4 / n for n in counts], "as it should be": [1000 / sum(counts)] * 4}
+axes = {"xlabel": "part", "ylabel": "weight of a token, in thousandths"}
 show(
-    fig,
+    common.bars(
+        range(1, 5), weights, size=(6.2, 2.5), colours=(palette.key, palette.value), xticks=range(1, 5), **axes
+    ),
     alt="For each of four parts two bars, what a token weighs. As it should be they are equal in all parts. In the mean of means a token of the first, "
     "shortest part weighs several times as much as one of the last.",
     caption="A token of the short part counts several times as much as one of the long part.",
@@ -119,22 +118,8 @@ print("micro-batches in each update:", seen, "and never used:", waiting)
 
 # %% id="first-drawn" tags=["hide-input", "picture:20"]
 # Figure: the micro-batches in the order in which they come, and the updates that use them
-fig, ax = plt.subplots(figsize=(6.6, 2.2))
-for row, ends in enumerate(((0, 4, 8), (3, 7))):
-    for step in range(9):
-        update_number = next((n for n, end in enumerate(ends) if step <= end), None)
-        color = "#DDDDDD" if update_number is None else palette.series[update_number]
-        ax.barh(row, 0.9, left=step, color=color, height=0.55)
-        ax.text(
-            step + 0.45, row, str(step), ha="center", va="center", color="white" if update_number is not None else "k"
-        )
-ax.set_yticks((0, 1), ("step % 4 == 0", "(step + 1) % 4 == 0"))
-ax.set(xlabel="micro-batches, in the order in which they come")
-ax.set_xticks([])
-ax.invert_yaxis()
-ax.grid(False)
 show(
-    fig,
+    plots.who_uses_which_batch({"step % 4 == 0": (0, 4, 8), "(step + 1) % 4 == 0": (3, 7)}, 9),
     alt="Nine micro-batches in two rows, coloured by the update that uses them. In the first row the first update uses micro-batch 0 alone, the next 1 to 4, the "
     "third 5 to 8. In the second row the first update uses 0 to 3, the second 4 to 7, and 8 waits.",
     caption="One colour is one update. Above, the first update has a single micro-batch.",
@@ -167,15 +152,14 @@ print({step: round(exhibit3(step), 2) for step in (0, 100, 150, 200)})
 
 # %% id="cosine-drawn" tags=["hide-input", "picture:20"]
 # Figure: the exhibit and the library's schedule to twice the planned length
-fig, ax = plt.subplots(figsize=(6.4, 2.6))
 steps = range(1, 201)
-ax.plot(steps, [exhibit3(step) for step in steps], color=palette.key, label="exhibit 3")
-ax.plot(steps, [cosine_schedule(step, 100) for step in steps], "--", color=palette.value, label="the library's")
-ax.axvline(100, color=palette.residual, linewidth=1, linestyle=":")
-ax.set(xlabel="step", ylabel="share of the peak rate")
-ax.legend(loc="upper center")
+rates = {
+    "exhibit 3": [exhibit3(step) for step in steps],
+    "the library's": [cosine_schedule(step, 100) for step in steps],
+}
+axes = {"xlabel": "step", "ylabel": "share of the peak rate"}
 show(
-    fig,
+    common.curves(steps, rates, colours=(palette.key, palette.value), styles=("-", "--"), names="upper center", **axes),
     alt="The rate over 200 steps. Both schedules fall from one to zero at step 100. The exhibit then climbs back to one at step 200; the library's stays at zero.",
     caption="A cosine comes back.",
 )
@@ -215,14 +199,11 @@ print(f"right words: {right:.0%}, reported: {loss:.2f}, plain loss: {plain:.2f}"
 wanted = torch.full((100,), 0.001, dtype=torch.float64)
 wanted[0] += 0.9
 floor = torch.special.entr(wanted).sum().item()
-fig, ax = plt.subplots(figsize=(6.2, 1.9))
-ax.barh(["reported (smoothed)", "plain"], [loss.item(), plain.item()], color=[palette.key, palette.value], height=0.5)
-ax.axvline(floor, color=palette.residual, linestyle="--", linewidth=1)
-ax.text(floor + 0.01, 0.5, "lowest possible\nsmoothed loss", va="center", fontsize=9)
-ax.set(xlabel="loss per word", xlim=(0, 1.05))
-ax.invert_yaxis()
+names, losses = ["reported (smoothed)", "plain"], [loss.item(), plain.item()]
+axes = {"xlabel": "loss per word", "xlim": (0, 1.05)}
+colours, level = (palette.key, palette.value), {"lowest possible\nsmoothed loss": floor}
 show(
-    fig,
+    common.bars(names, losses, size=(6.2, 1.9), lying=True, colours=colours, levels=level, **axes),
     alt="Two bars: the reported smoothed loss, about 0.78, which reaches exactly to a dashed line, the lowest possible smoothed loss; and the plain loss, about 0.1.",
     caption="The model is perfect, and the report says 0.78.",
 )
@@ -258,14 +239,11 @@ print("ids that no training text ever used:", " ".join(leaked.pieces(dead)))
 # Figure: how often each id of the test text occurs, and whether training ever touched it; and the honest vocabulary
 ids = leaked.encode(unseen)
 often = sorted(((ids.count(id), id) for id in set(ids)), reverse=True)
-fig, ax = plt.subplots(figsize=(7.2, 2.5))
-ax.bar(
-    range(len(often)), [n for n, _ in often], color=[palette.query if touched[id] else palette.key for _, id in often]
-)
-ax.set_xticks(range(len(often)), [leaked.pieces([id])[0].replace(" ", "␣") for _, id in often], fontsize=8)
-ax.set(ylabel="times in the test", xlabel="character (orange: its vector is still random)")
+names = [leaked.pieces([id])[0].replace(" ", "␣") for _, id in often]
+colours = [palette.query if touched[id] else palette.key for _, id in often]
+axes = {"ylabel": "times in the test", "xlabel": "character (orange: its vector is still random)"}
 show(
-    fig,
+    common.bars(names, [n for n, _ in often], size=(7.2, 2.5), colours=colours, **axes),
     alt="Bars of how often each character occurs in the test text. Letters are blue: training has touched their vectors. Digits, capitals, punctuation and a few letters of dates are "
     "orange: their vectors are as random as at the start.",
     caption="The orange characters have an id, and a vector that nobody has trained.",
@@ -319,16 +297,14 @@ print(f"all together: {F.cosine_similarity(together, exact, dim=0):.3f}")
 
 # %% id="clip-drawn" tags=["hide-input", "picture:20"]
 # Figure: the length of the gradient of each tensor, before and after either clipping
-fig, ax = plt.subplots(figsize=(6.6, 2.8))
 norms = sorted((cut.norm().item() for cut in cuts if cut.any()), reverse=True)
 whole_norm = exact.norm().item()
-ax.plot(norms, color=palette.residual, label="gradient")
-ax.plot([min(norm, 0.01) for norm in norms], color=palette.key, label="each clipped alone")
-ax.plot([norm * 0.01 / whole_norm for norm in norms], color=palette.value, label="clipped together")
-ax.set(xlabel="tensors of parameters, the longest gradient first", ylabel="length", yscale="log")
-ax.legend(fontsize=8)
+lines = {"gradient": norms, "each clipped alone": [min(norm, 0.01) for norm in norms]}
+lines["clipped together"] = [norm * 0.01 / whole_norm for norm in norms]
+colours = (palette.residual, palette.key, palette.value)
+axes = {"xlabel": "tensors of parameters, the longest gradient first", "ylabel": "length"}
 show(
-    fig,
+    common.curves(range(len(norms)), lines, size=(6.6, 2.8), colours=colours, styles="-", yscale="log", **axes),
     alt="The length of the gradient of each tensor, sorted, on a logarithmic axis. Clipped together the curve keeps its shape and lies lower. Clipped one by one it is a flat line for all that were longer than the limit.",
     caption="Clipped together, the shape stays. Clipped one by one, all tensors become equally important.",
 )
@@ -368,16 +344,13 @@ for kind in (torch.optim.Adam, torch.optim.AdamW):
 
 # %% id="decay-drawn" tags=["hide-input", "picture:20"]
 # Figure: the two weights over 100 steps, under Adam and AdamW
-fig, axes = plt.subplots(1, 2, figsize=(7, 2.6), sharey=True, layout="constrained")
-for ax, (name, path) in zip(axes, paths.items(), strict=True):
-    ax.plot(path[:, 0], color=palette.query, label="large gradients")
-    ax.plot(path[:, 1], "--", color=palette.key, label="small gradients")
-    ax.set_title(f"{name}(weight_decay=0.1)", fontsize=10)
-    ax.set(xlabel="step")
-axes[0].set(ylabel="weight")
-axes[0].legend(fontsize=8)
+weights = {
+    f"{name}(weight_decay=0.1)": {"large gradients": path[:, 0], "small gradients": path[:, 1]}
+    for name, path in paths.items()
+}
+axes = {"xlabel": "step", "ylabel": "weight"}
 show(
-    fig,
+    common.panels(common.curves, range(len(paths["Adam"])), weights, size=(7, 2.8), styles=("-", "--"), **axes),
     alt="Two weights over 100 steps in two panels. Under Adam the weight with large gradients hardly shrinks while the one with small gradients falls far. Under AdamW "
     "both shrink slowly and alike.",
     caption="Under Adam the decay depends on the size of the gradients. Under AdamW it does not.",

@@ -14,7 +14,6 @@
 import math
 from statistics import mean
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -23,6 +22,8 @@ from course_lib.testing import prove
 from course_lib.training import label_smoothed_cross_entropy
 from coursework import exercises as ex
 from coursework.pictures import palette, show
+from coursework.pictures.plots import common
+from coursework.pictures.plots import lab_06_labels as plots
 from coursework.records import claim
 
 torch.manual_seed(0)
@@ -51,15 +52,10 @@ torch.set_num_threads(1)
 tokens = ["a", "cat", "dog", "sat", "the"]
 plain = torch.tensor([0.0, 1, 0, 0, 0])
 smoothed = 0.8 * plain + 0.2 / 5
-fig, axes = plt.subplots(1, 2, figsize=(6.6, 2.4), sharey=True, layout="constrained")
-for ax, label, title in zip(axes, (plain, smoothed), ("plain", "smoothed with ε = 0.2"), strict=True):
-    ax.bar(tokens, label, color=palette.value)
-    ax.set_title(title, fontsize=10)
-    for place, share in enumerate(label):
-        ax.text(place, share + 0.02, f"{share:.2f}", ha="center", fontsize=9)
-axes[0].set(ylabel="wanted probability", ylim=(0, 1.15))
+labels = {"plain": plain, "smoothed with ε = 0.2": smoothed}
+axes = {"ylabel": "wanted probability", "ylim": (0, 1.15)}
 show(
-    fig,
+    common.panels(common.bars, tokens, labels, size=(6.6, 2.4), colours=palette.value, numbers="%.2f", **axes),
     alt="Two bar charts over the tokens a, cat, dog, sat, the. Plain: cat 1.00, the others 0.00. Smoothed with 0.2: cat 0.84, the others 0.04 each.",
     caption="A smoothed label wants a little of every token.",
 )
@@ -111,14 +107,11 @@ prove(
 
 # %% id="conventions-drawn" tags=["hide-input", "picture:20"]
 # Figure: what the right token is wanted with, in both conventions, against the size of the vocabulary
-fig, ax = plt.subplots(figsize=(6.4, 2.6))
 sizes = [2, 3, 5, 10, 30, 100, 1000]
-ax.plot(sizes, [0.9 + 0.1 / V for V in sizes], "o-", color=palette.value, label="over all V tokens")
-ax.plot(sizes, [0.9] * len(sizes), "s--", color=palette.key, label="over the other V − 1")
-ax.set(xscale="log", xlabel="size of the vocabulary", ylabel="wanted of the right token", ylim=(0.88, 0.96))
-ax.legend()
+wanted = {"over all V tokens": [0.9 + 0.1 / V for V in sizes], "over the other V − 1": [0.9] * len(sizes)}
+axes = {"xlabel": "size of the vocabulary", "ylabel": "wanted of the right token", "ylim": (0.88, 0.96)}
 show(
-    fig,
+    common.curves(sizes, wanted, colours=(palette.value, palette.key), styles=("o-", "s--"), xscale="log", **axes),
     alt="The wanted probability of the right token against the size of the vocabulary, at a smoothing of 0.1. Over all tokens it falls from 0.95 at "
     "two tokens to almost 0.9 at a thousand. Over the others it is 0.9 throughout.",
     caption="For a vocabulary of any real size the two conventions are the same to three digits.",
@@ -153,16 +146,13 @@ scores = torch.linspace(0, 25, 251, dtype=torch.float64)
 logits = torch.zeros(251, 1000, dtype=torch.float64)
 logits[:, 7] = scores
 right = torch.full((251,), 7)
-costs = {eps: F.cross_entropy(logits, right, label_smoothing=eps, reduction="none") for eps in (0.0, 0.1)}
-fig, ax = plt.subplots(figsize=(6.4, 2.9))
-for eps, color, name in ((0.0, palette.query, "plain"), (0.1, palette.key, "smoothed with 0.1")):
-    ax.plot(scores, costs[eps], color=color)
-    ax.annotate(name, (25, costs[eps][-1]), xytext=(-4, 7), textcoords="offset points", ha="right", color=color)
-lowest = costs[0.1].argmin()
-ax.plot(scores[lowest], costs[0.1][lowest], "o", color=palette.key)
-ax.set(xlabel="score of the right token, all others 0", ylabel="loss", ylim=(-0.3, 7.2))
+costs = {
+    name: F.cross_entropy(logits, right, label_smoothing=share, reduction="none")
+    for name, share in (("plain", 0.0), ("smoothed with 0.1", 0.1))
+}
+lowest = costs["smoothed with 0.1"].argmin()
 show(
-    fig,
+    plots.costs_by_score(scores, costs),
     alt="Two losses against the score of the right token from 0 to 25. Both start at 6.9. The plain one falls towards zero and stays there. The smoothed one "
     "falls to a lowest point near a score of 9, marked by a dot at a loss of about 1, and rises again after it.",
     caption="A plain label rewards ever higher scores. A smoothed one has a best score, and punishes more.",
@@ -190,11 +180,9 @@ for V in sizes:
         f"with V = {V} the floor is the entropy of the label",
         math.isclose(floors[-1], torch.special.entr(wanted).sum()),
     )
-fig, ax = plt.subplots(figsize=(6.4, 2.6))
-ax.plot(sizes, floors, "o-", color=palette.key)
-ax.set(xscale="log", xlabel="size of the vocabulary", ylabel="lowest smoothed loss", ylim=(0, 1.6))
+axes = {"xlabel": "size of the vocabulary", "ylabel": "lowest smoothed loss", "ylim": (0, 1.6)}
 show(
-    fig,
+    common.curves(sizes, {"": floors}, size=(6.4, 2.6), colours=[palette.key], xscale="log", **axes),
     alt="The lowest possible smoothed loss against the size of the vocabulary, logarithmic: it rises in a nearly straight line from about 0.55 at 14 tokens to "
     "about 1.5 at 100,000.",
     caption="The larger the vocabulary, the higher the floor on which a perfect model stands.",
@@ -283,35 +271,20 @@ ex.predict("smoothing_controls", "")
 record = claim("label_smoothing")
 cases = ("noisy, 60 steps", "noisy, 20 steps", "clean, 60 steps")
 names = {"loss": "plain loss", "accuracy": "accuracy", "confidence minus accuracy": "confidence\nminus accuracy"}
-fig, axes = plt.subplots(3, 3, figsize=(7.4, 6), sharex=True, layout="constrained")
-for column, case in enumerate(cases):
-    for row, (measure, name) in enumerate(names.items()):
-        ax = axes[row, column]
-        means = []
-        for place, smoothing in enumerate((0.0, 0.1, 0.2)):
-            values = record.values(f"{case}, smoothing {smoothing}", measure, 1e-2)
-            means.append(mean(values))
-            ax.plot([place] * len(values), values, "o", color=palette.series[row], alpha=0.4, markersize=4)
-        ax.plot(range(3), means, "-", color=palette.series[row])
-        ax.set_xticks(range(3), ["0", "0.1", "0.2"])
-        ax.set_xlim(-0.4, 2.4)
-        if row == 0:
-            ax.set_title(case.replace("noisy", "one in five wrong").replace("clean", "all right"), fontsize=9)
-        if column == 0:
-            ax.set_ylabel(name)
-        if row == 2:
-            ax.axhline(0, color=palette.residual, linewidth=1, linestyle="--")
-axes[2, 1].set_xlabel("smoothing")
+found = {}
+for case in cases:
+    values = {m: [record.values(f"{case}, smoothing {share}", m, 1e-2) for share in (0.0, 0.1, 0.2)] for m in names}
+    found[case.replace("noisy", "one in five wrong").replace("clean", "all right")] = values
 told = "; ".join(
-    f"{case}: " + ", ".join(
-        f"{measure} {mean(record.values(f'{case}, smoothing 0.0', measure, 1e-2)):.2f} without and "
-        f"{mean(record.values(f'{case}, smoothing 0.1', measure, 1e-2)):.2f} with 0.1"
-        for measure in names
+    f"{case}: "
+    + ", ".join(
+        f"{measure} {mean(plain):.2f} without and {mean(smoothed):.2f} with 0.1"
+        for measure, (plain, smoothed, _) in values.items()
     )
-    for case in cases
-)  # fmt: skip
+    for case, values in zip(cases, found.values())
+)
 show(
-    fig,
+    plots.measures_by_smoothing(found, names),
     alt="Nine panels: three cases by three measures, ten nets as dots for each smoothing. Means: " + told + ".",
     caption="Each dot is a net. Left, the net that trained too long; in the middle, one that stopped earlier; right, clean labels.",
 )

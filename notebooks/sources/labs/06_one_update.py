@@ -14,7 +14,6 @@
 import copy
 import math
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -26,6 +25,8 @@ from course_lib.transformer import Transformer, TransformerConfig
 from coursework import exercises as ex
 from coursework.corpora import load_pairs
 from coursework.pictures import drawings, palette, show
+from coursework.pictures.plots import common
+from coursework.pictures.plots import lab_06_one_update as plots
 from coursework.records import record
 
 torch.manual_seed(0)
@@ -77,13 +78,8 @@ waste = {
     name: TokenBatches(examples, max_tokens=1500, bucket=bucket).padding_waste()
     for name, bucket in (("as they come", False), ("by length", True))
 }
-fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.5), layout="constrained")
-left.hist([len(example["target"]) for example in examples], bins=range(0, 75, 3), color=palette.query)
-left.set(xlabel="length of the target", ylabel="sentences")
-right.bar(list(waste), list(waste.values()), color=[palette.key, palette.value], width=0.5)
-right.set(ylabel="share of padding", ylim=(0, 0.6))
 show(
-    fig,
+    plots.lengths_and_padding([len(example["target"]) for example in examples], waste),
     alt="Left, a histogram of the lengths of 4000 target sentences, which spread widely. Right, two bars: the share of padding is "
     "large when rows come as they are and small when they are grouped by length.",
     caption="The more the lengths differ, the more there is to gain.",
@@ -124,15 +120,11 @@ prove(
 
 # %% id="weights-drawn" tags=["hide-input", "picture:20"]
 # Figure: what each of the ten tokens weighs, in both means; and a check of the example
-fig, ax = plt.subplots(figsize=(6.6, 2.3))
-places = torch.arange(1, 11)
 of_means = torch.tensor([1 / 4] * 2 + [1 / 16] * 8)
-ax.bar(places - 0.2, of_means, width=0.4, color=palette.key, label="mean of means")
-ax.bar(places + 0.2, torch.full((10,), 0.1), width=0.4, color=palette.value, label="all tokens together")
-ax.axvline(2.5, color=palette.residual, linestyle="--", linewidth=1)
-ax.set(xlabel="token (the first micro-batch holds two)", ylabel="weight in the loss")
-ax.set_xticks(range(1, 11))
-ax.legend()
+weights = {"mean of means": of_means, "all tokens together": torch.full((10,), 0.1)}
+axes = {"xlabel": "token (the first micro-batch holds two)", "ylabel": "weight in the loss"}
+fig = common.bars(range(1, 11), weights, colours=(palette.key, palette.value), xticks=range(1, 11), **axes)
+fig.axes[0].axvline(2.5, color=palette.residual, linestyle="--", linewidth=1)
 show(
     fig,
     alt="Ten tokens with two bars each. In the mean of means the first two tokens weigh 0.25 each and the other eight 0.0625. In the "
@@ -270,19 +262,8 @@ prove(
 
 # %% id="clip-drawn" tags=["hide-input", "picture:20"]
 # Figure: the gradient (3, 4), shortened to length 1, and cut number by number; and a check of the example
-fig, ax = plt.subplots(figsize=(5.4, 3.4))
-arrow = {"arrowstyle": "-|>", "lw": 2, "mutation_scale": 14}
-for end, color, name, shift in (
-    ((3, 4), palette.residual, "gradient (3, 4)", (6, -4)),
-    ((1, 1), palette.key, "each cut at 1", (6, -6)),
-    ((0.6, 0.8), palette.value, "clipped together", (-112, 8)),
-):
-    ax.annotate("", end, (0, 0), arrowprops=arrow | {"color": color})
-    ax.annotate(name, end, xytext=shift, textcoords="offset points", color=color)
-ax.add_patch(plt.Circle((0, 0), 1, fill=False, linestyle="--", color=palette.residual))
-ax.set(xlim=(-4, 5.5), ylim=(-1.3, 4.4), xlabel="first weight", ylabel="second weight", aspect="equal")
 show(
-    fig,
+    plots.gradient_cut_in_two_ways(),
     alt="Three arrows from the origin. The gradient goes to (3, 4). Clipped together it goes to (0.6, 0.8), in the same direction, on a "
     "dashed circle of radius 1. With each number cut at 1 it goes to (1, 1), in another direction and beyond the circle.",
     caption="Clipping all numbers together changes the length and not the direction.",
@@ -316,18 +297,13 @@ def toy(seed, limit, steps=200):
     return losses
 
 
-fig, ax = plt.subplots(figsize=(6.6, 2.9))
-jumps, later = {}, {}
-for limit, color, name in ((math.inf, palette.key, "not clipped"), (1.0, palette.value, "clipped at 1")):
-    runs = [toy(seed, limit) for seed in range(5)]
-    jumps[limit] = [max(run[101:110]) for run in runs]
-    later[limit] = [run[165] for run in runs]
-    for number, run in enumerate(runs):
-        ax.plot([max(loss, 1e-12) for loss in run], color=color, alpha=0.6, label=None if number else name)
-ax.set(xlabel="step", ylabel="squared error of the weights", yscale="log")
-ax.legend(loc="upper right")
+runs = {limit: torch.tensor([toy(seed, limit) for seed in range(5)]) for limit in (math.inf, 1.0)}
+jumps = {limit: found[:, 101:110].amax(dim=1).tolist() for limit, found in runs.items()}
+later = {limit: found[:, 165].tolist() for limit, found in runs.items()}
+shown = dict(zip(("not clipped", "clipped at 1"), (found.clamp(min=1e-12) for found in runs.values())))
+axes = {"xlabel": "step", "ylabel": "squared error of the weights", "yscale": "log"}
 show(
-    fig,
+    common.curves(range(200), shown, colours=(palette.key, palette.value), styles=("-", "-"), **axes),
     alt="Squared error of the weights against the step, logarithmic, five runs each. Both kinds fall. At step 100 the runs without clipping jump up "
     "by many powers of ten and need the rest of the run to come back. The clipped runs jump to 0.01 only and are back after some sixty steps.",
     caption="One spoiled batch at step 100. A clipped gradient is never longer than the limit.",
@@ -376,12 +352,9 @@ for step in range(120):
     optimizer.param_groups[0]["lr"] = 3e-3 * min(1, (step + 1) / 20)
     result = update(model, task.loss, [next(stream)], [optimizer], clip=1.0)
     norms.append(result.gradient_norm)
-fig, ax = plt.subplots(figsize=(6.6, 2.6))
-ax.plot(range(1, 121), norms, color=palette.value)
-ax.axhline(1.0, color=palette.residual, linestyle="--", linewidth=1)
-ax.set(xlabel="step", ylabel="length of the gradient", yscale="log")
+axes = {"xlabel": "step", "ylabel": "length of the gradient", "yscale": "log"}
 show(
-    fig,
+    common.curves(range(1, 121), {"": norms}, styles="-", colours=[palette.value], levels={"": 1.0}, **axes),
     alt="Length of the gradient against the step, logarithmic, with a dashed line at the limit of 1. It starts well above the limit and "
     "falls to around it.",
     caption="Above the dashed line the gradient is clipped.",
@@ -418,14 +391,11 @@ for first in ("update", "schedule"):
 
 # %% id="order-drawn" tags=["hide-input", "picture:20"]
 # Figure: the rate that each update gets in the two orders; and a check that the first update is lost
-fig, ax = plt.subplots(figsize=(6.4, 2.6))
-steps = range(1, 7)
-ax.step(steps, [min(1, step / 4) for step in steps], where="mid", color=palette.value, label="schedule first")
-ax.step(steps, [min(1, (step - 1) / 4) for step in steps], where="mid", color=palette.key, label="update first")
-ax.set(xlabel="update", ylabel="share of the peak rate", ylim=(-0.05, 1.1))
-ax.legend(loc="lower right")
+ends = [(n, n + side) for n in range(1, 7) for side in (-0.5, 0.5)]  # of the stairs
+rates = {"schedule first": [min(1, n / 4) for n, _ in ends], "update first": [min(1, (n - 1) / 4) for n, _ in ends]}
+axes = {"xlabel": "update", "ylabel": "share of the peak rate", "ylim": (-0.05, 1.1)}
 show(
-    fig,
+    common.curves([x for _, x in ends], rates, styles="-", colours=(palette.value, palette.key), **axes),
     alt="Two staircases of the rate over six updates with a warm-up of four. With the schedule first the rate is a quarter, a half, three "
     "quarters, and then the peak. With the update first it is zero at the first update, and each stair comes one update later.",
     caption="With the update first, the first batch is computed and thrown away, and every printed rate belongs to the next update.",
@@ -565,17 +535,8 @@ for without in ("nothing", "random state", "place in the data", "step", "optimiz
     run = restored(copy_of, without)
     curves[without] = go_on(run, 20)
     ends[without] = ((flat(run["weights"]) - goal).norm() / started.norm()).item()
-fig, (left, right) = plt.subplots(1, 2, figsize=(7.4, 2.9), layout="constrained")
-left.barh(list(ends), list(ends.values()), color=palette.key, height=0.6)
-left.set(xlabel="distance to the straight run", ylabel="forgotten")
-left.invert_yaxis()
-for name, color in (("straight on", palette.residual), ("optimizer", palette.series[0]), ("step", palette.series[1])):
-    right.plot(range(21, 41), curves[name], color=color, label=name)
-right.set(xlabel="step", ylabel="loss per token")
-right.set(ylim=(2.2, None))
-right.legend(loc="lower left", ncols=3, fontsize=8)
 show(
-    fig,
+    plots.parts_forgotten(ends, curves),
     alt="Left, six bars: how far the weights end from those of the straight run when nothing, the random state, the place in the data, the "
     "step, the optimizer or the weights were forgotten. With nothing forgotten the distance is zero, otherwise it is not. Right, the losses of "
     "the straight run and of two that forgot the optimizer and the step.",
@@ -618,13 +579,11 @@ together = [entry for entry in measured["ladder"] if entry["rung"] == "together"
 rungs = sorted(alone[1:], key=lambda entry: entry["loss"])
 names = ["all that were taken"] + [entry["changes"][0] for entry in rungs]
 gains = [together - alone[0]["loss"]] + [entry["loss"] - alone[0]["loss"] for entry in rungs]
-fig, ax = plt.subplots(figsize=(7.2, 0.32 * len(names) + 0.9), layout="constrained")
-ax.barh(names, gains, color=[palette.value] + [palette.query if gain < 0 else palette.key for gain in gains[1:]])
-ax.invert_yaxis()
-ax.axvline(0, color=palette.residual, linewidth=1)
-ax.set(xlabel=f"change of the held-out loss ({alone[0]['loss']:.2f} without any)")
+size = (7.2, 0.32 * len(names) + 0.9)
+colours = [palette.value] + [palette.query if gain < 0 else palette.key for gain in gains[1:]]
+label = f"change of the held-out loss ({alone[0]['loss']:.2f} without any)"
 show(
-    fig,
+    common.bars(names, gains, size=size, lying=True, colours=colours, levels={"": 0}, xlabel=label),
     alt="Bars of the change in held-out loss: "
     + "; ".join(f"{name} {gain:+.2f}" for name, gain in zip(names, gains, strict=True))
     + ".",

@@ -1,0 +1,62 @@
+"""Figures of chapter 6: training runs, their losses, and how many of them learn."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import seaborn
+from matplotlib.figure import Figure
+
+from coursework.pictures.plots.common import curves, panels
+from coursework.pictures.style import palette
+
+
+def seeds_that_learn(found: Sequence[Sequence[Sequence[float]]], warm_ups: Sequence[str], rates: Any) -> Figure:
+    """For each warm-up and rate, how many of ten seeds learn, and the range from the worst to the best."""
+    learned = [[sum(value > 0.9 for value in values) for values in row] for row in found]
+    ranges = [[f"{min(values):.2f} to {max(values):.2f}" for values in row] for row in found]
+    words = np.char.add(np.char.add(np.array(learned, dtype=str), " of 10\n"), ranges)
+    fig, ax = plt.subplots(figsize=(6.4, 2.9))
+    seaborn.heatmap(
+        learned, ax=ax, vmin=0, vmax=10, cmap=palette.sequential, cbar=False, annot=words, fmt="",
+        annot_kws={"fontsize": 10}, xticklabels=[f"{rate:g}" for rate in rates], yticklabels=warm_ups,
+    )  # fmt: skip
+    ax.set(xlabel="rate after the warm-up", ylabel="warm-up")
+    ax.tick_params(axis="y", rotation=0)
+    return fig
+
+
+def loss_and_norm(history: Sequence[Mapping[str, float]], vocabulary: int) -> Figure:
+    """The losses of a run, training and held out, and beside them the norm of its gradient."""
+    fig, (left, right) = plt.subplots(1, 2, figsize=(7.4, 2.8))
+    steps, losses, norms = ([entry[key] for entry in history] for key in ("step", "loss", "gradient_norm"))
+    lines = {"training": losses, "held out": [entry.get("evaluation", math.nan) for entry in history]}
+    curves(steps, lines, ax=left, styles="-o", title="Loss per token", xlabel="step", ylabel="nats", ylim=(0, 6.9))
+    curves(steps, {"": norms}, ax=right, styles="-", colours=[palette.value], xlabel="step", yscale="log")
+    right.set_title("Norm of the gradient")
+    left.text(500, math.log(vocabulary) - 0.1, f"ln {vocabulary}", ha="right", va="top", color="#555555")
+    for ax, level in ((left, math.log(vocabulary)), (right, 1.0)):
+        ax.axhline(level, color=palette.residual, linestyle=":")
+    return fig
+
+
+def gallery_of_faults(losses: Mapping[str, Mapping[str, Any]], mended: Any, steps: Sequence[int]) -> Figure:
+    """The losses of trainings, a letter each; pale in the last panel, those on held-out pairs once it is mended."""
+    options: dict[str, Any] = {
+        "styles": ("-", "--"),
+        "ylim": (0, 5.4),
+        "xticks": (0, 150, 300),
+        "xlabel": "step",
+        "ylabel": "loss",
+    }
+    fig = panels(curves, steps, losses, size=(7.6, 4.9), columns=4, **options)
+    curves(steps, {"": mended}, ax=fig.axes[-1], colours=["#BBBBBB"], styles="-", names="")
+    fig.axes[-1].text(140, 0.08, "mended", fontsize=9, color="#666666", va="bottom")
+    for ax in fig.axes:
+        for line in ax.lines:
+            line.set(marker="o", markersize=3, markevery=[0])  # where it begins
+        ax.axhline(math.log(59), color=palette.residual, linestyle=":", linewidth=1.2)
+        ax.text(150, math.log(59) + 0.05, "ln 59", ha="center", va="bottom", fontsize=9, color="#555555")
+    return fig
