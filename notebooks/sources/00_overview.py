@@ -365,8 +365,14 @@ for _step in range(1000):
 # Figure: the loss while it learns, and the best that can be had
 floor = english_entropy()  # of the sentences themselves, from the choices that make them
 fig = curves(
-    range(1, len(losses) + 1), {"": losses}, styles=["-"], levels={"blind guessing": math.log(len(ENGLISH)), "": floor},
-    xlabel="step", ylabel="loss for each token", ylim=(0, 4.2), size=(6.5, 2.6),
+    range(1, len(losses) + 1),
+    {"": losses},
+    styles=["-"],
+    levels={"blind guessing": math.log(len(ENGLISH)), "": floor},
+    xlabel="step",
+    ylabel="loss for each token",
+    ylim=(0, 4.2),
+    size=(6.5, 2.6),
 )
 fig.axes[0].text(1000, floor - 0.12, f"the best that can be had, {floor:.2f}", ha="right", va="top", color="#555555")
 show(

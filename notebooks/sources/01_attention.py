@@ -531,8 +531,17 @@ for d_k in (256, 1024):
     print("  less than a tenth of the median gradient with division")
 show(
     panels(
-        curves, widths, found, share="", styles=[".-"], each=({"ylim": (0, 1)}, {"yscale": "log"}), size=(7.2, 3.1),
-        xscale="log", xticks=widths, xticklabels=widths, xlabel="d_k",
+        curves,
+        widths,
+        found,
+        share="",
+        styles=[".-"],
+        each=({"ylim": (0, 1)}, {"yscale": "log"}),
+        size=(7.2, 3.1),
+        xscale="log",
+        xticks=widths,
+        xticklabels=widths,
+        xlabel="d_k",
     ),
     alt="Two panels against d_k from 4 to 1024. Divided by the root, the largest weight stays near 0.1 and the gradient "
     "near 0.16. Not divided, the largest weight rises to 0.95 and the gradient of the median row falls below 0.001.",
@@ -852,8 +861,16 @@ for name, make in networks.items():
     reached[name] = torch.stack(runs).mean(dim=0).exp()
 show(
     curves(
-        distances, reached, xscale="log", yscale="log", ylim=(1e-20, 1e4), xticks=distances, xticklabels=distances,
-        xlabel="steps back", ylabel="gradient, relative", size=(6.8, 3.2),
+        distances,
+        reached,
+        xscale="log",
+        yscale="log",
+        ylim=(1e-20, 1e4),
+        xticks=distances,
+        xticklabels=distances,
+        xlabel="steps back",
+        ylabel="gradient, relative",
+        size=(6.8, 3.2),
     ),
     alt="Relative gradient against the number of steps back, both axes logarithmic. RNN and LSTM fall below 1e-10 by 50 "
     "steps. Attention, and an LSTM whose forget gate starts open, stay nearly level up to 200 steps.",
@@ -896,9 +913,15 @@ linear = [24 * n * d_model**2 for n in lengths]
 pairs = [4 * n**2 * d_model for n in lengths]
 show(
     curves(
-        lengths, {"linear maps: grow with n": linear, "comparing and collecting: grow with n²": pairs},
-        xscale="log", yscale="log", xticks=lengths[::2], xticklabels=[f"{n:,}" for n in lengths[::2]],
-        xlabel="n, words in the text", ylabel="operations in one layer", size=(6.8, 3.2),
+        lengths,
+        {"linear maps: grow with n": linear, "comparing and collecting: grow with n²": pairs},
+        xscale="log",
+        yscale="log",
+        xticks=lengths[::2],
+        xticklabels=[f"{n:,}" for n in lengths[::2]],
+        xlabel="n, words in the text",
+        ylabel="operations in one layer",
+        size=(6.8, 3.2),
     ),
     alt="Operations of one layer against the length n from 128 to 131,072, both axes logarithmic. The linear maps grow "
     "with n; comparing and collecting grows with n squared, starts far below and crosses them at some thousand words.",

@@ -166,8 +166,12 @@ for n_heads, model in trained.items():
 shown = ((1, 0, "one head"), (2, 0, "two heads: the first"), (2, 1, "two heads: the second"))
 show(
     heat_maps(
-        {title: trained[n_heads].weights()[0, head] for n_heads, head, title in shown}, size=(7.5, 2.9), every=5,
-        xlabel="place looked at", ylabel="place that looks", bar="weight",
+        {title: trained[n_heads].weights()[0, head] for n_heads, head, title in shown},
+        size=(7.5, 2.9),
+        every=5,
+        xlabel="place looked at",
+        ylabel="place that looks",
+        bar="weight",
     ),
     alt="Three maps of 16 by 16 places. One head has two half-dark diagonals, one and three places back. Of two heads "
     "each has a single dark diagonal, one of them one place back, the other three places back.",
@@ -816,8 +820,14 @@ for sentences in of_length:
 subject = divmod(int(roles["its subject"].argmax()), 4)
 show(
     heat_maps(
-        roles, size=(7.5, 2.1), xlabel="head", ylabel="", digits=2, bar="weight",
-        columns=range(1, 5), rows=("layer 1", "layer 2"),
+        roles,
+        size=(7.5, 2.1),
+        xlabel="head",
+        ylabel="",
+        digits=2,
+        bar="weight",
+        columns=range(1, 5),
+        rows=("layer 1", "layer 2"),
     ),
     alt="Four small grids of two layers by four heads. They show how much weight the last verb gives to its subject, to "
     "the other person, to the word before it, and to itself. In the first grid one head stands out.",
@@ -994,8 +1004,15 @@ shares = {title: torch.tensor(minilm["shares"][key]) for title, key in kinds.ite
 above = {title: int((table > 0.5).sum()) for title, table in shares.items()}
 show(
     heat_maps(
-        shares, size=(7.5, 2.6), xlabel="head", ylabel="layer", bar="share of its weight", aspect="auto", every=(3, 1),
-        columns=range(1, 13), rows=range(1, 7),
+        shares,
+        size=(7.5, 2.6),
+        xlabel="head",
+        ylabel="layer",
+        bar="share of its weight",
+        aspect="auto",
+        every=(3, 1),
+        columns=range(1, 13),
+        rows=range(1, 7),
     ),
     alt="Three grids of 6 layers by 12 heads. For the token before, one dark cell in layer 1. For the token after, one "
     "middling cell in layer 2. For CLS, many dark cells in layers 2 to 6.",
@@ -1269,8 +1286,12 @@ for G in (8, 4, 2, 1):
     prove(f"a cache of {G} groups takes 2 · G · E · 4 bytes for each token", cache.n_bytes == 100 * 2 * G * 8 * 4)
 show(
     bars(
-        [f"G = {G}" for G in sizes], [size / 1000 for size in sizes.values()], lying=True, colours=palette.key,
-        xlabel="cache (thousand bytes)", size=(6.0, 2.3),
+        [f"G = {G}" for G in sizes],
+        [size / 1000 for size in sizes.values()],
+        lying=True,
+        colours=palette.key,
+        xlabel="cache (thousand bytes)",
+        size=(6.0, 2.3),
     ),
     alt="Four bars: the cache takes 51.2 thousand bytes with 8 groups, 25.6 with 4, 12.8 with 2, and 6.4 with one.",
     caption="Half as many groups, half the cache.",

@@ -261,8 +261,14 @@ tables = {"20 positions, width 16": table, "50 positions: sines": wide[:, 0::2],
 still = int(((wide.amax(0) - wide.amin(0)) < 0.1).sum())
 show(
     heat_maps(
-        tables, cmap=palette.signed, reach=(-1, 1), aspect="auto", bar="number", size=(7.4, 3.1),
-        each=({"xlabel": "column", "every": (5, 4)}, *[{"xlabel": "clock", "every": (64, 10)}] * 2), ylabel="position",
+        tables,
+        cmap=palette.signed,
+        reach=(-1, 1),
+        aspect="auto",
+        bar="number",
+        size=(7.4, 3.1),
+        each=({"xlabel": "column", "every": (5, 4)}, *[{"xlabel": "clock", "every": (64, 10)}] * 2),
+        ylabel="position",
     ),
     alt="Three heat maps of sinusoids, positions downwards, fast clocks at the left, slow ones at the right. At the left "
     f"the colour changes from row to row, towards the right ever more slowly. In the table of width 512, {still} of the "
@@ -318,8 +324,15 @@ for d_model in (8, 32, 64):
     lines[f"width {d_model}: {waves[-1]:,.0f}"] = F.pad(waves, (0, 32 - len(waves)), value=math.nan)
 show(
     curves(
-        range(32), lines, levels={"10000 · 2π": 20000 * math.pi}, names="lower right", yscale="log", ylim=(4, 3e5),
-        xlabel="number i of the clock", ylabel="wavelength, in positions", size=(6.6, 3.3),
+        range(32),
+        lines,
+        levels={"10000 · 2π": 20000 * math.pi},
+        names="lower right",
+        yscale="log",
+        ylim=(4, 3e5),
+        xlabel="number i of the clock",
+        ylabel="wavelength, in positions",
+        size=(6.6, 3.3),
     ),
     alt="Wavelengths of the clocks of three tables, of width 8, 32 and 64, on a logarithmic axis against the number of the "
     "clock. Each table has a straight line of markers, one for each clock, from 6.3 at clock 0 upwards: 4 clocks, 16 "
@@ -353,7 +366,11 @@ for d_model in (16, 128):
     prove(f"at width {d_model} the product at distance 7 is the same everywhere", everywhere.std() < 1e-3)
 show(
     curves(
-        range(80), similar, names="end", styles=("--", "-"), xlabel="distance between the positions",
+        range(80),
+        similar,
+        names="end",
+        styles=("--", "-"),
+        xlabel="distance between the positions",
         ylabel="dot product, 1 at distance 0",
     ),
     alt="Dot product of two positions against their distance from 0 to 79, for tables of width 16 and 128. Both start at "
@@ -752,8 +769,13 @@ prove("without a mask, ALiBi makes the same vectors of both sentences of section
 distance = torch.arange(65)
 show(
     curves(
-        distance, {f"slope 1/{1 / slope:.0f}": torch.exp(-slope * distance) for slope in slopes[::2]},
-        styles=("-", "--", "-.", ":"), xlabel="distance", ylabel="factor on the weight", ylim=(0, 1.05), xlim=(0, 64),
+        distance,
+        {f"slope 1/{1 / slope:.0f}": torch.exp(-slope * distance) for slope in slopes[::2]},
+        styles=("-", "--", "-.", ":"),
+        xlabel="distance",
+        ylabel="factor on the weight",
+        ylim=(0, 1.05),
+        xlim=(0, 64),
     ),
     alt="By which factor a word's weight shrinks with its distance, for four of the eight slopes. With slope 1/2 nothing "
     "is left after ten places, with 1/8 after thirty; with 1/32 a seventh is left after 64, with 1/128 more than half.",
@@ -830,8 +852,12 @@ starts = [int((bucket == b).nonzero()[0]) for b in range(32)]
 prove("the decoder's first 16 buckets hold one distance each", starts[:17] == list(range(17)))
 show(
     curves(
-        distance[:160].repeat_interleave(2)[1:], {"": bucket[:160].repeat_interleave(2)[:-1]}, styles=["-"],
-        xlabel="distance of an earlier word", ylabel="bucket of the decoder", yticks=range(0, 32, 5),
+        distance[:160].repeat_interleave(2)[1:],
+        {"": bucket[:160].repeat_interleave(2)[:-1]},
+        styles=["-"],
+        xlabel="distance of an earlier word",
+        ylabel="bucket of the decoder",
+        yticks=range(0, 32, 5),
     ),
     alt="A staircase: the bucket of an earlier word against its distance, in T5's decoder. One step for each distance up to "
     f"16, then wider and wider steps, up to bucket 31, which begins at distance {starts[-1]} and never ends.",
@@ -932,8 +958,11 @@ for name, settings in record.arms.items():
 spread = record.spread
 show(
     seed_rows(
-        record.by_arm("inside", "beyond"), colours=(palette.residual, palette.query), size=(6.8, 3.4),
-        xlabel="accuracy: three places back, trained on 16 tokens, tested on 64", xlim=(0, 1.03),
+        record.by_arm("inside", "beyond"),
+        colours=(palette.residual, palette.query),
+        size=(6.8, 3.4),
+        xlabel="accuracy: three places back, trained on 16 tokens, tested on 64",
+        xlim=(0, 1.03),
     ),
     alt="Accuracy of seven schemes, five trainings each, inside the trained length and beyond. "
     + " ".join(f"{arm}: inside {spread(arm, 'inside')}, beyond {spread(arm, 'beyond')}." for arm in record.arms),
@@ -1055,8 +1084,10 @@ for name, model in models.items():
 # Figure: beyond the trained length, as usual and with the far keys hidden
 show(
     seed_rows(
-        record.by_arm("beyond", "beyond, far hidden"), xlabel="accuracy beyond the trained length",
-        xlim=(0, 1.03), size=(6.8, 3.4),
+        record.by_arm("beyond", "beyond, far hidden"),
+        xlabel="accuracy beyond the trained length",
+        xlim=(0, 1.03),
+        size=(6.8, 3.4),
     ),
     alt="Accuracy of seven schemes beyond the trained length, five trainings each, as usual and with far keys hidden. "
     + " ".join(f"{arm}: {spread(arm, 'beyond')} and {spread(arm, 'beyond, far hidden')}." for arm in record.arms),
@@ -1110,7 +1141,9 @@ prove("16 tokens never use the last 4 of 16 buckets, 32 use all", reached == [se
 measures = ("near", "far", "far, far hidden")
 show(
     seed_rows(
-        text_record.by_arm(*measures), colours=(palette.residual, palette.query, palette.key), size=(6.8, 3.7),
+        text_record.by_arm(*measures),
+        colours=(palette.residual, palette.query, palette.key),
+        size=(6.8, 3.7),
         xlabel="loss for each character (lower is better), trained on 32, tested on 128",
     ),
     alt="Loss on text of seven schemes, five trainings each: near the beginning, far on, and far on with far keys "

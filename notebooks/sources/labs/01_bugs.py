@@ -124,7 +124,12 @@ for name, mask in (("real", real), ("~real", ~real)):
     print(f"key_padding_mask={name:>5}: weight on padding {weights[2, :, 2:].sum(-1).mean():.2f}")
 show(
     panels(
-        attention_map, read, keys=["word", "word", "pad", "pad", "pad"], queries=list("12345"), share="", size=(6.8, 2.9)
+        attention_map,
+        read,
+        keys=["word", "word", "pad", "pad", "pad"],
+        queries=list("12345"),
+        share="",
+        size=(6.8, 2.9),
     ),
     alt="Two maps of the weights of a sentence with two words and three pads. With the mask real all weight lies on the "
     "pads. With its inverse all weight lies on the two words.",
@@ -212,7 +217,11 @@ tables = {"meant, for sentence 2": meant, "done, for every sentence": real}
 weights = {title: allowed / allowed.sum(-1, keepdim=True) for title, allowed in tables.items()}
 show(
     panels(
-        attention_map, weights, each=[{"mask": mask} for mask in tables.values()], queries=list("12345"), share="",
+        attention_map,
+        weights,
+        each=[{"mask": mask} for mask in tables.values()],
+        queries=list("12345"),
+        share="",
         size=(6.8, 2.9),
     ),
     alt="Two maps of five queries by five keys. In the left one, which was meant for the second sentence, all five keys are "
@@ -246,8 +255,11 @@ with record_weights(head) as maps:
 (true_map,) = maps.values()  # (B, T, S)
 show(
     panels(
-        attention_map, {"used by the model": true_map[0], "computed for the figure": shown[0]},
-        queries=list("12345"), share="", size=(6.8, 2.9),
+        attention_map,
+        {"used by the model": true_map[0], "computed for the figure": shown[0]},
+        queries=list("12345"),
+        share="",
+        size=(6.8, 2.9),
     ),
     alt="Two maps of weights, five words by five. In the left one, those that the model used, the upper right triangle is "
     "empty. In the right one, computed again for the figure, all cells are filled.",
@@ -310,8 +322,14 @@ bottom_right = masks.causal_mask(1, 5)
 tables = {"is_causal=True": top_left, "what is needed": bottom_right}
 show(
     panels(
-        attention_map, {title: allowed / allowed.sum() for title, allowed in tables.items()}, columns=1, share="",
-        each=[{"mask": mask} for mask in tables.values()], queries=["new"], keys=list("12345"), size=(4.6, 2.9),
+        attention_map,
+        {title: allowed / allowed.sum() for title, allowed in tables.items()},
+        columns=1,
+        share="",
+        each=[{"mask": mask} for mask in tables.values()],
+        queries=["new"],
+        keys=list("12345"),
+        size=(4.6, 2.9),
     ),
     alt="Two rows of five keys for one new query. In the first, the flag of torch, only key 1 is open. In the second all five "
     "keys are open.",

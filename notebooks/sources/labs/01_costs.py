@@ -88,9 +88,17 @@ lengths = 2 ** np.arange(9, 18)
 gibibytes = 4.0 * lengths**2 / 2**30  # of one head
 show(
     curves(
-        lengths, {"1 head": gibibytes, "32 heads": 32 * gibibytes}, levels={"a large graphics card, 80 GiB": 80},
-        xscale="log", yscale="log", xticks=lengths[::2], xticklabels=[f"{n:,}" for n in lengths[::2]], xlim=(450, 2e6),
-        xlabel="n (tokens)", ylabel="GiB, float32", size=(6.5, 3.0),
+        lengths,
+        {"1 head": gibibytes, "32 heads": 32 * gibibytes},
+        levels={"a large graphics card, 80 GiB": 80},
+        xscale="log",
+        yscale="log",
+        xticks=lengths[::2],
+        xticklabels=[f"{n:,}" for n in lengths[::2]],
+        xlim=(450, 2e6),
+        xlabel="n (tokens)",
+        ylabel="GiB, float32",
+        size=(6.5, 3.0),
     ),
     alt="Memory of the attention weights against the number of tokens, both axes logarithmic. With 32 heads it passes the "
     "80 GiB of a large graphics card at about 26,000 tokens, for one sentence and one layer.",
@@ -175,8 +183,15 @@ for name, found in clock["by length"].items():
     took[f"{name}: time ~ n^{exponent:.2f}"] = [found.get(str(n), math.nan) for n in lengths]
 show(
     curves(
-        lengths, took, xscale="log", yscale="log", xticks=lengths, xticklabels=lengths, xlabel="n (tokens)",
-        ylabel="milliseconds, one thread", size=(6.5, 3.2),
+        lengths,
+        took,
+        xscale="log",
+        yscale="log",
+        xticks=lengths,
+        xticklabels=lengths,
+        xlabel="n (tokens)",
+        ylabel="milliseconds, one thread",
+        size=(6.5, 3.2),
     ),
     alt="Milliseconds against the number of tokens, both axes logarithmic, for attention as plain Python loops, with the "
     "whole table, and fused: three nearly straight lines, that of the loops far above the others.",
@@ -248,9 +263,18 @@ ratio = 2.0 ** np.arange(-4, 7, 0.1)
 marks = {name: (n / d, 2 * n * d / (2 * n * d + weights)) for name, (d, weights, n) in shape.items()}
 shares = {name: share for name, (_, share) in marks.items()}
 fig = plots.marked_curve(
-    ratio, ratio / (ratio + 6), marks, left=100, levels={"": 0.5}, xscale="log", ylim=(0, 1), size=(6.5, 3.2),
-    xlabel="n / d: tokens for each number in a vector", ylabel="attention's share",
-    xticks=[0.1, 1, 6, 32], xticklabels=["0.1", "1", "6 (n = 6d)", "32"],
+    ratio,
+    ratio / (ratio + 6),
+    marks,
+    left=100,
+    levels={"": 0.5},
+    xscale="log",
+    ylim=(0, 1),
+    size=(6.5, 3.2),
+    xlabel="n / d: tokens for each number in a vector",
+    ylabel="attention's share",
+    xticks=[0.1, 1, 6, 32],
+    xticklabels=["0.1", "1", "6 (n = 6d)", "32"],
 )
 fig.axes[0].axvline(6, color="#6E6E6E", linestyle="--", linewidth=1)
 show(
@@ -307,8 +331,14 @@ def lstm_loop(x):
 
 show(
     curves(
-        (32, 128, 512), {name: list(found.values()) for name, found in clock["race"].items()}, xscale="log", yscale="log",
-        xticks=(32, 128, 512), xticklabels=(32, 128, 512), xlabel="tokens", ylabel="milliseconds",
+        (32, 128, 512),
+        {name: list(found.values()) for name, found in clock["race"].items()},
+        xscale="log",
+        yscale="log",
+        xticks=(32, 128, 512),
+        xticklabels=(32, 128, 512),
+        xlabel="tokens",
+        ylabel="milliseconds",
     ),
     alt="Milliseconds against 32, 128 and 512 tokens for an LSTM, the same as a Python loop, one head of attention and a "
     "Transformer layer. The two recurrent lines are less steep than the two of attention.",
@@ -356,8 +386,12 @@ for layer in (SelfAttention(64), CausalSelfAttention(64)):
     sizes[type(layer).__name__] = x.grad[0].norm(dim=-1)  # (T,)
 show(
     curves(
-        range(2, n + 1), {"no mask": sizes["SelfAttention"][1:], "causal": sizes["CausalSelfAttention"][1:]}, styles=".",
-        names="end", xlabel="token", ylabel="gradient of the first output",
+        range(2, n + 1),
+        {"no mask": sizes["SelfAttention"][1:], "causal": sizes["CausalSelfAttention"][1:]},
+        styles=".",
+        names="end",
+        xlabel="token",
+        ylabel="gradient of the first output",
     ),
     alt="The gradient of the first output for tokens 2 to 1000. Without a mask all are small and none is favoured, near or "
     "far. With a causal mask all are exactly zero.",

@@ -102,8 +102,14 @@ prove("float16 ends at 65504", torch.finfo(torch.float16).max == 65504)
 # Figure: from which score on the exponential overflows, by kind of number
 show(
     bars(
-        largest, [math.log(top) for top in largest.values()], lying=True, numbers="%.1f", colours="#0072B2",
-        xlabel="largest score whose exponential is finite", xlim=(0, 800), size=(6.5, 2.2),
+        largest,
+        [math.log(top) for top in largest.values()],
+        lying=True,
+        numbers="%.1f",
+        colours="#0072B2",
+        xlabel="largest score whose exponential is finite",
+        xlim=(0, 800),
+        size=(6.5, 2.2),
     ),
     alt="Bars for four kinds of numbers: the exponential is finite up to a score of 11.1 in float16, 88.7 in bfloat16 and "
     "float32, and 709.8 in float64.",
@@ -416,9 +422,15 @@ def entropy_at(size):
 sizes = [2.0**power for power in range(-3, 7)]
 marks = {"started at 1/√512,\ntimes √512": 1.0, "started at 1,\ntimes √512": math.sqrt(512)}
 fig = plots.marked_curve(
-    sizes, [entropy_at(size) for size in sizes], {name: (size, entropy_at(size)) for name, size in marks.items()}, left=1,
-    levels={"ln 50: all the same": math.log(50)}, xscale="log", ylim=(0, 4.5),
-    xlabel="standard deviation of the inputs", ylabel="entropy (nats)",
+    sizes,
+    [entropy_at(size) for size in sizes],
+    {name: (size, entropy_at(size)) for name, size in marks.items()},
+    left=1,
+    levels={"ln 50: all the same": math.log(50)},
+    xscale="log",
+    ylim=(0, 4.5),
+    xlabel="standard deviation of the inputs",
+    ylabel="entropy (nats)",
 )
 show(
     fig,

@@ -138,8 +138,16 @@ for name, ratios in reached.items():
 # Figure: the same numbers as lines
 show(
     curves(
-        distances, reached, xscale="log", yscale="log", xticks=distances, xticklabels=distances, ylim=(1e-20, 1e3),
-        xlabel="places back", ylabel="ratio", size=(6.6, 3.3),
+        distances,
+        reached,
+        xscale="log",
+        yscale="log",
+        xticks=distances,
+        xticklabels=distances,
+        ylim=(1e-20, 1e3),
+        xlabel="places back",
+        ylabel="ratio",
+        size=(6.6, 3.3),
     ),
     alt="The ratio against the distance, both axes logarithmic. RNN, GRU and LSTM fall below 1e-9 by distance 50. "
     "Attention and the LSTM with the open gate stay roughly level up to distance 200.",
@@ -404,13 +412,21 @@ for kind in (LastState, Attending):
 record = claim("bottleneck")
 readers = {"attention": "attention", "last state": "state"}
 found = {
-    measure: {n: {words: record.values(f"{name}, {n}", measure) for words, name in readers.items()} for n in (1, 2, 4, 8)}
+    measure: {
+        n: {words: record.values(f"{name}, {n}", measure) for words, name in readers.items()} for n in (1, 2, 4, 8)
+    }
     for measure in ("new lists", "never asked")
 }
 show(
     panels(
-        seed_rows, found, colours=("#0072B2", "#CC79A7"), levels={"": 1 / 16}, xlabel="right answers",
-        ylabel="pairs in the list", xlim=(-0.03, 1.05), size=(7.0, 3.0),
+        seed_rows,
+        found,
+        colours=("#0072B2", "#CC79A7"),
+        levels={"": 1 / 16},
+        xlabel="right answers",
+        ylabel="pairs in the list",
+        xlim=(-0.03, 1.05),
+        size=(7.0, 3.0),
     ),
     alt="Right answers against the number of pairs, one dot for each of five runs. Attention is near one everywhere. The "
     "last state falls with every doubling of the list on new lists, and for combinations never asked for it is near "

@@ -56,8 +56,13 @@ open_head, causal_head = SelfAttention(11, 5), CausalSelfAttention(11, 5)
 found = {"self-attention": dependencies(open_head, x[0]), "causal": dependencies(causal_head, x[0])}
 show(
     heat_maps(
-        found, reach=(0, 1.4), columns=range(1, 8), rows=range(1, 8), xlabel="word that was changed",
-        ylabel="output that moved", size=(6.4, 3.1),
+        found,
+        reach=(0, 1.4),
+        columns=range(1, 8),
+        rows=range(1, 8),
+        xlabel="word that was changed",
+        ylabel="output that moved",
+        size=(6.4, 3.1),
     ),
     alt="Two tables of seven outputs by seven words. For self-attention all cells are filled. For the causal head the lower "
     "left triangle with the diagonal is filled and the rest is empty.",
@@ -163,8 +168,12 @@ for name, mask in tried.items():
 record = claim("leak_detector")
 show(
     seed_rows(
-        record.by_arm("loss"), colours=dict.fromkeys(tried, palette.key) | {"right": palette.query},
-        levels={"ln V": floor}, xlabel="loss on new noise", xlim=(0, 2.6), size=(6.5, 2.6),
+        record.by_arm("loss"),
+        colours=dict.fromkeys(tried, palette.key) | {"right": palette.query},
+        levels={"ln V": floor},
+        xlabel="loss on new noise",
+        xlim=(0, 2.6),
+        size=(6.5, 2.6),
     ),
     alt="The loss on new noise for four masks, one dot for each of five runs. The right mask lies on the floor ln V. One wrong "
     "cell lies visibly below it. A mask off by one and no mask lie near 0.2.",
@@ -202,7 +211,12 @@ both = masks.combine_masks(masks.causal_mask(5), padding)  # (B, 1, T, S)
 tables = {"causal": masks.causal_mask(5), "padding": padding[1, 0].expand(5, 5), "both": both[1, 0]}
 show(
     heat_maps(
-        tables, reach=(0, 1.4), columns=["w", "w", "w", "pad", "pad"], rows=range(1, 6), xlabel="key", ylabel="query",
+        tables,
+        reach=(0, 1.4),
+        columns=["w", "w", "w", "pad", "pad"],
+        rows=range(1, 6),
+        xlabel="key",
+        ylabel="query",
         size=(7.0, 2.6),
     ),
     alt="Three tables of five queries by five keys for a sentence of three words and two pads. The causal mask is a triangle. "
@@ -302,9 +316,12 @@ spreads = [0.05 * step for step in range(0, 101)]
 names = {"PyTorch's own start": 1 / 3, "the head of section 5, fresh": math.sqrt(2)}
 show(
     plots.marked_curve(
-        spreads, [entropy_of(spread) for spread in spreads],
+        spreads,
+        [entropy_of(spread) for spread in spreads],
         {name: (spread, entropy_of(spread)) for name, spread in names.items()},
-        levels={"ln 7: all the same": math.log(7)}, xlabel="standard deviation of the scores", ylabel="entropy (nats)",
+        levels={"ln 7: all the same": math.log(7)},
+        xlabel="standard deviation of the scores",
+        ylabel="entropy (nats)",
         ylim=(0, 2.3),
     ),
     alt="Entropy of rows of seven weights against the standard deviation of their scores. It starts at ln 7 and falls. At one "
@@ -348,7 +365,9 @@ weights = (2 * torch.randn(11, generator=generator, dtype=torch.float64)).softma
 fixed = torch.cat([values, torch.ones(11, 1)], dim=1).T  # (E' + 1, S): the average, and the sum
 other = torch.linalg.pinv(fixed) @ (fixed @ weights)  # (S,): smallest sum of squares
 show(
-    bars(range(1, 12), {"weights": weights, "other weights": other}, xticks=range(1, 12), xlabel="value", ylabel="weight"),
+    bars(
+        range(1, 12), {"weights": weights, "other weights": other}, xticks=range(1, 12), xlabel="value", ylabel="weight"
+    ),
     alt="Bars of two sets of eleven weights. In the first one value has most of the weight. In the second the weight is spread "
     "differently and another value has the most.",
     caption="Both sets are positive, sum to one, and give exactly the same output.",
@@ -420,8 +439,12 @@ for _ in range(300):
 after = recall_map()
 show(
     panels(
-        attention_map, {"before training": before, "after training": after}, share="",
-        queries=[f"{letters[k]}?" for k in asked[0]], keys=columns, size=(7.5, 3.0),
+        attention_map,
+        {"before training": before, "after training": after},
+        share="",
+        queries=[f"{letters[k]}?" for k in asked[0]],
+        keys=columns,
+        size=(7.5, 3.0),
     ),
     alt="Two maps of five questions by seven pairs. Before training the weights are spread unevenly. After training each row "
     "has one dark cell, at the pair whose key the question names.",
@@ -470,7 +493,10 @@ for arm in record.arms:
     print(f"{arm:>21}: {low:.2f} to {high:.2f}")
 show(
     seed_rows(
-        record.by_arm("never asked"), levels={"guessing": 1 / 16}, xlabel="right answers", xlim=(0, 1.04),
+        record.by_arm("never asked"),
+        levels={"guessing": 1 / 16},
+        xlabel="right answers",
+        xlim=(0, 1.04),
         size=(6.5, 2.9),
     ),
     alt="Right answers of heads whose queries and keys have 1, 2 or 4 numbers, after 150, 1000 and 3000 steps, one dot for "

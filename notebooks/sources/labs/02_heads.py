@@ -146,8 +146,11 @@ alphabet = list(string.ascii_uppercase)
 signed = {"cmap": palette.signed, "reach": None, "columns": alphabet, "rows": alphabet, "every": 3}
 show(
     heat_maps(
-        {"note: after …": fits_note, "the letter itself": fits_letter}, **signed, ylabel="letter that asks",
-        bar="score, before the scale", size=(7.5, 3.6),
+        {"note: after …": fits_note, "the letter itself": fits_letter},
+        **signed,
+        ylabel="letter that asks",
+        bar="score, before the scale",
+        size=(7.5, 3.6),
     ),
     alt="Two tables of 26 by 26 letters. The left one, for notes, has a clear red diagonal. The right one, for the letters "
     "themselves, has a weak blue one: numbers below zero.",
@@ -190,7 +193,11 @@ print(f"a letter raises itself most in {own_is_largest(raises):.2f} of the rows"
 # Figure: what reading a letter does to the scores
 show(
     heat_maps(
-        {"": raises}, **signed, xlabel="score that it raises", ylabel="letter that is read", bar="change of the score",
+        {"": raises},
+        **signed,
+        xlabel="score that it raises",
+        ylabel="letter that is read",
+        bar="change of the score",
         size=(4.6, 3.8),
     ),
     alt="A table of 26 by 26 letters with a clear red diagonal: reading a letter raises the score of the same letter.",
@@ -257,8 +264,10 @@ rows = {
 }
 show(
     dot_rows(
-        {name: induction_claim.values("two layers", measure) for name, measure in rows.items()}, xlim=(0, 2.6),
-        xlabel="loss where a name can be known, a dot for each seed", size=(7.0, 2.4),
+        {name: induction_claim.values("two layers", measure) for name, measure in rows.items()},
+        xlim=(0, 2.6),
+        xlabel="loss where a name can be known, a dot for each seed",
+        size=(7.0, 2.4),
     ),
     alt="Rows of five dots. With all heads the loss is near 0.5; without one head of layer 2 it is 1.1 to 1.4; without "
     "the writer in layer 1 it is 1.7 to 1.9; counting letters has 2.2.",
@@ -325,7 +334,11 @@ found = {
 }
 show(
     panels(
-        seed_rows, found, colours=dict(zip(ways, (palette.key, palette.query))), xlabel="added loss (nats)", xlim=(0, 0.95),
+        seed_rows,
+        found,
+        colours=dict(zip(ways, (palette.key, palette.query))),
+        xlabel="added loss (nats)",
+        xlim=(0, 0.95),
         size=(7.5, 1.9),
     ),
     alt="Three panels of five dots each. With one head in each layer, the sum of single costs and the cost together are "
@@ -395,9 +408,7 @@ print("entropy:", " ".join(f"{e:.2f}" for e in entropies), f"of {math.log(10):.2
 # %% id="untrained-figure" tags=["hide-input", "picture:20"]
 # Figure: four heads with random parameters
 show(
-    heat_maps(
-        {f"head {h + 1}": random_maps[0, h] for h in range(4)}, every=3, bar="weight", size=(7.5, 2.2)
-    ),
+    heat_maps({f"head {h + 1}": random_maps[0, h] for h in range(4)}, every=3, bar="weight", size=(7.5, 2.2)),
     alt="Four lower triangles of ten by ten tokens. In all four the weights get paler from the top to the bottom; dark "
     "cells stand mostly in the first rows, which have few tokens to look at.",
     caption="Random heads have different favourites, drawn by chance. The dark cells at the top are there because the "

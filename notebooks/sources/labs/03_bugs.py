@@ -71,8 +71,12 @@ right = (places[:, None] - places).float()
 right = right.masked_fill(places > places[:, None], torch.nan)
 show(
     heat_maps(
-        {"right: real distances": right, "restarted: always 0": 0 * right}, digits=0, reach=(-1, 7),
-        xlabel="key", ylabel="query", size=(6.2, 3.1),
+        {"right: real distances": right, "restarted: always 0": 0 * right},
+        digits=0,
+        reach=(-1, 7),
+        xlabel="key",
+        ylabel="query",
+        size=(6.2, 3.1),
     ),
     alt="Two triangles of distances between queries and keys. Right: 0 on the diagonal, growing by one with each step to "
     "the left, up to 6. Restarted: 0 everywhere.",
@@ -237,7 +241,9 @@ show(
     panels(
         seed_rows,
         {title: {f"head {h}": {"": speed} for h, speed in enumerate(heads)} for title, heads in found.items()},
-        colours={f"head {h}": palette.series[h] for h in range(4)}, xlabel="radians for each place", xscale="log",
+        colours={f"head {h}": palette.series[h] for h in range(4)},
+        xlabel="radians for each place",
+        xscale="log",
         size=(6.8, 2.4),
     ),
     alt="Speeds of the clocks in each of four heads of width 16. Turned after the cut, each head has eight clocks from "
@@ -304,8 +310,14 @@ drawn = module(torch.zeros(1, 20, 16))[0]  # (T, d_model)
 table = module.eval()(torch.zeros(1, 20, 16))[0]
 show(
     heat_maps(
-        {"as the tutorial drew it": drawn, "in evaluation mode": table}, cmap=palette.signed, reach=(-1.1, 1.1),
-        aspect="auto", every=(5, 4), xlabel="column", ylabel="position", size=(6.6, 2.9),
+        {"as the tutorial drew it": drawn, "in evaluation mode": table},
+        cmap=palette.signed,
+        reach=(-1.1, 1.1),
+        aspect="auto",
+        every=(5, 4),
+        xlabel="column",
+        ylabel="position",
+        size=(6.6, 2.9),
     ),
     alt="Two heat maps of the same table of sinusoids. Left, drawn in training mode: single cells here and there are "
     "white where the pattern is red or blue. Right, in evaluation mode: the pattern without holes.",
@@ -342,7 +354,13 @@ p = torch.logspace(0, 4, 60)
 off = (p[:, None] * (speeds - rounded)).abs().amax(-1)
 show(
     curves(
-        p, {"": off}, styles=["-"], levels={"half a radian": 0.5}, xscale="log", yscale="log", xlabel="position",
+        p,
+        {"": off},
+        styles=["-"],
+        levels={"half a radian": 0.5},
+        xscale="log",
+        yscale="log",
+        xlabel="position",
         ylabel="angle off by, radians",
     ),
     alt="The largest error of an angle against the position, both on logarithmic axes: a straight line that crosses half "

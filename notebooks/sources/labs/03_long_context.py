@@ -473,10 +473,13 @@ for k in range(9):
     found.append(notes)
 show(
     panels(
-        curves, range(9),
+        curves,
+        range(9),
         {"Text": {"places 16–63": near, "places 64–255": far}, "Notes 64 and more places back": {"": found}},
-        each=({"ylabel": "loss", "colours": ("#6E6E6E", "#0072B2")}, {"ylim": (0, 1.05)}), share="",
-        xlabel="pairs kept, from the fastest", size=(7.2, 2.9),
+        each=({"ylabel": "loss", "colours": ("#6E6E6E", "#0072B2")}, {"ylim": (0, 1.05)}),
+        share="",
+        xlabel="pairs kept, from the fastest",
+        size=(7.2, 2.9),
     ),
     alt="Left: the loss on the text as the fastest k of eight pairs are kept. Within the first 64 places it falls until "
     "about four pairs are kept; beyond them it changes little. "
@@ -661,8 +664,13 @@ ranges = "; ".join(
 )
 show(
     panels(
-        seed_rows, {title: record.by_arm(measure) for title, measure in zip(times, measures)}, size=(7.2, 2.9),
-        xlabel="found, of notes 128 and more places back", colours=colors, levels={"": guess[3]}, xlim=(0, 1.03),
+        seed_rows,
+        {title: record.by_arm(measure) for title, measure in zip(times, measures)},
+        size=(7.2, 2.9),
+        xlabel="found, of notes 128 and more places back",
+        colours=colors,
+        levels={"": guess[3]},
+        xlim=(0, 1.03),
     ),
     alt=f"Share of notes found 128 or more places back, five dots for each method, before and after 40 steps: {ranges}.",
     caption="A dot for each of five seeds; the dashed line is what naming any of the notes so far would give. The window, "
@@ -840,7 +848,10 @@ for arm in arms:
     )
 show(
     panels(
-        seed_rows, {"weight on the first token": rows, "loss added by the window": added}, share="y", size=(7.3, 2.8),
+        seed_rows,
+        {"weight on the first token": rows, "loss added by the window": added},
+        share="y",
+        size=(7.3, 2.8),
         each=({"xlabel": "head that gives it most"}, {"xlabel": "nats (orange), with four kept (green)"}),
         colours=dict(zip(("", "window", "kept"), palette.series)),
     ),
@@ -919,8 +930,14 @@ vectors = torch.randn(1, 13, 64, requires_grad=True)
 size = vectors.grad[0].norm(dim=1)
 show(
     bars(
-        range(13), size, numbers=lambda height: "" if height else "0", size=(6.4, 2.2), colours=palette.query,
-        xlabel="place of the token", ylabel="gradient", xticks=range(13),
+        range(13),
+        size,
+        numbers=lambda height: "" if height else "0",
+        size=(6.4, 2.2),
+        colours=palette.query,
+        xlabel="place of the token",
+        ylabel="gradient",
+        xticks=range(13),
     ),
     alt="Thirteen bars: the gradient of the last output with respect to each token. The tokens 0, 1 and 2 have none; "
     "from token 3 on all have some, the last ones most.",
@@ -963,7 +980,9 @@ for name, windows in (("all global", [None] * 26), ("as published", gemma)):
 # Figure: bytes of the cache by length
 lengths = [2**k for k in range(9, 16)]
 mixes = {"all global": [None] * 26, "5 local to 1 global": gemma, "all local": [512] * 26}
-megabytes = {name: [cache_bytes(windows, length, 1, 256) / 1e6 for length in lengths] for name, windows in mixes.items()}
+megabytes = {
+    name: [cache_bytes(windows, length, 1, 256) / 1e6 for length in lengths] for name, windows in mixes.items()
+}
 show(
     curves(lengths, megabytes, names="end", xlabel="tokens in the text", ylabel="MB", xticks=range(0, 40_000, 8192)),
     alt="Three lines of cache size by length of the text up to 32768 tokens: all global grows to about 870 MB, five "
@@ -999,8 +1018,11 @@ ranges = "; ".join(
 )
 show(
     panels(
-        seed_rows, {title: record.by_arm(measure) for title, measure in zip(titles, measures)}, share="y",
-        each=[{"xlabel": "found", "xlim": (-0.05, 1.08)}] * 3 + [{"xlabel": "loss"}], size=(7.4, 2.3),
+        seed_rows,
+        {title: record.by_arm(measure) for title, measure in zip(titles, measures)},
+        share="y",
+        each=[{"xlabel": "found", "xlim": (-0.05, 1.08)}] * 3 + [{"xlabel": "loss"}],
+        size=(7.4, 2.3),
     ),
     alt=f"Four panels, five dots for each of three mixes of layers. {ranges}.",
     caption=f"A dot for each of five seeds; 21 places is the reach of three windows. ({record.command}, "

@@ -116,8 +116,13 @@ lines = {f"head {head}, trained": share for head, share in enumerate(shares)}
 lines["1/(t + 2), even weights"] = 1 / (torch.arange(8) + 2)
 show(
     curves(
-        range(8), lines, styles=("o-", "s--", ":"), colours=(*palette.series[:2], palette.residual), ylim=(0, None),
-        xlabel="place t", ylabel="weight on the start token",
+        range(8),
+        lines,
+        styles=("o-", "s--", ":"),
+        colours=(*palette.series[:2], palette.residual),
+        ylim=(0, None),
+        xlabel="place t",
+        ylabel="weight on the start token",
     ),
     alt="Weight on the start token at the places 0 to 7, for the two heads of the trained model, beside the curve 1/(t+2). "
     "In both heads the weight differs from place to place and falls towards later places.",
@@ -174,7 +179,12 @@ for below in (100, 512, 5000):
 prove("below position 5000 the float32 table is right to 0.001", error.max() < 1e-3)
 show(
     curves(
-        p[1:], {"": error[1:]}, styles=["-"], yscale="log", xlabel="position", ylabel="largest error in the row",
+        p[1:],
+        {"": error[1:]},
+        styles=["-"],
+        yscale="log",
+        xlabel="position",
+        ylabel="largest error in the row",
         size=(6.2, 2.6),
     ),
     alt="The largest error of a row of float32 sinusoids against its position, on a logarithmic axis. It rises in steps, "
@@ -202,7 +212,12 @@ for width in (16, 64, 512):
     lines[f"width {width}"] = similar[:100]
 prove("at width 512 the product falls up to distance 43 and then rises", rises == 44)
 fig = curves(
-    range(100), lines, styles=(":", "--", "-"), xlabel="distance", ylabel="dot product, 1 at distance 0", size=(6.4, 3.0)
+    range(100),
+    lines,
+    styles=(":", "--", "-"),
+    xlabel="distance",
+    ylabel="dot product, 1 at distance 0",
+    size=(6.4, 3.0),
 )
 fig.axes[0].axvline(43, color=palette.residual, linewidth=1, linestyle=":")
 show(
@@ -250,8 +265,12 @@ for arm in fit_record.arms:
 spread = fit_record.spread
 show(
     seed_rows(
-        fit_record.by_arm("before", "after"), colours=(palette.residual, palette.query), size=(6.4, 2.2),
-        levels={"as good as predicting zeros": 1}, xlabel="error on unseen rows", xlim=(0, None),
+        fit_record.by_arm("before", "after"),
+        colours=(palette.residual, palette.query),
+        size=(6.4, 2.2),
+        levels={"as good as predicting zeros": 1},
+        xlabel="error on unseen rows",
+        xlim=(0, None),
     ),
     alt="Error of the fitted matrix on unseen rows of a learned table, five trainings each. "
     + " ".join(f"{arm}: {spread(arm, 'before')} before, {spread(arm, 'after')} after." for arm in fit_record.arms),
@@ -291,8 +310,15 @@ for name, std in (("N(0, 1): nn.Embedding", 1.0), ("std 1/√d: course_lib", D**
         names.append(f"{name}{', times √d' if factor > 1 else ''}")
         ratios.append((factor * (tokens.square().mean() / places.square().mean()).sqrt()).item())
 fig = bars(
-    names, ratios, lying=True, numbers="%.2f", colours=[palette.query, palette.key] * 3, xscale="log", xlim=(0.02, 120),
-    xlabel="words are so many times as large as places", size=(6.6, 2.8),
+    names,
+    ratios,
+    lying=True,
+    numbers="%.2f",
+    colours=[palette.query, palette.key] * 3,
+    xscale="log",
+    xlim=(0.02, 120),
+    xlabel="words are so many times as large as places",
+    size=(6.6, 2.8),
 )
 fig.axes[0].axvline(1, color=palette.residual, linestyle=":")
 show(
@@ -327,7 +353,10 @@ steps = {"after 100 steps": "accuracy, step 100", "after 300 steps": "accuracy"}
 runs = {arm: {when: scale_record.values(arm, one) for when, one in steps.items()} for arm in scale_record.arms}
 show(
     seed_rows(
-        runs, colours=(palette.residual, palette.query), xlim=(0, 1.03), size=(6.6, 3.0),
+        runs,
+        colours=(palette.residual, palette.query),
+        xlim=(0, 1.03),
+        size=(6.6, 3.0),
         xlabel="accuracy: three places back, trained and tested on 16 tokens",
     ),
     alt="Accuracy for six starts of the table of words, five trainings each, at the best of three rates. "
