@@ -420,7 +420,7 @@ written = [long_text[a + 1 : b + 1] for a, b in zip([-1, *ends], ends)]
 known = {tuple(words) for words in sentences}
 new = [words for words in written if tuple(words) not in known]
 for name, some in (("that it wrote", written), ("that it had never read before", new)):
-    print(f"{sum(map(is_english, some)) / len(some):.2f} of the {len(some)} sentences {name} are right")
+    print(f"{sum(map(is_english, some)) / len(some):.2f} of the sentences {name} are right")
 
 # %% [markdown] id="guess-text"
 # But does it do what you did with the queen, or does it only know which words like to stand side by side?
@@ -485,7 +485,7 @@ for name, right in rows.items():
 # more. Here are those of the place *paints*: each row is one head (L2 H1 is the first head of the second layer), each
 # column a place that it can look at, and darker means more.
 
-# %% id="look" tags=["hide-input", "picture:40"]
+# %% id="look" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: what each head takes from each word, at the last place
 words = ". the queen near the king paints".split()
 candidates(words)

@@ -161,7 +161,7 @@ for n_heads, model in trained.items():
 # One head answers one of the two questions and is mostly wrong in the other. Two heads answer both.
 # Look at where they look. Each map has a row for each place that looks and a column for each place that is looked at.
 
-# %% id="two-places-figure" tags=["hide-input", "picture:40"]
+# %% id="two-places-figure" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: where one head looks, and where two heads look
 shown = ((1, 0, "one head"), (2, 0, "two heads: the first"), (2, 1, "two heads: the second"))
 show(
@@ -748,7 +748,7 @@ def draw_heads(weights, words, names):
     return fig
 
 
-# %% id="text-maps" tags=["hide-input", "picture:60"]
+# %% id="text-maps" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: four heads of the trained model on one sentence
 words = ". the queen near the king paints".split()
 sentence_maps = maps_of(words)  # (layers, H, T, T)
@@ -769,7 +769,7 @@ show(
 # natural one. *Largest* is the largest weight, *distance* is how many places away the head looks, *previous* is the
 # weight on the word before, and *first* the weight on the first word.
 
-# %% id="text-explore" tags=["hide-input", "picture:60", "atol:0.2"]
+# %% id="text-explore" tags=["hide-input", "not-compared:differs-by-processor"]
 # Explorer: all eight heads on the sentence, and what each word takes from the others
 names = [f"L{layer} H{h}" for layer, h in itertools.product((1, 2), range(1, 5))]
 HeadExplorer(
@@ -786,7 +786,7 @@ HeadExplorer(
 # itself. Two of the sentences are printed. With *near*, the word before the last verb is the other person. With *that*,
 # it is the verb of the other person.
 
-# %% id="text-roles" tags=["hide-input", "picture:60"]
+# %% id="text-roles" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: what each head takes at the last verb, mean of 300 sentences
 test_draw, tests = random.Random(-1), []
 while len(tests) < 300:
