@@ -53,7 +53,7 @@ _ENTRY = re.compile(r"([a-z0-9-]+) \((.+?)\): (\S.*)")
 def misconceptions(text: str) -> list[Misconception]:
     """The misconceptions that a text describes, each by two lines; what is indented by eight goes on with a line.
 
-    A line `name (knob=value, ...): statement`, and below it, indented by four, the question. `# ` begins a comment.
+    A line `name (knob=value, ...): statement`, and below it, indented by four, the question. `#` begins a comment.
     Raises ValueError with the number of the line that is none of these, or lacks its question.
     """
     joined: list[tuple[int, str]] = []  # each with the number of its first line

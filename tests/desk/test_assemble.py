@@ -43,10 +43,11 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], seconds: float) -> tuple[int, str]:
         import json
 
-        if command[2].endswith("judge"):
-            judge.main(json.loads(Path(command[3]).read_text(encoding="utf-8")), Path(command[4]))
+        module, *arguments = command[command.index("-m") + 1 :]
+        if module.endswith("judge"):
+            judge.main(json.loads(Path(arguments[0]).read_text(encoding="utf-8")), Path(arguments[1]))
         else:
-            laws.main(Path(command[3]), json.loads(command[4]), Path(command[5]))
+            laws.main(Path(arguments[0]), json.loads(arguments[1]), Path(arguments[2]))
         return 0, ""
 
     monkeypatch.setattr(isolated, "run", run)
