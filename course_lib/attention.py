@@ -102,8 +102,7 @@ def scaled_dot_product_attention(
             linear in S; "auto" takes "explicit" if weights are asked for, else what is fastest.
 
     Returns:
-        The output (..., T, E'), or (output, weights). A query that may attend to nothing gets output and weights zero,
-        and finite gradients, on both backends.
+        The output (..., T, E'), or (output, weights); zero, with finite gradients, for a query that may see nothing.
 
     Raises:
         ValueError: shapes or devices that do not fit, an unknown backend, a dropout outside [0, 1), a scale that is

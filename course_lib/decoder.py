@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from course_lib.cache import DecoderCache, LayerCache
 from course_lib.checks import check_vectors
 from course_lib.config import TransformerConfig
-from course_lib.encoder import Stack
 from course_lib.layers import (
     Residual,
+    Stack,
     build_attention,
     build_feed_forward,
     build_residual,

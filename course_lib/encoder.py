@@ -3,14 +3,12 @@
 Shapes: B batch, T positions, H heads, D model width. Source: Vaswani et al. 2017, section 3.1.
 """
 
-from dataclasses import replace
-
-import torch
 from torch import Tensor, nn
 
 from course_lib.checks import check_vectors
 from course_lib.config import TransformerConfig
 from course_lib.layers import (
+    Stack,
     build_attention,
     build_feed_forward,
     build_residual,
@@ -18,8 +16,7 @@ from course_lib.layers import (
     init_weights,
 )
 from course_lib.multi_head import MultiHeadAttention
-from course_lib.norms import build_norm
-from course_lib.positions import Rotation, build_scheme
+from course_lib.positions import Rotation
 
 
 class EncoderLayer(nn.Module):
@@ -59,42 +56,6 @@ class EncoderLayer(nn.Module):
         layer.feed_forward.down.load_state_dict(module.linear2.state_dict())
         layer.feed_forward_residual.norm.load_state_dict(module.norm2.state_dict())
         return layer.train(module.training)
-
-
-class Stack(nn.Module):
-    """What encoder and decoder share: the position scheme inside attention, layers, and the final norm."""
-
-    def __init__(self, config: TransformerConfig, layers: list[nn.Module], *, bidirectional: bool) -> None:
-        super().__init__()
-        self.config = config
-        self.positions = build_scheme(config, "queries and keys", "scores", bidirectional=bidirectional)
-        self.local_positions = None
-        if config.local_rotary_base is not None:
-            local = replace(config, rotary_base=config.local_rotary_base, rotary_scaling=None)
-            self.local_positions = build_scheme(local, "queries and keys", bidirectional=bidirectional)
-        self.layers = nn.ModuleList(layers)
-        kind = config.norm if config.setting("final_norm") else "none"
-        self.final_norm = build_norm(kind, config.d_model, eps=config.norm_eps, bias=config.bias)
-
-    def position_inputs(
-        self, x: Tensor, positions: Tensor | None, offset: int, S: int
-    ) -> tuple[list[Rotation | None], Tensor | None]:
-        """The rotation of each layer, and the bias of all, for queries x (B, T, D) after `offset` others, over S keys.
-
-        `positions`, (T,) or (B, T), replaces offset, offset + 1, ...
-        """
-        T, n_layers = x.size(1), len(self.layers)
-        if self.positions is None:
-            return [None] * n_layers, None
-        if self.positions.acts_on == "scores":
-            return [None] * n_layers, self.positions(T, S, device=x.device).to(x.dtype)
-        if positions is None:
-            positions = torch.arange(offset, offset + T, device=x.device)
-        everywhere = self.positions(positions)
-        if self.local_positions is None:
-            return [everywhere] * n_layers, None
-        local, config = self.local_positions(positions), self.config
-        return [everywhere if config.window_of(layer) is None else local for layer in range(n_layers)], None
 
 
 class TransformerEncoder(Stack):

@@ -1,10 +1,11 @@
-"""The parts of a layer beside attention: residual connections, feed-forward, embeddings.
+"""The parts of a layer beside attention: residual connections, feed-forward, embeddings; and what stacks share.
 
 Shapes: B batch, T positions, D model width, F feed-forward width, V vocabulary.
 """
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, get_args
 
 import torch
@@ -15,7 +16,7 @@ from course_lib.checks import check_choice, check_integer, check_probability, ch
 from course_lib.config import Activation, NormPlace, TransformerConfig
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.norms import build_norm
-from course_lib.position_scheme import PositionScheme
+from course_lib.positions import PositionScheme, Rotation, build_scheme
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -198,6 +199,42 @@ def build_residual(config: TransformerConfig) -> Residual:
         dropout=config.dropout,
         residual=config.residual,
     )
+
+
+class Stack(nn.Module):
+    """What encoder and decoder share: the position scheme inside attention, layers, and the final norm."""
+
+    def __init__(self, config: TransformerConfig, layers: list[nn.Module], *, bidirectional: bool) -> None:
+        super().__init__()
+        self.config = config
+        self.positions = build_scheme(config, "queries and keys", "scores", bidirectional=bidirectional)
+        self.local_positions = None
+        if config.local_rotary_base is not None:
+            local = replace(config, rotary_base=config.local_rotary_base, rotary_scaling=None)
+            self.local_positions = build_scheme(local, "queries and keys", bidirectional=bidirectional)
+        self.layers = nn.ModuleList(layers)
+        kind = config.norm if config.setting("final_norm") else "none"
+        self.final_norm = build_norm(kind, config.d_model, eps=config.norm_eps, bias=config.bias)
+
+    def position_inputs(
+        self, x: Tensor, positions: Tensor | None, offset: int, S: int
+    ) -> tuple[list[Rotation | None], Tensor | None]:
+        """The rotation of each layer, and the bias of all, for queries x (B, T, D) after `offset` others, over S keys.
+
+        `positions`, (T,) or (B, T), replaces offset, offset + 1, ...
+        """
+        T, n_layers = x.size(1), len(self.layers)
+        if self.positions is None:
+            return [None] * n_layers, None
+        if self.positions.acts_on == "scores":
+            return [None] * n_layers, self.positions(T, S, device=x.device).to(x.dtype)
+        if positions is None:
+            positions = torch.arange(offset, offset + T, device=x.device)
+        everywhere = self.positions(positions)
+        if self.local_positions is None:
+            return [everywhere] * n_layers, None
+        local, config = self.local_positions(positions), self.config
+        return [everywhere if config.window_of(layer) is None else local for layer in range(n_layers)], None
 
 
 def init_weights(module: nn.Module, config: TransformerConfig, *, n_residuals: int) -> None:

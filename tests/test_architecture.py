@@ -19,7 +19,7 @@ FORWARDING = "course_lib.forwarding"
 LIBRARY = [
     {"forwarding", "checks", "reading", "files", "masks", "norms", "testing", "data"},
     # layers read the config, so it lies here
-    {"attention", "multi_head", "cache", "layers", "position_scheme", "positions", "rotary_scaling", "config"},
+    {"attention", "multi_head", "cache", "layers", "positions", "rotary_scaling", "config"},
     {"encoder", "decoder", "transformer"},
     {"generation", "variants", "training", "scaling"},
 ]
@@ -47,8 +47,7 @@ ONLY = {
     "course_lib.files": {"course_lib.reading"},
     "course_lib.masks": {"course_lib.checks"},
     "course_lib.norms": {"course_lib.checks"},
-    "course_lib.position_scheme": set(),
-    "course_lib.positions": {"course_lib.checks", "course_lib.position_scheme", "course_lib.rotary_scaling"},
+    "course_lib.positions": {"course_lib.checks", "course_lib.rotary_scaling"},
     "course_lib.rotary_scaling": set(),
     "course_lib.testing": set(),
     "course_lib.data": {FORWARDING, "course_lib.checks", "course_lib.files", "course_lib.reading"},

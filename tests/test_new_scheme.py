@@ -8,8 +8,7 @@ from torch import nn
 
 from course_lib import testing as laws
 from course_lib.generation import generate, pad_left
-from course_lib.position_scheme import PositionScheme
-from course_lib.positions import SCHEMES, Rotation
+from course_lib.positions import SCHEMES, PositionScheme, Rotation
 from course_lib.scaling import activation_bytes, count_parameters
 from course_lib.training import parameter_groups
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from course_lib.attention import Attention, Options, check_mask_and_bias
 from course_lib.cache import KVCache
 from course_lib.checks import check_integer, check_probability, check_vectors
-from course_lib.encoder import Stack
-from course_lib.layers import init_weights
+from course_lib.layers import Stack, init_weights
 from course_lib.multi_head import merge_heads, split_heads
 from course_lib.norms import RMSNorm
 from course_lib.positions import Rotation, apply_rotary

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from course_lib.attention import Options
 from course_lib.cache import LayerCache
 from course_lib.config import TransformerConfig
-from course_lib.encoder import Stack
 from course_lib.files import replace_together
+from course_lib.layers import Stack
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.rotary_scaling import DynamicNTKScaling
 from course_lib.transformer import Embedding, LanguageModel, Transformer

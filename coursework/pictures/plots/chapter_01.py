@@ -1,7 +1,7 @@
 """Figures of the first chapter's labs."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -18,7 +18,7 @@ def marked_curve(x: Any, y: Any, marks: Mapping[str, tuple[float, float]], *, le
     fig = curves(x, {"": y}, styles=("-",), **how)
     for name, point in marks.items():
         fig.axes[0].plot(*point, "o", color=palette.key)
-        side = {"xytext": (7, 5)}
+        side: dict[str, Any] = {"xytext": (7, 5)}
         if point[0] <= left:  # below a curve that falls, above one that rises
             falls = y[0] > y[-1]
             side = {"xytext": (-7, -5 if falls else 5), "ha": "right", "va": "top" if falls else "bottom"}
@@ -26,7 +26,7 @@ def marked_curve(x: Any, y: Any, marks: Mapping[str, tuple[float, float]], *, le
     return fig
 
 
-def pairs_of_words(lengths: Collection[int]) -> Figure:
+def pairs_of_words(lengths: Sequence[int]) -> Figure:
     """The pairs of so many words, a cell each."""
     fig, axes = plt.subplots(1, len(lengths), figsize=(5.4, 3.4), width_ratios=lengths)
     for ax, n in zip(axes, lengths, strict=True):

@@ -17,7 +17,7 @@ PLACES = range(16, 256, 32)  # the middles of eight stretches of text
 def digits_beside_clocks(digits: Any, sines: Any) -> Figure:
     """Numbers in binary, a row each, beside the sines of clocks."""
     fig, axes = plt.subplots(1, 2, figsize=(6.6, 3.2))
-    look = {"aspect": "auto", "every": (1, 3)}
+    look: dict[str, Any] = {"aspect": "auto", "every": (1, 3)}
     heat(digits, ax=axes[0], cmap="Greys", reach=(0, 1.4), digits=0, title="binary digits, back to front", **look)
     heat(sines, ax=axes[1], cmap=palette.signed, reach=(-1, 1), title="sines of four clocks", **look)
     axes[0].set(xlabel="digit, fastest first", ylabel="number")
@@ -40,8 +40,8 @@ def right_and_looked_at(right: Any, weight: Any, turns: Collection[int]) -> Figu
 def beyond_training(text: Any, cut: Any, right: Any, guess: Any, names: Sequence[str]) -> Figure:
     """Loss by place, whole and `cut` into pieces; right answers by distance, and those of a guess."""
     fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.9), width_ratios=(3, 2))
-    lines, look = {"the whole text": text, "cut into pieces of 64": cut}, {"styles": ("o-", "o--"), "title": "Text"}
-    curves(PLACES, lines, ax=axes[0], colours=(palette.query, "#8A8A8A"), ylabel="loss", xlim=(0, 256), **look)
+    lines, colours = {"the whole text": text, "cut into pieces of 64": cut}, (palette.query, "#8A8A8A")
+    curves(PLACES, lines, ax=axes[0], colours=colours, styles=("o-", "o--"), title="Text", ylabel="loss", xlim=(0, 256))
     axes[0].axvspan(0, 64, color="#EDEDED", zorder=0)
     axes[0].set_xlabel("place (grey: trained)")
     axes[1].bar(names, right, color=[palette.query, palette.query, palette.key, palette.key])

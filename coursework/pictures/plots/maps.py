@@ -1,7 +1,7 @@
 """Heat maps: tables of numbers as colours, side by side."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +15,7 @@ from coursework.pictures.style import palette
 def heat(
     table: Any, *, ax: Axes, reach: tuple[float, float] | None = (0, 1), cmap: str = palette.sequential,
     columns: Sequence[Any] = (), rows: Sequence[Any] = (), every: int | tuple[int, int] = 1, digits: int | None = None,
-    aspect: str = "equal", **axes: Any,
+    aspect: Literal["equal", "auto"] = "equal", **axes: Any,
 ) -> None:  # fmt: skip
     """Draw a table, with numbers of so many `digits` where asked for.
 
@@ -33,7 +33,7 @@ def heat(
     ax.set(**axes)
     for (row, column), value in np.ndenumerate(table) if digits is not None else ():
         if np.isfinite(value):
-            ink = "white" if image.norm(value) > 0.6 else "black"
+            ink = "white" if np.asarray(image.norm(value)) > 0.6 else "black"
             ax.text(column, row, f"{value:.{digits}f}", ha="center", va="center", fontsize=8, color=ink)
 
 
