@@ -37,7 +37,7 @@ def course_notebooks() -> Path:
         )
     raise DeskError(
         f"The course's notebooks were not found in {folder}. Install the package from a checkout of the course "
-        "(`pip install -e .` in its folder), or set COURSE_NOTEBOOKS to a folder that holds them."
+        "(`pip install -e '.[course]'` in its folder), or set COURSE_NOTEBOOKS to a folder that holds them."
     )
 
 
