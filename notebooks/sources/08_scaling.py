@@ -44,11 +44,11 @@ from course_lib.scaling import read_sweep
 from course_lib.testing import complaint, prove, proved  # prove stops at a false claim
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from coursework import exercises as ex
-from coursework.corpora import reference_text
 from coursework.explorers import CostExplorer
 from coursework.pictures import show
 
 # %% id="prove"
+from coursework.corpora import reference_text
 from coursework.pictures.plots import chapter_08 as plots
 from coursework.records import claim, record
 
