@@ -86,10 +86,9 @@ drawings.whole_transformer(here=4).show()
 drawings.exactly_one_on().show()
 
 # %% [markdown] id="linear-cannot"
-# Can attention compute it? A sentence of one word is the case that we can follow on paper. There is one score, and a
-# softmax over one score is 1, so the word takes its own value with weight 1. The value is a matrix times the vector,
-# and the output map is one more matrix. All in all, the vector has gone through a **linear map**, and a second
-# attention on top is one more linear map.
+# Can attention compute it? A sentence of one word we can follow on paper. There is one score, and a softmax over one
+# score is 1, so the word takes its own value with weight 1. The value is a matrix times the vector, and the output map
+# is one more matrix. So the vector has gone through a **linear map**, and a second attention on top is one more.
 #
 # But no linear map can answer our question. From the two numbers $a$ and $b$ it computes $u a + v b + c$, where $u$,
 # $v$ and $c$ are three fixed numbers. Add up its answers at two opposite corners of the square:
@@ -167,7 +166,7 @@ prove("two inner numbers find exactly one", result.flatten().tolist() == [0, 1, 
 
 # %% [markdown] id="one-position-question"
 # **Predict.** A sentence of five words goes through a feed-forward network. Then word 3, counted from 0, is changed. At
-# which positions does the output change? And at which ones, if it had been attention without a mask?
+# which positions does the output change? And where would it change after attention without a mask?
 
 # %% id="predict-one-position"
 ex.predict("feed_forward_changes_where", "")
@@ -210,13 +209,13 @@ prove("only place 3 changed", difference.nonzero().flatten().tolist() == [3])
 print("shape in, inside, out:", tuple(x.shape), tuple((x @ W_1).shape), tuple(before.shape))
 
 # %% [markdown] id="activations"
-# Only at position 3. Attention would have changed all five, because every word reads word 3. This is how the two share
+# Only at position 3. With attention all five would change, because every word reads word 3. This is how the two share
 # the work. **Attention moves information between words; the feed-forward network computes with what has arrived, at
 # each word alone.** Some books call this "two convolutions of width one", which is the same thing.
 #
 # **What it costs.** Attention has four matrices of D times D numbers: queries, keys, values, output. The feed-forward
 # network has two of D times 4D, as many as eight of D times D. So it holds about **two thirds** of a layer's weights.
-# The next cell counts.
+# Let us count.
 
 # %% id="feed-forward-share"
 paper = EncoderLayer(TransformerConfig(d_model=512, n_heads=8))  # the sizes of 2017
@@ -249,12 +248,12 @@ prove("with F = 4 D the feed-forward holds two thirds of a layer", abs(inside / 
 # ### 3.1 All words become one
 #
 # Now we put attention and feed-forward on top of each other, twelve times. The weights are random, as before any
-# training, and the sentence has eleven words. Norms, the subject of section 4, hold the numbers at a fixed size. There
+# training, and the sentence has eleven words. Norms, the subject of section 4, keep the numbers at a fixed size. There
 # are no residual connections. What happens to the words on the way up?
 #
-# Nobody has told a fresh attention where to look. It gives the words weights by chance, and each word becomes a mixture
-# of all of them. The feed-forward network does its part, too: after the ReLU no inner number is negative, and that
-# pushes all words towards one side. The next layer then mixes words that are already alike.
+# Nobody has told a fresh attention where to look. It spreads its weights at random, and each word becomes a mixture of
+# all of them. The feed-forward network does its part, too: after the ReLU no inner number is negative, and that pushes
+# all words towards one side. The next layer mixes words that are already alike.
 
 # %% id="collapse-drawn" tags=["hide-input"]
 # Drawing: three tokens as arrows, averaged again and again
@@ -323,7 +322,7 @@ show(
 # $$x \leftarrow x + \mathrm{Sublayer}(x)$$
 #
 # **Sublayer** is the name for either half of a layer, the attention or the feed-forward network. The word keeps its
-# vector, and each sublayer writes something on top. This addition is called the **residual connection**.
+# vector, and each sublayer writes something on top. This is the **residual connection**.
 #
 # Picture it from the word's side. Its vector travels along a line that runs from the bottom of the stack to the top and
 # is never cut. Each sublayer reads from the line and adds its result to it. The line is called the **residual stream**.
@@ -395,8 +394,8 @@ drawings.layer_norm_bars((1, 2, 6)).show()
 # - $w$ and $b$ are D trained numbers each. $\odot$ means: number by number. They start as 1 and 0, and training may use
 #   them to give some numbers more room than others.
 #
-# Mean and variance are taken over the D numbers of **one word**, never over several words or sentences. So no word
-# learns anything about another one here, and padding changes nothing.
+# Mean and variance are taken over the D numbers of **one word**. So no word learns anything about another one here, and
+# padding changes nothing.
 
 # %% exercise="layer_norm"
 
@@ -406,7 +405,7 @@ drawings.layer_norm_bars((1, 2, 6)).show()
 #
 # Llama, T5 and most open models of today use a shorter form, **RMSNorm** (Zhang and Sennrich 2019). It leaves out two
 # things: the mean is not subtracted, and there is no $b$. Each number is divided by the **root mean square** of the
-# vector, that is, the root of the mean of the squares.
+# vector: the root of the mean of the squares.
 #
 # **By hand.** For (1, 2, 6) the squares are 1, 4 and 36, their mean is 13.67, and its root is 3.70. The result is
 # (0.27, 0.54, 1.62).
@@ -459,7 +458,7 @@ prove("both by hand", all(close))
 # %% [markdown] id="place"
 # ## 5 Where the norm goes
 #
-# We have a sublayer, a plus and a norm. In which order? There are two main answers, and you will meet both.
+# We have a sublayer, a plus and a norm. In which order? You will meet two answers.
 #
 # **Post-norm** is the order of 2017: first add, then norm the sum.
 #
@@ -546,7 +545,7 @@ print("4 sentences of 20 tokens go in and come out as", tuple(output.shape))
 # ### 6.1 Which weights get no gradient
 #
 # A weight learns from its **gradient**: how much the loss changes if the weight changes a little. You may read that
-# "without residual connections the gradients vanish". Which ones? Let us think first.
+# "without residual connections the gradients vanish". Which ones?
 #
 # Without residuals all words become one vector after a few layers. Take two words there, both with the same value, say
 # 3, and let a later word read them. With the weights 0.5 and 0.5 the reader gets 3. With 0.9 and 0.1 it gets 2.7 + 0.3,
@@ -660,9 +659,9 @@ prove("and queries, keys and values smaller too", 0.6 < ratio < 0.8)
 # %% [markdown] id="depth"
 # ### 6.2 Does it train?
 #
-# Fresh weights are one thing, trained ones another. So we train small stacks on a task that needs queries and keys:
-# write six letters backwards, each of them one of eight. Each position has to look at one other position. A guess is
-# right one time in eight, 0.125. A model that knows *which* letters there are, but not where, can always name the most
+# Fresh weights are one thing, trained ones another. So we train small stacks to write six letters backwards, each of
+# them one of eight. The task needs queries and keys, because each position has to look at one other. A guess is right
+# one time in eight, 0.125. A model that knows *which* letters there are, but not where, can always name the most
 # frequent one. Then it is right about 0.36 of the time.
 
 # %% id="depth-recorded" tags=["hide-input"]
@@ -701,8 +700,8 @@ prove("and so do 12 post-norm layers with smaller ones", reached["post-norm, sma
 # stay near 0.36: they know which letters there are, and not where. The same twelve layers learn the task with
 # **pre-norm**, or with **small starting weights**, and both do so with each of five seeds.
 #
-# Why does a stack not learn? **Its words have become the same vector, so it makes no difference where attention looks,
-# and queries and keys get next to no gradient. Such a stack never finds out where to look.**
+# Why does a stack not learn? **Its words are nearly the same vector, so it makes no difference where attention looks.
+# Queries and keys get next to no gradient, and the stack hardly has a chance to find out where to look.**
 #
 # <details><summary>Evidence: seven stacks, two rates, five seeds each</summary>
 #
@@ -756,8 +755,8 @@ prove("with warm-up all learn", min(warm) > 0.85)
 
 # %% [markdown] id="warm-up-says"
 # At the highest rate no post-norm stack learns without warm-up, and all do with it. Pre-norm tolerates a higher rate,
-# but even there one of five seeds stays at 0.26 without warm-up. At half that rate and below, all learn anyway. So in
-# this measurement warm-up buys one thing: **a higher rate**. Why is a high rate dangerous just at the beginning?
+# but without warm-up its five seeds end anywhere from 0.26 to 0.98. At half that rate and below, all learn anyway. So
+# in this measurement warm-up buys one thing: **a higher rate**. Why is a high rate dangerous just at the beginning?
 # [Chapter 6](06_training.ipynb) watches one full step make the words alike, and it rules out one explanation. The cause
 # is still being studied.
 #
@@ -851,8 +850,8 @@ class Embedding(nn.Module):
 drawings.sentences_in_a_table().show()
 
 # %% [markdown] id="own-encoder-text"
-# An encoder has no *causal* mask: each word may look to the left and to the right. The padding mask is the only one.
-# Here is the encoder: vectors, layers, one norm at the end.
+# An encoder has no *causal* mask: each word may look left and right. The padding mask is the only one. Here is the
+# encoder: vectors, layers, one norm at the end.
 
 # %% id="own-encoder"
 PAD, CLS, MASK = 0, 1, 2  # [MASK] is for section 9
@@ -878,8 +877,8 @@ class Encoder(nn.Module):
 #
 # The encoder gives one vector for each word. A classifier needs one for the whole sentence. BERT's way (Devlin et al.
 # 2019): take the vector at `[CLS]`, and let a linear map, the **head** of the classifier, turn it into one number for
-# each answer. Despite its name it has nothing to do with the heads of attention. As attention lets it look at every
-# word, training can make it gather what the answer needs.
+# each answer. It has nothing to do with the heads of attention. As `[CLS]` may look at every word, training can make it
+# gather what the answer needs.
 #
 # There are two traps. Before training for a task, the vector at `[CLS]` says little: BERT's was worse at comparing
 # sentences than a mean of plain word vectors (Reimers and Gurevych 2019, table 1). And if the padding stands in front
@@ -1003,9 +1002,9 @@ prove("a sentence alone and in a padded batch has the same vectors", torch.allcl
 #
 # ## 8 A task that counting words cannot do
 #
-# What should it learn? Something where the order of the words decides. Here is a task. A sentence names up to four
-# persons. One of them is the subject: the one without *near*. Others may be mentioned before and after. The last word
-# is *herself*, *himself* or *themselves*, and the question is: **does the last word fit the subject?**
+# What should it learn? Something in which the order of the words decides. A sentence names two to four persons. One of
+# them is the subject: the one without *near*. The last word is *herself*, *himself* or *themselves*, and the question
+# is: **does the last word fit the subject?**
 
 # %% id="task-drawn" tags=["hide-input"]
 # Drawing: a right and a wrong sentence
@@ -1031,8 +1030,8 @@ print(f"{len(train_sentences)} sentences to learn from, {len(test_sentences)} ot
 # %% [markdown] id="task-fair"
 # The sentences come in pairs: two persons have changed places, and so a right sentence has become a wrong one. Both
 # have exactly the same words. So a method that only **counts words** gives both the same answer, and it is right
-# exactly half of the time, however clever the rest of it is. Counting pairs of neighbouring words, or triples, sees a
-# little of the order. We shall compare. No sentence of the test occurs in the training.
+# exactly half of the time, however clever the rest of it is. Counting pairs or triples of neighbouring words sees a
+# little of the order. No sentence of the test occurs in the training.
 #
 # The answers are in `train_y` and `test_y`: 1 for a right sentence, 0 for a wrong one. The sentences must still become
 # ids, with `[CLS]` in front and `[PAD]` behind.
@@ -1051,7 +1050,7 @@ train_x, test_x = encode(train_sentences), encode(test_sentences)
 print(tuple(train_x.shape), train_x[0].tolist())
 
 # %% [markdown] id="train-text"
-# And a training loop. Each step draws 64 sentences by chance, computes the loss, and changes the weights. The loss,
+# And a training loop. Each step draws 64 sentences at random, computes the loss, and changes the weights. The loss,
 # `cross_entropy`, is minus the logarithm of the probability that the model gives to the right answer. `AdamW` is the
 # rule that changes the weights; chapter 6 explains it. `OneCycleLR` lets the rate rise at the beginning, which is the
 # warm-up of section 6.3, and fall again towards the end. `loss_of` says what is to be learned, so that section 9 can
@@ -1121,11 +1120,12 @@ show(
 )
 
 # %% [markdown] id="baselines-say"
-# A linear map of pairs stays near a guess, between 0.49 and 0.54, and with triples it reaches 0.58 to 0.60. Whether two
-# facts *fit each other* is the question of section 2, which no linear map answers. A network on counts does better,
-# 0.82 to 0.87, because neighbours tell something. If the pair *king the* occurs, the king is not the subject: after the
-# subject comes *near* or the verb, never *the*. But such a network sees pieces and not the sentence. The encoder had to
-# find out what no count of words or of neighbours says: who the subject is, and whether it fits the last word.
+# The encoder makes no mistake, with any of the five seeds. A linear map of pairs stays near a guess, between 0.49 and
+# 0.54, and with triples it reaches 0.58 to 0.60. Whether two facts *fit each other* is the question of section 2, which
+# no linear map answers. A network on counts does better, 0.82 to 0.87, because neighbours tell something. If the pair
+# *king the* occurs, the king is not the subject: after the subject comes *near* or the verb, never *the*. But such a
+# network sees pieces and not the sentence. The encoder had to find out what no count of words or neighbours says: who
+# the subject is, and whether it fits the last word.
 #
 # <details><summary>Could counting do it after all?</summary>
 #
@@ -1214,10 +1214,11 @@ for name, pair in (
     print(f"{name:>34}: right in {right_with(*pair):.2f}")
 
 # %% [markdown] id="hide-says"
-# With the subject hidden the judge can only guess; it hardly misses another person. So it does need the subject. The
-# last two lines say how it gets it. In layer 1, hiding the subject ruins everything. In layer 2, where our picture was
-# taken, hiding it costs this model nothing; models from two other seeds still reached 0.95 and 0.87. So layer 1 has
-# already carried most of what is needed from the subject to other positions, and in layer 2 `[CLS]` collects it there.
+# With the subject hidden the judge can only guess; it hardly misses another person. So it does need the subject. How
+# does it get there? See the last two lines. In layer 1, hiding the subject ruins everything. In layer 2, where our
+# picture was taken, hiding it costs this model nothing; models from two other seeds still reached 0.95 and 0.87. So
+# layer 1 has already carried most of what is needed from the subject to other positions, and in layer 2 `[CLS]`
+# collects it there.
 
 # %% [markdown] id="uses"
 # The same lines, with other sentences and answers, are a classifier for anything that you can ask about a text: whether
@@ -1399,7 +1400,7 @@ print("ids (2, 128) go in, out come", tuple(output.shape), f"with {built:,} para
 # <details><summary>Must word vectors be multiplied by the root of D?</summary>
 #
 # The paper does so before it adds the positions (section 3.4). Its positions are sinusoids, whose numbers are about 0.7
-# large. Words that start with numbers of about 1/√D become similar in size by this. The [lab on
+# large. Multiplied, words that start with numbers of about 1/√D become similar in size. The [lab on
 # positions](labs/03_positions.ipynb) trained a small model with and without it: there it was neither needed nor
 # harmful, while multiplying a table that starts at 1 hid the positions. Our encoder learns its positions, and they
 # start as small as the words. It needs nothing of the kind.
