@@ -764,8 +764,8 @@ prove("with warm-up all learn", min(warm) > 0.85)
 #
 # ### 7.1 The parts
 #
-# Everything is there. Now we put the encoder together, from nothing but PyTorch, with pre-norm, the more patient of the
-# two. First the feed-forward network, as a module with weights of its own.
+# You have all the parts. Now we put the encoder together, from nothing but PyTorch, with pre-norm, the more patient of
+# the two. First the feed-forward network, as a module with weights of its own.
 
 
 # %% id="own-feed-forward"
@@ -1120,7 +1120,7 @@ show(
 )
 
 # %% [markdown] id="baselines-say"
-# The encoder makes no mistake, with any of the five seeds. A linear map of pairs stays near a guess, between 0.49 and
+# The encoder makes no mistake with any of the five seeds. A linear map of pairs stays near a guess, between 0.49 and
 # 0.54, and with triples it reaches 0.58 to 0.60. Whether two facts *fit each other* is the question of section 2, which
 # no linear map answers. A network on counts does better, 0.82 to 0.87, because neighbours tell something. If the pair
 # *king the* occurs, the king is not the subject: after the subject comes *near* or the verb, never *the*. But such a
@@ -1215,15 +1215,16 @@ for name, pair in (
 
 # %% [markdown] id="hide-says"
 # With the subject hidden the judge can only guess; it hardly misses another person. So it does need the subject. How
-# does it get there? See the last two lines. In layer 1, hiding the subject ruins everything. In layer 2, where our
-# picture was taken, hiding it costs this model nothing; models from two other seeds still reached 0.95 and 0.87. So
-# layer 1 has already carried most of what is needed from the subject to other positions, and in layer 2 `[CLS]`
-# collects it there.
+# does the subject reach `[CLS]`? See the last two lines. In layer 1, hiding the subject ruins everything. In layer 2,
+# where our picture was taken, hiding it costs this model nothing; models from two other seeds still reached 0.95 and
+# 0.87. So layer 1 has already carried most of what is needed from the subject to other positions, and in layer 2
+# `[CLS]` collects it there.
 
 # %% [markdown] id="uses"
-# The same lines, with other sentences and answers, are a classifier for anything that you can ask about a text: whether
-# a review is friendly, or whether one sentence follows from another. To find an answer *in* a text, the head reads
-# every position instead of `[CLS]` and rates it as beginning or end of the answer (Devlin et al. 2019, section 4.2).
+# The same lines, with other sentences and answers, are a classifier for anything that you can ask about a text: the
+# sentiment of a review, friendly or not, or whether one sentence follows from another. To find an answer *in* a text,
+# the head reads every position instead of `[CLS]` and rates it as beginning or end of the answer (Devlin et al. 2019,
+# section 4.2).
 #
 # ## 9 Read first, learn the labels later
 #
@@ -1267,9 +1268,9 @@ def read_text(text, steps=1000):
 # **fine-tuning**.
 #
 # Suppose it works better than without reading. Has the encoder understood something, or has it only got used to the
-# words? To tell, we need a **control**: a text that lacks one thing only. We take the same right sentences and shuffle
-# their last words among them. Each word occurs as often as before. But the last word now says nothing about the
-# subject, so nobody can learn from this text that the two belong together.
+# words? To tell, we need a **control**: a text that lacks one thing only. We take the same right sentences, shuffle
+# their last words, and deal them out anew. Each word occurs as often as before. But the last word now says nothing
+# about the subject, so nobody can learn from this text that the two belong together.
 #
 # **Predict.** With 100 labels: how often is a judge right that has read nothing, one that has read right sentences, and
 # one that has read the control?
