@@ -174,7 +174,7 @@ given as functions of a tensor (B, T, D). First comes the sublayer `attention` w
 
 - `pre=False` (**post-norm**, the paper): x becomes norm(x + sublayer(x));
 - `pre=True` (**pre-norm**): x becomes x + sublayer(norm(x)). There is no norm after the last sum.""",
-    why="All encoders and decoders are stacks of these few lines, and the two orders do not share weights.",
+    why="BERT and GPT-2 are stacks of these few lines, one in each order, and the two orders do not share weights.",
     difficulty=2,
     minutes=8,
     reference=encoder_layer,

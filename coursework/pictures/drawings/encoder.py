@@ -17,7 +17,7 @@ def exactly_one_on() -> Drawing:
         "(0, 1) are filled, wanted answer 1. The points (0, 0) and (1, 1) are open, wanted answer 0. The filled points "
         "lie on one diagonal, the open ones on the other. Two grey lines are tried: each cuts off one filled point, "
         "and the other filled point stays with the open ones.",
-        caption="Filled: exactly one of the two numbers is 1. The two grey lines are attempts to part filled from "
+        caption="Filled: exactly one of the two numbers is 1. The two grey lines try to separate filled from "
         "open: each cuts off one filled point and leaves the other with the open ones. No straight line does better.",
     )
     left, bottom, side = 220, 238, 170

@@ -33,7 +33,7 @@ right = EncoderLayer(config)
 x = torch.randn(3, 7, 64)  # (B, T, D): three sentences of seven tokens
 
 # %% [markdown] id="laws"
-# What notices them is not looking, and not a test of shapes. It is a small number of questions that one can ask of
+# You will not find them by looking, nor by a test of shapes. A few questions find them, and you can ask these of
 # every layer:
 #
 # - **Same numbers?** With the same weights, does it give what a trusted program gives, outputs and gradients?
@@ -97,8 +97,8 @@ prove("1: the error is over ten times larger at width 4 than at 1024", by_width[
 
 # %% [markdown] id="museum-norm-says"
 # The first detail: `std` divides by d_model − 1 unless told otherwise, LayerNorm by d_model. At a width of 512 one
-# hardly sees it. The second: ε belongs under the root. It matters only where numbers are small. Trained from scratch
-# with this norm, nobody notices. When published weights are loaded into it, every layer is a little off.
+# hardly sees it. The second: ε belongs under the root. It matters only where numbers are small. Train a model from
+# scratch with this norm, and nobody notices. Load published weights into it, and every layer is a little off.
 #
 # ## Exhibit 2: the layer of the paper
 #
@@ -127,9 +127,9 @@ prove("2: pre-norm code under post-norm text is caught by assert_equivalent", fo
 prove("2: the variance of its output betrays it too", abs(sizes[1] - 1) > 0.2)
 
 # %% [markdown] id="museum-place-says"
-# It is pre-norm: the norm stands before each sublayer and not after the sum. (The two *sublayers* of a layer are its
-# attention and its feed-forward network.) All names and shapes fit, the published weights load without a word, and it
-# trains. But it is another model. And as a pre-norm model it lacks the norm at the end of the stack.
+# It is pre-norm: the norm stands before each sublayer and not after the sum. All names and shapes fit, the published
+# weights load without a word, and it trains. But it is another model. And as a pre-norm model it lacks the norm at
+# the end of the stack.
 #
 # ## Exhibit 3: a norm “as for images”
 #
@@ -164,7 +164,7 @@ prove("3: over the features alone it obeys", not complaint(law, repaired3, x))
 #
 # ## Exhibit 4: dropout in one line
 #
-# *Dropout* sets some numbers to zero by chance while a model is trained, so that it does not rely on single numbers. In
+# *Dropout* sets some numbers to zero at random while a model is trained, so that it does not rely on single numbers. In
 # use it must be off. What does `model.eval()` do to this line?
 
 
@@ -239,9 +239,9 @@ prove("6: a ModuleList of six layers is right", not complaint(testing.assert_cou
 
 # %% [markdown] id="museum-layers-says"
 # In the first, `[layer] * 6` repeats the *name* of one layer six times. The stack is six layers deep and has the
-# weights of one. (Some models, such as ALBERT, share weights between layers on purpose.) In the second the layers are
-# six, but they stand in a plain Python list, which a module does not look into. The optimizer is handed no weights of
-# theirs, and `state_dict` does not save them. (Only loading the weights of a right stack into it raises an error.) A
+# weights of one. Some models share weights between layers on purpose; ALBERT is one. In the second the layers are
+# six, but they stand in a plain Python list, which a module does not look into. The optimizer never gets their
+# weights, and `state_dict` does not save them. Only loading the weights of a right stack into it raises an error. A
 # `ModuleList` of six different layers is right.
 #
 # ## Exhibit 7: clones
@@ -272,13 +272,13 @@ prove("7: those of the course start with different ones", not torch.equal(drawn[
 
 # %% [markdown] id="museum-clones-says"
 # They all start with equal weights. They become different in training, because each gets gradients of its own, so
-# this is no disaster; but it is rarely what one wants, and nothing says so. Draw the weights of a stack again after
-# it was built.
+# this is no disaster; but it is rarely what you want, and nothing says so. Draw the weights anew once the stack is
+# built.
 #
 # ## Exhibit 8: the alphabet of all texts
 #
 # A model that reads characters needs a table with a row for each. Somebody collects the alphabet from *all* texts,
-# those for the test included. No answer is leaked by that. What does it do?
+# those for the test included. That leaks no answer. What does it do?
 
 # %% id="museum-vocabulary"
 text = reference_text()
@@ -300,9 +300,9 @@ prove("8: held-out text has characters that training lacks", len(unseen) > 0)
 # ### The feed-forward network is two convolutions
 #
 # “The feed-forward network is a 1×1 convolution” is a sentence you may meet. A *convolution* slides one small set of
-# weights along the sequence. With a window of one place it treats each token alone, as the feed-forward network does.
-# We copy the weights and compare. (PyTorch's convolutions want the features before the places, hence `.mT`, which
-# swaps the last two axes.)
+# weights along the sequence. With a window of one position it treats each token alone, as the feed-forward network
+# does. We copy the weights and compare. PyTorch's convolutions want the features before the positions, hence `.mT`,
+# which swaps the last two axes.
 
 # %% id="convolution-equal"
 network = FeedForward(64, 256, activation="relu")
@@ -362,7 +362,7 @@ show(
 )
 
 # %% [markdown] id="parity-says"
-# And a whole stack of three layers against `nn.TransformerEncoder`, for both places of the norm. PyTorch's pre-norm
+# Now a whole stack of three layers against `nn.TransformerEncoder`, for both places of the norm. PyTorch's pre-norm
 # stack has a last norm only if it is given one:
 
 # %% id="stack-equal"

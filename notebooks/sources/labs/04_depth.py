@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Lab: what makes a deep stack learn?
 #
-# **The question: why do twelve layers sometimes learn nothing, where two layers learn well?** One hears many answers:
-# the residual connections, the norms, where the norms stand, the initial weights, a warm-up. Here we take them apart,
-# one at a time.
+# **The question: why do twelve layers sometimes learn nothing, where two layers learn well?** You will hear many
+# answers: the residual connections, the norms, where the norms stand, the initial weights, a warm-up. Here we take
+# them apart, one at a time.
 #
 # The lab stands on sections 3 to 6 of [chapter 4](../04_encoder.ipynb): the residual stream, LayerNorm, and its two
 # places. A *sublayer* is one half of a layer, its attention or its feed-forward network. *Post-norm* is the layer of
@@ -36,7 +36,7 @@ torch.set_num_threads(1)
 # Before training, the weights of attention say nothing yet, and each token mixes many tokens. Take the simplest case,
 # an even average, and three tokens that are just the numbers 0, 3 and 6. Their average is 3. If a layer passes on
 # nothing but this average, then all three are 3 after one layer, and nothing that comes later can tell them apart.
-# (Real weights are not even. What remains of the picture then can be measured.)
+# Real weights are not even. How much of this picture remains can be measured.
 #
 # Now let each layer *add* the average to what was there. After one layer the tokens are 3, 6 and 9, after two they
 # are 9, 12 and 15. All have moved by the same amount. The differences between them are those of the beginning.
@@ -53,8 +53,7 @@ prove(
 
 # %% [markdown] id="average-two-things"
 # That is one thing a residual connection may be good for: it keeps tokens apart. The usual story is another one,
-# about gradients. Both can be measured in a stack that was never trained. Say first what you expect. (The two
-# *sublayers* of a layer are its attention and its feed-forward network.)
+# about gradients. Both can be measured in a stack that was never trained. Say first what you expect.
 
 # %% exercise="no_residual"
 
@@ -149,7 +148,7 @@ prove("with both it stays within a factor of three", all(1 / 3 < g < 3 for g in 
 # %% [markdown] id="residual-says"
 # Read the two halves together. Remove the residual connections and keep the norms: the gradient at the input is as
 # large as before, and the tokens are one vector. Remove the norms and keep the residual connections: the gradient
-# grows beyond every bound. Remove both: it vanishes. So it is the *norms* that keep the sizes in order, and the
+# explodes. Remove both: it vanishes. So it is the *norms* that keep the sizes in order, and the
 # *residual connections* that keep the tokens apart: without them the tokens are lost after two to four layers. With
 # them it takes longer; how long depends on things that section 3 comes to.
 #
@@ -230,7 +229,7 @@ prove("but the feed-forward's gradient in the last layer has rank one", second_s
 #
 # The gradient of the feed-forward network keeps its size. But where all tokens are one vector, it has rank one: all its
 # rows are multiples of that vector. So the network can learn what to do with this one vector, and nothing that tells
-# tokens apart. (The folded cell of the figure checks it in the last layer.)
+# tokens apart. The folded cell of the figure checks this in the last layer.
 #
 # Five draws of the weights say the same as one:
 
@@ -338,7 +337,7 @@ prove("with small initial weights they stay apart, under 0.2", final["small weig
 prove("a pre-norm stream grows from layer to layer", lengths[-1] > 2 * lengths[0])
 
 # %% [markdown] id="final-norm-text"
-# One more thing can be seen in it: the length of the vectors. The pre-norm stream grows, because everything is added
+# The explorer shows one more thing: the length of the vectors. The pre-norm stream grows, because everything is added
 # and nothing is scaled back. That is why a pre-norm stack has one more norm after its last layer, and a post-norm
 # stack needs none:
 
@@ -354,9 +353,9 @@ prove("a final norm changes a pre-norm stack a lot", change > 1)
 # ## 4 Does it train?
 #
 # Everything so far was about stacks that were never trained. The task: read six tokens, drawn from eight kinds, and
-# write them backwards. Each place has to find one certain other place, so tokens that have become alike make it hard.
-# Guessing gives 1 in 8. A model that knows *which* tokens occur but not where they stand can always name the commonest
-# one, and is right in 0.36 of the places.
+# write them backwards. Each position has to find one other position, so tokens that have become alike make it hard. A
+# guess is right one time in eight. A model that knows *which* tokens occur, but not where they stand, can always name
+# the most frequent one. It is right at 0.36 of the positions.
 
 
 # %% id="commonest" tags=["hide-input", "tol:0.02"]
@@ -423,8 +422,8 @@ show(
 )
 
 # %% [markdown] id="trains-record-text"
-# One seed and one rate decide little. The record has five seeds and two rates, stacks without residual connections, and
-# as a control a post-norm stack with a warm-up, because one may suspect the learning rate:
+# One seed and one rate decide little. The record has five seeds and two rates, stacks without residual connections,
+# and as a control a post-norm stack with a warm-up, in case the learning rate is to blame:
 
 # %% id="trains-record" tags=["hide-input"]
 # Record: writing six tokens backwards, five seeds
@@ -442,15 +441,15 @@ record
 # %% [markdown] id="depth-says"
 # Without residual connections one layer learns the task. With a second layer only about half to three quarters are
 # right after 300 steps. With residual connections twelve post-norm layers fail as well, until the norm moves or the
-# initial weights shrink. A lower rate does not rescue them, and a warm-up does not either. At best they reach the share
-# of the commonest token. Within 300 steps the optimizer did not bring back what these twelve layers had lost before
-# training began. (One task, one width. The record does not say what longer training does.)
+# initial weights shrink. Neither a lower rate nor a warm-up rescues them. At best they reach the share of the most
+# frequent token. Within 300 steps the optimizer did not bring back what these twelve layers had lost before training
+# began. This is one task and one width, and the record does not say what longer training does.
 #
 # ## 5 What a warm-up buys
 #
-# A *warm-up* lets the learning rate rise slowly from zero; the paper's takes 4,000 steps. The twelve layers above came
-# no further than the commonest token with it. A stack that keeps its tokens apart may profit more. Six layers with
-# small weights, three rates, five seeds:
+# A *warm-up* lets the learning rate rise slowly from zero; the paper's takes 4,000 steps. It did not get the twelve
+# layers above beyond the most frequent token. A stack that keeps its tokens apart may gain more. Here are six layers
+# with small weights, at three rates, with five seeds:
 
 # %% id="warm-up-recorded" tags=["hide-input", "picture:8"]
 # Figure: six layers, three rates, with and without a warm-up, five seeds
@@ -498,7 +497,7 @@ prove(
 
 # %% [markdown] id="warm-up-reason"
 # Why would post-norm need it more? Xiong et al. (2020) give a reason: at the start its gradients are large near the
-# output. One can look whether that is so in the six layers with small weights:
+# output. Let us see whether that is so in the six layers with small weights:
 
 # %% id="warm-up-gradients" tags=["tol:0.1"]
 model = reversal_model(6, init="normal")
@@ -510,7 +509,8 @@ prove("near the output not twice as large as near the input", inner[-1] < 2 * in
 
 # %% [markdown] id="tables-text"
 # It is not; here the gradients are level. So the reason in this stack must be another one. Chapter 6 looks for it in
-# the first steps of Adam.
+# the first steps of Adam. It finds that Adam's young averages alone do not explain it; the cause is still being
+# studied.
 #
 # ## 6 Initial weights of tables
 #
@@ -540,9 +540,10 @@ prove("with √d positions are still 4 times larger at 32,000 × 512", 3.5 < row
 prove("the library's words and positions are of one size", all(0.6 < row[2] < 0.8 for row in rows.values()))
 
 # %% [markdown] id="init-says"
-# So the library draws matrices by Xavier's rule and tables apart, with a standard deviation of $1/\sqrt{d_{model}}$,
-# and multiplies by $\sqrt{d_{model}}$ when it looks a word up. A ratio is no consequence, however. Does it matter for
-# training? A translator that reverses words of seven letters, five seeds for each way of drawing the table:
+# So the library draws only its matrices by Xavier's rule. It draws tables with a standard deviation of
+# $1/\sqrt{d_{model}}$ and multiplies by $\sqrt{d_{model}}$ when it looks a word up. But a ratio by itself says
+# nothing about training. Does it matter there? A translator that reverses words of seven letters, five seeds for each
+# way of drawing the table:
 
 # %% id="init-trained" tags=["hide-input"]
 # Record: three ways of drawing the table
@@ -556,9 +557,10 @@ for arm in record.arms:
 print(record.command)
 
 # %% [markdown] id="claims"
-# On this task it does not; half way there the ranges overlap, and in the end all are right. With 13 words the ratio is
-# only 3. [The lab on positions](03_positions.ipynb) tried other sizes and rates, and found one start that does harm: a
-# table with standard deviation 1 that is multiplied by $\sqrt{d_{model}}$ all the same hides the places.
+# On this task it does not. Halfway through training the ranges overlap, and in the end all are right. With 13 words
+# the ratio is only 3. [The lab on positions](03_positions.ipynb) tried other sizes and rates, and found one start
+# that does harm: a table with standard deviation 1 that is multiplied by $\sqrt{d_{model}}$ all the same hides
+# the positions.
 #
 # ## 7 Sentences you may meet
 #
@@ -573,8 +575,8 @@ print(record.command)
 #
 # **“If a deep model does not learn, lower the rate or warm up.”** That helps a stack whose tokens are still different
 # (section 5). Where twelve layers made them alike from the start, neither was enough (section 4). So measure the
-# similarity of the tokens first; it takes one forward pass. Near one it is a warning and no verdict: two layers without
-# residual connections come near one as well (section 1), and still learn a part of the task (section 4).
+# similarity of the tokens first; it takes one forward pass. A value near one is a warning, not a verdict: two layers
+# without residual connections come near one as well (section 1), and still learn a part of the task (section 4).
 #
 # **“Pre-norm needs no warm-up.”** At moderate rates it does not. At a high rate it does, less than post-norm (section
 # 5).
@@ -582,7 +584,7 @@ print(record.command)
 # ## The answer
 #
 # A deep stack learns if its tokens are still different at the top when training begins, and if sizes stay in order on
-# the way. (This is what one task showed in 300 steps.) Residual connections do the first, norms the second. In
+# the way. So says one task, in 300 steps. Residual connections do the first, norms the second. In
 # post-norm each norm shrinks what the residual connection kept, so the two work against each other, unless the
 # sublayers write little at the start. Many models use pre-norm, or small initial weights, or, as GPT-2 does, both. A
 # warm-up then buys a higher rate.

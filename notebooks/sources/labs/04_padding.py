@@ -36,7 +36,7 @@ torch.set_num_threads(1)
 #
 # Attention is a weighted average of values. Take the simplest case, an even one, and a text of four words. Each word
 # has the weight 1/4. Now four pads stand behind it, because another text in the batch has eight words. If nothing
-# hides them, each of the eight places has the weight 1/8, and the words together hold only a half. The other half of
+# hides them, each of the eight positions has the weight 1/8, and the words together hold only a half. The other half of
 # the average is made of vectors that mean nothing.
 
 # %% id="average-drawn" tags=["hide-input"]
@@ -57,7 +57,7 @@ prove(
 #
 # Attention has scores of shape (B, H, T, S): for each sentence, each head and each query, one score for each key. The
 # mask of the padding knows only which *keys* are real, for each *sentence*. It must say the same to all heads and
-# all queries. So its shape is (B, 1, 1, S), and the two ones are stretched when it meets the scores.
+# all queries. So its shape is (B, 1, 1, S), and it is repeated along the two ones when it meets the scores.
 #
 # Here is an encoder of two small layers, and the function that the law will test. It is given tokens and a table `real`
 # of shape (B, T) that is True where a real token stands.
@@ -78,9 +78,9 @@ def forgotten(tokens, real):
 
 
 # %% [markdown] id="tutorial-text"
-# And here is what stands in many tutorials. They say that a padding mask has the shape (batch, seq), and hand it over
-# like this. With four sentences of fifty tokens it does not fit, and there is an error. With as many sentences as
-# tokens it does fit. What does the mask mean then?
+# Many tutorials say that a padding mask has the shape (batch, seq), and hand it over like this. With four sentences
+# of fifty tokens it does not fit, and there is an error. With as many sentences as tokens it does fit. What does the
+# mask mean then?
 
 
 # %% id="law-tutorial"
@@ -121,7 +121,7 @@ for B, fails in ((4, False), (7, True)):
 # %% [markdown] id="shape-text"
 # If a mask has two axes, they are lined up with the last two axes of the scores, queries and keys. So row 2 of the
 # mask, which was meant for sentence 2, is given to *query* 2 of *every* sentence. In the picture all seven sentences
-# have seven places, and the sixth one has only three words:
+# have seven positions, and the sixth one has only three words:
 
 # %% id="shape-figure" tags=["hide-input", "picture:20"]
 # Figure: what sentence 6 should see, and what it sees
@@ -170,18 +170,18 @@ prove("and cannot know better for five sentences of five", silent.shape == (5, 5
 
 # %% [markdown] id="padding-says"
 # The course's own layer refuses a mask of shape (4, 50) too, and it cannot know better at (5, 5): that is a proper
-# mask of queries against keys. Only a test with B = T finds it. So a sentence that you may meet, “a padding mask has
-# the shape (batch, seq)”, is true of PyTorch's argument `key_padding_mask`, which adds the other axes itself (there
-# True means “hidden”). It is wrong for any function that takes a mask of scores.
+# mask of queries against keys. Only a test with B = T finds it. You may read that “a padding mask has the shape
+# (batch, seq)”. This is true of PyTorch's argument `key_padding_mask`, which adds the other axes itself; there True
+# means “hidden”. It is wrong for any function that takes a mask of scores.
 #
-# Another such sentence is “an encoder uses no mask”. It uses no *causal* mask. A padding mask it needs as soon as two
-# texts of a batch differ in length.
+# You may also read that “an encoder uses no mask”. It uses no *causal* mask. But it needs a padding mask as soon as
+# two texts of a batch differ in length.
 #
 # ## 3 A trained model without its mask
 #
 # Now with a trained model. The texts: 300 numbers from 0 to 9,999, written in ten languages that use the Latin
 # alphabet; 60 other numbers are held out. Each character is a token. In front stands a token `[CLS]`, as in chapter 4;
-# the answer is read at its place.
+# the answer is read there.
 
 # %% id="languages" tags=["hide-input"]
 # Data: numbers in ten languages as token ids, 0 for padding
@@ -216,8 +216,8 @@ show(
 )
 
 # %% [markdown] id="classifier-text"
-# The classifier has two layers of width 48 and a linear map from the vector of `[CLS]` to ten scores. In training it is
-# given the right mask. The argument `mask` lets us forget it later.
+# The classifier has two layers of width 48 and a linear map from the vector of `[CLS]` to ten numbers, one for each
+# language. In training it is given the right mask. The argument `mask` lets us forget it later.
 
 
 # %% id="classifier"
@@ -270,7 +270,7 @@ prove("the classifier names the language of held-out numbers: over 90 %", accura
 # Now take each held-out text of 20 to 50 tokens alone, so that it needs no padding, and note the answer. Then put 1, 2,
 # 4, 8, 16 or 32 pads behind it, and ask again: once with the mask, once without.
 #
-# **Predict.** Sixteen pads, no mask: which share of the answers changes? And with the mask?
+# **Predict.** With sixteen pads and no mask, what share of the answers changes? And with the mask?
 
 # %% id="no-mask-guess"
 ex.predict("lab_padding_changed_answers", "")
@@ -341,7 +341,7 @@ prove("with the mask the pads have no weight", weights["with the mask"][-8:].sum
 # reason to learn to ignore them. Here are both kinds of carelessness beside the right way, five seeds each.
 #
 # **Predict.** A classifier that *never* had a mask, neither in training nor in use: how many of its answers change when
-# 32 pads are put behind a text? More than of the one that had a mask and lost it, or fewer?
+# 32 pads are put behind a text? More than with the one that had a mask and lost it, or fewer?
 
 # %% id="trained-without-guess"
 ex.predict("lab_padding_never_masked", "")
@@ -368,17 +368,18 @@ prove("in each of five seeds, losing the mask changes more answers than never ha
 
 # %% [markdown] id="trained-without-says"
 # The model that never had a mask is nearly safe on this task: it learned to ignore pads. The harm is done where
-# training and use *differ*. That is how the bug usually comes about: the training program has the mask, and somebody
-# writes the program for use once more.
+# training and use *differ*. That is how the bug usually comes about: the training program has the mask, and the
+# program for use, which somebody wrote anew, has none.
 #
 # Nearly safe is not safe: in each of the five seeds some answers still change. With the mask there is nothing to
-# learn; it is exact for every number of pads, by construction. (One task, two layers, 200 steps.)
+# learn; it is exact for every number of pads, by construction. These are numbers from one task, with two layers and
+# 200 steps of training.
 #
 # ## 5 Hiding on purpose: why not simply write [MASK]?
 #
-# The same tool answers another question: which characters did the answer depend on? One hides some of them and looks at
-# the accuracy. There are two ways to hide a character. One can close it in the mask, as if it were padding. Or one can
-# put another token in its place, such as `[MASK]`.
+# The same tool answers another question: which characters did the answer depend on? Hide some of them and look at the
+# accuracy. There are two ways to hide a character. You can close it in the mask, as if it were padding. Or you can
+# put another token there instead, for example `[MASK]`.
 #
 # The second way has a trap. Our table of embeddings has a row for `[MASK]`, but no training text contained it. How much
 # did training change this row?
@@ -422,10 +423,10 @@ record
 # %% [markdown] id="pooling-text"
 # ## 6 The other door: the average at the end
 #
-# Padding has one more way in. Many models take as the vector of a sentence not that of `[CLS]` but the *mean* over all
-# its tokens. The mask of the layers does not help here: the pads have vectors of their own at the end, and a plain mean
-# counts them. By hand: two words with the values 2 and 4 have the mean 3. With two pads of value 0 behind them a plain
-# mean gives 1.5.
+# Padding has one more way in. Instead of the vector of `[CLS]`, many models take the *mean* over all tokens as the
+# vector of a sentence. The mask of the layers does not help here: the pads have vectors of their own at the end, and
+# a plain mean counts them. By hand: two words with the values 2 and 4 have the mean 3. With two pads of value 0
+# behind them a plain mean gives 1.5.
 
 # %% id="pooling-law" tags=["tol:0.05"]
 values, real = torch.tensor([2.0, 4.0, 0.0, 0.0]), torch.tensor([1, 1, 0, 0])
