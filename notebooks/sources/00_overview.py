@@ -109,7 +109,7 @@ drawings.attention_by_hand(
 drawings.whole_transformer().show()
 
 # %% [markdown] id="parts"
-# Each part in two sentences or three:
+# Part by part:
 #
 # - **Token vectors.** A *token* is a word or a piece of one, and a table holds a vector for each token. The rest of
 #   the model works on these vectors and never sees a letter.
@@ -504,8 +504,8 @@ show(
 )
 
 # %% [markdown] id="look-more"
-# One head looks at *queen*, others at *king* or at *paints* itself. What does the model need? We hide the subject from
-# the last position, in both layers, and count again; then, as a control, the other person.
+# One head of the second layer looks at *queen*, others look elsewhere. What does the model need? We hide the subject
+# from the last position, in both layers, and count again; then, as a control, the other person.
 
 
 # %% id="hidden" tags=["hide-input", "atol:0.1"]
