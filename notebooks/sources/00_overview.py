@@ -171,8 +171,8 @@ drawings.recurrent_and_attention("the queen near the king paints".split()).show(
 # | the order of the words | is there by itself | has to be told |
 #
 # So the Transformer is not cheaper in every way. It buys short paths and parallel training, and pays with *n*² · *d*,
-# which is small for short texts and grows with the square of the length. On hardware that does very many things at
-# once, that was a very good trade: now models could grow.
+# which is small for short texts and grows with the square of the length. On hardware that does many things at once,
+# that was a good trade: now models could grow.
 #
 # A good place to stop: you have seen the whole. Now you build it.
 #
