@@ -174,7 +174,7 @@ for factor in (0, 1, 5, 100):
 # | **value** | What do I hand over when I am read? | *queen* hands over that she is female |
 #
 # Why three, and not one? A word rarely looks for something like itself: *paints* looks for a person, and is none. With
-# one vector a word would mostly fit itself best. And if *paints* listened to *queen*, *queen* would have to listen to
+# only one, a word would mostly fit itself best. And if *paints* listened to *queen*, *queen* would have to listen to
 # *paints* with the same score.
 #
 # Each of the three is the word's own vector, sent through a **linear map**: multiplied by a table of numbers, a matrix.
@@ -308,8 +308,8 @@ show(
 # works along each row, and $V$ hands over the values. This is equation 1 of "Attention Is All You Need" (Vaswani et al.
 # 2017), the paper in which attention became the only way that words exchange information.
 #
-# Next, you choose the word that reads. The *temperature* divides the scores: the pony's factor upside down. The
-# *entropy* measures how evenly the weights are spread.
+# In the next picture you choose the word that reads. The *temperature* divides the scores: the pony's factor upside
+# down. The *entropy* measures how evenly the weights are spread.
 
 # %% id="explore-attention"
 AttentionExplorer(query, key, value, words, selected=2)
@@ -477,7 +477,7 @@ for d_k in (4, 16, 64, 256, 1024):
 # variances add up. So d_k terms have variance d_k and spread √d_k. Divided by √d_k, the scores have spread 1 whatever
 # the width.
 #
-# What large numbers do to the softmax you saw with the pony: factor 100 picked one animal. And what do they do to the
+# You saw with the pony what large numbers do to the softmax: factor 100 picked one animal. And what do they do to the
 # gradient? The next figure measures both, for 400 random queries at each width.
 #
 # **Predict.** When nearly all weight lies on one word, and the scores change a little, how much do the weights change:
@@ -699,8 +699,8 @@ prove("a padded sentence gives what it gives alone", same)
 # One more case, and it is the one that people get wrong. A model that writes adds one word after the other. Under a
 # causal mask no earlier word reads the new one, so nothing changes for the earlier words, in any layer. Their keys and
 # values are kept in a **cache**, and only the new word is computed. Now one query meets many keys, and the mask is no
-# longer a square. The rule stays: each word reads itself and what came before. The new word is the *last* one, so it
-# gets the lowest row of the square. With more queries than keys, the first T − S queries see nothing.
+# longer a square. The rule stays the same: each word reads itself and what came before. The new word is the *last* one,
+# so it gets the lowest row of the square. With more queries than keys, the first T − S queries see nothing.
 
 # %% id="alignment-drawn" tags=["hide-input"]
 # Drawing: the causal mask when two words are new, and when one is new
@@ -1241,7 +1241,7 @@ for one in both:
 # - write attention for a batch, with masks, and check it against PyTorch;
 # - say why dot products are divided by √d_k, and what happens without it;
 # - draw the causal mask and the padding mask, square or not;
-# - say what attention buys, costs, and does not know;
+# - say what attention buys, what it costs, and what it does not know;
 # - read an attention map, and say what it does not show.
 
 # %% [markdown] id="self-check"
