@@ -99,9 +99,9 @@ print(height["horse"], height.get("pony"))
 # %% [markdown] id="soft-dictionary-vectors"
 # There is no pony in it, so there is no answer. Yet a pony is much like a horse. Could a dictionary use that?
 #
-# It could if it asked not whether a key is *equal*, but *how alike* it is. For this we describe each animal by two
-# numbers: how much it lives in the house, and how well it can be ridden. A cat is (1, 0), a dog (1, 0.2), a horse (0,
-# 1). We ask for a pony with (0.1, 0.9): a little house and much riding.
+# It could if it asked not whether a key is *equal*, but *how alike* it is. We describe each animal by two numbers: how
+# much it lives in the house, and how well it can be ridden. A cat is (1, 0), a dog (1, 0.2), a horse (0, 1). We ask for
+# a pony with (0.1, 0.9): a little house and much riding.
 #
 # Two lists of numbers are compared by their **dot product**: multiply them number by number, and add up. Pony and horse
 # give 0.1 · 0 + 0.9 · 1 = 0.9. Pony and cat give 0.1 · 1 + 0.9 · 0 = 0.1. If you draw the two lists as arrows, the dot
@@ -128,11 +128,16 @@ drawings.dot_products(query=(2, 1), keys=[(1, 2), (-1, 2), (-2, 0)]).show()
 drawings.soft_dictionary("pony", (0.1, 0.9), ["cat", "dog", "horse"], [(1, 0), (1, 0.2), (0, 1)], [25, 60, 160]).show()
 
 # %% [markdown] id="soft-lookup-text"
-# Write this dictionary yourself. What we look up, here the pony, is called the **query**. All inputs are tensors, the
-# arrays of PyTorch. Enough for now: `a @ b` is the matrix product, `a.T` exchanges rows and columns, and
-# `a.softmax(dim=-1)` works along the last axis. The line under `def` gives the shapes: S keys, E numbers in the query
-# and in each key, E' in each value. If an exercise speaks of the *gradient*, read on: it is explained right after this
-# one.
+# Write this dictionary yourself. What we look up, here the pony, is called the **query**. The line under `def` gives
+# the shapes: S keys, E numbers in the query and in each key, E' in each value. If an exercise speaks of the *gradient*,
+# read on: it is explained right after this one.
+#
+# <details><summary>New to PyTorch? Three things are enough for now</summary>
+#
+# All inputs are tensors, the arrays of PyTorch. `a @ b` is the matrix product, `a.T` exchanges rows and columns, and
+# `a.softmax(dim=-1)` works along the last axis.
+#
+# </details>
 
 # %% exercise="soft_lookup"
 
@@ -221,7 +226,7 @@ drawings.linear_maps(words, features, X.tolist(), maps).show()
 # %% [markdown] id="five-steps"
 # ### 1.5 The five steps
 #
-# Now *paints* reads the sentence. In words:
+# Now *paints* reads the sentence:
 #
 # 1. **Make** a query, a key and a value for each word, by the three linear maps.
 # 2. **Compare** the query of *paints* with each key, by the dot product.
@@ -335,9 +340,9 @@ print(attention_loop(query, key, value))
 # %% [markdown] id="rung-loops-text"
 # **T** is the number of words that read and **S** the number of words that are read; here both are 3.
 #
-# Nothing in the loop waits for anything: the second word does not need the result of the first. So two products of
-# matrices can replace the loop, and the machine may work on all words at the same time. The line with `prove` is a
-# check: it stops the notebook if what it says is not so.
+# The second word does not wait for the result of the first. So two products of matrices can replace the loop, and the
+# machine may work on all words at the same time. The line with `prove` is a check: it stops the notebook if what it
+# says is not so.
 
 
 # %% id="rung-matrices"
@@ -761,8 +766,8 @@ prove("each row of weights sums to one", (shown.sum(dim=-1) - 1).abs().max() < 1
 # %% [markdown] id="order"
 # ## 5 It does not know the order
 #
-# Look once more at the five steps. A query is compared with a key, and nothing in either says where its word stands.
-# What happens if we shuffle the sentence?
+# In the five steps, a query is compared with a key, and nothing in either says where its word stands. What happens if
+# we shuffle the sentence?
 
 # %% exercise="permuted_tokens"
 
@@ -801,8 +806,7 @@ prove("a causal mask breaks the equivariance", law)
 # ### 6.1 Against recurrence
 #
 # Before, sentences were read by **recurrent** networks: one word after the other, with one vector, the *state*, handed
-# on from word to word. Attention was at first an addition to them. What does it buy to keep the attention and drop the
-# rest? Two things.
+# on from word to word. Attention was at first an addition to them. What does it buy to drop the rest?
 #
 # <details><summary>What was new in 2017</summary>
 #
@@ -1140,9 +1144,8 @@ print(f"({record.command})")
 # ### 7.1 A real model
 #
 # Last, a model that people use: MiniLM, which turns sentences into vectors for search. It has six layers of twelve
-# heads. We look at one of the 72, in the last layer; in it every word asks, not only the verb. The sentence comes from
-# the article that presented the Transformer to the public (Uszkoreit 2017). `[CLS]` and `[SEP]` are signs that the
-# model puts around each sentence.
+# heads. We look at one of the 72, in the last layer. The sentence comes from the article that presented the Transformer
+# to the public (Uszkoreit 2017). `[CLS]` and `[SEP]` are signs that the model puts around each sentence.
 
 # %% id="real-map" tags=["hide-input", "picture:40"]
 # Figure: a head of MiniLM, from the record (python benchmarks/sentence_maps.py)
@@ -1201,8 +1204,8 @@ for one in both:
 
 # %% [markdown] id="real-map-reading"
 # This head did not follow the meaning. It reads *animal* in both cases. Over all 72 heads, just as many prefer *animal*
-# in the one sentence as in the other. Now look at the whole map once more, down the column of *animal*: nine of the
-# fifteen rows are darkest there. The word *it* is only one of them; we had looked at no other row.
+# in the one sentence as in the other. Now look down the column of *animal* in the whole map: nine of the fifteen rows
+# are darkest there. The word *it* is only one of them; we had looked at no other row.
 #
 # So how far may a map be read? It tells you exactly how the values were mixed, in this head, in this layer. It does not
 # tell you *why*, nor what the answer depends on: later layers mix again, a value may not matter, and other weights can
@@ -1215,8 +1218,7 @@ for one in both:
 # ### The formulas on one card
 
 # %% [markdown] id="card"
-# **The three vectors** of each word, from its vector $x$; in cross-attention, keys and values from the other sentence's
-# vectors $c$:
+# **The three vectors**: $x$ asks and $c$ is asked; in self-attention $c = x$.
 #
 # $$q = x W_Q \qquad k = c W_K \qquad v = c W_V$$
 #
