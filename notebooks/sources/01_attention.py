@@ -5,11 +5,10 @@
 # then with a few lines of code that you write yourself. At its end you train one head of attention, watch where it
 # looks, and look into a real model.
 #
-# You need Python, and you should know that a neural network learns by making a loss smaller. Plan for an hour and three
-# quarters, more than half of it for the eight exercises. The end of section 4 is a good place for a break. An exercise
-# tells you which mistake you made, not only that there is one, and the notebook runs to its end even if you solve none.
-# Now and then you are asked to **predict** what a cell will show. Write your guess down before you run the cell: a
-# wrong guess teaches more than a result that was only read.
+# You need Python, and you should know that a neural network learns by making a loss smaller. Plan for an hour and a
+# half to two hours, about half of it for the eight exercises. The checks name your mistake, and the notebook runs to
+# its end even if you solve none. Now and then you are asked to **predict** what a cell will show. Write your guess down
+# first: a wrong guess teaches more than a result that was only read.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -71,10 +70,10 @@ drawings.sentence_arcs(
 # what colour was the stranger's coat in chapter two? The postcard cannot know. It was written before the question, and
 # it has little room.
 #
-# Some networks for translation worked like this friend. They read the whole sentence, squeezed it into one vector of
-# fixed size, and wrote the translation from this vector alone (Sutskever et al. 2014; Cho et al. 2014). Long sentences
-# made some of them much worse (Cho et al. 2014b). Bahdanau et al. (2014) let the network keep a vector for every word,
-# and look back at all of them for each word that it writes. They called this looking back attention.
+# Some networks for translation worked like this friend. They squeezed the whole sentence into one vector of fixed size,
+# and wrote the translation from it alone (Sutskever et al. 2014). Long sentences made some of them much worse (Cho et
+# al. 2014b). Bahdanau et al. (2014) kept a vector for every word, and looked back at all of them for each new word.
+# They called this attention.
 #
 # A person with the book at hand does the same: first comes the question, then the eye goes to the line that answers it.
 
@@ -83,9 +82,9 @@ drawings.sentence_arcs(
 drawings.one_vector().show()
 
 # %% [markdown] id="person-stops"
-# The picture of the reader fails in two places. A person reads one line and leaves the others alone; attention takes a
-# little from *every* word, and only the shares differ. And a person understands the question. Attention understands
-# nothing: it compares lists of numbers by a fixed rule. It is useful because these numbers are learned.
+# The picture of the reader fails in two places. A person reads one line; attention takes a little from *every* word.
+# And a person understands the question. Attention understands nothing: it compares lists of numbers by a fixed rule. It
+# is useful because these numbers are learned.
 
 # %% [markdown] id="soft-dictionary"
 # ### 1.3 A dictionary that answers softly
@@ -98,12 +97,11 @@ height = {"cat": 25, "dog": 60, "horse": 160}  # centimetres at the shoulder
 print(height["horse"], height.get("pony"))
 
 # %% [markdown] id="soft-dictionary-vectors"
-# There is no pony in it, so there is no answer. Yet we know something: a pony is much like a horse. Could a dictionary
-# use that?
+# There is no pony in it, so there is no answer. Yet a pony is much like a horse. Could a dictionary use that?
 #
-# It could if it asked not whether a key is *equal*, but *how alike* it is. For this we describe each animal by two
-# numbers: how much it lives in the house, and how well it can be ridden. A cat is (1, 0), a dog (1, 0.2), a horse (0,
-# 1). We ask for a pony with (0.1, 0.9): a little house and much riding.
+# It could if it asked not whether a key is *equal*, but *how alike* it is. We describe each animal by two numbers: how
+# much it lives in the house, and how well it can be ridden. A cat is (1, 0), a dog (1, 0.2), a horse (0, 1). We ask for
+# a pony with (0.1, 0.9): a little house and much riding.
 #
 # Two lists of numbers are compared by their **dot product**: multiply them number by number, and add up. Pony and horse
 # give 0.1 · 0 + 0.9 · 1 = 0.9. Pony and cat give 0.1 · 1 + 0.9 · 0 = 0.1. If you draw the two lists as arrows, the dot
@@ -130,18 +128,23 @@ drawings.dot_products(query=(2, 1), keys=[(1, 2), (-1, 2), (-2, 0)]).show()
 drawings.soft_dictionary("pony", (0.1, 0.9), ["cat", "dog", "horse"], [(1, 0), (1, 0.2), (0, 1)], [25, 60, 160]).show()
 
 # %% [markdown] id="soft-lookup-text"
-# Write this dictionary yourself. What we look up, here the pony, is called the **query**. All inputs are tensors, the
-# arrays of PyTorch. Three things are enough for now: `a @ b` is the matrix product, `a.T` exchanges rows and columns,
-# and `a.softmax(dim=-1)` works along the last axis. The line under `def` gives the shapes: S is the number of keys, E
-# the width of the query and of each key, and E' that of each value. If an exercise speaks of the *gradient*, skip that
-# for now: it is explained right after this one.
+# Write this dictionary yourself. What we look up, here the pony, is called the **query**. The line under `def` gives
+# the shapes: S keys, E numbers in the query and in each key, E' in each value. If an exercise speaks of the *gradient*,
+# read on: it is explained right after this one.
+#
+# <details><summary>New to PyTorch? Three things are enough for now</summary>
+#
+# All inputs are tensors, the arrays of PyTorch. `a @ b` is the matrix product, `a.T` exchanges rows and columns, and
+# `a.softmax(dim=-1)` works along the last axis.
+#
+# </details>
 
 # %% exercise="soft_lookup"
 
 
 # %% [markdown] id="soft-factor-text"
-# The answer for the pony, 102, lies between a dog and a horse. Perhaps it is too undecided for you. We can multiply all
-# scores by a factor before the softmax; multiplying the query does the same.
+# The pony's height, 102, lies between a dog and a horse. Is that too undecided for you? Multiply all scores by a factor
+# before the softmax; multiplying the query does the same.
 #
 # **Predict.** What answer does the soft dictionary give for the pony if the factor is 0? And if it is 100?
 
@@ -158,10 +161,10 @@ for factor in (0, 1, 5, 100):
 
 # %% [markdown] id="soft-factor-answer"
 # With 0 all scores are equal, and the answer is the plain average of the three animals. With 100 the horse takes
-# everything, and we are back at a dictionary that picks one key. We want what lies between, for one reason: **it can
-# learn**. If the answer is a little too low, every key has a share in that. So for each number in each key there is a
-# direction in which a small change makes the answer better. All these directions together are the **gradient**, which
-# training follows. A look-up that says "equal" or "not equal" has none.
+# everything, and we are back at a dictionary that picks one key. We want what lies between, because **it can learn**.
+# If the answer is a little too low, every key has a share in that. So each number in each key has a direction in which
+# a small change makes the answer better. These directions together are the **gradient**, which training follows. A
+# look-up that says "equal" or "not equal" has none.
 
 # %% [markdown] id="three-questions"
 # ### 1.4 Query, key, value
@@ -176,17 +179,16 @@ for factor in (0, 1, 5, 100):
 # | **value** | What do I hand over when I am read? | *queen* hands over that she is female |
 #
 # Why three, and not one? A word rarely looks for something like itself: *paints* looks for a person, and is none. With
-# one vector for everything, a word would mostly fit itself best. And if *paints* listened to *queen*, then *queen*
-# would have to listen to *paints* with the same score.
+# only one, a word would mostly fit itself best. And if *paints* listened to *queen*, *queen* would have to listen to
+# *paints* with the same score.
 #
-# Where do the three vectors come from? From the vector of the word, by a **linear map**: it is multiplied by a table of
-# numbers, a matrix. There is one matrix for queries, one for keys, one for values, and the same three serve every word.
-# Their numbers are what a model learns.
+# Each of the three is the word's own vector, sent through a **linear map**: multiplied by a table of numbers, a matrix.
+# There is one matrix for queries, one for keys, one for values, and the same three serve every word. A model learns
+# their numbers.
 #
-# Three words go with us through this chapter: *queen*, *king* and *paints*. We read only as far as *paints*, because
-# there a model that writes must choose between *herself* and *himself*. Each word is a vector of four numbers. In a
-# real model the numbers have no names, and it takes research to find out what some of them stand for. Ours have names,
-# so that you can follow them: female, male, action, and "stands after *near*".
+# Three words go with us through this chapter: *queen*, *king* and *paints*. We stop at *paints*, because there a model
+# that writes must choose between *herself* and *himself*. Each word is a vector of four numbers. In a real model it
+# takes research to find out what these stand for. Ours have names: female, male, action, and "stands after *near*".
 
 # %% id="projection-matrices"
 words = ["queen", "king", "paints"]
@@ -202,10 +204,9 @@ W_key = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [-0.7, 0.0]])
 W_value = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
 
 # %% [markdown] id="linear-map-text"
-# Our vectors are rows and stand to the left of the matrix, `X @ W_key`. So the matrix has one row for each number of
-# the word's vector. The number says how much of its row is taken, and what is taken is added up. To put each number
-# beside its row, the picture draws the vector from top to bottom. Here the first number of a key means "I look like the
-# subject", the second "I am an action". *Female* and *male* both speak for a person who could be the subject. *After
+# Our vectors are rows and stand to the left of the matrix, `X @ W_key`. Each number of the word's vector says how much
+# of one row of the matrix is taken, and what is taken is added up, as in the picture. Here the first number of a key
+# means "I look like the subject", the second "I am an action". *Female* and *male* both speak for a subject. *After
 # near* takes 0.7 away again, because the person after *near* is seldom the one who paints.
 
 # %% id="linear-map-drawn" tags=["hide-input"]
@@ -225,13 +226,12 @@ drawings.linear_maps(words, features, X.tolist(), maps).show()
 # %% [markdown] id="five-steps"
 # ### 1.5 The five steps
 #
-# Now *paints* reads the sentence. In words:
+# Now *paints* reads the sentence:
 #
 # 1. **Make** a query, a key and a value for each word, by the three linear maps.
 # 2. **Compare** the query of *paints* with each key, by the dot product.
 # 3. **Divide** by √2, because a query has two numbers here; in general, by the square root of its width. Section 3
-# gives
-#    the reason. From now on the *score* is what we have after this division.
+#    gives the reason. From now on the *score* is what we have after this division.
 # 4. **Share out** the attention: the softmax turns scores into weights.
 # 5. **Collect**: add up the values, each times its weight.
 #
@@ -256,15 +256,15 @@ drawings.attention_path(words, 2, X.tolist(), maps).show()
 # What does *paints* hold afterwards? Before, its vector said "an action", and it would say so in any sentence. Now
 # (0.74, 0.17) has arrived as well: *the one who does it is female*, with a little doubt because of the king. In a
 # Transformer one more linear map, which [chapter 2](02_multi_head.ipynb) builds, widens these two numbers to four, and
-# the result is added to what the word had. Now the vector of *paints* says: an action, done by someone female. From
-# there it is a small step to write *herself*.
+# the result is added to what the word had. An action, done by someone female: from there it is a small step to
+# *herself*.
 #
-# And once *herself* is written and reads in turn, it can do the same. Its query asks for a person to stand for. It
-# finds the queen, and takes along what the queen hands over. It began as some female being and is now *this* queen.
-# This is all that attention does: **it moves information from the words that have it to the words that need it.**
+# Once *herself* is written and reads in turn, it can do the same. It began as some female being. It finds the queen,
+# and is now *this* queen. This is all that attention does: **it moves information from the words that have it to the
+# words that need it.**
 #
-# In code the words of the sentence are the rows of a matrix, and one line makes the queries of all words. The division
-# comes one line after `scores`:
+# In code the words are the rows of a matrix, and one line makes the queries of all words. The division comes one line
+# after `scores`:
 
 # %% id="five-steps-scores"
 query, key, value = X @ W_query, X @ W_key, X @ W_value  # step 1: three rows each
@@ -288,10 +288,10 @@ prove("the table by hand holds the numbers of the code", table == [2.12, 0.64, 0
 prove("what paints takes along is (0.74, 0.17)", [round(x, 2) for x in output[2].tolist()] == [0.74, 0.17])
 
 # %% [markdown] id="all-words-text"
-# We only talked about *paints*, but `scores`, `weights` and `output` have a row for each word: all three words have
-# read, in the same step. Such a table of weights is called an **attention map**. Each row is a word that reads and sums
-# to one; each column is a word that is read. On the diagonal each word reads itself, and nothing says that it must like
-# what it finds: *paints* gives itself 0.09.
+# We only talked about *paints*, but `scores`, `weights` and `output` have a row for each word: all three have read, in
+# the same step. Such a table of weights is called an **attention map**. Each row is a word that reads, and sums to one;
+# each column is a word that is read. On the diagonal each word reads itself, and it need not like what it finds:
+# *paints* gives itself 0.09.
 
 # %% id="first-map" tags=["hide-input", "picture:20"]
 # Figure: the attention map of the three words
@@ -309,11 +309,12 @@ show(
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V$$
 #
-# $Q K^\top$ is every query against every key, and $d_k$ is the width of queries and keys, 2 in our example. The softmax works along each row, and $V$ hands over the values. This is equation 1 of "Attention Is All You Need" (Vaswani et al. 2017), the paper in which attention became the only way that words exchange information. You can now read it from left to right.
+# $Q K^\top$ is every query against every key, and $d_k$ is the width of queries and keys, 2 in our example. The softmax
+# works along each row, and $V$ hands over the values. This is equation 1 of "Attention Is All You Need" (Vaswani et al.
+# 2017), the paper in which attention became the only way that words exchange information.
 #
-# In the next picture you choose the word that reads and follow its numbers. The *temperature* divides the scores, so it
-# is the factor of the pony upside down. The *entropy* measures how evenly the weights are spread: zero if one word has
-# all the weight, largest if all have the same.
+# In the next picture you choose the word that reads. The *temperature* divides the scores: the pony's factor upside
+# down. The *entropy* measures how evenly the weights are spread.
 
 # %% id="explore-attention"
 AttentionExplorer(query, key, value, words, selected=2)
@@ -339,10 +340,9 @@ print(attention_loop(query, key, value))
 # %% [markdown] id="rung-loops-text"
 # **T** is the number of words that read and **S** the number of words that are read; here both are 3.
 #
-# Nothing in the loop waits for anything: the second word does not need the result of the first. So two products of
-# matrices can replace the loop, one for the scores and one for the sums, and the machine may work on all words at the
-# same time. This is the formula again. The line with `prove` is a check: it stops the notebook if what it says is not
-# so, and is silent if it is.
+# The second word does not wait for the result of the first. So two products of matrices can replace the loop, and the
+# machine may work on all words at the same time. The line with `prove` is a check: it stops the notebook if what it
+# says is not so.
 
 
 # %% id="rung-matrices"
@@ -359,10 +359,10 @@ prove("two matrix products give what the loop gives", same)
 # %% [markdown] id="rung-batch-text"
 # ### 2.2 From one sentence to a batch
 #
-# Training works on many sentences at once, a *batch*. A tensor of queries then has three axes: first the sentences
-# (**B**), then the words, then the numbers of each word's vector. Later a fourth joins them, **H**: in chapter 2
-# several attentions work side by side in one layer, and each is called a *head*. The function above counts its axes
-# from the front, and in a batch other things stand there.
+# Training works on many sentences at once, a *batch*. A tensor of queries then has three axes: the sentences (**B**),
+# the words, and the numbers of each word's vector. In chapter 2 a fourth joins them, **H**: several attentions side by
+# side, each called a *head*. The function above counts its axes from the front, and in a batch other things stand
+# there.
 #
 # Which sizes must agree? A query and a key need the same width E, because they are multiplied number by number, and
 # there must be as many values as keys, S. The number of queries T and the width E' of the values are free.
@@ -375,9 +375,8 @@ drawings.batch_of_sentences().show()
 
 
 # %% [markdown] id="rung-library-text"
-# PyTorch has this function built in, written for speed. Do both give the same? We compare what comes out, and also the
-# gradients, because training uses them. The sizes are different prime numbers, so that a product over the wrong axis
-# fails instead of passing by luck.
+# PyTorch has this function built in. Do both give the same outputs and gradients? The sizes are different prime
+# numbers, so that a product over the wrong axis cannot pass by luck.
 
 # %% id="rung-library"
 torch.manual_seed(0)
@@ -395,9 +394,8 @@ prove("outputs and gradients equal those of PyTorch to 0.00001", max(gaps) < 1e-
 # ### 2.3 A layer that learns
 #
 # In 1.4 we wrote the three matrices by hand. Now they become parameters, numbers that training may change. In PyTorch
-# something with parameters is a class made from `nn.Module`. What it owns is made in `__init__`; what it computes
-# stands in `forward`, which runs when you call it like a function. A linear map is `nn.Linear`. One set of three maps
-# with its attention is a **head**.
+# they belong to a class made from `nn.Module`, whose `forward` runs when you call it like a function. A linear map is
+# `nn.Linear`. One set of three maps with its attention is a **head**.
 
 
 # %% id="own-layer"
@@ -417,10 +415,14 @@ class Head(nn.Module):
 
 
 # %% [markdown] id="own-layer-says"
-# Two widths occur again and again, under several names. The width of a word's vector is `d_model` in code and D in
-# shapes; in our example it is 4. The width of queries and keys is `d_head` in code, E in shapes, and $d_k$ in the
-# formula; in our example it is 2. Does the head do what we did by hand? We give it our matrices, turned round, because
-# `nn.Linear` keeps its matrix that way.
+# Does the head do what we did by hand? We give it our matrices, turned round, as `nn.Linear` keeps them.
+#
+# <details><summary>Two widths and their names</summary>
+#
+# The width of a word's vector is `d_model` in code and D in the shapes of exercises; in our example it is 4. The width
+# of queries and keys is `d_head` in code, E in shapes, and $d_k$ in the formula; in our example it is 2.
+#
+# </details>
 
 # %% id="own-layer-equals"
 head = Head(4, 2)
@@ -460,9 +462,8 @@ prove("there is one row for each word that asks", found.shape == (4, 10, 16))
 # ## 3 Why divide by √d_k
 #
 # In one sentence: **a dot product adds up one term for each number in a query, so wide queries give large dot products,
-# and these make the softmax give nearly everything to one word, before anything is learned.** First, how large do they
-# become? We say it by the *standard deviation*, the usual measure of how far random numbers spread around their mean.
-# If you do not remember how it behaves when numbers are multiplied and added, try it with `torch.randn`.
+# and these make the softmax give nearly everything to one word, before anything is learned.** How large do they become?
+# We say it by the *standard deviation*, the usual measure of how far random numbers spread around their mean.
 
 # %% exercise="score_spread"
 
@@ -473,20 +474,16 @@ for d_k in (4, 16, 64, 256, 1024):
     q, k = torch.randn(2, 4000, d_k, generator=generator)
     products = (q * k).sum(dim=-1)
     spread, root = products.std(), math.sqrt(d_k)
-    print(f"d_k = {d_k:4}   spread of the scores {spread:6.2f}   {root:5.1f}")
+    print(f"d_k = {d_k:4}   spread of the dot products {spread:6.2f}   {root:5.1f}")
 
 # %% [markdown] id="root-spread-says"
-# The last column is √d_k, and the spread follows it. Here is the reason. The *variance* is the spread squared. The
-# product of two independent numbers with mean 0 and variance 1 has variance 1 again. When independent terms are added,
-# their variances add up, so d_k terms have variance d_k, and the spread is the root of that, √d_k. Divided by √d_k, the
-# scores have spread 1 whatever the width.
+# The last column is √d_k, and the spread follows it. The reason lies in the *variance*, the spread squared. The product
+# of two independent numbers with mean 0 and variance 1 has variance 1 again. When independent terms are added, their
+# variances add up. So d_k terms have variance d_k and spread √d_k. Divided by √d_k, the scores have spread 1 whatever
+# the width.
 #
-# What do large numbers do to the softmax? You saw it with the pony: factor 100 picked one animal. So without the
-# division a wide head decides for one word before it has learned anything.
-#
-# Training follows gradients, so let us look at them. To have one, we give each of 64 weights a random number that says
-# how much the loss would like it to grow. We do so for 400 queries. The *median* is the query in the middle when they
-# are ordered by the size of their gradient.
+# You saw with the pony what large numbers do to the softmax: factor 100 picked one animal. And what do they do to the
+# gradient? The next figure measures both, for 400 random queries at each width.
 #
 # **Predict.** When nearly all weight lies on one word, and the scores change a little, how much do the weights change:
 # more than before, about the same, or hardly at all?
@@ -554,17 +551,20 @@ show(
 # %% [markdown] id="root-verdict"
 # So without the division the gradient at the scores does vanish, for many rows. If one weight is 0.9999, the softmax
 # has no doubt left. A small change of the scores changes nothing, and where nothing changes there is nothing to learn
-# from. At width 256 about half of the rows keep less than a tenth of the gradient, at 1024 about three quarters.
+# from.
 #
-# Does it matter for learning? For a wide head it does. On a small look-up task, five heads of width 256 got at least
-# 0.99 of the answers right with the division. Without it their shares ran from 0.08 to 0.97. At width 16 the difference
-# is small.
+# Does it matter for learning? In a wide head it does. On a small look-up task, five heads of width 256 got 0.99 or more
+# of the answers right with the division, and between 0.08 and 0.97 without it. At width 16 it matters little.
 #
-# <details><summary>Evidence: the task, five seeds, five learning rates, and a model that does not divide</summary>
+# <details><summary>Evidence: how the gradient was measured, the task, and a model that does not divide</summary>
 #
-# A head reads a list of pairs, such as *a 7, k 2, c 9*, then a letter, and has to say which number stood with it. It is
-# trained for 100 steps, with the division and without. The *learning rate* says how large a step of training is. Five
-# of them were tried for each line of the figure, and the best one is shown.
+# For the gradient, each of 64 weights gets a random number that says how much the loss would like it to grow. The
+# *median* row is the one in the middle when the 400 are ordered by the size of their gradient. At width 256 about half
+# of the rows keep less than a tenth of the median with division, at 1024 about three quarters.
+#
+# In the task a head reads a list of pairs, such as *a 7, k 2, c 9*, then a letter, and has to say which number stood
+# with it. It is trained for 100 steps, with the division and without. The *learning rate* says how large a step of
+# training is. Five of them were tried for each line of the figure, and the best one is shown.
 #
 # All this holds because our queries and keys start with variance 1. A model can also start with smaller matrices and
 # leave the division out; T5 does so (Raffel et al. 2020).
@@ -600,10 +600,9 @@ drawings.mask_grids(
 ).show()
 
 # %% [markdown] id="causal-how"
-# In code a mask holds `True` where one may read and `False` where not. It is applied to the *scores*, before the
-# softmax: a hidden score is replaced by minus infinity. Here `~mask` turns True and False round, and `masked_fill`
-# fills in a number where it is True. Because $e^{-\infty} = 0$, the weight of a hidden word is exactly zero, and the
-# softmax shares out everything among the others.
+# In code a mask holds `True` where one may read and `False` where not. Before the softmax, each hidden score is
+# replaced by minus infinity: `~mask` turns True and False round, and `masked_fill` fills in where it is True. Because
+# $e^{-\infty} = 0$, the weight is exactly zero, and the softmax shares out everything among the words that are left.
 #
 # **Predict.** Under a causal mask, what is the weight of the first word of a sentence on itself?
 
@@ -633,13 +632,12 @@ prove("under a causal mask no weight lies on later words", bool((causal_weights.
 # %% [markdown] id="causal-why-once"
 # The first word can read nothing but itself, so it gives itself all its weight.
 #
-# The mask has a second use, and it is the reason why these models can be trained on so much text. Since no position
-# reads what comes after it, its output is the same whether the rest of the sentence is there or not. So **one pass over
-# a sentence gives what you would get from running each of its beginnings alone**: seven words, seven guesses to learn
-# from, at the price of one pass.
+# The mask has a second use, and it is why these models can be trained on so much text. No position reads what comes
+# after it, so its output is the same with or without the rest of the sentence. So **one pass over a sentence gives what
+# each of its beginnings alone would give**: seven words, seven guesses to learn from, at the price of one pass.
 
 # %% [markdown] id="causal-prefixes-text"
-# To see it, we take a causal head from the library and compare: the whole sentence at once, and each beginning alone.
+# The next cell tries it with a causal head of the library.
 
 # %% id="causal-prefixes"
 torch.manual_seed(0)
@@ -654,8 +652,8 @@ prove("one causal pass equals seven passes over the beginnings", same)
 # ### 4.2 Not the filling: the padding mask
 #
 # Sentences differ in length, but a tensor is a rectangle. So short sentences are filled up with a sign that means
-# nothing, the **padding**, and nobody may read it. This mask is different for each sentence. It hides *columns*: a word
-# that is padding is hidden from every reader alike.
+# nothing, the **padding**, and nobody may read it. This mask is different for each sentence, and it hides *columns*: a
+# word that is padding is hidden from every reader alike.
 
 # %% id="padding-drawn" tags=["hide-input"]
 # Drawing: the padding masks of two sentences in one batch
@@ -670,15 +668,21 @@ drawings.mask_grids(
 
 # %% [markdown] id="padding-shape"
 # The weights of a batch have the shape (B, H, T, S): sentences, heads, words that read, words that are read. All heads
-# and all readers of a sentence share this mask, so it has length 1 on these two axes, (B, 1, 1, S). PyTorch lines the
-# axes of two shapes up from the last one and repeats an axis of length 1 as needed, which is called *broadcasting*.
-# `None` puts such an axis in: if `a` has the shape (B, S), `a[:, None]` has (B, 1, S).
+# and all readers of a sentence share this mask, so it has length 1 on these two axes, (B, 1, 1, S). PyTorch repeats it
+# as needed, which is called *broadcasting*.
 #
-# The two axes of length 1 are no decoration. Take 5 sentences of 5 words. A mask of shape (B, S) is then (5, 5), and so
-# is a mask of shape (T, S). PyTorch takes it for the second: its row 3, meant for sentence 3, is used for word 3 of
-# every sentence. No error says so.
+# The two axes of length 1 are no decoration. With 5 sentences of 5 words, a mask of shape (B, S) looks like one of
+# shape (T, S), and PyTorch takes it for one: its row 3, meant for sentence 3, is used for word 3 of every sentence. No
+# error says so.
 #
-# In the exercise words come as numbers. A text is cut into *tokens*, here words, and each token has a number, its *id*.
+# <details><summary>Broadcasting in two sentences</summary>
+#
+# The axes of two shapes are lined up from the last one, and an axis of length 1 is repeated to the length of its
+# partner. `None` puts such an axis in: if `a` has the shape (B, S), `a[:, None]` has (B, 1, S).
+#
+# </details>
+#
+# In the exercise a text is cut into *tokens*, here words, and each token has a number, its *id*.
 
 # %% exercise="padding_mask"
 
@@ -698,12 +702,10 @@ prove("a padded sentence gives what it gives alone", same)
 # ### 4.3 When only the newest words read
 #
 # One more case, and it is the one that people get wrong. A model that writes adds one word after the other. Under a
-# causal mask no earlier word can read the new one, so nothing changes for the earlier words, in any layer. Their keys
-# and values are kept in a **cache**, and only the new word is computed. Now one query meets many keys, and the mask is
-# no longer a square. The rule stays the same: each word reads itself and what came before. The new word is the *last*
-# one, so it gets the lowest row of the square and may read everything.
-#
-# With fewer keys than queries the last query still stands on the last key, and the first T − S queries see nothing.
+# causal mask no earlier word reads the new one, so nothing changes for the earlier words, in any layer. Their keys and
+# values are kept in a **cache**, and only the new word is computed. Now one query meets many keys, and the mask is no
+# longer a square. The rule stays the same: each word reads itself and what came before. The new word is the *last* one,
+# so it gets the lowest row of the square. With more queries than keys, the first T − S queries see nothing.
 
 # %% id="alignment-drawn" tags=["hide-input"]
 # Drawing: the causal mask when two words are new, and when one is new
@@ -723,19 +725,18 @@ drawings.mask_grids(
 
 
 # %% [markdown] id="combine-text"
-# Masks are combined with a logical *and*: a word may be read if every mask allows it. Try it below, with a sentence of
-# two words; all that follows *sleeps* is padding. The picture shows the same mask twice, because PyTorch has two
-# habits. One of its functions writes 1 where a word may be read, as we do, and its layer `nn.MultiheadAttention` writes
-# 1 where a word is hidden. A *sliding window* hides what is too far back.
+# A word may be read if every mask allows it: masks are combined with a logical *and*. Try it with a sentence of two
+# words. The picture shows the same mask twice, because PyTorch has two habits: its function writes 1 where a word may
+# be read, as we do; its layer `nn.MultiheadAttention` writes 1 where a word is hidden. A *sliding window* hides what is
+# too far back.
 
 # %% id="mask-composer"
 MaskComposer(5, tokens="she sleeps PAD PAD PAD".split(), lengths=[5, 2], example=1)
 
 # %% [markdown] id="empty-rows"
-# It can happen that nothing is left for a query: with the padding on the *left* and a causal mask, the first positions
-# see only padding. The softmax then computes 0/0, which is NaN ("not a number"), and NaN spreads to everything it
-# meets. Our function gives such a query an output of zeros. So does PyTorch's function
-# `F.scaled_dot_product_attention`; its layer `nn.MultiheadAttention` gives NaN unless you change its settings. [A
+# With the padding on the *left* and a causal mask, nothing is left for the first queries to read. The softmax then
+# computes 0/0, which is NaN, "not a number", and NaN spreads to everything it meets. Our function gives zeros instead.
+# So does PyTorch's `F.scaled_dot_product_attention`; its layer `nn.MultiheadAttention` by default gives NaN. [A
 # lab](labs/01_numbers.ipynb) measures what the other choices cost.
 #
 # ### 4.4 All in one function
@@ -765,8 +766,8 @@ prove("each row of weights sums to one", (shown.sum(dim=-1) - 1).abs().max() < 1
 # %% [markdown] id="order"
 # ## 5 It does not know the order
 #
-# Look once more at the five steps. A query is compared with a key, and nothing in either says where its word stands.
-# What happens if we shuffle the sentence?
+# In the five steps, a query is compared with a key, and nothing in either says where its word stands. What happens if
+# we shuffle the sentence?
 
 # %% exercise="permuted_tokens"
 
@@ -792,15 +793,12 @@ law = complaint(testing.assert_permutation_equivariant, CausalSelfAttention(11, 
 prove("a causal mask breaks the equivariance", law)
 
 # %% [markdown] id="order-says"
-# The outputs move with the words; this is called **equivariance**. *Dog* gets the same vector in *dog bites man* and in
-# *man bites dog*, although in one of them it bites and in the other it is bitten. The question spoke of
-# *permutation-invariant*. Invariant would mean that shuffling changes nothing at all, but here the outputs change their
-# positions. A causal mask breaks the equivariance, because under it the positions differ: the first reads one word, the
-# last reads all.
+# The outputs move with the words; this is called **equivariance**. *Dog* gets the same vector whether it bites or is
+# bitten. *Invariant*, the word in the question, would mean that shuffling changes nothing at all. A causal mask breaks
+# the equivariance, because under it the positions differ: the first reads one word, the last reads all.
 #
-# In our running example we smuggled the order in: the king's vector said "stands after *near*". A real model must get
-# the order from somewhere: from the words' vectors, from the scores, or from the mask. [Chapter
-# 3](03_positional_encoding.ipynb) shows how.
+# In our running example we smuggled the order in: the king's vector said "stands after *near*". [Chapter
+# 3](03_positional_encoding.ipynb) shows how a real model gets it.
 
 # %% [markdown] id="buys"
 # ## 6 What it buys, and what it costs
@@ -808,29 +806,37 @@ prove("a causal mask breaks the equivariance", law)
 # ### 6.1 Against recurrence
 #
 # Before, sentences were read by **recurrent** networks: one word after the other, with one vector, the *state*, handed
-# on from word to word. Convolutional networks, which look at a few neighbours at a time, read text too (Kalchbrenner et
-# al. 2016; Gehring et al. 2017). Attention was at first an addition to recurrent networks. What was new for translation
-# in June 2017 was to leave both out. It buys two things.
+# on from word to word. Attention was at first an addition to them. What does it buy to drop the rest?
+#
+# <details><summary>What was new in 2017</summary>
+#
+# Convolutional networks, which look at a few neighbours at a time, read text too (Kalchbrenner et al. 2016; Gehring et
+# al. 2017). What was new for translation in June 2017 was to leave out both recurrence and convolution, so that words
+# exchange information by attention alone.
+#
+# </details>
 #
 # **Short paths.** In a recurrent network, what the first word said reaches the last one through every step between
 # them. With attention the last word reads the first one directly.
 #
-# **Work side by side.** A recurrent network cannot compute the state after step 100 before that of step 99. The scores
-# of all words can be computed at once, when the text is there, as it is in training. In writing, both go word by word.
-# A machine that does thousands of things at a time, such as a GPU, turns this into speed. On one core a recurrent
-# network can even be the faster one: [a lab](labs/01_costs.ipynb) runs the race.
+# **Work side by side.** A recurrent network cannot compute the state after step 100 before that of step 99. In training
+# the whole text is there, and attention computes the scores of all words at once. A GPU, which does thousands of things
+# at a time, turns this into speed. In writing, both go word by word, and on one core a recurrent network can even be
+# faster: [a lab](labs/01_costs.ipynb) runs the race.
 
 # %% id="recurrence-drawn" tags=["hide-input"]
 # Drawing: a chain of states beside attention
 drawings.recurrent_and_attention("the queen near the king paints".split()).show()
 
 # %% [markdown] id="reach-text"
-# Why does the length of the path matter? A network learns from a word only if the gradient reaches it. The figure asks
-# that of networks before any training: how much does a small change of a word far back change the last output, compared
-# with the same change of the last word? *RNN* is the plain recurrent network. An *LSTM* has a memory, and a *forget
-# gate* that decides at each step which share of it is kept. If the gate starts *open*, it keeps nearly everything.
+# Why does a short path matter? A network learns from a word only if the gradient reaches it. So we ask networks before
+# any training: how much does a word far back change the last output, compared with the last word?
 #
-# <details><summary>How to read the numbers</summary>
+# <details><summary>How to read the figure</summary>
+#
+# An *RNN* is the plain recurrent network, in which each step makes a whole new state. An *LSTM* has a memory, and a
+# *forget gate* that decides at each step which share of the memory is kept. A gate that starts *open* keeps nearly
+# everything.
 #
 # Attention begins at about 0.1 and not at 1, because the last word is also the one that reads: changing it changes the
 # query as well. A number above 1 means that a word far back counts more than the last.
@@ -895,29 +901,28 @@ prove(
 )
 
 # %% [markdown] id="reach-says"
-# So forgetting is not a law of recurrence: an LSTM that starts with care remembers, and one that does not starts with
-# nearly no signal from words far back. Attention needs no such care, because its path is one step long. Its gradient
-# does not fall with the distance. It is shared, though: an untrained head gives each of n words about 1/n of its
-# weight. Training decides whether a model *uses* what it could reach. [A lab](labs/01_reach.ipynb) goes further into
-# all of this.
+# So forgetting is not a law of recurrence. An LSTM, a recurrent network with a memory, keeps the signal if its forget
+# gate starts open; the other two start with nearly none from words far back. Attention needs no such care: its path is
+# one step long. Its gradient does not fall with the distance, but all words share it. [A lab](labs/01_reach.ipynb) goes
+# further.
 
 # %% [markdown] id="cost"
 # ### 6.2 The price
 #
 # Every word is compared with every word. For a text of n words these are n² comparisons: twice the text, four times the
-# work. The linear maps, in contrast, treat each word alone, so their work only doubles. Which of the two weighs more?
-# The figure counts both for one *layer* of a Transformer, the stage that it repeats. Its width d is 768, as in
-# BERT-base and the smallest GPT-2, and its linear maps include the feed-forward part, which [chapter
-# 4](04_encoder.ipynb) explains. The two are equal at n = 6d, here 4,608 words.
+# work. The linear maps treat each word alone, so their work only doubles. Which of the two weighs more? We count both
+# for one *layer* of a Transformer, the stage that it repeats, of width d = 768, as in BERT-base and the smallest GPT-2.
+# The two are equal at n = 6d, here 4,608 words.
 #
 # <details><summary>Evidence: where the two formulas come from</summary>
 #
 # With one head as wide as the word, a score is a product of $d$ numbers with $d$ numbers, that is $2d$ operations, and
 # collecting a value takes as many. With $n^2$ pairs of words that is $4 n^2 d$.
 #
-# The linear maps of a layer, with a feed-forward part of the usual width $4d$, have $12 d^2$ numbers. Query, key, value
-# and output have $d^2$ each. The feed-forward part has $8 d^2$, in two maps, from $d$ to $4d$ numbers and back. Each
-# number is used for each word in one multiplication and one addition, that is $24 n d^2$.
+# The linear maps include the feed-forward part, which [chapter 4](04_encoder.ipynb) explains. If it has the usual width
+# $4d$, the maps of a layer have $12 d^2$ numbers. Query, key, value and output have $d^2$ each. The feed-forward part
+# has $8 d^2$, in two maps, from $d$ to $4d$ numbers and back. Each number is used for each word in one multiplication
+# and one addition, that is $24 n d^2$.
 #
 # </details>
 
@@ -940,8 +945,8 @@ show(
         size=(6.8, 3.2),
     ),
     alt="Operations of one layer against the length n from 128 to 131,072, both axes logarithmic. The linear maps grow "
-    "with n; comparing and collecting grows with n squared, starts far below and crosses them at some thousand words.",
-    caption="For short texts the linear maps are the larger part. From some thousand words on the comparisons are, and "
+    "with n; comparing and collecting grows with n squared, starts far below and crosses them at 4,608 words.",
+    caption="For short texts the linear maps are the larger part. Beyond 4,608 words the comparisons are, and "
     "they are what makes long texts expensive.",
 )
 
@@ -957,10 +962,9 @@ prove("the linear maps of a layer take 24 n d² operations", counted["aten.addmm
 prove("comparing and collecting takes 4 n² d operations", counted["aten.bmm"] == 4 * 128**2 * 64)
 
 # %% [markdown] id="cost-says"
-# The table of weights has n² numbers, too. For n = 4096 it fills 64 MiB for each head and sentence in float32, four
-# bytes for each number, if it is kept. Today's programs do not keep it: they work through it tile by tile
-# (FlashAttention, Dao et al. 2022). That saves the memory and the time to move it; what stays are the comparisons. [A
-# lab](labs/01_costs.ipynb) measures both.
+# The table of weights has n² numbers, too. For n = 4096 it fills 64 MiB for each head and sentence in float32. Today's
+# programs do not keep it: they work through it tile by tile (FlashAttention, Dao et al. 2022). That saves memory and
+# time; the comparisons stay. [A lab](labs/01_costs.ipynb) measures both.
 
 # %% [markdown] id="training"
 # ## 7 Train one head, and read its map
@@ -968,9 +972,8 @@ prove("comparing and collecting takes 4 n² d operations", counted["aten.bmm"] =
 # Until now we wrote the matrices by hand. Can training find them?
 #
 # The task is the one we began with. A program writes sentences of a small English, such as *the old queen near the king
-# paints herself*. The model gets the sentence without its last word, and must say which word it is: *herself*,
-# *himself* or *themselves*. Some sentences have a second person, as a trap. `ENGLISH` is the list of the words of this
-# small language, and `REFLEXIVES` are the three answers.
+# paints herself*. The model must find the last word: *herself*, *himself* or *themselves*. Some sentences hold a second
+# person, as a trap. `ENGLISH` lists the words of this small language, and `REFLEXIVES` the three answers.
 
 # %% id="training-sentences"
 PAD = len(ENGLISH)
@@ -991,10 +994,10 @@ for words in sentences[:3]:
 
 # %% [markdown] id="training-model-text"
 # The model is small. Each word becomes a vector, and a second vector is added for its position, because attention does
-# not know the order. Both come from an `nn.Embedding`, a table of vectors. Then the last word, the verb, reads the
-# sentence with one head, and a linear map turns what it found into a number for each of the three answers; the largest
-# wins. That is all. Only through the head can the answer get from the subject to the verb. `CrossAttention` is the
-# library's version of your `Head`. It takes a mask, and `record_weights` hands out the weights that it used.
+# not know the order. Both come from tables, `nn.Embedding`. Then the last word that it gets, the verb, reads the
+# sentence with one head, and a linear map turns what it found into a number for each of the three answers. Only through
+# the head can the answer get from the subject to the verb. `CrossAttention` is your `Head` with a mask, and
+# `record_weights` hands out its weights.
 
 
 # %% id="training-model"
@@ -1080,8 +1083,8 @@ show(
 # verb looks. In this run *paint* looks at *the*, as none of the verbs with an *s* above does, and so the vector of
 # *the* can stand for *themselves*. **A weight is where the head looked, not what it needed.**
 #
-# To learn what it needs, take something away. Here are five runs that differ only in their *seed*, and two controls: a
-# model without vectors for the positions, called "without places" in the table, and one whose weights are always even.
+# To learn what it needs, take something away. Here are five runs with different *seeds*, and two controls: a model
+# without position vectors (*without places* in the table), and one whose weights are always even.
 
 # %% id="training-record" tags=["hide-input"]
 # Table: the recorded runs, least and greatest of five seeds
@@ -1107,33 +1110,29 @@ for what, measure in (("right", "fronted, right"), ("weight on the first person"
 print(f"({record.command})")
 
 # %% [markdown] id="training-record-says"
-# The table answers three questions.
+# Both controls fall into the trap of the other person more often. So the head needs the positions, and the choice.
 #
-# *Does it need the positions, and the choice?* Yes. Without positions, or with even weights, the models fall into the
-# trap of the other person more often. Hiding that other person changes nothing.
-#
-# *Does the head need the subject, at which it looks?* Only in part. When the subject is hidden, *themselves* is still
-# right in all five runs, because the verb says it. Of *herself* and *himself* one is lost, and the other is right in
-# 0.64 to 1.00 of the sentences. Such a head looks for a man, say, and if it finds none, it answers *herself*. Then it
-# does not need the woman, although nearly all of its weight lies on her.
-#
-# One run goes further. Trained at a tenth of the learning rate, it hardly looks at a woman who is the subject, with a
-# weight of 0.01, and still has every answer right.
+# *Does it need the subject, at which it looks?* Only in part. Hide the subject, and *themselves* is still right in all
+# five runs, because the verb says it. Of *herself* and *himself* one drops to at most 0.31, and the other keeps 0.64 to
+# 1.00. Such a head looks for a man, say, and if it finds none, it answers *herself*. Then it does not need the woman,
+# although nearly all of its weight lies on her. One run at a tenth of the learning rate goes further: it gives a woman
+# who is the subject a weight of 0.01, and still has every answer right.
 #
 # *Has it learned what a subject is?* No. In all the sentences that it has read, the subject is the first person. The
 # last rows turn sentences round: *near the king the queen paints*. Four of the five heads read the first person, here
-# the king, and are always wrong. The fifth does not look at the first person, and is right in half of them. They have
-# learned what was enough for their sentences. From the maps alone you could not have told.
+# the king, and are always wrong. The fifth does not, and is right in half of them. They have learned what was enough
+# for their sentences. The maps alone could not have told you.
 #
 # <details><summary>Evidence: three learning rates, and runs in which the subject matters more</summary>
 #
-# Each model was trained with the rates 0.001, 0.003 and 0.01. The table shows one head at 0.01 and the controls at
-# their best rate. At all three rates all five heads have every unread sentence right.
+# Each model was trained with the rates 0.001, 0.003 and 0.01. The table shows the one head at 0.01 and the controls at
+# their best rate. At all three rates all five heads have every unread sentence right, and hiding the other person
+# changes nothing.
 #
-# The run without a look at the woman is seed 1. At the rates 0.001 and 0.003 its weights on a woman who is the subject
-# are 0.013 and 0.014, on a man 0.75 and 0.84. It is also the one of the five that looks at plural subjects, with
-# weights of 0.57 and 0.53, and that misses them: with the subject hidden, *themselves* is right in 0.90 and 0.79 of the
-# sentences. In the other 13 of the 15 runs it is right in all of them.
+# The run that does not look at the woman has seed 1. At the rates 0.001 and 0.003 its weights on a woman who is the
+# subject are 0.013 and 0.014, on a man 0.75 and 0.84. It also looks at plural subjects, with weights of 0.57 and 0.53,
+# and it misses them: with the subject hidden, *themselves* is right in 0.90 and 0.79 of the sentences. In the other 13
+# of the 15 runs it is right in all of them.
 #
 # Over the 15 runs, the better one of *herself* and *himself* keeps 0.53 to 1.00 without the subject, and the worse one
 # 0.00 to 0.38. Further seeds at the rate 0.01 widen this: *themselves* fell to 0.92, 0.91 and 0.86 in three of them,
@@ -1145,9 +1144,8 @@ print(f"({record.command})")
 # ### 7.1 A real model
 #
 # Last, a model that people use: MiniLM, which turns sentences into vectors for search. It has six layers of twelve
-# heads, and in each head every word asks, not only the verb. We look at one of these 72 heads, in the last layer. The
-# sentence comes from the article that presented the Transformer to the public (Uszkoreit 2017). `[CLS]` and `[SEP]` are
-# signs that the model puts around each sentence.
+# heads. We look at one of the 72, in the last layer. The sentence comes from the article that presented the Transformer
+# to the public (Uszkoreit 2017). `[CLS]` and `[SEP]` are signs that the model puts around each sentence.
 
 # %% id="real-map" tags=["hide-input", "picture:40"]
 # Figure: a head of MiniLM, from the record (python benchmarks/sentence_maps.py)
@@ -1206,15 +1204,13 @@ for one in both:
 
 # %% [markdown] id="real-map-reading"
 # This head did not follow the meaning. It reads *animal* in both cases. Over all 72 heads, just as many prefer *animal*
-# in the one sentence as in the other, although a few single heads do shift their weight. Now look at the whole map once
-# more, down the column of *animal*: nine of the fifteen rows are darkest there, whatever their words mean. The word
-# *it* is only one of them; we had looked at no other row.
+# in the one sentence as in the other. Now look down the column of *animal* in the whole map: nine of the fifteen rows
+# are darkest there. The word *it* is only one of them; we had looked at no other row.
 #
 # So how far may a map be read? It tells you exactly how the values were mixed, in this head, in this layer. It does not
 # tell you *why*, nor what the answer depends on: later layers mix again, a value may not matter, and other weights can
 # give the same result (Jain & Wallace 2019). A map is a good place to get an idea. To test the idea, change the
-# sentence, as we did here, or hide a word, as we did with the subject. [A lab](labs/01_who_sees_what.ipynb) goes on
-# with this.
+# sentence or hide a word, as we did. [A lab](labs/01_who_sees_what.ipynb) goes on with this.
 
 # %% [markdown] id="end"
 # ## 8 What you have
@@ -1222,8 +1218,7 @@ for one in both:
 # ### The formulas on one card
 
 # %% [markdown] id="card"
-# **The three vectors** of each word, from its vector $x$; in cross-attention, keys and values from the other sentence's
-# vectors $c$:
+# **The three vectors**: $x$ asks and $c$ is asked; in self-attention $c = x$.
 #
 # $$q = x W_Q \qquad k = c W_K \qquad v = c W_V$$
 #
@@ -1231,7 +1226,7 @@ for one in both:
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V$$
 #
-# **The causal mask** for T queries and S keys: query $i$ may read key $j$ if
+# **The causal mask**: query $i$ of T may read key $j$ of S if
 #
 # $$j \le i + (S - T)$$
 #
@@ -1239,16 +1234,16 @@ for one in both:
 #
 # $$4 n^2 d_{model} \qquad 24 n d_{model}^2$$
 #
-# **The spread** of a score of random numbers with variance 1 is $\sqrt{d_k}$.
+# **The spread** of a dot product of random numbers with variance 1 is $\sqrt{d_k}$.
 
 # %% [markdown] id="you-can-now"
 # **You can now**
 #
 # - say what a query, a key and a value are, and compute attention for three words on paper;
 # - write attention for a batch, with masks, and check it against PyTorch;
-# - say why scores are divided by √d_k, and what happens without it;
+# - say why dot products are divided by √d_k, and what happens without it;
 # - draw the causal mask and the padding mask, square or not;
-# - say what attention buys against recurrence, what it costs, and what it does not know;
+# - say what attention buys, what it costs, and what it does not know;
 # - read an attention map, and say what it does not show.
 
 # %% [markdown] id="self-check"
@@ -1263,11 +1258,11 @@ for one in both:
 #
 # </details>
 #
-# <details><summary>2. Queries are 256 wide and nobody divides the scores. What happens at the start of
+# <details><summary>2. Queries are 256 wide and nobody divides by √d_k. What happens at the start of
 # training?</summary>
 #
-# The scores have a spread of 16, one word takes nearly all the weight, and about half of the rows keep less than a
-# tenth of the gradient at the scores. The head learns slowly (3).
+# The dot products have a spread of 16, one word takes most of the weight, and about half of the rows keep less than a
+# tenth of the gradient. The head learns slowly (3).
 #
 # </details>
 #
@@ -1301,23 +1296,24 @@ for one in both:
 # ### What comes next
 #
 # One head takes one mixture for each word. What if a word needs two things at once, the subject *and* the verb?
-# [Chapter 2](02_multi_head.ipynb) gives it several heads. [Chapter 3](03_positional_encoding.ipynb) brings in the
-# order, which attention lost in section 5. In [chapter 4](04_encoder.ipynb) layers are stacked, and in [chapter
-# 5](05_decoder.ipynb) the stack learns to write.
+# [Chapter 2](02_multi_head.ipynb) gives it several heads.
 #
-# Five labs stand on this chapter, each an evening on one question: [how far back learning can
-# reach](labs/01_reach.ipynb), [what attention costs](labs/01_costs.ipynb), [what can go wrong with
-# numbers](labs/01_numbers.ipynb), [who sees what](labs/01_who_sees_what.ipynb), and [a museum of
-# bugs](labs/01_bugs.ipynb).
+# Five labs go deeper: [how far back learning can reach](labs/01_reach.ipynb), [what attention
+# costs](labs/01_costs.ipynb), [numbers that go wrong](labs/01_numbers.ipynb), [who sees
+# what](labs/01_who_sees_what.ipynb), and [a museum of bugs](labs/01_bugs.ipynb).
 
 # %% [markdown] id="sources"
 # ### Sources
 #
+# <details><summary>The papers behind this chapter</summary>
+#
 # - Vaswani et al. 2017, *Attention Is All You Need*, arXiv:1706.03762: sections 3.2.1 (formula and √d_k) and 3.2.3
 #   (self- and cross-attention, causal mask).
 # - Bahdanau, Cho, Bengio 2014, *Neural Machine Translation by Jointly Learning to Align and Translate*,
-#   arXiv:1409.0473. With one vector for the sentence: Sutskever, Vinyals, Le 2014, arXiv:1409.3215; Cho et al. 2014, arXiv:1406.1078. That
-#   long sentences suffer from one vector: Cho et al. 2014b, arXiv:1409.1259.
+#   arXiv:1409.0473. With one vector for the sentence: Sutskever, Vinyals, Le 2014, arXiv:1409.3215; Cho et al. 2014,
+#   arXiv:1406.1078. That long sentences suffer from one vector: Cho et al. 2014b, arXiv:1409.1259.
+# - Raffel et al. 2020, *Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer* (T5),
+#   arXiv:1910.10683.
 # - Kalchbrenner et al. 2016, *Neural Machine Translation in Linear Time*, arXiv:1610.10099; Gehring et al. 2017,
 #   *Convolutional Sequence to Sequence Learning*, arXiv:1705.03122.
 # - Gers, Schmidhuber, Cummins 2000, *Learning to Forget*, Neural Computation 12(10): the forget gate and its bias.
@@ -1327,3 +1323,5 @@ for one in both:
 # - Jain, Wallace 2019, *Attention is not Explanation*, arXiv:1902.10186; Wiegreffe, Pinter 2019, *Attention is not not
 #   Explanation*, arXiv:1908.04626, on the limits of that argument.
 # - MiniLM: Wang et al. 2020, arXiv:2002.10957; the model is `all-MiniLM-L6-v2` of Sentence Transformers.
+#
+# </details>

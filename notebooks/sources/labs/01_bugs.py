@@ -5,9 +5,9 @@
 # forty minutes.*
 #
 # A bug that raises an error is found in a minute. This museum shows nine that raise none. The program runs, the loss
-# falls, the figures look fine, and the model is wrong. Most have occurred in programs that people use. For each exhibit
-# read the code first and say what is wrong, then run it. The question of the lab is: what finds such bugs, if looking
-# does not?
+# falls, the figures look fine, and the model is wrong. Several have occurred in programs that people use. For each
+# exhibit read the code first and say what is wrong, then run it. The question of the lab is: what finds such bugs, if
+# looking does not?
 
 # %% id="setup" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -31,19 +31,19 @@ torch.set_num_threads(1)
 # %% [markdown] id="laws"
 # ## What is a law?
 #
-# A test usually says: for this input, that output. To write it one needs the right output, and for attention nobody
-# has it in the head. A **law** says instead what must never happen, whatever the input. *Changing a later word must not
-# change an earlier output. What stands in padding must not matter.* A law does not read code. It changes one thing, runs
-# the function again, and looks at what moved. `course_lib.testing` has such laws. `complaint` calls one and returns what
-# it complains about, or an empty text if it is content.
+# A test usually says: for this input, that output. To write it you need the right output, and for attention nobody
+# knows it by heart. A **law** says instead what must never happen, whatever the input. *Changing a later word must not
+# change an earlier output. What stands in padding must not matter.* A law does not read code. It changes one thing,
+# runs the function again, and looks at what moved. `course_lib.testing` has such laws. `complaint` calls one and
+# returns what it complains about, or an empty text if it is content.
 
 # %% id="laws-drawn" tags=["hide-input"]
 # Drawing: the mask that a causal layer must obey
 drawings.mask_and_targets("the queen near the king paints".split()).show()
 
 # %% [markdown] id="laws-tried"
-# Before we trust a law, let us see it be content, and see it complain. Here it tries a head with a causal mask, which
-# is right, and one without.
+# Before we trust a law, let us see it content once, and complaining once. Here it tries a head with a causal mask,
+# which is right, and one without.
 
 # %% id="laws-tried-run" tags=["tol:0.05"]
 x = torch.randn(3, 5, 11)  # three sentences of five words, vectors of 11 numbers
@@ -72,9 +72,9 @@ prove("1: a mask used only in training is caught", "eval mode" in found)
 
 # %% [markdown] id="training-only-says"
 # The loss in training is honest. The loss on test data is computed without the mask, so the model sees the words that
-# it has to predict; it is suddenly so good, or so strange, that one is tempted to publish it. And when the model writes,
-# its early places look at later ones, as they never did while it learned. A test that only ever looks at one mode cannot
-# find this. The law runs both.
+# it has to predict. It may suddenly look good enough to publish. And when the model writes, its early positions look at
+# later ones, as they never did while it learned. A test that only ever looks at one mode cannot find this. The law runs
+# both.
 #
 # ## Exhibit 2: the polite interface
 #
@@ -158,7 +158,7 @@ prove("3: the inverted mask obeys the law", not found)
 #
 # ## Exhibit 4: minus a billion
 #
-# A famous fill for hidden scores is −1e9. This function is tested on every day's data, in float32, and works. Then it
+# A famous fill for hidden scores is −1e9. This function is tested in float32, on ordinary data, and works. Then it
 # meets a query that may see nothing, and then somebody switches to float16.
 
 
@@ -191,8 +191,8 @@ prove("4: the output invented for an empty row is seen by assert_finite", found)
 # ## Exhibit 5: tested with one sentence
 #
 # Here `real` says for each sentence which of its words are no padding; its shape is (B, T). With one sentence at a time
-# everything is right. With three sentences of five words there is an error message, and somebody would have mended it.
-# What happens with five sentences of five words?
+# everything is right. With three sentences of five words it raises an error, and somebody would have mended it. What
+# happens with five sentences of five words?
 
 
 # %% id="shape-code" tags=["tol:0.05"]
@@ -280,9 +280,9 @@ same = torch.allclose(true_map @ value, output, atol=1e-6)
 prove("6: the weights of the pass itself reproduce the output", same)
 
 # %% [markdown] id="recomputed-says"
-# A second computation is a second model, and this one has forgotten the mask. The same happens with *dropout* (in
-# training, numbers that chance chooses are set to zero), with a position that is added on the way, with a scale. Weights
-# must come from the pass that ran. There is a simple test for every map: weights times values must give the output of the
+# A second computation is a second model, and this one has forgotten the mask. The same happens with a scale, with a
+# position that is added on the way, and with *dropout*, which sets random numbers to zero in training. Weights must
+# come from the pass that ran. There is a simple test for every map: weights times values must give the output of the
 # head. `record_weights` in `course_lib` keeps those of the pass itself.
 #
 # ## Exhibit 7: the first word for ever
@@ -338,9 +338,9 @@ show(
 
 # %% [markdown] id="cache-says"
 # A causal mask is a triangle, and with one query and five keys there is only one row of it. Which one? PyTorch's flag
-# takes the first, aligned at the top left, so the new word sees nothing but the first word of the text. It is the last
-# row that is needed. The text that comes out is still grammatical in places, and nobody sees at once that the model
-# writes nearly blind. (PyTorch's issue 108108 asks for the other alignment.)
+# takes the first, aligned at the top left, so the new word sees nothing but the first word of the text. The last row is
+# the right one. The model then writes nearly blind, and no error says so. PyTorch's issue 108108 asks for the other
+# alignment.
 #
 # ## Exhibit 8: the other axis
 #
@@ -363,7 +363,8 @@ prove("8: a softmax over the queries leaks, in spite of the mask", found)
 # %% [markdown] id="axis-says"
 # Over the queries, it is the *columns* that sum to one. The weight that word 1 gives to itself is then divided by a sum
 # in which the scores of words 2, 3, 4 and 5 stand, so a later word changes an earlier output. The upper triangle of the
-# map is empty all the same: a look at the map would have found nothing.
+# map is empty all the same, so a look for words that read the future would have found nothing. The rows do give it
+# away: here their sums run from 0.66 to 1.55.
 #
 # ## Exhibit 9: the test
 #
@@ -420,9 +421,10 @@ prove("9: assert_gradients_flow catches it", found)
 # | 8 | softmax along the wrong axis | causal |
 # | 9 | the test accepts a fraud | the output depends on query and key |
 #
-# Not one is found by checking shapes, by checking that rows sum to one, or by watching the loss. All are found by asking
-# what may depend on what, and what must. Each law is a few lines long; you can look at them in `course_lib.testing`, and
-# use them on models of your own. [The next lab](01_who_sees_what.ipynb) turns the same idea into a picture.
+# Checking shapes finds one of them at most, the fifth, and only at some sizes. Checking that rows sum to one finds only
+# the eighth of the exhibits as they stand here. Every one is found by asking what may depend on what, and what must.
+# Each law is a few lines long; you can look at them in `course_lib.testing`, and use them on models of your own. [The
+# next lab](01_who_sees_what.ipynb) turns the same idea into a picture.
 #
 # **Sources.** PyTorch issue [108108](https://github.com/pytorch/pytorch/issues/108108) (alignment of `is_causal`);
 # NVIDIA apex issue [1052](https://github.com/NVIDIA/apex/issues/1052) (−1e9 in float16). The meaning of `True` in both

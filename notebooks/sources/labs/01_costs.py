@@ -6,7 +6,7 @@
 #
 # “Attention is quadratic” is the sentence that everybody knows about its cost. In a text of *n* words each word looks
 # at each, and that makes n² pairs. But n² of what: operations, bytes, seconds? And is it the largest part of the bill,
-# or a small one? In this lab you count and measure all three, find the length from which on the square dominates, and
+# or a small one? In this lab you count and measure all three, find the length beyond which the square dominates, and
 # let attention race against a recurrent network.
 
 # %% id="setup" tags=["hide-input"]
@@ -35,8 +35,8 @@ torch.set_num_threads(1)
 # ## 1 Operations
 #
 # We count *floating-point operations*, **FLOPs** for short: a multiplication is one, an addition is one. Attention for
-# one head has two parts that grow with the square. First, every query is multiplied with every key. Then the values
-# are averaged with the weights. (The softmax in between is small beside them, and nobody counts it.)
+# one head has two parts that grow with the square. First, every query is multiplied with every key. Then the values are
+# averaged with the weights. The softmax in between is small beside them, and nobody counts it.
 #
 # **By hand**, for 3 words whose queries, keys and values have 2 numbers each:
 #
@@ -112,11 +112,11 @@ prove("32 heads pass 80 GiB at about 26,000 tokens", abs(math.sqrt(80 * 2**30 / 
 # %% [markdown] id="fused"
 # ## 3 The table that is never stored
 #
-# Must the table be there as a whole? To average the values for one query, one needs its weights one after the other,
-# not all at once. A **fused** kernel works like that. (A *kernel* is a program for the hardware that does one thing;
-# *fused* means that it does scores, softmax and averages in one go.) It cuts the table into tiles, computes one tile,
-# adds its share to the outputs, and forgets it. For each row it remembers the output so far, the largest score so far
-# and the sum of the exponentials. FlashAttention (Dao et al. 2022) is the best known one, and PyTorch has it built in.
+# Must the table be there as a whole? To average the values for one query, the weights are needed one after the other,
+# not all at once. A *kernel* is a program for the hardware that does one thing. A **fused** kernel does scores, softmax
+# and averages in one go. It cuts the table into tiles, computes one tile, adds its share to the outputs, and forgets
+# it. For each row it remembers the output so far, the largest score so far and the sum of the exponentials.
+# FlashAttention (Dao et al. 2022) is the best known one, and PyTorch has it built in.
 
 # %% id="fused-drawn" tags=["hide-input"]
 # Drawing: the whole table, and one tile at a time
@@ -305,7 +305,7 @@ prove(
 # %% [markdown] id="race"
 # ## 6 A race with a recurrent network
 #
-# *A Transformer is faster than a recurrent network, because it works on all words at once.* So one reads.
+# You will read that *a Transformer is faster than a recurrent network, because it works on all words at once*.
 #
 # **Predict.** Batches of 16 texts with vectors of width 64, one forward and one backward pass, on one thread of an
 # ordinary processor. PyTorch's LSTM against one layer of a Transformer: which one is faster with 32 tokens, which one
@@ -346,9 +346,9 @@ show(
 )
 
 # %% [markdown] id="race-says"
-# On one thread, fewer operations are usually done earlier. (The loop in Python pays for Python.) At 512 tokens of width
-# 64, n is 8d, so more than half of the layer's work is pairs. The LSTM, which has no pairs, is the faster one. So the
-# sentence is not true of every machine.
+# On one thread, fewer operations usually take less time. The loop in Python pays for Python. At 512 tokens of width 64,
+# n is 8d, so more than half of the layer's work is pairs. The LSTM, which has no pairs, is the faster one. So the
+# sentence does not hold on every machine.
 #
 # What it means is this. In the LSTM each step has to *wait* for the step before. A graphics card has thousands of
 # arithmetic units, and with one step at a time most of them have nothing to do. In attention only few steps wait for
@@ -371,10 +371,10 @@ prove("an LSTM over T tokens is a chain of T steps", one_each)
 # %% [markdown] id="thin"
 # ## 7 Paid for, but not always used
 #
-# For all this money attention gives every word a way to every other, in one step. *The first token reads the thousandth
-# in one step*, one reads. Two limits belong to that sentence. Under a causal mask it is false: only later places read
-# earlier ones. And that a token *can* be read does not mean that much of it arrives. Here is how much the *first* output
-# of a fresh head depends on each of 1000 tokens.
+# What does all this money buy? With attention every word reaches every other in one step. *The first token reads the
+# thousandth in one step*, as you may read. Two limits belong to that sentence. Under a causal mask it is false: only
+# later positions read earlier ones. And that a token *can* be read does not mean that much of it arrives. Here is how
+# much the *first* output of a fresh head depends on each of 1000 tokens.
 
 # %% id="thin-figure" tags=["hide-input", "picture:20", "tol:0.02"]
 # Figure: gradient of the first output for each of 1000 tokens, without and with a causal mask

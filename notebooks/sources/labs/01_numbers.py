@@ -4,11 +4,11 @@
 # *A lab on chapter 1. You should have read [chapter 1](../01_attention.ipynb) with its section on masks. Forty to
 # forty-five minutes with the exercises.*
 #
-# The formula of attention is short, and on paper nothing can go wrong with it. A computer does not calculate with the
-# numbers of paper: its numbers have a largest one, they have gaps, and they have two strange members, *infinity* and
-# *NaN* (“not a number”). In this lab you feed attention with numbers at which programs in use have failed: scores that
-# are too large, numbers of sixteen bits, fills that are not minus infinity, and queries that may see nothing. For each
-# you find out what happens, and write the version that survives.
+# The formula of attention is short, and on paper nothing can go wrong with it. A computer's numbers are not those on
+# paper. There is a largest one, there are gaps between them, and there are two strange members, *infinity* and *NaN*
+# (“not a number”). In this lab you feed attention with numbers at which programs in use have failed: scores that are
+# too large, numbers of sixteen bits, fills that are not minus infinity, and queries that may see nothing. For each you
+# find out what happens, and write the version that survives.
 
 # %% id="setup" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -92,8 +92,8 @@ prove("float16 ends at 65504", torch.finfo(torch.float16).max == 65504)
 #
 # Vectors that are 30 times as long have scores that are 900 times as large, and the exponential of such a score is
 # beyond the largest number that the machine can write down. Then it writes *infinity*. The sum of the row is infinity
-# too, and infinity divided by infinity has no value, so the machine writes NaN. (The third word's vector is shorter than
-# the others. Its scores stay small enough.)
+# too, and infinity divided by infinity has no value, so the machine writes NaN. The third word's vector is shorter than
+# the others, and its scores stay small enough.
 #
 # How large may a score be? That depends on how the numbers are stored. The largest score whose exponential still fits
 # is the logarithm of the largest number.
@@ -142,7 +142,7 @@ prove("1 and 2 get the same weights", torch.allclose(row.softmax(-1), (row - 100
 
 # %% [markdown] id="numpy-batch-question"
 # The listing has a second weakness, and this one raises no warning at all. Real programs work on several sentences at
-# once, so the tensors get an axis more in front: (B, T, D).
+# once, so the tensors get one more axis in front: (B, T, D).
 #
 # **Predict.** What will the listing do with two sentences of three words of width 4, and what with four sentences of
 # four words of width 4?
@@ -167,7 +167,7 @@ prove("on a batch with three equal sizes the listing runs and is wrong", not np.
 # %% [markdown] id="numpy-batch-says"
 # `key.T` reverses *all* axes, the one of the sentences too. With different sizes the product then fails, which is good
 # luck. With equal sizes it runs, mixes sentences with words, and gives numbers that look like any others.
-# `key.transpose(-2, -1)`, or `key.mT`, exchanges only the last two axes. (In chapter 1 you wrote that version.) A habit
+# `key.transpose(-2, -1)`, or `key.mT`, exchanges only the last two axes. In chapter 1 you wrote that version. A habit
 # follows from this: test with sizes that are all different, such as 2, 3, 5 and 7.
 
 # %% [markdown] id="half"
@@ -176,7 +176,7 @@ prove("on a batch with three equal sizes the listing runs and is wrong", not np.
 # Large models calculate with numbers of 16 bits, because these take half the memory and hardware is much faster with
 # them. Sixteen bits can be shared out in two ways. **float16** spends more of them on digits: it knows about three
 # decimal digits, and ends at 65,504. **bfloat16** spends more on the range: it reaches as far as float32, and knows a
-# little more than two decimal digits. What is between two neighbouring numbers cannot be stored.
+# little more than two decimal digits. Anything between two neighbouring numbers cannot be stored.
 
 # %% id="half-drawn" tags=["hide-input", "picture:20"]
 # Figure: the gap to the next number, against the size of the number
@@ -239,15 +239,15 @@ prove("in bfloat16 the rows are off by less than one percent", (low.double().sum
 # %% [markdown] id="row-sums-says"
 # So *the weights of each query sum to one* is true of the softmax, and not of everything that is called attention
 # weights. `nn.MultiheadAttention` in training mode returns weights after dropout; `course_lib` returns those before it.
-# Who draws maps should put the model into evaluation mode first, which turns dropout off.
+# Before you draw a map, put the model into evaluation mode, which turns dropout off.
 
 # %% [markdown] id="fills"
 # ## 4 What to write over a hidden score
 #
 # A mask hides a score by writing something very low over it before the softmax. In the formula that is minus infinity.
-# Textbook code often writes a large negative number in its stead, such as −1e9 or −1e4. Does it matter? Here are five
-# fills in four situations. In each row of five keys, three may be seen and two are hidden. What you want to see is a
-# zero: no weight on hidden keys.
+# Textbook code often writes a large negative number instead, such as −1e9 or −1e4. Does it matter? Here are five fills
+# in four situations. In each row of five keys, three may be seen and two are hidden. What you want to see is a zero: no
+# weight on hidden keys.
 #
 # - *ordinary*: the scores lie around 0.
 # - *low*: all scores lie around −20,000.
@@ -299,10 +299,10 @@ prove("-30 leaks a little, zero a lot", 0 < found["−30", "ordinary"] < 1e-10 a
 prove("-1e4 takes all weight when the scores are low", found["−1e4", "low"] > 0.99)
 
 # %% [markdown] id="fills-says"
-# *−1e9 is as good as minus infinity*, one reads. On ordinary rows it is, to the last bit. In float16 there is no such
-# number, so PyTorch stops with an error, and a hurried programmer replaces it by −1e4. That works until the visible
-# scores are lower still; then the hidden keys win. And where nothing is visible, every finite fill gives all the weight
-# to keys that are forbidden. Why does it spread evenly there? You can answer that yourself:
+# You will read that −1e9 is as good as minus infinity. On ordinary rows it is, to the last bit. In float16 there is no
+# such number, so PyTorch stops with an error, and a hurried programmer replaces it by −1e4. That works until the
+# visible scores are lower still; then the hidden keys win. And where nothing is visible, every finite fill gives all
+# the weight to keys that are forbidden. Why does it spread evenly there? You can answer that yourself:
 
 # %% exercise="equal_keys"
 
@@ -311,8 +311,8 @@ prove("-1e4 takes all weight when the scores are low", found["−1e4", "low"] > 
 #
 # Minus infinity is the honest fill, and it has one weak point: if a whole row is minus infinity, the softmax divides
 # zero by zero. Such rows are not exotic. A batch is filled up with a sentence that consists of padding alone; a window
-# of the last two keys falls on padding. The row's output is NaN. But nobody uses the output of a padded place: the loss
-# leaves it out. So does it do any harm?
+# of the last two keys falls on padding. The row's output is NaN. But nobody uses the output of a padded position: the
+# loss leaves it out. So does it do any harm?
 #
 # **Predict.** Three sentences, the third nothing but padding. The loss uses the outputs of real words only. Query, key
 # and value each come from a matrix. How many of the three matrices get a gradient of NaN: none, one, two or three?
@@ -450,8 +450,8 @@ prove("inputs √512 times as large leave it nearly one-hot", entropy_at(math.sq
 # %% [markdown] id="large-says"
 # So what does the factor do? It depends on how the vectors start, which the formula does not say. Programs that follow
 # the paper (tensor2tensor, fairseq) start them with a standard deviation of 1/√D. Times √D that is one, and the head
-# begins undecided, as it should. PyTorch's `nn.Embedding` starts at one. Who copies the factor and not the start gets a
-# head that is decided before it has seen anything. Dividing by $\sqrt{d_k}$ does not save it; that division assumes that
+# begins undecided, as it should. PyTorch's `nn.Embedding` starts at one. Copy the factor and not the start, and the
+# head is decided before it has seen anything. Dividing by $\sqrt{d_k}$ does not save it; that division assumes that
 # queries and keys have about unit size. [Chapter 3](../03_positional_encoding.ipynb) returns to this factor.
 
 # %% [markdown] id="answer"

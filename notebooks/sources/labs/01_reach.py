@@ -114,8 +114,8 @@ networks = {
 }
 
 # %% [markdown] id="reach-question"
-# **Predict.** For an ordinary LSTM and a word 50 places back, is the ratio about 0.5, about 0.01, or far smaller?
-# Which of the five networks will be the best at 200 places? Write it down, then run the cell after it.
+# **Predict.** For an ordinary LSTM and a word 50 places back, is the ratio about 0.5, about 0.01, or far smaller? Which
+# of the five networks will be the best at 200 places? Write it down, then run the cell after it.
 
 # %% id="reach-guess"
 ex.predict("reach_of_an_lstm", "")
@@ -171,15 +171,15 @@ prove("attention's ratio varies by less than a factor of 3", varies < 3)
 #
 # So the sentence *recurrent networks forget because gradients vanish* holds for all three kinds as they come out of the
 # box, and it is not a law of recurrence. To start with an open gate is old advice (Gers et al. 2000; Jozefowicz et al.
-# 2015). For attention no such care is needed: there is one step between any two places, so there is nothing to
-# multiply again and again.
+# 2015). For attention no such care is needed: there is one step between any two places, so there is nothing to multiply
+# again and again.
 
 # %% [markdown] id="learned-text"
 # ## 3 Does it matter for learning?
 #
 # A ratio of 1e-11 is impressive, but it is a statement about a network that has learned nothing yet. Does it keep the
 # network from learning? Here is the simplest task that can tell: read a row of random symbols, one of 16, and at the
-# end say which one stood *first*. Whoever guesses is right in one of 16 cases, 0.06.
+# end say which one stood *first*. A guess is right one time in 16, or 0.06.
 
 
 # %% id="first-symbol"
@@ -271,16 +271,16 @@ for name in ("open LSTM", "attention"):
 # ## 4 The number of steps
 #
 # The second thing is easier, because one can count it. In one **step** every place may use what it has received so far.
-# How many steps pass until the last place knows anything of the first? In a **convolution** of width 5 each place
-# reads itself and two neighbours on each side.
+# How many steps pass until the last place knows anything of the first? In a **convolution** of width 5 each place reads
+# itself and two neighbours on each side.
 
 # %% id="path-drawn" tags=["hide-input"]
 # Drawing: three ways from the first place to the last
 drawings.three_ways().show()
 
 # %% [markdown] id="path-measure"
-# The picture has seven places. For longer texts, let a program find the number: run one step after the other, and
-# after each ask with a gradient whether the last place depends on the first one yet.
+# The picture has seven places. For longer texts, let a program find the number: run one step after the other, and after
+# each ask with a gradient whether the last place depends on the first one yet.
 
 
 # %% id="path"
@@ -318,8 +318,8 @@ prove("a convolution of width 5 needs half", counts["convolution"] == halves)
 prove("attention needs one, however long the text", set(counts["attention"]) == {1})
 
 # %% [markdown] id="path-says"
-# This is the column *maximum path length* in table 1 of Vaswani et al. 2017. (There are convolutions that leave gaps
-# and reach further, in a number of steps that grows like the logarithm of the length.) One condition belongs to it:
+# This is the column *maximum path length* in table 1 of Vaswani et al. 2017. Convolutions that leave gaps reach
+# further, in a number of steps that grows like the logarithm of the length. One condition belongs to the column:
 # nothing may be hidden. Under a causal mask the *last* place still reads the first in one step, but the first never
 # reads the last.
 
@@ -375,8 +375,8 @@ class Attending(LastState):
 
 # %% [markdown] id="bottleneck-question"
 # Both are trained for 200 steps on lists of random pairs. Then they get new lists. A second test is harder: some
-# combinations of a key with a value are never the answer to a question in training, and only these are asked for. Who
-# has learned to look something up can do it all the same.
+# combinations of a key with a value are never the answer to a question in training, and only these are asked for. A
+# reader that has learned to look things up can do it all the same.
 #
 # **Predict.** For lists of 1, 2, 4 and 8 pairs: how often will each reader be right on new lists?
 
@@ -465,7 +465,7 @@ for name, label in rows:
 # How far back can learning reach? An ordinary recurrent network, as it comes out of the box, reaches back fewer than
 # twenty words, because its gradient is multiplied at every step by something like one half. That is a matter of how it
 # starts: with an open forget gate it reaches back 200 words and learns what we asked of it at 50. For attention all
-# places are one step away, so distance does not matter at all, to the gradient or to training.
+# places are one step away: distance mattered neither to its gradient nor to this task.
 #
 # Two other things often told with it are separate. The number of steps that a message takes grows with the length for
 # a recurrent network and does not for attention. And a state of fixed size has to hold everything before the question

@@ -38,15 +38,15 @@ torch.set_num_threads(1)
 # %% [markdown] id="trying"
 # ## 1 Ask by trying
 #
-# Does the output at the third place depend on the fifth word? There is a way to find out that needs no theory. Run the
-# model. Replace the fifth word by another one. Run it again. If the third output has moved, it depends on the fifth
+# Does the output at the third position depend on the fifth word? There is a way to find out that needs no theory. Run
+# the model. Replace the fifth word by another one. Run it again. If the third output has moved, it depends on the fifth
 # word. Do this for every word, and you have a table: a row for each output, a column for each word.
 
 # %% exercise="dependency_map"
 
 # %% [markdown] id="trying-text"
-# Now two layers are tried, a head of self-attention and one with a causal mask. Does *every token read every other in one
-# step*, as one reads?
+# Now two layers are tried, a head of self-attention and one with a causal mask. Does *every token read every other in
+# one step*, as you may read?
 
 # %% id="trying-drawn" tags=["hide-input", "picture:20"]
 # Figure: which output depends on which word, found by trying
@@ -91,9 +91,9 @@ prove("the causal head obeys the law assert_causal", not law)
 # %% [markdown] id="leak"
 # ## 2 A detector that reads no code
 #
-# Trying needs a model that one can feed with single words. Suppose you have only somebody's program that trains a model,
-# and a loss that looks too good. There is a test for that as well. Train the model on **noise**: on tokens that were
-# drawn at random, each without regard to the others.
+# Trying needs a model that you can feed with single words. Suppose you have only somebody's program that trains a
+# model, and a loss that looks too good. There is a test for that as well. Train the model on **noise**: on tokens that
+# were drawn at random, each without regard to the others.
 
 # %% id="leak-drawn" tags=["hide-input"]
 # Drawing: random tokens, and a place that sees its answer
@@ -140,8 +140,8 @@ def loss_on_noise(mask, steps=100):
 
 
 # %% [markdown] id="leak-question"
-# Four masks are tried: the right one; one that is off by one place, so that each place also sees the next; none at all;
-# and one that is right but for a *single cell* of its 169, where the first place sees the second.
+# Four masks are tried: the right one; one that is off by one, so that each position also sees the next; none at all;
+# and one that is right but for a *single cell* of its 169, where the first position sees the second.
 #
 # **Predict.** Which of the three wrong ones will the noise betray?
 
@@ -184,10 +184,10 @@ for name in tried:
     print(f"{name:>15}: below the floor by {low:.3f} to {high:.3f}")
 
 # %% [markdown] id="leak-says"
-# The single cell helps at one place of thirteen, so it can lower the loss by no more than ln V / 13, which is 0.18. About
-# half of that was found in 100 steps. Why do the large leaks not reach zero? The token after the last place is not in the
-# input, so that place stays at ln V, and ln V / 13 is what remains. With real data you would not notice: a low loss looks
-# like success.
+# The single cell helps at one position of thirteen, so it can lower the loss by no more than ln V / 13, which is 0.18.
+# About half of that was found in 100 steps. Why do the large leaks not reach zero? The token after the last position is
+# not in the input, so that position stays at ln V, and ln V / 13 is what remains. With real data you would not notice:
+# a low loss looks like success.
 #
 # In the next exercise you meet a leak that such a training would find, and that a look at the map would not.
 
@@ -298,8 +298,8 @@ for name, weights in four.items():
 # - **C** is a fresh head with a causal mask. The triangle is the mask, and says nothing about meaning.
 # - **D** is a fresh head like A, with its queries made 12 times as large. It looks as decided as a trained head.
 #
-# *Untrained, all heads attend evenly*, one reads. That is a statement about the size of the scores and not about
-# training. How even a fresh head is follows from how spread its scores are:
+# You will read that *untrained heads attend evenly*. That depends on the size of the scores and not on training. How
+# even a fresh head is follows from how spread its scores are:
 
 # %% id="maps-entropy" tags=["hide-input", "picture:20"]
 # Figure: entropy of random rows of seven weights, against the spread of their scores
@@ -522,8 +522,9 @@ for arm, rate in (("fresh", 2e-3), ("trained", 2e-3), ("trained", 5e-3)):
 print(f"even rows: {record.range('fresh', 'even rows')[0]:.2f}")
 
 # %% [markdown] id="depth-says"
-# Fresh, both layers are nearly even. Trained, the *first* layer is the sharper one in every run, at both rates, against
-# the rule. One small model does not make the opposite rule. It shows that the sentence does not hold of every model.
+# Fresh, both layers are nearly even. Trained, the *first* layer is the sharper one in every run, at both rates,
+# contrary to the rule. One small model does not make the opposite rule. It shows that the sentence does not hold for
+# every model.
 
 # %% [markdown] id="answer"
 # ## The answer
