@@ -3,8 +3,8 @@
 #
 # In chapter 1 a word looked at other words and took along a weighted average of what they have to say. Here you see
 # what one average loses, and how several attentions side by side keep it. At the end you hold a multi-head attention of
-# your own that gives the same numbers as PyTorch's. You will also have watched trained heads at work, taken some of
-# them away, and counted what large models save when heads share.
+# your own that gives the same numbers as PyTorch's. You will have watched trained heads at work, taken some away, and
+# counted what large models save when heads share.
 #
 # You need chapter 1: queries, keys and values, softmax, masks. The chapter takes about 100 minutes, half of them for
 # its seven exercises. After sections 3 and 5 there are good places to stop.
@@ -78,15 +78,14 @@ for first, second in ((queen, boy), (boy, queen)):
 # together are **multi-head attention**.
 #
 # Could *sees* not simply give unequal weights, say 0.7 to who sees and 0.3 to who is seen? Then the averages are (0.7,
-# 0.3) and (0.3, 0.7), and they do differ. But somebody has to read the mixture. A linear map, the simplest reader, can
-# name the word with more weight, and then it never names the other one. Let us see whether training finds a way around
-# this.
+# 0.3) and (0.3, 0.7), and they do differ. But a linear map that reads them can name the word with more weight, and then
+# it never names the other one. Let us see whether training finds a way around this.
 #
 # <details><summary>Why can a linear map not name the word with less weight?</summary>
 #
 # Say that it gives each word points, in proportion to the word's weight in the mixture, and names the word with the
 # most points. To name who sees, more weight must bring more points, so that 0.7 beats 0.3. To name who is seen, 0.3
-# must beat 0.7. So more weight must cost points. But a word that is not in the sentence has no weight and loses no
+# must beat 0.7, so more weight must cost points. But a word that is not in the sentence has no weight and loses no
 # points at all, and it beats both. Only in a language of two words would this work.
 #
 # </details>
@@ -103,8 +102,8 @@ drawings.two_places_task().show()
 
 # %% [markdown] id="two-places-rules"
 # The model is a single attention layer. Where a place looks depends on the places alone, and what it finds there
-# depends on the letters alone. One linear map reads off both answers. We train the model with one head of width 32, and
-# again with two heads of width 16. Both have the same number of parameters.
+# depends on the letters alone. One linear map reads off both answers. We train it with one head of width 32, and again
+# with two heads of width 16, so both models have the same number of parameters.
 #
 # **Predict.** A blind guess is right one time in twelve, 0.08. How often will one head be right in each of the two
 # questions? Write your guess between the quotes, here and in all cells like this one. It is kept, and nobody judges it.
@@ -163,8 +162,8 @@ for n_heads, model in trained.items():
     print(f"   right: one back {right[0]:.2f}, three back {right[1]:.2f}")
 
 # %% [markdown] id="two-places-look"
-# One head answers one of the two questions and is mostly wrong in the other. Two heads answer both. Now look at where
-# they look. Each map has a row for each place that looks and a column for each place that is looked at.
+# One head answers one question and is mostly wrong in the other. Two heads answer both. Where do they look? Each map
+# has a row for each place that looks and a column for each place that is looked at.
 
 # %% id="two-places-figure" tags=["hide-input", "picture:40"]
 # Figure: where one head looks, and where two heads look
@@ -185,10 +184,10 @@ show(
 )
 
 # %% [markdown] id="two-places-lead"
-# The two diagonals of the single head are nearly equally dark. Then why is it right so often in one question, and so
-# seldom in the other? Because a small lead is enough. At nearly every place the letter one back has a little more
-# weight, so it wins in both questions. If this is the reason, then the model, asked for the letter three back, should
-# mostly name the letter one back. Let us count.
+# The two diagonals of the single head are nearly equally dark. Then why is it right so often in one question only?
+# Because a small lead is enough: at nearly every place the letter one back has a little more weight, and it wins in
+# both questions. If so, the model should name the letter one back even when it is asked for the letter three back. Let
+# us count.
 
 # %% id="two-places-lead-counted" tags=["hide-input", "atol:0.08"]
 # Count: the second question, answered as if it were the first
@@ -197,9 +196,9 @@ mistaken = (named == wanted[:, 3:, 0]).float().mean()
 print(f"asked for three back, one head names the letter one back: {mistaken:.2f}")
 
 # %% [markdown] id="two-places-record"
-# Was this bad luck, a bad learning rate, or too little time? The figure shows five trainings of each kind. They differ
-# only in their *seed*, the number from which the random choices of a training begin. One *arm*, as the compared
-# settings are called, was trained five times as long. Each arm is shown at the best of three learning rates.
+# Was this bad luck, a bad learning rate, or too little time? The figure shows five trainings of each kind, with
+# different *seeds*, the numbers from which random choices begin. One *arm*, as the compared settings are called, was
+# trained five times as long. Each arm is shown at the best of three rates.
 
 # %% id="two-places-seeds" tags=["hide-input"]
 # Figure: the worse of the two answers, five seeds, recorded
@@ -219,20 +218,20 @@ prove(
 prove("two heads: both, whatever the seed", two_places.range("two heads", "worse answer")[0] > 0.98)
 
 # %% [markdown] id="two-places-argument"
-# Five times as many steps help one head little. The last row is another story: there we put a small network with a
-# non-linear function between the head and the answers, and now one head can do it. It gives the two places unequal
-# weights, and the network tells the stronger part of the mixture from the weaker one.
+# Five times as many steps help one head little. The last row is another story: there we put a small non-linear network
+# between the head and the answers, and now one head can do it. It gives the two places unequal weights, and the network
+# tells the stronger part of the mixture from the weaker one.
 
 # %% [markdown] id="two-places-says"
 # **One head gives one average. Several heads keep several things apart, and ask nothing of what comes after.** A
 # Transformer does have networks that could unmix some averages, its feed-forward layers. With several heads they need
-# not. What this costs, section 4 counts.
+# not.
 #
 # > **You will read that** different heads learn different things.
 #
-# Nothing in the formula makes them. Ours did because the task needed two different things. Eight heads on this task
-# move apart, too, although two would do. The distance counted here is 0 if two heads look at the same places with the
-# same weights, and 1 if they look at different places altogether.
+# Nothing in the formula makes them. Ours did because the task needed two different things. Eight heads move apart, too,
+# although two would do. The distance counted here is 0 if two heads have the same weights, and 1 if they look at
+# different places altogether.
 #
 # <details><summary>How the distance is counted</summary>
 #
@@ -258,9 +257,7 @@ for arm in ("two heads", "eight heads"):
 # $$\mathrm{head}_i = \mathrm{Attention}(X W_i^Q, X W_i^K, X W_i^V) \qquad
 # \mathrm{MultiHead}(X) = [\mathrm{head}_1, \ldots, \mathrm{head}_h]\, W^O$$
 #
-# Read it from the left. $X$ holds the vectors of all tokens, one in each row. Head $i$ multiplies them by three
-# matrices of its own and does the attention of chapter 1. On the right, the square brackets lay the outputs of all
-# heads side by side. One more matrix, $W^O$, maps the result back to the width of a token.
+# $X$ holds the vectors of all tokens, one in each row. Head $i$ multiplies them by three matrices of its own and does the attention of chapter 1. On the right, the square brackets lay the outputs of all heads side by side, and one more matrix, $W^O$, maps them back to the width of a token.
 #
 # How wide is a head? We could give each head the full width, but then *h* heads would cost *h* times as much. The paper
 # divides the width among them. From here on we use these letters for shapes:
@@ -312,8 +309,7 @@ print("in", tuple(x.shape), " out", tuple(by_loop.shape))
 # from (B, T, H · E) to (B, H, T, E). This is called **splitting** the heads. The way back, after attention, is called
 # **merging** them.
 #
-# Follow the numbers in the drawing. One sentence has two tokens, and each is cut into three heads of two numbers. Token
-# 0 holds the numbers 0 to 5, and token 1 holds 6 to 11.
+# Follow the numbers in the drawing: two tokens of six numbers, cut into three heads of two.
 
 # %% id="split-drawn" tags=["hide-input"]
 # Drawing: split and merge, with numbers
@@ -339,11 +335,9 @@ drawings.split_into_heads(straight=True).show()
 
 # %% [markdown] id="split-says"
 # The shape is right and the content is wrong. Head 0 consists of two pieces of token 0, so it compares a token with
-# itself and never sees the other one. Nothing warns you: the program runs, and it even trains.
-#
-# Under a causal mask it gets stranger. If the heads are then merged in the right way, some outputs hold pieces of later
-# tokens. The model reads the future, and looks better than any honest one can be. If they are merged in the same hurry,
-# by a `view` back, nothing leaks, and a test for leaks finds nothing.
+# itself and never sees the other one. Nothing warns you: the program runs, and it even trains. Under a causal mask the
+# model may look better than any honest one: if the merge is right, some outputs hold pieces of later tokens. After a
+# merge that is wrong in the same way, nothing leaks, and a test for leaks finds nothing.
 #
 # So take two steps: first cut each token's vector, then exchange two axes.
 
@@ -366,15 +360,15 @@ print("split_heads gives each head its own numbers:", tuple(split_heads(wide, H)
 # ### 2.2 Merge
 #
 # After attention each head has a result of its own, and the results must stand side by side again. In the drawing you
-# walk from right to left. It is the same two steps in the opposite order.
+# walk from right to left, with the same two steps in the opposite order.
 #
 # One thing is new. Exchanging two axes moves no number in memory; PyTorch only notes that it has to count differently.
 # To join axes after that, the numbers often have to move. Then `view`, which never moves any, stops with an error, and
-# `reshape` makes a copy. So if you forget the exchange, `reshape` scrambles the sentence without a word. `view` stops
-# you only by luck, if the numbers happen to lie in memory in another order.
+# `reshape` makes a copy. If you forget the exchange, `reshape` scrambles the sentence without a word, and `view` stops
+# you only if the numbers happen to lie in memory in another order.
 #
-# Below the exercise, a line with `prove` checks your two functions. It prints nothing if the check holds, and stops the
-# cell with an error if it does not. All lines with `prove` work like that.
+# Below the exercise, `prove` checks your two functions. It prints nothing if the check holds, and stops the cell with
+# an error if not.
 
 # %% exercise="merge_heads"
 
@@ -388,10 +382,9 @@ prove("merging undoes splitting", torch.equal(merge_heads(split_heads(x, H)), x)
 # What is the last matrix, $W^O$, good for? Side by side, the results still live apart: head 0 in the first E numbers,
 # head 1 in the next E. The matrix $W^O$ decides where in the token's vector each head writes.
 #
-# There is another way to look at it, and it is worth keeping. Cut $W^O$ into H blocks of E rows. The first block meets
-# only the numbers of head 0, the second only those of head 1. So the output of the layer is a **sum**, with one part
-# from each head. In a Transformer this sum is added to the *residual stream*, the vector that runs through all layers.
-# Each head reads from the stream and adds something to it.
+# Cut $W^O$ into H blocks of E rows. The first block meets only the numbers of head 0, the second only those of head 1.
+# So the output of the layer is a **sum**, with one part from each head. In a Transformer this sum is added to the
+# *residual stream*, the vector that runs through all layers. Each head reads from the stream and adds something to it.
 
 # %% id="sum-of-heads-drawn" tags=["hide-input"]
 # Drawing: each head through its own rows of the output map
@@ -410,9 +403,9 @@ prove("side by side, then W_O, is the sum of the heads' parts", same)
 #
 # Narrow heads have a price. A query or a key of one head holds only E numbers. Each is a weighted sum of the D numbers
 # of the token, and the weights of such a sum are called a *direction*. One sum may say, for example, how much the token
-# is like a person. A head compares two tokens by its E sums alone, and it cannot see a difference that none of them
-# holds. One head of full width compares in D directions, but gives a single average. Several narrow heads have fewer
-# directions each, but give one average each.
+# is like a person. A head cannot see a difference between two tokens that none of its E sums holds. One wide head
+# compares in D directions, but gives a single average. Several narrow heads have fewer directions each, but give one
+# average each.
 
 # %% id="sum-of-heads-rank" tags=["hide-input"]
 # Check: the table that scores any token against any other has rank E in each head
@@ -423,8 +416,8 @@ print(f"directions in which each head compares: {ranks.pop()} of {D}")
 # %% [markdown] id="multi-head-text"
 # Now put the parts together: three products, split, attention, merge, and the output matrix. This is the main exercise
 # of the chapter. The attention inside may be your own from chapter 1, or PyTorch's `F.scaled_dot_product_attention`. A
-# mask may have fewer axes than the scores. It is then repeated for all sentences and heads, by **broadcasting**.
-# Section 3.3 says when that goes wrong.
+# mask with fewer axes than the scores is repeated for all sentences and heads, by **broadcasting**. Section 3.3 says
+# when that goes wrong.
 
 # %% exercise="multi_head_attention"
 
@@ -439,8 +432,8 @@ prove("all heads at once equal the loop", same)
 # ## 3 The layer
 #
 # A layer for a model is the same function with its four matrices kept in one place, as linear maps with biases. Read
-# the drawing from bottom to top. Then read the code: first the attention inside, then the layer around it. In the first
-# function, `key.mT` is `key` with its last two axes exchanged.
+# the drawing from bottom to top. Then read the code: first the attention inside, where `key.mT` exchanges the last two
+# axes of `key`, and then the layer around it.
 
 # %% id="layer-drawn" tags=["hide-input"]
 # Drawing: the layer, with the shape on each line
@@ -457,8 +450,7 @@ def attend(query, key, value, mask=None):
 
 
 # %% [markdown] id="layer-text"
-# We divide by the root of E, the width of a head, and not by that of D. Chapter 1 divided by the root of the number of
-# products in a dot product, and in a head that number is E.
+# We divide by the root of E, the width of a head, and not by that of D: a dot product in a head is a sum of E products.
 #
 # Now the layer. Its argument `context` holds the tokens that are looked at. They may belong to another sequence. If
 # none are given, the tokens look at their own sequence.
@@ -509,9 +501,9 @@ except ValueError as error:
 # ### 3.1 Equal to PyTorch's
 #
 # PyTorch has this layer as `nn.MultiheadAttention`. If ours is right, it must give the same numbers with the same
-# parameters. It must also give the same *gradients*, the numbers that say how training would change each parameter.
-# PyTorch keeps the three input maps in one tall matrix, `in_proj_weight`: first the rows of the queries, then those of
-# the keys, then those of the values. We cut it in three.
+# parameters, and the same *gradients*, which say how training would change each parameter. PyTorch keeps the three
+# input maps in one tall matrix, `in_proj_weight`: first the rows of the queries, then those of the keys, then those of
+# the values. We cut it in three.
 
 
 # %% id="copy-from-torch"
@@ -561,10 +553,10 @@ print("equal both ways, with the maps of every head")
 #
 # ### 3.2 Fused
 #
-# In many programs you find one linear map with 3 · D outputs instead of three maps with D each. This is the idea of
-# section 2.1, taken one step further: heads stand side by side in one matrix, and so can queries, keys and values. The
-# maps are then called *fused*. The numbers that come out are the same. On a graphics card one large product is often
-# faster than three smaller ones, because starting a product takes a little time, too.
+# Many programs have one linear map with 3 · D outputs instead of three maps with D each. Heads stand side by side in
+# one matrix, and so can queries, keys and values. The maps are then called *fused*, and the numbers that come out are
+# the same. On a graphics card one large product is often faster than three smaller ones, because starting a product
+# takes time, too.
 
 # %% id="fused-equals" tags=["hide-input"]
 # Check: fused equals separate
@@ -578,9 +570,9 @@ print("fused and separate maps agree, the gradients too")
 # ### 3.3 Masks for several heads
 #
 # The scores now have four axes, (B, H, T, S), and a mask must fit them. Broadcasting lines up two shapes *from the
-# right*. Where one of them has no axis, or one of length 1, it is repeated. So a *causal* mask, which hides later
-# tokens, fits as it is with its shape (T, S). A *padding* mask says for each sentence which tokens are real and which
-# only fill it up. It needs two axes of length 1 in the middle, so its shape is (B, 1, 1, S).
+# right*. Where one of them has no axis, or one of length 1, it is repeated. So a *causal* mask fits as it is, with its
+# shape (T, S). A *padding* mask has a row for each sentence. It needs two axes of length 1 in the middle, so its shape
+# is (B, 1, 1, S).
 #
 # Danger comes with a mask of its own for each sentence, in shape (B, T, S). Line it up from the right.
 
@@ -617,8 +609,8 @@ for name, mask in shapes.items():
 
 # %% [markdown] id="mask-says"
 # In the last row, plain PyTorch takes the mask of sentence 1 and uses it in *head* 1 of all sentences. The library
-# refuses every mask of three axes. It refuses (B, S), too, except in one case that it cannot see: with as many
-# sentences as tokens, a (B, S) mask looks like a (T, S) mask and is used as one.
+# refuses every mask of three axes. It refuses (B, S), too, unless there are as many sentences as tokens. Then it looks
+# like a (T, S) mask, and is used as one.
 #
 # Sometimes each head is meant to have a mask of its own, for example when some heads may look only at the last few
 # tokens. Such a mask is written with all four axes, (1, H, T, S), so nobody has to guess.
@@ -631,12 +623,13 @@ for name, mask in shapes.items():
 #
 # ## 4 What heads cost
 #
-# Sixteen heads have as many parameters as eight. Here is why. Each of the four maps goes from D numbers to D numbers,
-# since H · E = D. That takes D² weights and D biases, so the layer has 4 (D² + D) parameters. If the biases are left
-# out, 4 D² remain. There is no H in it. What about the work, and the memory? Take a width of 256 and 512 tokens.
+# Sixteen heads have as many parameters as eight. Each of the four maps goes from D numbers to H · E = D numbers. That
+# takes D² weights and D biases, so the layer has 4 (D² + D) parameters, about 4 D². There is no H in it. What about the
+# work, and the memory?
 #
-# **Predict.** We go from 1 head to 8 heads, at the same width. How do the number of multiplications and additions, and
-# the memory for the weights, change? (The weights are the maps of T × S numbers, four bytes for each number.)
+# **Predict.** Take a width of 256 and 512 tokens, and go from 1 head to 8. How does the number of multiplications and
+# additions change, and how the memory for the weights? The weights are the maps of T × S numbers, four bytes for each
+# number.
 
 # %% id="cost-guess"
 ex.predict("cost_of_heads", "")
@@ -684,14 +677,13 @@ show(
 # </details>
 #
 # The memory is another matter. Each head has a map of its own, so H heads take H times as much room for maps. Each cell
-# of a map also needs an exponential and a division, which the count leaves out. So equal counts need not mean equal
-# times. Modern programs save the room. They use a *fused kernel*, which computes the maps in small pieces and never
-# stores them; chapter 7 explains one, Flash attention.
+# of a map also needs an exponential and a division, which the count leaves out, so equal counts need not mean equal
+# times. Modern programs save the room with a *fused kernel*, which never stores whole maps; chapter 7 explains one,
+# Flash attention.
 #
-# Then why not hundreds of heads? Because with the width fixed, each head gets narrower and compares in fewer
-# directions. Do more heads make a model better at all? The [lab on heads](labs/02_heads.ipynb) trains a model of width
-# 64 to read English prose, with 1, 4 or 16 heads in each layer and five seeds. This is its loss on text that was held
-# out.
+# Then why not hundreds of heads? With the width fixed, each head gets narrower and compares in fewer directions. Do
+# more heads make a model better at all? The [lab on heads](labs/02_heads.ipynb) trains a model of width 64 to read
+# English prose, with 1, 4 or 16 heads in each layer and five seeds. This is its loss on text that was held out.
 
 # %% id="cost-better" tags=["hide-input"]
 # Record: the loss with 1, 4 and 16 heads at equal width, five seeds
@@ -704,10 +696,10 @@ prove(
 )
 
 # %% [markdown] id="cost-better-says"
-# After these 300 steps one head and four heads are alike. Sixteen heads, of four numbers each, are worse with every one
-# of the five seeds. After more steps the order was another one, as the lab reports. So more heads are not better by
+# After these 300 steps one head and four heads are alike. Sixteen heads, of four numbers each, are worse with each of
+# the five seeds. After more steps the order was another one, as the lab reports. So more heads are not better by
 # themselves. The model of 2017 has 8 heads of 64 numbers. Larger models mostly keep 64 or 128 numbers for a head, and
-# add heads as they get wider.
+# add heads.
 
 # %% [markdown] id="roles"
 # ## 5 What heads do
@@ -749,8 +741,8 @@ def maps_of(words):
 
 # %% [markdown] id="text-maps-text"
 # To see what a head does, draw its map with the words on both axes. This function draws up to four maps. Each cell says
-# how much the word of its row takes from the word of its column. The first word is a full stop: in training each
-# sentence follows the full stop of the one before, so we put one in front here, too.
+# how much the word of its row takes from the word of its column. The first word is a full stop, because in training
+# each sentence follows the full stop of the one before.
 
 
 # %% id="text-maps-function"
@@ -784,8 +776,7 @@ show(
 # The upper right of each map is empty, because a word may not look at later words. Now look at the last row, the one of
 # *paints*. Is there a head that looks at *queen*?
 #
-# Below you can go through all eight heads; L1 H2 is head 2 of layer 1. Choose a head, then choose a word, and follow
-# its lines.
+# Below are all eight heads; L1 H2 is head 2 of layer 1. Choose a head, then a word, and follow its lines.
 #
 # <details><summary>The numbers that come with a head</summary>
 #
@@ -810,8 +801,8 @@ HeadExplorer(
 # %% [markdown] id="text-roles-text"
 # One sentence is an anecdote. So we take 300 sentences with another person between the subject and the verb. In each
 # head we measure how much the last verb takes from its subject, from the other person, from the word before it, and
-# from itself. Two of the sentences are printed. With *near*, the word before the last verb is the other person. With
-# *that*, it is the verb of the other person.
+# from itself. The word before is the other person in a sentence with *near*, and the other person's verb in one with
+# *that*.
 
 # %% id="text-roles" tags=["hide-input", "picture:60"]
 # Figure: what each head takes at the last verb, mean of 300 sentences
@@ -867,10 +858,10 @@ show(
 # One head of layer 2 looks at the subject more than all others, just when the model has to choose between *herself*,
 # *himself* and *themselves*. So that is the head that finds the subject. Or is it?
 #
-# A map shows where a head looks. Whether the model uses what the head finds there is another question, and we can ask
-# it directly: silence the head and see what breaks. This is called *ablation*. A head reaches the stream only through
-# its own rows of $W^O$, as section 2.3 showed, so the code sets these to zero. PyTorch stores the matrix of a linear
-# map with rows and columns exchanged. In the code they are columns.
+# A map shows where a head looks. Whether the model uses what it finds is another question, and we can ask it directly:
+# silence the head and see what breaks. This is called *ablation*. A head reaches the stream only through its own rows
+# of $W^O$, so the code sets them to zero. PyTorch stores the matrix with rows and columns exchanged, so in the code
+# they are columns.
 
 
 # %% id="ablation"
@@ -887,10 +878,10 @@ def without(*heads):
 
 
 # %% [markdown] id="ablation-question"
-# **Predict.** With all heads the model nearly always chooses the right one of *herself*, *himself* and *themselves*.
-# Someone who knows only the verb is right about three times in four: after *paint* only *themselves* can follow, and
-# after *paints* one has to guess between *herself* and *himself*. How often will the model be right without the head
-# that looks most at the subject? And without the three heads that look most at it?
+# **Predict.** With all heads the model nearly always chooses right. Someone who knows only the verb is right about
+# three times in four: after *paint* only *themselves* can follow, and after *paints* one has to guess between *herself*
+# and *himself*. How often will the model be right without the head that looks most at the subject? And without the
+# three heads that look most at it?
 
 # %% id="ablation-guess"
 ex.predict("without_the_subject_head", "")
@@ -921,8 +912,7 @@ with without(*by_subject[-3:]):
 
 # %% [markdown] id="ablation-says"
 # Such a beautiful map, and the model hardly misses the head. Only when three heads are gone does it begin to err. Was
-# this one training an exception? Here are five, with different seeds. For comparison there are five models that were
-# not trained at all.
+# this training an exception? Here are five, and for comparison five models that were not trained at all.
 
 # %% id="ablation-record" tags=["hide-input"]
 # Record: five seeds, what the heads look at, and what happens without them
@@ -996,8 +986,14 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # %% [markdown] id="claims"
 # ### 5.2 What is reported of large models
 #
-# Much has been written about what heads do. The findings are often repeated without their source, and sometimes with
-# the wrong one. Here they are with theirs:
+# In BERT, researchers found heads that look at neighbours, at separators, along single grammatical relations, or from a
+# pronoun to whom it means. A head for rare words was found in a translator, not in BERT.
+#
+# Most heads can be removed one at a time with hardly any loss, but quality falls soon when they are removed together.
+# If two heads do the same work, each can be spared, but not both. So a head that can be spared need not be a head that
+# does nothing.
+#
+# <details><summary>Evidence: each finding with its source</summary>
 #
 # | finding | where |
 # |---|---|
@@ -1009,18 +1005,17 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # | most heads can be removed, one at a time, with hardly any loss | Michel et al. 2019, section 3 |
 # | removed together, quality falls soon: after 20 % of the heads in a translator, 40 % in a BERT | Michel et al. 2019, section 4 |
 #
-# The last two rows belong together. If two heads do the same work, each can be spared, but not both. So a head that can
-# be spared need not be a head that does nothing. More heads can go if the model is trained further while they are taken
-# away. Voita et al. 2019 removed 38 of the 48 heads of an encoder that way, at a loss of 0.15 BLEU, points of a score
-# for translations.
+# More heads can go if the model is trained further while they are taken away. Voita et al. 2019 removed 38 of the 48
+# heads of an encoder that way, at a loss of 0.15 BLEU, points of a score for translations.
+#
+# </details>
 
 # %% [markdown] id="minilm"
 # ### 5.3 Heads of a real model
 #
-# Can we see such heads ourselves? Here is a small relative of BERT, all-MiniLM-L6-v2, with 6 layers of 12 heads. Many
-# programs use it to find similar sentences. It reads a whole sentence at once, so its maps have no empty corner. It
-# puts a token [CLS] in front of each sentence and [SEP] behind it. The maps were recorded, so there is nothing to
-# download.
+# Can we see such heads ourselves? Here is a small relative of BERT, all-MiniLM-L6-v2, with 6 layers of 12 heads. It
+# reads a whole sentence at once, so its maps have no empty corner. It puts a token [CLS] in front of each sentence and
+# [SEP] behind it. The maps were recorded, so there is nothing to download.
 
 # %% id="minilm-maps" tags=["hide-input"]
 # Figure: four heads of MiniLM on one sentence, recorded
@@ -1035,16 +1030,14 @@ show(
 )
 
 # %% [markdown] id="minilm-says"
-# - **Layer 1, head 3** looks at the token before, with nearly all its weight, whatever the words are.
-# - **Layer 2, head 9** often looks at the next token: each *the* looks at its noun, and *near* looks at the *the* that
-#   follows.
-# - **Layer 5, head 6** looks at [CLS], from everywhere. Weights sum to one, so a head has to put them somewhere. It is
-#   often said that such a head rests; we measured only where the weight goes.
-# - **Layer 6, head 3** looks at *king*, and less at *queen*. You might hope that *herself* looks most at *queen*. But
-#   it looks most at *king*. One sentence does not tell why.
+# - **Layer 1, head 3** looks at the token before, with nearly all its weight.
+# - **Layer 2, head 9** often looks at the next token: each *the* looks at its noun.
+# - **Layer 5, head 6** looks at [CLS], from everywhere. Weights sum to one, so a head has to put them somewhere.
+# - **Layer 6, head 3**: you might hope that *herself* looks most at *queen*. It looks most at *king*. One sentence does
+#   not tell why.
 #
-# How common are such heads? Here is, for each of the 72, the share of its weight that goes to the token before, to the
-# token after, and to [CLS], over twelve other sentences.
+# How common are such heads? For all 72, here are the shares of their weight on the token before, on the token after,
+# and on [CLS], over twelve other sentences.
 
 # %% id="minilm-grid" tags=["hide-input"]
 # Figure: shares of all 72 heads, recorded
@@ -1071,13 +1064,13 @@ show(
 prove("half of the 72 heads give [CLS] more than half of their weight", above["[CLS]"] == 36)
 
 # %% [markdown] id="minilm-read"
-# Heads for the word before and the word after, as reported of BERT, exist here, too, but they are few. Half of all
-# heads give most of their weight to one token, and it is [CLS], not the separator. What was found in one model is a
-# fact about that model. In the next one you have to look again.
+# Heads for the word before and the word after exist here, too, but they are few. Half of all heads give most of their
+# weight to one token, and it is [CLS], not the separator. What was found in one model is a fact about that model; in
+# the next one you have to look again.
 
 # %% [markdown] id="roles-in-general"
-# So there are three rules for reading a map. Put the words on the axes, and fix the scale from 0 to 1. Measure over
-# many sentences before you give a head a name. And before you say that a model needs a head, take it away.
+# To read a map, put the words on the axes, and fix the scale from 0 to 1. Measure over many sentences before you give a
+# head a name. And before you say that a model needs a head, take it away.
 #
 # A good place to stop: you have looked into trained heads, and you know what their maps cannot tell.
 
@@ -1092,9 +1085,9 @@ prove("half of the 72 heads give [CLS] more than half of their weight", above["[
 # an earlier K and took what followed it. Names work like this: after *Ada Lovelace* has been mentioned once, the next
 # *Ada* is probably followed by *Lovelace*. A head that does this is called an **induction head** (Olsson et al. 2022).
 #
-# One attention alone cannot do it. The last K can look for an earlier K and find it. But at that place stands K, and
-# what it needs stands one place further on, at Q. Could it look for Q directly? It does not know that it wants Q. It
-# wants *the one that came after K*, and the key of Q says only that it is a Q.
+# One attention alone cannot do it. The last K can find an earlier K. But at that place stands K, and what it needs
+# stands one place further on, at Q. Could it look for Q directly? It does not know that it wants Q. It wants *the one
+# that came after K*, and the key of Q says only that it is a Q.
 #
 # Two layers can do it. In the first, a **previous-token head** writes a note into each letter: what stood before me.
 # Then Q carries the note *after K*. In the second layer, the last K asks: who has the note *after K*? It finds Q and
@@ -1106,12 +1099,11 @@ drawings.induction_steps().show()
 
 # %% [markdown] id="induction-model-text"
 # Does training find this? We use a model with attention layers and no feed-forward networks, so that nothing else can
-# do the work. Its texts are made of names. Each text has five people of its own, and each person has a first name and a
-# family name of one letter each. They come in random order. A first name that has come before tells which family name
-# must follow.
+# do the work. Each text has five people of its own, each with a first name and a family name of one letter. They come
+# in random order. A first name that has come before tells which family name must follow.
 #
-# In the code, `nn.LayerNorm` brings the numbers of each letter's vector to mean 0 and to the same spread before a layer
-# reads them. It looks at no other letter, so it cannot help; chapter 4 explains it.
+# In the code, `nn.LayerNorm` brings each letter's vector to mean 0 and to the same spread before a layer reads it. It
+# looks at no other letter; chapter 4 explains it.
 
 
 # %% id="induction-model"
@@ -1184,9 +1176,8 @@ def train_induction(n_layers, steps=500, seed=0):
 
 # %% [markdown] id="induction-rival"
 # We compare with three rivals. The first is the same model with a single layer. If our story is right, it must fail.
-# The other two are no networks. One predicts each letter by how often it has come in this text so far: it knows which
-# letters are about, but not who belongs to whom. The last knows even less: it takes all letters that have come so far
-# as equally likely.
+# The other two are no networks. One predicts each letter by how often it has come so far, without knowing who belongs
+# to whom. The last takes all letters that have come so far as equally likely.
 
 # %% id="induction-measured" tags=["hide-input", "picture:60"]
 # Training, and figure: two layers against one
@@ -1259,31 +1250,30 @@ prove(
 
 # %% [markdown] id="induction-says"
 # With each of the five seeds, two layers end far below the rival that counts letters, and one layer ends near it. The
-# two scores are the weight on the letter before and the weight on what followed. They are high with two layers and low
-# with one. So it takes two layers.
+# weights on the letter before and on what followed are high with two layers and low with one. So it takes two layers.
 #
-# Did the model learn only names? The two lines at the bottom test it on texts without any: ten random letters that
-# repeat, which no model has seen in training. Two layers predict the second copy better than counting does; one layer
-# does not. So what was learned is more than names. It is not perfect, either; the lab tries other periods.
+# Did the model learn only names? The two lines at the bottom test it on ten random letters that repeat, texts that no
+# model has seen in training. Two layers predict the second copy better than counting does; one layer does not. So what
+# was learned is more than names, though it is not perfect.
 #
 # > **You will read that** induction heads appear in a *phase change*, a sudden drop of the loss.
 #
-# A steep fall alone does not show them. With one layer, which forms no induction head, the fall is nearly as steep:
-# compare the row *steepest fifth*. What shows them is how deep it goes. Only two layers fall far below the line of
-# counting letters.
+# A steep fall alone does not show them. With one layer, which forms no induction head, the fall is nearly as steep.
+# What shows them is how deep it goes.
 #
 # <details><summary>Evidence: the steepest fifth, what Olsson et al. saw, and the rival that knows less</summary>
 #
 # *Steepest fifth* asks how steep the fall is: which share of a model's own fall happens in the steepest fifth of its
-# training? With two layers it is a large share, and with one layer nearly as large.
+# training? With two layers it is a large share, and with one layer nearly as large. But only two layers fall far below
+# the line of counting letters. One layer ends just under it.
 #
 # Olsson et al. saw a bump in the loss at the time when induction heads formed, in models of two layers and more. Their
 # main sign was another one: late tokens of a text suddenly gained much more from the early ones.
 #
 # Two layers also end far below the rival that takes all letters so far as equally likely; one layer does not. Why does
 # this rival, which knows less, do better than counting? The rival that counts bets most on the letters that have come
-# most often, and the letter just read is often one of them. But the family name that follows is seldom among these, and
-# so the bets are lost.
+# most often, and the letter just read is one that has come. But the family name that follows is seldom among its
+# favourites, and so the bets are lost.
 #
 # </details>
 #
@@ -1295,12 +1285,12 @@ prove(
 #
 # When a model writes, it makes one token after the other. For each new token it needs the keys and values of all
 # earlier tokens. They do not change any more, so they are kept, in what is called the **cache**; chapter 5 builds it. A
-# long text makes a large cache. A model that talks with many people at once needs a cache for each of them, and
-# together they can fill more memory than the parameters.
+# model that talks with many people at once needs a cache for each of them, and together they can fill more memory than
+# the parameters.
 #
-# How large is one cache? For each token and each layer it holds one key and one value for each head. So one way to make
-# it smaller is to have fewer heads *of keys and values*. The queries are not kept, so there may be as many query heads
-# as before. Several of them read the same keys and values.
+# How large is one cache? For each token and each layer it holds one key and one value for each head. So we can make it
+# smaller with fewer heads *of keys and values*. The queries are not kept, so there may be as many query heads as
+# before. Several of them read the same keys and values.
 #
 # - **Multi-query attention** (Shazeer 2019): all query heads share one head of keys and values.
 # - **Grouped-query attention** (Ainslie et al. 2023): they form G groups, and each group shares one.
@@ -1311,11 +1301,10 @@ drawings.shared_heads().show()
 
 # %% [markdown] id="grouped-who"
 # G = H gives the usual form, and G = 1 the multi-query form. Llama 3 8B has 32 query heads in 8 groups, as Mistral 7B
-# does; PaLM and Falcon 7B have a single head of keys and values (Grattafiori et al. 2024; Jiang et al. 2023; Chowdhery
-# et al. 2022; Almazrouei et al. 2023).
+# does; PaLM and Falcon 7B have a single head of keys and values.
 #
-# In the drawing, neighbours share: heads 0 and 1 read the first key head, heads 2 and 3 the second. Published parameters
-# rely on that order. Another order runs just as well and gives nonsense with them.
+# In the drawing, neighbours share: heads 0 and 1 read the first key head, heads 2 and 3 the second. Published
+# parameters rely on that order. Another order runs just as well and gives nonsense with them.
 
 # %% exercise="grouped_query_attention"
 
@@ -1391,27 +1380,12 @@ testing.assert_cache_consistent(lambda x: few(x, causal=True), step_by_step, tor
 print("grouped heads with a cache, token by token, equal one pass")
 
 # %% [markdown] id="grouped-says"
-# What does it cost? Grouping is a restriction: full heads can do all that grouped heads can, with key and value
-# matrices that repeat. The sources report a small loss in quality, and less of it with groups than with a single head.
-# We have not measured it. The number of scores does not change: each query head still compares with every token.
+# What does it cost? Full heads can do all that grouped heads can, with key and value matrices that repeat, so grouping
+# only restricts. The sources report a small loss in quality, and less of it with groups than with a single head. We
+# have not measured it. The scores stay as many as before: each query head still compares with every token.
 
 # %% [markdown] id="card"
 # ## 8 What you have
-#
-# ### The formulas on one card
-#
-# | what | formula | section |
-# |---|---|---|
-# | one head | Attention(X W_Q, X W_K, X W_V), with matrices D × E | 2 |
-# | **multi-head** | **heads side by side, times W_O = sum of each head times its rows of W_O** | 2, 2.3 |
-# | width of a head | E = D / H | 2 |
-# | split | (B, T, H · E) to (B, H, T, E) | 2.1 |
-# | merge | (B, H, T, E) to (B, T, H · E) | 2.2 |
-# | scale of the scores | 1 / √E, by the width of a head | 3 |
-# | parameters | 4 (D² + D), however many heads | 3 |
-# | operations of the products, for n tokens | 8 n D² + 4 n² D, however many heads | 4 |
-# | bytes of the maps | 4 H n² in float32 | 4 |
-# | bytes of the cache | 2 · layers · G · E · tokens · bytes of a number | 7 |
 #
 # ### You can now
 #
@@ -1421,6 +1395,23 @@ print("grouped heads with a cache, token by token, equal one pass")
 # - draw the maps of heads so that others can read them, and test what they are needed for;
 # - explain how two heads in two layers continue a repeated text;
 # - compute what a cache costs, and what sharing saves.
+#
+# <details><summary>The formulas on one card</summary>
+#
+# | what | formula | section |
+# |---|---|---|
+# | one head | Attention(X W_Q, X W_K, X W_V), with matrices D × E | 2 |
+# | **multi-head** | **heads side by side, times W_O = sum of each head times its rows of W_O** | 2, 2.3 |
+# | width of a head | E = D / H | 2 |
+# | split | (B, T, H · E) to (B, H, T, E) | 2.1 |
+# | merge | (B, H, T, E) to (B, T, H · E) | 2.2 |
+# | scale of the scores | 1 / √E, by the width of a head | 3 |
+# | parameters | 4 (D² + D), however many heads | 4 |
+# | operations of the products, for n tokens | 8 n D² + 4 n² D, however many heads | 4 |
+# | bytes of the maps | 4 H n² in float32 | 4 |
+# | bytes of the cache | 2 · layers · G · E · tokens · bytes of a number | 7 |
+#
+# </details>
 
 # %% [markdown] id="self-check"
 # ### Check yourself
@@ -1481,22 +1472,25 @@ print("grouped heads with a cache, token by token, equal one pass")
 # vector of a letter does not say where the letter stands. We had added a learned vector for each place without a word
 # about it. [Chapter 3](03_positional_encoding.ipynb) asks how to tell a token its position.
 #
-# Two labs go on from here. [What heads do](labs/02_heads.ipynb) takes an induction circuit to pieces and tests what is
-# said about heads. The [bug museum](labs/02_bugs.ipynb) shows eight ways to get heads wrong that no error tells you
-# about.
+# The lab [on heads](labs/02_heads.ipynb) takes an induction circuit to pieces. The [bug museum](labs/02_bugs.ipynb)
+# shows eight ways to get heads wrong that no error tells you about.
 
 # %% [markdown] id="sources"
 # ### Sources
 #
+# <details><summary>The papers behind this chapter</summary>
+#
 # - Vaswani et al. 2017, *Attention Is All You Need*, arXiv:1706.03762: section 3.2.2.
-# - Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*; Olsson et al. 2022, *In-context Learning and
-#   Induction Heads*, arXiv:2209.11895: heads as a sum, previous-token and induction heads.
+# - Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*; Olsson et al. 2022, *In-context Learning
+#   and Induction Heads*, arXiv:2209.11895: heads as a sum, previous-token and induction heads.
 # - Clark et al. 2019, *What Does BERT Look At?*, arXiv:1906.04341; Voita et al. 2019, *Analyzing Multi-Head
 #   Self-Attention*, arXiv:1905.09418; Michel et al. 2019, *Are Sixteen Heads Really Better than One?*,
-#   arXiv:1905.10650.
+#   arXiv:1905.10650: what heads do, and which can go.
 # - Shazeer 2019, *Fast Transformer Decoding: One Write-Head is All You Need*, arXiv:1911.02150; Ainslie et al. 2023,
-#   *GQA*, arXiv:2305.13245.
+#   *GQA*, arXiv:2305.13245: shared keys and values.
 # - Grattafiori et al. 2024, *The Llama 3 Herd of Models*, arXiv:2407.21783; Jiang et al. 2023, *Mistral 7B*,
-#   arXiv:2310.06825; Chowdhery et al. 2022, *PaLM*, arXiv:2204.02311; Almazrouei et al. 2023, *The Falcon Series of Open
-#   Language Models*, arXiv:2311.16867.
+#   arXiv:2310.06825; Chowdhery et al. 2022, *PaLM*, arXiv:2204.02311; Almazrouei et al. 2023, *The Falcon Series of
+#   Open Language Models*, arXiv:2311.16867: who shares how.
 # - Wang et al. 2020, *MiniLM*, arXiv:2002.10957; the model is `sentence-transformers/all-MiniLM-L6-v2`.
+#
+# </details>
