@@ -78,8 +78,8 @@ for first, second in ((queen, boy), (boy, queen)):
 # together are **multi-head attention**.
 #
 # Could *sees* not simply give unequal weights, say 0.7 to who sees and 0.3 to who is seen? Then the averages are (0.7,
-# 0.3) and (0.3, 0.7), and they do differ. But a linear map that reads them can name the word with more weight, and then
-# it never names the other one. Let us see whether training finds a way around this.
+# 0.3) and (0.3, 0.7), and they do differ. But a linear map that reads such an average can name only the word with more
+# weight, never the other one. Let us see whether training finds a way around this.
 #
 # <details><summary>Why can a linear map not name the word with less weight?</summary>
 #
@@ -198,7 +198,7 @@ print(f"asked for three back, one head names the letter one back: {mistaken:.2f}
 # %% [markdown] id="two-places-record"
 # Was this bad luck, a bad learning rate, or too little time? The figure shows five trainings of each kind, with
 # different *seeds*, the numbers from which random choices begin. One *arm*, as the compared settings are called, was
-# trained five times as long. Each arm is shown at the best of three rates.
+# trained five times as long. Each arm is shown at the best of three learning rates.
 
 # %% id="two-places-seeds" tags=["hide-input"]
 # Figure: the worse of the two answers, five seeds, recorded
@@ -257,7 +257,9 @@ for arm in ("two heads", "eight heads"):
 # $$\mathrm{head}_i = \mathrm{Attention}(X W_i^Q, X W_i^K, X W_i^V) \qquad
 # \mathrm{MultiHead}(X) = [\mathrm{head}_1, \ldots, \mathrm{head}_h]\, W^O$$
 #
-# $X$ holds the vectors of all tokens, one in each row. Head $i$ multiplies them by three matrices of its own and does the attention of chapter 1. On the right, the square brackets lay the outputs of all heads side by side, and one more matrix, $W^O$, maps them back to the width of a token.
+# $X$ holds the vectors of all tokens, one in each row. Head $i$ multiplies them by three matrices of its own and does
+# the attention of chapter 1. On the right, the square brackets lay the outputs of all heads side by side, and one more
+# matrix, $W^O$, maps them back to the width of a token.
 #
 # How wide is a head? We could give each head the full width, but then *h* heads would cost *h* times as much. The paper
 # divides the width among them. From here on we use these letters for shapes:
@@ -319,7 +321,7 @@ drawings.split_into_heads().show()
 # Here are the same numbers as a tensor. Someone in a hurry sees that (1, 2, 6) and (1, 3, 2, 2) hold equally many
 # numbers, and turns the one straight into the other with `view`, which keeps the order in memory.
 #
-# **Predict.** Which numbers does head 0 get then? Compare with the drawing.
+# **Predict.** Which numbers does head 0 get then?
 
 # %% id="split-guess"
 ex.predict("head_0_of_one_view", "")
@@ -399,11 +401,11 @@ same = torch.allclose(written, by_loop, atol=1e-5)
 prove("side by side, then W_O, is the sum of the heads' parts", same)
 
 # %% [markdown] id="sum-of-heads-says"
-# Because the parts are added, we can take a single head away and see what is missing. Section 5 does so.
+# Because the parts are added, we can take a single head away and see what is missing, as section 5 does.
 #
 # Narrow heads have a price. A query or a key of one head holds only E numbers. Each is a weighted sum of the D numbers
 # of the token, and the weights of such a sum are called a *direction*. One sum may say, for example, how much the token
-# is like a person. A head cannot see a difference between two tokens that none of its E sums holds. One wide head
+# is like a person. If none of its E sums differs between two tokens, a head cannot tell them apart. One wide head
 # compares in D directions, but gives a single average. Several narrow heads have fewer directions each, but give one
 # average each.
 
@@ -450,10 +452,11 @@ def attend(query, key, value, mask=None):
 
 
 # %% [markdown] id="layer-text"
-# We divide by the root of E, the width of a head, and not by that of D: a dot product in a head is a sum of E products.
+# We divide by the root of E, the width of a head, and not by that of D: the dot product of a query and a key is here a
+# sum of E products.
 #
 # Now the layer. Its argument `context` holds the tokens that are looked at. They may belong to another sequence. If
-# none are given, the tokens look at their own sequence.
+# none are given, the tokens look at their own.
 
 
 # %% id="layer-code"
@@ -475,7 +478,7 @@ class MultiHead(nn.Module):
 
 
 # %% [markdown] id="layer-shapes-text"
-# That is the whole layer. With the sizes of the paper, 8 heads of 64 numbers make a width of 512. The library's
+# With the sizes of the paper, 8 heads of 64 numbers make a width of 512. The library's
 # `MultiHeadAttention` is the same layer with more checks. With `record_weights` we keep its weights to look at them:
 # one map of T × S weights for each head and each sentence.
 
@@ -502,8 +505,7 @@ except ValueError as error:
 #
 # PyTorch has this layer as `nn.MultiheadAttention`. If ours is right, it must give the same numbers with the same
 # parameters, and the same *gradients*, which say how training would change each parameter. PyTorch keeps the three
-# input maps in one tall matrix, `in_proj_weight`: first the rows of the queries, then those of the keys, then those of
-# the values. We cut it in three.
+# input maps in one tall matrix, `in_proj_weight`: queries first, then keys, then values. We cut it in three.
 
 
 # %% id="copy-from-torch"
@@ -613,19 +615,19 @@ for name, mask in shapes.items():
 # like a (T, S) mask, and is used as one.
 #
 # Sometimes each head is meant to have a mask of its own, for example when some heads may look only at the last few
-# tokens. Such a mask is written with all four axes, (1, H, T, S), so nobody has to guess.
+# tokens. Such a mask is written with all four axes, (1, H, T, S).
 
 # %% exercise="mask_for_every_head"
 
 
 # %% [markdown] id="cost"
-# A good place to stop: you can split, attend and merge, and the layer gives the numbers of PyTorch's.
+# A good place to stop: you can split, attend and merge, and the layer gives the same numbers as PyTorch's.
 #
 # ## 4 What heads cost
 #
-# Sixteen heads have as many parameters as eight. Each of the four maps goes from D numbers to H · E = D numbers. That
-# takes D² weights and D biases, so the layer has 4 (D² + D) parameters, about 4 D². There is no H in it. What about the
-# work, and the memory?
+# You may have found that sixteen heads have as many parameters as eight. Each of the four maps goes from D numbers to H
+# · E = D numbers. That takes D² weights and D biases, so the layer has 4 (D² + D) parameters, about 4 D². There is no H
+# in it. What about the work, and the memory?
 #
 # **Predict.** Take a width of 256 and 512 tokens, and go from 1 head to 8. How does the number of multiplications and
 # additions change, and how the memory for the weights? The weights are the maps of T × S numbers, four bytes for each
@@ -698,8 +700,7 @@ prove(
 # %% [markdown] id="cost-better-says"
 # After these 300 steps one head and four heads are alike. Sixteen heads, of four numbers each, are worse with each of
 # the five seeds. After more steps the order was another one, as the lab reports. So more heads are not better by
-# themselves. The model of 2017 has 8 heads of 64 numbers. Larger models mostly keep 64 or 128 numbers for a head, and
-# add heads.
+# themselves. Models larger than that of 2017 mostly keep 64 or 128 numbers for a head, and add heads.
 
 # %% [markdown] id="roles"
 # ## 5 What heads do
@@ -855,8 +856,8 @@ show(
 # %% [markdown] id="ablation-text"
 # ### 5.1 Does the model need that head?
 #
-# One head of layer 2 looks at the subject more than all others, just when the model has to choose between *herself*,
-# *himself* and *themselves*. So that is the head that finds the subject. Or is it?
+# One head of layer 2 looks at the subject more than any other does, just when the model has to choose between
+# *herself*, *himself* and *themselves*. So that is the head that finds the subject. Or is it?
 #
 # A map shows where a head looks. Whether the model uses what it finds is another question, and we can ask it directly:
 # silence the head and see what breaks. This is called *ablation*. A head reaches the stream only through its own rows
@@ -947,10 +948,9 @@ by_seed = [english.values("trained", f"right without {what}") for what in ("the 
 prove("without all of layer 2 the model is right more often", all(a < b for a, b in zip(*by_seed, strict=True)))
 
 # %% [markdown] id="ablation-record-says"
-# In these five trainings the model could spare the head that looks most at the subject. That is not a law. We trained
-# four more models, with seeds 5 to 8. One of them could spare that head, and the other three fell to about 0.8 or 0.9.
-# Without the three heads that look most at the subject, all nine got worse, and worse than without the three that look
-# least.
+# In these five trainings the model could spare the head that looks most at the subject. That is not a law. Of four more
+# trainings, with seeds 5 to 8, one could spare that head, and the other three fell to between 0.8 and 0.93. Without the
+# three heads that look most at the subject, all nine got worse, and worse than without the three that look least.
 #
 # **A map shows where a head looks. What the model needs, only the experiment says.** And the experiment has to go on
 # after the first cut: a head that can be spared alone may be needed once others are gone.
@@ -966,11 +966,11 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 #
 # *That head alone.* Without it, seeds 5 to 8 are right in 1.00, 0.86, 0.90 and 0.82. On another machine the same four
 # seeds gave 1.00, 0.87, 0.93 and 0.81. At rate 0.001, seeds 0 to 4 are right in 0.78 to 0.97. Rate 0.01 says little, as
-# training itself often fails there: with all heads these models are right in 0.75 to 1.00.
+# training itself often fails there: with all heads, three of the five models are right in about 0.75.
 #
-# *The worst single head.* In the table, the single head that is missed most is always another one than the head that
-# looks most at the subject. In four of the five trainings it is the second or third in looking at the subject, and in
-# one it looks there least of all.
+# *The worst single head.* In each of the five trainings of the table, the single head that is missed most is another
+# one than the head that looks most at the subject. In four of them it is the second or third in looking at the subject,
+# and in one it looks there least of all.
 #
 # *Three heads.* Do the three do one work, so that each stands in for the others? The row *without the 2nd and 3rd* is
 # the control: there the first of the three is still at work. With seeds 0 and 2 the model is clearly better with it,
@@ -1250,16 +1250,17 @@ prove(
 
 # %% [markdown] id="induction-says"
 # With each of the five seeds, two layers end far below the rival that counts letters, and one layer ends near it. The
-# weights on the letter before and on what followed are high with two layers and low with one. So it takes two layers.
+# weights on the letter before and on what followed are high with two layers and low with one. So here it takes two
+# layers.
 #
 # Did the model learn only names? The two lines at the bottom test it on ten random letters that repeat, texts that no
-# model has seen in training. Two layers predict the second copy better than counting does; one layer does not. So what
-# was learned is more than names, though it is not perfect.
+# model here has seen in training. Two layers predict the second copy better than counting does; one layer does not. So
+# what was learned is more than names, though it is not perfect.
 #
 # > **You will read that** induction heads appear in a *phase change*, a sudden drop of the loss.
 #
 # A steep fall alone does not show them. With one layer, which forms no induction head, the fall is nearly as steep.
-# What shows them is how deep it goes.
+# What shows them is how deep the loss falls.
 #
 # <details><summary>Evidence: the steepest fifth, what Olsson et al. saw, and the rival that knows less</summary>
 #
@@ -1290,7 +1291,7 @@ prove(
 #
 # How large is one cache? For each token and each layer it holds one key and one value for each head. So we can make it
 # smaller with fewer heads *of keys and values*. The queries are not kept, so there may be as many query heads as
-# before. Several of them read the same keys and values.
+# before.
 #
 # - **Multi-query attention** (Shazeer 2019): all query heads share one head of keys and values.
 # - **Grouped-query attention** (Ainslie et al. 2023): they form G groups, and each group shares one.
