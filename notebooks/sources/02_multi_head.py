@@ -404,7 +404,7 @@ prove("side by side, then W_O, is the sum of the heads' parts", same)
 # Because the parts are added, we can take a single head away and see what is missing, as section 5 does.
 #
 # Narrow heads have a price. A query or a key of one head holds only E numbers. Each is a weighted sum of the D numbers
-# of the token, and the weights of such a sum are called a *direction*. One sum may say, for example, how much the token
+# of the token, and the weights of such a sum are called a *direction*. One sum may say how much the token
 # is like a person. If none of its E sums differs between two tokens, a head cannot tell them apart. One wide head
 # compares in D directions, but gives a single average. Several narrow heads have fewer directions each, but give one
 # average each.
@@ -576,7 +576,7 @@ print("fused and separate maps agree, the gradients too")
 # shape (T, S). A *padding* mask has a row for each sentence. It needs two axes of length 1 in the middle, so its shape
 # is (B, 1, 1, S).
 #
-# Danger comes with a mask of its own for each sentence, in shape (B, T, S). Line it up from the right.
+# Danger comes with a full mask for each sentence, in shape (B, T, S). Line it up from the right.
 
 # %% id="mask-drawn" tags=["hide-input"]
 # Drawing: which axis of the mask meets which axis of the scores
