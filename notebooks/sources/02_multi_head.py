@@ -1,14 +1,13 @@
 # %% [markdown] id="title"
 # # 2 Multi-head attention
 #
-# In chapter 1 a word could look at other words and take along a weighted average of what they have to say. Here you see
-# what such an average cannot do, and how several attentions side by side mend it. You write them, put them together to
-# the layer that stands in every Transformer, and show that yours equals PyTorch's. Then you look at trained heads at
-# work on English sentences, your own and those of a real pretrained model. At the end heads learn to share, which is
-# what makes large models affordable when they write.
+# In chapter 1 a word looked at other words and took along a weighted average of what they have to say. Here you see
+# what one average loses, and how several attentions side by side keep it. At the end you hold a multi-head attention of
+# your own that gives the same numbers as PyTorch's. You will have watched trained heads at work, taken some away, and
+# counted what large models save when heads share.
 #
-# You need chapter 1: queries, keys and values, softmax, masks. With its seven exercises the chapter takes 60 to 90
-# minutes.
+# You need chapter 1: queries, keys and values, softmax, masks. The chapter takes about 100 minutes, half of them for
+# its seven exercises. After sections 3 and 5 there are good places to stop.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -50,7 +49,7 @@ torch.set_num_threads(1)
 drawings.whole_transformer(here=2).show()
 
 # %% [markdown] id="why"
-# ## 1 One head cannot look at two places at once
+# ## 1 One head gives one average
 #
 # Take the sentence *queen sees boy*. To understand it, the word *sees* has to know two things: who sees, and who is
 # seen. So it should look at both other words. What does it take along?
@@ -73,36 +72,41 @@ for first, second in ((queen, boy), (boy, queen)):
     )
 
 # %% [markdown] id="why-two"
-# The way out is to let the word look twice. One attention looks for who sees and takes along (1, 0). Another one, with
-# queries, keys and values of its own, looks for who is seen and takes along (0, 1). The two results are not added into
-# each other but laid side by side, so that nothing is lost. Each of these attentions is called a **head**, and the whole
-# is **multi-head attention**.
+# The way out is to let the word look twice. One attention looks for who sees and takes along (1, 0). Another, with
+# queries, keys and values of its own, looks for who is seen and takes along (0, 1). The two results are not added up
+# but laid side by side, so that nothing is lost. Each of these attentions is called a **head**, and all of them
+# together are **multi-head attention**.
 #
-# You may object: *sees* could give unequal weights, say 0.7 to who sees and 0.3 to who is seen. Then the averages of
-# the two sentences are (0.7, 0.3) and (0.3, 0.7), which differ. That is true. But somebody has to read from such a
-# mixture who sees, and also who is seen. Say that a linear map reads it. For each question it gives each word points,
-# in proportion to the weight of the word. If more weight brings more points, the word with 0.7 wins, whichever question
-# is asked. If more weight brings fewer points, the word with 0.3 comes before the word with 0.7, but the words that are
-# not in the sentence come before both, because they lose no points at all. (Only in a language of two words would this
-# work.) Let us see whether training finds a way around it.
+# Could *sees* not simply give unequal weights, say 0.7 to who sees and 0.3 to who is seen? Then the averages are (0.7,
+# 0.3) and (0.3, 0.7), and they do differ. But a linear map that reads such an average can name only the word with more
+# weight, never the other one. Let us see whether training finds a way around this.
+#
+# <details><summary>Why can a linear map not name the word with less weight?</summary>
+#
+# Say that it gives each word points, in proportion to the word's weight in the mixture, and names the word with the
+# most points. To name who sees, more weight must bring more points, so that 0.7 beats 0.3. To name who is seen, 0.3
+# must beat 0.7, so more weight must cost points. But a word that is not in the sentence has no weight and loses no
+# points at all, and it beats both. Only in a language of two words would this work.
+#
+# </details>
 
 # %% [markdown] id="two-places-question"
 # ### 1.1 The same, measured
 #
-# Here is a task as bare as it can be. A text is a row of 16 letters, drawn by chance from twelve. Each place has to name
-# two of them: the letter one place back, and the letter three places back.
+# Here is a task as bare as it can be. A text is a row of 16 letters, drawn at random from twelve. Each place has to
+# name two of them: the letter one place back, and the letter three places back.
 
 # %% id="two-places-drawn" tags=["hide-input"]
 # Drawing: what each place has to answer
 drawings.two_places_task().show()
 
 # %% [markdown] id="two-places-rules"
-# The model is a single attention layer. Where a place looks depends on the places alone; what it finds there depends on
-# the letters alone; and both answers are read off with one linear map. We train it with one head of width 32 and with
-# two heads of width 16. Both have the same number of parameters.
+# The model is a single attention layer. Where a place looks depends on the places alone, and what it finds there
+# depends on the letters alone. One linear map reads off both answers. We train it with one head of width 32, and again
+# with two heads of width 16, so both models have the same number of parameters.
 #
-# **Predict.** Blind guessing is right once in twelve times, 0.08. How often will one head be right in each of the two
-# questions? Write it between the quotes, as in all cells of this kind: your guess is kept, and nobody judges it.
+# **Predict.** A blind guess is right one time in twelve, 0.08. How often will one head be right in each of the two
+# questions? Write your guess between the quotes, here and in all cells like this one. It is kept, and nobody judges it.
 
 # %% id="two-places-guess"
 ex.predict("one_head_two_questions", "")
@@ -158,8 +162,8 @@ for n_heads, model in trained.items():
     print(f"   right: one back {right[0]:.2f}, three back {right[1]:.2f}")
 
 # %% [markdown] id="two-places-look"
-# One head answers one of the two questions and is mostly wrong in the other. Two heads answer both.
-# Look at where they look. Each map has a row for each place that looks and a column for each place that is looked at.
+# One head answers one question and is mostly wrong in the other. Two heads answer both. Where do they look? Each map
+# has a row for each place that looks and a column for each place that is looked at.
 
 # %% id="two-places-figure" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: where one head looks, and where two heads look
@@ -180,10 +184,10 @@ show(
 )
 
 # %% [markdown] id="two-places-lead"
-# The two diagonals of the single head are nearly equally dark. Why is it right so often in one question then, and so
-# seldom in the other? Because a small lead is enough. At nearly every place the letter one place back has a little more
-# weight, so it gets more points in both questions. If this is the reason, then asked for the letter three places back,
-# the model should mostly name the letter one place back. Let us count.
+# The two diagonals of the single head are nearly equally dark. Then why is it right so often in one question only?
+# Because a small lead is enough: at nearly every place the letter one back has a little more weight, and it wins in
+# both questions. If so, the model should name the letter one back even when it is asked for the letter three back. Let
+# us count.
 
 # %% id="two-places-lead-counted" tags=["hide-input", "atol:0.08"]
 # Count: the second question, answered as if it were the first
@@ -192,10 +196,9 @@ mistaken = (named == wanted[:, 3:, 0]).float().mean()
 print(f"asked for three back, one head names the letter one back: {mistaken:.2f}")
 
 # %% [markdown] id="two-places-record"
-# This was one training. Could it be bad luck, or a bad learning rate, or too little time? We trained with five seeds
-# and three learning rates, and one arm five times as long. (An *arm* is one of the settings that are compared. A
-# *seed* is the number from which the random choices of a training begin.) For each arm the figure shows its best rate,
-# with a dot for each seed.
+# Was this bad luck, a bad learning rate, or too little time? The figure shows five trainings of each kind, with
+# different *seeds*, the numbers from which random choices begin. One *arm*, as the compared settings are called, was
+# trained five times as long. Each arm is shown at the best of three learning rates.
 
 # %% id="two-places-seeds" tags=["hide-input"]
 # Figure: the worse of the two answers, five seeds, recorded
@@ -215,21 +218,27 @@ prove(
 prove("two heads: both, whatever the seed", two_places.range("two heads", "worse answer")[0] > 0.98)
 
 # %% [markdown] id="two-places-argument"
-# Five times as many steps help one head little. But look at the last row. There we put a small network with a non-linear
-# function between the head and the answers. Now one head can do it: it gives the two places unequal weights, and the
-# network tells the stronger part of the mixture from the weaker one.
+# Five times as many steps help one head little. The last row is another story: there we put a small non-linear network
+# between the head and the answers, and now one head can do it. It gives the two places unequal weights, and the network
+# tells the stronger part of the mixture from the weaker one.
 
 # %% [markdown] id="two-places-says"
-# So the honest statement is this. **One head gives one average. Several heads keep several things apart, without asking
-# anything of what comes after.** A Transformer has such networks too, the feed-forward layers. It could unmix some
-# averages; with several heads it does not have to. What it costs we see in section 4.
+# **One head gives one average. Several heads keep several things apart, and ask nothing of what comes after.** A
+# Transformer does have networks that could unmix some averages, its feed-forward layers. With several heads they need
+# not.
 #
 # > **You will read that** different heads learn different things.
 #
-# Nothing in the formula makes them. Ours did because the task needed two different things. In the record, eight heads on
-# this two-place task also move apart while they learn, although two would do. How far apart are two heads? Take the same
-# row of both maps and add up the differences between their weights; half of that sum is 0 if the rows are equal, and 1
-# if the heads look at different places altogether. Printed is the mean over all rows and all pairs of heads.
+# Nothing in the formula makes them. Ours did because the task needed two different things. Eight heads move apart, too,
+# although two would do. The distance counted here is 0 if two heads have the same weights, and 1 if they look at
+# different places altogether.
+#
+# <details><summary>How the distance is counted</summary>
+#
+# Take the same row of both maps and add up the differences between their weights, all taken as positive. Half of that
+# sum is the distance. The numbers are means over all rows that have both answers, and over all pairs of heads.
+#
+# </details>
 
 # %% id="two-places-differ" tags=["hide-input"]
 # Count: how far heads move apart, five seeds
@@ -248,12 +257,12 @@ for arm in ("two heads", "eight heads"):
 # $$\mathrm{head}_i = \mathrm{Attention}(X W_i^Q, X W_i^K, X W_i^V) \qquad
 # \mathrm{MultiHead}(X) = [\mathrm{head}_1, \ldots, \mathrm{head}_h]\, W^O$$
 #
-# Read it from the left. $X$ holds the vectors of all tokens, one in each row. Head $i$ multiplies them by three matrices
-# of its own and does the attention of chapter 1. On the right, the square brackets lay the outputs of all heads side by
-# side, and one more matrix, $W^O$, maps the result back to the width of a token.
+# $X$ holds the vectors of all tokens, one in each row. Head $i$ multiplies them by three matrices of its own and does
+# the attention of chapter 1. On the right, the square brackets lay the outputs of all heads side by side, and one more
+# matrix, $W^O$, maps them back to the width of a token.
 #
-# How wide is a head? One could give each head the full width, but then *h* heads would cost *h* times as much. The
-# paper divides the width among them. These are the letters for shapes that we use from here on:
+# How wide is a head? We could give each head the full width, but then *h* heads would cost *h* times as much. The paper
+# divides the width among them. From here on we use these letters for shapes:
 #
 # | letter | what it counts | `course_lib` calls it |
 # |---|---|---|
@@ -264,8 +273,9 @@ for arm in ("two heads", "eight heads"):
 # | **E** = D / H | numbers in the vector of one head | `d_head` |
 # | **E'** | numbers in a value, where they may differ from E | |
 #
-# First the formula word by word, as a loop. The sizes 2, 5, 3 and 7 are different primes on purpose. If we mix up two
-# axes, Python often complains, instead of going on with nonsense.
+# First the formula word by word, as a loop. In it, `sdpa` is the attention of chapter 1, short for *scaled dot-product
+# attention*. The sizes 2, 5, 3 and 7 are different primes on purpose. If we mix up two axes, Python often complains
+# instead of going on with nonsense.
 
 # %% id="loop-over-heads"
 B, T, H, E = 2, 5, 3, 7
@@ -298,21 +308,20 @@ print("in", tuple(x.shape), " out", tuple(by_loop.shape))
 #
 # What remains is to hand each head its own numbers. The attention of chapter 1 works on the last two axes, tokens and
 # numbers, and does the same for everything in front of them. So we bring the heads to the front, beside the sentences:
-# from (B, T, H · E) to (B, H, T, E). That is called to **split** the heads. The way back, after attention, is called to
-# **merge** them.
+# from (B, T, H · E) to (B, H, T, E). This is called **splitting** the heads. The way back, after attention, is called
+# **merging** them.
 #
-# Follow the numbers in the drawing. There is one sentence of two tokens. Token 0 holds the numbers 0 to 5 and token 1
-# holds 6 to 11. They are cut into three heads of two numbers.
+# Follow the numbers in the drawing: two tokens of six numbers, cut into three heads of two.
 
 # %% id="split-drawn" tags=["hide-input"]
 # Drawing: split and merge, with numbers
 drawings.split_into_heads().show()
 
 # %% [markdown] id="split-question"
-# Here are the same numbers as a tensor. Someone in a hurry sees that (1, 2, 6) and (1, 3, 2, 2) have equally many
-# numbers, and reads the one straight into the other with `view`, which keeps the order in memory.
+# Here are the same numbers as a tensor. Someone in a hurry sees that (1, 2, 6) and (1, 3, 2, 2) hold equally many
+# numbers, and turns the one straight into the other with `view`, which keeps the order in memory.
 #
-# **Predict.** Which numbers does head 0 get then? Compare with the drawing.
+# **Predict.** Which numbers does head 0 get then?
 
 # %% id="split-guess"
 ex.predict("head_0_of_one_view", "")
@@ -327,11 +336,12 @@ print("head 0 holds", hurried[0, 0].tolist())
 drawings.split_into_heads(straight=True).show()
 
 # %% [markdown] id="split-says"
-# The shape is right and the content is wrong. Head 0 consists of two pieces of token 0. It would compare a token with
-# itself, and never see the other one. Nothing warns you: the program runs, and it even trains. Mostly it is worse than
-# it should be. Under a causal mask it may even look better than any model can be: the rows of a head are no longer the
-# tokens in their order, so the mask lets a head read later tokens. So write it with care. It takes two steps: first cut
-# each token's vector, then exchange two axes.
+# The shape is right and the content is wrong. Head 0 consists of two pieces of token 0, so it compares a token with
+# itself and never sees the other one. Nothing warns you: the program runs, and it even trains. Under a causal mask the
+# model may look better than any honest one: if the merge is right, some outputs hold pieces of later tokens. After a
+# merge that is wrong in the same way, nothing leaks, and a test for leaks finds nothing.
+#
+# So take two steps: first cut each token's vector, then exchange two axes.
 
 # %% exercise="split_heads"
 
@@ -351,16 +361,16 @@ print("split_heads gives each head its own numbers:", tuple(split_heads(wide, H)
 # %% [markdown] id="merge"
 # ### 2.2 Merge
 #
-# After attention each head has a result of its own, and they must stand side by side again. In the drawing you walk from
-# the right to the left. It is the same two steps in the opposite order.
+# After attention each head has a result of its own, and the results must stand side by side again. In the drawing you
+# walk from right to left, with the same two steps in the opposite order.
 #
 # One thing is new. Exchanging two axes moves no number in memory; PyTorch only notes that it has to count differently.
-# Joining axes after that is not always possible without moving numbers. Then `view`, which never moves any, stops with
-# an error, and `reshape` makes a copy. If you forget the exchange, `reshape` never complains, and the sentence is
-# scrambled. `view` stops you only by luck, if the numbers happen to lie in memory in another order.
+# To join axes after that, the numbers often have to move. Then `view`, which never moves any, stops with an error, and
+# `reshape` makes a copy. If you forget the exchange, `reshape` scrambles the sentence without a word, and `view` stops
+# you only if the numbers happen to lie in memory in another order.
 #
-# Below the exercise, a line with `prove` checks your two functions. It prints nothing if the check holds. If it does
-# not, the cell stops with an error. All lines with `prove` work like that.
+# Below the exercise, `prove` checks your two functions. It prints nothing if the check holds, and stops the cell with
+# an error if not.
 
 # %% exercise="merge_heads"
 
@@ -371,13 +381,12 @@ prove("merging undoes splitting", torch.equal(merge_heads(split_heads(x, H)), x)
 # %% [markdown] id="sum-of-heads"
 # ### 2.3 Each head adds its part
 #
-# What is the last matrix, $W^O$, good for? Laying results side by side leaves them apart: head 0 sits in the first E
-# numbers, head 1 in the next E. The matrix $W^O$ decides where in the token's vector each head writes.
+# What is the last matrix, $W^O$, good for? Side by side, the results still live apart: head 0 in the first E numbers,
+# head 1 in the next E. The matrix $W^O$ decides where in the token's vector each head writes.
 #
-# One can look at it in another way, and this way is worth keeping. Cut $W^O$ into H blocks of E rows. The first block
-# meets only the numbers of head 0, the second only those of head 1. So the output of the layer is a **sum**, with one
-# part from each head. In a Transformer this sum is added to the *residual stream*, the vector that runs through all
-# layers. Each head reads from the stream and adds something to it.
+# Cut $W^O$ into H blocks of E rows. The first block meets only the numbers of head 0, the second only those of head 1.
+# So the output of the layer is a **sum**, with one part from each head. In a Transformer this sum is added to the
+# *residual stream*, the vector that runs through all layers. Each head reads from the stream and adds something to it.
 
 # %% id="sum-of-heads-drawn" tags=["hide-input"]
 # Drawing: each head through its own rows of the output map
@@ -392,13 +401,13 @@ same = torch.allclose(written, by_loop, atol=1e-5)
 prove("side by side, then W_O, is the sum of the heads' parts", same)
 
 # %% [markdown] id="sum-of-heads-says"
-# Because the parts are added, one can take a single head away and see what is missing. We do so in section 5.
+# Because the parts are added, we can take a single head away and see what is missing, as section 5 does.
 #
-# There is a price. A head makes a query or a key of only E numbers. Each of these numbers is one weighted sum of the D
-# numbers of the token. Such a sum is called a *direction*; one of them may say, for example, how much the token is like a
-# person. A head compares two tokens by these E sums alone. If two tokens differ in something that none of the sums
-# holds, the head cannot tell them apart. One head of full width has D directions to compare in, but gives a single
-# average. Several narrow heads have fewer directions each, but give one average each.
+# Narrow heads have a price. A query or a key of one head holds only E numbers. Each is a weighted sum of the D numbers
+# of the token, and the weights of such a sum are called a *direction*. One sum may say how much the token
+# is like a person. If none of its E sums differs between two tokens, a head cannot tell them apart. One wide head
+# compares in D directions, but gives a single average. Several narrow heads have fewer directions each, but give one
+# average each.
 
 # %% id="sum-of-heads-rank" tags=["hide-input"]
 # Check: the table that scores any token against any other has rank E in each head
@@ -408,9 +417,9 @@ print(f"directions in which each head compares: {ranks.pop()} of {D}")
 
 # %% [markdown] id="multi-head-text"
 # Now put the parts together: three products, split, attention, merge, and the output matrix. This is the main exercise
-# of the chapter. The attention inside may be your own from chapter 1, or PyTorch's `F.scaled_dot_product_attention`. A mask may
-# have fewer axes than the scores: it is repeated for all sentences and heads, which is called **broadcasting**. Section 3.3
-# says when that goes wrong.
+# of the chapter. The attention inside may be your own from chapter 1, or PyTorch's `F.scaled_dot_product_attention`. A
+# mask with fewer axes than the scores is repeated for all sentences and heads, by **broadcasting**. Section 3.3 says
+# when that goes wrong.
 
 # %% exercise="multi_head_attention"
 
@@ -425,7 +434,8 @@ prove("all heads at once equal the loop", same)
 # ## 3 The layer
 #
 # A layer for a model is the same function with its four matrices kept in one place, as linear maps with biases. Read
-# the drawing from the bottom to the top. Then read the code: first the attention inside, then the layer around it.
+# the drawing from bottom to top. Then read the code: first the attention inside, where `key.mT` exchanges the last two
+# axes of `key`, and then the layer around it.
 
 # %% id="layer-drawn" tags=["hide-input"]
 # Drawing: the layer, with the shape on each line
@@ -442,11 +452,11 @@ def attend(query, key, value, mask=None):
 
 
 # %% [markdown] id="layer-text"
-# The division is by the root of E, the width of a head, and not by that of D. A score is a sum of E products, and
-# chapter 1 divided by the root of the number of products.
+# We divide by the root of E, the width of a head, and not by that of D: the dot product of a query and a key is here a
+# sum of E products.
 #
-# Now the layer. Its argument `context` holds the tokens that are looked at. They may be those of another sequence. If
-# none are given, the tokens look at their own sequence.
+# Now the layer. Its argument `context` holds the tokens that are looked at. They may belong to another sequence. If
+# none are given, the tokens look at their own.
 
 
 # %% id="layer-code"
@@ -468,9 +478,9 @@ class MultiHead(nn.Module):
 
 
 # %% [markdown] id="layer-shapes-text"
-# That is the whole layer. Its use, with the sizes of the paper: 8 heads of 64 numbers make a width of 512. The library's
-# `MultiHeadAttention` is the same layer with more checks; `record_weights` keeps its weights, so that we can look at
-# them. There is a map of T × S weights for each head and each sentence.
+# With the sizes of the paper, 8 heads of 64 numbers make a width of 512. The library's
+# `MultiHeadAttention` is the same layer with more checks. With `record_weights` we keep its weights to look at them:
+# one map of T × S weights for each head and each sentence.
 
 # %% id="layer-shapes"
 layer = MultiHead(512, 8)
@@ -494,9 +504,8 @@ except ValueError as error:
 # ### 3.1 Equal to PyTorch's
 #
 # PyTorch has this layer as `nn.MultiheadAttention`. If ours is right, it must give the same numbers with the same
-# parameters. It must also give the same *gradients*, the numbers that say how training would change each parameter.
-# PyTorch keeps the three input maps in one tall matrix, `in_proj_weight`: first the rows of the queries, then those of
-# the keys, then those of the values. We cut it in three.
+# parameters, and the same *gradients*, which say how training would change each parameter. PyTorch keeps the three
+# input maps in one tall matrix, `in_proj_weight`: queries first, then keys, then values. We cut it in three.
 
 
 # %% id="copy-from-torch"
@@ -541,15 +550,15 @@ prove("the maps of every head are equal too", torch.allclose(next(iter(maps.valu
 print("equal both ways, with the maps of every head")
 
 # %% [markdown] id="parity-says"
-# One warning. Unless told not to (`average_attn_weights=False`), PyTorch's layer returns the average of the maps of all
-# heads. Such an average may show a pattern that no single head has.
+# One warning. Unless you say `average_attn_weights=False`, PyTorch's layer returns the average of the maps of all
+# heads. An average may show a pattern that no single head has.
 #
 # ### 3.2 Fused
 #
-# In many programs you find one linear map with 3 · D outputs in the place of three with D each. It is the same idea as
-# in section 2.1, taken one step further: as the heads stand side by side in one matrix, queries, keys and values can,
-# too. One says that the maps are *fused*. The numbers that come out are the same. On a graphics card one large product
-# is often faster than three smaller ones, since each product that is started costs a little time of its own.
+# Many programs have one linear map with 3 · D outputs instead of three maps with D each. Heads stand side by side in
+# one matrix, and so can queries, keys and values. The maps are then called *fused*, and the numbers that come out are
+# the same. On a graphics card one large product is often faster than three smaller ones, because starting a product
+# takes time, too.
 
 # %% id="fused-equals" tags=["hide-input"]
 # Check: fused equals separate
@@ -562,22 +571,21 @@ print("fused and separate maps agree, the gradients too")
 # %% [markdown] id="masks"
 # ### 3.3 Masks for several heads
 #
-# The scores now have four axes, (B, H, T, S), and a mask must fit them. Not every axis has to be there. PyTorch lines
-# up two shapes *from the right*; where one of them has no axis, or one of length 1, it is repeated. That is what
-# **broadcasting** does. So a *causal* mask, which hides later tokens, fits as it is with its shape (T, S). A *padding*
-# mask says for each sentence which tokens are real, and which only fill it up. It needs places for the two axes
-# between, so its shape is (B, 1, 1, S).
+# The scores now have four axes, (B, H, T, S), and a mask must fit them. Broadcasting lines up two shapes *from the
+# right*. Where one of them has no axis, or one of length 1, it is repeated. So a *causal* mask fits as it is, with its
+# shape (T, S). A *padding* mask has a row for each sentence. It needs two axes of length 1 in the middle, so its shape
+# is (B, 1, 1, S).
 #
-# Danger comes with a mask of its own for each sentence, in shape (B, T, S). Line it up from the right.
+# Danger comes with a full mask for each sentence, in shape (B, T, S). Line it up from the right.
 
 # %% id="mask-drawn" tags=["hide-input"]
 # Drawing: which axis of the mask meets which axis of the scores
 drawings.mask_axes().show()
 
 # %% [markdown] id="mask-text"
-# The sentences of the mask meet the heads of the scores. If their numbers differ and neither is 1, PyTorch stops with
-# an error, and you are safe. But when a batch happens to hold as many sentences as there are heads, nothing stops. Here
-# are three sentences and three heads, each mask tried in plain PyTorch and in the library.
+# The mask's axis of sentences meets the scores' axis of heads. If the two lengths differ and neither is 1, PyTorch
+# stops with an error, and you are safe. But when a batch happens to hold as many sentences as there are heads, nothing
+# stops. Here are three sentences and three heads, each mask tried in plain PyTorch and in the library.
 
 # %% id="mask-shapes" tags=["hide-input"]
 # The masks, and three sentences for three heads
@@ -603,23 +611,27 @@ for name, mask in shapes.items():
 
 # %% [markdown] id="mask-says"
 # In the last row, plain PyTorch takes the mask of sentence 1 and uses it in *head* 1 of all sentences. The library
-# refuses every mask of three axes. It refuses (B, S), too, except in one case that it cannot see: if there are as many
-# sentences as tokens, a (B, S) mask has the shape of a (T, S) mask, and is used as one.
+# refuses every mask of three axes. It refuses (B, S), too, unless there are as many sentences as tokens. Then it looks
+# like a (T, S) mask, and is used as one.
 #
-# Sometimes each head is meant to have a mask of its own, for example if some heads may look only at the last few tokens,
-# and the others at all. Such a mask is written with all four axes, (1, H, T, S), so nobody has to guess.
+# Sometimes each head is meant to have a mask of its own, for example when some heads may look only at the last few
+# tokens. Such a mask is written with all four axes, (1, H, T, S).
 
 # %% exercise="mask_for_every_head"
 
 
 # %% [markdown] id="cost"
+# A good place to stop: you can split, attend and merge, and the layer gives the same numbers as PyTorch's.
+#
 # ## 4 What heads cost
 #
-# You have found that the number of parameters does not depend on the number of heads. What about the work, and the
-# memory? Take a width of 256 and 512 tokens.
+# You may have found that sixteen heads have as many parameters as eight. Each of the four maps goes from D numbers to H
+# · E = D numbers. That takes D² weights and D biases, so the layer has 4 (D² + D) parameters, about 4 D². There is no H
+# in it. What about the work, and the memory?
 #
-# **Predict.** We go from 1 head to 8 heads, at the same width. How do the number of multiplications and additions, and
-# the memory for the weights, change? (The weights are the maps of T × S numbers, four bytes for each number.)
+# **Predict.** Take a width of 256 and 512 tokens, and go from 1 head to 8. How does the number of multiplications and
+# additions change, and how the memory for the weights? The weights are the maps of T × S numbers, four bytes for each
+# number.
 
 # %% id="cost-guess"
 ex.predict("cost_of_heads", "")
@@ -655,21 +667,25 @@ show(
 )
 
 # %% [markdown] id="cost-says"
-# How are the operations counted? To multiply a matrix of n × a numbers by one of a × b takes n · a · b multiplications
-# and as many additions. Each of the four linear maps multiplies n × D by D × D. Together they take 8 n D² operations. For
-# the scores, each head multiplies n × E by E × n, and for the averages n × n by n × E. That makes 4 n² E for each head.
-# There are H heads, and H · E = D, so all heads take 4 n² D. In the sum, 8 n D² + 4 n² D, there is no H: each head works
-# on fewer numbers, and there are more heads; the two cancel out.
+# More heads cost no more multiplications, because each of them works on fewer numbers, and the two cancel out.
 #
-# The memory is another matter. Each head has a map of its own, so the maps take H times as much room. Each of their
-# cells also needs a division and an exponential, which the count leaves out. So equal counts do not mean equal times:
-# many heads take longer than one. Modern programs avoid the room: they compute the maps in small pieces and never store
-# them. (Such a program is called a *fused kernel*; chapter 7 explains one, Flash attention.)
+# <details><summary>How the operations are counted</summary>
 #
-# Then why not hundreds of heads? Because with the width fixed, each head gets narrower and compares in fewer
-# directions. Do more heads make a model better at all? The [lab on heads](labs/02_heads.ipynb) trains a model of width
-# 64 to read English prose, with 1, 4 or 16 heads in each layer and five seeds. This is its loss on text that was held
-# out.
+# To multiply a matrix of n × a numbers by one of a × b takes n · a · b multiplications and as many additions. Each of
+# the four linear maps multiplies n × D by D × D. Together they take 8 n D² operations. For the scores, each head
+# multiplies n × E by E × n, and for the averages n × n by n × E. That makes 4 n² E for each head. There are H heads,
+# and H · E = D, so all heads take 4 n² D. In the sum, 8 n D² + 4 n² D, there is no H.
+#
+# </details>
+#
+# The memory is another matter. Each head has a map of its own, so H heads take H times as much room for maps. Each cell
+# of a map also needs an exponential and a division, which the count leaves out, so equal counts need not mean equal
+# times. Modern programs save the room with a *fused kernel*, which never stores whole maps; chapter 7 explains one,
+# Flash attention.
+#
+# Then why not hundreds of heads? With the width fixed, each head gets narrower and compares in fewer directions. Do
+# more heads make a model better at all? The [lab on heads](labs/02_heads.ipynb) trains a model of width 64 to read
+# English prose, with 1, 4 or 16 heads in each layer and five seeds. This is its loss on text that was held out.
 
 # %% id="cost-better" tags=["hide-input"]
 # Record: the loss with 1, 4 and 16 heads at equal width, five seeds
@@ -682,10 +698,9 @@ prove(
 )
 
 # %% [markdown] id="cost-better-says"
-# After these 300 steps one head and four heads are alike. Sixteen heads, of four numbers each, are worse with every
-# seed; the lab says what we saw after more steps. So more heads are not better by themselves. A wider model has room
-# for more. The model of 2017 has 8 heads of 64 numbers; larger models mostly keep 64 or 128 numbers for a head, and add
-# heads.
+# After these 300 steps one head and four heads are alike. Sixteen heads, of four numbers each, are worse with each of
+# the five seeds. After more steps the order was another one, as the lab reports. So more heads are not better by
+# themselves. Models larger than that of 2017 mostly keep 64 or 128 numbers for a head, and add heads.
 
 # %% [markdown] id="roles"
 # ## 5 What heads do
@@ -726,10 +741,9 @@ def maps_of(words):
 
 
 # %% [markdown] id="text-maps-text"
-# To see what a head does, draw its map with the words on both axes. This function draws up to four of them. Each cell says
-# how much the word of its row takes from the word of its column, and the bar on the right says which colour is which
-# weight. The first word is a full stop. In training each sentence follows the full stop of the one before, so we put one
-# in front here, too.
+# To see what a head does, draw its map with the words on both axes. This function draws up to four maps. Each cell says
+# how much the word of its row takes from the word of its column. The first word is a full stop, because in training
+# each sentence follows the full stop of the one before.
 
 
 # %% id="text-maps-function"
@@ -760,14 +774,19 @@ show(
 )
 
 # %% [markdown] id="text-maps-says"
-# The upper right of each map is empty, because a word may not look at later words. In the rows you see that different
-# heads look at different words. Look at the last row, the one of *paints*: is there a head that looks at *queen*?
+# The upper right of each map is empty, because a word may not look at later words. Now look at the last row, the one of
+# *paints*. Is there a head that looks at *queen*?
 #
-# Below you can go through all eight heads; L1 H2 is head 2 of layer 1. Choose a head, then choose a word, and follow
-# its lines. The numbers that come with a head are means over its words. *Entropy* says how evenly the weights are
-# spread, as in chapter 1: it is 0 if all the weight lies on one word. Its unit, the *nat*, says that the logarithm is the
-# natural one. *Largest* is the largest weight, *distance* is how many places away the head looks, *previous* is the
-# weight on the word before, and *first* the weight on the first word.
+# Below are all eight heads; L1 H2 is head 2 of layer 1. Choose a head, then a word, and follow its lines.
+#
+# <details><summary>The numbers that come with a head</summary>
+#
+# They are means over its words. *Entropy* says how evenly the weights are spread, as in chapter 1: it is 0 if all the
+# weight lies on one word. Its unit, the *nat*, says that the logarithm is the natural one. *Largest* is the largest
+# weight, *distance* is how many places away the head looks, *previous* is the weight on the word before, and *first*
+# the weight on the first word.
+#
+# </details>
 
 # %% id="text-explore" tags=["hide-input", "not-compared:differs-by-processor"]
 # Explorer: all eight heads on the sentence, and what each word takes from the others
@@ -781,10 +800,10 @@ HeadExplorer(
 )
 
 # %% [markdown] id="text-roles-text"
-# One sentence is an anecdote. We take 300 sentences with another person between the subject and the verb, and measure
-# for each head how much the last verb takes from its subject, from the other person, from the word before it, and from
-# itself. Two of the sentences are printed. With *near*, the word before the last verb is the other person. With *that*,
-# it is the verb of the other person.
+# One sentence is an anecdote. So we take 300 sentences with another person between the subject and the verb. In each
+# head we measure how much the last verb takes from its subject, from the other person, from the word before it, and
+# from itself. The word before is the other person in a sentence with *near*, and the other person's verb in one with
+# *that*.
 
 # %% id="text-roles" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: what each head takes at the last verb, mean of 300 sentences
@@ -837,11 +856,13 @@ show(
 # %% [markdown] id="ablation-text"
 # ### 5.1 Does the model need that head?
 #
-# One head looks at the subject, and the model needs the subject. It is tempting to say: this is the head that finds the
-# subject. But a map shows only where a head looks. Whether the model uses what it finds there is another question, and
-# it has a test. A head adds its part to the stream (section 2.3), so we can leave its part out and see what happens. To
-# take a head away like this is called *ablation*. The code sets the head's rows of $W^O$ to zero. PyTorch stores the
-# matrix of a linear map with rows and columns exchanged, so in the code they are columns.
+# One head of layer 2 looks at the subject more than any other does, just when the model has to choose between
+# *herself*, *himself* and *themselves*. So that is the head that finds the subject. Or is it?
+#
+# A map shows where a head looks. Whether the model uses what it finds is another question, and we can ask it directly:
+# silence the head and see what breaks. This is called *ablation*. A head reaches the stream only through its own rows
+# of $W^O$, so the code sets them to zero. PyTorch stores the matrix with rows and columns exchanged, so in the code
+# they are columns.
 
 
 # %% id="ablation"
@@ -858,10 +879,10 @@ def without(*heads):
 
 
 # %% [markdown] id="ablation-question"
-# **Predict.** With all heads the model chooses the right one of *herself*, *himself* and *themselves* nearly always.
-# Someone who knows only the verb is right in about three of four: after *paint* only *themselves* can follow, and after
-# *paints* one has to guess between *herself* and *himself*. How often will the model be right without the head
-# that looks most at the subject? And without the three heads that look most at it?
+# **Predict.** With all heads the model nearly always chooses right. Someone who knows only the verb is right about
+# three times in four: after *paint* only *themselves* can follow, and after *paints* one has to guess between *herself*
+# and *himself*. How often will the model be right without the head that looks most at the subject? And without the
+# three heads that look most at it?
 
 # %% id="ablation-guess"
 ex.predict("without_the_subject_head", "")
@@ -891,8 +912,8 @@ with without(*by_subject[-3:]):
     print(f"without the three that look least    {right():.2f}")
 
 # %% [markdown] id="ablation-says"
-# So the map was beautiful, and the answer of the model did not hang on that head alone. Here are five trainings with
-# different seeds. For comparison there is a model that was not trained at all.
+# Such a beautiful map, and the model hardly misses the head. Only when three heads are gone does it begin to err. Was
+# this training an exception? Here are five, and for comparison five models that were not trained at all.
 
 # %% id="ablation-record" tags=["hide-input"]
 # Record: five seeds, what the heads look at, and what happens without them
@@ -927,27 +948,52 @@ by_seed = [english.values("trained", f"right without {what}") for what in ("the 
 prove("without all of layer 2 the model is right more often", all(a < b for a, b in zip(*by_seed, strict=True)))
 
 # %% [markdown] id="ablation-record-says"
-# Read it column by column. In each training some head came to look at the subject, far more than any head of an
-# untrained model does. It is in layer 2 each time, but not always the same head of it. That head alone can be spared,
-# each time: without it the model is right as before, or nearly so. A single head can matter, as the row of the *worst
-# single head* shows. It is another one each time, and the row below says which: in four of the five trainings it is the
-# second or third in looking at the subject, and in one it looks there least of all.
+# In these five trainings the model could spare the head that looks most at the subject. That is not a law. Of four more
+# trainings, with seeds 5 to 8, one could spare that head, and the other three fell to between 0.8 and 0.93. Without the
+# three heads that look most at the subject, all nine got worse, and worse than without the three that look least.
 #
-# Take away the three heads that look most at the subject, and the model gets worse each time, and more so than without
-# the three that look least. Do the three do one work, so that each stands in for the others? The row *without the 2nd
-# and 3rd* is the control: there the first of the three is still in its place. With seeds 0 and 2 the model is clearly
-# better with it, with seed 4 a little. With seeds 1 and 3 it is no help at all; what was missed there are the other
-# two. **A head that can be spared alone may be needed once others are gone. It need not be.**
+# **A map shows where a head looks. What the model needs, only the experiment says.** And the experiment has to go on
+# after the first cut: a head that can be spared alone may be needed once others are gone.
 #
-# The row *without layer 2* is a warning. The head that looks most always belongs to this layer. Yet without all the
-# heads of that layer the model is right more often than without the three. So what a cut does depends on what is left,
-# and one cut does not tell you where in the model an answer is found.
+# <details><summary>Evidence: nine trainings, with single heads, groups and a whole layer taken away</summary>
+#
+# The table has seeds 0 to 4, each arm at the best of three rates, which is 0.003 for the trained models. Seeds 5 to 8
+# were trained later at this rate and are not in the record.
+#
+# *Where the head is.* In each of the five trainings some head came to look at the subject, far more than any head of an
+# untrained model does. In eight of the nine trainings the head that looks most is in layer 2, but not always the same
+# head of it. With seed 7 it is in layer 1.
+#
+# *That head alone.* Without it, seeds 5 to 8 are right in 1.00, 0.86, 0.90 and 0.82. On another machine the same four
+# seeds gave 1.00, 0.87, 0.93 and 0.81. At rate 0.001, seeds 0 to 4 are right in 0.78 to 0.97. Rate 0.01 says little, as
+# training itself often fails there: with all heads, three of the five models are right in about 0.75.
+#
+# *The worst single head.* In each of the five trainings of the table, the single head that is missed most is another
+# one than the head that looks most at the subject. In four of them it is the second or third in looking at the subject,
+# and in one it looks there least of all.
+#
+# *Three heads.* Do the three do one work, so that each stands in for the others? The row *without the 2nd and 3rd* is
+# the control: there the first of the three is still at work. With seeds 0 and 2 the model is clearly better with it,
+# with seed 4 a little. With seeds 1 and 3 it is no help at all; what was missed there are the other two. So a head that
+# can be spared alone *may* be needed once others are gone. It need not be.
+#
+# *A whole layer.* The row *without layer 2* is a warning. With seeds 0 to 4 the head that looks most belongs to this
+# layer. Yet without all the heads of the layer the model is right more often than without the three. So what a cut does
+# depends on what is left, and one cut does not tell you where in the model an answer is found.
+#
+# </details>
 
 # %% [markdown] id="claims"
 # ### 5.2 What is reported of large models
 #
-# Much has been written about what heads do. These findings are often repeated without their source, and sometimes with
-# the wrong one:
+# In BERT, researchers found heads that look at neighbours, at separators, along single grammatical relations, or from a
+# pronoun to whom it means. A head for rare words was found in a translator, not in BERT.
+#
+# Most heads can be removed one at a time with hardly any loss, but quality falls soon when they are removed together.
+# If two heads do the same work, each can be spared, but not both. So a head that can be spared need not be a head that
+# does nothing.
+#
+# <details><summary>Evidence: each finding with its source</summary>
 #
 # | finding | where |
 # |---|---|
@@ -959,18 +1005,17 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # | most heads can be removed, one at a time, with hardly any loss | Michel et al. 2019, section 3 |
 # | removed together, quality falls soon: after 20 % of the heads in a translator, 40 % in a BERT | Michel et al. 2019, section 4 |
 #
-# The last two rows belong together. If two heads do the same work, each can be spared, but not both. So a head that can
-# be spared need not be a head that does nothing. (If a model is trained further while heads are taken away, more of
-# them can go: Voita et al. 2019 removed 38 of the 48 heads of an encoder, at a loss of 0.15 BLEU, points of a score for
-# translations.)
+# More heads can go if the model is trained further while they are taken away. Voita et al. 2019 removed 38 of the 48
+# heads of an encoder that way, at a loss of 0.15 BLEU, points of a score for translations.
+#
+# </details>
 
 # %% [markdown] id="minilm"
 # ### 5.3 Heads of a real model
 #
-# Can we see such heads ourselves? Here is a small relative of BERT, all-MiniLM-L6-v2, with 6 layers of 12 heads. Many
-# programs use it to find similar sentences. It reads a whole sentence at once, so its maps have no empty corner. It puts
-# a token [CLS] in front of each sentence and [SEP] behind it. These maps were recorded, so you need not download
-# anything.
+# Can we see such heads ourselves? Here is a small relative of BERT, all-MiniLM-L6-v2, with 6 layers of 12 heads. It
+# reads a whole sentence at once, so its maps have no empty corner. It puts a token [CLS] in front of each sentence and
+# [SEP] behind it. The maps were recorded, so there is nothing to download.
 
 # %% id="minilm-maps" tags=["hide-input"]
 # Figure: four heads of MiniLM on one sentence, recorded
@@ -985,17 +1030,14 @@ show(
 )
 
 # %% [markdown] id="minilm-says"
-# - **Layer 1, head 3** looks at the token before. It does so with nearly all its weight, whatever the words are.
-# - **Layer 2, head 9** often looks at the next token: each *the* looks at its noun, and *near* looks at the *the* that
-#   follows.
-# - **Layer 5, head 6** looks at [CLS], from everywhere. A head has to put its weight somewhere, since weights sum to
-#   one. It is often read as resting on a token that means little; we measured only where the weight goes.
-# - **Layer 6, head 3** looks at *king*, and less at *queen*. Read its columns: apart from [CLS], these two are the
-#   darkest. Most words look there, *near* as well as *herself*, and the persons and *herself* do so most. You might
-#   hope that *herself* looks most at *queen*. But it looks most at *king*. One sentence does not tell why.
+# - **Layer 1, head 3** looks at the token before, with nearly all its weight.
+# - **Layer 2, head 9** often looks at the next token: each *the* looks at its noun.
+# - **Layer 5, head 6** looks at [CLS], from everywhere. Weights sum to one, so a head has to put them somewhere.
+# - **Layer 6, head 3**: you might hope that *herself* looks most at *queen*. It looks most at *king*. One sentence does
+#   not tell why.
 #
-# How common are such heads? For each of the 72, the share of its weight that goes to the token before, to the token
-# after, and to [CLS], over twelve other sentences:
+# How common are such heads? For all 72, here are the shares of their weight on the token before, on the token after,
+# and on [CLS], over twelve other sentences.
 
 # %% id="minilm-grid" tags=["hide-input"]
 # Figure: shares of all 72 heads, recorded
@@ -1022,13 +1064,15 @@ show(
 prove("half of the 72 heads give [CLS] more than half of their weight", above["[CLS]"] == 36)
 
 # %% [markdown] id="minilm-read"
-# So some of the heads that were reported for BERT, those for the word before and the word after, exist here, too, but
-# they are few. The token that gets most of the weight is another one, [CLS] and not the separator. What was found in
-# one model is a fact about that model; in the next one you have to look again.
+# Heads for the word before and the word after exist here, too, but they are few. Half of all heads give most of their
+# weight to one token, and it is [CLS], not the separator. What was found in one model is a fact about that model; in
+# the next one you have to look again.
 
 # %% [markdown] id="roles-in-general"
-# How to read a map, in three rules. Put the words on the axes, and fix the scale from 0 to 1. Measure over many
-# sentences before you give a head a name. And before you say that a model needs a head, take it away.
+# To read a map, put the words on the axes, and fix the scale from 0 to 1. Measure over many sentences before you give a
+# head a name. And before you say that a model needs a head, take it away.
+#
+# A good place to stop: you have looked into trained heads, and you know what their maps cannot tell.
 
 # %% [markdown] id="induction"
 # ## 6 Two heads that work together
@@ -1037,17 +1081,17 @@ prove("half of the 72 heads give [CLS] more than half of their weight", above["[
 #
 # > K Q B Z R M K …
 #
-# What comes next? You say Q, because last time Q came after K. You used no knowledge about K and Q. You looked for an
-# earlier K and took what followed. Think of names: after *Ada Lovelace* has been mentioned once, the next *Ada* is
-# probably followed by *Lovelace*. A head that does this is called an **induction head** (Olsson et al. 2022).
+# What comes next? You say Q, because last time Q came after K. You needed to know nothing about K and Q. You looked for
+# an earlier K and took what followed it. Names work like this: after *Ada Lovelace* has been mentioned once, the next
+# *Ada* is probably followed by *Lovelace*. A head that does this is called an **induction head** (Olsson et al. 2022).
 #
-# One attention alone cannot do it. The last K can look for an earlier K and find it. But at that place stands K, and
-# what it needs stands one place further on, at Q. Could it look for Q directly? It does not know that it wants Q. It
-# wants *the one that came after K*, and the key of Q says only that it is a Q.
+# One attention alone cannot do it. The last K can find an earlier K. But at that place stands K, and what it needs
+# stands one place further on, at Q. Could it look for Q directly? It does not know that it wants Q. It wants *the one
+# that came after K*, and the key of Q says only that it is a Q.
 #
-# Two layers can do it. In the first, a **previous-token head** writes a note into each letter: what stood before me. Then
-# Q carries the note *after K*. In the second layer, the last K asks: who has the note *after K*? It finds Q and takes Q
-# along.
+# Two layers can do it. In the first, a **previous-token head** writes a note into each letter: what stood before me.
+# Then Q carries the note *after K*. In the second layer, the last K asks: who has the note *after K*? It finds Q and
+# takes Q along.
 
 # %% id="induction-drawn" tags=["hide-input"]
 # Drawing: the two steps of induction
@@ -1055,10 +1099,11 @@ drawings.induction_steps().show()
 
 # %% [markdown] id="induction-model-text"
 # Does training find this? We use a model with attention layers and no feed-forward networks, so that nothing else can
-# do the work. (`nn.LayerNorm`, in the code, brings the numbers of each letter's vector to mean 0 and to the same spread
-# before a layer reads them. It looks at no other letter. Chapter 4 explains it.) The texts are made of names. Each text
-# has five people of its own, and each person has a first name and a family name of one letter each. They come in random
-# order. A first name that has come before tells which family name must follow.
+# do the work. Each text has five people of its own, each with a first name and a family name of one letter. They come
+# in random order. A first name that has come before tells which family name must follow.
+#
+# In the code, `nn.LayerNorm` brings each letter's vector to mean 0 and to the same spread before a layer reads it. It
+# looks at no other letter; chapter 4 explains it.
 
 
 # %% id="induction-model"
@@ -1131,9 +1176,8 @@ def train_induction(n_layers, steps=500, seed=0):
 
 # %% [markdown] id="induction-rival"
 # We compare with three rivals. The first is the same model with a single layer. If our story is right, it must fail.
-# The second is no network: it predicts each letter by how often it has come in this text so far. It knows which letters
-# are about, but not who belongs to whom. The third knows even less: it takes all letters that have come so far as
-# equally likely.
+# The other two are no networks. One predicts each letter by how often it has come so far, without knowing who belongs
+# to whom. The last takes all letters that have come so far as equally likely.
 
 # %% id="induction-measured" tags=["hide-input", "picture:60"]
 # Training, and figure: two layers against one
@@ -1205,41 +1249,49 @@ prove(
 )
 
 # %% [markdown] id="induction-says"
-# Read the record row by row. With every seed, two layers end far below the rival that counts letters, and one layer
-# ends near it. (Two layers also end far below the third rival, which takes all letters so far as equally likely; one
-# layer does not. Why does that rival, which knows less, do better than counting? Counting bets most on the letters that
-# have come most often, and on the one just read. But the rest of a name is seldom one of these, and so the bets are
-# lost.) The two scores, the weight on the letter before and the weight on what followed, are high in the two-layer
-# models and low in the others. So it takes two layers.
+# With each of the five seeds, two layers end far below the rival that counts letters, and one layer ends near it. The
+# weights on the letter before and on what followed are high with two layers and low with one. So here it takes two
+# layers.
 #
-# The two lines at the bottom are a test of another kind. They are texts in which ten random letters repeat, which no
-# model has seen in training. There are no names in them. Two layers predict the second copy better than counting does;
-# one layer does not. So what was learned is more than names. It is not perfect, either; the lab tries other periods.
+# Did the model learn only names? The two lines at the bottom test it on ten random letters that repeat, texts that no
+# model here has seen in training. Two layers predict the second copy better than counting does; one layer does not. So
+# what was learned is more than names, though it is not perfect.
 #
 # > **You will read that** induction heads appear in a *phase change*, a sudden drop of the loss.
 #
+# A steep fall alone does not show them. With one layer, which forms no induction head, the fall is nearly as steep.
+# What shows them is how deep the loss falls.
+#
+# <details><summary>Evidence: the steepest fifth, what Olsson et al. saw, and the rival that knows less</summary>
+#
+# *Steepest fifth* asks how steep the fall is: which share of a model's own fall happens in the steepest fifth of its
+# training? With two layers it is a large share, and with one layer nearly as large. But only two layers fall far below
+# the line of counting letters. One layer ends just under it.
+#
 # Olsson et al. saw a bump in the loss at the time when induction heads formed, in models of two layers and more. Their
-# main sign was another one: late tokens of a text suddenly gained much more from the early ones. Here we only ask how
-# steep the fall is: which share of a model's own fall happens in the steepest fifth of its training? That is the row
-# *steepest fifth*. For two layers it is a large share. But for one layer it is nearly as large, and one layer forms no
-# induction head. So, measured as a share of its own fall, a steep fall does not tell them apart. The fall far below the
-# line of counting letters does: only two layers have it, and one layer ends just under that line.
+# main sign was another one: late tokens of a text suddenly gained much more from the early ones.
+#
+# Two layers also end far below the rival that takes all letters so far as equally likely; one layer does not. Why does
+# this rival, which knows less, do better than counting? The rival that counts bets most on the letters that have come
+# most often, and the letter just read is one that has come. But the family name that follows is seldom among its
+# favourites, and so the bets are lost.
+#
+# </details>
 #
 # How do the two heads find each other? The second head's query and the note that the first one wrote must speak the
-# same language. One can read that off the matrices, and take heads away to test it. The
-# [lab on heads](labs/02_heads.ipynb) does both.
+# same language. The [lab on heads](labs/02_heads.ipynb) reads that off the matrices, and takes heads away to test it.
 
 # %% [markdown] id="grouped"
 # ## 7 Heads that share
 #
 # When a model writes, it makes one token after the other. For each new token it needs the keys and values of all
-# earlier tokens. They do not change any more, so one keeps them, in what is called the **cache** (chapter 5 builds it).
-# For a long text the cache is large. A model that talks with many people at once needs a cache for each of them, and
-# then it is the cache, more than the parameters, that fills the memory.
+# earlier tokens. They do not change any more, so they are kept, in what is called the **cache**; chapter 5 builds it. A
+# model that talks with many people at once needs a cache for each of them, and together they can fill more memory than
+# the parameters.
 #
-# How large is it? For each token and each layer it holds one key and one value for each head. So one way to make it
-# smaller is to have fewer heads *of keys and values*. The queries are not kept, so there may be as many heads of
-# queries as before. Several of them read the same keys and values.
+# How large is one cache? For each token and each layer it holds one key and one value for each head. So we can make it
+# smaller with fewer heads *of keys and values*. The queries are not kept, so there may be as many query heads as
+# before.
 #
 # - **Multi-query attention** (Shazeer 2019): all query heads share one head of keys and values.
 # - **Grouped-query attention** (Ainslie et al. 2023): they form G groups, and each group shares one.
@@ -1250,11 +1302,10 @@ drawings.shared_heads().show()
 
 # %% [markdown] id="grouped-who"
 # G = H gives the usual form, and G = 1 the multi-query form. Llama 3 8B has 32 query heads in 8 groups, as Mistral 7B
-# does; PaLM and Falcon 7B have a single head of keys and values (Grattafiori et al. 2024; Jiang et al. 2023; Chowdhery
-# et al. 2022; Almazrouei et al. 2023).
+# does; PaLM and Falcon 7B have a single head of keys and values.
 #
-# In the drawing, neighbours share: heads 0 and 1 read the first key head, heads 2 and 3 the second. Published parameters
-# rely on that order. Another order runs just as well and gives nonsense with them.
+# In the drawing, neighbours share: heads 0 and 1 read the first key head, heads 2 and 3 the second. Published
+# parameters rely on that order. Another order runs just as well and gives nonsense with them.
 
 # %% exercise="grouped_query_attention"
 
@@ -1330,27 +1381,12 @@ testing.assert_cache_consistent(lambda x: few(x, causal=True), step_by_step, tor
 print("grouped heads with a cache, token by token, equal one pass")
 
 # %% [markdown] id="grouped-says"
-# What does it cost? Grouping is a restriction: full heads can do all that grouped heads can, with key and value matrices
-# that repeat. The sources report a small loss in quality, and less of it with groups than with a single head. We have
-# not measured it here. The number of scores does not change: each query head still compares with every token.
+# What does it cost? Full heads can do all that grouped heads can, with key and value matrices that repeat, so grouping
+# only restricts. The sources report a small loss in quality, and less of it with groups than with a single head. We
+# have not measured it. The scores stay as many as before: each query head still compares with every token.
 
 # %% [markdown] id="card"
 # ## 8 What you have
-#
-# ### The formulas on one card
-#
-# | what | formula | section |
-# |---|---|---|
-# | one head | Attention(X W_Q, X W_K, X W_V), with matrices D × E | 2 |
-# | **multi-head** | **heads side by side, times W_O = sum of each head times its rows of W_O** | 2, 2.3 |
-# | width of a head | E = D / H | 2 |
-# | split | (B, T, H · E) to (B, H, T, E) | 2.1 |
-# | merge | (B, H, T, E) to (B, T, H · E) | 2.2 |
-# | scale of the scores | 1 / √E, by the width of a head | 3 |
-# | parameters | 4 (D² + D), however many heads | 3 |
-# | operations of the products, for n tokens | 8 n D² + 4 n² D, however many heads | 4 |
-# | bytes of the maps | 4 H n² in float32 | 4 |
-# | bytes of the cache | 2 · layers · G · E · tokens · bytes of a number | 7 |
 #
 # ### You can now
 #
@@ -1360,6 +1396,23 @@ print("grouped heads with a cache, token by token, equal one pass")
 # - draw the maps of heads so that others can read them, and test what they are needed for;
 # - explain how two heads in two layers continue a repeated text;
 # - compute what a cache costs, and what sharing saves.
+#
+# <details><summary>The formulas on one card</summary>
+#
+# | what | formula | section |
+# |---|---|---|
+# | one head | Attention(X W_Q, X W_K, X W_V), with matrices D × E | 2 |
+# | **multi-head** | **heads side by side, times W_O = sum of each head times its rows of W_O** | 2, 2.3 |
+# | width of a head | E = D / H | 2 |
+# | split | (B, T, H · E) to (B, H, T, E) | 2.1 |
+# | merge | (B, H, T, E) to (B, T, H · E) | 2.2 |
+# | scale of the scores | 1 / √E, by the width of a head | 3 |
+# | parameters | 4 (D² + D), however many heads | 4 |
+# | operations of the products, for n tokens | 8 n D² + 4 n² D, however many heads | 4 |
+# | bytes of the maps | 4 H n² in float32 | 4 |
+# | bytes of the cache | 2 · layers · G · E · tokens · bytes of a number | 7 |
+#
+# </details>
 
 # %% [markdown] id="self-check"
 # ### Check yourself
@@ -1387,7 +1440,7 @@ print("grouped heads with a cache, token by token, equal one pass")
 #
 # </details>
 #
-# <details><summary>4. What do 16 heads cost in the place of 8, at the same width?</summary>
+# <details><summary>4. What do 16 heads cost instead of 8, at the same width?</summary>
 #
 # No parameters, and no operations in the products. Twice as many exponentials, twice the room for the maps where they are
 # stored, and heads that are half as wide (4).
@@ -1416,25 +1469,29 @@ print("grouped heads with a cache, token by token, equal one pass")
 # %% [markdown] id="next"
 # ### What comes next
 #
-# In this chapter heads looked one place back, or three places back. How could they? Attention compares vectors, and in
-# a vector of a letter there is no place. We added a learned vector for each place without a word about it.
-# [Chapter 3](03_positional_encoding.ipynb) asks how to tell a token where it stands.
+# In this chapter heads looked one place back, or three places back. How could they? Attention compares vectors, and the
+# vector of a letter does not say where the letter stands. We had added a learned vector for each place without a word
+# about it. [Chapter 3](03_positional_encoding.ipynb) asks how to tell a token its position.
 #
-# Two labs go on from here. [What heads do](labs/02_heads.ipynb) takes an induction circuit to pieces and tests what is
-# said about heads. The [bug museum](labs/02_bugs.ipynb) shows eight ways to get heads wrong that no error tells you.
+# The lab [on heads](labs/02_heads.ipynb) takes an induction circuit to pieces. The [bug museum](labs/02_bugs.ipynb)
+# shows eight ways to get heads wrong that no error tells you about.
 
 # %% [markdown] id="sources"
 # ### Sources
 #
+# <details><summary>The papers behind this chapter</summary>
+#
 # - Vaswani et al. 2017, *Attention Is All You Need*, arXiv:1706.03762: section 3.2.2.
-# - Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*; Olsson et al. 2022, *In-context Learning and
-#   Induction Heads*, arXiv:2209.11895: heads as a sum, previous-token and induction heads.
+# - Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*; Olsson et al. 2022, *In-context Learning
+#   and Induction Heads*, arXiv:2209.11895: heads as a sum, previous-token and induction heads.
 # - Clark et al. 2019, *What Does BERT Look At?*, arXiv:1906.04341; Voita et al. 2019, *Analyzing Multi-Head
 #   Self-Attention*, arXiv:1905.09418; Michel et al. 2019, *Are Sixteen Heads Really Better than One?*,
-#   arXiv:1905.10650.
+#   arXiv:1905.10650: what heads do, and which can go.
 # - Shazeer 2019, *Fast Transformer Decoding: One Write-Head is All You Need*, arXiv:1911.02150; Ainslie et al. 2023,
-#   *GQA*, arXiv:2305.13245.
+#   *GQA*, arXiv:2305.13245: shared keys and values.
 # - Grattafiori et al. 2024, *The Llama 3 Herd of Models*, arXiv:2407.21783; Jiang et al. 2023, *Mistral 7B*,
-#   arXiv:2310.06825; Chowdhery et al. 2022, *PaLM*, arXiv:2204.02311; Almazrouei et al. 2023, *The Falcon Series of Open
-#   Language Models*, arXiv:2311.16867.
+#   arXiv:2310.06825; Chowdhery et al. 2022, *PaLM*, arXiv:2204.02311; Almazrouei et al. 2023, *The Falcon Series of
+#   Open Language Models*, arXiv:2311.16867: who shares how.
 # - Wang et al. 2020, *MiniLM*, arXiv:2002.10957; the model is `sentence-transformers/all-MiniLM-L6-v2`.
+#
+# </details>

@@ -52,9 +52,10 @@ print(found)
 prove("a view alone is caught by the law of causality", found)
 
 # %% [markdown] id="museum-view-says"
-# The numbers are read on into the new shape, so a head holds pieces of one token where it should hold pieces of all. Row
-# and token no longer agree, and the mask hides the wrong things. The law changes one token and looks whether an earlier
-# output moves. It needs to know nothing about heads.
+# The numbers are read on into the new shape, so a head holds pieces of one token where it should hold pieces of all.
+# Row and token no longer agree, and the mask hides the wrong things. The law changes one token and looks whether an
+# earlier output moves. It needs to know nothing about heads. Had the heads been merged by a `view`, too, nothing would
+# leak, and this law would find nothing. The law of exhibit 2 would.
 
 # %% id="museum-view-drawn" tags=["hide-input"]
 # Drawing: what the one line does
