@@ -2,13 +2,12 @@
 # # 5 The decoder
 #
 # A decoder writes. At the end of this chapter you hold a GPT of your own: it goes on from a prompt that you type, and
-# you choose how bold or how careful its text is. On the way you write a second whole model, an encoder–decoder that
-# reads a word and writes it backwards.
+# you choose how bold or how careful its text is. On the way you write a second model, an encoder–decoder that reads a
+# word and writes it backwards.
 #
-# The chapter stands on [chapter 1](01_attention.ipynb) (attention and masks), [chapter 2](02_multi_head.ipynb) (heads),
-# [chapter 3](03_positional_encoding.ipynb) (rotary positions) and [chapter 4](04_encoder.ipynb) (feed-forward networks,
-# norms, the residual stream). With its exercises it takes between an hour and a half and two hours, and it names three
-# places to stop.
+# The chapter stands on the masks of [chapter 1](01_attention.ipynb), the heads of [chapter 2](02_multi_head.ipynb), the
+# rotary positions of [chapter 3](03_positional_encoding.ipynb) and the layer of [chapter 4](04_encoder.ipynb). With its
+# exercises it takes between an hour and a half and two hours, and it names three places to stop.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -50,7 +49,7 @@ drawings.whole_transformer(here=5).show()
 # ## 1 One token at a time
 #
 # Ask a chat model for a story, and the words appear one after the other. This is not a special effect. Nearly all chat
-# models can answer only one question, *what comes next?*, and they answer it again and again.
+# models answer only one question, *what comes next?*, again and again.
 #
 # We begin with a model so simple that you can see through it. It has read one sentence, and for each word it has noted
 # which words came after it. After *the*, for example, it has seen *cat*, *dog* and *bird*.
@@ -68,7 +67,7 @@ print(followers["the"])
 print(" ".join(written))
 
 # %% [markdown] id="what-just-happened"
-# Look at the `while` loop. One turn of it has four steps, and they are the same in every model of this chapter:
+# One turn of the `while` loop has four steps, the same in every model of this chapter:
 #
 # 1. Take all **tokens** so far. Here a token is a word; later in this chapter it is a letter.
 # 2. Give them to the model.
@@ -80,10 +79,9 @@ print(" ".join(written))
 drawings.choose_and_append(["the", "cat"], ["sat", "ran", "is"], [0.5, 0.3, 0.2], 1).show()
 
 # %% [markdown] id="loop-says"
-# Two things in the picture deserve a second look. First, the model does not write: it ends at the probabilities. The
-# choice is made outside the model, and here it fell on *ran*, although *sat* was more probable. Section 8 is about that
-# choice. Second, only the chosen token goes back. In the next turn the model reads *the cat ran*, and nothing tells it
-# that *sat* was ahead.
+# Look at the picture twice. The model does not write: it ends at the probabilities. The choice is made outside of it,
+# and here it fell on *ran*, although *sat* was more probable. Section 8 is about that choice. And only the chosen token
+# goes back. In the next turn the model reads *the cat ran*, and nothing tells it that *sat* was ahead.
 #
 # A model that reads its own output like this is called **autoregressive**. Always choosing the most probable token is
 # called **greedy**. Here is the greedy loop for a Transformer, in five lines. Its `model` takes B texts of T tokens,
@@ -127,7 +125,7 @@ prove("after a softmax they sum to one", abs(logits.softmax(-1).sum() - 1) < 1e-
 # ## 2 Shift right, and do not look ahead
 #
 # How do we train such a model? Take a text that somebody has written, for example *the cat sat .*, and let the model
-# predict each token from those before it. For that we need two rows of tokens: what the model **reads**, and the
+# predict each token from those before it. So there are two rows of tokens: what the model **reads**, and the
 # **targets**, which it has to predict.
 #
 # The targets are the text itself. What may the model read before it predicts the first word, *the*? Nothing has been
@@ -144,9 +142,9 @@ prove("after a softmax they sum to one", abs(logits.softmax(-1).sum() - 1) < 1e-
 drawings.shift_and_mask(["the", "cat", "sat", "."]).show()
 
 # %% [markdown] id="shift-says"
-# Read the third row of the grid. This position reads *cat* and sees ⟨start⟩, *the* and *cat*. The first hatched cell is
-# *sat*, and *sat* is what it has to predict. So shift and mask belong together: the shift puts the answer one position
-# ahead, and the mask hides it there. Only the last row has nothing to hide, because no position reads its answer.
+# Look at the third row of the grid. Its position reads *cat* and sees ⟨start⟩, *the* and *cat*. The first hatched cell
+# is *sat*, and *sat* is what it has to predict. So the two belong together: the shift puts the answer one position
+# ahead, and the mask hides it there. Only the last row has no answer to hide.
 
 # %% exercise="shift_right"
 
@@ -245,8 +243,8 @@ prove("without a stored mask any length is fine", stateless(torch.randn(1, 513, 
 # Suppose you make the smallest possible mistake: your mask is off by one, and each position also sees the next one. No
 # error is raised, and the shapes are right. How would you notice?
 #
-# One way is to change a token and watch the outputs *before* it. Under a right mask they do not move at all. The
-# course's function `assert_causal` tests this for any model.
+# One way is to change a token and watch the outputs *before* it. Under a right mask they do not move at all;
+# `assert_causal` tests this for any model.
 
 # %% id="leak-law" tags=["hide-input"]
 # Check: in the small model no output moves when a later token changes
@@ -254,9 +252,9 @@ law = complaint(testing.assert_causal, small, torch.randint(17, (2, 20)), vocab_
 prove("no output moves when a later token changes", not law)
 
 # %% [markdown] id="leak-question"
-# The other way is to look at the loss. We train on **noise**: 14 symbols in a row, each drawn at random from 11. The
-# model reads the first 13, and at each of these positions it must name the symbol that comes next. Nobody can predict
-# noise. The best guess gives each symbol the probability 1/11, and costs −ln 1/11 = 2.40 at each position.
+# The other way is to look at the loss. We train on **noise**: 14 symbols in a row, each drawn at random from 11. At
+# each of the first 13 positions the model must name the symbol that comes next. Nobody can predict noise. The best
+# guess gives each symbol the probability 1/11, and costs −ln 1/11 = 2.40 at each position.
 #
 # **Predict.** One model gets the right mask. The other gets the mask that is off by one, so that each position but the
 # last also sees the next symbol. What will the two losses be, roughly?
@@ -306,8 +304,8 @@ for name, losses in by_place.items():
 print(f"the best that can be had: {noise_floor(11):.2f}")
 
 # %% [markdown] id="leak-says"
-# The right mask stays at 2.40. The other model is far below what is possible, and that is how you notice a leak: **a
-# loss that is too good is a bug report**. Why is it not zero? Look at the positions one by one.
+# The other model is far below what is possible, and that is how you notice a leak: **a loss that is too good is a bug
+# report**. Why is it not zero? Look at the positions one by one.
 
 # %% id="leak-places" tags=["hide-input", "atol:0.3"]
 # Figure: the loss of both models, place by place
@@ -358,12 +356,10 @@ prove("in five trainings the leak is far below the floor", record.range("off by 
 # %% [markdown] id="teacher"
 # ## 3 Teacher forcing
 #
-# To write 13 tokens, the loop of section 1 needs 13 passes through the model, one after the other. Training in this way
-# would be slow.
-#
-# But in training the text is already known. The model reads the *true* tokens, moved right by one, whatever it would
-# have said itself, and it predicts all targets in **one** pass. It is like a pupil whose teacher, after each answer,
-# says the right word and goes on from there. That is why it is called **teacher forcing**.
+# To write 13 tokens, the loop of section 1 needs 13 passes through the model, one after the other. But in training the
+# text is already known. The model reads the *true* tokens, moved right by one, whatever it would have said itself, and
+# it predicts all targets in **one** pass. It is like a pupil whose teacher, after each answer, says the right word and
+# goes on from there. That is why it is called **teacher forcing**.
 #
 # Does one pass really predict what the loop would predict after the same tokens? Yes, and here the causal mask helps a
 # second time: each position sees what the loop would have seen by then, no more and no less.
@@ -388,9 +384,12 @@ prove("one pass predicts the same as 13 passes over prefixes", gap < 1e-5)
 # The first row has a price: a model that was always corrected has never seen its own mistakes (section 6). The second
 # row is why writing is slow; section 7 does something about it.
 #
-# Why may we add up the losses of single tokens? The probability of a whole text is the product of the probabilities of
-# its tokens, each given those before it. The logarithm turns this product into a sum. So a small loss per token means a
-# large probability of the text.
+# <details><summary>Why may we add up the losses of single tokens?</summary>
+#
+# The probability of a whole text is the product of the probabilities of its tokens, each given those before it. The
+# logarithm turns this product into a sum. So a small loss per token means a large probability of the text.
+#
+# </details>
 #
 # A good place to stop: you know how a decoder is trained.
 
@@ -404,11 +403,11 @@ prove("the probabilities of all 4913 texts of three tokens sum to one", abs(each
 # %% [markdown] id="layer"
 # ## 4 The decoder layer
 #
-# A translator does not write out of nothing. Its decoder must look at two things: at the English words that it has
-# written so far, and at the German sentence, which the encoder of chapter 4 has turned into one vector for each word.
-# These vectors are called the **context**.
+# A translator's decoder must look at two things: at the English words that it has written so far, and at the German
+# sentence, which the encoder of chapter 4 has turned into one vector for each word. These vectors are called the
+# **context**.
 #
-# That is why a decoder layer has three steps, called **sublayers**, in this order:
+# So a decoder layer has three steps, called **sublayers**, in this order:
 #
 # 1. **Causal self-attention.** What has been written so far? Each target position looks at itself and at earlier ones.
 #    Queries, keys and values all come from the target.
@@ -423,14 +422,12 @@ prove("the probabilities of all 4913 texts of three tokens sum to one", abs(each
 drawings.decoder_layer_stream().show()
 
 # %% [markdown] id="layer-says"
-# Follow the thick grey line from the bottom to the top. It is the residual stream, one vector for each target position.
-# Each sublayer reads a normed copy of it and adds its result to it. So after the second plus, the vector of a position
-# holds both what was written and what was found in the source. With *x* for the stream and *c* for the context:
+# Follow the thick grey line upwards. It is the residual stream, one vector for each target position. Each sublayer
+# reads a normed copy of it and adds its result to it. So after the second plus, the vector of a position holds both
+# what was written and what was found in the source. With *x* for the stream and *c* for the context:
 #
 # $$x \leftarrow x + \mathrm{self}(\mathrm{norm}(x)), \qquad x \leftarrow x + \mathrm{cross}(\mathrm{norm}(x), c),
 # \qquad x \leftarrow x + \mathrm{ff}(\mathrm{norm}(x))$$
-#
-# The Transformer of 2017 normed the stream after each addition instead; chapter 4 compares the two.
 
 # %% exercise="decoder_layer"
 
@@ -462,9 +459,9 @@ for norm_first in (False, True):
     prove(f"DecoderLayer equals torch's, norm_first={norm_first}, gradients too", max(found) < 1e-4)
 
 # %% [markdown] id="two-maps-text"
-# The two attentions have maps of different shapes. Take four sentences, 15 target tokens, 20 source tokens and 8 heads.
-# The weights of the self-attention have the shape (4, 8, 15, 15), a triangle for each head. Those of the
-# cross-attention have the shape (4, 8, 15, 20): each target position may look at each source position.
+# The two attentions have maps of different shapes. For four sentences, 15 target tokens, 20 source tokens and 8 heads,
+# the self-attention has weights of shape (4, 8, 15, 15), a triangle for each head. The cross-attention has (4, 8, 15,
+# 20): each target position may look at each source position.
 
 # %% id="two-maps" tags=["hide-input"]
 # Check: the shapes of the two maps, what each may see, and that the source is read as a set
@@ -582,9 +579,9 @@ class Embedding(nn.Module):
 
 
 # %% [markdown] id="own-model-text"
-# And this is the whole model. Writing needs its two halves apart: `encode` runs once for a source, `decode` runs again
-# for each new token. For training, `forward` does both. The layers stand in `nn.ModuleList`, because in a plain list
-# PyTorch would not find their weights.
+# And this is the whole model. Writing needs two methods: `encode` runs once for a source, `decode` runs again for each
+# new token. For training, `forward` does both. The layers stand in `nn.ModuleList`, because in a plain list PyTorch
+# would not find their weights.
 #
 # Sources of different lengths are filled up with the token 0, *padding*, which the mask `real` hides. The target needs
 # no such mask: its padding stands at the right, where the causal mask hides it from all real tokens.
@@ -749,9 +746,8 @@ del whole, logits
 # %% [markdown] id="reversal"
 # ### 5.1 Train it: read, then write backwards
 #
-# The task: read a word of four to eight random letters, and write it backwards. It is simple to judge, and no position
-# can do it alone: to write a letter, the decoder must know how far it has come, and fetch the right letter from the
-# source.
+# The task: read a word of four to eight random letters, and write it backwards. No position can do it alone: to write a
+# letter, the decoder must know how far it has come, and fetch the right letter from the source.
 
 
 # %% id="reversal-data" tags=["hide-input"]
@@ -827,8 +823,8 @@ prove("over 95 of 100 new words are right in every letter", right.all(1).float()
 # %% [markdown] id="maps-question"
 # ### 5.2 Its three attentions
 #
-# The model has three kinds of attention: the encoder looks at the source, the decoder at its own letters, and the
-# decoder at the source. The explorer shows them side by side for one word of eight letters.
+# The explorer shows all three side by side for one word of eight letters: the encoder looks at the source, the decoder
+# at its own letters, and the decoder at the source.
 #
 # **Predict.** When the model writes the first letter, which source letter must the cross-attention find? And for the
 # last letter? What shape will the weights draw?
@@ -869,8 +865,8 @@ prove("one head finds the mirrored letter with over half of its weight", share.m
 # ## 6 Free running: when a letter goes wrong
 #
 # In training the decoder always read true letters. When it writes, it reads its own, and this is called **free
-# running**. What happens if one of them is wrong? The trained model makes hardly any mistakes, so let us take one that
-# was trained for only 100 steps. The word below was chosen because this half-trained model gets a letter wrong early.
+# running**. What happens if one of them is wrong? The trained model makes hardly any mistakes, so we take one that was
+# trained for only 100 steps, and a word in which it gets a letter wrong early.
 
 # %% id="free-example" tags=["hide-input", "not-compared:a-half-trained-model"]
 # Example: one word, written after the true letters and after its own
@@ -897,14 +893,13 @@ row("each letter after its OWN ones before it", free[example].tolist(), wanted)
 # %% [markdown] id="free-example-says"
 # Compare the last two lines. At the second letter both are wrong in the same way, since both had read the same. From
 # there they part. In the upper line the teacher puts the right letter in, and the model gets back on its way. In the
-# lower line the wrong letter stays, and the model has to go on from a beginning that never occurred in training: this
-# word with this false letter.
+# lower line the wrong letter stays, and the model has to go on from a beginning that never occurred in training.
 #
 # This gap between training and writing is called **exposure bias** (Ranzato et al. 2015). How large is it?
 #
-# **Predict.** Position by position, over many words of eight letters: the share of right letters after true letters,
-# and after the model's own. Where do the two curves begin, and which one is lower later? And for the model that was
-# trained for 300 steps?
+# **Predict.** Over many words of eight letters, take the share of right letters after true letters, and after the
+# model's own. Where do the two curves begin, and which one is lower later? And for the model that was trained for 300
+# steps?
 
 # %% id="predict-free"
 ex.predict("own_letters_or_true_ones", "")
@@ -938,8 +933,8 @@ prove("trained, they cost nothing", max(map(abs, full)) < 0.01)
 
 # %% [markdown] id="exposure-says"
 # So it depends on the training. In all five half-trained models the seventh letter suffered: after their own letters it
-# was right in 14 to 34 words of a hundred fewer than after true ones. Of the five models trained for 300 steps, none
-# lost anything, since they hardly made a mistake.
+# was right in 14 to 34 words of a hundred fewer than after true ones. Trained for 300 steps, none of the five lost
+# anything.
 #
 # Notice what free running is *not* to blame for. Up to its first mistake, a free text *is* a true beginning. So free
 # running is never the cause of the first mistake; it only makes worse what comes after it.
@@ -948,9 +943,9 @@ prove("trained, they cost nothing", max(map(abs, full)) < 0.01)
 #
 # ## 7 Your own GPT
 #
-# Often there is no source. A model that continues stories, answers questions or writes programs reads *one* text and
-# goes on with it. Then the encoder has nothing to do, and neither has the cross-attention. Leave both out, and what
-# remains is a stack of layers with two sublayers each: a **GPT**, also called *decoder-only*.
+# Often there is no source. A model that continues stories or writes programs reads *one* text and goes on with it. Then
+# the encoder and the cross-attention have nothing to do. Leave them out, and what remains is a stack of layers with two
+# sublayers each: a **GPT**, also called *decoder-only*.
 
 # %% id="gpt-drawn" tags=["hide-input"]
 # Drawing: a GPT
@@ -959,15 +954,15 @@ drawings.gpt_stack().show()
 # %% [markdown] id="gpt"
 # Look at the layer. It is an encoder layer with a causal mask. That one mask turns a reader into a writer.
 #
-# When would you use which? In an **encoder–decoder**, the encoder may look at the source in both directions. That suits
-# a task with two clear sides: translation, speech to text, a summary. T5 and Whisper are built in this way. In a
-# **GPT** everything is one text, prompt and answer alike, and every token of any text is a target; nobody has to find a
-# source for it. Llama, Qwen and the models named GPT are of this kind.
+# When would you use which? An **encoder–decoder** such as T5 or Whisper suits a task with two clear sides, translation
+# or speech to text: its encoder may look at the source in both directions. In a **GPT** such as Llama or Qwen
+# everything is one text, prompt and answer alike, and every token of any text is a target; nobody has to find a source
+# for it.
 #
 # ### 7.1 Remember keys and values
 #
 # To write the thousandth token, the loop of section 1 reads all 999 tokens before it. One turn earlier it had read 998
-# of them. Nearly everything that it computes, it has computed before. In all, T tokens cost 1 + 2 + … + T = T(T + 1)/2
+# of them. Nearly everything that it computes, it has computed before: in all, T tokens cost 1 + 2 + … + T = T(T + 1)/2
 # positions that run through the model.
 
 # %% [markdown] id="cache-asymmetry"
@@ -980,12 +975,12 @@ drawings.gpt_stack().show()
 #
 # But could a new token change the old keys and values? Here the causal mask helps a third time. In the first layer, the
 # key of the second token is made of that token alone. What its position hands on to the second layer is made of the
-# first two tokens, because it may not look further. So its key in the second layer depends on those two only, and so on
-# through all layers. Whatever is appended later, **keys and values of earlier tokens never change**. In an encoder they
-# would: there, each new word changes what all the others hand on.
+# first two tokens only, because it may not look further. So it goes on through all layers. Whatever is appended later,
+# **keys and values of earlier tokens never change**. In an encoder they would: there, each new word changes what all
+# the others hand on.
 #
-# So we keep them, in a memory called the **key–value cache**. At each step the model reads *only the new token*,
-# computes its query, key and value, appends key and value to the cache, and lets the query look at all of it.
+# So we keep them, in the **key–value cache**. At each step the model reads *only the new token*, appends its key and
+# value to the cache, and lets its query look at all of it.
 
 # %% id="cache-drawn" tags=["hide-input"]
 # Drawing: the cache of one layer at three steps
@@ -1013,9 +1008,9 @@ prove(
 # %% [markdown] id="gpt-rotate-text"
 # ### 7.2 The model
 #
-# Our GPT uses the rotary positions of chapter 3: queries and keys are turned, each pair of numbers at a speed of its
-# own. With a cache, the new tokens do not begin at position 0 but at position `first`, after those in the cache. Each
-# key is turned once, when it is made, and goes into the cache turned.
+# Our GPT turns queries and keys by the rotary positions of chapter 3. With a cache, the new tokens do not begin at
+# position 0 but at position `first`, after those in the cache. Each key is turned once, when it is made, and goes into
+# the cache turned.
 
 
 # %% id="gpt-rotate"
@@ -1051,10 +1046,9 @@ class CachedAttention(Attention):
 
 
 # %% [markdown] id="gpt-model-text"
-# The layer has two sublayers, and the model is a table, layers, a norm and a linear map. Follow the shapes once. Tokens
-# (B, T) become vectors (B, T, 64). In each layer they become queries, keys and values of 4 heads, (B, 4, T, 16). With S
-# tokens in the cache, the weights have the shape (B, 4, T, S + T). Each layer returns (B, T, 64) again, and the linear
-# map at the end makes logits (B, T, V).
+# The model is a table, layers with two sublayers, a norm and a linear map. Follow the shapes once. Tokens (B, T) become
+# vectors (B, T, 64). In each layer, 4 heads make queries, keys and values (B, 4, T, 16); with S tokens in the cache,
+# the weights are (B, 4, T, S + T). Each layer returns (B, T, 64) again, and the linear map makes logits (B, T, V).
 #
 # The last two lines of `__init__` draw all tables and matrices small, so that a fresh model gives similar logits to all
 # letters.
@@ -1092,8 +1086,8 @@ class GPT(nn.Module):
 
 
 # %% [markdown] id="gpt-generate-text"
-# Last, `generate`. It is the loop of section 1. `choose` is any function from logits (B, V) to tokens (B, 1), so that
-# we can change the way of choosing later. With a cache, the model reads the prompt once, and then one token at a time.
+# Last, `generate`, the loop of section 1. With a cache, the model reads the prompt once, and then one token at a time.
+# `choose` is any function from logits (B, V) to tokens (B, 1), so that we can choose in another way later.
 #
 # <details><summary>What if the prompts of a batch have different lengths?</summary>
 #
@@ -1123,8 +1117,7 @@ def most_likely(logits):
 
 # %% [markdown] id="gpt-count-text"
 # That is a complete GPT. With `split`, `look`, `Attention` and `two_linear_maps` from section 5 it has fewer than 100
-# lines. Is it right? We compare it with `course_lib`, in logits and gradients, and with itself: with the cache it must
-# give the logits that it gives without.
+# lines. Is it right? We compare its logits with and without the cache, and then logits and gradients with `course_lib`.
 
 # %% id="gpt-equal"
 torch.manual_seed(0)
@@ -1177,9 +1170,9 @@ prove(
 # character. The last tenth is **held out**: the model never trains on it, and all losses below are means over windows
 # of 128 characters drawn from there.
 #
-# Is it really new to the model? The pages of this reference repeat whole paragraphs of each other, and a model can
-# simply remember what it has read. So each paragraph is kept once. The last two lines below count how much of the
-# held-out part stands, word for word, in the part for training: now, and if the repeated paragraphs had stayed.
+# Is it really new to the model? The pages of this reference repeat whole paragraphs of each other, so each paragraph is
+# kept only once. The last two lines below count how much of the held-out part also stands in the training part, now and
+# with the repeats.
 
 # %% id="text" tags=["hide-input"]
 # Data: 300,000 characters as ids, nine tenths for training; random windows of 128 characters
@@ -1227,8 +1220,8 @@ print(f"with repeated paragraphs it would be {seen_before(reference_text()[:300_
 
 
 # %% [markdown] id="gpt-question"
-# The training loop is the one you know. In language modelling the shift is done by slicing: of a window of 129
-# characters, the inputs are all but the last, and the targets are all but the first.
+# The training loop is the one you know. Here the shift is done by slicing: of a window of 129 characters, the inputs
+# are all but the last, and the targets all but the first.
 
 
 # %% id="gpt-train"
@@ -1323,11 +1316,11 @@ prove("your GPT is, too", curve[-1][1] < baselines["bigram"] - 0.6)
 #
 # The price is memory. Each token leaves a key and a value in each layer, here 2 · 2 layers · 64 = 256 numbers. At four
 # bytes each, one character takes 1 KiB, and 128 characters take 128 KiB. Llama 3 8B, at two bytes, needs those 128 KiB
-# for a *single* token, and one GiB for 8,192 tokens, although its heads share keys and values. And attention still has
-# to look at the whole cache, so a step late in a long text takes longer than an early one.
+# for a *single* token, and one GiB for 8,192 tokens, although its heads share keys and values. And attention still
+# looks at the whole cache, so late steps take longer than early ones.
 #
-# The cache does not make the model read further than the 128 characters it was trained on. Section 7 of chapter 3 shows
-# what happens to rotary positions there.
+# Beyond the 128 characters of its training the model reads no better with a cache than without: section 7 of chapter 3
+# shows what happens to rotary positions there.
 
 # %% id="cache-bytes" tags=["hide-input"]
 # Count: places that run through the model, and numbers in the cache, for texts of growing length
@@ -1363,11 +1356,10 @@ prove("your GPT writes the same with and without cache", torch.equal(fast, slow)
 # %% [markdown] id="choosing"
 # ## 8 Choosing the next token
 #
-# The model gives probabilities, and one token has to be chosen. Why not always the most probable one? Greedy texts of
-# small models tend to run in circles, and they are the same each time. So usually one **samples**: a token is drawn by
-# chance, the more probable the more often. But below the good tokens lies a long tail of unlikely ones. Each of them is
-# rare, yet together they are drawn now and then, and a single one can spoil a text. So there are settings that make the
-# draw more careful.
+# Why not always choose the most probable token? Greedy texts of small models tend to run in circles, and they are the
+# same each time. So usually one **samples**: a token is drawn by chance, the more probable the more often. But below
+# the good tokens lies a long tail of unlikely ones. Together they are drawn now and then, and a single one can spoil a
+# text. So there are settings that make the draw more careful.
 #
 # - **Temperature** divides all logits by a number. Below 1, differences grow, and the text becomes more careful. Above
 #   1 it becomes bolder. Towards 0 it is greedy.
@@ -1392,9 +1384,9 @@ prove("your GPT writes the same with and without cache", torch.equal(fast, slow)
 # two are kept, and 0.50 and 0.25 are divided by their sum, 0.75. Temperature cuts nothing. It only moves probability
 # between the tokens.
 #
-# The order matters. Take temperature 2 and the same top-p. If the temperature comes first, *mat* and *floor* have only
-# 0.35 + 0.24 = 0.59, and *roof* stays in as well. If the filter comes first, *roof* is gone, and no temperature brings
-# it back. Programs differ here, so the same settings can give bold texts in one and tame texts in another.
+# The order matters, and programs differ in it. Take temperature 2 and the same top-p. If the temperature comes first,
+# *mat* and *floor* have only 0.35 + 0.24 = 0.59, and *roof* stays in as well. If the filter comes first, *roof* is
+# gone, and no temperature brings it back.
 
 # %% id="choosing-drawn" tags=["hide-input"]
 # Drawing: what top-k and top-p leave of five words; and a check of the table
@@ -1440,9 +1432,12 @@ share = torch.bincount(drawn, minlength=31) / 20_000
 prove("20,000 draws follow the distribution, and nothing cut is drawn", (share - wanted).abs().max() < 0.015)
 
 # %% [markdown] id="sampling-explorer-question"
-# Two things are left out here. **Top-k** would be two lines before the draw: `least = logits.topk(k).values[:, -1:]`,
-# and then `logits.masked_fill(logits < least, -math.inf)`. And temperature 0 means the largest logit:
-# `logits.argmax(dim=-1)`.
+# <details><summary>Top-k and temperature 0 as code</summary>
+#
+# Top-k is two lines before the draw: `least = logits.topk(k).values[:, -1:]`, and then `logits.masked_fill(logits <
+# least, -math.inf)`. Temperature 0 means the largest logit: `logits.argmax(dim=-1)`.
+#
+# </details>
 #
 # **Predict.** Your own GPT goes on from four beginnings: *the valu*, *the value of* and a space, *An* and a space, and
 # *x =* with a space. After which of them does top-p with p = 0.9 keep few characters, and after which many?
@@ -1473,7 +1468,7 @@ sizes = (Sampling(top_p=0.9).probabilities(logits) > 0).sum(-1)
 prove("the nucleus is small inside a word and wide where one begins", sizes[0] < 8 < sizes[1:3].max())
 
 # %% [markdown] id="strategies-text"
-# And what do the settings do to a text? Here is the same model with the same prompt and four ways to choose.
+# And what do the settings do to a text? One model, one prompt, four ways to choose:
 
 # %% id="strategies" tags=["hide-input", "not-compared:sampled-text"]
 # Write: four settings, one prompt
@@ -1493,8 +1488,8 @@ for name, choose in ways.items():
 #
 # ### 8.1 Your turn to write
 #
-# Where a kernel runs, type a prompt of your own, move the controls, and let your GPT go on. Each character that it
-# wrote is shaded by the probability that the model gave it: a dark one was expected, a white one was a surprise.
+# Type a prompt of your own, move the controls, and let your GPT go on; this needs a running kernel. Each character that
+# it wrote is shaded by the probability that the model gave it: a dark one was expected, a white one was a surprise.
 
 
 # %% id="live-draw" tags=["hide-input"]
@@ -1537,8 +1532,7 @@ prove(
 
 # %% [markdown] id="beam-question"
 # This text is yours, from the first matrix to the last character: your layers, your cache, your choice of the next
-# token. A good place to stop: your GPT writes. Two short sections follow, on writing more carefully and on writing
-# faster.
+# token. A good place to stop: your GPT writes. Two short sections follow, on searching and on writing faster.
 #
 # ## 9 Beam search
 #
@@ -1556,7 +1550,7 @@ drawings.beam_tree().show()
 #
 # **Beam search** is more patient. At each step it keeps the K best texts so far, the *beams*; K = 2 here. It continues
 # each of them by every possible token, and of *all* these continuations it keeps the K best: here *cat sleeps* with
-# 0.36 and *dog and* with 0.20. Both could as well have come from the same beam. With K = 1, beam search is greedy.
+# 0.36 and *dog and* with 0.20. Both could as well have come from the same beam. One beam alone is greedy.
 #
 # Programs add logarithms instead of multiplying probabilities, since products of many small numbers vanish. For *cat
 # sleeps* this gives −0.916 − 0.105 = −1.02, for *dog and* −0.693 − 0.916 = −1.61. The greater sum wins.
@@ -1626,13 +1620,13 @@ for K in (1, 2, 4):
 # Nothing guarantees that more beams find a more probable text. Here four beams end lower than two: they threw the
 # beginning of the better text away.
 #
-# One thing is missing. Real texts end, some earlier, some later, and each further token lowers the sum of the
-# logarithms. So a text that stops early can win though it is worse. The cure is a **length penalty**: finished texts
-# are compared by log-probability divided by length<sup>α</sup>. Say a text of two tokens has −1.0 and one of four
-# tokens −1.4. By the sum, with α = 0, the short one wins. With α = 1 they have −0.5 and −0.35, and the long one wins.
+# Real texts end, some earlier, some later, and each further token lowers the sum. So a text that stops early can win
+# though it is worse. The cure is a **length penalty**: finished texts are compared by log-probability divided by
+# length<sup>α</sup>. Say a text of two tokens has −1.0 and one of four tokens −1.4. By the sum, with α = 0, the short
+# one wins. With α = 1 they have −0.5 and −0.35, and the long one wins.
 #
-# More probable does not always mean better, not even in translation: a few beams help, and many do harm. For stories
-# beam search is the wrong tool, because people do not write the most probable thing.
+# More probable is not always better. In translation a few beams help, and many do harm. For stories beam search is the
+# wrong tool: people do not write the most probable thing.
 #
 # <details><summary>Sources and a warning: two kinds of length penalty, and what many beams do</summary>
 #
@@ -1648,9 +1642,9 @@ for K in (1, 2, 4):
 #
 # ## 10 Speculative decoding
 #
-# Even with a cache, writing wastes a machine. When a large model writes few texts at a time, most of the time goes into
-# fetching its weights from memory, again for each token. A pass over five tokens fetches them only once, too. But how
-# can we have five tokens at once, when each must be known before the next?
+# When a large model writes few texts at a time, most of the time goes into fetching its weights from memory, again for
+# each token. A pass over five tokens fetches them only once, too. But how can we have five tokens at once, when each
+# must be known before the next?
 #
 # We guess. A small and fast model, the **draft**, writes four tokens ahead. The large model reads the newest token and
 # the four guesses in one pass and predicts at each position, as in teacher forcing. As long as it would have written
@@ -1663,9 +1657,9 @@ drawings.guesses_and_checks().show()
 
 # %% [markdown] id="speculative-says"
 # Does the text get worse? With greedy choice it is the very same text, token by token, up to rounding, since a guess is
-# kept only if the large model would have written it. A bad draft makes the writing slower, never worse. With sampling,
-# it is not enough that the large model finds a guess acceptable: a token that the draft likes too much would come too
-# often. So guesses are refused by a rule that brings each token back to the large model's own probability, exactly.
+# kept only if the large model would have written it. With sampling, it is not enough that the large model finds a guess
+# acceptable: a token that the draft likes too much would come too often. So guesses are refused by a rule that brings
+# each token back to the large model's own probability, exactly. A bad draft makes the writing slower, never worse.
 #
 # <details><summary>The rule, with three tokens by hand</summary>
 #
@@ -1814,11 +1808,13 @@ show(
 #
 # ### What comes next
 #
-# [Chapter 6](06_training.ipynb) is about training itself: tokenizers, optimizers, schedules, and what to do when a
-# model does not learn. Or stay with the decoder: [how a model chooses its next token](labs/05_choosing.ipynb), [what
-# happens inside a model](labs/05_inside_a_model.ipynb), and [bugs that raise no error](labs/05_bugs.ipynb).
+# [Chapter 6](06_training.ipynb) is about training itself, and what to do when a model does not learn. Or stay with the
+# decoder: [how it chooses its next token](labs/05_choosing.ipynb), [what happens inside
+# it](labs/05_inside_a_model.ipynb), and [bugs that raise no error](labs/05_bugs.ipynb).
 #
 # ### Sources
+#
+# <details><summary>The papers behind this chapter</summary>
 #
 # - Vaswani et al. 2017, *Attention Is All You Need*, arXiv:1706.03762: section 3.1 and figure 1 (the decoder), section
 #   6.1 (beam search with α = 0.6).
@@ -1832,3 +1828,5 @@ show(
 #   arXiv:1706.03872, and Stahlberg and Byrne 2019, arXiv:1908.10090 (what many beams, and the exact maximum, do).
 # - Shazeer 2019, arXiv:1911.02150 (the cache as what limits writing). Leviathan et al. 2023, arXiv:2211.17192, and Chen
 #   et al. 2023, arXiv:2302.01318 (speculative decoding).
+#
+# </details>
