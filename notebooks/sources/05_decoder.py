@@ -79,9 +79,9 @@ print(" ".join(written))
 drawings.choose_and_append(["the", "cat"], ["sat", "ran", "is"], [0.5, 0.3, 0.2], 1).show()
 
 # %% [markdown] id="loop-says"
-# Look at the picture twice. The model does not write: it ends at the probabilities. The choice is made outside of it,
-# and here it fell on *ran*, although *sat* was more probable. Section 8 is about that choice. And only the chosen token
-# goes back. In the next turn the model reads *the cat ran*, and nothing tells it that *sat* was ahead.
+# The model does not write: it ends at the probabilities. The choice is made outside of it, and in the picture it fell
+# on *ran*, although *sat* was more probable. Section 8 is about that choice. And only the chosen token goes back. In
+# the next turn the model reads *the cat ran*, and nothing tells it that *sat* was ahead.
 #
 # A model that reads its own output like this is called **autoregressive**. Always choosing the most probable token is
 # called **greedy**. Here is the greedy loop for a Transformer, in five lines. Its `model` takes B texts of T tokens,
@@ -194,8 +194,7 @@ show(
 )
 
 # %% [markdown] id="module-text"
-# We build the mask anew in each pass. A mask that is stored in the module can end up in the file of weights, and can be
-# larger than they are:
+# We build the mask anew in each pass. A stored mask can end up in the file of weights, and be larger than they are:
 #
 # <details><summary>In practice: a stored mask, and how not to save it</summary>
 #
@@ -254,7 +253,7 @@ prove("no output moves when a later token changes", not law)
 # %% [markdown] id="leak-question"
 # The other way is to look at the loss. We train on **noise**: 14 symbols in a row, each drawn at random from 11. At
 # each of the first 13 positions the model must name the symbol that comes next. Nobody can predict noise. The best
-# guess gives each symbol the probability 1/11, and costs −ln 1/11 = 2.40 at each position.
+# guess gives each symbol the probability 1/11, and its loss is −ln(1/11) = 2.40 at each position.
 #
 # **Predict.** One model gets the right mask. The other gets the mask that is off by one, so that each position but the
 # last also sees the next symbol. What will the two losses be, roughly?
@@ -362,7 +361,7 @@ prove("in five trainings the leak is far below the floor", record.range("off by 
 # goes on from there. That is why it is called **teacher forcing**.
 #
 # Does one pass really predict what the loop would predict after the same tokens? Yes, and here the causal mask helps a
-# second time: each position sees what the loop would have seen by then, no more and no less.
+# second time: each position sees exactly what the loop would have seen by then.
 
 # %% id="prefix"
 targets = torch.randint(2, 17, (3, 13))  # three texts
@@ -517,8 +516,7 @@ class Attention(nn.Module):
 
 
 # %% [markdown] id="own-encoder-text"
-# The encoder layer is that of chapter 4, in short: self-attention and a feed-forward network, each with a norm before
-# it, each added to the stream.
+# The encoder layer is that of chapter 4, in short, with the norms in front:
 
 
 # %% id="own-encoder"
@@ -580,8 +578,8 @@ class Embedding(nn.Module):
 
 # %% [markdown] id="own-model-text"
 # And this is the whole model. Writing needs two methods: `encode` runs once for a source, `decode` runs again for each
-# new token. For training, `forward` does both. The layers stand in `nn.ModuleList`, because in a plain list PyTorch
-# would not find their weights.
+# new token. For training, `forward` does both. In a plain list PyTorch would not find the layers' weights;
+# `nn.ModuleList` shows them.
 #
 # Sources of different lengths are filled up with the token 0, *padding*, which the mask `real` hides. The target needs
 # no such mask: its padding stands at the right, where the causal mask hides it from all real tokens.
@@ -932,9 +930,9 @@ prove("half trained, own letters cost over a tenth at the seventh letter, with e
 prove("trained, they cost nothing", max(map(abs, full)) < 0.01)
 
 # %% [markdown] id="exposure-says"
-# So it depends on the training. In all five half-trained models the seventh letter suffered: after their own letters it
-# was right in 14 to 34 words of a hundred fewer than after true ones. Trained for 300 steps, none of the five lost
-# anything.
+# So it depends on the training. In all five half-trained models the seventh letter suffered: it was right 14 to 34
+# percentage points less often after the model's own letters than after true ones. Trained for 300 steps, none of the
+# five lost anything.
 #
 # Notice what free running is *not* to blame for. Up to its first mistake, a free text *is* a true beginning. So free
 # running is never the cause of the first mistake; it only makes worse what comes after it.
@@ -1008,7 +1006,7 @@ prove(
 # %% [markdown] id="gpt-rotate-text"
 # ### 7.2 The model
 #
-# Our GPT turns queries and keys by the rotary positions of chapter 3. With a cache, the new tokens do not begin at
+# Our GPT turns queries and keys with the rotary positions of chapter 3. With a cache, the new tokens do not begin at
 # position 0 but at position `first`, after those in the cache. Each key is turned once, when it is made, and goes into
 # the cache turned.
 
@@ -1025,8 +1023,8 @@ def rotate(x, first):  # (B, n_heads, T, d_head), the places first, first + 1, �
 
 
 # %% [markdown] id="gpt-attention-text"
-# The attention is that of section 5, with a cache. The cache of a layer is a dictionary. It is empty at first, and then
-# holds the keys `"k"` and the values `"v"` of all tokens so far. In training there is no cache: it is `None`.
+# The attention is that of section 5, with a cache. The cache of a layer is a dictionary, empty at first, then with the
+# keys `"k"` and the values `"v"` of all tokens so far. In training it is `None`.
 
 
 # %% id="gpt-attention"
@@ -1167,8 +1165,8 @@ prove(
 # ### 7.3 Train it on real text
 #
 # Our text is the reference of the Python language, as Python 3.11 has it in `pydoc_data.topics`. A token is a single
-# character. The last tenth is **held out**: the model never trains on it, and all losses below are means over windows
-# of 128 characters drawn from there.
+# character. The last tenth is **held out**: the model never trains on it. All losses below are means over windows of
+# 128 held-out characters.
 #
 # Is it really new to the model? The pages of this reference repeat whole paragraphs of each other, so each paragraph is
 # kept only once. The last two lines below count how much of the held-out part also stands in the training part, now and
@@ -1381,8 +1379,8 @@ prove("your GPT writes the same with and without cache", torch.equal(fast, slow)
 # | top-p with p = 0.7 | 0.67 | 0.33 | cut | cut | cut |
 #
 # For top-p with p = 0.7 go from the left: *mat* alone has 0.50, which is not enough; *mat* and *floor* have 0.75. So
-# two are kept, and 0.50 and 0.25 are divided by their sum, 0.75. Temperature cuts nothing. It only moves probability
-# between the tokens.
+# two are kept, and 0.50 and 0.25 are divided by their sum, 0.75. Temperature cuts nothing; it moves probability between
+# the tokens.
 #
 # The order matters, and programs differ in it. Take temperature 2 and the same top-p. If the temperature comes first,
 # *mat* and *floor* have only 0.35 + 0.24 = 0.59, and *roof* stays in as well. If the filter comes first, *roof* is
@@ -1488,8 +1486,8 @@ for name, choose in ways.items():
 #
 # ### 8.1 Your turn to write
 #
-# Type a prompt of your own, move the controls, and let your GPT go on; this needs a running kernel. Each character that
-# it wrote is shaded by the probability that the model gave it: a dark one was expected, a white one was a surprise.
+# With a running kernel: type a prompt of your own, move the controls, and let your GPT go on. Each character that it
+# wrote is shaded by the probability that the model gave it: a dark one was expected, a white one was a surprise.
 
 
 # %% id="live-draw" tags=["hide-input"]
@@ -1537,7 +1535,7 @@ prove(
 # ## 9 Beam search
 #
 # Sometimes one wants a text that is as probable as possible *as a whole*. In translation or speech recognition the
-# source leaves few good answers, though seldom only one, and a probable text is often among them. Greedy choice need
+# source leaves few good answers, though seldom only one, and a probable text is often one of them. Greedy choice need
 # not find the most probable text, because a word that looks best now can lead to a dead end.
 
 # %% id="beam-drawn" tags=["hide-input"]
@@ -1553,7 +1551,8 @@ drawings.beam_tree().show()
 # 0.36 and *dog and* with 0.20. Both could as well have come from the same beam. One beam alone is greedy.
 #
 # Programs add logarithms instead of multiplying probabilities, since products of many small numbers vanish. For *cat
-# sleeps* this gives −0.916 − 0.105 = −1.02, for *dog and* −0.693 − 0.916 = −1.61. The greater sum wins.
+# sleeps* this gives log 0.4 + log 0.9 = −0.916 − 0.105 = −1.02, for *dog and* −0.693 − 0.916 = −1.61. The greater sum
+# wins.
 
 # %% id="beam-by-hand" tags=["hide-input"]
 # Check: the numbers of the tree
@@ -1620,10 +1619,10 @@ for K in (1, 2, 4):
 # Nothing guarantees that more beams find a more probable text. Here four beams end lower than two: they threw the
 # beginning of the better text away.
 #
-# Real texts end, some earlier, some later, and each further token lowers the sum. So a text that stops early can win
-# though it is worse. The cure is a **length penalty**: finished texts are compared by log-probability divided by
-# length<sup>α</sup>. Say a text of two tokens has −1.0 and one of four tokens −1.4. By the sum, with α = 0, the short
-# one wins. With α = 1 they have −0.5 and −0.35, and the long one wins.
+# Each further token lowers the sum, so a text that stops early can win though it is worse. The cure is a **length
+# penalty**: finished texts are compared by log-probability divided by length<sup>α</sup>. Say a text of two tokens has
+# −1.0 and one of four tokens −1.4. By the sum, with α = 0, the short one wins. With α = 1 they have −0.5 and −0.35, and
+# the long one wins.
 #
 # More probable is not always better. In translation a few beams help, and many do harm. For stories beam search is the
 # wrong tool: people do not write the most probable thing.
