@@ -498,8 +498,9 @@ prove("the live model agrees", live["the newest 128 in sight"][2] > live["all ch
 # ## 4 Let a small model guess
 #
 # A large model writes one token per pass, and when it writes a single text, most of the time of a pass goes into
-# fetching the weights from memory. A pass over five tokens fetches them only once, too, and takes far less time than five
-# passes. But the model cannot use that when it writes: it does not know the next four tokens. Could somebody guess them?
+# fetching the weights from memory. A pass over five tokens fetches them only once, too, and takes far less time than
+# five passes. But the model cannot use that when it writes: it does not know the next four tokens. Could somebody guess
+# them?
 #
 # **Speculative decoding** (Leviathan et al. 2023; Chen et al. 2023) lets a small model, the *draft*, write a few
 # tokens. Then the large model reads all of them in one pass, which gives it its own distribution at each place, and
