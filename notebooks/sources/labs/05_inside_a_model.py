@@ -1,10 +1,9 @@
 # %% [markdown] id="title"
 # # Lab: how does one look inside a trained model, and what may one conclude?
 #
-# A trained model answers, and nobody has told it how. Every weight and every vector can be printed, but that is not
-# understanding. In this lab you train a small GPT and look inside it with five tools, which people also use on the
-# large ones: hooks, contributions, the logit lens, patching and probes. Each tool answers one question, and each can
-# mislead. So beside each of them stands the control that keeps it honest.
+# A trained model answers, and nobody has told it how. In this lab you train a small GPT and look inside it with five
+# tools, which people also use on the large ones: hooks, contributions, the logit lens, patching and probes. Each tool
+# answers one question, and each can mislead. So beside each stands the control that keeps it honest.
 #
 # You need the decoder of [chapter 5](../05_decoder.ipynb). The lab takes about an hour.
 
@@ -67,16 +66,15 @@ clean, answer, stranger = prompts(200, 5)
 print("a prompt:", spelled(clean[0]), "   answer:", spelled(answer[:1]))
 
 # %% [markdown] id="prompt-text"
-# The second line is what we shall ask. The prompt names five people once each, ten letters. The eleventh letter is the
-# first name of the second person once more, so what must follow is this person's family name. Each text has people of
-# its own: no answer can be learned by heart, the model has to find it in the prompt.
+# The second line is what we shall ask. The prompt names five people once each. Its last letter is the first name of the
+# second person once more, so this person's family name must follow. Each text has people of its own, so the model has
+# to find the answer in the prompt.
 #
 # We count places from 0. The second person's first name stands at place 2, the family name at place 3, and the prompt
 # ends at place 10.
 #
-# The model is a GPT with three layers and two heads in each. The **residual stream** of a place is a vector that begins
-# as the letter and its place, and to which each part adds something. A part reads the stream through a norm, here
-# RMSNorm.
+# The model is a GPT with three layers and two heads in each. The **residual stream** of a place begins as the vector of
+# the letter and its place, and each part adds to it. A part reads the stream through a norm, here RMSNorm.
 
 
 # %% id="block"
@@ -139,8 +137,8 @@ right = (model(clean)[:, -1].argmax(-1) == answer).float().mean().item()
 print(f"right answers to 200 prompts: {right:.2f}")
 
 # %% [markdown] id="hook-problem"
-# It answers. But how? To find out we must see what passes inside. Rewriting `forward` with `print` in it would show us
-# a copy, and nobody wants to do that with a large model from a library.
+# It answers. But how? We must see what passes inside, and nobody wants to rewrite the `forward` of a large model with
+# `print` in it.
 #
 # ### 1.2 A hook
 #
@@ -155,8 +153,8 @@ drawings.hooks_on_the_stream().show()
 # **By hand.** Take a chain of two modules: the first doubles a number, the second adds 1. From 3 the chain makes 7. A
 # hook on the first module hears that 3 went in and 6 came out. The result is still 7.
 #
-# In code, `register_forward_hook` hangs the function on and returns a handle that takes it off again. A forgotten hook
-# would stay there, so we put both into one `with` block, whose `finally` part takes all hooks off.
+# In code, `register_forward_hook` hangs the function on and returns a handle that takes it off again. The `finally`
+# part below makes sure that no hook is forgotten.
 
 
 # %% id="watch"
@@ -229,7 +227,7 @@ for n in range(3):
 # %% [markdown] id="weights-says"
 # The printed numbers are means over the 200 prompts. **What this shows:** where each head looks. In layer 1 the letter
 # before gets much of the weight, and in a later layer the last place looks at the answer. **What it does not show:**
-# what is handed over when a head looks, and whether it matters. So we turn from *looking* to *writing*.
+# what is handed over, and whether it matters.
 #
 # ## 2 What adds up: contributions
 #
@@ -238,9 +236,9 @@ for n in range(3):
 #
 # **The idea.** Look at the two lines of `Block.forward` again. Both have the form `x = x + something`. Nothing is ever
 # overwritten, so at the end the stream is a plain *sum*: the vector of the start, plus what each head and each
-# feed-forward wrote. The table is linear: the logits of a sum are the sum of the logits. Only the last norm is in the
-# way. It divides the stream by its size, one number for each place. We take this number from the whole stream, as the
-# model does, and divide each part by the *same* number. Then the parts still add up.
+# feed-forward wrote. The table is linear, so the logits are a sum as well. Only the last norm is in the way: it divides
+# the stream by its size. We take this number from the whole stream and divide each part by the *same* number. Then the
+# parts still add up.
 
 # %% id="sum-drawn" tags=["hide-input"]
 # Drawing: a sum by hand
@@ -249,8 +247,7 @@ drawings.logits_by_hand().show()
 # %% [markdown] id="sum-by-hand"
 # **By hand.** In the drawing the stream has two numbers, and the table has two letters, K with the row (1, 0) and Q
 # with the row (0, 1). The sum of the three parts is (1, 7). RMSNorm divides by the root of the mean square: √((1 + 49)
-# / 2) = 5. So the logit of Q is 7 / 5 = 1.4. The start gave 0.2 of it, the head 0.8 and the feed-forward 0.4. It is
-# tempting to norm each part by itself. Then Q gets 0.6, 1.4 and 1.3, together 3.3, which is the logit of no model.
+# / 2) = 5. So the logit of Q is 7 / 5 = 1.4. The start gave 0.2 of it, the head 0.8 and the feed-forward 0.4.
 #
 # As a formula, let $p_1, \dots, p_n$ be what the parts wrote, $s$ the size of the whole stream, $g$ the factors that
 # the last norm has learned, and $u$ the row of one letter in the table. Then its logit is
@@ -260,7 +257,9 @@ drawings.logits_by_hand().show()
 # where ⊙ multiplies number by number. In code we first collect the parts. What a head writes is its own numbers times
 # its own part of the output map, as in chapter 2.
 #
-# <details><summary>Two details of the code: ε, and rows that are columns</summary>
+# <details><summary>A tempting mistake, and two details of the code</summary>
+#
+# Whoever norms each part by itself gets 0.6, 1.4 and 1.3 for Q, together 3.3. That is the logit of no model.
 #
 # The size $s$ is the root of the mean square of the sum; a tiny number ε is added under the root, so that the norm
 # never divides by zero. And `nn.Linear` keeps its matrix turned round: what chapter 2 called the *rows* of a head are
@@ -363,9 +362,8 @@ for name, ending in (("the start", "start"), ("layer 1", "1"), ("layer 2", "2"),
 # **What this shows:** who wrote the answer. At the last place it is written by layers 2 and 3, and the numbers add up
 # exactly.
 #
-# **What it does not show:** who was *needed*. It counts direct writing only. The head of layer 1 that looks at the
-# letter before adds next to nothing to the answer, but it may have written something at *another* place, which a later
-# head reads. Section 4 tries it.
+# **What it does not show:** who was *needed*. It counts direct writing only. The head of layer 1 adds next to nothing
+# to the answer, but it may have written something at *another* place, which a later head reads (section 4).
 #
 # <details><summary>One more caution</summary>
 #
@@ -378,9 +376,9 @@ for name, ending in (("the start", "start"), ("layer 1", "1"), ("layer 2", "2"),
 #
 # **The problem.** The bars say who wrote, but not when the answer was *settled*. Does the model know it half-way?
 #
-# **The idea.** All layers write into one stream, and the last norm and the table can read it. Nothing keeps us from
-# reading with them earlier, as if the model ended there. In 2020 a writer with the name nostalgebraist did this with
-# GPT-2 and called it the **logit lens**.
+# **The idea.** All layers write into one stream, which the last norm and the table can read. So read with them earlier,
+# as if the model ended there. A writer named nostalgebraist did this with GPT-2 in 2020 and called it the **logit
+# lens**.
 
 # %% id="lens-drawn" tags=["hide-input"]
 # Drawing: the norm and the table at each level
@@ -421,13 +419,13 @@ show(
 # %% [markdown] id="lens-says"
 # **What this shows:** at the last place the answer comes in after layer 2, and layer 3 makes it surer.
 #
-# Now look at level 1. Most cells hold the letter that stands one place to the left. At the last place this is a wrong
-# answer. Is the model so far off after one layer? We shall see that this letter is a *note*, which a later head reads.
-# The lens takes it for an answer, because it can say only one thing: *this letter comes next*.
+# Now look at level 1. Most cells hold the letter that stands one place to the left. We shall see that this letter is a
+# *note*, which a later head reads. The lens takes it for an answer, because it can say only one thing: *this letter
+# comes next*.
 #
-# **What it does not show:** everything that is not written for the table. The stream at level 0 was made from the
-# letter itself, so it surely holds which letter stands there. The lens does not name it, because the table was trained
-# to read level 3 only. From a lens that says nothing, nothing follows.
+# **What it does not show:** everything that is not written for the table. The stream at level 0 surely holds which
+# letter stands there. The lens does not name it, because the table was trained to read level 3 only. From a lens that
+# says nothing, nothing follows.
 #
 # <details><summary>A lens with a translator</summary>
 #
@@ -437,14 +435,14 @@ show(
 #
 # ## 4 Changing one thing: patching
 #
-# **The problem.** So far we have only watched. Whoever watches sees what goes along with the answer, and not what
-# *makes* it. The barometer falls before the storm, but turning its hand back does not stop the storm.
+# **The problem.** So far we have only watched what goes along with the answer. What *makes* it? The barometer falls
+# before the storm, but turning its hand back does not stop the storm.
 #
 # **The idea.** Intervene, and change as little as possible. We take two prompts that differ in a single letter. In the
 # *clean* one, the second person's first name stands at place 2, as before. In the *corrupted* one a stranger's letter
-# stands there, so the answer cannot be known. Now run the corrupted prompt, but replace one single vector of its stream
-# by the vector that the clean run had at the same level and place. If the answer comes back, this vector carried what
-# was missing. This is called **activation patching** (Vig et al. 2020).
+# stands there, so the answer cannot be known. Now run the corrupted prompt, but replace a single vector of its stream
+# by that of the clean run at the same level and place. If the answer comes back, this vector carried what was missing.
+# This is called **activation patching** (Vig et al. 2020).
 
 # %% id="patch-drawn" tags=["hide-input"]
 # Drawing: two runs, one vector carried over
@@ -457,8 +455,7 @@ drawings.patch_between_runs().show()
 # $$\text{share back} = \frac{\text{patched} - \text{corrupted}}{\text{clean} - \text{corrupted}} = \frac{3.4 - 1}{4 - 1} = 0.8$$
 #
 # We average the leads over all prompts first and divide once, because the difference below the line may be near zero in
-# a single prompt. A hook can patch, too: if its function returns something, PyTorch takes it in place of the module's
-# output.
+# a single prompt. A hook can patch: what its function returns replaces the module's output.
 
 
 # %% id="patched"
@@ -500,8 +497,7 @@ def share_back(source):
 
 # %% [markdown] id="patch-control"
 # **The control.** Perhaps the answer comes back with *any* vector from *any* run in which somebody is asked for a name?
-# So we do the same with an unrelated source: prompts of the same form with other people. If these bring back as much,
-# our finding means nothing.
+# So we take it from prompts with other people, too. If these bring back as much, our finding means nothing.
 #
 # **Predict.** At level 0 the clean vector of place 2 simply repairs the prompt, so all comes back. Which single place
 # brings it back at level 1, and which at level 2?
@@ -534,10 +530,9 @@ print("level 2, place 3", f"{back[2, 3]:.2f}")
 print(f"control: the largest of 44 is {control.max():.2f}, the smallest {control.min():.2f}")
 
 # %% [markdown] id="patch-says"
-# Read the upper grid from the bottom. What matters stands first at the first name (place 2). After layer 1 it stands at
-# the *family name* (place 3), although that letter is the same in both prompts: it must have got a note of who stands
-# before it. After layer 2 most of it stands at the last place, which has to answer. It travels on a path, and we see
-# each station. The control brings nothing back.
+# Read the upper grid from the bottom. What matters stands first at the first name, place 2. After layer 1 it stands at
+# the *family name*, place 3, although that letter is the same in both prompts: it must have got a note of who stands
+# before it. After layer 2 most of it stands at the last place, which has to answer. The control brings nothing back.
 #
 # **What this shows:** these vectors *carry* the difference between the two prompts, and the answer follows them. **What
 # it does not show:** *how* it is carried, and everything that both prompts have in common.
@@ -568,8 +563,7 @@ for h in (0, 1):
 
 # %% [markdown] id="without-head-says"
 # Without head 1.2, which looks at the letter before, many answers are lost, although its bar had been near zero.
-# Without the other one hardly any is. So a small contribution is no proof that a part can be spared. Some answers
-# survive, perhaps because the other head puts part of its weight on the letter before, too.
+# Without the other one hardly any is. So a small contribution is no proof that a part can be spared.
 
 # %% exercise="patch_share"
 
@@ -578,15 +572,15 @@ for h in (0, 1):
 # ## 5 A reader that learns: probes
 #
 # **The problem.** We suspect that after layer 1 each letter carries a note of the letter before it. The lens hinted at
-# it, but the lens speaks of next letters only. We want a reader to whom we can put a question of our own.
+# it, but it speaks of next letters only. We want a reader for a question of our own.
 #
 # **The idea.** For many texts we know the stream at level 1, and we know the letter before. A linear map is fitted that
 # should name the one from the other, and then tested on texts that it has not seen. This reader is a **probe** (Alain
 # and Bengio 2016). The model itself stays as it is.
 #
-# But a probe learns, and that is the danger. If it succeeds, who knew: the model or the probe? So it needs two
-# controls. With **shuffled labels** there is nothing to be known; what a probe still gets right there is luck. In an
-# **untrained model** nothing was learned; what a probe reads there lies in the architecture and the input.
+# But a probe learns. If it succeeds, who knew: the model or the probe? So it needs two controls. With **shuffled
+# labels** there is nothing to be known; what a probe still gets right there is luck. In an **untrained model** nothing
+# was learned; what a probe reads there lies in the architecture and the input.
 
 # %% id="probe-drawn" tags=["hide-input"]
 # Drawing: a probe and its two controls
@@ -671,15 +665,13 @@ prove("two of four", sum(a == b for a, b in zip(says_k, [True, True, False, Fals
 
 # %% [markdown] id="probe-says"
 # The note is there. The probe reads it at level 1 in about nine of ten places, in this model more often than the lens
-# did. And the last line settles what we said of the lens: at level 0 the letter itself can be read without fail, where
-# the lens hardly ever names it. In the untrained model something can be read too, since heads with random weights mix a
-# bit of all earlier letters into the stream. Without this control we would have given the training credit for that as
-# well.
+# did. At level 0 it reads the letter itself without fail, where the lens hardly ever names it. In the untrained model
+# something can be read too: heads with random weights mix a bit of all earlier letters into the stream.
 #
 # ### 5.1 Readable is not used
 #
-# Compare levels 1 and 2. At level 2 the note can still be read well. But the patch at level 2 and place 3 brought back
-# only the smaller part of the answer. The note still stands there, but most of what it was good for has been done.
+# At level 2 the note can still be read well. But the patch there, at place 3, brought back only the smaller part of the
+# answer: most of what the note was good for has been done.
 #
 # It gets worse. We ask the probe something that *cannot* matter: is the letter a vowel? The names are drawn from the
 # alphabet by chance, so no model can gain anything by telling vowels apart.
@@ -769,8 +761,14 @@ prove("the note stands at the family name", min(a / b for a, b in zip(note, lost
 
 # %% [markdown] id="record-says"
 # The stations are the same with all five seeds, and so is the distance between the probe and its controls. This holds
-# for models of this size on this task. In larger models on real text, Olsson et al. (2022) found heads that do the same
-# two steps, but for models with feed-forwards their evidence is correlation.
+# for models of this size on this task.
+#
+# <details><summary>And in larger models?</summary>
+#
+# Olsson et al. (2022) found heads that do the same two steps in much larger models on real text. As they say, they have
+# evidence from interventions for small models of attention only; for larger ones with feed-forwards it is correlation.
+#
+# </details>
 #
 # ## 7 The same circuit, from the other side
 #
@@ -783,7 +781,7 @@ drawings.induction_steps().show()
 
 # %% [markdown] id="induction-text"
 # [The lab on heads](02_heads.ipynb) reads the same circuit off the *matrices*, without running the model. There the
-# evidence is in the weights, here it is in the vectors. That two ways with different weaknesses lead to the same story
+# evidence is in the weights, here it is in the vectors. Two ways with different weaknesses lead to the same story: that
 # is the best reason to believe it.
 #
 # ## What you have
@@ -797,10 +795,13 @@ drawings.induction_steps().show()
 # | taking a part away | was it needed? | what it did | a part that should not matter |
 # | probe | what can be read? | what is used? | shuffled labels, an untrained model, labels by lottery |
 #
-# **An open question for you.** At level 2 most of the answer stands at the last place. Layer 3 still adds to the lead.
-# Does it read the last place, or the note at place 3 once more? Run the clean prompt, and give layer 3 the corrupted
-# vector at place 3 only. If what layer 3 adds becomes smaller, it had read the note. `patched` does it, with clean and
-# corrupted exchanged.
+# <details><summary>An open question for you</summary>
+#
+# At level 2 most of the answer stands at the last place. Layer 3 still adds to the lead. Does it read the last place,
+# or the note at place 3 once more? Run the clean prompt, and give layer 3 the corrupted vector at place 3 only. If what
+# layer 3 adds becomes smaller, it had read the note. `patched` does it, with clean and corrupted exchanged.
+#
+# </details>
 #
 # ### Sources
 #
