@@ -309,7 +309,7 @@ prove("the penalty loosens the loops of greedy text", judged["greedy"][1] > judg
 # | length to the power α | 1.93 | 3.74 | −1.55 | −1.20 | long |
 # | GNMT | 1.19 | 1.66 | −2.52 | −2.71 | short |
 #
-# The same α chooses another text. Whoever copies 0.6 out of the paper into a program with the first form gets longer
+# The same α chooses another text. If you copy 0.6 out of the paper into a program with the first form, you get longer
 # texts than the authors did.
 
 # %% id="length-forms" tags=["hide-input", "picture:20"]

@@ -259,7 +259,7 @@ drawings.logits_by_hand().show()
 #
 # <details><summary>A tempting mistake, and two details of the code</summary>
 #
-# Whoever norms each part by itself gets 0.6, 1.4 and 1.3 for Q, together 3.3. That is the logit of no model.
+# Norm each part by itself, and you get 0.6, 1.4 and 1.3 for Q, together 3.3. That is the logit of no model.
 #
 # The size $s$ is the root of the mean square of the sum; a tiny number ε is added under the root, so that the norm
 # never divides by zero. And `nn.Linear` keeps its matrix turned round: what chapter 2 called the *rows* of a head are
