@@ -453,7 +453,7 @@ prove("at translation size the logits are (4, 25, 32000)", whole_logits.shape ==
 #
 # **“The model returns a probability distribution.”** It returns *logits*: one number for each token of the vocabulary,
 # of any size and sign. A softmax turns them into probabilities. Losses and samplers take the softmax themselves, in a
-# form that does not overflow. Whoever applies it once more gets a flat distribution, and again no error.
+# form that does not overflow. Apply it once more, and you get a flat distribution, and again no error.
 
 # %% id="distribution" tags=["tol:0.1"]
 logits = 3 * torch.randn(17, generator=torch.Generator().manual_seed(0))

@@ -309,7 +309,7 @@ prove("the penalty loosens the loops of greedy text", judged["greedy"][1] > judg
 # | length to the power α | 1.93 | 3.74 | −1.55 | −1.20 | long |
 # | GNMT | 1.19 | 1.66 | −2.52 | −2.71 | short |
 #
-# The same α chooses another text. Whoever copies 0.6 out of the paper into a program with the first form gets longer
+# The same α chooses another text. If you copy 0.6 out of the paper into a program with the first form, you get longer
 # texts than the authors did.
 
 # %% id="length-forms" tags=["hide-input", "picture:20"]
@@ -390,7 +390,7 @@ prove("and repeat more", min(scored["greedy"][1], scored["4 beams"][1]) > scored
 
 # %% [markdown] id="beam-says"
 # People do not write the most probable thing; Holtzman et al. (2020) found the same on large models. Beam search
-# belongs to tasks with one right answer, such as translation. For open text one draws.
+# belongs to tasks whose source leaves few good answers, such as translation. For open text one draws.
 #
 # ## 3 Long texts
 #
@@ -498,8 +498,9 @@ prove("the live model agrees", live["the newest 128 in sight"][2] > live["all ch
 # ## 4 Let a small model guess
 #
 # A large model writes one token per pass, and when it writes a single text, most of the time of a pass goes into
-# fetching the weights from memory. A pass over five tokens fetches them once, too, and so costs hardly more. But the
-# model cannot use that when it writes: it does not know the next four tokens. Could somebody guess them?
+# fetching the weights from memory. A pass over five tokens fetches them only once, too, and takes far less time than
+# five passes. But the model cannot use that when it writes: it does not know the next four tokens. Could somebody guess
+# them?
 #
 # **Speculative decoding** (Leviathan et al. 2023; Chen et al. 2023) lets a small model, the *draft*, write a few
 # tokens. Then the large model reads all of them in one pass, which gives it its own distribution at each place, and

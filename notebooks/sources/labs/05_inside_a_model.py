@@ -1,10 +1,9 @@
 # %% [markdown] id="title"
 # # Lab: how does one look inside a trained model, and what may one conclude?
 #
-# A trained model answers, and nobody has told it how. Its numbers lie open: every weight and every vector can be printed.
-# That is not the same as understanding it. In this lab you train a small GPT and look inside it with five tools, which
-# people also use on the large ones: hooks, contributions, the logit lens, patching and probes. Each tool answers one
-# question, and each can mislead. So beside each of them stands the control that keeps it honest.
+# A trained model answers, and nobody has told it how. In this lab you train a small GPT and look inside it with five
+# tools, which people also use on the large ones: hooks, contributions, the logit lens, patching and probes. Each tool
+# answers one question, and each can mislead. So beside each stands the control that keeps it honest.
 #
 # You need the decoder of [chapter 5](../05_decoder.ipynb). The lab takes about an hour.
 
@@ -34,9 +33,9 @@ torch.set_num_threads(1)
 #
 # ### 1.1 A model that has something to hide
 #
-# We need a model whose task has a step in between, one that nobody sees from outside. Take a text that consists of
-# names, a first name and a family name, each a single letter. Five people occur in a text, in any order, and again and
-# again. (A text may begin in the middle of a person, with a family name.)
+# We need a task with a step in between, one that nobody sees from outside. So our texts consist of names, a first name
+# and a family name, each a single letter. Five people occur in a text, in any order, again and again. A text may begin
+# in the middle of a person, with a family name.
 
 
 # %% id="texts" tags=["hide-input"]
@@ -67,16 +66,15 @@ clean, answer, stranger = prompts(200, 5)
 print("a prompt:", spelled(clean[0]), "   answer:", spelled(answer[:1]))
 
 # %% [markdown] id="prompt-text"
-# The second line is what we shall ask. The prompt names five people once each, ten letters. The eleventh letter is the
-# first name of the second person once more. Whoever has read the prompt knows what must follow: this person's family
-# name. Each text has people of its own, so no answer can be learned by heart. The model has to find it in the prompt.
+# The second line is what we shall ask. The prompt names five people once each. Its last letter is the first name of the
+# second person once more, so this person's family name must follow. Each text has people of its own, so the model has
+# to find the answer in the prompt.
 #
-# We count places from 0. So the second person's first name stands at place 2, the family name at place 3, and the prompt
+# We count places from 0. The second person's first name stands at place 2, the family name at place 3, and the prompt
 # ends at place 10.
 #
-# The model is a GPT with three layers and two heads in each. The **residual stream** of a place is the vector that
-# begins as the vector of the letter and its place, and to which each part adds something. A part reads the stream through
-# a norm (pre-norm, RMSNorm), and what it computes is added.
+# The model is a GPT with three layers and two heads in each. The **residual stream** of a place begins as the vector of
+# the letter and its place, and each part adds to it. A part reads the stream through a norm, here RMSNorm.
 
 
 # %% id="block"
@@ -139,14 +137,13 @@ right = (model(clean)[:, -1].argmax(-1) == answer).float().mean().item()
 print(f"right answers to 200 prompts: {right:.2f}")
 
 # %% [markdown] id="hook-problem"
-# It answers. But how? To find out we must see what passes inside. We could write the `forward` of the model again with
-# `print` in it. Then we would look at a copy, and for a large model from a library nobody wants to do that.
+# It answers. But how? We must see what passes inside, and nobody wants to rewrite the `forward` of a large model with
+# `print` in it.
 #
 # ### 1.2 A hook
 #
-# PyTorch lets us hang a function on any module. The function is called whenever the module has run, and it is given
-# what went in and what came out. Such a function is called a **hook**. It is like a stethoscope: the patient need not be
-# opened.
+# PyTorch lets us hang a function on any module. Whenever the module has run, the function is called with what went in
+# and what came out. This function is called a **hook**. It is like a stethoscope: the patient need not be opened.
 
 # %% id="hooks-drawn" tags=["hide-input"]
 # Drawing: the model, its stream, and four places to listen
@@ -156,9 +153,8 @@ drawings.hooks_on_the_stream().show()
 # **By hand.** Take a chain of two modules: the first doubles a number, the second adds 1. From 3 the chain makes 7. A
 # hook on the first module hears that 3 went in and 6 came out. The result is still 7.
 #
-# In code, `register_forward_hook` hangs the function on, and it returns a handle with which the function is taken off
-# again. That must not be forgotten: a forgotten hook stays for ever. So we put both into one `with` block. Whatever
-# happens inside, the `finally` part takes all hooks off.
+# In code, `register_forward_hook` hangs the function on and returns a handle that takes it off again. The `finally`
+# part below makes sure that no hook is forgotten.
 
 
 # %% id="watch"
@@ -207,10 +203,9 @@ with watch([double]) as seen, torch.no_grad():
 prove("a hook hears 3 and 6, and the chain still gives 7", [*map(float, (*seen[double], result))] == [3, 6, 7])
 
 # %% [markdown] id="weights-text"
-# What is made and used *inside* one module, a hook cannot hear. The weights of an attention are such a thing. For them a
-# library needs a switch of its own. In this course it is `record_weights`, which you know from
-# [chapter 2](../02_multi_head.ipynb). Here are the weights of all six heads for one prompt. We count layers and heads
-# from 1, so *head 2.1* is the first head of the second layer.
+# A hook cannot hear what is made and used *inside* one module, such as the weights of an attention. For them the course
+# has `record_weights`, which you know from [chapter 2](../02_multi_head.ipynb). Here are the weights of all six heads
+# for one prompt. We count layers and heads from 1, so *head 2.1* is the first head of the second layer.
 
 # %% id="weights" tags=["hide-input", "picture:60"]
 # Figure: who looks where, six heads and one prompt
@@ -231,47 +226,46 @@ for n in range(3):
 
 # %% [markdown] id="weights-says"
 # The printed numbers are means over the 200 prompts. **What this shows:** where each head looks. In layer 1 the letter
-# before gets much of the weight, and in a later layer the last place looks at the answer. **What it does not show:** what
-# is handed over when a head looks, and whether it matters for the answer. A head can look at a letter and pass on next to
-# nothing. So we turn from *looking* to *writing*.
+# before gets much of the weight, and in a later layer the last place looks at the answer. **What it does not show:**
+# what is handed over, and whether it matters.
 #
 # ## 2 What adds up: contributions
 #
 # **The problem.** At the last place one logit is the highest. Which part of the model has raised it: the start, one of
-# six heads, one of three feed-forwards? In most networks this question has no clear answer, because what one layer writes
-# is transformed by all that follow.
+# six heads, one of three feed-forwards?
 #
 # **The idea.** Look at the two lines of `Block.forward` again. Both have the form `x = x + something`. Nothing is ever
-# overwritten. So at the end the stream is a plain *sum*: the vector of the start, plus what each head wrote, plus what each
-# feed-forward wrote. And the table is linear: the logits of a sum are the sum of the logits. If it were not for the last
-# norm, we would be done.
-#
-# The norm divides the stream by its size, one number for each place. We let the whole stream decide this number, as the
-# model does, and then hold it fixed. Each part is divided by the *same* number. Then the parts still add up.
+# overwritten, so at the end the stream is a plain *sum*: the vector of the start, plus what each head and each
+# feed-forward wrote. The table is linear, so the logits are a sum as well. Only the last norm is in the way: it divides
+# the stream by its size. We take this number from the whole stream and divide each part by the *same* number. Then the
+# parts still add up.
 
 # %% id="sum-drawn" tags=["hide-input"]
 # Drawing: a sum by hand
 drawings.logits_by_hand().show()
 
 # %% [markdown] id="sum-by-hand"
-# **By hand.** In the drawing the stream has two numbers, and the table has two letters, K with the row (1, 0) and Q with
-# the row (0, 1). The sum of the three parts is (1, 7). RMSNorm divides by the root of the mean square:
-# √((1 + 49) / 2) = 5. So the logit of Q is 7 / 5 = 1.4. The start gave 0.2 of it, the head 0.8 and the feed-forward 0.4.
+# **By hand.** In the drawing the stream has two numbers, and the table has two letters, K with the row (1, 0) and Q
+# with the row (0, 1). The sum of the three parts is (1, 7). RMSNorm divides by the root of the mean square: √((1 + 49)
+# / 2) = 5. So the logit of Q is 7 / 5 = 1.4. The start gave 0.2 of it, the head 0.8 and the feed-forward 0.4.
 #
-# A tempting mistake is to norm each part by itself. The three parts then give Q 0.6, 1.4 and 1.3, together 3.3. That is not
-# the logit of any model.
-#
-# As a formula, let $p_1, \dots, p_n$ be what the parts wrote, $s$ the size of the whole stream, $g$ the factors that the
-# last norm has learned, and $u$ the row of one letter in the table. Then its logit is
+# As a formula, let $p_1, \dots, p_n$ be what the parts wrote, $s$ the size of the whole stream, $g$ the factors that
+# the last norm has learned, and $u$ the row of one letter in the table. Then its logit is
 #
 # $$u \cdot \left( g \odot \frac{p_1 + \dots + p_n}{s} \right) = \sum_i \; u \cdot \left( g \odot \frac{p_i}{s} \right)$$
 #
-# where ⊙ multiplies number by number. The size $s$ is the root of the mean square of $p_1 + \dots + p_n$; a tiny number ε
-# is added under the root, so that the norm never divides by zero.
+# where ⊙ multiplies number by number. In code we first collect the parts. What a head writes is its own numbers times
+# its own part of the output map, as in chapter 2.
 #
-# In code we first collect the parts. For the heads we use what chapter 2 showed: the output map takes the heads side by
-# side, and each head has its own part of the matrix. (`nn.Linear` keeps its matrix turned round. What chapter 2 called the
-# *rows* of a head are *columns* here.) So what a head writes is its own numbers times its own columns.
+# <details><summary>A tempting mistake, and two details of the code</summary>
+#
+# Norm each part by itself, and you get 0.6, 1.4 and 1.3 for Q, together 3.3. That is the logit of no model.
+#
+# The size $s$ is the root of the mean square of the sum; a tiny number ε is added under the root, so that the norm
+# never divides by zero. And `nn.Linear` keeps its matrix turned round: what chapter 2 called the *rows* of a head are
+# *columns* here.
+#
+# </details>
 
 
 # %% id="written"
@@ -330,11 +324,11 @@ prove("normed one by one they give 3.3", torch.allclose(wrong, torch.tensor([0.6
 prove("which is not 1.4", abs(wrong.sum().item() - 3.3) < 0.05)
 
 # %% [markdown] id="lead-text"
-# A logit alone says little: if all 26 rise by 5, the softmax gives the same probabilities. So from here on we look at the
-# **lead** of the answer, its logit minus the mean of all 26. It is linear as well, so it can be shared out in the same way.
+# A logit alone says little: if all 26 rise by 5, the softmax gives the same probabilities. So from here on we look at
+# the **lead** of the answer, its logit minus the mean of all 26. It is linear as well.
 #
-# **Predict.** Section 1 showed a head of layer 1 that looks at the letter before. How large is the part of the lead that
-# the heads of layer 1 have written? And which layer writes most?
+# **Predict.** Section 1 showed a head of layer 1 that looks at the letter before. How large is the part of the lead
+# that the heads of layer 1 have written? And which layer writes most?
 
 # %% id="lead-guess"
 ex.predict("lab_inside_contributions", "")
@@ -365,34 +359,38 @@ for name, ending in (("the start", "start"), ("layer 1", "1"), ("layer 2", "2"),
     print(f"{name:<10}{sum(shares[n].mean().item() for n in mine):6.2f} of {total:.2f}")
 
 # %% [markdown] id="lead-says"
-# **What this shows:** who wrote the answer. At the last place it is written by layers 2 and 3. These numbers are no
-# estimate; they add up exactly, and that was asserted.
+# **What this shows:** who wrote the answer. At the last place it is written by layers 2 and 3, and the numbers add up
+# exactly.
 #
-# **What it does not show:** who was *needed*. It counts direct writing only. The head of layer 1 that looks at the letter
-# before adds next to nothing to the answer itself. It may still have written something at *another* place, which a later
-# head reads. Whoever removes all parts with short bars may destroy the model; section 4 tries it. And one more caution:
-# since the size of the stream was held fixed, a bar does not say what the logit would be if this part were missing. Without
-# it the size, too, would be different.
+# **What it does not show:** who was *needed*. It counts direct writing only. The head of layer 1 adds next to nothing
+# to the answer, but it may have written something at *another* place, which a later head reads (section 4).
+#
+# <details><summary>One more caution</summary>
+#
+# The size of the stream was held fixed. So a bar does not say what the logit would be if this part were missing:
+# without it the size would be different, too.
+#
+# </details>
 #
 # ## 3 Reading early: the logit lens
 #
 # **The problem.** The bars say who wrote, but not when the answer was *settled*. Does the model know it half-way?
 #
-# **The idea.** All layers write into one stream, and the last norm and the table can read it. Nothing keeps us from
-# reading with them earlier, as if the model ended there. In 2020 a writer with the name nostalgebraist did this with GPT-2
-# and called it the **logit lens**: for each level, what would the model say if it had to answer now?
+# **The idea.** All layers write into one stream, which the last norm and the table can read. So read with them earlier,
+# as if the model ended there. A writer named nostalgebraist did this with GPT-2 in 2020 and called it the **logit
+# lens**.
 
 # %% id="lens-drawn" tags=["hide-input"]
 # Drawing: the norm and the table at each level
 drawings.lens_by_hand().show()
 
 # %% [markdown] id="lens-by-hand"
-# **By hand.** It is the example of section 2 once more. After the start the stream is (2, 1); divided by its size, 1.58, it
-# gives K 1.3 and Q 0.6. The lens says K. The head adds (0, 4). Now the stream is (2, 5), and the lens says Q. Note that
-# here each level is divided by *its own* size, because we pretend that the model ends there.
+# **By hand.** Take the example of section 2 once more. After the start the stream is (2, 1); divided by its size, 1.58,
+# it gives K 1.3 and Q 0.6. The lens says K. The head adds (0, 4). Now the stream is (2, 5), and the lens says Q. Here
+# each level is divided by *its own* size, because we pretend that the model ends there.
 #
-# The formula is that of the model's last line, with the stream $x_l$ of level $l$ in place of the last one: the logits
-# are $U \, \text{norm}(x_l)$, where $U$ is the table. The code is one line for all levels at once.
+# The formula is the model's last line with the stream $x_l$ of level $l$: the logits are $U \, \text{norm}(x_l)$, where
+# $U$ is the table.
 #
 # **Predict.** At the last place of a prompt: after which layer does the lens name the right answer for the first time?
 
@@ -419,45 +417,45 @@ show(
 )
 
 # %% [markdown] id="lens-says"
-# **What this shows:** at the last place the answer comes in after layer 2, and layer 3 makes it surer. At the other places
-# the next letter cannot be known. There the cells of level 3 are pale, as they should be.
+# **What this shows:** at the last place the answer comes in after layer 2, and layer 3 makes it surer.
 #
-# Now look at level 1. Most cells hold the letter that stands one place to the left. At the last place this is a wrong
-# answer. Is the model so far off after one layer? We shall see that this letter is a *note*, which a later head reads. The
-# lens takes it for an answer, because it can say only one thing: *this letter comes next*.
+# Now look at level 1. Most cells hold the letter that stands one place to the left. We shall see that this letter is a
+# *note*, which a later head reads. The lens takes it for an answer, because it can say only one thing: *this letter
+# comes next*.
 #
-# **What it does not show:** everything that is not written for the table. Look at level 0. This stream was made from the
-# letter itself, so it surely holds which letter stands there. The lens does not name it. The table was trained to read level
-# 3, and nobody ever asked that level 0 or 1 should be readable by it. From a lens that says nothing, nothing follows.
-# (Belrose et al. 2023 train a small map for each level, the *tuned lens*, which translates before the table reads.)
+# **What it does not show:** everything that is not written for the table. The stream at level 0 surely holds which
+# letter stands there. The lens does not name it, because the table was trained to read level 3 only. From a lens that
+# says nothing, nothing follows.
+#
+# <details><summary>A lens with a translator</summary>
+#
+# Belrose et al. (2023) train a small map for each level, the *tuned lens*, which translates before the table reads.
+#
+# </details>
 #
 # ## 4 Changing one thing: patching
 #
-# **The problem.** So far we have only watched. Whoever watches sees what goes along with the answer, and not what *makes*
-# it. The barometer falls before the storm, but who turns back its hand will not stop the storm.
+# **The problem.** So far we have only watched what goes along with the answer. What *makes* it? The barometer falls
+# before the storm, but turning its hand back does not stop the storm.
 #
 # **The idea.** Intervene, and change as little as possible. We take two prompts that differ in a single letter. In the
 # *clean* one, the second person's first name stands at place 2, as before. In the *corrupted* one a stranger's letter
-# stands there, which occurs nowhere else. Then the last letter has never come before, and the answer cannot be known. Now
-# run the corrupted prompt, but replace one single vector of its stream by the vector that the clean run had at the same
-# level and place. If the answer comes back, this vector carried what was missing. This is called **activation patching**
-# (Vig et al. 2020; Meng et al. 2022 call their form of it causal tracing).
+# stands there, so the answer cannot be known. Now run the corrupted prompt, but replace a single vector of its stream
+# by that of the clean run at the same level and place. If the answer comes back, this vector carried what was missing.
+# This is called **activation patching** (Vig et al. 2020).
 
 # %% id="patch-drawn" tags=["hide-input"]
 # Drawing: two runs, one vector carried over
 drawings.patch_between_runs().show()
 
 # %% [markdown] id="patch-by-hand"
-# **By hand.** Suppose the lead of the right answer is 4 in the clean run and 1 in the corrupted one. So the wrong letter
-# costs 3. With one vector exchanged the lead is 3.4. Then 3.4 − 1 = 2.4 of the 3 has come back:
+# **By hand.** Suppose the lead of the right answer is 4 in the clean run and 1 in the corrupted one. With one vector
+# exchanged it is 3.4. Of the 3 that the wrong letter cost, 2.4 have come back:
 #
 # $$\text{share back} = \frac{\text{patched} - \text{corrupted}}{\text{clean} - \text{corrupted}} = \frac{3.4 - 1}{4 - 1} = 0.8$$
 #
-# 0 means that the vector changed nothing, and 1 that everything came back. We average the leads over all prompts first and
-# divide once, because the difference below the line may be near zero in a single prompt.
-#
-# A hook can do this too. If the function returns something, PyTorch takes it as the module's output in place of the old
-# one.
+# We average the leads over all prompts first and divide once, because the difference below the line may be near zero in
+# a single prompt. A hook can patch: what its function returns replaces the module's output.
 
 
 # %% id="patched"
@@ -498,12 +496,11 @@ def share_back(source):
 
 
 # %% [markdown] id="patch-control"
-# **The control.** Any change inside a model does something. Perhaps the answer also comes back with *any* vector from *any*
-# run in which somebody is asked for a name? So we do the same once more with an unrelated source: prompts of the same form
-# with other people. If these bring back as much, our finding means nothing.
+# **The control.** Perhaps the answer comes back with *any* vector from *any* run in which somebody is asked for a name?
+# So we take it from prompts with other people, too. If these bring back as much, our finding means nothing.
 #
-# **Predict.** At level 0 the clean vector of place 2 simply repairs the prompt, so all comes back. Which single place brings
-# it back at level 1, and which at level 2?
+# **Predict.** At level 0 the clean vector of place 2 simply repairs the prompt, so all comes back. Which single place
+# brings it back at level 1, and which at level 2?
 
 # %% id="patch-guess"
 ex.predict("lab_inside_patch", "")
@@ -533,25 +530,26 @@ print("level 2, place 3", f"{back[2, 3]:.2f}")
 print(f"control: the largest of 44 is {control.max():.2f}, the smallest {control.min():.2f}")
 
 # %% [markdown] id="patch-says"
-# Read the upper grid from the bottom. What matters stands first at the first name (place 2). After layer 1 it stands at
-# the *family name* (place 3), although that letter is the same in both prompts: it must have got a note of who stands
-# before it. After layer 2 most of it stands at the last place, which has to answer. It travels on a path, and we see each
-# station.
+# Read the upper grid from the bottom. What matters stands first at the first name, place 2. After layer 1 it stands at
+# the *family name*, place 3, although that letter is the same in both prompts: it must have got a note of who stands
+# before it. After layer 2 most of it stands at the last place, which has to answer. The control brings nothing back.
 #
-# The control brings nothing back. It is even below zero in some cells. For place 3 at level 0 the reason is plain: there the
-# unrelated vector exchanges the family name itself for another letter. Then the answer does not occur in the text any more.
+# **What this shows:** these vectors *carry* the difference between the two prompts, and the answer follows them. **What
+# it does not show:** *how* it is carried, and everything that both prompts have in common.
 #
-# **What this shows:** these vectors *carry* the difference between the two prompts, and the answer follows them. Two of the
-# cells with 1.00 were certain beforehand, and we asserted them: to repair the only wrong letter, and to exchange the vector
-# that is read at the end. A finding is what lies between.
+# <details><summary>What was certain beforehand, and cells below zero</summary>
 #
-# **What it does not show:** *how* it is carried, and everything that both prompts have in common. That the last letter
-# is a first name, for example, is the same in both, so no patch can find where that is known. Another corruption asks
-# another question.
+# Two of the cells with 1.00 were certain beforehand, and we asserted them: to repair the only wrong letter, and to
+# exchange the vector that is read at the end. A finding is what lies between. In some cells the control is below zero.
+# For place 3 at level 0 the reason is plain: there the unrelated vector exchanges the family name itself for another
+# letter, and the answer does not occur in the text any more. That the last letter is a first name is the same in both
+# prompts, so no patch can find where that is known. Another corruption asks another question.
 #
-# One thing is left over from section 2. Both bars of the heads in layer 1 were near zero. If the note is made there, then
-# the head that looks at the letter before must be needed all the same. We take it away, by setting its columns to zero,
-# and as a control the other head of the layer.
+# </details>
+#
+# One thing is left over from section 2. Both bars of the heads in layer 1 were near zero. If the note is made there,
+# then the head that looks at the letter before must be needed all the same. We take it away, and as a control the other
+# head of the layer.
 
 # %% id="without-head" tags=["hide-input", "atol:0.1"]
 # Measure: right answers without one head of layer 1
@@ -564,9 +562,8 @@ for h in (0, 1):
     print(f"without head 1.{h + 1}, on the letter before {previous[h]:.2f}: right answers {share:.2f}")
 
 # %% [markdown] id="without-head-says"
-# Without head 1.2, which looks at the letter before, many answers are lost, although its bar had been near zero. Without
-# the other one hardly any is. So a small contribution is no proof that a part can be spared. (Why are not all answers
-# lost? The other head puts part of its weight on the letter before, too. It may stand in, as heads did in chapter 2.)
+# Without head 1.2, which looks at the letter before, many answers are lost, although its bar had been near zero.
+# Without the other one hardly any is. So a small contribution is no proof that a part can be spared.
 
 # %% exercise="patch_share"
 
@@ -574,31 +571,33 @@ for h in (0, 1):
 # %% [markdown] id="probe-text"
 # ## 5 A reader that learns: probes
 #
-# **The problem.** We suspect that after layer 1 each letter carries a note of the letter before it. The lens hinted at it.
-# But the lens speaks of next letters only, and it is blind where the table was not trained to read. We want a reader to
-# whom we can put a question of our own.
+# **The problem.** We suspect that after layer 1 each letter carries a note of the letter before it. The lens hinted at
+# it, but it speaks of next letters only. We want a reader for a question of our own.
 #
-# **The idea.** Train a small reader on the vectors themselves. For many texts we know the stream at level 1, and we know
-# the letter before. A linear map is fitted that should name the one from the other, and then tested on texts that it has
-# not seen. This reader is a **probe** (Alain and Bengio 2016). The model itself stays as it is.
+# **The idea.** For many texts we know the stream at level 1, and we know the letter before. A linear map is fitted that
+# should name the one from the other, and then tested on texts that it has not seen. This reader is a **probe** (Alain
+# and Bengio 2016). The model itself stays as it is.
 #
-# But a probe learns, and that is the danger. If it succeeds, who knew: the model or the probe? So it needs two controls.
-# With **shuffled labels** there is nothing to be known; what a probe still gets right there is luck. In an **untrained
-# model** there is nothing learned; what a probe reads there lies in the architecture and the input, not in what was
-# learned.
+# But a probe learns. If it succeeds, who knew: the model or the probe? So it needs two controls. With **shuffled
+# labels** there is nothing to be known; what a probe still gets right there is luck. In an **untrained model** nothing
+# was learned; what a probe reads there lies in the architecture and the input.
 
 # %% id="probe-drawn" tags=["hide-input"]
 # Drawing: a probe and its two controls
 drawings.probe_and_controls().show()
 
 # %% [markdown] id="probe-by-hand"
-# **By hand.** Say the streams of four letters are (2, 1), (1, 2), (3, 1) and (1, 3), and the letter before was K, Q, K, Q.
-# The map *first number minus second* gives 1, −1, 2, −2. Whoever says K for a positive number and Q for a negative one is
-# right four times. Now with shuffled labels, K, K, Q, Q: the same map is right twice, like a coin.
+# **By hand.** Say the streams of four letters are (2, 1), (1, 2), (3, 1) and (1, 3), and the letter before was K, Q, K,
+# Q. The map *first number minus second* gives 1, −1, 2, −2. Say K for a positive number and Q for a negative one, and
+# you are right four times. With shuffled labels, K, K, Q, Q, the same map is right twice, like a coin.
 #
-# As a formula: the vectors are the rows of a matrix $X$, and the labels rows of $Y$ with a single 1 each. We look for
-# the matrix $W$ for which $XW$ comes nearest to $Y$ in the sum of squares. With a little weight on small numbers in $W$,
-# it is $W = (X^T X + I)^{-1} X^T Y$. No training loop is needed.
+# <details><summary>The formula</summary>
+#
+# The vectors are the rows of a matrix $X$, and the labels rows of $Y$ with a single 1 each. We look for the matrix $W$
+# for which $XW$ comes nearest to $Y$ in the sum of squares. With a little weight on small numbers in $W$, it is $W =
+# (X^T X + I)^{-1} X^T Y$. No training loop is needed.
+#
+# </details>
 
 
 # %% id="probe"
@@ -614,11 +613,11 @@ def probe_accuracy(vectors, labels):
 
 
 # %% [markdown] id="probe-question"
-# The vectors are normed first, so that no large one outshouts the others, and get a constant 1 at the end, so that the map
-# can have a bias. We probe 600 new texts at each level.
+# The vectors are normed first, so that no large one outshouts the others, and get a constant 1 at the end as a bias. We
+# probe 600 new texts at each level.
 #
-# **Predict.** With 26 letters, luck would be right in one of 26. How often does the probe read the letter before at level 1:
-# in the trained model, with shuffled labels, in the untrained model?
+# **Predict.** A guess is right one time in 26. How often does the probe read the letter before at level 1: in the
+# trained model, with shuffled labels, in the untrained model?
 
 # %% id="probe-guess"
 ex.predict("lab_inside_probe", "")
@@ -665,22 +664,17 @@ prove("four of four, and two of four with shuffled labels", says_k == [True, Fal
 prove("two of four", sum(a == b for a, b in zip(says_k, [True, True, False, False], strict=True)) == 2)
 
 # %% [markdown] id="probe-says"
-# The note is there. The probe reads it at level 1 in most places, in this model more often than the lens did. And the last
-# line settles what we said of the lens: at level 0 the letter itself can be read without fail, where the lens hardly ever
-# names it. Its silence meant nothing.
-#
-# In the untrained model something can be read too: heads with random weights mix a bit of all earlier letters into the
-# stream. Without this control we would have given the training credit for that as well.
+# The note is there. The probe reads it at level 1 in about nine of ten places, in this model more often than the lens
+# did. At level 0 it reads the letter itself without fail, where the lens hardly ever names it. In the untrained model
+# something can be read too: heads with random weights mix a bit of all earlier letters into the stream.
 #
 # ### 5.1 Readable is not used
 #
-# Now comes the most important warning of this lab. Compare levels 1 and 2. At level 2 the note can still be read well.
-# Did the patch at level 2 and place 3 bring back the answer? Only the smaller part of it (section 4). The note still stands there, but
-# most of what it was good for has been done.
+# At level 2 the note can still be read well. But the patch there, at place 3, brought back only the smaller part of the
+# answer: most of what the note was good for has been done.
 #
 # It gets worse. We ask the probe something that *cannot* matter: is the letter a vowel? The names are drawn from the
-# alphabet by chance, so vowels follow the same rules as all other letters, and no model can gain anything by telling them
-# apart.
+# alphabet by chance, so no model can gain anything by telling vowels apart.
 #
 # **Predict.** Can a probe read from the stream whether the letter is a vowel?
 
@@ -708,14 +702,19 @@ print(
 )
 
 # %% [markdown] id="vowels-says"
-# The probe is nearly perfect, in the untrained model as well, and just as perfect with five letters that a lottery has
+# The probe is nearly perfect, in the untrained model as well, and just as good with five letters that a lottery has
 # chosen. The reason is simple: the stream says *which letter* stands here, and a probe can sort letters into any two
-# heaps you like. Hewitt and Liang (2019) made a rule of this. They give each word a label by chance, the *control task*,
-# and judge a probe by how much better it is at the real task than at this one. For vowels the difference is next to
-# nothing.
+# heaps you like.
 #
 # So a probe answers: *can this be read from here by a linear map?* Whether the model reads it is another question, and
 # only an intervention as in section 4 answers it.
+#
+# <details><summary>A rule made of this</summary>
+#
+# Hewitt and Liang (2019) give each word a label by chance, the *control task*, and judge a probe by how much better it
+# is at the real task than at this one. For vowels the difference is next to nothing.
+#
+# </details>
 #
 # ## 6 Was it luck?
 #
@@ -761,10 +760,15 @@ note = seeds.values("trained", stations["level 1, family name"])
 prove("the note stands at the family name", min(a / b for a, b in zip(note, lost, strict=True)) > 0.9)
 
 # %% [markdown] id="record-says"
-# The stations are the same with every seed, and so is the distance between the probe and its controls. How far does that
-# reach? It holds for models of this size on this task. Olsson et al. (2022) found heads that do the same two steps in much
-# larger models on real text. As they say, they have evidence from interventions for small models of attention only; for
-# larger ones with feed-forwards it is correlation.
+# The stations are the same with all five seeds, and so is the distance between the probe and its controls. This holds
+# for models of this size on this task.
+#
+# <details><summary>And in larger models?</summary>
+#
+# Olsson et al. (2022) found heads that do the same two steps in much larger models on real text. As they say, they have
+# evidence from interventions for small models of attention only; for larger ones with feed-forwards it is correlation.
+#
+# </details>
 #
 # ## 7 The same circuit, from the other side
 #
@@ -776,10 +780,9 @@ prove("the note stands at the family name", min(a / b for a, b in zip(note, lost
 drawings.induction_steps().show()
 
 # %% [markdown] id="induction-text"
-# [The lab on heads](02_heads.ipynb) reads the same circuit off the *matrices*, without running the model: the QK circuit says
-# that a query fits the note of its own letter, the OV circuit says that what is read is copied. It also removes heads, and
-# finds that the reader is blind without the writer. There the evidence is in the weights, here it is in the vectors. That
-# two ways with different weaknesses lead to the same story is the best reason to believe it.
+# [The lab on heads](02_heads.ipynb) reads the same circuit off the *matrices*, without running the model. There the
+# evidence is in the weights, here it is in the vectors. Two ways with different weaknesses lead to the same story: that
+# is the best reason to believe it.
 #
 # ## What you have
 #
@@ -792,18 +795,27 @@ drawings.induction_steps().show()
 # | taking a part away | was it needed? | what it did | a part that should not matter |
 # | probe | what can be read? | what is used? | shuffled labels, an untrained model, labels by lottery |
 #
-# **An open question for you.** At level 2 most of the answer stands at the last place. Layer 3 still adds to the lead. From
-# where does it take what it adds: from the last place, or from the note at place 3 once more? Patching can tell. Run the
-# clean prompt, and give layer 3 the corrupted vector at place 3 only. If what layer 3 adds becomes smaller, it had read
-# the note. `patched` does it, with clean and corrupted exchanged.
+# <details><summary>An open question for you</summary>
+#
+# At level 2 most of the answer stands at the last place. Layer 3 still adds to the lead. Does it read the last place,
+# or the note at place 3 once more? Run the clean prompt, and give layer 3 the corrupted vector at place 3 only. If what
+# layer 3 adds becomes smaller, it had read the note. `patched` does it, with clean and corrupted exchanged.
+#
+# </details>
 #
 # ### Sources
 #
+# <details><summary>The papers behind this lab</summary>
+#
 # - nostalgebraist 2020, *interpreting GPT: the logit lens*, LessWrong.
 # - Belrose et al. 2023, *Eliciting Latent Predictions from Transformers with the Tuned Lens*, arXiv:2303.08112.
-# - Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*: the stream as a sum, and contributions to logits.
-# - Vig et al. 2020, *Investigating Gender Bias in Language Models Using Causal Mediation Analysis*: patching, as mediation.
+# - Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*: the stream as a sum, and contributions to
+#   logits.
+# - Vig et al. 2020, *Investigating Gender Bias in Language Models Using Causal Mediation Analysis*: patching, as
+#   mediation.
 # - Meng et al. 2022, *Locating and Editing Factual Associations in GPT*, arXiv:2202.05262: causal tracing.
 # - Alain and Bengio 2016, *Understanding intermediate layers using linear classifier probes*, arXiv:1610.01644.
 # - Hewitt and Liang 2019, *Designing and Interpreting Probes with Control Tasks*, arXiv:1909.03368.
 # - Olsson et al. 2022, *In-context Learning and Induction Heads*, arXiv:2209.11895.
+#
+# </details>
