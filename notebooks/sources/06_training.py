@@ -70,8 +70,7 @@ prove("no number of the test occurs in training", not shared)
 
 # %% [markdown] id="held-out-says"
 # We learn from 20,000 numbers below a million. A thousand others are **held out**: the model never sees them in
-# training, and at the end we ask for them. A model that has only learned its examples by heart will get none of them
-# right.
+# training, and at the end we ask for them. Learning by heart will not help.
 #
 # ## 2 From strings to ids
 #
@@ -79,8 +78,8 @@ prove("no number of the test occurs in training", not shared)
 #
 # A model works on ids, the numbers of rows in a table of vectors. What should get an id? **Words**? German writes a
 # number as one word, so a million numbers are a million words, and a new word would have no id at all. **Characters**?
-# They are few, and they spell everything. But the sequences become very long, and the model has to learn first that
-# *h, u, n, d, e, r, t* belong together.
+# They are few, but the sequences become very long, and the model has to learn first that *h, u, n, d, e, r, t* belong
+# together.
 #
 # The usual answer lies in between: **pieces** of words, long for what is frequent, short for what is rare. They are
 # mostly found by **byte-pair encoding**, or BPE (Sennrich et al. 2016). It is a loop of one step: *find the pair of
@@ -125,7 +124,7 @@ prove("your merges are those of the table", merges == ["es", "est", "lo", "low"]
 #
 # The course's `BPETokenizer` repeats this step until it has as many ids as we ask for. It begins with the 256 possible
 # **bytes** instead of characters, so it can write every text in the world. And it first cuts the text into words, each
-# with the space before it, as GPT-2 does. No merge crosses from one word into the next.
+# with the space before it; no merge crosses from one word into the next.
 #
 # We ask for 360 ids: 256 bytes, 99 merges, and 5 signs that stand for no text. We need three of the signs: **padding**
 # (id 0), the **start** sign (1, `<bos>`, begin of sequence) and the **end** sign (2, `<eos>`).
@@ -140,11 +139,10 @@ for text in (german, english, "Straßenbahn"):
 # %% [markdown] id="bpe-train-read"
 # Nobody told it about German. It found *sieben*, *hundert* and *zig* because they occur so often. It also made one
 # piece of *undacht*, which no grammar knows: counting does not care about meaning. *Straßenbahn* (tram) is no number,
-# so it falls into small pieces, but it can be written. The piece *hundred* holds the space before it; the space before
-# *eighty* has not been joined to it.
+# so it falls into small pieces, but it can be written.
 #
-# A loop in Python is slow. The library `tokenizers` does the same in compiled code, and from here on we use that. With
-# the same merges it must give the same ids.
+# From here on we use the library `tokenizers`, which does the same in fast compiled code. With the same merges it must
+# give the same ids.
 
 # %% id="bpe-equal"
 tokenizer = FastBPETokenizer(by_hand.to_json())  # the same merges, compiled
@@ -195,13 +193,13 @@ print("answers", labels.tolist())
 # %% [markdown] id="shift-cut"
 # Most code does the shift by slicing one tensor that has both signs. The decoder reads all but the last column,
 # `target[:, :-1]`, and the labels are all but the first, `target[:, 1:]`. In a short row the decoder then also reads
-# its end sign, at a position whose label is padding. As the next section shows, this changes nothing.
+# its end sign. This changes nothing, because the label there is padding.
 #
 # ## 4 A batch, and its padding
 #
 # Sentences differ in length, and a tensor is a rectangle. So the shorter rows of a *batch* are filled up with the
-# padding id. Padding is not text. **Attention** must not read it, which the padding mask of chapter 1 sees to. And
-# **the loss** must not count it: there is nothing to be right about.
+# padding id. **Attention** must not read it, which the padding mask of chapter 1 sees to. And **the loss** must not
+# count it: there is nothing to be right about.
 
 # %% id="batch-drawn" tags=["hide-input"]
 # Drawing: the labels of three texts in one batch
@@ -249,11 +247,10 @@ drawings.loss_of_tokens(["six", "hundred", "and", "two"], [0.5, 0.9, 0.8, 0.05])
 #
 # $$\text{loss} = -\frac{1}{N} \sum_{i=1}^{N} \ln p_i$$
 #
-# Note the $N$. It counts real tokens over the **whole** batch. It is tempting to take the mean of each small batch and
-# then the mean of these means, but that is another number. **By hand**: one batch has 2 tokens that cost 4 each,
-# another has 8 tokens that cost 1 each. All ten together cost 2 · 4 + 8 · 1 = 16, so the loss per token is 1.6. The
-# mean of the two means is (4 + 1)/2 = 2.5, because the short batch got far too much weight. So keep a **sum** and a
-# **count**, and divide once, at the end.
+# Note the $N$. It counts real tokens over the **whole** batch. The mean of the means of several small batches is
+# another number. **By hand**: one batch has 2 tokens that cost 4 each, another has 8 tokens that cost 1 each. All ten
+# together cost 2 · 4 + 8 · 1 = 16, so the loss per token is 1.6. The mean of the two means is (4 + 1)/2 = 2.5: the
+# short batch got far too much weight. So keep a **sum** and a **count**, and divide once, at the end.
 #
 # ### 5.2 Perplexity
 #
@@ -312,10 +309,10 @@ real = answers.flatten() != 0
 prove("ignore_index leaves padding out of sum and count", torch.isclose(costs[real].sum() / real.sum(), loss))
 
 # %% [markdown] id="smoothing"
-# A label demands a probability of 1 for the right token, which no softmax ever reaches. So training pushes the scores
-# further and further apart. *Label smoothing* demands less: 0.9 for the right token, and the remaining 0.1 spread
-# evenly over the vocabulary. Now a model that is too sure pays for it, and the best possible loss is no longer 0 but
-# about 0.91 nats for our 360 ids. The paper of 2017 smoothed. We do without, and leave it to the [lab on
+# A label demands a probability of 1 for the right token, which no softmax ever reaches, so the scores are pushed ever
+# further apart. *Label smoothing* demands less: 0.9 for the right token, and the remaining 0.1 spread evenly over the
+# vocabulary. Now a model that is too sure pays for it, and the best possible loss is no longer 0 but, with our 360
+# ids, about 0.91 nats. We do without. When it helps, as in the paper of 2017, is measured in the [lab on
 # labels](labs/06_labels.ipynb).
 #
 # *A good place to stop: you can say how wrong a model is.*
@@ -353,8 +350,8 @@ for step in (1, 2, 3):
 # ### 6.2 Momentum: let steps add up
 #
 # **What goes wrong.** Take two weights and the loss $(x^2 + 50\,y^2)/2$. It is a long, narrow valley, flat along $x$
-# and steep across it, along $y$. The gradients are $x$ and $50\,y$. At our start, $x = -9$ and $y = 1$, the gradient
-# across is 50, although the bottom is only 1 away. Along the valley it is 9, although the bottom is 9 away.
+# and steep across it, along $y$. The gradients are $x$ and $50\,y$. At our start, $x = -9$ and $y = 1$, it is steepest
+# where the bottom is nearest.
 #
 # One rate has to serve both. Across the valley, a step with $\eta = 0.04$ leads from $y$ to $y - 0.04 \cdot 50\,y =
 # -y$. We jump from wall to wall for ever. With $\eta = 0.036$ the jumps get smaller. But along the valley each step
@@ -397,8 +394,8 @@ prove("at a rate of 0.04 the weight across jumps for ever", math.isclose(1 - 0.0
 # ### 6.3 Adam: a rate for each weight
 #
 # **What goes wrong.** There is still one rate for all weights, and in a Transformer their gradients differ a lot in
-# size. A norm's weight acts on every token of the batch. The vector of a rare word gets a gradient only when the word
-# occurs, if its table is used for the input alone. A rate that is right for one is wrong for the other.
+# size. A norm's weight acts on every token of the batch, the vector of a rare word on a few. A rate that is right for
+# one is wrong for the other.
 #
 # **The idea** of **Adam** (Kingma & Ba 2015). Watch how large the gradients of each weight usually are, and divide by
 # that. What is left says which way to go, but no longer how steep it is. For each weight Adam keeps two running
@@ -439,8 +436,8 @@ drawings.adam_of_one_weight().show()
 #
 # $$w \leftarrow w - \eta \, \lambda \, w - \eta \, \frac{\hat m}{\sqrt{\hat v} + \varepsilon}$$
 #
-# **By hand**, with $\eta = 0.1$ and $\lambda = 0.01$, each weight of 1 loses 0.1 · 0.01 · 1 = 0.001. With the decay in
-# the gradient, a usual size of 10 would make this 0.0001, and a size of 0.1 would make it 0.01.
+# **By hand**, with $\eta = 0.1$ and $\lambda = 0.01$, each weight of 1 loses 0.1 · 0.01 · 1 = 0.001. The old way loses
+# 0.0001 where gradients are steep, and 0.01 where they are flat:
 
 # %% id="optimizer-decays-drawn" tags=["hide-input"]
 # Drawing: what two weights lose, the old way and the new
@@ -482,8 +479,8 @@ prove("five steps of yours are five steps of torch's AdamW", same)
 # **What goes wrong.** Adam looks at each weight by itself. But the weights of a matrix work together. A matrix takes
 # directions of the input and turns each into a direction of the output, some strongly and some weakly. The strengths
 # are its **singular values**. Updates are matrices, too, and in those of Transformers Jordan et al. (2024) found a few
-# large singular values among many tiny ones. Such an update learns something in a few directions, and next to nothing
-# in all others.
+# large singular values among many tiny ones. Such an update learns in a few directions, and next to nothing in all
+# others.
 #
 # **The idea** of their **Muon**: keep the directions of the update, and make all its strengths about equal. If $X$ has
 # a singular value $s$, then $X X^\top X$ has $s^3$ in the same directions. So a sum of such products applies a
@@ -493,8 +490,7 @@ prove("five steps of yours are five steps of torch's AdamW", same)
 # \qquad\text{turns each } s \text{ into}\qquad a s + b s^3 + c s^5$$
 #
 # **By hand**, with Muon's $a = 3.4445$, $b = -4.775$, $c = 2.0315$: 0.1 becomes 0.34, then 0.99, then 0.71. A small
-# value more than triples in each step. Near 1 it then moves between about 0.7 and 1.2, which is near enough. This is a
-# *Newton–Schulz iteration*.
+# value more than triples in each step, and ends between about 0.7 and 1.2. This is a *Newton–Schulz iteration*.
 #
 # <details><summary>Why X Xᵀ X has the cubes, and how to begin</summary>
 #
@@ -540,8 +536,8 @@ prove("Muon with AdamW for 39 of 124 million weights keeps 0.65 GB", round((85 *
 
 # %% [markdown] id="optimizer-muon-whole"
 # The rest of Muon is momentum: average the gradients, make the average even, and move the matrix by the rate times the
-# result. Embeddings, the last map to the words, norms and biases stay with AdamW. This also saves memory. For the
-# 124 million weights of GPT-2, AdamW keeps 1.0 GB of averages, and Muon with AdamW for the rest keeps 0.65 GB.
+# result. Embeddings, the last map to the words, norms and biases stay with AdamW. For GPT-2, AdamW alone would keep
+# 1.0 GB of averages; this way it is 0.65 GB.
 #
 # <details><summary>Muon in full, and the memory of each optimizer</summary>
 #
@@ -603,10 +599,9 @@ show(
 prove("nearly all weights move by the rate", share > 0.98)
 
 # %% [markdown] id="warm-up-idea"
-# This is not the careful beginning that one would like: thousands of weights move together, each by a full step. If
-# the rate is high, they can carry the model to a place from which it does not come back. **Warm-up** is the simple
-# cure. The rate rises in a line from nearly 0 to its peak, and small steps first lead the model to a place where large
-# ones are safe.
+# So thousands of weights move together, each by a full step. If the rate is high, they can carry the model to a place
+# from which it does not come back. **Warm-up** is the simple cure. The rate rises in a line from nearly 0 to its peak,
+# and small steps first lead the model to a place where large ones are safe.
 #
 # ### 7.2 What it is worth
 #
@@ -649,8 +644,8 @@ prove("at 0.03 at most one of ten learns", all(row[3] <= 1 for row in learned))
 # At the two low rates warm-up is not needed. At 0.02 it decides. At 0.03 even the longest is not enough. So what
 # warm-up buys, on this task and at this size, is a **higher rate**.
 #
-# Why? One often reads that Adam's averages are to blame, because in the first steps they have seen too little. Then it
-# should help to fill them first. The next record does that at 0.02, with 50 steps at a rate of 0.
+# Why? One often reads that Adam's averages have seen too little in the first steps. Then it should help to fill them
+# first, as the next record does at 0.02, by 50 steps at a rate of 0.
 
 # %% id="warm-up-filled" tags=["hide-input"]
 # Record: how many of ten seeds learn at 0.02 when the averages are filled before the first step
@@ -722,9 +717,8 @@ print(alike.command)
 #
 # </details>
 #
-# Where the norm stands matters, too. After Xiong et al. (2020) it is often said that a pre-norm model, with the norm
-# before each *sublayer* (attention or feed-forward), needs no warm-up at all. The next picture shows an encoder and a
-# decoder of four layers each, which write seven letters backwards. Look at both peaks before you agree.
+# After Xiong et al. (2020) it is often said that a pre-norm model, with the norm before each *sublayer*, needs no
+# warm-up at all. Here four layers on each side write seven letters backwards. Look at both peaks before you agree.
 
 # %% id="warm-up-norms" tags=["hide-input"]
 # Record: four layers, post-norm and pre-norm, with and without warm-up, at two peaks
@@ -759,10 +753,10 @@ prove("at the high peak it does not, and with warm-up it does",
 drawings.learning_rate_shapes().show()
 
 # %% [markdown] id="schedules-say"
-# - **Noam**, named after one of the authors of the paper of 2017: up in a line, then down with one over the root of the
-#   step. It does not need to know where the run ends.
+# - **Noam**, named after an author of the paper of 2017, falls with one over the root of the step. It does not need to
+#   know where the run ends.
 # - **Linear** and **cosine** end with the run, so they have to know its length. Llama's cosine goes down to a tenth of
-#   the peak (Touvron et al. 2023, section 2.3).
+#   the peak.
 # - **Plateau, then a line** (warm-up–stable–decay, Hu et al. 2024) falls only at the end. You can extend the plateau
 #   later without having known the length.
 #
@@ -776,9 +770,8 @@ ScheduleExplorer(steps=600, peak=5e-3, warmup=60, decay=120, kind="cosine", step
 #
 # $$\eta(t) = d_{model}^{-0.5} \cdot \min\left(t^{-0.5},\; t \cdot t_{warm}^{-1.5}\right)$$
 #
-# The second term grows with $t$, the first one falls, and they meet at $t = t_{warm}$. **By hand**, with the paper's
-# $d_{model} = 512$ and 4000 steps of warm-up, the peak is $1/\sqrt{512 \cdot 4000} \approx 0.0007$. At step 16,000,
-# four times as far, half of it is left.
+# The two terms meet at $t = t_{warm}$. **By hand**, for the paper's width of 512 and 4000 steps of warm-up, the peak
+# is $1/\sqrt{512 \cdot 4000} \approx 0.0007$. At step 16,000, four times as far, half of it is left.
 
 # %% exercise="noam_rate"
 
@@ -790,10 +783,9 @@ prove("the peak stands at the end of the warm-up", 1 + rates.index(max(rates)) =
 prove("at step 16,000 half of it is left", math.isclose(rates[15_999], max(rates) / 2))
 
 # %% [markdown] id="early-decay"
-# Now the trap that we avoided above. In Noam's schedule a short warm-up also brings the decay forward: after a warm-up
-# of 5 steps, step 250 has only a seventh of the peak. A bad result can then come from the short warm-up or from the
-# **early decay**. The record tells them apart on seven letters, with two layers on each side, 250 steps and five
-# seeds.
+# Now the trap that we avoided in 7.2. In Noam's schedule a short warm-up also brings the decay forward: after 5 steps
+# of warm-up, step 250 has only a seventh of the peak. Does the short warm-up do harm, or the **early decay**? Five
+# seeds, seven letters, two layers on each side and 250 steps:
 
 # %% id="early-decay-record" tags=["hide-input"]
 # Record: the same short warm-up with an early and with a late decay
@@ -850,7 +842,7 @@ prove("the library's schedule is the same", math.isclose(noam_schedule(37, 512, 
 # ## 8 Mixed precision
 #
 # A weight is usually a *float32*, a number in 32 bits. A number in 16 bits takes half the memory, and modern GPUs
-# multiply matrices of such numbers several times faster. But which bits should go? A number has one bit for the
+# multiply matrices of such numbers several times faster. A number has one bit for the
 # **sign**, some for the **exponent** (how large it is), and the rest for the **fraction** (its digits). There are two
 # common ways to share out 16 bits.
 
@@ -881,9 +873,9 @@ for dtype in (torch.float32, torch.bfloat16):
 # the time goes, take and give numbers of 16 bits.
 #
 # Why do products tolerate this? Inside a product the hardware adds up in 32 bits, so each input is rounded once, and
-# each result once. A running sum that is itself *kept* in 16 bits loses small terms: 256 + 1 is kept as 256. The
-# softmax, the norms and the loss hold long sums, and on a GPU PyTorch computes all three in float32. One line,
-# *autocast*, does all this:
+# each result once. A running sum that is *kept* in bfloat16 loses small terms: 256 + 1 is kept as 256. So on a GPU
+# PyTorch computes softmax, norms and loss in float32, because they hold long sums. One line, *autocast*, does all
+# this:
 #
 # <details><summary>And on the CPU?</summary>
 #
@@ -904,9 +896,8 @@ prove("bfloat16 changes the loss by less than a percent", abs(rough / exact - 1)
 # %% [markdown] id="precision-scaling"
 # **float16 needs one more thing.** Many gradients are tiny, and what is smaller than about half of $2^{-24}$ becomes 0
 # in float16. The remedy is *loss scaling*: multiply the loss by a number such as 1024 before the backward pass. Then
-# all gradients are 1024 times as large, and they fit. Before the step they are divided again, in float32. If one
-# overflows, the step is left out and the number is made smaller. bfloat16 reaches as far as float32 and needs none of
-# this.
+# all gradients are 1024 times as large, and they fit. Before the step they are divided again, in float32. bfloat16
+# reaches as far as float32 and needs none of this.
 
 # %% id="precision-scaling-drawn" tags=["hide-input"]
 # Drawing: gradients that float16 loses, and how they are kept
@@ -956,9 +947,9 @@ drawings.micro_batches([10, 22, 31, 40]).show()
 # ### 9.2 Clipping
 #
 # Now and then a batch gives a gradient that is many times as long as usual. In plain descent one such step can undo
-# much of what was learned. Adam's step stays bounded, but its averages are spoiled for many steps. *Gradient clipping*
-# (Pascanu et al. 2013) limits the length of the gradient, often to 1. This length is its *norm*, the root of the sum
-# of all squares, over **all** weights together. Above the limit, all gradients are multiplied by limit / norm.
+# much of what was learned, and Adam's averages are spoiled for many steps. *Gradient clipping* (Pascanu et al. 2013)
+# limits the length of the gradient, often to 1. This length is its *norm*, the root of the sum of all squares, over
+# **all** weights together. Above the limit, all gradients are multiplied by limit / norm.
 
 # %% id="clipping-drawn" tags=["hide-input"]
 # Drawing: a long gradient, clipped rightly and wrongly
@@ -982,9 +973,8 @@ drawings.clipped_gradients().show()
 drawings.training_loop().show()
 
 # %% [markdown] id="loop-loss"
-# First the loss of one batch, as a sum and a count. The mask says `True` where a source token is real. Its shape is
-# (B, 1, 1, S), so that it holds for all heads and all queries. PyTorch's `cross_entropy` wants the vocabulary as the
-# second dimension, hence the `transpose`.
+# First the loss of one batch, as a sum and a count. The mask says `True` where a source token is real, for all heads
+# and all queries. PyTorch's `cross_entropy` wants the vocabulary as the second dimension, hence the `transpose`.
 
 
 # %% id="loop-sums"
@@ -1037,10 +1027,9 @@ def finish(model, optimizer, count, clip, rate):
 # %% [markdown] id="run"
 # ### 10.2 The same as `Run`
 #
-# In the package the loop is called `Run`. It adds what makes long trainings bearable: a panel with the curve and the
-# time that is left, held-out losses, checkpoints. What your `sums_of` does, it gets as a *task*. To see that it is no
-# magic, we train one small model twice, with your loop and with `Run`, from the same first weights and on the same
-# batches.
+# In the package the loop is called `Run`. It adds what makes long trainings bearable: a panel, held-out losses,
+# checkpoints. What your `sums_of` does, it gets as a *task*. It is no magic: with the same first weights and the same
+# batches it gives the losses of your loop.
 #
 # <details><summary>Which weights decay here</summary>
 #
@@ -1101,9 +1090,8 @@ prove("means of parts give another one", (gradients["means"] - exact).norm() > 0
 # %% [markdown] id="checkpoint"
 # ### 10.3 Checkpoints: stop, and go on
 #
-# A training that takes days will be interrupted, by you or by the machine. So from time to time everything that is
-# needed to go on is written to disk, as a **checkpoint**. The weights alone are not enough. Here is the whole list,
-# with what happens when something is forgotten.
+# A training that takes days will be interrupted. So from time to time everything that is needed to go on is written to
+# disk, as a **checkpoint**. The weights alone are not enough. Here is what happens when something is forgotten.
 
 # %% id="checkpoint-drawn" tags=["hide-input"]
 # Drawing: what a checkpoint holds
@@ -1164,9 +1152,8 @@ print("in the folder:", ", ".join(saved))
 # ### 11.1 Five hundred steps
 #
 # Now the real thing: two layers on each side, 64 wide, with Muon for the matrices inside layers and AdamW for the
-# rest. The schedule is a cosine with 50 steps of warm-up. The rate of 5e-3 is AdamW's; for its own matrices Muon takes
-# a peak of 0.02, which `Run` sets by itself. In JupyterLab you see the panel. You may press stop, and run the cell
-# again.
+# rest. The schedule is a cosine with 50 steps of warm-up. The rate of 5e-3 is AdamW's; `Run` gives Muon a peak of
+# 0.02. In JupyterLab you see the panel. You may press stop, and run the cell again.
 
 # %% id="train" tags=["atol:0.2"]
 torch.manual_seed(0)
@@ -1200,8 +1187,7 @@ show(
 # The loss is computed with the right words before each position. Does the model also *write* right numbers, after its
 # own words (chapter 5)? A translation counts only if **every** character is right, which is called *exact match*. A
 # share alone says little without a **baseline**. Ours looks up the training number that is spelled most alike, and
-# gives its translation. It can never be exact, because no held-out number is among the examples. So we also count the
-# characters that stand in the right position.
+# gives its translation. It cannot be exact, so we also count the characters that stand in the right position.
 
 # %% id="exact-run" tags=["atol:0.03"]
 sources, answers = zip(*test_pairs, strict=True)
@@ -1285,9 +1271,8 @@ prove("the look crosses, with every seed", crosses)
 #
 # ### 11.4 The same on real sentences
 #
-# The package has this chapter as a command, `course train translate`. With `--data multi30k` it trains on 29,000
-# captions of photographs with German translations (Elliott et al. 2016). That takes longer than a notebook should, so
-# here is a record.
+# The command `course train translate --data multi30k` does the same with 29,000 captions of photographs and their
+# German translations (Elliott et al. 2016). That takes longer than a notebook should, so here is a record.
 #
 # A photograph can be described well in many ways, so exact match would be unfair. The usual measure is **BLEU**, from 0
 # to 100. It counts which runs of one to four words of a translation occur in a human one, too, and takes something off
@@ -1369,9 +1354,9 @@ prove(
 #
 # During the run, look at the curve. Below are eight real trainings of small translators of numbers below 1000, each
 # with five seeds. Their vocabulary has 59 tokens, so a model that knows nothing has a loss of ln 59, about 4.1: the
-# dotted line. Blue is the loss on training numbers, orange and dashed on held-out ones, both as the program computes
-# it. The dot at the start of each curve stands right after the **first update**. **H** is another model than the other
-# seven. In pale grey its panel shows how it trains when its fault is mended.
+# dotted line. Blue is the loss on training numbers, orange and dashed on held-out ones. The dot at the start of each
+# curve stands right after the **first update**. **H** is another model; in pale grey you see how it trains when its
+# fault is mended.
 #
 # In one panel nothing is wrong. The seven others have one fault each:
 #
@@ -1447,9 +1432,9 @@ show(
 #
 # </details>
 #
-# **A**, the mixed-up pairs, is the most instructive. The model has learned everything that can be learned *without* the
-# source: what an English number looks like. When a curve goes flat in the middle, ask whether each input arrives, and
-# whether it is the right one.
+# **A**, the mixed-up pairs, is the most instructive. The model has learned everything that can be learned *without*
+# the source: what an English number looks like. A curve that goes flat in the middle asks: does each input arrive, and
+# is it the right one?
 #
 # **E**, the targets without a shift, is too good to be true, and so it is not true. The decoder copies what it reads,
 # and when it has to write by itself, nothing is right.
@@ -1539,8 +1524,7 @@ show(
 # ### 12.4 Which rate?
 #
 # If you can tune only one thing, tune the learning rate. Try a few, each two to ten times the one before, and compare
-# what comes out at the end. That is a *sweep*. Panel F has shown what is too low. The record of section 7.2, drawn in
-# another way, shows where too high begins.
+# what comes out at the end. That is a *sweep*. Here is the record of section 7.2 as one.
 
 # %% id="sweep-figure" tags=["hide-input"]
 # Figure: four rates, ten seeds each, with and without warm-up
@@ -1588,8 +1572,8 @@ show(
 #
 # </details>
 #
-# In a program of your own you may prefer PyTorch's `DataLoader`. It shuffles examples and hands out batches of a fixed
-# number of rows. Its `collate_fn` turns a list of examples into one batch, which here means padding:
+# In a program of your own you may prefer PyTorch's `DataLoader`. Its `collate_fn` turns a list of examples into one
+# batch, which here means padding:
 
 # %% id="data-loader"
 loader = DataLoader(
