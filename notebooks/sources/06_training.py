@@ -3,8 +3,7 @@
 #
 # At the end of this chapter you have a translator that you trained yourself, and a command that trains a model on a
 # text of your own. A Transformer that was just built knows nothing. So you turn strings into numbers, measure how
-# wrong the model is, and change its weights step by step. You see the whole loop on one page, and learn to read the
-# curve of a training that goes wrong.
+# wrong the model is, change its weights step by step, and learn to read the curve of a training that goes wrong.
 #
 # You need encoder, decoder, masks, and writing token by token, from chapters [4](04_encoder.ipynb) and
 # [5](05_decoder.ipynb). With its exercises the chapter takes about an hour and three quarters.
@@ -76,13 +75,13 @@ prove("no number of the test occurs in training", not shared)
 #
 # ### 2.1 Why pieces of words
 #
-# A model works on ids, the numbers of rows in a table of vectors. What should get an id? **Words**? German writes a
+# What should get an id, a row in the model's table of vectors? **Words**? German writes a
 # number as one word, so a million numbers are a million words, and a new word would have no id at all. **Characters**?
 # They are few, but the sequences become very long, and the model has to learn first that *h, u, n, d, e, r, t* belong
 # together.
 #
-# The usual answer lies in between: **pieces** of words, long for what is frequent, short for what is rare. They are
-# mostly found by **byte-pair encoding**, or BPE (Sennrich et al. 2016). It is a loop of one step: *find the pair of
+# The usual answer lies in between: **pieces** of words, long where they are frequent and short where they are rare.
+# **Byte-pair encoding**, or BPE (Sennrich et al. 2016), finds them. It is a loop of one step: *find the pair of
 # neighbours that occurs most often, and join it to one piece.*
 #
 # ### 2.2 By hand
@@ -94,10 +93,10 @@ prove("no number of the test occurs in training", not shared)
 #
 # | merge | pair | how often | the words are now |
 # |---|---|---|---|
-# | 1 | e + s | 6 + 3 = 9 | l·o·w, l·o·w·e·r, n·e·w·es·t, w·i·d·es·t |
-# | 2 | es + t | 6 + 3 = 9 | l·o·w, l·o·w·e·r, n·e·w·est, w·i·d·est |
-# | 3 | l + o | 5 + 2 = 7 | lo·w, lo·w·e·r, n·e·w·est, w·i·d·est |
-# | 4 | lo + w | 5 + 2 = 7 | low, low·e·r, n·e·w·est, w·i·d·est |
+# | 1 | e + s | 6 + 3 = 9 | `l·o·w`, `l·o·w·e·r`, `n·e·w·es·t`, `w·i·d·es·t` |
+# | 2 | es + t | 6 + 3 = 9 | `l·o·w`, `l·o·w·e·r`, `n·e·w·est`, `w·i·d·est` |
+# | 3 | l + o | 5 + 2 = 7 | `lo·w`, `lo·w·e·r`, `n·e·w·est`, `w·i·d·est` |
+# | 4 | lo + w | 5 + 2 = 7 | `low`, `low·e·r`, `n·e·w·est`, `w·i·d·est` |
 #
 # The list of merges is all that we keep. To cut a **new word**, spell it, then apply the merges in the order in which
 # they were learned. Here is *lowest*, which was not among the four.
@@ -333,12 +332,8 @@ prove("ignore_index leaves padding out of sum and count", torch.isclose(costs[re
 # $$w \leftarrow w - \eta \, g$$
 #
 # In training, $g$ comes from a batch that was drawn at random, so the rule is called *stochastic gradient descent*, or
-# **SGD**. **By hand:** let the loss be $w^2$, so that the gradient is $2w$. From $w = 2$ with a rate of 0.1:
-#
-# | step | weight | gradient | new weight |
-# |---|---|---|---|
-# | 1 | 2 | 4 | 2 − 0.1 · 4 = 1.6 |
-# | 2 | 1.6 | 3.2 | 1.6 − 0.1 · 3.2 = 1.28 |
+# **SGD**. **By hand:** let the loss be $w^2$, so that the gradient is $2w$. From $w = 2$, a rate of 0.1 leads to 2 −
+# 0.1 · 4 = 1.6, and from there to 1.6 − 0.1 · 3.2 = 1.28.
 
 # %% id="optimizer-sgd"
 w, rate = 2.0, 0.1
@@ -350,8 +345,8 @@ for step in (1, 2, 3):
 # ### 6.2 Momentum: let steps add up
 #
 # **What goes wrong.** Take two weights and the loss $(x^2 + 50\,y^2)/2$. It is a long, narrow valley, flat along $x$
-# and steep across it, along $y$. The gradients are $x$ and $50\,y$. At our start, $x = -9$ and $y = 1$, it is steepest
-# where the bottom is nearest.
+# and steep across it, along $y$. The gradients are $x$ and $50\,y$. At our start, $x = -9$ and $y = 1$, the bottom is
+# far where the gradient is 9, and near where it is 50.
 #
 # One rate has to serve both. Across the valley, a step with $\eta = 0.04$ leads from $y$ to $y - 0.04 \cdot 50\,y =
 # -y$. We jump from wall to wall for ever. With $\eta = 0.036$ the jumps get smaller. But along the valley each step
@@ -393,9 +388,9 @@ prove("at a rate of 0.04 the weight across jumps for ever", math.isclose(1 - 0.0
 # %% [markdown] id="optimizer-adam"
 # ### 6.3 Adam: a rate for each weight
 #
-# **What goes wrong.** There is still one rate for all weights, and in a Transformer their gradients differ a lot in
-# size. A norm's weight acts on every token of the batch, the vector of a rare word on a few. A rate that is right for
-# one is wrong for the other.
+# **What goes wrong.** There is still one rate for all weights. But a norm's weight acts on every token of the batch,
+# the vector of a rare word on a few, so their gradients differ a lot in size. What is right for one is wrong for the
+# other.
 #
 # **The idea** of **Adam** (Kingma & Ba 2015). Watch how large the gradients of each weight usually are, and divide by
 # that. What is left says which way to go, but no longer how steep it is. For each weight Adam keeps two running
@@ -476,15 +471,14 @@ prove("five steps of yours are five steps of torch's AdamW", same)
 #
 # ### 6.5 Muon: all directions of a matrix
 #
-# **What goes wrong.** Adam looks at each weight by itself. But the weights of a matrix work together. A matrix takes
-# directions of the input and turns each into a direction of the output, some strongly and some weakly. The strengths
-# are its **singular values**. Updates are matrices, too, and in those of Transformers Jordan et al. (2024) found a few
-# large singular values among many tiny ones. Such an update learns in a few directions, and next to nothing in all
-# others.
+# **What goes wrong.** Adam looks at each weight by itself. But the weights of a matrix work together: it turns
+# directions of the input into directions of the output, some strongly and some weakly. The strengths are its
+# **singular values**. Updates are matrices, too, and in those of Transformers Jordan et al. (2024) found a few large
+# singular values among many tiny ones. Such an update learns in a few directions, and next to nothing in all others.
 #
 # **The idea** of their **Muon**: keep the directions of the update, and make all its strengths about equal. If $X$ has
 # a singular value $s$, then $X X^\top X$ has $s^3$ in the same directions. So a sum of such products applies a
-# polynomial to each singular value, with nothing but products of matrices, which a GPU does fast:
+# polynomial to each singular value:
 #
 # $$X \leftarrow a X + b\, X X^\top X + c\, X X^\top X X^\top X
 # \qquad\text{turns each } s \text{ into}\qquad a s + b s^3 + c s^5$$
@@ -499,7 +493,8 @@ prove("five steps of yours are five steps of torch's AdamW", same)
 # $X = U S V^\top$, and in $X X^\top X = U S^3 V^\top$ the inner ones cancel.
 #
 # The singular values must be at most 1 to begin with. So the matrix is first divided by the root of the sum of all its
-# squares. One could also compute the singular values and replace them by 1, but on a GPU this is slow.
+# squares. One could also compute the singular values and replace them by 1. On a GPU that is slow, and products of
+# matrices are fast.
 #
 # </details>
 
@@ -657,9 +652,9 @@ print(f"({filled.command})")
 prove("filled averages do not replace the warm-up", learned["averages filled, 0 steps"] <= 1)
 
 # %% [markdown] id="warm-up-alike-text"
-# Young averages alone are not the cause: filling them does not replace the warm-up. What, then, do the first steps
-# break? Chapter 4 had a measure for it, the mean cosine between different tokens at the end of the stack. Where all
-# tokens are alike, it makes no difference where a query looks. Here it is step by step, at the rate 0.02:
+# So young averages alone are not the cause. What do the first steps break? Chapter 4 had a measure for it, the mean
+# cosine between different tokens at the end of the stack. Where all tokens are alike, it makes no difference where a
+# query looks.
 
 # %% id="warm-up-alike" tags=["hide-input"]
 # Figure: how alike the tokens are, step by step, ten recorded seeds with and without warm-up
@@ -697,10 +692,9 @@ prove(
 print(alike.command)
 
 # %% [markdown] id="warm-up-why"
-# In one update at the full rate every weight moves by 0.02, and the mean cosine jumps from about 0.7 to about 0.9. Ten
-# updates later the tokens of a sentence are nearly the same vector: the collapse of chapter 4, made by training
-# itself. With warm-up the tokens grow alike, too, but more slowly, and all ten runs find their way out again. Without
-# it, one of ten does.
+# One update at the full rate takes the mean cosine from about 0.7 to about 0.9, and after ten the tokens of a sentence
+# are nearly the same vector: the collapse of chapter 4, made by training itself. With warm-up the tokens grow alike
+# more slowly, and all ten runs find their way out again. Without it, one of ten does.
 #
 # <details><summary>Evidence: ten seeds each, and what others have found</summary>
 #
@@ -755,23 +749,29 @@ drawings.learning_rate_shapes().show()
 # %% [markdown] id="schedules-say"
 # - **Noam**, named after an author of the paper of 2017, falls with one over the root of the step. It does not need to
 #   know where the run ends.
-# - **Linear** and **cosine** end with the run, so they have to know its length. Llama's cosine goes down to a tenth of
-#   the peak.
-# - **Plateau, then a line** (warm-up–stable–decay, Hu et al. 2024) falls only at the end. You can extend the plateau
-#   later without having known the length.
+# - **Linear** and **cosine** end with the run, so they have to know its length.
 #
-# Turn the knobs, and watch where each of them ends. The last step still has a rate a little above 0.
+# - **Plateau, then a line** (warm-up–stable–decay, Hu et al. 2024) falls only at the end, so the plateau can be made
+#   longer on the way.
+#
+# Turn the knobs, and watch where each of them ends.
 
 # %% id="explorer"
 ScheduleExplorer(steps=600, peak=5e-3, warmup=60, decay=120, kind="cosine", step=300)
 
 # %% [markdown] id="schedule-formula"
-# The schedule of the paper, with the step $t$, the width $d_{model}$ and $t_{warm}$ steps of warm-up:
+# The rate of the paper's schedule takes one line. You write it next.
+#
+# <details><summary>The formula, and its peak by hand</summary>
+#
+# With the step $t$, the width $d_{model}$ and $t_{warm}$ steps of warm-up:
 #
 # $$\eta(t) = d_{model}^{-0.5} \cdot \min\left(t^{-0.5},\; t \cdot t_{warm}^{-1.5}\right)$$
 #
 # The two terms meet at $t = t_{warm}$. **By hand**, for the paper's width of 512 and 4000 steps of warm-up, the peak
 # is $1/\sqrt{512 \cdot 4000} \approx 0.0007$. At step 16,000, four times as far, half of it is left.
+#
+# </details>
 
 # %% exercise="noam_rate"
 
@@ -842,9 +842,8 @@ prove("the library's schedule is the same", math.isclose(noam_schedule(37, 512, 
 # ## 8 Mixed precision
 #
 # A weight is usually a *float32*, a number in 32 bits. A number in 16 bits takes half the memory, and modern GPUs
-# multiply matrices of such numbers several times faster. A number has one bit for the
-# **sign**, some for the **exponent** (how large it is), and the rest for the **fraction** (its digits). There are two
-# common ways to share out 16 bits.
+# multiply matrices of them several times faster. One bit is for the **sign**, some are for the **exponent** (how large
+# it is), and the rest for the **fraction** (its digits). There are two common ways to share them out.
 
 # %% id="precision-bits" tags=["hide-input"]
 # Drawing: 257 in three formats
@@ -894,10 +893,16 @@ print(f"loss {exact:.4f} in float32, {rough:.4f} with {logits.dtype} products")
 prove("bfloat16 changes the loss by less than a percent", abs(rough / exact - 1) < 0.01)
 
 # %% [markdown] id="precision-scaling"
-# **float16 needs one more thing.** Many gradients are tiny, and what is smaller than about half of $2^{-24}$ becomes 0
-# in float16. The remedy is *loss scaling*: multiply the loss by a number such as 1024 before the backward pass. Then
-# all gradients are 1024 times as large, and they fit. Before the step they are divided again, in float32. bfloat16
-# reaches as far as float32 and needs none of this.
+# **float16 needs one more thing.** Many gradients are so tiny that they become 0 in float16. The remedy is *loss
+# scaling*, drawn here. bfloat16 reaches as far as float32 and needs none of this.
+#
+# <details><summary>The limit, and what happens when a gradient overflows</summary>
+#
+# What is smaller than about half of $2^{-24}$ becomes 0 in float16. The loss is multiplied by a number such as 1024
+# before the backward pass, and the gradients are divided by it again before the step, in float32. If one overflows,
+# the step is left out and the number is made smaller.
+#
+# </details>
 
 # %% id="precision-scaling-drawn" tags=["hide-input"]
 # Drawing: gradients that float16 loses, and how they are kept
@@ -1179,8 +1184,8 @@ show(
 )
 
 # %% [markdown] id="exact"
-# The printed lines are finer than the picture. Near the end the held-out loss hardly moves, while the training loss
-# still falls. Section 12.3 shows where that can lead; here the gap is too small to matter.
+# Near the end, as the printed lines say, the held-out loss hardly moves, while the training loss still falls. Section
+# 12.3 shows where that can lead. Here it does not matter.
 #
 # ### 11.2 Exact match
 #
@@ -1265,18 +1270,18 @@ crosses = all(a > b + 0.1 and d > c + 0.1 for a, b, c, d in seeds)
 prove("the look crosses, with every seed", crosses)
 
 # %% [markdown] id="crossing-says"
-# The first line means: when the model is about to write the English tens (*eighty*), this share of its attention rests
-# on the German tens (*achtzig*). The range is that of five trainings, each over many three-digit numbers. Nobody told
-# the model which German piece belongs to which English one. It only got pairs of texts, and the loss.
+# The first line is the share of attention that rests on the German tens (*achtzig*) when the model is about to write
+# the English ones (*eighty*), in five trainings. Nobody told the model which German piece belongs to which English
+# one. It only got pairs of texts, and the loss.
 #
 # ### 11.4 The same on real sentences
 #
 # The command `course train translate --data multi30k` does the same with 29,000 captions of photographs and their
-# German translations (Elliott et al. 2016). That takes longer than a notebook should, so here is a record.
+# German translations (Elliott et al. 2016). Here is a record.
 #
-# A photograph can be described well in many ways, so exact match would be unfair. The usual measure is **BLEU**, from 0
-# to 100. It counts which runs of one to four words of a translation occur in a human one, too, and takes something off
-# translations that are shorter than the human ones.
+# A photograph can be described well in many ways, so exact match would be unfair. The usual measure is **BLEU**, from
+# 0 to 100. It counts which runs of one to four words occur in a human translation, too, and takes something off when
+# the whole is shorter than the human text.
 
 # %% id="multi30k-recorded" tags=["hide-input"]
 # Record: captions of photographs, German to English
@@ -1299,7 +1304,7 @@ for source_text, wanted, guess in multi30k["first_wrong"][:2]:
 #
 # ### 12.1 Before a long run
 #
-# Most mistakes in training raise no error. The numbers just stay bad. Four checks take seconds and save days.
+# Most mistakes in training raise no error. Four checks take seconds and save days.
 #
 # 1. **The first loss is near ln V** (section 5.2).
 # 2. **A few examples can be learned by heart.** If eight pairs cannot, something is not connected.
@@ -1321,8 +1326,8 @@ for source_text, wanted, guess in multi30k["first_wrong"][:2]:
 # - **The loss stays at ln V.** Nothing is being learned. Does the optimizer hold the parameters of *this* model? Is the
 #   rate far too low, or so high that the first steps broke the model?
 # - **The loss is NaN at step 300.** Something overflowed, or a softmax had a row with everything masked. Clipping does
-#   not help, because the norm is NaN, too. Go back to the last checkpoint, look at the norms just before, find the
-#   batch, and lower the rate.
+#   not help, because the norm is NaN, too. Go back to the last checkpoint, look at the norms just before, and lower
+#   the rate.
 
 # %% id="debug-few" tags=["tol:0.1"]
 few = pad_batch(examples[:8])
@@ -1518,8 +1523,8 @@ show(
 )
 
 # %% [markdown] id="overfit-says"
-# What helps is more data, as the right panel shows. If there is no more, stop where the held-out loss is lowest, with
-# `patience` in the settings of `Run`. Other usual remedies are dropout, weight decay, and a smaller model.
+# What helps is more data, as the right panel shows. If there is no more, stop where the held-out loss is lowest
+# (`patience` in `Run`), or try dropout, weight decay, or a smaller model.
 #
 # ### 12.4 Which rate?
 #
@@ -1588,8 +1593,8 @@ run = Run(own, task, loader, config, shown=Silent()).train()
 print("rows and columns:", tuple(next(iter(loader))["source"].shape))
 
 # %% [markdown] id="data-loader-says"
-# Your `train` takes it as well, as `feed`, once it is made endless. A shuffled `DataLoader` does not remember where it
-# was in the data, so after an interrupt the run does not go on bit for bit.
+# A shuffled `DataLoader` does not remember where it was in the data, so after an interrupt the run does not go on bit
+# for bit.
 #
 # ## 14 What you have
 #
@@ -1598,8 +1603,8 @@ print("rows and columns:", tuple(next(iter(loader))["source"].shape))
 # - cut words into pieces, and say where the pieces come from;
 # - compute a loss per token and read a perplexity;
 # - write the updates of SGD, momentum, Adam, AdamW and Muon, and say what each mends;
-# - choose a warm-up, a schedule and a precision, and say why;
-# - write a training loop, stop it, and go on;
+# - choose a warm-up, a schedule and a precision;
+# - train a translator, stop it, and go on;
 # - read a curve that does not fall as it should.
 #
 # <details><summary>The formulas on one card</summary>
