@@ -5,8 +5,8 @@
 # text of your own. A Transformer that was just built knows nothing. So you turn strings into numbers, measure how
 # wrong the model is, change its weights step by step, and learn to read the curve of a training that goes wrong.
 #
-# You need encoder, decoder, masks, and writing token by token, from chapters [4](04_encoder.ipynb) and
-# [5](05_decoder.ipynb). With its exercises the chapter takes about an hour and three quarters.
+# The chapter stands on chapters [4](04_encoder.ipynb) and [5](05_decoder.ipynb). With its exercises it takes about an
+# hour and three quarters.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out the same in every run
@@ -88,8 +88,8 @@ prove("no number of the test occurs in training", not shared)
 #
 # Suppose a text holds only four words: *low* 5 times, *lower* 2 times, *newest* 6 times and *widest* 3 times. At the
 # start every character is a piece. Now count the pairs of neighbours. The pair *e s* occurs in *newest* and in
-# *widest*, so 6 + 3 = 9 times. The pair *s t* occurs as often, and of equals we take the first in the alphabet. So
-# *es* is the first new piece. Count again, and go on:
+# *widest*, so 6 + 3 = 9 times. The pair *s t* does so as often, but of equals we take the first in the alphabet, so
+# *es* becomes the first new piece. Count again, and go on:
 #
 # | merge | pair | how often | the words are now |
 # |---|---|---|---|
@@ -125,8 +125,8 @@ prove("your merges are those of the table", merges == ["es", "est", "lo", "low"]
 # **bytes** instead of characters, so it can write every text in the world. And it first cuts the text into words, each
 # with the space before it; no merge crosses from one word into the next.
 #
-# We ask for 360 ids: 256 bytes, 99 merges, and 5 signs that stand for no text. We need three of the signs: **padding**
-# (id 0), the **start** sign (1, `<bos>`, begin of sequence) and the **end** sign (2, `<eos>`).
+# We ask for 360 ids: 256 bytes, 99 merges, and 5 signs that stand for no text. Three of them we need: **padding** (id
+# 0), the **start** sign (1, `<bos>`) and the **end** sign (2, `<eos>`).
 
 # %% id="bpe-train"
 texts = [text for pair in train_pairs[:4000] for text in pair]
@@ -178,8 +178,7 @@ drawings.shifted_targets(["six", "hundred", "and", "two"]).show()
 
 # %% [markdown] id="shift-why"
 # The model needs the start sign, because the first word must be predicted from something. It needs the end sign to
-# learn when to stop. And it needs the shift: without it, the answer would stand right in front of the reader. Section
-# 12 shows what that looks like.
+# learn when to stop. And without the shift, the answer would stand right in front of the reader (section 12).
 
 # %% exercise="shift_targets"
 
@@ -205,9 +204,9 @@ print("answers", labels.tolist())
 drawings.padded_batch([["six", "hundred", "two", "<eos>"], ["nine", "<eos>"], ["forty", "two", "<eos>"]]).show()
 
 # %% [markdown] id="batch-text"
-# Padding costs time as well, because the machine computes on it all the same. So `TokenBatches` puts rows of similar
-# length together, and fills a batch by **tokens** instead of rows: at most 1000 ids on each side, padding included. The
-# [lab on one update](labs/06_one_update.ipynb) measures what this saves.
+# Padding also costs time. So `TokenBatches` puts rows of similar length together, and fills a batch by **tokens**
+# instead of rows: at most 1000 ids on each side. The [lab on one update](labs/06_one_update.ipynb) measures what this
+# saves.
 
 # %% id="batches"
 # each a source with <eos>, and a target with <bos> and <eos>
@@ -230,11 +229,10 @@ prove("what is read differs only where the label is padding", bool((answers[read
 #
 # ### 5.1 The loss per token
 #
-# At each position the model gives a probability to every id of the vocabulary. We look at one of them, the probability
-# of the **right** token. If it was 1, the model was sure and right, and should pay nothing. The smaller it was, the
-# more the model should pay. The price is the negative logarithm: a probability $p$ costs $-\ln p$. With the natural
-# logarithm the unit is called a *nat*. The **loss per token**, which chapter 5 called cross-entropy, is the mean cost
-# of all real tokens.
+# At each position the model gives a probability to every id of the vocabulary. We look at that of the **right** token.
+# If it is 1, the model was sure and right, and should pay nothing. The smaller it is, the more the model should pay.
+# The price is the negative logarithm: a probability $p$ costs $-\ln p$. With the natural logarithm the unit is called
+# a *nat*. The **loss per token**, which chapter 5 called cross-entropy, is the mean cost of all real tokens.
 
 # %% id="loss-drawn" tags=["hide-input"]
 # Drawing: four tokens, their probabilities and costs
@@ -253,8 +251,7 @@ drawings.loss_of_tokens(["six", "hundred", "and", "two"], [0.5, 0.9, 0.8, 0.05])
 #
 # ### 5.2 Perplexity
 #
-# Is a loss of 2.08 nats good or bad? It is easier to judge when we undo the logarithm: $e^{2.08} = 8$. This number is
-# the **perplexity**,
+# Is a loss of 2.08 nats good or bad? Undo the logarithm: $e^{2.08} = 8$. This number is the **perplexity**,
 #
 # $$\text{perplexity} = e^{\text{loss}}$$
 #
@@ -309,9 +306,9 @@ prove("ignore_index leaves padding out of sum and count", torch.isclose(costs[re
 
 # %% [markdown] id="smoothing"
 # A label demands a probability of 1 for the right token, which no softmax ever reaches, so the scores are pushed ever
-# further apart. *Label smoothing* demands less: 0.9 for the right token, and the remaining 0.1 spread evenly over the
-# vocabulary. Now a model that is too sure pays for it, and the best possible loss is no longer 0 but, with our 360
-# ids, about 0.91 nats. We do without. When it helps, as in the paper of 2017, is measured in the [lab on
+# further apart. *Label smoothing*, as in the paper of 2017, demands less: 0.9 for the right token, and the other 0.1
+# spread evenly over the rest. Now a model that is too sure pays for it, and the best possible loss is no longer 0 but,
+# with our 360 ids, about 0.91 nats. We do without. When it helps, and other ways to spread, is in the [lab on
 # labels](labs/06_labels.ipynb).
 #
 # *A good place to stop: you can say how wrong a model is.*
@@ -431,8 +428,7 @@ drawings.adam_of_one_weight().show()
 #
 # $$w \leftarrow w - \eta \, \lambda \, w - \eta \, \frac{\hat m}{\sqrt{\hat v} + \varepsilon}$$
 #
-# **By hand**, with $\eta = 0.1$ and $\lambda = 0.01$, each weight of 1 loses 0.1 · 0.01 · 1 = 0.001. The old way loses
-# 0.0001 where gradients are steep, and 0.01 where they are flat:
+# **By hand**, with $\eta = 0.1$ and $\lambda = 0.01$, each weight of 1 now loses 0.1 · 0.01 · 1 = 0.001:
 
 # %% id="optimizer-decays-drawn" tags=["hide-input"]
 # Drawing: what two weights lose, the old way and the new
@@ -466,15 +462,14 @@ same = torch.allclose(state[0], weight)
 prove("five steps of yours are five steps of torch's AdamW", same)
 
 # %% [markdown] id="optimizer-muon"
-# AdamW trained Llama, with $\beta_2 = 0.95$ and $\lambda = 0.1$ (Touvron et al. 2023, section 2.3). Commonly only
-# matrices decay, and norms and biases do not.
+# AdamW trained Llama, with $\beta_2 = 0.95$ and $\lambda = 0.1$ (Touvron et al. 2023, section 2.3).
 #
 # ### 6.5 Muon: all directions of a matrix
 #
 # **What goes wrong.** Adam looks at each weight by itself. But the weights of a matrix work together: it turns
 # directions of the input into directions of the output, some strongly and some weakly. The strengths are its
-# **singular values**. Updates are matrices, too, and in those of Transformers Jordan et al. (2024) found a few large
-# singular values among many tiny ones. Such an update learns in a few directions, and next to nothing in all others.
+# **singular values**. In the updates of Transformers Jordan et al. (2024) found a few large ones among many tiny ones.
+# Such an update learns next to nothing in most directions.
 #
 # **The idea** of their **Muon**: keep the directions of the update, and make all its strengths about equal. If $X$ has
 # a singular value $s$, then $X X^\top X$ has $s^3$ in the same directions. So a sum of such products applies a
@@ -484,7 +479,7 @@ prove("five steps of yours are five steps of torch's AdamW", same)
 # \qquad\text{turns each } s \text{ into}\qquad a s + b s^3 + c s^5$$
 #
 # **By hand**, with Muon's $a = 3.4445$, $b = -4.775$, $c = 2.0315$: 0.1 becomes 0.34, then 0.99, then 0.71. A small
-# value more than triples in each step, and ends between about 0.7 and 1.2. This is a *Newton–Schulz iteration*.
+# value more than triples in each step, until it moves between about 0.7 and 1.2. This is a *Newton–Schulz iteration*.
 #
 # <details><summary>Why X Xᵀ X has the cubes, and how to begin</summary>
 #
@@ -600,10 +595,9 @@ prove("nearly all weights move by the rate", share > 0.98)
 #
 # ### 7.2 What it is worth
 #
-# We measure it. An encoder of four layers reads six letters of eight kinds and should give them in reverse. It has 120
-# steps to learn this. We count the letters that it gets right on new rows; guessing gives one eighth. Four rates meet
-# three lengths of warm-up, each pair with ten seeds. After the warm-up the rate stays at its peak; section 7.3 says
-# why.
+# We measure it. An encoder of four layers has 120 steps to learn to reverse six letters of eight kinds. We count how
+# many it gets right on new rows; guessing gives one eighth. Four rates meet three lengths of warm-up, each pair with
+# ten seeds. After the warm-up the rate stays at its peak; section 7.3 says why.
 #
 # **Predict.** Where will the runs without any warm-up fail: at the low rates, at the high ones, or at all of them?
 # Write down your guess.
@@ -750,7 +744,6 @@ drawings.learning_rate_shapes().show()
 # - **Noam**, named after an author of the paper of 2017, falls with one over the root of the step. It does not need to
 #   know where the run ends.
 # - **Linear** and **cosine** end with the run, so they have to know its length.
-#
 # - **Plateau, then a line** (warm-up–stable–decay, Hu et al. 2024) falls only at the end, so the plateau can be made
 #   longer on the way.
 #
@@ -783,9 +776,16 @@ prove("the peak stands at the end of the warm-up", 1 + rates.index(max(rates)) =
 prove("at step 16,000 half of it is left", math.isclose(rates[15_999], max(rates) / 2))
 
 # %% [markdown] id="early-decay"
-# Now the trap that we avoided in 7.2. In Noam's schedule a short warm-up also brings the decay forward: after 5 steps
-# of warm-up, step 250 has only a seventh of the peak. Does the short warm-up do harm, or the **early decay**? Five
-# seeds, seven letters, two layers on each side and 250 steps:
+# Now the trap that we avoided in 7.2. In Noam's schedule a short warm-up also brings the decay forward. If the result
+# is bad, was it the short warm-up, or the **early decay**? At two peaks the answers differ:
+#
+# <details><summary>Evidence: what was trained</summary>
+#
+# Seven letters are written backwards by two layers on each side, in 250 steps, with five seeds. With Noam's schedule
+# and 5 steps of warm-up, step 250 has only a seventh of the peak. The linear schedules fall to zero at the end of the
+# run.
+#
+# </details>
 
 # %% id="early-decay-record" tags=["hide-input"]
 # Record: the same short warm-up with an early and with a late decay
@@ -851,7 +851,7 @@ drawings.bits_of_formats(257).show()
 
 # %% [markdown] id="precision-formats"
 # *float16* keeps more digits, but can hold nothing above 65,504. *bfloat16* keeps the reach of float32 and pays with
-# digits: it has about two and a half decimal ones. In bfloat16, 256 is followed by 258, so 257 becomes 256.
+# digits. There 256 is followed by 258, so 257 becomes 256.
 #
 # **Why weights stay in float32.** A step of training is small. Let a weight be 1 and the step 0.0001.
 
@@ -871,15 +871,16 @@ for dtype in (torch.float32, torch.bfloat16):
 # and the optimizer's averages stay in float32, and their memory stays what it was. Products of matrices, where most of
 # the time goes, take and give numbers of 16 bits.
 #
-# Why do products tolerate this? Inside a product the hardware adds up in 32 bits, so each input is rounded once, and
-# each result once. A running sum that is *kept* in bfloat16 loses small terms: 256 + 1 is kept as 256. So on a GPU
-# PyTorch computes softmax, norms and loss in float32, because they hold long sums. One line, *autocast*, does all
-# this:
+# What holds long sums, the softmax, the norms and the loss, is computed in float32. On a GPU one line, *autocast*, does
+# all this:
 #
-# <details><summary>And on the CPU?</summary>
+# <details><summary>Why products tolerate 16 bits, and what differs on the CPU</summary>
 #
-# There autocast computes only the loss in float32. The softmax of 16-bit scores stays in 16 bits. A norm computes in
-# what it is given. In our models that is the residual stream, which is float32.
+# Inside a product the hardware adds up in 32 bits, so each input is rounded once, and each result once. A running sum
+# that is *kept* in bfloat16 loses small terms: 256 + 1 is kept as 256.
+#
+# On the CPU autocast computes only the loss of these three in float32. The softmax of 16-bit scores stays in 16 bits.
+# A norm computes in what it is given. In our models that is the residual stream, which is float32.
 #
 # </details>
 
@@ -936,18 +937,16 @@ prove("bfloat16 keeps it without", torch.tensor(1e-8).bfloat16() > 0)
 #
 # ### 9.1 Accumulation
 #
-# A batch that is too large for the memory is cut into parts. Each part goes forward and backward by itself, and PyTorch
-# **adds** its gradients to those that are there already. One update follows the last part. This is *gradient
-# accumulation*.
+# A batch that is too large for the memory is cut into parts. Each goes forward and backward by itself, and PyTorch
+# **adds** up their gradients. One update follows the last part. This is *gradient accumulation*.
 
 # %% id="accumulation-drawn" tags=["hide-input"]
 # Drawing: four parts, one update
 drawings.micro_batches([10, 22, 31, 40]).show()
 
 # %% [markdown] id="accumulation-says"
-# With the **mean** loss of each part this goes wrong: the parts hold different numbers of real tokens, so it is the
-# mean of means once more. Send the *sums* backward, and divide the gradient once by the number of all real tokens.
-# Then it is the update of the whole batch.
+# With the **mean** loss of each part, this is the mean of means once more. Send the *sums* backward, and divide the
+# gradient once by the number of all real tokens. Then it is the update of the whole batch.
 #
 # ### 9.2 Clipping
 #
@@ -961,9 +960,8 @@ drawings.micro_batches([10, 22, 31, 40]).show()
 drawings.clipped_gradients().show()
 
 # %% [markdown] id="clipping-says"
-# **By hand**: the gradient (3, 4) has the norm $\sqrt{9 + 16} = 5$. With the limit 1 it becomes (0.6, 0.8): the same
-# direction, only shorter. If you clip each number by itself, the step turns another way. In the [lab on one
-# update](labs/06_one_update.ipynb) you write both, accumulation and clipping.
+# The gradient (3, 4) has the norm $\sqrt{9 + 16} = 5$ and becomes (0.6, 0.8). Clip each number by itself, and the step
+# turns another way. In the [lab on one update](labs/06_one_update.ipynb) you write both, accumulation and clipping.
 #
 # *A good place to stop: every part of the loop is on the table.*
 #
@@ -998,8 +996,8 @@ def sums_of(model, batch):
 
 
 # %% [markdown] id="loop-text"
-# And this is the loop. It runs on any device, accumulates as many parts as you like, counts tokens instead of rows,
-# clips, sets the rate *before* the update, and clears the gradients after it. Compare it with the drawing.
+# And this is the loop, for any device and any number of parts. It sets the rate *before* the update, and clears the
+# gradients after it. Compare it with the drawing.
 
 
 # %% id="loop"
@@ -1033,8 +1031,8 @@ def finish(model, optimizer, count, clip, rate):
 # ### 10.2 The same as `Run`
 #
 # In the package the loop is called `Run`. It adds what makes long trainings bearable: a panel, held-out losses,
-# checkpoints. What your `sums_of` does, it gets as a *task*. It is no magic: with the same first weights and the same
-# batches it gives the losses of your loop.
+# checkpoints. What your `sums_of` does, it takes as a *task*. It is no magic: from the same first weights and the same
+# batches it has the losses of your loop.
 #
 # <details><summary>Which weights decay here</summary>
 #
@@ -1096,16 +1094,15 @@ prove("means of parts give another one", (gradients["means"] - exact).norm() > 0
 # ### 10.3 Checkpoints: stop, and go on
 #
 # A training that takes days will be interrupted. So from time to time everything that is needed to go on is written to
-# disk, as a **checkpoint**. The weights alone are not enough. Here is what happens when something is forgotten.
+# disk, as a **checkpoint**. The weights alone are not enough:
 
 # %% id="checkpoint-drawn" tags=["hide-input"]
 # Drawing: what a checkpoint holds
 drawings.checkpoint_contents().show()
 
 # %% [markdown] id="resume-says"
-# The test of a checkpoint is strict. Train 20 steps in one go. Train again, stop after 9 steps, throw everything away
-# but the folder, build all anew, and go on to 20. On one machine the weights must be the same **bit for bit**, with
-# dropout and all. A fingerprint of all weights shows it.
+# The test is strict. Train 20 steps in one go. Train again, stop after 9, throw everything away but the folder, and go
+# on to 20. On one machine the weights must be the same **bit for bit**, dropout and all.
 
 
 # %% id="resume"
@@ -1158,7 +1155,7 @@ print("in the folder:", ", ".join(saved))
 #
 # Now the real thing: two layers on each side, 64 wide, with Muon for the matrices inside layers and AdamW for the
 # rest. The schedule is a cosine with 50 steps of warm-up. The rate of 5e-3 is AdamW's; `Run` gives Muon a peak of
-# 0.02. In JupyterLab you see the panel. You may press stop, and run the cell again.
+# 0.02. This is one seed; the record below has five.
 
 # %% id="train" tags=["atol:0.2"]
 torch.manual_seed(0)
@@ -1271,17 +1268,17 @@ prove("the look crosses, with every seed", crosses)
 
 # %% [markdown] id="crossing-says"
 # The first line is the share of attention that rests on the German tens (*achtzig*) when the model is about to write
-# the English ones (*eighty*), in five trainings. Nobody told the model which German piece belongs to which English
-# one. It only got pairs of texts, and the loss.
+# the English ones (*eighty*), in five trainings. Nobody told the model which piece belongs to which. It only got pairs
+# of texts, and the loss.
 #
 # ### 11.4 The same on real sentences
 #
 # The command `course train translate --data multi30k` does the same with 29,000 captions of photographs and their
 # German translations (Elliott et al. 2016). Here is a record.
 #
-# A photograph can be described well in many ways, so exact match would be unfair. The usual measure is **BLEU**, from
-# 0 to 100. It counts which runs of one to four words occur in a human translation, too, and takes something off when
-# the whole is shorter than the human text.
+# A photograph has many good captions, so exact match would be unfair. The usual measure is **BLEU**, from 0 to 100. It
+# counts which runs of one to four words occur in a human translation, too, and takes something off when the whole is
+# shorter than the human text.
 
 # %% id="multi30k-recorded" tags=["hide-input"]
 # Record: captions of photographs, German to English
@@ -1437,12 +1434,12 @@ show(
 #
 # </details>
 #
-# **A**, the mixed-up pairs, is the most instructive. The model has learned everything that can be learned *without*
-# the source: what an English number looks like. A curve that goes flat in the middle asks: does each input arrive, and
-# is it the right one?
+# **A**, the mixed-up pairs, is the most instructive. The model has learned all that can be learned *without* the
+# source: what an English number looks like. A curve that goes flat in the middle asks: does each input arrive, and is
+# it the right one?
 #
-# **E**, the targets without a shift, is too good to be true, and so it is not true. The decoder copies what it reads,
-# and when it has to write by itself, nothing is right.
+# **E**, the targets without a shift, is too good to be true. The decoder copies what it reads, and when it has to
+# write by itself, nothing is right.
 #
 # **G**, the counted padding, is dangerous because it looks good. Most positions are padding, which is easy, so the mean
 # is small. After 40 steps the program reports a loss below 0.4, while on real tokens it is about 2.
@@ -1503,9 +1500,9 @@ print("with warm-up: {:.3f} to {:.3f}".format(*put_back))
 # %% [markdown] id="overfit"
 # ### 12.3 When the curves part
 #
-# Panel D has a name: **over-fitting**. The model learns its 40 examples by heart, down to a training loss of nearly
-# zero. On new numbers it first gets better, too, and then worse again: it becomes ever surer of things that hold for
-# its 40 examples only. The training loss alone would never tell you.
+# Panel D has a name: **over-fitting**. The model learns its 40 examples by heart. On new numbers it first gets better,
+# too, and then worse again: it becomes ever surer of things that hold for its 40 examples only. The training loss
+# alone would never tell you.
 
 # %% id="overfit-figure" tags=["hide-input"]
 # Figure: training and held-out loss with 40 and with 800 pairs
@@ -1600,8 +1597,7 @@ print("rows and columns:", tuple(next(iter(loader))["source"].shape))
 #
 # You can now
 #
-# - cut words into pieces, and say where the pieces come from;
-# - compute a loss per token and read a perplexity;
+# - cut words into pieces, and read a loss and a perplexity;
 # - write the updates of SGD, momentum, Adam, AdamW and Muon, and say what each mends;
 # - choose a warm-up, a schedule and a precision;
 # - train a translator, stop it, and go on;
@@ -1669,8 +1665,8 @@ print("rows and columns:", tuple(next(iter(loader))["source"].shape))
 # ### What comes next
 #
 # [Chapter 7](07_variants.ipynb) turns switches of the same blocks and gets BERT, GPT-2, T5, Llama and ViT. [Chapter
-# 8](08_scaling.ipynb) asks what a training costs. Or stay here: [one update in depth](labs/06_one_update.ipynb), [soft
-# labels](labs/06_labels.ipynb), [bugs of training loops](labs/06_bugs.ipynb), and [what comes after this
+# 8](08_scaling.ipynb) asks what a training costs. Or stay for a lab: [one update](labs/06_one_update.ipynb), [soft
+# labels](labs/06_labels.ipynb), [bugs](labs/06_bugs.ipynb), or [what comes after this
 # training](labs/06_after_training.ipynb).
 #
 # <details><summary>Sources</summary>
