@@ -1,11 +1,10 @@
 # %% [markdown] id="title"
 # # Lab: what is done with a model after pre-training?
 #
-# [Chapter 6](../06_training.ipynb) trained language models on text, and such a model goes on with whatever it is given.
-# The models that people talk to were trained further, in two or three more stages: SFT, DPO, GRPO. This lab takes one
-# small model through all of them. What does each stage need, which loss does it make smaller, and what does it change?
-# The task is to write a German number word in digits, so that a machine can check each answer. It takes about an hour
-# and a half.
+# [Chapter 6](../06_training.ipynb) trained language models on text, and such a model goes on with whatever it is
+# given. The models that people talk to were trained further, in two or three more stages: SFT, DPO, GRPO. This lab
+# takes one small model through all of them: what does each stage need, and what does it change? The task is to write a
+# German number word in digits, so that a machine can check each answer. It takes about an hour and a half.
 
 # %% id="setup" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -46,7 +45,7 @@ LONGEST = 10  # tokens of an answer, at most
 # %% [markdown] id="path"
 # ## 1 A model that only goes on
 #
-# Here is the way. Look at what each stage needs. Text is everywhere. Answers written by people are expensive. To say
+# Look at what each stage needs. Text is everywhere. Answers written by people are expensive. To say
 # which of two answers is better is cheaper. And where a machine can judge answers, each judgement costs next to
 # nothing.
 
@@ -123,7 +122,7 @@ for number, written in zip(held_out[:4], sampled, strict=True):
 
 # %% [markdown] id="verifier-text"
 # The model knows a lot about numbers. But is this an answer? Half of the time it goes on in English. And it never
-# stops: after the answer it begins the next line of the book, because that is what its pages looked like.
+# stops: it begins the next line of the book, as its pages did.
 #
 # We need a judge that does not get tired. A **verifier** is a program that says whether an answer is right. Ours is
 # strict: the right digits, and then the end sign. This is *exact match*.
@@ -229,9 +228,8 @@ prove("the pre-trained model never answers", stages.range("base", "pass@64")[1] 
 #
 # ## 3 DPO: say which answer is better
 #
-# A sample of the tuned model is still wrong half of the time or more, and written answers are expensive. Often it is
-# easier to compare: here are two answers of the model, which one do you prefer? A pair says something that SFT cannot
-# say, namely what *not* to write.
+# Often it is easier to compare than to write: here are two answers of the model, which one do you prefer? A pair says
+# something that SFT cannot say, namely what *not* to write.
 #
 # ### 3.1 Two gains on a balance
 #
@@ -400,9 +398,8 @@ print(f"tokens that stand at the same place in both: {same[real].float().mean():
 print(f"of those after the first difference: {same[later].float().mean():.2f}")
 
 # %% [markdown] id="dpo-read"
-# Up to the token where they part, both answers are the same, so this beginning cancels in the margin. After it, too,
-# many tokens are the same. What makes a token less likely in the refused answer may also act on the same token in the
-# preferred one.
+# The two answers share many tokens. What makes a token less likely in the refused one may also act on the same token
+# in the preferred one.
 #
 # Two remedies are in use. With a larger $\beta$ a smaller margin is enough, so the policy stays closer to its
 # reference. Or one adds the loss of SFT on the preferred answers, as for Llama 3 (Dubey et al. 2024). The next figure
@@ -411,9 +408,10 @@ print(f"of those after the first difference: {same[later].float().mean():.2f}")
 #
 # <details><summary>What has been proposed as the cause</summary>
 #
-# Pal et al. (2024) point to the shared tokens after the first difference. Razin et al. (2024) look at how similar the
-# two answers are in the model's hidden states. A larger $\beta$ helps because the loss is nearly flat once $\beta$
-# times the margin is large, and then pushes no more.
+# Up to the token where they part, both answers are the same, so this beginning cancels in the margin. Pal et al.
+# (2024) point to the shared tokens after the first difference. Razin et al. (2024) look at how similar the two answers
+# are in the model's hidden states. A larger $\beta$ helps because the loss is nearly flat once $\beta$ times the
+# margin is large, and then pushes no more.
 #
 # </details>
 
@@ -540,10 +538,9 @@ show(
 )
 
 # %% [markdown] id="kl-text"
-# Last, the policy should not forget what it was. A penalty grows with its distance from the reference. The distance is
-# the **KL divergence** of the policy from the reference, taken per token: 0 for equal models, and larger the more they
-# differ. For a sampled token whose log-probability is $\ell$ under the policy and $\ell_{ref}$ under the reference, it
-# is estimated by
+# Last, the policy should not forget what it was. A penalty grows with its distance from the reference, the **KL
+# divergence**, taken per token: 0 for equal models, and larger the more they differ. For a sampled token whose
+# log-probability is $\ell$ under the policy and $\ell_{ref}$ under the reference, it is estimated by
 #
 # $$k = e^{\ell_{ref} - \ell} - (\ell_{ref} - \ell) - 1$$
 #
@@ -588,9 +585,8 @@ prove("advantages 1.5 and -0.5", torch.allclose(found, torch.tensor([[1.5, -0.5,
 # ### 4.3 Training by trying
 #
 # One step of GRPO: draw 16 new questions, sample 8 answers to each, pay them, compute advantages, and make two
-# updates. The model is never shown a written answer; it learns only which of its own were right. Our verifier compares
-# with written answers, 16 · 70 = 1120 of them in 70 steps. One could train on those as well, and below we shall. So
-# think of a judge that needs none, such as tests for a program.
+# updates. The model is never shown a written answer; it learns only which of its own were right. (Our verifier does
+# hold the 16 · 70 = 1120 answers of 70 steps. Think of a judge that needs none, such as tests for a program.)
 
 
 # %% id="grpo-step"
@@ -675,7 +671,7 @@ show(
 #   called **rejection sampling**: sample, reject what is wrong, train on the rest.
 # - *1120 written answers*: SFT on the answers that the verifier holds, in 140 updates.
 #
-# Beside them stands DPO with the larger $\beta$, and with the loss of SFT.
+# DPO stands beside them.
 
 # %% id="controls-record" tags=["hide-input", "picture:25"]
 # Figure: exact match after each kind of training, a dot for each seed
@@ -732,9 +728,9 @@ prove("SFT on the 1120 answers is best of all these, with every seed", many == b
 #
 # ## 5 Is it new, or only likelier?
 #
-# GRPO learns from its own samples, and an answer that is never sampled is never paid. Can it then teach a model
-# anything that the model could not do before, if one let it try often enough? We need a number: how likely is it that
-# at least one of $k$ samples is right? It is called **pass@k**.
+# An answer that is never sampled is never paid. Can GRPO then teach a model anything that it could not do before, if
+# it tried often enough? We need a number: how likely is it that at least one of $k$ samples is right? It is called
+# **pass@k**.
 #
 # **By hand.** We drew 5 answers to a question, and 2 of them are right. Somebody takes 2 of the 5. There are 10 ways to
 # take 2 of 5, and 3 ways to take 2 of the 3 wrong ones. So at least one is right in 7 of 10 cases: pass@2 is 0.7. With
@@ -742,8 +738,7 @@ prove("SFT on the 1120 answers is best of all these, with every seed", many == b
 #
 # $$\text{pass@}k = 1 - \frac{\binom{n - c}{k}}{\binom{n}{k}}$$
 #
-# It is tempting to write $1 - (1 - c/n)^k$, here $1 - 0.6^2 = 0.64$. That is too low, because it may take the same
-# answer twice.
+# The tempting $1 - (1 - c/n)^k$, here 0.64, is too low, because it may take the same answer twice.
 
 # %% exercise="pass_at_k"
 
@@ -939,9 +934,7 @@ show(
 # | DPO | pairs | people can compare answers, and no program can judge |
 # | GRPO | a judge, and many samples | there is a judge, and your own controls show that it beats SFT on own right answers |
 #
-# **SFT** turned a model that goes on into one that answers, mostly by choosing among what it knew. **DPO** pulls two
-# answers apart, and does not ask where both of them go. **GRPO** makes likelier what earns more than its group, with
-# *any* judge, a bad one, too.
+#
 #
 # **An open question for you.** Sample right answers, train on them with SFT, sample again from the new model, and so
 # on: how far does this go? Start from the cells of section 4, and use more than one seed.
