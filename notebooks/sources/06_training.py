@@ -1,13 +1,12 @@
 # %% [markdown] id="title"
 # # 6 Training
 #
-# A Transformer that was just built knows nothing. In this chapter you turn strings into numbers, say by a single number
-# how wrong a model is, and follow the rules by which its weights are changed, from plain gradient descent to AdamW and
-# Muon. Then you see a whole training loop on one page, use it to train a translator of number words, and learn to read
-# the curve of a training that goes wrong. At the end you can train a model on a text of your own.
+# At the end of this chapter you have a translator that you trained yourself, and a command that trains a model on a
+# text of your own. A Transformer that was just built knows nothing. So you turn strings into numbers, measure how
+# wrong the model is, change its weights step by step, and learn to read the curve of a training that goes wrong.
 #
-# The chapter stands on chapters [4](04_encoder.ipynb) and [5](05_decoder.ipynb): encoder, decoder, masks, and writing
-# token by token. You take the models from there as they are. It takes about 90 minutes with its exercises.
+# The chapter stands on chapters [4](04_encoder.ipynb) and [5](05_decoder.ipynb). With its exercises it takes about an
+# hour and three quarters.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out the same in every run
@@ -48,9 +47,9 @@ torch.set_num_threads(1)
 # %% [markdown] id="task"
 # ## 1 The task
 #
-# Our model shall translate German number words into English. It is a small task, but an honest one. There is one right
-# answer to each line, so a result is right or wrong and never "plausible". And it cannot be done word by word. German
-# says the units before the tens: *siebenundachtzig* is seven-and-eighty.
+# Our model should translate German number words into English. It is a small task, but an honest one: each line has one
+# right answer, so a result is right or wrong and never "plausible". And it cannot be done word by word. German says the
+# units before the tens: *siebenundachtzig* is seven-and-eighty.
 
 # %% id="crossing-drawn" tags=["hide-input"]
 # Drawing: 687 in two languages
@@ -69,39 +68,38 @@ shared = {pair.target for pair in train_pairs} & {pair.target for pair in test_p
 prove("no number of the test occurs in training", not shared)
 
 # %% [markdown] id="held-out-says"
-# There are 20,000 numbers below a million to learn from. A thousand others are **held out**: the model never sees them in
-# training, and at the end we ask for them. So a model that has only learned its examples by heart will get none right.
+# We learn from 20,000 numbers below a million. A thousand others are **held out**: the model never sees them in
+# training, and at the end we ask for them. Learning by heart will not help.
 #
 # ## 2 From strings to ids
 #
 # ### 2.1 Why pieces of words
 #
-# A model works on ids, the numbers of rows in a table of vectors. What should get an id? We could number all **words**.
-# But German writes a number as one word, and a million numbers are a million words. A word that never occurred in
-# training would have no id at all. We could number the **characters**. They are few, and every word can be spelled. But
-# then a text becomes a very long sequence, and the model has to learn first that *h, u, n, d, e, r, t* belong
+# What should get an id, a row in the model's table of vectors? **Words**? German writes a
+# number as one word, so a million numbers are a million words, and a new word would have no id at all. **Characters**?
+# They are few, but the sequences become very long, and the model has to learn first that *h, u, n, d, e, r, t* belong
 # together.
 #
-# So one takes something between: **pieces** of words, short or long. Frequent strings get an id of their own, and rare ones
-# are spelled with several. The usual way to find the pieces is **byte-pair encoding**, or BPE (Sennrich et al. 2016).
-# It is a loop of one step: *find the pair of neighbours that occurs most often, and join it to one piece.*
+# The usual answer lies in between: **pieces** of words, long where they are frequent and short where they are rare.
+# **Byte-pair encoding**, or BPE (Sennrich et al. 2016), finds them. It is a loop of one step: *find the pair of
+# neighbours that occurs most often, and join it to one piece.*
 #
 # ### 2.2 By hand
 #
-# Let a text hold only four words: *low* 5 times, *lower* 2 times, *newest* 6 times and *widest* 3 times. At the start
-# every character is a piece. Now count the pairs of neighbours. The pair *e s* occurs in *newest* and in *widest*, so
-# 6 + 3 = 9 times. No pair occurs more often, so it becomes the first new piece, *es*. Count again, and go on:
+# Suppose a text holds only four words: *low* 5 times, *lower* 2 times, *newest* 6 times and *widest* 3 times. At the
+# start every character is a piece. Now count the pairs of neighbours. The pair *e s* occurs in *newest* and in
+# *widest*, so 6 + 3 = 9 times. The pair *s t* does so as often, but of equals we take the first in the alphabet, so
+# *es* becomes the first new piece. Count again, and go on:
 #
 # | merge | pair | how often | the words are now |
 # |---|---|---|---|
-# | 1 | e + s | 6 + 3 = 9 | l·o·w, l·o·w·e·r, n·e·w·es·t, w·i·d·es·t |
-# | 2 | es + t | 6 + 3 = 9 | l·o·w, l·o·w·e·r, n·e·w·est, w·i·d·est |
-# | 3 | l + o | 5 + 2 = 7 | lo·w, lo·w·e·r, n·e·w·est, w·i·d·est |
-# | 4 | lo + w | 5 + 2 = 7 | low, low·e·r, n·e·w·est, w·i·d·est |
+# | 1 | e + s | 6 + 3 = 9 | `l·o·w`, `l·o·w·e·r`, `n·e·w·es·t`, `w·i·d·es·t` |
+# | 2 | es + t | 6 + 3 = 9 | `l·o·w`, `l·o·w·e·r`, `n·e·w·est`, `w·i·d·est` |
+# | 3 | l + o | 5 + 2 = 7 | `lo·w`, `lo·w·e·r`, `n·e·w·est`, `w·i·d·est` |
+# | 4 | lo + w | 5 + 2 = 7 | `low`, `low·e·r`, `n·e·w·est`, `w·i·d·est` |
 #
-# (In the first row *s t* occurs 9 times as well. Of equals we take the first one in the alphabet.) The list of merges is
-# all that is kept. A **new word** is cut with it: spell the word, then apply the merges one after the other, in the order
-# in which they were learned. Here is *lowest*, which was not among the four.
+# The list of merges is all that we keep. To cut a **new word**, spell it, then apply the merges in the order in which
+# they were learned. Here is *lowest*, which was not among the four.
 
 # %% id="merges-drawn" tags=["hide-input"]
 # Drawing: the four merges, applied to a new word
@@ -123,13 +121,12 @@ prove("your merges are those of the table", merges == ["es", "est", "lo", "low"]
 # %% [markdown] id="bpe-train-says"
 # ### 2.3 On our texts
 #
-# The `BPETokenizer` of the course repeats this step until it has as many ids as we ask for. It differs in two points.
-# It begins with the 256 possible **bytes** and not with characters. So every text of the world has ids, and none is
-# unknown. And it first cuts the text into words with the pattern of GPT-2, in which a space belongs to the word that
-# follows. No merge crosses from one word into the next.
+# The course's `BPETokenizer` repeats this step until it has as many ids as we ask for. It begins with the 256 possible
+# **bytes** instead of characters, so it can write every text in the world. And it first cuts the text into words, each
+# with the space before it; no merge crosses from one word into the next.
 #
-# We ask for 360 ids: 256 bytes, 99 merges, and 5 signs that stand for no text. Three of the signs we need: **padding**
-# (id 0), the **start** sign (1, `<bos>`, begin of sequence) and the **end** sign (2, `<eos>`).
+# We ask for 360 ids: 256 bytes, 99 merges, and 5 signs that stand for no text. Three of them we need: **padding** (id
+# 0), the **start** sign (1, `<bos>`) and the **end** sign (2, `<eos>`).
 
 # %% id="bpe-train"
 texts = [text for pair in train_pairs[:4000] for text in pair]
@@ -139,13 +136,12 @@ for text in (german, english, "Straßenbahn"):
     print(" | ".join(by_hand.pieces(by_hand.encode(text))))
 
 # %% [markdown] id="bpe-train-read"
-# Nobody told it about German. It has found *sieben*, *hundert* and *zig*, because they occur so often. It has also made
-# one piece of *undacht*, which no grammar knows: counting does not care about meaning. *Straßenbahn* (tram) is no
-# number, and so it falls into small pieces. But it can be written. A piece such as *hundred* holds the space before it.
-# Before *eighty* the space is a piece of its own: these two were not joined among the 99 merges.
+# Nobody told it about German. It found *sieben*, *hundert* and *zig* because they occur so often. It also made one
+# piece of *undacht*, which no grammar knows: counting does not care about meaning. *Straßenbahn* (tram) is no number,
+# so it falls into small pieces, but it can be written.
 #
-# Such a loop in Python is slow. The library `tokenizers` does the same in compiled code, and from here on we use that.
-# With the same merges it must give the same ids, on any text.
+# From here on we use the library `tokenizers`, which does the same in fast compiled code. With the same merges it must
+# give the same ids.
 
 # %% id="bpe-equal"
 tokenizer = FastBPETokenizer(by_hand.to_json())  # the same merges, compiled
@@ -172,19 +168,17 @@ print(f"{lengths[1] / lengths[0]:.1f} characters of German for each id")
 # %% [markdown] id="shift"
 # ## 3 What is to be predicted
 #
-# The decoder writes one token after the other, and each time it has to say what comes **next** (chapter 5). In training
-# the whole English text is there already, so all positions are asked at once. What does each position read, and what is
-# the right answer there, its **label**? The decoder reads the start sign and then the text. The labels are the text and then
-# the end sign. The two are the same sentence, one position apart.
+# At each position the decoder says which token comes **next** (chapter 5). In training the whole English text is there
+# already, so all positions are asked at once. The right answer at a position is its **label**. The decoder reads the
+# start sign and then the text. The labels are the text and then the end sign: the same sentence, one position apart.
 
 # %% id="shift-drawn" tags=["hide-input"]
 # Drawing: what the decoder reads, and what it must answer
 drawings.shifted_targets(["six", "hundred", "and", "two"]).show()
 
 # %% [markdown] id="shift-why"
-# The start sign is needed because the first word must be predicted from something. The end sign is needed because the model
-# must learn when to stop. The causal mask hides from each position all later ones. Without the shift the answer would
-# stand right in front of the reader: section 12 shows how that looks.
+# The model needs the start sign, because the first word must be predicted from something. It needs the end sign to
+# learn when to stop. And without the shift, the answer would stand right in front of the reader (section 12).
 
 # %% exercise="shift_targets"
 
@@ -195,26 +189,24 @@ print("reads  ", inputs.tolist())
 print("answers", labels.tolist())
 
 # %% [markdown] id="shift-cut"
-# Most code does it with two cuts. It keeps one tensor with both signs, and takes everything but the last column as what
-# is read, and everything but the first as labels: `target[:, :-1]` and `target[:, 1:]`. In a short row the decoder then also reads
-# its end sign, at a position whose label is padding. This changes nothing, as the next section shows.
+# Most code does the shift by slicing one tensor that has both signs. The decoder reads all but the last column,
+# `target[:, :-1]`, and the labels are all but the first, `target[:, 1:]`. In a short row the decoder then also reads
+# its end sign. This changes nothing, because the label there is padding.
 #
 # ## 4 A batch, and its padding
 #
-# Sentences have different lengths, and a tensor is a rectangle. So the shorter rows of a *batch* are filled up with the
-# padding id. Padding is not text, and two things have to be done about it.
-#
-# - **Attention** must not read it. That is the padding mask of chapter 1.
-# - **The loss** must not count it. There is nothing to be right about.
+# Sentences differ in length, and a tensor is a rectangle. So the shorter rows of a *batch* are filled up with the
+# padding id. **Attention** must not read it, which the padding mask of chapter 1 sees to. And **the loss** must not
+# count it: there is nothing to be right about.
 
 # %% id="batch-drawn" tags=["hide-input"]
 # Drawing: the labels of three texts in one batch
 drawings.padded_batch([["six", "hundred", "two", "<eos>"], ["nine", "<eos>"], ["forty", "two", "<eos>"]]).show()
 
 # %% [markdown] id="batch-text"
-# Padding also costs time, because the machine computes on it all the same. `TokenBatches` therefore puts rows of about
-# the same length together, and cuts batches by the number of **tokens** instead of rows: at most 1000 ids on each side, padding
-# included. The [lab on one update](labs/06_one_update.ipynb) measures what this saves.
+# Padding also costs time. So `TokenBatches` puts rows of similar length together, and fills a batch by **tokens**
+# instead of rows: at most 1000 ids on each side. The [lab on one update](labs/06_one_update.ipynb) measures what this
+# saves.
 
 # %% id="batches"
 # each a source with <eos>, and a target with <bos> and <eos>
@@ -237,46 +229,50 @@ prove("what is read differs only where the label is padding", bool((answers[read
 #
 # ### 5.1 The loss per token
 #
-# For each position the model gives a probability to every id of the vocabulary. We look at one of them, the probability
-# of the **right** token. If it was 1, the model was sure and right, and should pay nothing. The smaller it was, the more
-# the model should pay. The price is the negative logarithm: a probability $p$ costs $-\ln p$. With the natural logarithm
-# the unit is called a *nat*. The **loss per token** is the mean of these costs over all real tokens. (Chapter 5 called it
-# cross-entropy.)
+# At each position the model gives a probability to every id of the vocabulary. We look at that of the **right** token.
+# If it is 1, the model was sure and right, and should pay nothing. The smaller it is, the more the model should pay.
+# The price is the negative logarithm: a probability $p$ costs $-\ln p$. With the natural logarithm the unit is called
+# a *nat*. The **loss per token**, which chapter 5 called cross-entropy, is the mean cost of all real tokens.
 
 # %% id="loss-drawn" tags=["hide-input"]
 # Drawing: four tokens, their probabilities and costs
 drawings.loss_of_tokens(["six", "hundred", "and", "two"], [0.5, 0.9, 0.8, 0.05]).show()
 
 # %% [markdown] id="loss-formula"
-# Three tokens were easy, and one was a surprise that costs more than the three others together. As a formula, for $N$
+# Three tokens were easy. One was a surprise, and it costs more than the three others together. As a formula, for $N$
 # real tokens, where $p_i$ is the probability that the right token at position $i$ got:
 #
 # $$\text{loss} = -\frac{1}{N} \sum_{i=1}^{N} \ln p_i$$
 #
-# Mind the $N$. It counts real tokens over the **whole** batch. It is tempting to take the mean of each small batch and
-# then the mean of these means. That is another number. **By hand**: one batch has 2 tokens that cost 4 each, another has
-# 8 tokens that cost 1 each. All ten together cost 2 · 4 + 8 · 1 = 16, so the loss per token is 1.6. The mean of the two
-# means is (4 + 1)/2 = 2.5. The short batch got far too much weight. So keep a **sum** and a **count**, and divide once,
-# at the end.
+# Note the $N$. It counts real tokens over the **whole** batch. The mean of the means of several small batches is
+# another number. **By hand**: one batch has 2 tokens that cost 4 each, another has 8 tokens that cost 1 each. All ten
+# together cost 2 · 4 + 8 · 1 = 16, so the loss per token is 1.6. The mean of the two means is (4 + 1)/2 = 2.5: the
+# short batch got far too much weight. So keep a **sum** and a **count**, and divide once, at the end.
 #
 # ### 5.2 Perplexity
 #
-# Is a loss of 2.08 nats good or bad? It is easier to judge when we undo the logarithm: $e^{2.08} = 8$. This number is
-# the **perplexity**,
+# Is a loss of 2.08 nats good or bad? Undo the logarithm: $e^{2.08} = 8$. This number is the **perplexity**,
 #
 # $$\text{perplexity} = e^{\text{loss}}$$
 #
-# A perplexity of 8 means: the model is as unsure, on average, as if it had to guess among 8 equally likely
-# tokens. For then each would have the probability $1/8$, and $-\ln(1/8) = \ln 8 = 2.08$. A perfect model has perplexity 1.
-# And a model that knows nothing, and gives the same probability $1/V$ to all $V$ tokens of the vocabulary? It guesses
-# among $V$, so its perplexity is $V$, and its loss is $\ln V$.
+# A perplexity of 8 means that the model is as unsure, on average, as if it had to guess among 8 equally likely tokens.
+# A model that is always sure and right has perplexity 1. It can get there only where a text leaves no choice, as in our
+# translations. Ordinary text can go on in several ways, and there the best possible model stays above 1.
 #
-# This gives the cheapest test there is. A new model knows nothing, so its first loss, before any update, should be near
-# $\ln V$: within about one nat. (It lies a little above. A new model does not give all tokens the same probability. Its
-# scores are drawn by chance, and an uneven guess costs a little more.) If it is far above, the first weights are too
-# large. If it is clearly below, the model may see something that it should not see. Our models show such a fault at once, because their last map shares its
-# table with the decoder's embeddings, so that a token that can be read scores high. With a table of its own, a model
-# shows it only after some steps.
+# And a model that knows nothing? It guesses among all $V$ tokens of the vocabulary, so its perplexity is $V$, and its
+# loss is $\ln V$.
+#
+# This gives the cheapest test there is. Before any update, the loss should be near $\ln V$, within about one nat.
+# Mostly it lies a little above: a new model's scores are drawn by chance, and an uneven guess costs a little more. If
+# it is far above, the first weights are too large. If it is clearly below, the model may see something that it should
+# not see.
+#
+# <details><summary>When does a leak show in the first loss?</summary>
+#
+# Our models show it at once. Their last map shares its table with the decoder's embeddings, so a token that can be read
+# scores high from the start. A model whose last map has a table of its own shows a leak only after some steps.
+#
+# </details>
 
 # %% exercise="initial_loss"
 
@@ -309,32 +305,32 @@ real = answers.flatten() != 0
 prove("ignore_index leaves padding out of sum and count", torch.isclose(costs[real].sum() / real.sum(), loss))
 
 # %% [markdown] id="smoothing"
-# The paper of 2017 used a softer target: not 1 for the right token, but 0.9, with the rest spread over all tokens. This
-# is *label smoothing*. It changes what a good loss is, and the [lab on labels](labs/06_labels.ipynb) measures when it
-# helps. Here we do without.
+# A label demands a probability of 1 for the right token, which no softmax ever reaches, so the scores are pushed ever
+# further apart. *Label smoothing*, as in the paper of 2017, demands less: 0.9 for the right token, and the other 0.1
+# spread evenly over the rest. Now a model that is too sure pays for it, and the best possible loss is no longer 0 but,
+# with our 360 ids, about 0.91 nats. We do without. When it helps, and other ways to spread, is in the [lab on
+# labels](labs/06_labels.ipynb).
+#
+# *A good place to stop: you can say how wrong a model is.*
 
 # %% [markdown] id="optimizer"
 # ## 6 The optimizer
 #
 # The backward pass gives each weight one number, its **gradient**: by how much the loss rises when this weight rises a
-# little. The *optimizer* decides what to do with it. There are a few famous ones, and each was made because the one
-# before had a weakness. We go through them in this order. You write the steps of momentum, Adam and AdamW, and the core
-# of Muon.
+# little. The *optimizer* decides what to do with it. Each of the famous ones was made because the one before had a
+# weakness, and we take them in that order. If you would rather see a model learn first, take AdamW on trust, go to
+# section 10, and come back.
 #
 # ### 6.1 Plain gradient descent
 #
-# The simplest rule: move each weight a little against its gradient. How far is set by one number, the *learning rate*
+# The simplest rule: move each weight a little against its gradient. How far is set by one number, the *learning rate*,
 # or just the **rate**. With the weight $w$, its gradient $g$ and the rate $\eta$ (the Greek letter eta):
 #
 # $$w \leftarrow w - \eta \, g$$
 #
 # In training, $g$ comes from a batch that was drawn at random, so the rule is called *stochastic gradient descent*, or
-# **SGD**. **By hand:** let the loss be $w^2$, so that the gradient is $2w$. From $w = 2$ with a rate of 0.1:
-#
-# | step | weight | gradient | new weight |
-# |---|---|---|---|
-# | 1 | 2 | 4 | 2 − 0.1 · 4 = 1.6 |
-# | 2 | 1.6 | 3.2 | 1.6 − 0.1 · 3.2 = 1.28 |
+# **SGD**. **By hand:** let the loss be $w^2$, so that the gradient is $2w$. From $w = 2$, a rate of 0.1 leads to 2 −
+# 0.1 · 4 = 1.6, and from there to 1.6 − 0.1 · 3.2 = 1.28.
 
 # %% id="optimizer-sgd"
 w, rate = 2.0, 0.1
@@ -345,17 +341,17 @@ for step in (1, 2, 3):
 # %% [markdown] id="optimizer-valley"
 # ### 6.2 Momentum: let steps add up
 #
-# **What goes wrong.** Take two weights and the loss $(x^2 + 50\,y^2)/2$. It is a long, narrow valley: flat along $x$ and
-# steep across it, along $y$. The gradients are $x$ and $50\,y$. We start at $x = -9$, $y = 1$. There the gradient across
-# is 50, although we are only 1 away from the bottom; along the valley it is 9, although we are 9 away.
+# **What goes wrong.** Take two weights and the loss $(x^2 + 50\,y^2)/2$. It is a long, narrow valley, flat along $x$
+# and steep across it, along $y$. The gradients are $x$ and $50\,y$. At our start, $x = -9$ and $y = 1$, the bottom is
+# far where the gradient is 9, and near where it is 50.
 #
-# One rate has to serve both. Across the valley a step gives $y - \eta \cdot 50\,y$. With $\eta = 0.04$ this is $-y$: we
-# jump from wall to wall for ever, and with more we fly out. With $\eta = 0.036$ the jumps get smaller. But
-# along the valley each step then covers only 3.6 % of the way that is left.
+# One rate has to serve both. Across the valley, a step with $\eta = 0.04$ leads from $y$ to $y - 0.04 \cdot 50\,y =
+# -y$. We jump from wall to wall for ever. With $\eta = 0.036$ the jumps get smaller. But along the valley each step
+# then covers only 3.6 % of the way that is left.
 #
-# **The idea.** Think of a heavy ball that rolls through the valley. Across it, it is pushed left, right, left, and the
-# pushes cancel. Along it, all pushes point the same way, and the ball gets faster. So we keep a **velocity** for each
-# weight: in each step it fades a little and takes in the new gradient. Then the weight follows the velocity.
+# **The idea.** Think of a heavy ball that rolls through the valley. Across the valley it is pushed left, right, left,
+# and the pushes cancel. Along it all pushes point the same way, and the ball gets faster. So we keep a **velocity**
+# for each weight. In each step it fades a little and takes in the new gradient. Then the weight follows the velocity.
 #
 # **By hand.** The velocity keeps 0.9 of itself, and four gradients come in:
 #
@@ -364,9 +360,8 @@ for step in (1, 2, 3):
 # | always 1 | 1, 1.9, 2.71, 3.44 |
 # | 1, −1, 1, −1 | 1, −0.1, 0.91, −0.18 |
 #
-# Gradients that agree add up, in the end to 10 times one of them. Gradients that alternate hardly do.
-#
-# With the velocity $v$ and the share $\beta$ (beta) that it keeps, mostly 0.9:
+# Gradients that agree add up, in the end to 10 times one of them. Gradients that alternate hardly do. With the velocity
+# $v$ and the share $\beta$ (beta) that it keeps, mostly 0.9:
 #
 # $$v \leftarrow \beta \, v + g \qquad\qquad w \leftarrow w - \eta \, v$$
 
@@ -390,17 +385,17 @@ prove("at a rate of 0.04 the weight across jumps for ever", math.isclose(1 - 0.0
 # %% [markdown] id="optimizer-adam"
 # ### 6.3 Adam: a rate for each weight
 #
-# **What goes wrong.** There is still one rate for all weights, and in a Transformer their gradients differ a lot in
-# size. In a table that is used for the input alone, the vector of a rare word gets a gradient only when the word occurs. A norm's
-# weight acts on all tokens of the batch. A rate that is right for one is wrong for the other.
+# **What goes wrong.** There is still one rate for all weights. But a norm's weight acts on every token of the batch,
+# the vector of a rare word on a few, so their gradients differ a lot in size. What is right for one is wrong for the
+# other.
 #
 # **The idea** of **Adam** (Kingma & Ba 2015). Watch how large the gradients of each weight usually are, and divide by
-# that. What is left says in which direction to go and how sure one can be, but no longer how steep it is. For each
-# weight Adam keeps two running averages: $m$ of its gradients, much like a velocity, and $v$ of their squares. The root of $v$
-# is the usual size. (This $v$ is not the velocity of before; the letters are those of the paper.)
+# that. What is left says which way to go, but no longer how steep it is. For each weight Adam keeps two running
+# averages: $m$ of its gradients, much like a velocity, and $v$ of their squares. The root of $v$ is the usual size.
+# (The paper calls it $v$; it is not the velocity.)
 #
-# One detail is left. Both averages start at 0, so at first they are much too small. After one step $m$ is only a tenth
-# of the gradient. Adam divides by $1 - \beta^t$, where $t$ counts the steps from 1. In step 1 this is exactly the
+# Both averages start at 0, so at first they are much too small. After one step $m$ is only a tenth of the gradient.
+# Adam repairs this by dividing by $1 - \beta^t$, where $t$ counts the steps from 1. In step 1 this is exactly the
 # share that went in. This *bias correction* gives $\hat m$ and $\hat v$ ("m hat", "v hat"):
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2$$
@@ -408,10 +403,8 @@ prove("at a rate of 0.04 the weight across jumps for ever", math.isclose(1 - 0.0
 # $$\hat m = \frac{m}{1 - \beta_1^t} \qquad \hat v = \frac{v}{1 - \beta_2^t} \qquad
 # w \leftarrow w - \eta \, \frac{\hat m}{\sqrt{\hat v} + \varepsilon}$$
 #
-# $\beta_1$ is mostly 0.9. $\beta_2$ is nearer to 1, here 0.98, so that the size is an average over more steps.
-# $\varepsilon$ (epsilon) is tiny, and prevents a division by zero.
-#
-# **By hand**, for a gradient of 4 in the first step:
+# $\beta_1$ is mostly 0.9. $\beta_2$ is nearer to 1, here 0.98, so that the size is an average over more steps. The tiny
+# $\varepsilon$ (epsilon) prevents a division by zero. **By hand**, for a gradient of 4 in the first step:
 
 # %% id="optimizer-adam-drawn" tags=["hide-input"]
 # Drawing: the first step of one weight
@@ -420,24 +413,22 @@ drawings.adam_of_one_weight().show()
 # %% exercise="adam_step"
 
 # %% [markdown] id="optimizer-adamw"
-# In the valley above Adam moves along as fast as across, from the first step, because it divides the steep gradient and
-# the flat one each by its own size. It costs memory: two more numbers for each weight.
+# In the valley above Adam moves along as fast as across, from the first step, because it divides each gradient by its
+# own size. The price is memory: two more numbers for each weight.
 #
 # ### 6.4 AdamW: let weights fade
 #
-# Weights that grow without need make a model depend on details of its training texts. So one lets all weights fade a
-# little in each step, which is called **weight decay**. For plain descent it made no difference where one did it: one
-# added $\lambda w$ to the gradient ($\lambda$, lambda, is the strength of the decay), and the step took it along.
+# Weights that grow without need make a model depend on details of its training texts. So all weights are made to fade
+# a little in each step, which is called **weight decay**. In plain descent one simply added $\lambda w$ to the
+# gradient. The $\lambda$ (lambda) is the strength of the decay.
 #
-# **What goes wrong.** In Adam, whatever is added to the gradient is divided by the usual size as well. A weight with
-# steep gradients then hardly decays, and one with flat gradients decays a lot. Nobody wanted that. **AdamW**
-# (Loshchilov & Hutter 2019) leaves the gradient, $m$ and $v$ alone, and lets the weight fade beside Adam's step:
+# **What goes wrong.** Adam divides whatever is added to the gradient by the usual size, too. A weight with steep
+# gradients then hardly decays, and one with flat gradients decays a lot. Nobody wanted that. **AdamW** (Loshchilov &
+# Hutter 2019) leaves the gradient, $m$ and $v$ alone, and lets the weight fade beside Adam's step:
 #
 # $$w \leftarrow w - \eta \, \lambda \, w - \eta \, \frac{\hat m}{\sqrt{\hat v} + \varepsilon}$$
 #
-# **By hand**, with $\eta = 0.1$ and $\lambda = 0.01$: each weight of 1 loses 0.1 · 0.01 · 1 = 0.001. In the gradient, a
-# usual size of 10 makes this 0.0001, and a size of 0.1 makes it 0.01. (The decay is a part of the gradient then, but
-# here too small to change the usual size.)
+# **By hand**, with $\eta = 0.1$ and $\lambda = 0.01$, each weight of 1 now loses 0.1 · 0.01 · 1 = 0.001:
 
 # %% id="optimizer-decays-drawn" tags=["hide-input"]
 # Drawing: what two weights lose, the old way and the new
@@ -446,8 +437,8 @@ drawings.two_decays().show()
 # %% exercise="adamw_step"
 
 # %% [markdown] id="optimizer-torch-text"
-# Your function returns new tensors. An optimizer keeps m and v for each weight, counts t once for each step, and writes the
-# new numbers in place of the old ones, under `torch.no_grad()`:
+# Your function returns new tensors. An optimizer keeps m and v for each weight, counts t once per step, and overwrites
+# the old numbers under `torch.no_grad()`:
 #
 # ```python
 # for p, m, v in zip(parameters, means, squares):
@@ -471,30 +462,36 @@ same = torch.allclose(state[0], weight)
 prove("five steps of yours are five steps of torch's AdamW", same)
 
 # %% [markdown] id="optimizer-muon"
-# AdamW is what most models that you have heard of were trained with. Llama used $\beta_2 = 0.95$ and $\lambda = 0.1$
-# (Touvron et al. 2023, section 2.3). Commonly only matrices decay, and norms and biases do not.
+# AdamW trained Llama, with $\beta_2 = 0.95$ and $\lambda = 0.1$ (Touvron et al. 2023, section 2.3).
 #
 # ### 6.5 Muon: all directions of a matrix
 #
-# **What goes wrong.** Adam looks at each weight by itself. But the weights of a matrix work together. A matrix takes
-# directions of the input and turns each into a direction of the output, some strongly and some weakly. The strengths are
-# its **singular values**. Updates are matrices, too, and in practice few of their singular values are large and the
-# others tiny. Such an update learns something in few directions, and in all others next to nothing.
+# **What goes wrong.** Adam looks at each weight by itself. But the weights of a matrix work together: it turns
+# directions of the input into directions of the output, some strongly and some weakly. The strengths are its
+# **singular values**. In the updates of Transformers Jordan et al. (2024) found a few large ones among many tiny ones.
+# Such an update learns next to nothing in most directions.
 #
-# **The idea** of **Muon** (Jordan et al. 2024): keep the directions of the update, and make all its strengths about
-# equal. One could compute the singular values and replace them by 1, but this is slow on a GPU. There is a trick that
-# needs only products of matrices. If $X$ has a singular value $s$, then $X X^\top X$ has $s^3$ in the same directions.
-# The plainest case is a matrix with 0.5 and 0.1 on its diagonal and zeros elsewhere: these are its singular values, and
-# $X X^\top X$ has their cubes there, 0.125 and 0.001. Any other matrix is such a diagonal one between two rotations,
-# $X = U S V^\top$, and in $X X^\top X = U S^3 V^\top$ the inner ones cancel. So a sum of such products applies a polynomial to each singular value:
+# **The idea** of their **Muon**: keep the directions of the update, and make all its strengths about equal. If $X$ has
+# a singular value $s$, then $X X^\top X$ has $s^3$ in the same directions. So a sum of such products applies a
+# polynomial to each singular value:
 #
 # $$X \leftarrow a X + b\, X X^\top X + c\, X X^\top X X^\top X
 # \qquad\text{turns each } s \text{ into}\qquad a s + b s^3 + c s^5$$
 #
-# **By hand**, with Muon's $a = 3.4445$, $b = -4.775$, $c = 2.0315$: 0.1 becomes 0.34, then 0.99, then 0.71. A small value
-# grows to more than three times itself in each step. Near 1 it stays between about 0.7 and 1.2, and that is near
-# enough. The way to do this is called *Newton–Schulz iteration*. It needs singular values of at most 1 to start with, so
-# the matrix is first divided by the root of the sum of all its squares.
+# **By hand**, with Muon's $a = 3.4445$, $b = -4.775$, $c = 2.0315$: 0.1 becomes 0.34, then 0.99, then 0.71. A small
+# value more than triples in each step, until it moves between about 0.7 and 1.2. This is a *Newton–Schulz iteration*.
+#
+# <details><summary>Why X Xᵀ X has the cubes, and how to begin</summary>
+#
+# The plainest case is a matrix with 0.5 and 0.1 on its diagonal and zeros elsewhere. These are its singular values, and
+# $X X^\top X$ has their cubes there, 0.125 and 0.001. Any other matrix is such a diagonal one between two rotations,
+# $X = U S V^\top$, and in $X X^\top X = U S^3 V^\top$ the inner ones cancel.
+#
+# The singular values must be at most 1 to begin with. So the matrix is first divided by the root of the sum of all its
+# squares. One could also compute the singular values and replace them by 1. On a GPU that is slow, and products of
+# matrices are fast.
+#
+# </details>
 
 # %% id="optimizer-muon-drawn" tags=["hide-input"]
 # Drawing: singular values before and after
@@ -528,15 +525,19 @@ prove("X Xᵀ X has the cubes of 0.5 and 0.1", torch.allclose(X @ X.T @ X, torch
 prove("Muon with AdamW for 39 of 124 million weights keeps 0.65 GB", round((85 * 4 + 39 * 8) / 1000, 2) == 0.65)
 
 # %% [markdown] id="optimizer-muon-whole"
-# The rest of Muon: keep an average of the gradients, mix this step's gradient with it once more (*Nesterov* momentum,
-# as if one looked a step ahead), make it even by Newton–Schulz, and move the matrix by the rate times the result. The
-# Muon of the course does two things more. It lets the weights decay as AdamW does, and it fits the length of the step
-# to the shape (R, C) of the matrix, by the factor $\sqrt{\max(1, R/C)}$. Decay and a length that fits the shape are
-# what let Muon grow to large language models (Liu et al. 2025, with another factor). Muon is made for the matrices
-# inside the layers. Embeddings, the last map to the words, norms and biases stay with AdamW.
+# The rest of Muon is momentum: average the gradients, make the average even, and move the matrix by the rate times the
+# result. Embeddings, the last map to the words, norms and biases stay with AdamW. For GPT-2, AdamW alone would keep
+# 1.0 GB of averages; this way it is 0.65 GB.
 #
-# **What they cost.** Besides weight and gradient, an optimizer keeps numbers of its own for each weight, and in
-# float32 each takes four bytes:
+# <details><summary>Muon in full, and the memory of each optimizer</summary>
+#
+# Before Newton–Schulz, this step's gradient is mixed into the average once more. This is *Nesterov* momentum, as if one
+# looked a step ahead. The Muon of the course does two more things. It lets the weights decay as AdamW does, and it fits
+# the length of the step to the shape (R, C) of the matrix, by the factor $\sqrt{\max(1, R/C)}$. Decay and a length that
+# fits the shape are what let Muon grow to large language models (Liu et al. 2025, with another factor).
+#
+# Besides weight and gradient, an optimizer keeps numbers of its own, in float32 four bytes each. GPT-2 has 85 million
+# weights in the matrices inside the layers and 39 million elsewhere, nearly all in the embeddings.
 #
 # | optimizer | kept for each weight | bytes | for 124 million weights |
 # |---|---|---|---|
@@ -545,8 +546,9 @@ prove("Muon with AdamW for 39 of 124 million weights keeps 0.65 GB", round((85 *
 # | Muon, with AdamW for the rest | one average, two for the rest | 4, 8 | 0.65 GB |
 # | Adam, AdamW | two averages | 8 | 1.0 GB |
 #
-# (The 124 million are those of GPT-2: 85 million in the matrices inside the layers, and 39 million in the rest, which
-# are nearly all embeddings.)
+# </details>
+#
+# *A good place to stop: you have written the step that trained Llama.*
 
 
 # %% [markdown] id="warm-up"
@@ -555,8 +557,8 @@ prove("Muon with AdamW for 39 of 124 million weights keeps 0.65 GB", round((85 *
 # ### 7.1 Why one begins slowly
 #
 # Look again at the drawing of Adam's first step. Divided by its own size, a gradient leaves only its sign. So in the
-# first step a weight moves by the rate, **whatever its gradient is**: 4 or 0.0004, from a clear signal or from the noise
-# of one batch. Does it hold for a whole model? We build a small Transformer and do one step with a rate of 0.001.
+# first step a weight moves by the rate, **whatever its gradient is**: 4 or 0.0004, a clear signal or the noise of one
+# batch. Does this hold for a whole model? We build a small Transformer and do one step with a rate of 0.001.
 
 # %% id="first-step"
 torch.manual_seed(0)
@@ -587,22 +589,18 @@ show(
 prove("nearly all weights move by the rate", share > 0.98)
 
 # %% [markdown] id="warm-up-idea"
-# This is not the careful beginning that one would like: thousands of weights move together, each by a full step. If the
-# rate is high, they can carry the model to a place from which it does not come back. **Warm-up** is the simple cure:
-# let the rate rise in a line from nearly 0 to its peak during the first steps. Small steps first lead the model to a
-# place where large ones are safe.
+# So thousands of weights move together, each by a full step. If the rate is high, they can carry the model to a place
+# from which it does not come back. **Warm-up** is the simple cure. The rate rises in a line from nearly 0 to its peak,
+# and small steps first lead the model to a place where large ones are safe.
 #
 # ### 7.2 What it is worth
 #
-# We measure it. An encoder of four layers reads six letters, each of one of eight kinds, and shall give them in
-# reverse: at position 1 the sixth, at position 2 the fifth, and so on. It has 120 steps to learn it. Its measure is the
-# share of letters that are right, on rows that it has not seen; guessing would give one eighth. We take four rates and
-# three lengths of the warm-up, and ten seeds for each of the 12 pairs. One thing has to be held fixed. In many
-# schedules the rate begins to fall when the warm-up ends. Then a short warm-up also means an **early decay**, and one
-# would not know which of the two did the harm. So here the rate never falls: after the warm-up it stays at its peak.
+# We measure it. An encoder of four layers has 120 steps to learn to reverse six letters of eight kinds. We count how
+# many it gets right on new rows; guessing gives one eighth. Four rates meet three lengths of warm-up, each pair with
+# ten seeds. After the warm-up the rate stays at its peak; section 7.3 says why.
 #
-# **Predict.** Where will the runs without any warm-up fail: at the low rates, at the high ones, or at all of them? Write
-# down your guess.
+# **Predict.** Where will the runs without any warm-up fail: at the low rates, at the high ones, or at all of them?
+# Write down your guess.
 
 # %% id="predict-warm-up"
 ex.predict("who_needs_warm_up", "")
@@ -632,13 +630,11 @@ prove(
 prove("at 0.03 at most one of ten learns", all(row[3] <= 1 for row in learned))
 
 # %% [markdown] id="warm-up-says"
-# At the low rates warm-up is not needed. At 0.02 it decides: of ten runs one learns without it, nine with 15 steps, and
-# all ten with 50. At 0.03 neither is enough. So what warm-up buys is a **higher rate**, on this task and at this
-# size.
+# At the two low rates warm-up is not needed. At 0.02 it decides. At 0.03 even the longest is not enough. So what
+# warm-up buys, on this task and at this size, is a **higher rate**.
 #
-# Why? One often reads that Adam's averages are to blame: in the first steps they have seen too little. Then it should
-# help to fill them first. The next record takes 50 steps at a rate of 0, in which only the averages change, and then
-# trains as before, at 0.02.
+# Why? One often reads that Adam's averages have seen too little in the first steps. Then it should help to fill them
+# first, as the next record does at 0.02, by 50 steps at a rate of 0.
 
 # %% id="warm-up-filled" tags=["hide-input"]
 # Record: how many of ten seeds learn at 0.02 when the averages are filled before the first step
@@ -650,10 +646,9 @@ print(f"({filled.command})")
 prove("filled averages do not replace the warm-up", learned["averages filled, 0 steps"] <= 1)
 
 # %% [markdown] id="warm-up-alike-text"
-# So young averages alone are not the cause: filling them does not help, and here even spoils the warm-up of 15 steps. What,
-# then, do the first steps break? Chapter 4 has a measure for it, the mean cosine between different tokens at the end of
-# the stack. Where all tokens are alike, it makes no difference where a query looks, and queries and keys learn nothing.
-# Here it is after each of the first steps, at the rate 0.02:
+# So young averages alone are not the cause. What do the first steps break? Chapter 4 had a measure for it, the mean
+# cosine between different tokens at the end of the stack. Where all tokens are alike, it makes no difference where a
+# query looks.
 
 # %% id="warm-up-alike" tags=["hide-input"]
 # Figure: how alike the tokens are, step by step, ten recorded seeds with and without warm-up
@@ -671,7 +666,8 @@ show(
     alt="Mean cosine of tokens after 0 to 120 updates, twenty lines. All begin near 0.7. Without warm-up they jump to about "
     "0.9 after one update and lie at 1 after ten, where nearly all stay or return. With 50 steps of warm-up they rise "
     "more slowly, and fall below 0.4 by the end.",
-    caption="At the full rate a single update makes the tokens alike. The runs that learn get away from there again.",
+    caption="At the full rate a single update makes the tokens much more alike. The runs that learn get away from there "
+    "again.",
 )
 one = alike.values("0 steps", "alike after 1")
 prove(
@@ -690,18 +686,27 @@ prove(
 print(alike.command)
 
 # %% [markdown] id="warm-up-why"
-# One update at the full rate, in which every weight moves by 0.02, and the tokens of a sentence are nearly the same vector.
-# This is the collapse of chapter 4, made by training itself. With warm-up the tokens grow alike more slowly, and then the
-# model finds its way out. (Why the large step does that, the figure does not say.)
+# One update at the full rate takes the mean cosine from about 0.7 to about 0.9, and after ten the tokens of a sentence
+# are nearly the same vector: the collapse of chapter 4, made by training itself. With warm-up the tokens grow alike
+# more slowly, and all ten runs find their way out again. Without it, one of ten does.
 #
-# Others have found more. In post-norm models the gradients near the output are large at the start (Xiong et al.
-# 2020). And plain SGD gains from a warm-up, too: it leads to places that bear a higher rate (Kalra & Barkeshli 2024).
-# The cause is still studied. What stands is the first sentence of 7.1: every weight moves by the full rate at once.
+# <details><summary>Evidence: ten seeds each, and what others have found</summary>
 #
-# Where the norm stands matters, too. With the norm before each *sublayer*, that is before attention and before the
-# feed-forward network (pre-norm, chapter 4), training bears more. The next picture shows an encoder and a decoder of
-# four layers each, which write seven letters of eleven kinds backwards (the end sign after them is counted, too). It has
-# often been said that pre-norm needs no warm-up (after Xiong et al. 2020). Look at both peaks before you agree.
+# The ranges of the mean cosine, without warm-up and with 50 steps of it:
+#
+# | updates done | 0 | 1 | 5 | 20 | 120 |
+# |---|---|---|---|---|---|
+# | without | 0.68 to 0.70 | 0.87 to 0.93 | 0.98 to 1.00 | 0.99 to 1.00 | 1.00; the run that learned 0.14 |
+# | with | 0.68 to 0.70 | 0.68 to 0.70 | 0.69 to 0.76 | 0.82 to 0.99 | 0.08 to 0.35 |
+#
+# Why the large step makes tokens alike, the figure does not say. In post-norm models the gradients near the output are
+# large at the start (Xiong et al. 2020). Plain SGD gains from a warm-up, too: it leads to places that bear a higher
+# rate (Kalra & Barkeshli 2024). The cause is still studied.
+#
+# </details>
+#
+# After Xiong et al. (2020) it is often said that a pre-norm model, with the norm before each *sublayer*, needs no
+# warm-up at all. Here four layers on each side write seven letters backwards. Look at both peaks before you agree.
 
 # %% id="warm-up-norms" tags=["hide-input"]
 # Record: four layers, post-norm and pre-norm, with and without warm-up, at two peaks
@@ -728,36 +733,38 @@ prove("at the high peak it does not, and with warm-up it does",
 # %% [markdown] id="schedules"
 # ### 7.3 And how it goes down
 #
-# Near the end one wants small steps: the model is nearly right, and large steps only shake it. A *schedule* says
-# which rate each step gets. These are the usual ones.
+# Near the end one wants small steps: the model is nearly right, and large steps only shake it. A *schedule* says which
+# rate each step gets. These are the usual ones.
 
 # %% id="schedules-drawn" tags=["hide-input"]
 # Drawing: four schedules
 drawings.learning_rate_shapes().show()
 
 # %% [markdown] id="schedules-say"
-# - **Noam**, named after one of the authors of the paper of 2017: up in a line, then down with one over the root of the
-#   step. It does not need to know where the run ends.
-# - **Linear** and **cosine** end with the run. They have to know its length. Llama's cosine goes down to a tenth of the
-#   peak (Touvron et al. 2023, section 2.3).
-# - **Plateau, then a line** (warm-up–stable–decay, Hu et al. 2024) stays at its peak and falls only at the end. One can
-#   go on from the plateau later without having known the length.
+# - **Noam**, named after an author of the paper of 2017, falls with one over the root of the step. It does not need to
+#   know where the run ends.
+# - **Linear** and **cosine** end with the run, so they have to know its length.
+# - **Plateau, then a line** (warm-up–stable–decay, Hu et al. 2024) falls only at the end, so the plateau can be made
+#   longer on the way.
 #
-# Turn the knobs, and watch where each of them ends. (Below, the cosine divides by 541, one more than the 540 steps
-# after the warm-up. So the last step still has a rate above 0.)
+# Turn the knobs, and watch where each of them ends.
 
 # %% id="explorer"
 ScheduleExplorer(steps=600, peak=5e-3, warmup=60, decay=120, kind="cosine", step=300)
 
 # %% [markdown] id="schedule-formula"
-# The schedule of the paper as a formula, with the step $t$, the width $d_{model}$ of the model and the number of
-# steps of warm-up, $t_{warm}$:
+# The rate of the paper's schedule takes one line. You write it next.
+#
+# <details><summary>The formula, and its peak by hand</summary>
+#
+# With the step $t$, the width $d_{model}$ and $t_{warm}$ steps of warm-up:
 #
 # $$\eta(t) = d_{model}^{-0.5} \cdot \min\left(t^{-0.5},\; t \cdot t_{warm}^{-1.5}\right)$$
 #
-# The second term grows with $t$, the first one falls, and they meet at $t = t_{warm}$. **By hand**, for
-# $d_{model} = 512$ and 4000 steps of warm-up, as in the paper: the peak is $1/\sqrt{512 \cdot 4000} \approx 0.0007$, and
-# at step 16,000, four times as far, half of it is left.
+# The two terms meet at $t = t_{warm}$. **By hand**, for the paper's width of 512 and 4000 steps of warm-up, the peak
+# is $1/\sqrt{512 \cdot 4000} \approx 0.0007$. At step 16,000, four times as far, half of it is left.
+#
+# </details>
 
 # %% exercise="noam_rate"
 
@@ -769,10 +776,16 @@ prove("the peak stands at the end of the warm-up", 1 + rates.index(max(rates)) =
 prove("at step 16,000 half of it is left", math.isclose(rates[15_999], max(rates) / 2))
 
 # %% [markdown] id="early-decay"
-# One trap remains, the one that we avoided above. With Noam's schedule a short warm-up also brings the decay forward:
-# after a warm-up of 5 steps, step 250 has only a seventh of the peak. The record compares 5 steps of warm-up with
-# Noam's decay and with a straight line that ends with the run, five seeds each, at two peaks. The task is that of the
-# last picture, seven letters written backwards, now with two layers on each side and 250 steps.
+# Now the trap that we avoided in 7.2. In Noam's schedule a short warm-up also brings the decay forward. If the result
+# is bad, was it the short warm-up, or the **early decay**? At two peaks the answers differ:
+#
+# <details><summary>Evidence: what was trained</summary>
+#
+# Seven letters are written backwards by two layers on each side, in 250 steps, with five seeds. With Noam's schedule
+# and 5 steps of warm-up, step 250 has only a seventh of the peak. The linear schedules fall to zero at the end of the
+# run.
+#
+# </details>
 
 # %% id="early-decay-record" tags=["hide-input"]
 # Record: the same short warm-up with an early and with a late decay
@@ -802,9 +815,10 @@ prove("there the early decay gives back more than half of the loss, on average",
 
 
 # %% [markdown] id="paper-settings"
-# What the paper of 2017 set, for comparison (sections 5.1 to 5.4 and 6.1, table 3). **Dropout** sets some numbers to
-# zero by chance while training. Where the paper has it, in the text and in its code, is told in the [lab on one
-# update](labs/06_one_update.ipynb).
+# <details><summary>What the paper of 2017 set (sections 5.1 to 5.4 and 6.1, table 3)</summary>
+#
+# **Dropout** sets some numbers to zero by chance while training. Where the paper has it, in the text and in its code,
+# is told in the [lab on one update](labs/06_one_update.ipynb).
 #
 # | setting | base model | big model |
 # |---|---|---|
@@ -814,6 +828,8 @@ prove("there the early decay gives back more than half of the loss, on average",
 # | dropout | 0.1 | 0.3 (English to French: 0.1) |
 # | label smoothing | 0.1 | 0.1 |
 # | tokens in each batch | about 25,000 source and 25,000 target tokens | the same |
+#
+# </details>
 
 # %% id="paper-defaults" tags=["hide-input"]
 # Check: the course's settings begin with those of the paper, and its rate is that of the formula
@@ -825,18 +841,17 @@ prove("the library's schedule is the same", math.isclose(noam_schedule(37, 512, 
 # %% [markdown] id="precision"
 # ## 8 Mixed precision
 #
-# A weight is usually a *float32*, a number in 32 bits. With 16 bits one needs half the memory, and modern
-# GPUs multiply matrices many times faster. But where to save? Such a number has three parts: one bit for the **sign**, some for
-# the **exponent** (how large it is), and the rest for the **fraction** (its digits). There are two common ways
-# to share out 16 bits.
+# A weight is usually a *float32*, a number in 32 bits. A number in 16 bits takes half the memory, and modern GPUs
+# multiply matrices of them several times faster. One bit is for the **sign**, some are for the **exponent** (how large
+# it is), and the rest for the **fraction** (its digits). There are two common ways to share them out.
 
 # %% id="precision-bits" tags=["hide-input"]
 # Drawing: 257 in three formats
 drawings.bits_of_formats(257).show()
 
 # %% [markdown] id="precision-formats"
-# *float16* keeps more digits, but can hold nothing above 65,504. *bfloat16* keeps the reach of float32 and pays with digits:
-# it has about two and a half decimal ones. In bfloat16, 256 is followed by 258, so 257 becomes 256.
+# *float16* keeps more digits, but can hold nothing above 65,504. *bfloat16* keeps the reach of float32 and pays with
+# digits. There 256 is followed by 258, so 257 becomes 256.
 #
 # **Why weights stay in float32.** A step of training is small. Let a weight be 1 and the step 0.0001.
 
@@ -852,15 +867,22 @@ for dtype in (torch.float32, torch.bfloat16):
     print(dtype, "after a thousand steps:", round(weight.item(), 4))
 
 # %% [markdown] id="precision-autocast"
-# In bfloat16 the weight has not moved at all. So *mixed precision* (Micikevicius et al. 2018) uses both. The weights,
-# and the averages of the optimizer, stay in float32. Products of matrices, where most of the time goes, take numbers of
-# 16 bits and give numbers of 16 bits.
+# In bfloat16 the weight has not moved at all. So *mixed precision* (Micikevicius et al. 2018) uses both. The weights
+# and the optimizer's averages stay in float32, and their memory stays what it was. Products of matrices, where most of
+# the time goes, take and give numbers of 16 bits.
 #
-# Products bear it, because inside a product the hardware adds the terms up in 32 bits. So each input is rounded once,
-# and each result once. What does not bear it is a running sum that is itself *kept* in 16 bits. It loses small terms:
-# 256 + 1 is 257, which is kept as 256. The softmax, the norms and the loss hold long sums. On a GPU PyTorch does all
-# three in float32. On the CPU it does so with the loss, and leaves softmax and norms in bfloat16. All this is one line,
-# *autocast*:
+# What holds long sums, the softmax, the norms and the loss, is computed in float32. On a GPU one line, *autocast*, does
+# all this:
+#
+# <details><summary>Why products tolerate 16 bits, and what differs on the CPU</summary>
+#
+# Inside a product the hardware adds up in 32 bits, so each input is rounded once, and each result once. A running sum
+# that is *kept* in bfloat16 loses small terms: 256 + 1 is kept as 256.
+#
+# On the CPU autocast computes only the loss of these three in float32. The softmax of 16-bit scores stays in 16 bits.
+# A norm computes in what it is given. In our models that is the residual stream, which is float32.
+#
+# </details>
 
 # %% id="precision-run" tags=["tol:0.02"]
 right = target[:, 1:].flatten()
@@ -872,11 +894,16 @@ print(f"loss {exact:.4f} in float32, {rough:.4f} with {logits.dtype} products")
 prove("bfloat16 changes the loss by less than a percent", abs(rough / exact - 1) < 0.01)
 
 # %% [markdown] id="precision-scaling"
-# **float16 needs one thing more.** Many gradients are tiny, and what is smaller than about half of $2^{-24}$ becomes 0 in
-# float16. The remedy is *loss scaling*: multiply the loss by a number such as 1024 before the backward pass. Then all
-# gradients are 1024 times as large, and they fit. Before the step they are divided again, in float32. If one
-# overflows, the step is left out and the number is made smaller. bfloat16 reaches as far as float32, so it does not need
-# this. That is the main reason why most models today are trained with it.
+# **float16 needs one more thing.** Many gradients are so tiny that they become 0 in float16. The remedy is *loss
+# scaling*, drawn here. bfloat16 reaches as far as float32 and needs none of this.
+#
+# <details><summary>The limit, and what happens when a gradient overflows</summary>
+#
+# What is smaller than about half of $2^{-24}$ becomes 0 in float16. The loss is multiplied by a number such as 1024
+# before the backward pass, and the gradients are divided by it again before the step, in float32. If one overflows,
+# the step is left out and the number is made smaller.
+#
+# </details>
 
 # %% id="precision-scaling-drawn" tags=["hide-input"]
 # Drawing: gradients that float16 loses, and how they are kept
@@ -894,7 +921,10 @@ prove("in bfloat16, 256 + 1 is 256", torch.tensor(256.0).bfloat16() + 1 == 256)
 with torch.autocast("cpu", dtype=torch.bfloat16):
     some = torch.randn(2, 4).bfloat16()
     kinds = [F.softmax(some, -1).dtype, F.layer_norm(some, (4,)).dtype, F.cross_entropy(some, right[:2] % 4).dtype]
-prove("on the CPU autocast does only the loss in float32", kinds == [torch.bfloat16, torch.bfloat16, torch.float32])
+prove(
+    "given bfloat16, CPU autocast does only the loss in float32",
+    kinds == [torch.bfloat16, torch.bfloat16, torch.float32],
+)
 prove("float16 ends at 65,504", torch.finfo(torch.float16).max == 65504 and torch.tensor(7e4).half().isinf())
 prove(
     "1e-8 is lost in float16, and kept times 1024",
@@ -907,51 +937,47 @@ prove("bfloat16 keeps it without", torch.tensor(1e-8).bfloat16() > 0)
 #
 # ### 9.1 Accumulation
 #
-# A batch that is too large for the memory is cut into parts. Each part goes forward and backward by itself, and PyTorch
-# **adds** its gradients to those that are there already. After the last part comes one update. This is *gradient
-# accumulation*.
+# A batch that is too large for the memory is cut into parts. Each goes forward and backward by itself, and PyTorch
+# **adds** up their gradients. One update follows the last part. This is *gradient accumulation*.
 
 # %% id="accumulation-drawn" tags=["hide-input"]
 # Drawing: four parts, one update
 drawings.micro_batches([10, 22, 31, 40]).show()
 
 # %% [markdown] id="accumulation-says"
-# Done rightly it gives exactly the update of the whole batch. Done with the **mean** loss of each part it does not: the
-# parts hold different numbers of real tokens, and this is the mean of means once more. So send the *sums* backward, and
-# divide the gradient once by the number of all real tokens.
+# With the **mean** loss of each part, this is the mean of means once more. Send the *sums* backward, and divide the
+# gradient once by the number of all real tokens. Then it is the update of the whole batch.
 #
 # ### 9.2 Clipping
 #
 # Now and then a batch gives a gradient that is many times as long as usual. In plain descent one such step can undo
-# much of what was learned. Adam's step stays bounded, but its averages are spoiled for many steps. *Gradient clipping*
-# (Pascanu et al. 2013) puts a limit on its length, often 1. The length is the *norm*, the root of the sum of all
-# squares, over **all** weights of the model together. If it is larger than the limit, all gradients are multiplied by
-# limit / norm.
+# much of what was learned, and Adam's averages are spoiled for many steps. *Gradient clipping* (Pascanu et al. 2013)
+# limits the length of the gradient, often to 1. This length is its *norm*, the root of the sum of all squares, over
+# **all** weights together. Above the limit, all gradients are multiplied by limit / norm.
 
 # %% id="clipping-drawn" tags=["hide-input"]
 # Drawing: a long gradient, clipped rightly and wrongly
 drawings.clipped_gradients().show()
 
 # %% [markdown] id="clipping-says"
-# **By hand**: the gradient (3, 4) has the norm $\sqrt{9 + 16} = 5$. With the limit 1 it becomes (0.6, 0.8). The
-# direction stays, only the length changes. Whoever clips each number, or each matrix, by its own length turns the step
-# into another direction. You write both, accumulation and clipping, in the [lab on one
-# update](labs/06_one_update.ipynb).
+# The gradient (3, 4) has the norm $\sqrt{9 + 16} = 5$ and becomes (0.6, 0.8). Clip each number by itself, and the step
+# turns another way. In the [lab on one update](labs/06_one_update.ipynb) you write both, accumulation and clipping.
+#
+# *A good place to stop: every part of the loop is on the table.*
 #
 # ## 10 The loop
 #
 # ### 10.1 All on one page
 #
-# Now everything is there. Training is a loop of seven steps, and each of them had its section.
+# Training is a loop of seven steps, and each of them had its section.
 
 # %% id="loop-drawn" tags=["hide-input"]
 # Drawing: one round of training
 drawings.training_loop().show()
 
 # %% [markdown] id="loop-loss"
-# First the loss of one batch, as a sum and a count. The mask says `True` where a source token is real, in the shape
-# (B, 1, 1, S), so that it holds for all heads and for all who look. (`cross_entropy` of torch wants the vocabulary as the
-# second dimension, hence the `transpose`.)
+# First the loss of one batch, as a sum and a count. The mask says `True` where a source token is real, for all heads
+# and all queries. PyTorch's `cross_entropy` wants the vocabulary as the second dimension, hence the `transpose`.
 
 
 # %% id="loop-sums"
@@ -970,8 +996,8 @@ def sums_of(model, batch):
 
 
 # %% [markdown] id="loop-text"
-# And this is the loop. It runs on any device, accumulates over as many parts as you like, counts tokens and not rows,
-# clips, sets the rate of this step *before* the update, and clears the gradients after it. Compare it with the drawing.
+# And this is the loop, for any device and any number of parts. It sets the rate *before* the update, and clears the
+# gradients after it. Compare it with the drawing.
 
 
 # %% id="loop"
@@ -1004,15 +1030,18 @@ def finish(model, optimizer, count, clip, rate):
 # %% [markdown] id="run"
 # ### 10.2 The same as `Run`
 #
-# In the package the loop is called `Run`. It does the same, and adds what makes long trainings bearable: a panel with
-# the curve and the time that is left, held-out losses, checkpoints, several processes. To see that it is no magic, we
-# train one small model twice, with your loop and with `Run`: the same first weights, the same batches, two parts for
-# each update. The matrices inside layers decay; embeddings, norms and biases do not. `parameter_groups` sorts them into
-# what PyTorch's optimizers take, a list of two groups: `{"params": matrices, "weight_decay": 0.01}` and the rest with 0.0.
-# (Embeddings have two axes as well, so it is not enough to count axes. The matrices are the weights of the `nn.Linear`
-# parts, without a last map that shares its table with an embedding.)
-# `Run` gets the model, the data, the settings, and a *task*, which holds what your `sums_of` does: here
-# `tasks.Translation`.
+# In the package the loop is called `Run`. It adds what makes long trainings bearable: a panel, held-out losses,
+# checkpoints. What your `sums_of` does, it takes as a *task*. It is no magic: from the same first weights and the same
+# batches it has the losses of your loop.
+#
+# <details><summary>Which weights decay here</summary>
+#
+# The matrices inside layers decay; embeddings, norms and biases do not. `parameter_groups` sorts them into what
+# PyTorch's optimizers take, a list of two groups: `{"params": matrices, "weight_decay": 0.01}` and the rest with 0.0.
+# Embeddings have two axes as well, so it is not enough to count axes. The matrices are the weights of the `nn.Linear`
+# parts, without a last map that shares its table with an embedding.
+#
+# </details>
 
 
 # %% id="loop-equal" tags=["tol:0.001"]
@@ -1064,18 +1093,16 @@ prove("means of parts give another one", (gradients["means"] - exact).norm() > 0
 # %% [markdown] id="checkpoint"
 # ### 10.3 Checkpoints: stop, and go on
 #
-# A training of days will be interrupted, by you or by the machine. So from time to time everything that is needed to go
-# on is written to the disk, as a **checkpoint**. Which things are needed? The weights alone are not enough. Here is the
-# whole list, with what happens when one is forgotten.
+# A training that takes days will be interrupted. So from time to time everything that is needed to go on is written to
+# disk, as a **checkpoint**. The weights alone are not enough:
 
 # %% id="checkpoint-drawn" tags=["hide-input"]
 # Drawing: what a checkpoint holds
 drawings.checkpoint_contents().show()
 
 # %% [markdown] id="resume-says"
-# The test of a checkpoint is strict. Train 20 steps in one go. Train again, stop after 9 steps, throw everything away
-# but the folder, build all anew, and go on to 20. On one machine, and with operations that give the same result each
-# time, the weights must be the same **bit for bit**, with dropout and all. A fingerprint of all weights shows it.
+# The test is strict. Train 20 steps in one go. Train again, stop after 9, throw everything away but the folder, and go
+# on to 20. On one machine the weights must be the same **bit for bit**, dropout and all.
 
 
 # %% id="resume"
@@ -1126,10 +1153,9 @@ print("in the folder:", ", ".join(saved))
 #
 # ### 11.1 Five hundred steps
 #
-# Now the real thing: two layers on each side, 64 wide, Muon for the matrices inside layers and AdamW for the rest, a
-# cosine schedule (the default of `Run`) with 50 steps of warm-up. (The rate of 5e-3 in the cell is AdamW's. For its own matrices Muon takes
-# 0.02 as the peak, which `Run` sets by itself.) In JupyterLab you see the panel; you may press stop and run the cell
-# again. This is one seed. The record below has five.
+# Now the real thing: two layers on each side, 64 wide, with Muon for the matrices inside layers and AdamW for the
+# rest. The schedule is a cosine with 50 steps of warm-up. The rate of 5e-3 is AdamW's; `Run` gives Muon a peak of
+# 0.02. This is one seed; the record below has five.
 
 # %% id="train" tags=["atol:0.2"]
 torch.manual_seed(0)
@@ -1155,16 +1181,15 @@ show(
 )
 
 # %% [markdown] id="exact"
-# The printed line is finer than the picture. The held-out loss ends a little above its lowest point, while the training
-# loss went on falling: a first trace of *over-fitting* (section 12.3), too small here to matter.
+# Near the end, as the printed lines say, the held-out loss hardly moves, while the training loss still falls. Section
+# 12.3 shows where that can lead. Here it does not matter.
 #
 # ### 11.2 Exact match
 #
-# The loss is computed with the right words before each position. Does the model also *write* right numbers, on its own
-# words (chapter 5)? `translate_texts` takes the likeliest token at each step. A translation counts only if **every**
-# character is right, which is called *exact match*. A number alone says little, so we put a **baseline** beside it:
-# look up the training number that is spelled most alike, and give its translation. It can never be exact, because no
-# held-out number is among the examples. So we also count how many characters stand at their right place.
+# The loss is computed with the right words before each position. Does the model also *write* right numbers, after its
+# own words (chapter 5)? A translation counts only if **every** character is right, which is called *exact match*. A
+# share alone says little without a **baseline**. Ours looks up the training number that is spelled most alike, and
+# gives its translation. It cannot be exact, so we also count the characters that stand in the right position.
 
 # %% id="exact-run" tags=["atol:0.03"]
 sources, answers = zip(*test_pairs, strict=True)
@@ -1195,8 +1220,8 @@ prove("the nearest example is never right", record.range("Muon", "nearest")[1] <
 print(f"five seeds: {100 * low:.1f} to {100 * high:.1f} % exact ({record.command})")
 
 # %% [markdown] id="exact-says"
-# The baseline gets many characters right, and no number. So looking up does not do this task. The Transformer has
-# learned how numbers are put together. Try some of your own. But it has never seen a number beyond a million.
+# The baseline gets many characters right, and no number. Looking up does not do this task. The Transformer has learned
+# how numbers are put together. Try some of your own. But it has never seen a number beyond a million.
 
 # %% id="try-run" tags=["not-compared:free text of a model at its limits"]
 for text in ("siebenundachtzig", "dreihundertzwölf", "zwei Millionen"):
@@ -1242,17 +1267,18 @@ crosses = all(a > b + 0.1 and d > c + 0.1 for a, b, c, d in seeds)
 prove("the look crosses, with every seed", crosses)
 
 # %% [markdown] id="crossing-says"
-# Read the first line so: when the model is about to write the English tens (*eighty*), this share of its look lies on the
-# German tens (*achtzig*). The numbers are means over many three-digit numbers, from the least to the greatest of five
-# trainings. Nobody told the model which German piece belongs to which English one. It only got pairs of texts, and the
-# loss.
+# The first line is the share of attention that rests on the German tens (*achtzig*) when the model is about to write
+# the English ones (*eighty*), in five trainings. Nobody told the model which piece belongs to which. It only got pairs
+# of texts, and the loss.
 #
 # ### 11.4 The same on real sentences
 #
-# The package has this chapter as a command, `course train translate`. With `--data multi30k` it trains on 29,000 captions
-# of photographs with German translations (Elliott et al. 2016). That takes longer than a notebook should, so a record is
-# shown. Its measure is **BLEU**, from 0 to 100: it counts which runs of one to four words of a translation occur in
-# a human one, too.
+# The command `course train translate --data multi30k` does the same with 29,000 captions of photographs and their
+# German translations (Elliott et al. 2016). Here is a record.
+#
+# A photograph has many good captions, so exact match would be unfair. The usual measure is **BLEU**, from 0 to 100. It
+# counts which runs of one to four words occur in a human translation, too, and takes something off when the whole is
+# shorter than the human text.
 
 # %% id="multi30k-recorded" tags=["hide-input"]
 # Record: captions of photographs, German to English
@@ -1269,17 +1295,36 @@ for source_text, wanted, guess in multi30k["first_wrong"][:2]:
     print(source_text, "\n   became:", guess, "\n   wanted:", wanted)
 
 # %% [markdown] id="debugging"
+# *A good place to stop: your translator runs.*
+#
 # ## 12 Why does it not learn?
 #
 # ### 12.1 Before a long run
 #
-# Most mistakes in training raise no error. The numbers just stay bad. Four checks take seconds and save days.
+# Most mistakes in training raise no error. Four checks take seconds and save days.
 #
 # 1. **The first loss is near ln V** (section 5.2).
 # 2. **A few examples can be learned by heart.** If eight pairs cannot, something is not connected.
-# 3. **Every weight gets a gradient.** (A bias of the keys is the exception: it adds the same to all scores of a query, and
-#    the softmax does not notice.)
+# 3. **Every weight gets a gradient.** Look at sizes, because rounding is seldom exactly 0.
 # 4. **Nothing leaks.** No position sees a later target, and more padding changes nothing.
+#
+# <details><summary>The one weight that may go without: a bias of the keys</summary>
+#
+# Without rotary positions a bias of the keys adds the same number to all scores of a query, and the softmax does not
+# notice. So its gradient is 0 but for rounding. In a new model of the shape above, on one batch, it is about 10⁻⁹ in
+# cross-attention, where the queries' bias has about 10⁻². In self-attention our models turn queries and keys by their
+# positions. There the bias is turned with the keys, adds something else at each distance, and has a gradient of about
+# 5 · 10⁻³. The test `p.grad.any()` below lets rounding pass for a gradient.
+#
+# </details>
+#
+# And two signs in a run:
+#
+# - **The loss stays at ln V.** Nothing is being learned. Does the optimizer hold the parameters of *this* model? Is the
+#   rate far too low, or so high that the first steps broke the model?
+# - **The loss is NaN at step 300.** Something overflowed, or a softmax had a row with everything masked. Clipping does
+#   not help, because the norm is NaN, too. Go back to the last checkpoint, look at the norms just before, and lower
+#   the rate.
 
 # %% id="debug-few" tags=["tol:0.1"]
 few = pad_batch(examples[:8])
@@ -1309,15 +1354,11 @@ prove(
 # %% [markdown] id="gallery"
 # ### 12.2 Eight curves
 #
-# And during the run, look at the curve. Below are eight real trainings of small translators, of numbers below 1000.
-# Their tokens are parts of words, 59 in all, so a model that knows nothing has a loss of ln 59, about 4.1: the dotted
-# line. A sound model begins near it, within one nat. Blue is the loss on training numbers, orange and dashed on
-# held-out ones, both as the program computes it. Each curve begins with a dot, right after the **first update**. Each
-# panel has five seeds.
-#
-# Seven panels share one small model: two layers, pre-norm, a rate of 0.003, 30 steps of warm-up. **H** is another one,
-# with three layers, the norm after each sublayer, and a rate of 0.01. So it cannot be compared with the others, and its
-# panel also shows, in pale grey, how it trains when its fault is mended.
+# During the run, look at the curve. Below are eight real trainings of small translators of numbers below 1000, each
+# with five seeds. Their vocabulary has 59 tokens, so a model that knows nothing has a loss of ln 59, about 4.1: the
+# dotted line. Blue is the loss on training numbers, orange and dashed on held-out ones. The dot at the start of each
+# curve stands right after the **first update**. **H** is another model; in pale grey you see how it trains when its
+# fault is mended.
 #
 # In one panel nothing is wrong. The seven others have one fault each:
 #
@@ -1329,7 +1370,7 @@ prove(
 # - the pairs are mixed up, so that each source stands beside the target of another number;
 # - there are only 40 pairs to learn from.
 #
-# Ask what each fault makes easier, slower, or shaky. (Padding, for instance, is one and the same id in every row.)
+# Ask what each fault makes easier, slower, or shaky. Padding, for instance, is one and the same id in every row.
 #
 # **Predict.** Which panel is which? Write eight letters with a word each, before you read on.
 
@@ -1372,12 +1413,12 @@ show(
 )
 
 # %% [markdown] id="gallery-says"
-# Here they are, with the way to tell.
+# <details><summary>The answers, and how one can tell</summary>
 #
 # | panel | what was wrong | how one can tell |
 # |---|---|---|
-# | A | pairs mixed up | falls as C does, then stops at a loss in the middle, smooth and flat |
-# | B | rate too high | far ahead of C after 10 steps; **rises again** after step 20, with most seeds while the rate still warms up |
+# | A | pairs mixed up | falls almost as C does, then stops at a loss in the middle, smooth and flat |
+# | B | rate too high | far ahead of C after 10 steps; **rises again** after step 20 |
 # | C | nothing | begins near ln 59, falls smoothly to zero, both curves together |
 # | D | only 40 pairs | the curves part: training goes to zero, held out turns up |
 # | E | targets not shifted | first point far below ln 59, and at zero within 40 steps: too good |
@@ -1385,17 +1426,23 @@ show(
 # | G | padding counted | first point below ln 59, far ahead of C for a while, but near zero only about when C is |
 # | H | no warm-up | its first point is already below ln 59; then it **only falls**, far more slowly than the pale curves |
 #
-# Three of them deserve a word. **A** is the most instructive. The model has learned everything that can be learned
-# *without* the source: what an English number looks like. A flat line in the middle says: one input does not arrive, or
-# it is not the right one. **E** is too good to be true, and so it is not true. The decoder copies what it reads. When
-# it has to write by itself, nothing is right. **G** is dangerous because it looks good. Most positions are padding,
-# which is easy, and so the mean is small. After 40 steps the program reports a loss below 0.4, while on real tokens it
-# is about 2.
+# **B and H** both get stuck. B turns up, with most seeds while its warm-up still goes on to a rate that is too high. H
+# has its full rate in the first step. Its first point already lies well below that of the pale curves, and the harm is
+# done. From then on it falls without jumps, but slowly. Its first point is no leak: the dots stand *after* one update,
+# and the test of section 5.2 is for the loss *before* it. H is a post-norm model with three layers and a rate of 0.01;
+# the others are pre-norm, with two layers, a rate of 0.003 and 30 steps of warm-up.
 #
-# **B and H** both get stuck. B turns up while its warm-up goes on to a rate that is too high. H has its full rate in
-# the first step: its first point already lies well below that of the pale curves, and the harm is done. From then on it
-# falls without jumps, but slowly. (Its first point is no leak. The dots stand *after* one update, and the test of
-# section 5.2 is for the loss *before* it.)
+# </details>
+#
+# **A**, the mixed-up pairs, is the most instructive. The model has learned all that can be learned *without* the
+# source: what an English number looks like. A curve that goes flat in the middle asks: does each input arrive, and is
+# it the right one?
+#
+# **E**, the targets without a shift, is too good to be true. The decoder copies what it reads, and when it has to
+# write by itself, nothing is right.
+#
+# **G**, the counted padding, is dangerous because it looks good. Most positions are padding, which is easy, so the mean
+# is small. After 40 steps the program reports a loss below 0.4, while on real tokens it is about 2.
 
 # %% id="gallery-proof"
 copied = faults.range("targets not shifted", "exact")[1]
@@ -1453,9 +1500,9 @@ print("with warm-up: {:.3f} to {:.3f}".format(*put_back))
 # %% [markdown] id="overfit"
 # ### 12.3 When the curves part
 #
-# Panel D has a name: **over-fitting**. The model learns its 40 examples by heart, down to a training loss of nearly
-# zero. On numbers that it has not seen it first gets better, too, and then worse again: it becomes ever surer of
-# things that hold for its 40 examples only. The training loss alone would never tell you.
+# Panel D has a name: **over-fitting**. The model learns its 40 examples by heart. On new numbers it first gets better,
+# too, and then worse again: it becomes ever surer of things that hold for its 40 examples only. The training loss
+# alone would never tell you.
 
 # %% id="overfit-figure" tags=["hide-input"]
 # Figure: training and held-out loss with 40 and with 800 pairs
@@ -1473,14 +1520,13 @@ show(
 )
 
 # %% [markdown] id="overfit-says"
-# What helps is more data, as the right panel shows. If there is no more, stop where the held-out loss is lowest (`patience`
-# in the settings of `Run` does so). Other usual remedies are dropout, weight decay, and a smaller model.
+# What helps is more data, as the right panel shows. If there is no more, stop where the held-out loss is lowest
+# (`patience` in `Run`), or try dropout, weight decay, or a smaller model.
 #
 # ### 12.4 Which rate?
 #
 # If you can tune only one thing, tune the learning rate. Try a few, each two to ten times the one before, and compare
-# what comes out at the end. That is a *sweep*. Here is one, with its last two rates closer together: the record of section
-# 7 drawn in another way, six letters to be written backwards, four rates, ten seeds. How low is too low, panel F has shown; here you see where too high begins.
+# what comes out at the end. That is a *sweep*. Here is the record of section 7.2 as one.
 
 # %% id="sweep-figure" tags=["hide-input"]
 # Figure: four rates, ten seeds each, with and without warm-up
@@ -1502,27 +1548,34 @@ show(
 )
 
 # %% [markdown] id="sweep-says"
-# Look at panels B and C once more. After ten steps the rate that is too high is *ahead* of the right one, with every seed.
-# Whoever judges a rate by its first minute chooses one that is too high.
+# Look at panels B and C once more. After ten steps the rate that is too high is *ahead* of the right one, with each of
+# the five seeds. If you judge a rate by its first minute, you choose one that is too high.
 #
 # ## 13 Your own text
 #
-# One command trains a language model, the GPT of chapter 5, on any text file, and another one lets it go on writing:
+# One command trains a language model, the GPT of chapter 5, on any text file. Another lets it write on:
 #
 # ```
 # course train lm --data my_text.txt --out runs/mine --steps 300
 # course generate runs/mine "Once"
 # ```
 #
-# It keeps a tenth of the text back, takes each character as a token (`--set tokenizer.kind=bpe` learns pieces), prints
-# held-out losses, and leaves checkpoints: press Ctrl-C when you like, and go on with `--resume`. A few hundred kilobytes
-# of text are a good start. The command starts from the fastest recipe that we measured for a small model on a processor,
-# with Muon (section 6.5) among its settings, and its second line names them all. `--plain` takes AdamW and the other usual
-# settings instead. For translation, put your pairs into three files, `train.tsv`, `validation.tsv` and
-# `test.tsv`, with a tab between the two texts, and name their folder: `course train translate --data FOLDER`.
+# A few hundred kilobytes of text are a good start. Press Ctrl-C when you like, and go on with `--resume`.
 #
-# In a program of your own, you may prefer PyTorch's `DataLoader`. It shuffles examples and hands out batches of a fixed
-# number of rows. What makes a list of examples into one batch is its `collate_fn`, and here that is padding:
+# <details><summary>What the command does, and a translator of your own</summary>
+#
+# It keeps a tenth of the text back, prints held-out losses, and leaves checkpoints. Each character is a token; `--set
+# tokenizer.kind=bpe` learns pieces. The command starts from the fastest recipe that we measured for a small model on a
+# processor, with Muon (section 6.5) among its settings, and its second line names them all. `--plain` takes AdamW and
+# the other usual settings instead.
+#
+# For a translator, put your pairs into `train.tsv`, `validation.tsv` and `test.tsv`, with a tab between the two texts,
+# and name their folder: `course train translate --data FOLDER`.
+#
+# </details>
+#
+# In a program of your own you may prefer PyTorch's `DataLoader`. Its `collate_fn` turns a list of examples into one
+# batch, which here means padding:
 
 # %% id="data-loader"
 loader = DataLoader(
@@ -1537,12 +1590,20 @@ run = Run(own, task, loader, config, shown=Silent()).train()
 print("rows and columns:", tuple(next(iter(loader))["source"].shape))
 
 # %% [markdown] id="data-loader-says"
-# Your `train` takes it as well, as `feed`, once it is made endless. One thing it does not do: a shuffled `DataLoader` does
-# not remember its place. After an interrupt it begins the data anew, so the run does not go on bit for bit.
+# A shuffled `DataLoader` does not remember where it was in the data, so after an interrupt the run does not go on bit
+# for bit.
 #
 # ## 14 What you have
 #
-# ### The formulas on one card
+# You can now
+#
+# - cut words into pieces, and read a loss and a perplexity;
+# - write the updates of SGD, momentum, Adam, AdamW and Muon, and say what each mends;
+# - choose a warm-up, a schedule and a precision;
+# - train a translator, stop it, and go on;
+# - read a curve that does not fall as it should.
+#
+# <details><summary>The formulas on one card</summary>
 #
 # | what | formula |
 # |---|---|
@@ -1555,16 +1616,9 @@ print("rows and columns:", tuple(next(iter(loader))["source"].shape))
 # | Muon | momentum whose singular values are brought near 1, all but the tiniest |
 # | Noam | d<sup>−0.5</sup> · min(*t*<sup>−0.5</sup>, *t* · warm-up<sup>−1.5</sup>) |
 # | clipping | *g* · min(1, limit / norm of all gradients together) |
-# | checkpoint | weights, optimizer, step, place in the data, random state, settings and tokenizer |
+# | checkpoint | weights, optimizer, step, position in the data, random state, settings and tokenizer |
 #
-# ### You can now
-#
-# - cut words into pieces, and say where the pieces come from;
-# - compute a loss per token and read a perplexity;
-# - write the updates of SGD, momentum, Adam, AdamW and Muon, and say what each mends;
-# - choose a warm-up, a schedule and a precision, and say why;
-# - write a training loop, stop it, and go on;
-# - read a curve that does not fall as it should.
+# </details>
 #
 # ### Check yourself
 #
@@ -1577,7 +1631,8 @@ print("rows and columns:", tuple(next(iter(loader))["source"].shape))
 #
 # <details><summary>2. A model of 32,000 ids begins with a loss of 3. Is that good?</summary>
 #
-# It is suspicious: ln 32,000 is 10.4. Perhaps padding is counted, or something is seen that should not be. (Both show in the first loss only where the last map shares the decoder's table; 5.2, 12.2.)
+# It is suspicious: ln 32,000 is 10.4. Perhaps padding is counted, or something is seen that should not be. A leak shows
+# in the first loss only where the last map shares the decoder's table (5.2, 12.2).
 #
 # </details>
 #
@@ -1596,7 +1651,8 @@ print("rows and columns:", tuple(next(iter(loader))["source"].shape))
 #
 # <details><summary>5. What must be saved besides the weights?</summary>
 #
-# The optimizer's averages, the step, the place in the data, the random state, and settings with the tokenizer (10.3).
+# The optimizer's averages, the step, the position in the data, the random state, and settings with the tokenizer
+# (10.3).
 #
 # </details>
 #
@@ -1609,20 +1665,23 @@ print("rows and columns:", tuple(next(iter(loader))["source"].shape))
 # ### What comes next
 #
 # [Chapter 7](07_variants.ipynb) turns switches of the same blocks and gets BERT, GPT-2, T5, Llama and ViT. [Chapter
-# 8](08_scaling.ipynb) asks what a training costs. Or stay here: [one update in depth](labs/06_one_update.ipynb), [soft
-# labels](labs/06_labels.ipynb), [bugs of training loops](labs/06_bugs.ipynb), and [what comes after this
+# 8](08_scaling.ipynb) asks what a training costs. Or stay for a lab: [one update](labs/06_one_update.ipynb), [soft
+# labels](labs/06_labels.ipynb), [bugs](labs/06_bugs.ipynb), or [what comes after this
 # training](labs/06_after_training.ipynb).
 #
-# ### Sources
+# <details><summary>Sources</summary>
 #
 # - Vaswani et al. 2017, *Attention Is All You Need*, arXiv:1706.03762: sections 5.1 to 5.4, 6.1, table 3.
 # - Sennrich, Haddow, Birch 2016, *Neural Machine Translation of Rare Words with Subword Units*, arXiv:1508.07909.
 # - Kingma, Ba 2015 (Adam), arXiv:1412.6980. Loshchilov, Hutter 2019 (AdamW), arXiv:1711.05101; 2017 (cosine),
 #   arXiv:1608.03983.
-# - Jordan et al. 2024, *Muon: An optimizer for hidden layers in neural networks*. Liu et al. 2025, *Muon is Scalable for
-#   LLM Training*, arXiv:2502.16982.
-# - Xiong et al. 2020, *On Layer Normalization in the Transformer Architecture*, arXiv:2002.04745. Kalra, Barkeshli 2024,
-#   *Why Warmup the Learning Rate?*, arXiv:2406.09405. Hu et al. 2024 (MiniCPM), arXiv:2404.06395. Touvron et al. 2023 (Llama), arXiv:2302.13971.
+# - Jordan et al. 2024, *Muon: An optimizer for hidden layers in neural networks*. Liu et al. 2025, *Muon is Scalable
+#   for LLM Training*, arXiv:2502.16982.
+# - Xiong et al. 2020, *On Layer Normalization in the Transformer Architecture*, arXiv:2002.04745. Kalra, Barkeshli
+#   2024, *Why Warmup the Learning Rate?*, arXiv:2406.09405. Hu et al. 2024 (MiniCPM), arXiv:2404.06395. Touvron et al.
+#   2023 (Llama), arXiv:2302.13971.
 # - Micikevicius et al. 2018, *Mixed Precision Training*, arXiv:1710.03740. Pascanu, Mikolov, Bengio 2013,
 #   arXiv:1211.5063: clipping.
 # - Elliott et al. 2016 (Multi30K), arXiv:1605.00459.
+#
+# </details>

@@ -133,7 +133,7 @@ counted from 1. Four lines for m, v, m̂ and v̂, then the weight:
 - the weight loses rate · m̂ / (√v̂ + eps).
 
 Return the new weight, the new m and the new v (not m̂ and v̂). Leave the tensors that you are given as they are.""",
-    why="Nearly every Transformer that you have heard of was trained with these five lines or with their next version.",
+    why="GPT-3 was trained with these lines, Llama with their next version, AdamW.",
     difficulty=2,
     minutes=8,
     reference=adam_step,

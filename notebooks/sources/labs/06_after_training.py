@@ -1,11 +1,10 @@
 # %% [markdown] id="title"
 # # Lab: what is done with a model after pre-training?
 #
-# [Chapter 6](../06_training.ipynb) trained language models on text. Such a model goes on with whatever it is given. The
-# models that people talk to were trained further, in two or three more stages, whose names you have met: SFT, DPO,
-# GRPO. This lab carries one small model through all of them. What does each stage need, which loss does it make
-# smaller, and what does it change? The task is small enough for one processor, and each answer can be checked by a
-# machine: to write a German number word in digits. It takes about an hour and a half.
+# [Chapter 6](../06_training.ipynb) trained language models on text, and such a model goes on with whatever it is
+# given. The models that people talk to were trained further, in two or three more stages: SFT, DPO, GRPO. This lab
+# takes one small model through all of them: what does each stage need, and what does it change? The task is to write a
+# German number word in digits, so that a machine can check each answer. It takes about an hour and a half.
 
 # %% id="setup" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -46,18 +45,18 @@ LONGEST = 10  # tokens of an answer, at most
 # %% [markdown] id="path"
 # ## 1 A model that only goes on
 #
-# Here is the way that we shall go. Look at what each stage needs. Text is everywhere. Answers written by people are
-# expensive. To say which of two answers is better is cheaper than to write one. And sometimes a machine can judge
-# answers; once there is such a judge, each judgement costs next to nothing.
+# Look at what each stage needs. Text is everywhere. Answers written by people are expensive. To say
+# which of two answers is better is cheaper. And where a machine can judge answers, each judgement costs next to
+# nothing.
 
 # %% id="path-drawn" tags=["hide-input"]
 # Drawing: the four stages, and what each needs
 drawings.after_training_path().show()
 
 # %% [markdown] id="pages-text"
-# Our model has two layers and 72 thousand parameters. It is pre-trained on the pages of an imaginary book of numbers.
-# Each line of the book holds a German number word, a sign `=`, and then the number in digits or in English words, each
-# half of the time. A token is a part of a word, a digit or a sign. Three pieces of such pages:
+# Our model has two layers and 72 thousand parameters. It is pre-trained on the pages of an imaginary book. Each line
+# holds a German number word, a sign `=`, and then the number, half of the time in digits and half in English words. A
+# token is a part of a word, a digit or a sign. Three pieces of such pages:
 
 # %% id="pages-shown"
 book = pages(draw_numbers(6000), 26)  # ids (6000, 26)
@@ -65,10 +64,9 @@ for row in book[:3]:
     print(spelled(row))
 
 # %% [markdown] id="pages-how"
-# German says the unit before the ten: *zwei und vierzig* is 42. So to write digits the model has to read in one order
-# and write in another. Each row is padded on the left, so that the first `=` always stands at the same place.
-#
-# We train it as in the chapter: at each token, predict the next one. Everything counts in the loss except padding.
+# German says the unit before the ten: *zwei und vierzig* is 42. So the model has to read in one order and write in
+# another. Each row is padded on the left, so that the first `=` always stands at the same position. We train as in the
+# chapter: at each token, predict the next one.
 
 
 # %% id="tools" tags=["hide-input"]
@@ -102,8 +100,8 @@ base = fit(small_model(), next_token_loss, book, steps=500, rate=4e-3)
 
 # %% [markdown] id="ask-text"
 # Now we ask it. We give it number words that it never met in training, and the sign `=`, and let it *sample*: each
-# token is drawn at random with the probability that the model gives it, as in [chapter 5](../05_decoder.ipynb). (The
-# same function can also be *greedy*: then it takes the likeliest token each time.)
+# token is drawn with the probability that the model gives it ([chapter 5](../05_decoder.ipynb)). The same function can
+# also be *greedy* and take the likeliest token each time.
 
 
 # %% id="answer"
@@ -124,10 +122,10 @@ for number, written in zip(held_out[:4], sampled, strict=True):
 
 # %% [markdown] id="verifier-text"
 # The model knows a lot about numbers. But is this an answer? Half of the time it goes on in English. And it never
-# stops: after the answer it begins the next line of the book, because that is what its pages looked like.
+# stops: it begins the next line of the book, as its pages did.
 #
 # We need a judge that does not get tired. A **verifier** is a program that says whether an answer is right. Ours is
-# strict: the digits must be the right ones, and then there must be the end sign. This is called *exact match*.
+# strict: the right digits, and then the end sign. This is *exact match*.
 
 
 # %% id="verifier"
@@ -199,9 +197,9 @@ ex.predict("after_sft", "")
 print("right of 200:", score(tuned))
 
 # %% [markdown] id="elicit"
-# Two hundred examples cannot have taught the model the number words of German. It must have known most of them. We can
-# look for what was there before. We sample each of 100 questions 64 times, and judge mildly: the answer
-# counts if it *begins* with the right digits, whatever follows. How many questions have a right answer among the 64?
+# Two hundred examples cannot have taught the model the number words of German. It must have known most of them. To see
+# what was there before, we sample each of 100 questions 64 times, and judge mildly: an answer counts if it *begins*
+# with the right digits.
 
 # %% id="elicit-record" tags=["hide-input"]
 # Record: what the pre-trained model could already do
@@ -224,16 +222,14 @@ print(f"Least to greatest of {LAST}")
 prove("the pre-trained model never answers", stages.range("base", "pass@64")[1] == 0)
 
 # %% [markdown] id="elicit-read"
-# The last row is the point. For most questions, a right answer was already among the model's continuations. It was one
-# of many, and followed by other text. SFT made it more usual, and taught the model to stop. What SFT mostly changed is
+# The last row is the point. For most questions a right answer was already among the model's continuations, one of
+# many, and followed by other text. SFT made it likelier, and taught the model to stop. What it mostly changed is
 # *which* of its abilities the model uses. People call this *eliciting* an ability.
 #
 # ## 3 DPO: say which answer is better
 #
-# A sample of the tuned model is still wrong half of the time or more. More written answers would help, but they are
-# expensive. Often it
-# is easier to compare: here are two answers of the model, which one do you prefer? Such a pair says something that SFT
-# cannot say, namely what *not* to write.
+# Often it is easier to compare than to write: here are two answers of the model, which one do you prefer? A pair says
+# something that SFT cannot say, namely what *not* to write.
 #
 # ### 3.1 Two gains on a balance
 #
@@ -241,8 +237,8 @@ prove("the pre-trained model never answers", stages.range("base", "pass@64")[1] 
 # logarithm is a sum. For our three tokens: −0.69 − 0.11 − 0.22 = −1.02. This is the **log-probability** of the answer.
 #
 # Now keep two models. The **policy** is the one that we train. The **reference** is a frozen copy of it as it was at
-# the start. The *gain* of an answer is its log-probability under the policy minus that under the reference: by how much
-# has it become likelier? At the start all gains are 0. We want the preferred answer to gain more than the refused one.
+# the start. The *gain* of an answer is its log-probability under the policy minus that under the reference. At the
+# start all gains are 0. We want the preferred answer to gain more than the refused one.
 
 # %% id="dpo-drawn" tags=["hide-input"]
 # Drawing: the gains of a pair on a balance
@@ -269,10 +265,14 @@ drawings.preference_scales((-0.5, -2.5)).show()
 #
 # $$L_{DPO} = -\ln \sigma(\beta \, [g(y_w) - g(y_l)])$$
 #
+# <details><summary>Where it comes from: RLHF</summary>
+#
 # Before DPO, pairs were used in two steps, called **RLHF**, reinforcement learning from human feedback (Ouyang et al.
 # 2022). First one trains a *reward model* on the pairs, which gives any answer a number. Then one trains the policy to
 # earn much, with a penalty for leaving the reference. DPO is derived from this second step: one can write down which
 # policy would be best there, and so train towards it without a reward model.
+#
+# </details>
 
 # %% id="dpo-proof" tags=["hide-input"]
 # Check: the numbers said above
@@ -288,7 +288,7 @@ prove("the sigmoid of 1 is 0.73", round(torch.sigmoid(torch.tensor(1.0)).item(),
 # ### 3.2 Where the pairs come from
 #
 # We let the tuned model answer 800 new questions, eight times each. Where some of the eight are right and some are
-# wrong, we have a pair: a right answer is preferred to a wrong one. (Usually people choose. Here the verifier does.)
+# wrong, we have a pair. Usually people choose the better answer. Here the verifier does.
 
 
 # %% id="logits"
@@ -398,18 +398,22 @@ print(f"tokens that stand at the same place in both: {same[real].float().mean():
 print(f"of those after the first difference: {same[later].float().mean():.2f}")
 
 # %% [markdown] id="dpo-read"
-# Up to the place where they part, both answers have the same tokens after the same tokens. So their log-probabilities
-# are equal there, and cancel in the margin: DPO neither raises nor lowers this beginning. But after it, too, many
-# tokens are the same (the second number). It has been proposed that this is a cause: what makes such a token less
-# likely in the refused answer also acts on the same token in the preferred one (Pal et al. 2024). Razin et al. (2024)
-# look at how similar the two answers are in the model's hidden states.
+# The two answers share many tokens. What makes a token less likely in the refused one may also act on the same token
+# in the preferred one.
 #
-# Two remedies are in use. One is a larger $\beta$: once $\beta$ times the margin is large, the loss is nearly flat and
-# pushes no more. With a larger $\beta$ a smaller margin is enough, so the policy stays closer to its reference. The
-# other is to add the loss of SFT on the preferred answers, as for Llama 3 (Dubey et al. 2024).
+# Two remedies are in use. With a larger $\beta$ a smaller margin is enough, so the policy stays closer to its
+# reference. Or one adds the loss of SFT on the preferred answers, as for Llama 3 (Dubey et al. 2024). The next figure
+# shows plain DPO, the two remedies, and a control: the same steps on the same preferred answers with the loss of SFT
+# *alone*.
 #
-# The next figure shows plain DPO and the two remedies. It also shows a control for the second one: the same steps on
-# the same preferred answers with the loss of SFT *alone*, without DPO.
+# <details><summary>What has been proposed as the cause</summary>
+#
+# Up to the token where they part, both answers are the same, so this beginning cancels in the margin. Pal et al.
+# (2024) point to the shared tokens after the first difference. Razin et al. (2024) look at how similar the two answers
+# are in the model's hidden states. A larger $\beta$ helps because the loss is nearly flat once $\beta$ times the
+# margin is large, and then pushes no more.
+#
+# </details>
 
 # %% id="dpo-record" tags=["hide-input", "picture:30"]
 # Figure: DPO in three ways and a control, a dot for each seed
@@ -446,34 +450,41 @@ print("the gain of the SFT loss alone, over that of both:", ", ".join(f"{share:.
 prove("the SFT loss alone gains at least nine tenths as much as both", min(kept) > 0.9)
 
 # %% [markdown] id="dpo-verdict"
-# With $\beta = 0.1$ the preferred answers lost probability on average, with every seed, and exact match fell below
-# where it began: the loss was content, and the model worse. With $\beta = 1$ the preferred answers kept their
-# probability, and exact match rose a little. With the loss of SFT beside it they gained, and exact match rose more.
+# With $\beta = 0.1$ the loss was content and the model worse: with each of five seeds the preferred answers lost
+# probability, and exact match fell below where it began. Both remedies repair this. But look at the last row. The loss
+# of SFT *alone* gains as much or nearly as much, with four seeds of five even a little more. So here it was the right
+# answers that helped. To push the wrong ones away, too, added nothing that we can see. Without this control we should
+# have praised DPO.
 #
-# But look at the last row. The loss of SFT *alone*, on the same preferred answers, gains as much or nearly as much:
-# with four seeds of five even a little more. So here it was the right answers that helped; to push the wrong ones away,
-# too, added nothing that we can see. Even the refused answers became less likely where nobody pushed them: what one
-# answer gains, others must lose. Without this control we should have praised DPO. All of this was measured at one
-# learning rate, and for a model whose right and wrong answers are much alike; where no answer is simply right, as with
-# style, the pairs may say more. What carries over is the habit: plot both gains, measure what you care about on
-# questions that stand in no pair, and try the simpler loss.
+# <details><summary>How far this reaches, and what DPO costs</summary>
 #
-# What DPO buys: no reward, no sampling while training, one loss that looks like a classifier's. What it costs: one
-# extra pass of the reference over all pairs (or a second model in memory), and pairs that grow stale, because they were
+# With $\beta = 1$ the preferred answers kept their probability, and exact match rose a little. With the loss of SFT
+# beside it they gained, and exact match rose more. Even the refused answers became less likely where nobody pushed
+# them: what one answer gains, others must lose. All of this was measured at one learning rate, and for a model whose
+# right and wrong answers are much alike. Where no answer is simply right, as with style, the pairs may say more. What
+# carries over is the habit: plot both gains, measure what you care about on questions that stand in no pair, and try
+# the simpler loss.
+#
+# DPO needs no reward, no sampling while training, and has one loss that looks like a classifier's. It costs one extra
+# pass of the reference over all pairs, or a second model in memory. And its pairs grow stale, because they were
 # written by the model as it was at the start. It is used where people can compare but no program can judge, such as
 # tone, style and helpfulness.
 #
+# </details>
+#
+# *A good place to stop: half of the stages are done.*
+#
 # ## 4 GRPO: let it try, and pay for what is right
 #
-# Where a program *can* judge, we need no pairs. We can let the model answer, pay a **reward** for each answer, and make
-# paid answers likelier. This is *reinforcement learning*. The verifier is the payer: 1 for a right answer, 0 for a
-# wrong one.
+# Where a program *can* judge, we need no pairs. We let the model answer, pay a **reward** for each answer, and make
+# paid answers likelier. This is *reinforcement learning*. The verifier pays 1 for a right answer and 0 for a wrong
+# one.
 #
 # ### 4.1 Better than what?
 #
-# A reward of 1 says little by itself. If the question was *drei*, a right answer is no achievement. So an answer must
-# be compared with what could be expected. The idea of **GRPO**, *group relative policy optimisation* (Shao et al.
-# 2024): draw several answers to the same question, and compare each with its group.
+# A reward of 1 says little by itself. If the question was *drei*, a right answer is no achievement. The idea of
+# **GRPO**, *group relative policy optimisation* (Shao et al. 2024): draw several answers to the same question, and
+# compare each with its group.
 
 # %% id="group-drawn" tags=["hide-input"]
 # Drawing: a group of four answers with rewards and advantages
@@ -489,9 +500,15 @@ drawings.group_of_answers(
 # $$A_i = \frac{r_i - \text{mean}(r_1 \ldots r_G)}{\text{std}(r_1 \ldots r_G)}$$
 #
 # If all answers of a group are right, or all are wrong, every advantage is 0, and the question teaches nothing. Rare
-# outcomes count most, successes and failures: one right answer of eight gets a large advantage, and one wrong answer of
-# eight a large negative one. Not everybody wants this: Dr. GRPO (Liu, Z. et al. 2025) leaves the division out, so that
-# questions which are nearly always right or nearly always wrong get no extra weight.
+# outcomes count most, successes and failures.
+#
+# <details><summary>Not everybody divides</summary>
+#
+# One right answer of eight gets a large advantage, and one wrong answer of eight a large negative one. Dr. GRPO (Liu,
+# Z. et al. 2025) leaves the division out, so that questions which are nearly always right or nearly always wrong get
+# no extra weight.
+#
+# </details>
 
 # %% exercise="group_advantages"
 
@@ -500,13 +517,13 @@ drawings.group_of_answers(
 # ### 4.2 A step that knows when to stop
 #
 # Now each token of an answer is made likelier in proportion to the answer's advantage. But samples are costly, so we
-# make more than one update with them; and after the first update they are samples of a model that no longer exists. So
-# we watch the **ratio**: the probability of the token now, over its probability when it was written. At first it is 1.
+# make more than one update with them, and after the first they are samples of a model that no longer exists. So we
+# watch the **ratio**: the probability of the token now, over its probability when it was written. At first it is 1.
 #
-# The rule was made by Schulman et al. (2017) for PPO, the ancestor of GRPO. A token earns ratio times advantage, but
-# the ratio is *clipped*: it counts only between $1 - \epsilon$ and $1 + \epsilon$, with $\epsilon = 0.2$; and of the
-# two, clipped and not clipped, the smaller one is taken. **By hand**: with the advantage 1 and the ratio 1.5, the
-# smaller of 1.5 and 1.2 is 1.2. With the advantage −1 and the ratio 1.5, the smaller of −1.5 and −1.2 is −1.5.
+# The rule comes from PPO, the ancestor of GRPO (Schulman et al. 2017). A token earns ratio times advantage. The ratio
+# is also *clipped* to lie between $1 - \epsilon$ and $1 + \epsilon$, with $\epsilon = 0.2$. Of the two products the
+# smaller counts. **By hand**: with the advantage 1 and the ratio 1.5, the smaller of 1.5 and 1.2 is 1.2. With the
+# advantage −1 and the ratio 1.5, the smaller of −1.5 and −1.2 is −1.5.
 
 # %% id="ratio-drawn" tags=["hide-input", "picture:30"]
 # Figure: what a token earns, by its ratio
@@ -521,24 +538,26 @@ show(
 )
 
 # %% [markdown] id="kl-text"
-# Last, the policy shall not forget what it was. A penalty grows with its distance from the reference, the tuned model.
-# The distance is the **KL divergence** of the policy from the reference, taken per token. It is 0 for equal models and
-# larger the more they differ. (It is not symmetric: from the reference to the policy it is another number.) For a
-# sampled token whose log-probability is $\ell$ under the policy and $\ell_{ref}$ under the reference, it is estimated
-# by
+# Last, the policy should not forget what it was. A penalty grows with its distance from the reference, the **KL
+# divergence**, taken per token: 0 for equal models, and larger the more they differ. For a sampled token whose
+# log-probability is $\ell$ under the policy and $\ell_{ref}$ under the reference, it is estimated by
 #
 # $$k = e^{\ell_{ref} - \ell} - (\ell_{ref} - \ell) - 1$$
 #
-# Why is this an estimate? The mean of $k$ over all samples of the policy *is* the KL divergence. That is true of the
-# plain difference $\ell - \ell_{ref}$, too; but its values have both signs, whereas no $k$ is ever negative. ($k$ is a
-# good estimate of the value; its gradient is another matter.) With $\ell = -0.5$ and $\ell_{ref} = -1$ it is
-# $e^{-0.5} + 0.5 - 1 = 0.11$.
-#
-# The whole loss, with the ratio $\rho_t$ of token $t$ and a weight $\beta$ of the penalty, is averaged over the tokens
-# of each answer, and then over the answers. (The first of these means lets a token of a long answer count less than one
-# of a short answer. Dr. GRPO drops this, too.)
+# With $\ell = -0.5$ and $\ell_{ref} = -1$ it is $e^{-0.5} + 0.5 - 1 = 0.11$. The whole loss, with the ratio $\rho_t$ of
+# token $t$ and a weight $\beta$ of the penalty, is averaged over the tokens of each answer, and then over the answers.
 #
 # $$L_{GRPO} = -\text{mean}_t [\min(\rho_t A, \; \text{clip}(\rho_t, 1 - \epsilon, 1 + \epsilon) \, A) - \beta k_t]$$
+#
+# <details><summary>Why this estimate, and what the means do</summary>
+#
+# The mean of $k$ over all samples of the policy *is* the KL divergence. That is true of the plain difference $\ell -
+# \ell_{ref}$, too. But its values have both signs, whereas no $k$ is ever negative. $k$ is a good estimate of the
+# value; its gradient is another matter. The divergence is not symmetric: from the reference to the policy it is
+# another number. The mean over tokens lets a token of a long answer count less than one of a short answer. Dr. GRPO
+# drops this, too.
+#
+# </details>
 
 
 # %% id="grpo-code"
@@ -565,10 +584,9 @@ prove("advantages 1.5 and -0.5", torch.allclose(found, torch.tensor([[1.5, -0.5,
 # %% [markdown] id="grpo-train-text"
 # ### 4.3 Training by trying
 #
-# One step of GRPO: draw 16 new questions, sample 8 answers to each, pay them, compute advantages, and make two updates.
-# The model is never shown a written answer; it learns only which of its own were right. Our verifier does hold written
-# answers, because it compares with them: 70 steps ask 16 · 70 = 1120 questions. One could as well train on those 1120
-# answers, and below we shall. So think of a judge that needs no written answer, such as tests for a program.
+# One step of GRPO: draw 16 new questions, sample 8 answers to each, pay them, compute advantages, and make two
+# updates. The model is never shown a written answer; it learns only which of its own were right. (Our verifier does
+# hold the 16 · 70 = 1120 answers of 70 steps. Think of a judge that needs none, such as tests for a program.)
 
 
 # %% id="grpo-step"
@@ -640,23 +658,20 @@ show(
 )
 
 # %% [markdown] id="grpo-read"
-# Four curves that one always watches. The *reward* rises: the samples get better. The *KL* rises: the policy leaves its
-# reference. The *length* is what it should be, about six digits and an end sign. And the *entropy*, which says how
+# These four curves one always watches. The *reward* rises: the samples get better. The *KL* rises: the policy leaves
+# its reference. The *length* is what it should be, about six digits and an end sign. And the *entropy*, which says how
 # undecided the model is at a token, falls: the samples of a group become more alike.
 #
-# Is it really the reward that taught the model, and does it need GRPO? Here are controls, all of which start at the
-# same tuned model.
+# Is it really the reward that taught the model, and does it need GRPO? Here are controls, all from the same tuned
+# model.
 #
-# - *Rewards shuffled*: GRPO, but the rewards are shuffled before they are used, so that they say nothing about the
-#   answers.
-# - *Same 200 answers*: no reward, but 140 more updates of SFT on the answers that were written for section 2. GRPO
-#   makes 140 updates, too.
-# - *Own right answers*: SFT on those answers of the model that the verifier found right, for which we take the
-#   preferred answers of section 3 (60 updates). This is called **rejection sampling**: sample, reject what is wrong,
-#   train on the rest.
-# - *1120 written answers*: SFT on the answers that the verifier holds (140 updates).
+# - *Rewards shuffled*: GRPO with rewards that say nothing about the answers.
+# - *Same 200 answers*: no reward, but 140 more updates of SFT on the answers of section 2. GRPO makes 140 updates, too.
+# - *Own right answers*: SFT on those answers of the model that the verifier found right, here in 60 updates. This is
+#   called **rejection sampling**: sample, reject what is wrong, train on the rest.
+# - *1120 written answers*: SFT on the answers that the verifier holds, in 140 updates.
 #
-# Beside them stands DPO with the larger $\beta$, and with the loss of SFT.
+# DPO stands beside them.
 
 # %% id="controls-record" tags=["hide-input", "picture:25"]
 # Figure: exact match after each kind of training, a dot for each seed
@@ -693,26 +708,29 @@ best = [max(row) for row in zip(*(record.values(arm, "pass@1") for _, record, ar
 prove("SFT on the 1120 answers is best of all these, with every seed", many == best)
 
 # %% [markdown] id="controls-read"
-# With shuffled rewards the model became much worse, with every seed. So GRPO learned from what the rewards said.
-# (Rewards that say nothing do harm here; they need not. Shao, R. et al. (2025) report that random ones raised the
-# scores of one family of models, Qwen2.5-Math.)
+# With shuffled rewards the model became much worse, with each of five seeds. So GRPO learned from what the rewards
+# said. Against *the same 200 answers* its greedy answers were ahead with all five. But plain SFT on the model's *own
+# right answers* was above GRPO with most seeds. So an informative judge matters, and GRPO is not shown to be the best
+# way to use one. *The 1120 answers* taught most: who has written answers should train on them.
 #
-# *The same 200 answers*, repeated, also made single samples right more often, and with some seeds more often than GRPO
-# did. A gain of single samples over the *start* therefore shows little: the model may only have become more decided.
-# The greedy answer is the better test here, because a model that is only more decided keeps its likeliest tokens. There
-# GRPO was ahead of this control with every seed.
+# <details><summary>Why the greedy answer, and how far this reaches</summary>
 #
-# *Its own right answers* are a judge's work as well, and plain SFT on them was above GRPO with most seeds. So it is an
-# informative judge that matters. That GRPO is the best way to use one, this does not show. And *the 1120 answers* that
-# our verifier holds taught most, with every seed: who has written answers should train on them. (All of these were
-# trained at one learning rate or a third of it, so the rows do not rank the methods for other tasks. And GRPO samples
-# anew in each step; what that is worth in a longer training, these rows do not say.)
+# The same 200 answers, repeated, also made single samples right more often, and with some seeds more often than GRPO
+# did. The model may only have become more decided. The greedy answer is the better test here, because a model that is
+# only more decided keeps its likeliest tokens.
+#
+# Rewards that say nothing do harm here. They need not: Shao, R. et al. (2025) report that random ones raised the
+# scores of one family of models, Qwen2.5-Math. All rows were trained at one learning rate or a third of it, so they do
+# not rank the methods for other tasks. And GRPO samples anew in each step. What that is worth in a longer training,
+# these rows do not say.
+#
+# </details>
 #
 # ## 5 Is it new, or only likelier?
 #
-# GRPO learns from its own samples. An answer that is never sampled is never paid. So one may ask whether it can teach a
-# model anything that the model could not do before, if one let it try often enough. To measure this, we need a number:
-# how likely is it that at least one of $k$ samples is right? It is called **pass@k**.
+# An answer that is never sampled is never paid. Can GRPO then teach a model anything that it could not do before, if
+# it tried often enough? We need a number: how likely is it that at least one of $k$ samples is right? It is called
+# **pass@k**.
 #
 # **By hand.** We drew 5 answers to a question, and 2 of them are right. Somebody takes 2 of the 5. There are 10 ways to
 # take 2 of 5, and 3 ways to take 2 of the 3 wrong ones. So at least one is right in 7 of 10 cases: pass@2 is 0.7. With
@@ -720,8 +738,7 @@ prove("SFT on the 1120 answers is best of all these, with every seed", many == b
 #
 # $$\text{pass@}k = 1 - \frac{\binom{n - c}{k}}{\binom{n}{k}}$$
 #
-# One is tempted to write $1 - (1 - c/n)^k$, here $1 - 0.6^2 = 0.64$. That is too low, because it may take the same
-# answer twice.
+# The tempting $1 - (1 - c/n)^k$, here 0.64, is too low, because it may take the same answer twice.
 
 # %% exercise="pass_at_k"
 
@@ -778,15 +795,19 @@ print("found before, and not after:", int((before & ~after).sum()))
 print("found before, and not by 64 more samples:", int((before & ~again).sum()))
 
 # %% [markdown] id="pass-read"
-# With every seed pass@1 rose, and pass@64 fell, by less than pass@1 had gained. So in this run GRPO did not widen what
-# the model can find. It moved probability to answers that were already among the samples, and it gave up some of the
-# rarer ones. The control shows how to read the few questions that GRPO seems to have gained: another 64 samples of the
-# model before it find some, too.
+# With each of five seeds pass@1 rose, and pass@64 fell, by less than pass@1 had gained. So in this run GRPO did not
+# widen what the model can find. It moved probability to answers that were already among the samples, and gave up some
+# of the rarer ones. And the few questions that it seems to have gained? Another 64 samples of the model before it find
+# some, too.
 #
-# This agrees with what Yue et al. (2025) measured on large models: there, too, reinforcement learning raised pass@1,
-# and the model before it caught up or won when both had many samples. It is no law of training on one's own samples:
-# the table of section 7 shows pass@64 for SFT on its own right answers, too. Others report that longer training on more
-# kinds of tasks does find new answers (Liu, M. et al. 2025). Our run is short, and speaks for itself only.
+# <details><summary>What others have found</summary>
+#
+# Yue et al. (2025) measured the same on large models: reinforcement learning raised pass@1, and the model before it
+# caught up or won when both had many samples. It is no law of training on one's own samples: the table of section 7
+# shows pass@64 for SFT on its own right answers, too. Others report that longer training on more kinds of tasks does
+# find new answers (Liu, M. et al. 2025). Our run is short, and speaks for itself only.
+#
+# </details>
 #
 # ## 6 A reward that is gamed
 #
@@ -850,24 +871,23 @@ for name, model in (("after SFT", tuned), ("paid for digits found", gaming)):
     print(f"{name}: {n_digits / len(asked):.1f} digits in an answer, on average")
 
 # %% [markdown] id="kind-read"
-# The reward rose from about 0.9 to about 0.95, and exact match has fallen below where it began, with every seed. The
-# answers show how. An answer with more digits has more chances to hold those that are wanted, their order costs
-# nothing, and neither do those that are too many. So doubt about a digit is settled by writing both.
+# The reward rose from about 0.9 to about 0.95, and with each of five seeds exact match fell below where it began. The
+# answers show how. An answer with more digits has more chances to hold those that are wanted, and neither their order
+# nor the rest costs anything. So doubt about a digit is settled by writing both.
 #
-# This is called *reward hacking*. The model is not malicious: it did exactly what was paid. Every reward that stands in
-# for something else can be gamed, a learned one, too: Gao et al. (2023) trained against a learned reward, and the
-# quality by a better judge first rose and then fell. How is it caught?
+# This is called *reward hacking*. The model is not malicious: it did exactly what was paid. Every reward that stands
+# in for something else can be gamed, a learned one, too (Gao et al. 2023). How is it caught?
 #
-# - **Measure what you mean, beside what you pay.** Exact match was never paid in this run. On the samples of each step,
-#   whose questions are always new, it showed the fault within twenty steps.
-# - **Watch KL and length.** The gamed run left the reference further behind than the honest one, with every seed.
+# - **Measure what you mean, beside what you pay.** Exact match was never paid in this run, and showed the fault within
+#   twenty steps.
+# - **Watch KL and length.** With each of five seeds the gamed run left the reference further behind than the honest
+#   one.
 # - **Read samples.** Four answers were enough here.
 #
 # ## 7 What each stage changed
 #
-# All of them once more, on questions that were never trained on. The measures are strict: a right answer without an end
-# sign does not count. That is why the pre-trained model has 0.00 here, also at pass@64, although many of its
-# continuations began with the right digits (section 2).
+# Here are all of them once more. A right answer without an end sign does not count. That is why the pre-trained model
+# has 0.00 here, also at pass@64, although many of its continuations began with the right digits.
 
 # %% id="all-record" tags=["hide-input"]
 # Record: all stages and controls, ranges over the seeds
@@ -914,30 +934,28 @@ show(
 # | DPO | pairs | people can compare answers, and no program can judge |
 # | GRPO | a judge, and many samples | there is a judge, and your own controls show that it beats SFT on own right answers |
 #
-# - **SFT** needs written answers. It turned a model that goes on into one that answers, and mostly by choosing among
-#   what it knew.
-# - **DPO** needs pairs. It pulls two answers apart, and does not ask where both of them go. Watch the preferred
-#   log-probability, and compare the model with one after SFT on the preferred answers alone.
-# - **GRPO** needs a judge. It makes likelier what earns more than its group, and does so with *any* judge, a bad one, too.
-#   Here SFT on the model's own right answers was above it with most seeds, and on average kept pass@64.
 #
-# The names in reports of large models are these same stages, with more in each. DeepSeek-R1-Zero (Guo et al. 2025) is
-# GRPO with rewards for right answers and for the form, from the pre-trained model; DeepSeek-R1 itself alternates SFT
-# and such reinforcement learning. Tülu 3 (Lambert et al. 2024) is SFT, then DPO, then reinforcement learning with
-# verifiers. And where no program can judge, one may still train with a learned reward, as RLHF does (section 3.1), and
-# must watch for what section 6 showed. In between, many try other forms of each loss.
 #
 # **An open question for you.** Sample right answers, train on them with SFT, sample again from the new model, and so
-# on: how far does this go? Or train with GRPO from the model after DPO, or with groups of 32 instead of 8. Does pass@64
-# move? Start from the cells of section 4, and use more than one seed.
+# on: how far does this go? Start from the cells of section 4, and use more than one seed.
 #
-# ### Sources
+# <details><summary>The same stages in reports of large models</summary>
 #
-# - Ouyang et al. 2022, “Training language models to follow instructions with human feedback”, arXiv:2203.02155: SFT, then
-#   a learned reward with PPO.
-# - Rafailov et al. 2023, “Direct Preference Optimization”, arXiv:2305.18290. Pal et al. 2024, “Smaug”, arXiv:2402.13228.
-#   Razin et al. 2024, “Unintentional Unalignment: Likelihood Displacement in Direct Preference Optimization”,
-#   arXiv:2410.08847. Dubey et al. 2024, “The Llama 3 Herd of Models”, section 4.1.4.
+# DeepSeek-R1-Zero (Guo et al. 2025) is GRPO with rewards for right answers and for the form, from the pre-trained
+# model; DeepSeek-R1 itself alternates SFT and such reinforcement learning. Tülu 3 (Lambert et al. 2024) is SFT, then
+# DPO, then reinforcement learning with verifiers. And where no program can judge, one may still train with a learned
+# reward, as RLHF does (section 3.1), and must watch for what section 6 showed. In between, many try other forms of
+# each loss.
+#
+# </details>
+#
+# <details><summary>Sources</summary>
+#
+# - Ouyang et al. 2022, “Training language models to follow instructions with human feedback”, arXiv:2203.02155: SFT,
+#   then a learned reward with PPO.
+# - Rafailov et al. 2023, “Direct Preference Optimization”, arXiv:2305.18290. Pal et al. 2024, “Smaug”,
+#   arXiv:2402.13228. Razin et al. 2024, “Unintentional Unalignment: Likelihood Displacement in Direct Preference
+#   Optimization”, arXiv:2410.08847. Dubey et al. 2024, “The Llama 3 Herd of Models”, section 4.1.4.
 # - Schulman et al. 2017, “Proximal Policy Optimization Algorithms”, arXiv:1707.06347. Shao et al. 2024, “DeepSeekMath”,
 #   arXiv:2402.03300. Schulman 2020, “Approximating KL Divergence”, a blog post. Liu, Z. et al. 2025, “Understanding
 #   R1-Zero-Like Training: A Critical Perspective”, arXiv:2503.20783: Dr. GRPO.
@@ -947,3 +965,5 @@ show(
 #   arXiv:2504.13837. Liu, M. et al. 2025, “ProRL”, arXiv:2505.24864.
 # - Gao et al. 2023, “Scaling Laws for Reward Model Overoptimization”, arXiv:2210.10760.
 # - Guo et al. 2025, “DeepSeek-R1”, arXiv:2501.12948. Lambert et al. 2024, “Tülu 3”, arXiv:2411.15124.
+#
+# </details>

@@ -174,10 +174,10 @@ prove("3: it climbs back to the peak; the library's never rises", climbs and sta
 #
 # ## Exhibit 4: the disappointing validation
 #
-# Training uses smoothed labels: the right token is wanted with 0.9, and 0.1 is spread over all tokens (the lab on
-# labels has the whole story). The author's validation loop calls the same loss function. Here the “model” is as good
-# as one can be: a table that knows for each of 100 words which word follows, trained until it says exactly what the
-# labels want. What is reported?
+# Training uses smoothed labels: 0.1 is spread over all tokens, and the right one is wanted with 0.9 besides. The [lab
+# on labels](06_labels.ipynb) has the whole story. The author's validation loop calls the same loss function. Here the
+# “model” is as good as one can be: a table that knows for each of 100 words which word follows, trained until it says
+# exactly what the labels want. What is reported?
 
 
 # %% id="smoothed-code" tags=["atol:0.01"]
@@ -214,9 +214,9 @@ prove("4: the plain loss is that of saying 0.9", abs(plain.item() + math.log(0.9
 
 # %% [markdown] id="smoothed-says"
 # The reported loss cannot fall any further, because smoothed labels have a lowest loss above zero. The author
-# concludes that the model has stopped learning. Even the plain loss is not 0: trained to say 0.9, the model says 0.9,
-# and −ln 0.9 is 0.105. In `course_lib`, a task smooths in training mode only. **The number that shows it:** the
-# accuracy beside the loss; or the loss of a model that cannot be better.
+# concludes that the model has stopped learning. Even the plain loss is not 0: trained to say about 0.9, the model says
+# about 0.9, and −ln 0.9 is 0.105. In `course_lib`, a task smooths in training mode only. **The number that shows it:**
+# the accuracy beside the loss; or the loss of a model that cannot be better.
 #
 # ## Exhibit 5: the complete vocabulary
 #
@@ -265,9 +265,9 @@ prove("5: and only away from what the head reads", torch.allclose(table.grad[dea
 
 # %% [markdown] id="vocabulary-says"
 # Nothing, as long as the embedding has a table of its own. Their vectors stay as random as they were drawn, so the
-# model reads noise where a digit stands. (Where embedding and head share one table, the softmax of the head pushes
-# these rows, too. But it pushes them only away: it learns that they never come next, and nothing about what they
-# mean.) Worse, the report no longer says that anything is unknown.
+# model reads noise where a digit stands. Where embedding and head share one table, the softmax of the head pushes
+# these rows, too, but only away: it learns that they never come next, and nothing about what they mean. Worse, the
+# report no longer says that anything is unknown.
 #
 # The honest vocabulary is built from the training texts alone, and an unknown character becomes `<unk>`. That makes
 # the *score* honest. It does not make the model good: no training text holds `<unk>`, so nothing is learned

@@ -69,7 +69,7 @@ prove("the example of the smoothed label", torch.allclose(smoothed, torch.tensor
 # $$-(1 - \varepsilon)\,\ln p(y) \;-\; \varepsilon \cdot \frac{1}{V} \sum_{x} \ln p(x)$$
 #
 # The first is the plain loss, at a weight of 1 − ε. The second is the mean of all log-probabilities, at a weight of
-# ε. It is large when *any* token has been given next to no chance. In the exercise you write it for a batch, where
+# ε. It is large when *any* token gets next to no chance. In the exercise you write it for a batch, where
 # two more things must be right: padding costs nothing, and the mean is over real tokens.
 
 # %% exercise="label_smoothed_loss"

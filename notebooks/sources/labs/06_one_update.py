@@ -49,7 +49,7 @@ drawings.padded_batches([2, 9, 4, 8, 3, 7], 2).show()
 
 # %% [markdown] id="batches-says"
 # **By hand.** On the left the rows are padded to 9, 8 and 7, each twice: 48 ids for 33 real ones. On the right they
-# are padded to 3, 7 and 9: 38 ids. That is what it gains to put sentences of like length together, which is called
+# are padded to 3, 7 and 9: 38 ids. Putting sentences of similar length together saves that much. It is called
 # *bucketing*.
 #
 # There is a second decision: how many rows? A fixed number wastes memory where sentences are short and runs out of it
@@ -92,7 +92,7 @@ prove(
 
 # %% [markdown] id="waste-says"
 # There is a price. If all sentences were sorted once, the model would see only short sentences for a while and then
-# only long ones. So `TokenBatches` shuffles first, sorts within pools of some thousand sentences, cuts, and shuffles
+# only long ones. So `TokenBatches` shuffles first, sorts within pools of about a hundred batches, cuts, and shuffles
 # the batches.
 #
 # *A sentence you may meet:* “the batches of the paper hold 25,000 tokens”. It was about 25,000 tokens of the source
@@ -318,10 +318,10 @@ prove(
 # Look also at the left part of the figure. There the clipped runs are slower, because the limit shortens their honest
 # first gradients, too.
 #
-# *A sentence you may meet:* “clipping at norm 1 prevents exploding gradients”. Two things are to be said. First, a
-# clipped gradient is still passed to the optimizer, and Adam divides each gradient by the size that it usually has.
-# So Adam's very first step is the same whatever the factor; the next cell shows it. With Adam, clipping matters for
-# gradients that are larger than *their own past*.
+# *A sentence you may meet:* “clipping at norm 1 prevents exploding gradients”. Two remarks. First, a clipped gradient
+# still goes to the optimizer, and Adam divides each gradient by the size that it usually has. So Adam's very first
+# step is the same whatever the factor; the next cell shows it. With Adam, clipping matters for gradients that are
+# larger than *their own past*.
 
 # %% id="clip-adam"
 moves = []
@@ -406,11 +406,11 @@ torch.optim.Adam([weight], lr=0.0).step()
 prove("at a rate of 0 the first update moves nothing", torch.equal(weight, torch.ones(3)))
 
 # %% [markdown] id="order-says"
-# How bad is it? One lost batch is nothing in a run of 100,000 updates. But a log that is off by one misleads whoever
-# compares warm-ups by it, and a resumed run begins with the wrong rate.
+# How bad is it? One lost batch is nothing in a run of 100,000 updates. But a log that is off by one misleads anyone
+# who compares warm-ups by it, and a resumed run begins with the wrong rate.
 #
-# A schedule that is an *object* brings two more accidents, and both stand in published listings. The first is asked
-# for step 0 and divides by zero. In the second, a method is called without an object, with `None` in its place.
+# A schedule that is an *object* brings two more accidents, both found in published listings. The first is asked for
+# step 0 and divides by zero. In the second, a method is called without an object, with `None` instead.
 
 
 # %% id="attribute-error"
@@ -453,9 +453,9 @@ drawings.parts_of_a_checkpoint().show()
 
 # %% [markdown] id="resume-text"
 # The first is obvious. The optimizer has a memory: the running means of Adam, or a momentum. The step says which rate
-# comes next. The place in the data says which batch comes next; without it the model sees the first batches twice and
-# the last ones never. And the random state decides what dropout will drop. In the exercise you repair a run that has
-# forgotten some of it.
+# comes next. The position in the data says which batch comes next; without it the model sees the first batches twice
+# and the last ones never. And the random state decides what dropout will drop. In the exercise you repair a run that
+# has forgotten some of it.
 
 # %% exercise="resume_state"
 
