@@ -1,16 +1,14 @@
 # %% [markdown] id="title"
 # # 3 Positions
 #
-# Attention does not know in which order the words stand. This chapter shows exactly what it does not know, and the
-# four ways in which models are told: vectors that are added to the words (sinusoids and learned tables), queries and keys
-# that are turned (rotary positions), scores that are lowered with distance (ALiBi), and a learned number for each
-# distance (T5). By the end you have built the most used of them yourself, and you know what each of them does with a text
-# that is longer than any in its training.
+# Attention does not know in which order the words stand. This chapter shows exactly what it does not know, and four ways to
+# tell it: vectors that are added to the words (sinusoids and learned tables), queries and keys that are turned (rotary
+# positions), scores that are lowered with distance (ALiBi), and a learned number for each distance (T5). By the end you have
+# built the most used of them, and you know what each does with a text longer than any in its training.
 #
-# You need [chapter 1](01_attention.ipynb): queries, keys, values, scores, softmax, masks. From
-# [chapter 2](02_multi_head.ipynb) you need one idea: attention runs in several *heads* side by side, each with queries,
-# keys and values of its own. Reading takes about 40 minutes, and the seven exercises take about 50 more. The end of
-# section 4 is a good place to stop halfway.
+# You need [chapter 1](01_attention.ipynb), and one idea from [chapter 2](02_multi_head.ipynb): attention runs in several
+# *heads* side by side, each with queries, keys and values of its own. Reading takes about 40 minutes, the seven
+# exercises about 50. A good place to stop is the end of section 4.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out the same in every run
@@ -55,8 +53,7 @@ torch.set_num_threads(1)
 # run attention from chapter 1 on both sentences, without a mask.
 #
 # **Predict.** Look at the vector that attention makes of *dog*. In the second sentence *dog* stands at the other end.
-# Is its new vector the same in both sentences, or not? Write down your guess and one reason, then run the next two
-# cells.
+# Is its new vector the same in both? Write down your guess and one reason, then run the next two cells.
 
 # %% id="predict-dog"
 ex.predict("dog_in_both_sentences", "")
@@ -85,13 +82,13 @@ drawings.order_lost(list(vector), list(vector.values())).show()
 # What exactly is equal here? By the **position** of a word we mean its place in the text, counted from 0.
 #
 # - Compare **position by position**: at position 0 stands *dog* in one sentence and *man* in the other, so the two vectors
-#   there are different. Only the middle ones agree, because *bites* stands in the middle both times.
+#   there are different. Only the middle ones agree.
 # - Compare **word by word**: everything is equal.
 #
 # So attention does not give the same output for both sentences. It gives the same outputs in another order: exchange the
 # words, and the results are exchanged with them. The name for this is *permutation-equivariant*. Now imagine
-# that someone reads these vectors and wants to know who bites. Each word's vector is the same in both stories, so the
-# vectors cannot tell. A classifier that takes the mean of all vectors even gets exactly the same thing twice.
+# that someone reads these vectors and wants to know who bites. Each word has the same vector in both stories, so the
+# vectors cannot tell. Whoever takes the mean of all vectors, as a classifier may do, gets exactly the same thing twice.
 
 # %% id="dog-man-proof"
 first, second = results.values()
@@ -128,19 +125,24 @@ print("three layers without positions: permutation-equivariant without a mask, n
 # same blind spot. The cell above checked three layers.
 #
 # A **causal mask** changes this. Under it the first word sees one word, the second sees two, and so on. The positions
-# are no longer alike, and a model can learn to count. Suppose that a fixed start sign stands before every text and that
-# a word gives the same weight to everything it may see. The word at position $t$ sees the start sign and
-# $t + 1$ words, so the start sign gets the share $1/(t + 2)$. This number tells the position. Language models without
-# any positions do learn where a word stands (Haviv et al. 2022); that they count in this way is a conjecture. The
-# [lab on positions](labs/03_positions.ipynb) measures how well they do. But why make a model work out something so plain
-# and so useful? Most models are simply told.
+# are no longer alike, and a model can learn to count. Language models without any positions do learn where a word stands
+# (Haviv et al. 2022); the [lab on positions](labs/03_positions.ipynb) measures how well. But why make a model work out
+# something so plain and so useful? Most models are simply told.
+#
+# <details><summary>How a model could count</summary>
+#
+# Suppose that a fixed start sign stands before every text and that a word gives the same weight to everything it may see.
+# The word at position $t$ sees the start sign and $t + 1$ words, so the start sign gets the share $1/(t + 2)$. This number
+# tells the position. That models count in this way is a conjecture.
+#
+# </details>
 #
 # ## 2 Adding a position: sinusoids
 #
 # ### 2.1 A second vector for each word
 #
 # Here is the simplest way to tell a word its position: each position gets a vector, too, and it is **added** to the vector
-# of the word. What goes into the model is then word plus position, or *place*, as the drawings say for short. Now *dog* at
+# of the word. What goes into the model is word plus position, or *place*, as the drawings say. Now *dog* at
 # the beginning and *dog* at the end are two different vectors, and so are their queries, keys and values.
 
 # %% id="added-drawn" tags=["hide-input"]
@@ -171,12 +173,12 @@ drawings.clock_hand(60).show()
 # One clock is not enough. A hand that turns by 57 degrees for each position has gone all the way round after a little more
 # than six positions, and then position 0 and position 6 look nearly the same. A slower hand does not come round so soon, but
 # it hardly tells neighbours apart. A real clock has the solution: several hands. The second hand tells neighbouring seconds
-# apart, the hour hand tells morning from noon, and together they can name every second of half a day. Then the hour hand
-# has come round as well, and nine in the evening looks like nine in the morning. So the slowest hand decides how far a
+# apart, the hour hand tells morning from noon, and together they name every second of half a day. Then the hour hand
+# has come round as well, and nine in the evening looks like nine in the morning. The slowest hand decides how far a
 # clock can count.
 #
-# A position gets many clocks, each with its own speed, from fast to slow. In the drawing each row is one position. A vector
-# of 64 numbers has room for 32 clocks, two numbers each.
+# So a position gets many clocks, from fast to slow. In the drawing each row is one position. A vector of 64 numbers has room
+# for 32 clocks, two numbers each.
 
 # %% id="clocks-drawn" tags=["hide-input"]
 # Drawing: the clocks of four positions
@@ -193,8 +195,7 @@ drawings.clock_rows().show()
 # | 2 | 0.91, −0.42 | 0.02, 1.00 |
 # | 100 | −0.51, 0.86 | 0.84, 0.54 |
 #
-# At position 100 the slow clock stands where the fast one stood at position 1. The drawing with the two dogs used the fast
-# clock of this table.
+# At position 100 the slow clock stands where the fast one stood at position 1.
 #
 # ### 2.3 The formula
 #
@@ -206,19 +207,18 @@ drawings.clock_rows().show()
 # - $PE$ is the table of positions, one row for each position $p$. Each row is as wide as a word's vector, $d_{model}$
 #   numbers, so that the two can be added.
 # - $i$ numbers the clocks, from 0 to $d_{model}/2 - 1$. Clock $i$ writes its sine to column $2i$ and its cosine to the
-#   column after it.
-# - $\theta_i$ (theta) is the speed of clock $i$, in radians for each position; it is also called the frequency. For
-#   $i = 0$ it is 1. Each further clock is slower than the one before by the same factor. With the two clocks of our table
-#   this factor is 100. With many clocks the steps are smaller, and in a wide table the last clock is nearly 10,000 times
-#   slower than the first.
+#   column after it. These two numbers are also called *pair* $i$.
+# - $\theta_i$ (theta) is the speed of clock $i$, in radians for each position, also called the frequency. The first
+#   clock has speed 1, and each further one is slower by the same factor. Between our two clocks the factor is 100. In a wide
+#   table the steps are smaller, and the last clock is nearly 10,000 times slower than the first.
 #
-# The two numbers of one clock are also called a *pair*: clock $i$ is pair $i$. Such vectors are called **sinusoids**, or
-# sinusoidal positions, after the sine. The same clocks come back in section 4, where they turn queries and keys: the
-# *rotary* positions. There the cosine is written first and the sine second, as is usual, but the hand is the same.
+# Such vectors are called **sinusoids**, or sinusoidal positions, after the sine. The same clocks come back in section 4,
+# where they turn queries and keys: the *rotary* positions. There the cosine is written first and the sine second, as is
+# usual, but the hand is the same.
 #
 # Now write the table yourself. Three lines are enough: one for the speeds, one for the angles, and one that puts sines and
-# cosines side by side. In the exercises the letters are shorter: D is $d_{model}$, E is $d_{head}$, B is the number of
-# texts, H that of heads, and T that of positions.
+# cosines side by side. The exercises use shorter letters: D is $d_{model}$, E is $d_{head}$, B counts the texts, H the heads,
+# and T the positions.
 
 # %% id="by-hand-check" tags=["hide-input"]
 # Check: the table by hand is what the formula gives for d_model = 4
@@ -285,8 +285,7 @@ show(
 # ### 2.4 Like counting in binary, nearly
 #
 # Count in binary and watch the digits. The last one changes at every step, the one before it half as often, the next a
-# quarter as often. Our clocks do the same, smoothly. The picture puts the last digit at the left, so that the fastest
-# column comes first on both sides.
+# quarter as often. Our clocks do the same, smoothly. In the picture the fastest column comes first on both sides.
 
 # %% id="binary" tags=["hide-input"]
 # Figure: sixteen numbers in binary beside four clocks
@@ -303,9 +302,7 @@ show(
 )
 
 # %% [markdown] id="binary-stops"
-# The comparison ends there. A digit jumps between 0 and 1, while a hand moves smoothly, so that near positions get similar
-# numbers. And the factor from one clock to the next is not 2. Among these four clocks it is 10, and in a table with more
-# clocks it is smaller.
+# Only the factor differs: the digits slow down by 2, and these four clocks by 10. With more clocks it is smaller.
 #
 # The number of positions after which a clock has come round once is called its **wavelength**. The fastest clock
 # turns by one radian for each position, so its wavelength is 2π, about 6.3 positions. And the slowest?
@@ -355,7 +352,7 @@ show(
 # apart** the two positions are, and not on where they are. For the whole vector we add this up over all clocks.
 #
 # **By hand**, with the fast clock of section 2.2. Positions 0 and 1: 0 · 0.84 + 1 · 0.54 = 0.54. Positions 1 and 2:
-# 0.84 · 0.91 + 0.54 · (−0.42) = 0.54. Both pairs are neighbours, and they are equally similar.
+# 0.84 · 0.91 + 0.54 · (−0.42) = 0.54. Both are neighbours, and both are equally similar.
 
 # %% id="similarity" tags=["hide-input", "atol:0.001"]
 # Figure: how similar two positions are, against their distance
@@ -430,12 +427,11 @@ print("one matrix for each shift of 1, 7, 100 and 1000 places: right at 5000 pos
 PositionExplorer(positions.frequencies(16), position=5, shift=3)
 
 # %% [markdown] id="sinusoids-cost"
-# **What it buys and what it costs.** Sinusoids have no parameters, and they have a value at every position, however
-# large. The original Transformer used them. But a word and its position are now mixed in one vector, and the model has to
-# sort them out again. Sizes matter, too. The numbers of a sinusoid are about 0.7 in size, while those of a word often start
-# near $1/\sqrt{d_{model}}$, so the paper first multiplies the words by $\sqrt{d_{model}}$ (section 3.4). The
-# [lab](labs/03_positions.ipynb) tries it with and without. And a value at every position does not mean that a model can
-# *use* every position: it has practised only the positions of its training. Section 7 measures what comes of that.
+# **What it buys and what it costs.** Sinusoids have no parameters, and a value at every position, however
+# large. But a word and its position are now mixed in one vector, and the model has to sort them out again. Sizes
+# matter, too: the paper first multiplies the vectors of the words by $\sqrt{d_{model}}$, and
+# [chapter 4](04_encoder.ipynb) says why (section 10). And a value at every position does not mean that a model can *use*
+# every position: it has practised only those of its training. Section 7 measures what comes of that.
 #
 # ## 3 Learned tables
 #
@@ -473,10 +469,10 @@ saved = not SinusoidalPositionalEncoding(64).state_dict()
 prove("the library's sinusoids save nothing: they are computed when needed", saved)
 
 # %% [markdown] id="learned-end"
-# BERT has such a table with 512 rows (Devlin et al. 2018) and GPT-2 one with 1024 (Radford et al. 2019). A table costs
-# as many parameters as it has numbers, which is little beside the rest of a large model. Its weak point is its **end**.
-# A row learns only from texts that reach it, so a row that training never reached still holds its random start. And
-# after the last row there is nothing at all. A good program says so. Here a table with 32 rows is asked for 40:
+# BERT has such a table with 512 rows (Devlin et al. 2018) and GPT-2 one with 1024 (Radford et al. 2019). Beside the rest
+# of a large model it costs little. Its weak point is its **end**. A row learns only from texts that reach it, so a row that
+# training never reached still holds its random start. And after the last row there is nothing at all. A good program says
+# so. Here a table with 32 rows is asked for 40:
 
 # %% id="learned-error"
 try:
@@ -485,9 +481,12 @@ except ValueError as error:
     print(error)
 
 # %% [markdown] id="learned-alike"
-# > You may read that learned tables and sinusoids are equally good. The paper of 2017 says so of its translation model
-# > (table 3, row E: "nearly identical results"). That says nothing about texts longer than those of training. Section 7
-# > compares the two inside the trained length and beyond.
+# <details><summary>Are learned tables and sinusoids equally good?</summary>
+#
+# You may read so. The paper of 2017 reports "nearly identical results" for its translation model (table 3, row E). That says
+# nothing about texts longer than those of training. Section 7 compares the two inside the trained length and beyond.
+#
+# </details>
 #
 # ## 4 Turning instead of adding: rotary positions
 #
@@ -497,10 +496,9 @@ except ValueError as error:
 # position, the key holds a word and a position, and their dot product mixes all four.
 #
 # One part of the mixture is the product of the two positions. In section 2.5 this product knew only the distance. But there
-# the two vectors met as they are. In a score, the query's position has gone through the query matrix, and the key's position
-# through another, the key matrix. After that their product depends on where the two stand, unless training happens to make
-# two matrices that fit together. A layer *can* learn to read distances, as section 2.6 showed. Nothing *guarantees* that it
-# does.
+# the two vectors met as they are. In a score, one has gone through the query matrix and the other through the key matrix.
+# After that their product depends on where the two stand, unless training happens to make two matrices that fit together. A
+# layer *can* learn to read distances, as section 2.6 showed. Nothing *guarantees* that it does.
 
 # %% id="products-drawn" tags=["hide-input"]
 # Drawing: the four products in a score
@@ -520,12 +518,12 @@ drawings.rotary_hands().show()
 
 # %% [markdown] id="rotary-by-hand"
 # The dot product of two hands of fixed length depends only on the angle between them. When the whole sentence moves,
-# both hands turn by the same amount, and the angle between them stays as it was. This is the idea of
+# both hands turn by the same amount, and the angle between them stays as it was. This is
 # **rotary position embedding**, or RoPE (Su et al. 2021). Llama, Qwen, Mistral and most open language models of today use
 # it.
 #
 # **By hand.** We write a hand as two numbers: first how high its tip is, then how far to the right. Let query and key both
-# be (1, 0), so that both hands point to twelve. We turn them by 30 degrees for each position, as in the drawing.
+# be (1, 0), so that both hands point to twelve, and turn them by 30 degrees for each position.
 #
 # | query at | key at | query turned | key turned | dot product |
 # |---|---|---|---|---|
@@ -538,8 +536,8 @@ drawings.rotary_hands().show()
 #
 # You know the weakness of a single clock. This one has gone round after twelve positions, so a key twelve positions back is
 # turned exactly like a key at the query's own position. Again the answer is many clocks. A head that is 64 numbers wide is
-# cut into 32 pairs, and each pair is a clock. Their speeds are those of the sinusoids: the first pair turns by one radian
-# for each position, the last takes about 47,000 positions for one turn.
+# cut into 32 pairs. Each pair is a clock, with the speeds of the sinusoids: the first turns by one radian for each position,
+# the last takes about 47,000 positions for one turn.
 #
 # As a formula: at position $p$, the pair $(a, b)$ number $i$ of a query or key becomes
 #
@@ -547,9 +545,9 @@ drawings.rotary_hands().show()
 # \begin{pmatrix} \cos p\,\theta_i & -\sin p\,\theta_i \\ \sin p\,\theta_i & \cos p\,\theta_i \end{pmatrix}
 # \begin{pmatrix} a \\ b \end{pmatrix} \qquad \theta_i = 10000^{-2i/d_{head}}$$
 #
-# Here $d_{head}$ is the width of one head, $i$ runs from 0 to $d_{head}/2 - 1$, and $\theta_i$ is the speed of pair $i$.
-# The 10000 is a setting, the *base*. Many newer models take a larger one, so that their slow clocks are slower still: in
-# their published settings, Llama 3 has 500,000 and Mixtral has 1,000,000. In code, for a single pair:
+# Here $d_{head}$ is the width of one head, and $i$ runs from 0 to $d_{head}/2 - 1$. The 10000 is a setting, the *base*. A
+# larger one makes the slow clocks slower still: Llama 3 is published with 500,000 and Mixtral with 1,000,000. In code, for a
+# single pair:
 
 
 # %% id="turn-pair"
@@ -599,15 +597,14 @@ for query_at, key_at in ((5, 3), (105, 103), (1005, 1003), (1005, 3)):
 
 # %% [markdown] id="rotary-algebra"
 # Moved together, nothing changes. Why this must be so takes one line. Write $R(p)$ for the turn at position $p$. The query
-# $q$ at $p$ has become $R(p)\,q$, the key $k$ at $s$ has become $R(s)\,k$. Now turn both of them **back** by $p$. Their dot
-# product stays the same, since both turn by the same angle. The query is then $q$ again, and the key has been turned by $s$
-# and back by $p$, in all by $s - p$:
+# $q$ at $p$ has become $R(p)\,q$, the key $k$ at $s$ has become $R(s)\,k$. Now turn both of them **back** by $p$, which
+# leaves their dot product as it is. The query is then $q$ again, and the key has been turned by $s - p$ in all:
 #
 # $$(R(p)\,q) \cdot (R(s)\,k) = q \cdot R(s - p)\,k$$
 #
 # Only the difference $s - p$ is left. Let us call this the **law of the moved sentence**: add the same number to all
 # positions, and no score changes. See it for a whole text: twelve times the same word, so that only the positions
-# can make a difference. Rows are queries, columns are keys, and the division by $\sqrt{d_{head}}$ is left out again.
+# can make a difference. Rows are queries, columns are keys, and again nothing is divided.
 
 # %% id="rotary-maps" tags=["hide-input"]
 # Figure: scores of twelve equal words, with places added and with queries and keys turned
@@ -635,14 +632,14 @@ show(
 
 # %% [markdown] id="rotary-values"
 # **Only queries and keys are turned.** The position is there to decide *who is read*, and that is settled in the scores. A
-# value is *what is handed over*, and it is added up with the values of many other words. If each value arrived turned by an
+# value is *what is handed over*, and it is added up with the values of other words. If each value arrived turned by an
 # angle of its own, what a word says would depend on where it stands in the text, and the law of the moved sentence would be
 # broken. The [bug museum](labs/03_bugs.ipynb) has such a case.
 #
-# **Two layouts.** We paired number $i$ with number $i + d_{head}/2$. The `transformers` library does so for Llama, whose
-# parameters it reorders for this. The paper, and the code in which Meta published Llama, pair neighbours, $2i$ with
-# $2i + 1$. Both layouts are right. But a model trained with one gives nonsense with the other, and no error tells you,
-# because all shapes fit.
+# **Two layouts.** We paired number $i$ with number $i + d_{head}/2$, as the `transformers` library does for Llama. The paper
+# and Meta's own code for Llama pair neighbours, $2i$ with $2i + 1$. Both layouts are right. But a model trained with one
+# gives nonsense with the other, and no error tells you, because all shapes fit. When `transformers` converts a Llama, it
+# reorders the parameters.
 
 # %% id="layouts-drawn" tags=["hide-input"]
 # Drawing: which numbers are a pair
@@ -672,11 +669,11 @@ prove("after reordering the numbers of each head they agree", same)
 # %% [markdown] id="rotary-cache-text"
 # ### 4.2 While writing
 #
-# A model that writes adds one word at a time, and keeps the keys and values of the earlier words so as not to compute
-# them again. They are kept in a *cache* ([chapter 5](05_decoder.ipynb) builds one). Rotary positions suit a cache well. A
-# key is turned by its own position alone, so it is turned once, when it is stored, and never touched again. The program
-# only has to know the next position, and that is the number of tokens so far. Padding does not count: in a text padded on
-# the left, position 0 belongs to the first real token. What if a program forgets to count?
+# A model that writes adds one word at a time, and keeps the keys and values of the earlier words in a *cache*, so as not to
+# compute them again ([chapter 5](05_decoder.ipynb) builds one). Rotary positions suit a cache well: a key is turned by its
+# own position alone, so it is turned once, when it is stored. The program only has to know the next position, and that is
+# the number of tokens so far. Padding does not count: in a text padded on the left, position 0 belongs to the first real
+# token. What if a program forgets to count?
 
 # %% exercise="cache_restart"
 
@@ -702,14 +699,12 @@ prove("rotary attention with a cache equals the full pass", not law)
 
 # %% [markdown] id="rotary-cost"
 # **What it buys and what it costs.** There is nothing to learn and nothing to store. What the turns tell a score is the
-# distance and nothing else, by construction. But a model is more than one score. From the second layer on, queries and keys
-# are made from what earlier layers wrote, and under a causal mask those layers can have counted (section 1). So even a rotary
-# model can know where a word stands. The price is a turn of every query and key in every layer, since nothing was added
-# to the words at the bottom. Some newer models save it in part: Llama 4 and SmolLM3 turn nothing in every fourth layer.
+# distance and nothing else, by construction. Yet even a rotary model can know where a word stands. From the second layer on,
+# queries and keys are made from what earlier layers wrote, and under a causal mask those layers can have counted. The price
+# is a turn of every query and key in every layer. Llama 4 and SmolLM3 save part of it: every fourth layer turns nothing.
 #
-# This is a good place to stop: you have built sinusoids and rotary positions, and you know what each of them tells a score.
-# One question stays open. A distance that never occurred in training is new to the model; can it read longer texts
-# nevertheless? Section 7 will tell.
+# **A good place to stop:** you have built sinusoids and rotary positions. One question stays open. Can a model read
+# distances that never occurred in its training? Section 7 will tell.
 #
 # ## 5 ALiBi: far is lower
 #
@@ -792,20 +787,19 @@ show(
 
 # %% [markdown] id="alibi-cost"
 # **What it buys and what it costs.** It takes one subtraction and nothing to learn, and far words fade however long the
-# text is. Its authors made it in order to train on short texts and read long ones. But no single head can say "exactly three
-# back": in every head a nearer word with the same score wins over a farther one. Section 7 measures what several
-# heads with different slopes learn together. And ALiBi was made for models with a causal mask. Without one it does not
-# know before from after: turn a sentence round, and every $|t - s|$ stays. Then *dog bites man* and *man bites dog* still
-# give the same vectors, as the cell above has checked, and our first example is not solved. BLOOM (Le Scao et al. 2022)
-# and MPT (MosaicML 2023) were trained with ALiBi.
+# text is. But no single head can say "exactly three back": a nearer word with the same score wins over a farther one.
+# Section 7 measures what several heads learn together. And ALiBi was made for models with a causal mask. Without one it does
+# not know before from after: turn a sentence round, and every $|t - s|$ stays. Then *dog bites man* and *man bites dog* still
+# give the same vectors, as the cell above has checked. BLOOM (Le Scao et al. 2022) and MPT (MosaicML 2023) were trained with
+# ALiBi.
 #
 # ## 6 T5: a learned number for each distance
 #
-# ALiBi decides in advance that far is lower. Why not let each head *learn* what it wants to add to the score at each
-# distance? One head could then add much at distance 1 and nothing elsewhere, and so look exactly one word back. But
-# there are as many distances as a text has words, and far ones are rare in training. And does it matter whether a word
-# stands 80 or 83 positions back? Hardly. So near distances get a number each, and far ones **share**. The groups are called
-# *buckets*, and they grow wider with the distance (Raffel et al. 2020, the model T5).
+# ALiBi decides in advance that far is lower. Why not let each head *learn* what to add to the score at each distance? One
+# head could then add much at distance 1 and nothing elsewhere, and so look exactly one word back. But there are as many
+# distances as a text has words, and far ones are rare in training. And does it matter whether a word stands 80 or 83
+# positions back? Hardly. So near distances get a number each, and far ones **share**. The groups are called *buckets*, and
+# they grow wider with the distance (Raffel et al. 2020, the model T5).
 
 # %% id="buckets-drawn" tags=["hide-input"]
 # Drawing: eight buckets
@@ -881,22 +875,20 @@ show(
 
 # %% [markdown] id="buckets-cost"
 # **What it buys and what it costs.** It costs 32 learned numbers for each head, which is nothing, and each head decides
-# for itself what distance means to it. Every distance has a bucket, so there is no end. But the number of a
-# far bucket learns only if training has texts that long. T5 keeps one such table for all the layers of its encoder
-# and one for those of its decoder.
+# for itself what distance means to it. T5 shares them among the layers of its encoder, and among those of its decoder. Every
+# distance has a bucket, so there is no end. But the number of a far bucket learns only if training has texts that long.
 #
 # ## 7 Train short, test long
 #
 # ### 7.1 An experiment
 #
-# Training on long texts is expensive, so it would be good to train on short ones and read long ones. Every scheme of
-# this chapter can be computed at every position, except for the learned table behind its end. But does a model that was
-# trained with it still work there?
+# Training on long texts is expensive, so it would be good to train on short ones and read long ones. Apart from the learned
+# table behind its end, every scheme of this chapter can be computed at every position. But does a model that was trained
+# with it still work there?
 #
-# We borrow the small GPT of the [overview](00_overview.ipynb), with one layer and width 32 instead of two layers and
-# width 64. Only its positions will differ. The task is made of positions and nothing else: the tokens are drawn at random,
-# and the model must name the token that stood **three positions back**. We train on 16 tokens, and test on 64. A guess is
-# right one time in eleven.
+# We borrow the small GPT of the [overview](00_overview.ipynb), with one layer and width 32. Only its positions will differ.
+# The task is made of positions and nothing else: the tokens are drawn at random, and the model must name the token that stood
+# **three positions back**. We train on 16 tokens, and test on 64. A guess is right one time in eleven.
 
 
 # %% id="small-gpt" tags=["hide-input"]
@@ -932,10 +924,10 @@ def train(model, rate, starts=0):
 
 # %% [markdown] id="shifted-text"
 # We test seven models. Six you know: without positions (*none*), *sinusoidal*, *learned*, *rotary*, *ALiBi* and *T5
-# buckets*. The learned table has 64 rows, of which training reaches 16. The 16 buckets are one for each distance from 0 to
-# 7, then wider ones, and the last begins at 27. The seventh model tries to help the sinusoids in a simple way: in training,
-# each batch starts at a random position between 0 and 48. The texts do not get longer, but the model practises all
-# the positions that it will meet. We call it *sinusoidal, shifted*.
+# buckets*. The learned table has 64 rows, of which training reaches 16. T5 has 16 buckets, and the last begins at distance
+# 27. The seventh model helps the sinusoids in a simple way: in training, each batch starts at a random position between 0
+# and 48. The texts do not get longer, but the model practises all the positions that it will meet. We call it *sinusoidal,
+# shifted*.
 #
 # **Predict.** Which of the seven are right inside the 16 positions of training? And which of them go on being right
 # beyond, at the positions 16 to 63?
@@ -991,14 +983,14 @@ show(
 )
 
 # %% [markdown] id="three-back-says"
-# **Inside**, everything that can single out a distance solves the task. A model without positions cannot. In these 300
-# steps ALiBi has not learned it, either: no single head can prefer the third word to nearer ones. Several heads together
-# learn it slowly and in part, as the cell below shows for 2000 steps.
+# **Inside**, everything that can single out a distance solves the task. A model without positions cannot. ALiBi has not
+# learned it either, in these 300 steps. With 2000 steps its heads learn it together, but only in part, as the cell below
+# shows.
 #
-# **Beyond**, first look at the schemes that number the positions. The learned table falls to little more than a guess, and
-# no wonder: its rows from 16 on were never trained. Plain sinusoids do have a value there, and still they are right in only
-# 0.13 to 0.24 of the cases. A value is not enough. The model has to have practised with it: shifted sinusoids are right in
-# 0.95 to 1.00.
+# **Beyond**, first look at the schemes that number the positions. The learned table is little better than a guess: its
+# rows from 16 on were never trained. Plain sinusoids do have a value there, and still they are right in only
+# 0.13 to 0.24 of the cases. A value is not enough. The model has to have practised with it, as the shifted sinusoids show,
+# with 0.95 to 1.00.
 #
 # Rotary positions and T5's buckets know only distances, and the distance 3 has been practised very well. Still they
 # are right in only 0.54 to 0.60 of the cases. That is surprising.
@@ -1019,13 +1011,13 @@ print(longer.command)
 # %% [markdown] id="why-beyond"
 # ### 7.2 What goes wrong, and a control
 #
-# Where could the trouble come from? The key three positions back gets the same score as ever: it depends only on the
-# distance. But at position 60 it has **competitors** that never existed in training: keys that stand 16 to 60 positions
-# back. With rotary positions, the clocks then stand in combinations that the model has never seen. With T5's buckets, these
-# keys fall into buckets whose numbers were never trained. Either way the model has not learned to give them a low score.
-# Some of them get a high one, and they take weight from the right key.
+# The key three positions back gets the same score as ever, since only the distance counts. But at position 60 it has
+# **competitors** that never existed in training: keys that stand 16 to 60 positions back. With rotary positions, the clocks
+# then stand in combinations that the model has never seen. With T5's buckets, these keys fall into buckets whose numbers
+# were never trained. Either way the model has not learned to give them a low score. Some of them get a high one, and they
+# take weight from the right key.
 #
-# In the rotary model we can see it happen. On the left is how often it is right at each single position. On the right is
+# In the rotary model we can see it happen. On the left is how often it is right at each position. On the right is
 # how far back its heads read at the last position, 63.
 
 # %% id="why-figure" tags=["hide-input"]
@@ -1066,9 +1058,14 @@ show(
 # %% [markdown] id="why-clock"
 # The mean over the positions 16 to 63 has hidden a cliff: the rotary model goes on being right for a while, and at the end
 # it guesses. And it is not chance which keys take the weight. The fast clock comes round every 6.3 positions, so at the
-# distances 41, 47, 53 and 60 it stands nearly as it does at distance 3. The slower clocks could tell them apart. But in
-# training the fast clock came near to this only at the distances 9 and 15. The model learned to tell those from 3 by
-# its slower clocks, and never had to learn it for 41 or 47.
+# coloured distances it stands nearly as it does at distance 3.
+#
+# <details><summary>Why the slower clocks do not help</summary>
+#
+# They could tell these distances apart. But in training the fast clock came near to this only at the distances 9 and 15. The
+# model learned to tell those from 3 by its slower clocks, and never had to learn it for 41 or 47.
+#
+# </details>
 #
 # If far keys are the trouble, it must help to take them away. We change nothing in the trained models. We only give them
 # another mask in the test: each position sees itself and the 15 positions before it, as many as in training.
@@ -1093,12 +1090,16 @@ for name, model in models.items():
 # %% [markdown] id="hidden-says"
 # Rotary positions and T5's buckets are repaired: they had not lost the third token, they were distracted from it. The
 # learned table and the plain sinusoids are not repaired. There the position itself is new, and hiding other positions cannot
-# mend that. They gain something, but part of it the model without positions gains as well: among fewer tokens, a
-# guess is right more often. So this one test tells two illnesses apart. The picture shows five trainings of each.
+# mend that. Part of what they gain, the model without positions gains as well: among fewer tokens, a guess is right more
+# often. So one test tells two illnesses apart. The picture shows five trainings of each.
 #
-# T5's buckets allow a second test. All keys from distance 27 on fall into the last bucket, which 16 tokens never
-# reach. Let it begin at distance 12, so that training reaches it, and change nothing else. The cell under the picture
-# prints how often such models are right beyond, with all keys in sight.
+# <details><summary>A second test, for T5's buckets</summary>
+#
+# All keys from distance 27 on fall into the last bucket, which 16 tokens never reach. Let it begin at distance 12, so that
+# training reaches it, and change nothing else. The cell under the picture prints how often such models are right beyond, with
+# all keys in sight.
+#
+# </details>
 
 # %% id="hidden-figure" tags=["hide-input"]
 # Figure: beyond the trained length, as usual and with the far keys hidden
@@ -1195,8 +1196,8 @@ prove(
 # For rotary positions it is the same story, and a stronger one. Near the beginning they are among the best. Far on they
 # lose more than any other scheme, in each of the five trainings: there are now up to 127 positions to look back, and they
 # have practised 31. Hiding the far keys repairs them. They then read about as well as near the beginning. ALiBi reads on
-# almost without harm, and so do T5's buckets, because this time training reached every bucket. These are small models with
-# one layer, trained for seconds. They show a mechanism, not a ranking of large models.
+# almost without harm, and so do T5's buckets, because this time training reached every bucket. These are small models,
+# trained for seconds. They show a mechanism, not a ranking of large models.
 #
 # <details><summary>Evidence: the other schemes, and what protects ALiBi</summary>
 #
@@ -1210,35 +1211,34 @@ prove(
 # - The **learned table** loses less than plain sinusoids in each training, but it has less to lose. Near the beginning it
 #   reads hardly better than the model without positions, and worse than plain sinusoids in each training. In this short
 #   training it has learned little from its positions. In 7.1 the positions were everything, and it fell to a guess.
-# - Five seeds and three rates for each scheme, as in 7.1.
+# - Five seeds and three rates for each scheme, as in 7.1. All models have one layer.
 #
 # </details>
 #
-# Hiding has a price: a model that may not look farther back than in training makes no use of the longer text. So people slow
-# the clocks down. Then even a far distance shows angles that the model has met in training. The price is that
-# neighbours become harder to tell apart, since all hands, or the slow ones at least, now move less from one position to the
-# next. A short training on long texts helps the model to get used to it. The [lab on long texts](labs/03_long_context.ipynb)
-# builds this and other repairs.
+# Hiding has a price: what is hidden is not read. So people slow the clocks down. Then even a far distance shows angles that
+# the model has met in training. That has a price, too: the hands now move less from one position to the next, so neighbours
+# are harder to tell apart, and a short training on long texts must help. The [lab on long
+# texts](labs/03_long_context.ipynb) builds this and other repairs.
 #
-# > You may read that sinusoids let a model read longer texts than those it was trained on. The paper of 2017 hoped so:
-# > they "may allow the model to extrapolate" (section 3.5). What extrapolates is the table. The models measured here do
-# > not, unless they have practised those positions.
+# > You may read that sinusoids let a model read longer texts than those of its training. The paper of 2017 hoped so:
+# > they "may allow the model to extrapolate" (section 3.5). What extrapolates is the table. Our models did not, unless
+# > they had practised.
 #
 # ## 8 What you have
 #
 # ### The formulas on one card
 #
-# | scheme | where it acts | what it does | learned numbers | beyond the trained length, where positions matter (section 7) |
-# |---|---|---|---|---|
-# | none | nowhere | only a causal mask tells positions apart | none | little to lose |
-# | sinusoidal | added to the words | sin(*p* · θ<sub>i</sub>), cos(*p* · θ<sub>i</sub>) | none | fails, unless practised with shifts |
-# | learned | added to the words | row *p* of a table | one row for each position | fails, then ends |
-# | rotary | turns queries and keys | pair *i* by the angle *p* · θ<sub>i</sub> | none | distracted by far keys; right when they are hidden |
-# | ALiBi | lowers scores | − slope · distance | none | reads on in text; learns an exact distance slowly and in part |
-# | T5 buckets | added to scores | number of bucket(distance) | one for each bucket and head | distracted where far buckets were never trained; nearly unharmed where the last one was |
+# | scheme | what it does | learned numbers | beyond the trained length |
+# |---|---|---|---|
+# | none | only a causal mask tells positions apart | none | little to lose |
+# | sinusoidal | adds $\sin(p\,\theta_i)$, $\cos(p\,\theta_i)$ to the words | none | fails, unless practised |
+# | learned | adds row $p$ of a table to the words | one row for each position | fails, then ends |
+# | rotary | turns pair $i$ of queries and keys by $p\,\theta_i$ | none | distracted by far keys |
+# | ALiBi | lowers scores by slope · distance | none | reads on in text |
+# | T5 buckets | adds the number of bucket(distance) to scores | one for each bucket and head | distracted, unless the last bucket was trained |
 #
-# The speeds are θ<sub>i</sub> = 10000<sup>−2i/d</sup> for *i* = 0 … *d*/2 − 1, where *d* is the width of a word's vector
-# (sinusoids) or of a head (rotary).
+# The speeds are $\theta_i = 10000^{-2i/d}$ for $i = 0 \ldots d/2 - 1$, where $d$ is the width of a word's vector (sinusoids)
+# or of a head (rotary).
 #
 # <details><summary>Who uses what</summary>
 #
@@ -1297,10 +1297,9 @@ prove(
 #
 # ### What comes next
 #
-# [Chapter 4](04_encoder.ipynb) puts the parts together: attention, feed-forward networks, residual connections and norms
-# become an encoder that learns a real task. Or stay with positions: [how large and how exact they should
-# be, and what a model without them knows](labs/03_positions.ipynb), [eight real bugs](labs/03_bugs.ipynb), and [texts longer
-# than those of training](labs/03_long_context.ipynb).
+# [Chapter 4](04_encoder.ipynb) puts the parts together into an encoder that learns a real task. Or stay with positions:
+# [how exact they should be, and what a model without them knows](labs/03_positions.ipynb), [eight real
+# bugs](labs/03_bugs.ipynb), and [texts longer than those of training](labs/03_long_context.ipynb).
 #
 # <details><summary>Sources</summary>
 #
