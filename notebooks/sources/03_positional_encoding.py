@@ -48,9 +48,9 @@ torch.set_num_threads(1)
 # >
 # > man bites dog
 #
-# The same three words, and two quite different stories. Let us give each word a vector of two numbers: *dog* is (2, 0),
-# *bites* is (1, 1), *man* is (0, 2). To keep it small, this vector serves as query, key and value at once. Then we
-# run attention from chapter 1 on both sentences, without a mask.
+# The same three words, and two quite different stories. Give each word a vector of two numbers: *dog* is (2, 0),
+# *bites* is (1, 1), *man* is (0, 2). To keep it small, this vector is query, key and value at once. Then run attention
+# from chapter 1 on both sentences, without a mask.
 #
 # **Predict.** Look at the vector that attention makes of *dog*. In the second sentence *dog* stands at the other end.
 # Is its new vector the same in both? Write down your guess and one reason, then run the next two cells.
@@ -70,9 +70,9 @@ for sentence in ("dog bites man", "man bites dog"):
 
 # %% [markdown] id="dog-man-says"
 # The dog of the first sentence and the dog of the second become the same vector, and so do the two men. The formula shows
-# why. A score depends on two words, one as the query and one as the key. To turn scores into weights, the softmax divides
-# by a **sum** over all words, and a word's new vector is a weighted sum over all words, too. Nothing in it says where a
-# word stands, and a sum does not change when its terms are added in another order.
+# why. A score depends on two words, a query and a key. To turn scores into weights, the softmax divides by a **sum** over all
+# words, and a word's new vector is a weighted sum over all words, too. Nothing in it says where a word stands, and a sum does
+# not change when its terms are added in another order.
 
 # %% id="dog-man-drawn" tags=["hide-input"]
 # Drawing: both sentences, with lines between equal results
@@ -162,8 +162,7 @@ drawings.added_places(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(0, 1)
 # You know something that does nearly all of this: a clock. Let the hand start at twelve and turn a little for
 # each position. It stays small, it needs no length, and near positions look alike. Only the last wish, no two positions the
 # same, will take several clocks. Two numbers say where the hand points: how far to the right its tip is, and how high. In
-# mathematics they are the **sine** and the **cosine** of the angle. They are never larger than 1, however far the hand
-# has turned.
+# mathematics they are the **sine** and the **cosine** of the angle, never larger than 1.
 
 # %% id="clock-drawn" tags=["hide-input"]
 # Drawing: the two numbers of a hand
@@ -233,8 +232,8 @@ for p, row in hand.items():
 
 
 # %% [markdown] id="sinusoid-values-text"
-# Here are the first eight numbers of three rows of a table of width 16. Go through one row and find the clocks in it:
-# numbers 0 and 1 are the fastest clock, 2 and 3 the next.
+# Here are three rows of a table of width 16, the first eight numbers of each. Find the clocks: numbers 0 and 1 are the
+# fastest, 2 and 3 the next.
 
 # %% id="sinusoid-values"
 table = sinusoidal_encoding(torch.arange(20), 16)  # (T, d_model)
@@ -253,9 +252,8 @@ same = torch.allclose(factor * divisor, torch.ones(8))
 prove("exp(−2i ln(10000)/d) is one over 10000^(2i/d), not that divisor itself", same)
 
 # %% [markdown] id="picture-text"
-# And here are whole tables as pictures: a row is a position, a column is one number of its vector, red is +1 and blue
-# is −1. On the left is the small table. The other two show a table of 50 positions and width 512, its sines
-# and its cosines apart.
+# Here are whole tables as pictures: a row is a position, a column is one number of its vector, red is +1 and blue
+# is −1. On the left is the small table, then one of width 512, its sines and its cosines apart.
 
 # %% id="picture" tags=["hide-input"]
 # Figure: the tables of sinusoids
@@ -285,7 +283,7 @@ show(
 # ### 2.4 Like counting in binary, nearly
 #
 # Count in binary and watch the digits. The last one changes at every step, the one before it half as often, the next a
-# quarter as often. Our clocks do the same, smoothly. In the picture the fastest column comes first on both sides.
+# quarter as often. Our clocks do the same, smoothly. The picture puts the fastest first.
 
 # %% id="binary" tags=["hide-input"]
 # Figure: sixteen numbers in binary beside four clocks
@@ -351,8 +349,12 @@ show(
 # Only the angle between the hands is left. The hands turn at a fixed speed, so this angle depends only on **how far
 # apart** the two positions are, and not on where they are. For the whole vector we add this up over all clocks.
 #
-# **By hand**, with the fast clock of section 2.2. Positions 0 and 1: 0 · 0.84 + 1 · 0.54 = 0.54. Positions 1 and 2:
-# 0.84 · 0.91 + 0.54 · (−0.42) = 0.54. Both are neighbours, and both are equally similar.
+# <details><summary>By hand, with the fast clock of section 2.2</summary>
+#
+# Positions 0 and 1: 0 · 0.84 + 1 · 0.54 = 0.54. Positions 1 and 2: 0.84 · 0.91 + 0.54 · (−0.42) = 0.54. Both pairs are
+# neighbours, and they are equally similar.
+#
+# </details>
 
 # %% id="similarity" tags=["hide-input", "atol:0.001"]
 # Figure: how similar two positions are, against their distance
@@ -379,12 +381,12 @@ show(
 
 # %% [markdown] id="rotation-says"
 # Many texts say that the product falls with the distance. It does at first. Then it wobbles, because the fast clocks
-# come round again. The [lab on positions](labs/03_positions.ipynb) measures how far it really falls at width 512.
+# come round again.
 #
 # ### 2.6 A step forward is a turn
 #
-# There is one more property, and the authors named it as their reason for choosing sines. Go three positions forward. Each
-# hand turns by three times its speed. This turn is the same wherever you start.
+# The authors chose sines for one more property. Go three positions forward. Each hand turns by three times its speed,
+# wherever you start.
 
 # %% id="step-drawn" tags=["hide-input"]
 # Drawing: three places forward, from two positions
@@ -419,8 +421,8 @@ print("one matrix for each shift of 1, 7, 100 and 1000 places: right at 5000 pos
 
 # %% [markdown] id="explorer-text"
 # Play with it. Move the position alone: the hands turn, but does the angle between the two hands of a clock change? Then
-# move the shift, and watch which clocks open quickly and which hardly at all. The column titles write "sin p" for short;
-# $\sin(p \cdot \theta_i)$ is meant.
+# move the shift, and watch which clocks open quickly and which hardly at all. For $\sin(p \cdot \theta_i)$ the column titles
+# write "sin p".
 
 # %% id="explorer" tags=["hide-input"]
 # Explorer: eight clocks at two positions, and how similar the positions are
@@ -506,8 +508,8 @@ drawings.four_products().show()
 
 # %% [markdown] id="rotary-idea"
 # Put three words in front of the sentence, so that everything moves to the right by three positions. Nothing that a reader
-# cares about has changed. Yet the two products of a word with a position change, and usually that of the two positions
-# changes, too. It would be better if the score knew only one thing about positions: how far apart the two words are.
+# cares about has changed. Yet the two products of a word with a position change, and usually that of the two positions, too.
+# It would be better if the score knew only how far apart the two words are.
 #
 # Here is a way to guarantee exactly that. Think of the query as the hand of a clock, and of the key as another hand. Before
 # we compare the two, we turn each hand by an angle that depends on its position, say 30 degrees for each position.
@@ -632,14 +634,14 @@ show(
 
 # %% [markdown] id="rotary-values"
 # **Only queries and keys are turned.** The position is there to decide *who is read*, and that is settled in the scores. A
-# value is *what is handed over*, and it is added up with the values of other words. If each value arrived turned by an
-# angle of its own, what a word says would depend on where it stands in the text, and the law of the moved sentence would be
-# broken. The [bug museum](labs/03_bugs.ipynb) has such a case.
+# value is *what is handed over*. If each value arrived turned by an angle of its own, what a word says would depend on where
+# it stands in the text, and the law of the moved sentence would be broken. The [bug museum](labs/03_bugs.ipynb) has such a
+# case.
 #
 # **Two layouts.** We paired number $i$ with number $i + d_{head}/2$, as the `transformers` library does for Llama. The paper
 # and Meta's own code for Llama pair neighbours, $2i$ with $2i + 1$. Both layouts are right. But a model trained with one
-# gives nonsense with the other, and no error tells you, because all shapes fit. When `transformers` converts a Llama, it
-# reorders the parameters.
+# gives nonsense with the other, and no error tells you, because all shapes fit. So `transformers` reorders the parameters
+# when it converts a Llama.
 
 # %% id="layouts-drawn" tags=["hide-input"]
 # Drawing: which numbers are a pair
@@ -669,11 +671,10 @@ prove("after reordering the numbers of each head they agree", same)
 # %% [markdown] id="rotary-cache-text"
 # ### 4.2 While writing
 #
-# A model that writes adds one word at a time, and keeps the keys and values of the earlier words in a *cache*, so as not to
-# compute them again ([chapter 5](05_decoder.ipynb) builds one). Rotary positions suit a cache well: a key is turned by its
-# own position alone, so it is turned once, when it is stored. The program only has to know the next position, and that is
-# the number of tokens so far. Padding does not count: in a text padded on the left, position 0 belongs to the first real
-# token. What if a program forgets to count?
+# A model that writes adds one word at a time, and keeps the keys and values of the earlier words in a *cache*
+# ([chapter 5](05_decoder.ipynb)). A key is turned by its own position alone, so it is turned once, when it is stored. The
+# program only has to know the next position, and that is the number of tokens so far. Padding does not count: in a text
+# padded on the left, position 0 belongs to the first real token. What if a program forgets to count?
 
 # %% exercise="cache_restart"
 
@@ -714,7 +715,7 @@ prove("rotary attention with a cache equals the full pass", not law)
 # with linear biases" (Press et al. 2022).
 #
 # How fast should the scores fall? That depends on what a head is looking for. So each head gets its own **slope**: some fall
-# steeply and see only a few neighbours, others fall gently and see far.
+# steeply and see only neighbours, others fall gently and see far.
 
 # %% id="alibi-drawn" tags=["hide-input"]
 # Drawing: what two slopes take from the scores
@@ -787,11 +788,9 @@ show(
 
 # %% [markdown] id="alibi-cost"
 # **What it buys and what it costs.** It takes one subtraction and nothing to learn, and far words fade however long the
-# text is. But no single head can say "exactly three back": a nearer word with the same score wins over a farther one.
-# Section 7 measures what several heads learn together. And ALiBi was made for models with a causal mask. Without one it does
-# not know before from after: turn a sentence round, and every $|t - s|$ stays. Then *dog bites man* and *man bites dog* still
-# give the same vectors, as the cell above has checked. BLOOM (Le Scao et al. 2022) and MPT (MosaicML 2023) were trained with
-# ALiBi.
+# text is. But no single head can say "exactly three back": a nearer word with the same score wins over a farther one. And
+# ALiBi was made for models with a causal mask. Without one it does not know before from after: turn a sentence round, and
+# every $|t - s|$ stays. Then *dog bites man* and *man bites dog* still give the same vectors, as the cell above has checked.
 #
 # ## 6 T5: a learned number for each distance
 #
@@ -841,9 +840,8 @@ starts = [by_formula.index(b) for b in range(8)]
 prove("the drawing shows these buckets", starts == [0, 1, 2, 3, 4, 6, 8, 12])
 
 # %% [markdown] id="buckets-real"
-# The real T5 has 32 buckets, and its borders run up to a distance of 128. Its encoder looks both ways, so it uses 16 of
-# them for words that stand before and 16 for words that come after. Its decoder looks back only, and has all 32 for words
-# that stand before.
+# The real T5 has 32 buckets, with borders up to a distance of 128. Its encoder looks both ways: 16 are for words that stand
+# before, and 16 for words that come after. Its decoder looks back only, and has all 32 for that.
 
 # %% exercise="distance_bucket"
 
@@ -886,8 +884,8 @@ show(
 # table behind its end, every scheme of this chapter can be computed at every position. But does a model that was trained
 # with it still work there?
 #
-# We borrow the small GPT of the [overview](00_overview.ipynb), with one layer and width 32. Only its positions will differ.
-# The task is made of positions and nothing else: the tokens are drawn at random, and the model must name the token that stood
+# We borrow the small GPT of the [overview](00_overview.ipynb), with one layer and width 32, and change only its positions.
+# The task is made of positions and nothing else: the tokens are random, and the model must name the token that stood
 # **three positions back**. We train on 16 tokens, and test on 64. A guess is right one time in eleven.
 
 
@@ -925,9 +923,8 @@ def train(model, rate, starts=0):
 # %% [markdown] id="shifted-text"
 # We test seven models. Six you know: without positions (*none*), *sinusoidal*, *learned*, *rotary*, *ALiBi* and *T5
 # buckets*. The learned table has 64 rows, of which training reaches 16. T5 has 16 buckets, and the last begins at distance
-# 27. The seventh model helps the sinusoids in a simple way: in training, each batch starts at a random position between 0
-# and 48. The texts do not get longer, but the model practises all the positions that it will meet. We call it *sinusoidal,
-# shifted*.
+# 27. The seventh model, *sinusoidal, shifted*, starts each batch of its training at a random position between 0
+# and 48. The texts do not get longer, but it practises all the positions that it will meet.
 #
 # **Predict.** Which of the seven are right inside the 16 positions of training? And which of them go on being right
 # beyond, at the positions 16 to 63?
@@ -1018,7 +1015,7 @@ print(longer.command)
 # take weight from the right key.
 #
 # In the rotary model we can see it happen. On the left is how often it is right at each position. On the right is
-# how far back its heads read at the last position, 63.
+# how far back its heads read at position 63, the last.
 
 # %% id="why-figure" tags=["hide-input"]
 # Figure: where the trained rotary model is right, and where its heads look at the last place
@@ -1131,9 +1128,9 @@ print(buckets.command)
 # ### 7.3 And on real text?
 #
 # Naming the third token back is a strange task. So the same small models learned to predict the next character of
-# English prose, on pieces of 32 characters, and then read pieces of 128. The measure is the loss: lower is better. It is
-# taken near the beginning (positions 8 to 31), far on (positions 64 to 127), and far on with all keys hidden that are more
-# than 31 positions back. Again each dot is one of five trainings.
+# English prose, on pieces of 32 characters, and then read pieces of 128. The picture shows the loss, and lower is better:
+# near the beginning (positions 8 to 31), far on (64 to 127), and far on with all keys hidden that are more
+# than 31 positions back. Again there are five trainings of each.
 
 # %% id="text-figure" tags=["hide-input"]
 # Figure: loss on text near the beginning, far on, and far on with far keys hidden
@@ -1194,10 +1191,10 @@ prove(
 
 # %% [markdown] id="long-says"
 # For rotary positions it is the same story, and a stronger one. Near the beginning they are among the best. Far on they
-# lose more than any other scheme, in each of the five trainings: there are now up to 127 positions to look back, and they
-# have practised 31. Hiding the far keys repairs them. They then read about as well as near the beginning. ALiBi reads on
-# almost without harm, and so do T5's buckets, because this time training reached every bucket. These are small models,
-# trained for seconds. They show a mechanism, not a ranking of large models.
+# lose more than any other scheme, in each of the five trainings: they look back up to 127 positions, and have practised 31.
+# Hiding the far keys repairs them: they read about as well as near the beginning. ALiBi reads on almost without harm, and
+# so do T5's buckets, because this time training reached every bucket. These small models, trained for seconds, show a
+# mechanism, not a ranking of large models.
 #
 # <details><summary>Evidence: the other schemes, and what protects ALiBi</summary>
 #
@@ -1215,14 +1212,17 @@ prove(
 #
 # </details>
 #
-# Hiding has a price: what is hidden is not read. So people slow the clocks down. Then even a far distance shows angles that
-# the model has met in training. That has a price, too: the hands now move less from one position to the next, so neighbours
-# are harder to tell apart, and a short training on long texts must help. The [lab on long
-# texts](labs/03_long_context.ipynb) builds this and other repairs.
+# But what is hidden is not read. So people slow the clocks down: then even a far distance shows angles that the model has
+# met in training. The price is that the hands move less from one position to the next, so neighbours are harder to tell
+# apart, and a short training on long texts must help. The [lab on long texts](labs/03_long_context.ipynb) builds this and
+# other repairs.
 #
-# > You may read that sinusoids let a model read longer texts than those of its training. The paper of 2017 hoped so:
-# > they "may allow the model to extrapolate" (section 3.5). What extrapolates is the table. Our models did not, unless
-# > they had practised.
+# <details><summary>Do sinusoids let a model read longer texts than those of its training?</summary>
+#
+# You may read so. The paper of 2017 hoped that they "may allow the model to extrapolate" (section 3.5). What extrapolates is
+# the table. The models measured here did not, unless they had practised those positions.
+#
+# </details>
 #
 # ## 8 What you have
 #
@@ -1254,11 +1254,11 @@ prove(
 #
 # ### You can now
 #
-# - say what exactly is equal for attention when words are exchanged, and what a causal mask changes;
+# - say what attention does not know, and what a causal mask changes;
 # - build sinusoids, and read them as clocks;
-# - build rotary positions, and say what they guarantee: the law of the moved sentence;
+# - build rotary positions, and say what they guarantee;
 # - build ALiBi, and sort distances into T5's buckets;
-# - tell a scheme that has a value at every position from a model that can use it.
+# - tell a scheme with a value at every position from a model that can use it.
 #
 # ### Check yourself
 #
