@@ -1,11 +1,10 @@
 # %% [markdown] id="title"
 # # Lab: how can a model read further than it was trained?
 #
-# A model is trained on pieces of a certain length, because longer ones cost more. Then somebody gives it a whole book.
-# What happens at the first position that it has never seen, and what can be done about it without training it again from
-# the beginning? This lab takes the rotary positions of [chapter 3](../03_positional_encoding.ipynb), makes them fail,
-# finds out why, and builds the four repairs that you meet in the settings of published models: interpolation, a
-# larger base, YaRN, and layers with a window. It takes about an hour and a half. A good place to stop is the end of section 5.
+# A model is trained on pieces of a certain length, because longer ones cost more. Then somebody gives it a whole book. This
+# lab takes the rotary positions of [chapter 3](../03_positional_encoding.ipynb), makes them fail there, finds out why, and
+# builds four repairs: interpolation, a larger base, YaRN, and layers with a window. It takes about an hour and a half. A good
+# place to stop is the end of section 5.
 
 # %% id="setup" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -38,16 +37,16 @@ torch.set_num_threads(1)
 #
 # We need a task in which it matters what stands far away. Real text has few such places, so we put some in. In a piece
 # of English some letters are replaced by digits, the **notes**, and some by question marks. At a question mark the
-# model has to say the latest note before it. Everywhere else it has to continue the text, letter by letter, as usual.
+# model has to say the latest note before it. Everywhere else it has to continue the text, letter by letter.
 
 # %% id="notes-drawn" tags=["hide-input"]
 # Drawing: two notes and a question
 drawings.notes_and_question("the 4 list is in 7 of a?").show()
 
 # %% [markdown] id="notes-text"
-# So one model does two things at once. To continue a text, the near letters are nearly all it needs. To answer a
-# question, it may have to go back a hundred positions, and it must know which of several digits is the *nearest* one. Here
-# is a piece as the model sees it; the sign ^ marks the start.
+# To continue a text, the near letters are nearly all it needs. To answer a question, it may have to go back a hundred
+# positions, and it must know which of several digits is the *nearest* one. Here is a piece as the model sees it; the sign ^
+# marks the start.
 
 # %% id="notes-shown"
 piece = notes_in_text(1, 64, generator=torch.Generator().manual_seed(4))
@@ -171,9 +170,8 @@ show(
 )
 
 # %% [markdown] id="beyond-read"
-# There is no error, as there would be with a table of learned positions. The model reads on, and is simply worse. The grey
-# line scores the *same letters* with the same model, which sees only 32 to 63 letters before each. Beyond 64 the whole
-# text is read worse than its pieces, although *more* is known.
+# The model reads on, and is simply worse. The grey line scores the *same letters* with the same model, which sees only 32 to
+# 63 letters before each. Beyond 64 the whole text is read worse than its pieces, although *more* is known.
 #
 # Now the notes. Somebody who names any of the notes so far is right in about six of ten cases (dashed). Our model does
 # better only for the nearest. What does it say instead?
@@ -196,10 +194,10 @@ for words, which in (
 
 # %% [markdown] id="instead-read"
 # It prefers older notes. At 64 to 127 positions they are the usual answer, so the model is worse than one that names
-# any note. At 128 and more it names notes, but no longer knows which is the latest.
+# any note.
 #
-# What exactly fails? Here is a control. We let each query see only the latest 64 keys, so that no distance is new. The
-# weights stay as they are.
+# What exactly fails? As a control, let each query see only the latest 64 keys, so that no distance is new. The weights stay
+# as they are.
 
 
 # %% id="changed"
@@ -217,12 +215,11 @@ said("as trained", plain)
 said("far keys hidden", windowed)
 
 # %% [markdown] id="window-read"
-# The text is read better, and so are the near notes, by nothing but hiding. So it is the far keys that disturb. But the
-# window is no answer to our question: in one layer it hides each note that stands more than 63 positions back. Two layers can
-# hand a note on over 126 positions at most, and this model seldom does so.
+# The text is read better, and so are the near notes, by nothing but hiding. So it is the far keys that disturb. But a window
+# hides the far notes, too: two layers can hand them on over 126 positions at most, and this model seldom does so.
 #
-# This tells us how to judge what follows. **A loss on text alone proves little**, because a window improves it, too. A model
-# reads further only if it also *finds* what stands far away.
+# So **a loss on text alone proves little**, because a window improves it, too. A model reads further only if it also *finds*
+# what stands far away.
 
 # %% [markdown] id="clocks"
 # ## 2 Why: the slow clocks
@@ -232,8 +229,8 @@ said("far keys hidden", windowed)
 #
 # $$\theta_i = b^{-2i/d}, \qquad i = 0, 1, \ldots, d/2 - 1$$
 #
-# By hand, for 64 positions, so that the largest distance is 63. Pair 0 turns by one radian for each position: 63 radians are
-# ten full turns, so it has met every angle many times. Pair 4 turns by 0.01 radian: after 63 positions its hand stands at
+# By hand: the largest distance in 64 positions is 63. Pair 0 turns by one radian for each position. In 63 radians it goes
+# round ten times, so it has met every angle. Pair 4 turns by 0.01 radian: after 63 positions its hand stands at
 # 36 degrees, a tenth of a turn. All other angles of this clock are unknown to the model. In a text of 256 positions its hand
 # goes on to 146 degrees.
 
@@ -254,13 +251,13 @@ prove("pair 4 goes on to 146 degrees", round(math.degrees(255 * 0.01)) == 146)
 prove("pair 0 goes round ten times", int(63 / (2 * math.pi)) == 10)
 
 # %% [markdown] id="fit-why"
-# Is a new angle so bad? A cosine is a smooth curve, so one might hope that it goes on sensibly. But with query and key fixed,
-# a score is a sum of one wave for each pair, and training makes the sum right only for the distances $n$ that occur:
+# Is a new angle so bad? With query and key fixed, a score is a sum of one wave for each pair, and training makes the sum right
+# only for the distances $n$ that occur:
 #
 # $$s(n) = \sum_i a_i \cos(n\,\theta_i) + c_i \sin(n\,\theta_i)$$
 #
-# The next cell does the same without a model, as Chen et al. did (2023, figure 2). It chooses $a_i$ and $c_i$ so that the sum
-# comes near 64 random numbers at the distances 0 to 63, and then draws the curve beyond.
+# The next cell fits such a sum to 64 random numbers at the distances 0 to 63, and draws the curve beyond, as Chen et al. did
+# (2023, figure 2).
 #
 # <details><summary>How many waves</summary>
 #
@@ -297,9 +294,9 @@ between, outside = curve[fine < 63].abs().max().item(), curve[fine >= 64].abs().
 prove("between the fitted distances the curve stays below 1, beyond them it exceeds 10", between < 1 and outside > 10)
 
 # %% [markdown] id="fit-read"
-# Beyond the last distance the curve swings ten times as high as any dot. But *between* the distances, at 10.5 or 37.25, it is
-# as calm as at them. This is the key to what follows: **the model cannot be trusted with larger angles than it has met, but
-# it can be trusted with angles in between.**
+# Beyond the last distance the curve swings ten times as high as any dot. But *between* the distances it is as calm as at them.
+# This is the key to what follows: **the model cannot be trusted with larger angles than it has met, but it can be trusted with
+# angles in between.**
 #
 # ## 3 Position interpolation: squeeze the positions
 #
@@ -312,8 +309,8 @@ drawings.squeezed_places(64, 4).show()
 
 # %% [markdown] id="squeezed-text"
 # By hand: two words that stand 100 positions apart look as if they stood 25 apart, and that has occurred in training. The
-# price is on the other side. Two neighbours now differ by ¼ of a position. The fastest hand, which used to move by 57
-# degrees from one letter to the next, now moves by 14.
+# price: two neighbours now differ by ¼ of a position. The fastest hand, which used to move by 57 degrees from one letter to
+# the next, now moves by 14.
 #
 # As a formula, with $L$ the trained length and $L'$ the longer one, and $f$ whatever turns a vector $x$ at position $p$:
 #
@@ -346,9 +343,8 @@ said("interpolated", read(squeezed))
 
 # %% [markdown] id="interpolate-read"
 # The far notes are found, which is astonishing for a model that has never seen such a distance. But the text has
-# suffered everywhere. The next figure shows why. If query and key are all ones, the score is the sum of the cosines. It used
-# to fall steeply from one letter to the next, and that is how a head tells the last letter from the one before. Squeezed,
-# neighbours look nearly alike.
+# suffered everywhere. The next figure shows why. The score of two vectors of ones used to fall steeply from one letter to the
+# next, and that is how a head tells the last letter from the one before. Squeezed, neighbours look nearly alike.
 
 # %% id="near-drawn" tags=["hide-input", "picture:30"]
 # Figure: the score of two vectors of ones by their distance, before and after
@@ -366,11 +362,16 @@ show(
 # %% [markdown] id="tune-text"
 # ### A short training
 #
-# The model has to get used to the new distances, but it need not learn to read again. Chen et al. needed at most 1,000 steps,
-# for models of 7 to 65 billion parameters and up to 32,768 positions. We take 40 steps on texts of 256 positions.
+# The model has to get used to the new distances, but it need not learn to read again. Chen et al. needed at most 1,000 steps.
+# We take 40, on texts of 256 positions. Perhaps these would repair *any* model? As a control, the unchanged model gets the
+# same 40 steps.
 #
-# A control belongs to it: perhaps 40 steps on long texts would repair *any* model? So the unchanged model gets the same 40
+# <details><summary>How large that training was</summary>
+#
+# Chen et al. took models of 7 to 65 billion parameters from 2,048 to up to 32,768 positions. Our first training took 400
 # steps.
+#
+# </details>
 
 
 # %% id="tune"
@@ -389,17 +390,17 @@ said("40 steps, as it was", read(tuned(None)))
 said("40 steps, interpolated", read(tuned(LinearScaling(4.0))))
 
 # %% [markdown] id="tuned-read"
-# Both read the long text about equally well now. But only the interpolated model finds the far notes reliably. The unchanged
-# one is still no better than naming any note at 128 positions and more. One run proves little; section 5 shows five.
+# Only the interpolated model finds the far notes reliably. The unchanged one is still no better than naming any note at 128
+# positions and more. One run proves little; section 5 shows five.
 #
 # ## 4 A larger base: slow the slow clocks, leave the fast
 #
-# Interpolation slows all clocks alike. But which of them had a problem? The fast ones have gone round many times. They
-# know all their angles, and they are the ones that tell neighbours apart. Only the slow ones meet something new.
+# Interpolation slows all clocks alike. But the fast ones know all their angles, and they are the ones that tell neighbours
+# apart. Only the slow ones meet something new.
 #
 # A single number slows just these. All speeds come from the base: $\theta_i = b^{-2i/d}$. A larger base leaves pair 0 as it
-# is, since anything to the power 0 is 1, and slows each following pair more. How large must the new base $b'$ be, so that the
-# *last* pair, $i = d/2 - 1$, turns $s$ times slower? Its exponent is $2i/d = (d-2)/d$, so
+# is, and slows each following pair more. How large must the new base $b'$ be, so that the *last* pair, $i = d/2 - 1$, turns
+# $s$ times slower? Its exponent is $2i/d = (d-2)/d$, so
 #
 # $$b'^{-(d-2)/d} = \frac{1}{s}\, b^{-(d-2)/d}$$
 #
@@ -413,13 +414,13 @@ said("40 steps, interpolated", read(tuned(LinearScaling(4.0))))
 #
 # $$b' = b \cdot s^{\,d/(d-2)}$$
 #
-# By hand, for our heads: $d = 16$, $s = 4$, so $b' = 10000 \cdot 4^{16/14}$, which is about 48,760. An anonymous user,
-# bloc97, proposed this on a forum in 2023 under the name *NTK-aware* scaling.
+# By hand, for our heads: $d = 16$, $s = 4$, so $b' = 10000 \cdot 4^{16/14}$, which is about 48,760.
 #
-# <details><summary>Where the name comes from</summary>
+# <details><summary>Who found it</summary>
 #
-# From a theory about which frequencies a network learns easily, the neural tangent kernel. The paper on YaRN (Peng et al.
-# 2023, section 3.1) writes it down.
+# An anonymous user, bloc97, proposed this on a forum in 2023 under the name *NTK-aware* scaling, after a theory about which
+# frequencies a network learns easily (the neural tangent kernel). The paper on YaRN (Peng et al. 2023, section 3.1) writes it
+# down.
 #
 # </details>
 
@@ -431,10 +432,10 @@ slower = RotaryEmbedding(16, scaling=NTKScaling(4.0)).values
 prove("a larger base is NTK scaling", torch.allclose(slower, frequencies(16, 10000 * 4 ** (16 / 14)), rtol=1e-5))
 
 # %% [markdown] id="base-middle"
-# Now see what the formula does to the pairs in the middle. Pair $i$ becomes $s^{2i/(d-2)}$ times slower, so pair 4 of
-# our heads becomes $4^{8/14} = 2.2$ times slower. But its text is four times as long, and its hand still goes 1.8 times as
-# far as it ever went in training. That is why one takes a larger factor than one needs, such as 8 for a text four times as
-# long, or simply a very large base. Code Llama took 1,000,000 and trained on with it (Rozière et al. 2023).
+# And the pairs in the middle? Pair 4 of our heads becomes $4^{8/14} = 2.2$ times slower. But its text is four times as long,
+# so its hand still goes 1.8 times as far as it ever went in training. So one takes a larger factor than one needs, such as 8
+# for a text four times as long, or simply a very large base. Code Llama took 1,000,000 and trained on with it (Rozière et al.
+# 2023).
 
 # %% id="base-measured" tags=["atol:0.15"]
 head()
@@ -445,15 +446,13 @@ for factor in (4.0, 8.0):
     said(f"larger base, factor {factor:g}", read(slower))
 
 # %% [markdown] id="base-read"
-# The text is read better than after interpolation, above all within the first 64 positions. The larger factor finds nearly
-# all notes 64 to 127 positions back. But at 128 and more, this model finds fewer than after interpolation: the hands in the
-# middle still go too far.
+# The text is read better than after interpolation. The larger factor finds nearly all notes 64 to 127 positions back. But at
+# 128 and more, this model finds fewer than after interpolation: the hands in the middle still go too far.
 #
 # ## 5 YaRN: clock by clock
 #
-# A single number cannot say exactly what we want. What do we want? Let us ask the model. We keep the first $k$ pairs as
-# they are and squeeze the others by four, for every $k$. With $k = 0$ all are squeezed, which is interpolation; with
-# $k = 8$ none is.
+# What do we want exactly? Let us ask the model. We keep the first $k$ pairs as they are and squeeze the others by four, for
+# every $k$. With $k = 0$ all are squeezed, which is interpolation; with $k = 8$ none is.
 
 # %% id="sweep" tags=["hide-input", "picture:40"]
 # Figure: text and notes when the first k pairs are kept and the others squeezed
@@ -486,10 +485,10 @@ show(
 )
 
 # %% [markdown] id="sweep-read"
-# So there is a border, and it lies about where section 2 would put it: at the clocks that went round about once in
-# training. YaRN (“yet another RoPE extension”, Peng et al. 2023) draws it by that number. For pair $i$ let
-# $r_i = L\,\theta_i / 2\pi$ be the number of turns within the trained length $L$. Pairs with many turns are kept, pairs with
-# less than one turn are squeezed by $s$, and between them there is a ramp: $\gamma$ goes from 0 to 1.
+# So there is a border: at the clocks that went round about once in training. YaRN (“yet another RoPE extension”, Peng et al.
+# 2023) draws it by that number. For pair $i$ let $r_i = L\,\theta_i / 2\pi$ be the number of turns within the trained length
+# $L$. Pairs with many turns are kept, pairs with less than one turn are squeezed by $s$, and between them there is a ramp:
+# $\gamma$ goes from 0 to 1.
 #
 # $$\theta_i' = (1 - \gamma)\,\frac{\theta_i}{s} + \gamma\,\theta_i$$
 #
@@ -682,13 +681,13 @@ show(
 # %% [markdown] id="five-read"
 # YaRN is the only one here that does both without any training: its text suffers little, and it finds nearly all far notes.
 # Interpolation finds them, too, but its text is worse than if nothing had been done. The larger base with factor 4 finds few
-# until it is trained, and the window finds what chance finds. This is one small model, one task and one factor, so it is no
-# ranking for large models. But it agrees with the reason that YaRN's authors give: the fast clocks keep the neighbours apart,
-# and the slow ones stay where they know their way.
+# until it is trained, and the window finds what chance finds. This is no ranking for large models, but it agrees with what
+# YaRN's authors say: the fast clocks keep the neighbours apart, and the slow ones stay where they know their way.
 #
 # <details><summary>Evidence: five seeds, two rates, text and notes</summary>
 #
-# Each model was trained at 64 positions. Of two learning rates of the 40 steps the better one is shown.
+# Each model was trained at 64 positions. Of two learning rates of the 40 steps the better one is shown. It is one small model,
+# one task and one factor.
 #
 # **On the text**, all five unchanged models are worse beyond position 64 than the window. A larger base and YaRN are better
 # than doing nothing. Over all positions from 64 on, none is better than the window, which needs neither training nor other
@@ -699,29 +698,27 @@ show(
 #
 # </details>
 #
-# This is a good place to stop: the question of this lab is answered. The rest is about memory.
+# **A good place to stop:** the question of this lab is answered. The rest is about memory.
 
 # %% [markdown] id="sinks"
 # ## 6 Reading for ever: attention sinks
 #
-# A program that listens all day cannot keep all keys and values; its cache must stop growing. The
-# obvious rule is to keep the latest thousand or so and to forget the rest. We have just seen that a window does not hurt
-# the reading of text. But when Xiao et al. (2023) tried this with models such as Llama 2, the text fell apart at the very
-# moment when the **first** token left the cache. It became whole again when four tokens from the beginning were
-# kept, whatever they said.
+# A program that listens all day cannot keep all keys and values. The obvious rule is to keep the latest thousand or so. A
+# window does not hurt the reading of text, as we have seen. But when Xiao et al. (2023) tried this with models such as
+# Llama 2, the text fell apart at the very moment when the **first** token left the cache. It became whole again when four
+# tokens from the beginning were kept, whatever they said.
 
 # %% id="streaming-drawn" tags=["hide-input"]
 # Drawing: three caches after the same stream
 drawings.streaming_cache().show()
 
 # %% [markdown] id="sink-why"
-# Why should the first token matter? Think of a head that looks for something that is rarely there. What does it do in
-# the meantime? Its weights must sum to one; it *cannot* look at nothing. It needs a position to put its weight where it does
-# no harm, and the first token is a good one: every later position can see it, and it is always the same. Xiao et al. call
-# it an **attention sink**. If it is taken away, the weight goes to tokens whose values do add something.
+# Why should the first token matter? Think of a head that looks for something that is rarely there. Its weights must sum to
+# one; it *cannot* look at nothing. In the meantime it needs a token on which its weight does no harm, and every later position
+# can see the first. Xiao et al. call it an **attention sink**. If it is taken away, the weight goes to tokens whose values do
+# add something.
 #
-# Has our model a sink? The next cell measures how much weight each head gives to the start sign, from the second half of
-# the text.
+# Has our model a sink? The next cell measures how much weight each head gives to the start sign.
 #
 # <details><summary>What else StreamingLLM does</summary>
 #
@@ -750,11 +747,10 @@ for layer, shares in enumerate(weight_on_first(model, drawn), start=1):
     print(f"layer {layer}, weight on the first:", [round(s, 2) for s in shares])
 
 # %% [markdown] id="on-first-read"
-# An even share would be about 0.02. Some heads give the first token more than that, but none rests there: in this small model
-# each head has something to do nearly everywhere.
-#
-# So here is a task that leaves a head idle, the **echo**: at a question mark the model has to repeat the letter just before
-# it, and one position in ten is a question. And the model has one layer only, so that nobody else can do it.
+# An even share would be about 0.02, and in this training no head rests there. It can happen: a model that starts from seed 5
+# has a head in layer 2 with 0.94 of its weight on the first token. But we need a head that is surely idle. So here is another
+# task, the **echo**: at a question mark the model repeats the letter just before it, and one position in ten is a question.
+# And the model has one layer only, so that nobody else can do it.
 
 # %% id="echo-train"
 echo_model = small_model(n_decoder_layers=1).train()
@@ -811,8 +807,8 @@ for name, some in (("echo", (echo_model, echoes)), ("notes", (model, drawn))):
 
 # %% [markdown] id="echo-read"
 # The model without a sink reads its text as before; its answers suffer, because the notes stand farther back. The model with
-# a sink is harmed in both by losing a token that means nothing, and four kept tokens mend it. But why its *answers*? At a
-# question, the letter to be repeated is in sight. Look at each head at the questions:
+# a sink is harmed in both, and four kept tokens mend it. But why its *answers*, when the letter to be repeated is in sight?
+# Look at each head at the questions:
 
 # %% id="echo-heads" tags=["hide-input", "atol:0.12"]
 # Measure: where each head of the echo model looks at the questions, with and without the window
@@ -830,9 +826,8 @@ for words, mask in (("all keys", causal), ("latest 16", near)):
 # Two heads read the letter before. A third rests on the first token just *at the questions*, with three quarters of its
 # weight. If the first token is hidden, most of this weight falls on other letters, and some answers become wrong.
 #
-# Is it really the idle head? Two controls, five seeds each. In the first, the texts have **no start sign**, so that the
-# first token is a letter like any other. In the second, attention **may look at nothing**: the softmax gets one more
-# score, always 0, that belongs to no key.
+# Is it really the idle head? Two controls, five seeds each. In the first, the texts have **no start sign**. In the second,
+# attention **may look at nothing**: the softmax gets one more score, always 0, that belongs to no key.
 #
 # <details><summary>The formula, and how far this reaches</summary>
 #
@@ -879,8 +874,8 @@ show(
 # In all five echo models of the figure some head puts 0.28 or more of its weight on the start sign. The window then does
 # harm, and four kept tokens undo it. In the models that remember notes both depend on the seed.
 #
-# In the first control, without a start sign, no head gives the first token more than an even share, and the window does no
-# harm. But its weights must sum to one, too. Where do they rest? We train one such model and look.
+# Without a start sign, no head gives the first token more than an even share, and the window does no harm. But the weights
+# must sum to one, too. Where do they rest? We train one such model and look.
 
 
 # %% id="no-sign" tags=["hide-input", "atol:0.15"]
@@ -901,10 +896,10 @@ for words, some, texts in (("with", echo_model, echoes), ("without", signless, l
     print(f"{words:7} sign, weight on the latest 16:", [round(s, 2) for s in shares])
 
 # %% [markdown] id="no-sign-read"
-# Without a sign, more of the weight lies on the latest 16, which the window keeps. So this control agrees with the
-# explanation. The second does **not**: heads that may look at nothing rest on the start sign nearly as much, although they
-# need not. “The weights have to go somewhere” is not the whole story in our model. So the practical rule stands on
-# measurement: before you forget the first tokens of a model, look at how much weight they get.
+# More of the weight lies on the latest 16, which the window keeps. So this control agrees with the explanation. The second
+# does **not**: heads that may look at nothing rest on the start sign nearly as much. “The weights have to go somewhere” is not
+# the whole story in our model. The practical rule stands on measurement: before you forget the first tokens of a model, look
+# at how much weight they get.
 #
 # <details><summary>More on both controls</summary>
 #
@@ -922,19 +917,17 @@ for words, some, texts in (("with", echo_model, echoes), ("without", signless, l
 # %% [markdown] id="local"
 # ## 7 Some layers near, a few far
 #
-# So far one model had either a window or none. But not all of its layers have to see everything.
-# Suppose that a layer has a window of 4: each position reads itself and the three before it. What can it know in the end?
-# In the first layer it has heard of 3 positions back. In the second it reads positions that have heard of 3 positions back
-# themselves, and so on: each layer adds 3.
+# Not all layers have to see everything. Suppose that a layer has a window of 4: each position reads itself and the three
+# before it. What can it know in the end? In the first layer it has heard of 3 positions back. In the second it reads positions
+# that have heard of 3 positions back themselves, and so on: each layer adds 3.
 
 # %% id="reach-drawn" tags=["hide-input"]
 # Drawing: how far three layers with a window of 4 look back
 drawings.window_reach(3, 4).show()
 
 # %% [markdown] id="reach-text"
-# For $N$ layers with a window of $W$, the reach is $N\,(W - 1)$ positions. This is an upper limit, not a promise. One can see
-# it without training anything: if a token cannot influence the output, the gradient with respect to its vector is exactly
-# zero.
+# For $N$ layers with a window of $W$, the reach is $N\,(W - 1)$ positions, at most. One can see it without training: if a
+# token cannot influence the output, the gradient with respect to its vector is exactly zero.
 
 # %% id="reach-gradient" tags=["hide-input", "picture:30"]
 # Figure: gradient of the last output with respect to each input, three layers with a window of 4
@@ -967,13 +960,17 @@ prove("the gradient is zero before place 3 and nowhere after it", (size > 0).tol
 
 # %% [markdown] id="mix-text"
 # A few **global** layers, which see everything, lift the limit. Between them, **local** ones, with a window, read the
-# neighbourhood. Gemma 3 has five local layers to each global one (Gemma Team 2025). What it buys is memory. A cache holds a
-# key and a value for each position, layer and key head:
+# neighbourhood. Gemma 3 has five local layers to each global one (Gemma Team 2025). What it buys is memory, because a local
+# layer keeps the keys and values of its window only.
+#
+# <details><summary>The bytes of such a cache</summary>
 #
 # $$\text{bytes} = 2 \cdot b \cdot n_{kv} \cdot d_{head} \cdot \sum_{\text{layers}} \min(W_{layer},\, T)$$
 #
 # Here $b$ is the number of bytes of one number, $n_{kv}$ the number of key heads, $T$ the length of the text, and
-# $W_{layer}$ is without limit for a global layer.
+# $W_{layer}$ is without limit for a global layer. The 2 stands for key and value.
+#
+# </details>
 
 # %% id="mix-drawn" tags=["hide-input"]
 # Drawing: five local layers and a global one, with what they keep
@@ -1057,8 +1054,8 @@ prove("neither of the other two wins always", {a < b for a, b in zip(mixed, ever
 
 # %% [markdown] id="mix-read"
 # With windows alone, notes beyond 21 positions are found about as often as by guessing, one in ten. The information does not
-# arrive. One global layer of three repairs that almost entirely. Within the reach all three do well, so the windows can hand a
-# note from layer to layer. The text is read worst by the windows alone, with each of the five seeds.
+# arrive. One global layer of three repairs that almost entirely. The text is read worst by the windows alone, with each of the
+# five seeds.
 
 # %% [markdown] id="who"
 # ## 8 Who does what
@@ -1110,11 +1107,9 @@ if GptOssConfig is not None:
 # ## 9 The answer
 #
 # How can a model read further than it was trained? A rotary model fails beyond its length because its slow clocks enter
-# angles that they never met, so that far keys get scores which nobody trained. Slowing the clocks brings the angles back
-# to where the model knows its way: all clocks alike with interpolation, just those that never went round with YaRN and
-# Llama 3. A short training on long texts makes up for the rest. Whether it worked shows only in tasks that need what stands
-# far away. To read for ever in the same memory one keeps a window and the first few tokens. And to read far in little memory,
-# most layers get a window and a few see everything.
+# angles that they never met, so that far keys get scores which nobody trained. Slow the clocks, and the angles come back
+# to where the model knows its way. A short training on long texts does the rest. Whether it worked shows only in tasks that
+# need what stands far away.
 #
 # <details><summary>Sources</summary>
 #
