@@ -294,9 +294,9 @@ between, outside = curve[fine < 63].abs().max().item(), curve[fine >= 64].abs().
 prove("between the fitted distances the curve stays below 1, beyond them it exceeds 10", between < 1 and outside > 10)
 
 # %% [markdown] id="fit-read"
-# Beyond the last distance the curve swings ten times as high as any dot. But *between* the distances it is as calm as at them.
-# This is the key to what follows: **the model cannot be trusted with larger angles than it has met, but it can be trusted with
-# angles in between.**
+# Beyond the last distance the curve swings ten times as high as any dot. But *between* the distances it is calm. This is the
+# key to what follows: **the model cannot be trusted with larger angles than it has met, but it can be trusted with angles in
+# between.**
 #
 # ## 3 Position interpolation: squeeze the positions
 #
@@ -312,11 +312,15 @@ drawings.squeezed_places(64, 4).show()
 # price: two neighbours now differ by ¼ of a position. The fastest hand, which used to move by 57 degrees from one letter to
 # the next, now moves by 14.
 #
-# As a formula, with $L$ the trained length and $L'$ the longer one, and $f$ whatever turns a vector $x$ at position $p$:
+# An angle is position times speed, so one may as well divide all speeds by four. One line is enough:
+#
+# <details><summary>The formula of the paper</summary>
+#
+# With $L$ the trained length and $L'$ the longer one, and $f$ whatever turns a vector $x$ at position $p$:
 #
 # $$f'(x, p) = f\left(x,\; p\,\frac{L}{L'}\right)$$
 #
-# An angle is position times speed, so one may as well divide all speeds by four. One line is enough:
+# </details>
 
 
 # %% id="interpolate"
@@ -434,8 +438,7 @@ prove("a larger base is NTK scaling", torch.allclose(slower, frequencies(16, 100
 # %% [markdown] id="base-middle"
 # And the pairs in the middle? Pair 4 of our heads becomes $4^{8/14} = 2.2$ times slower. But its text is four times as long,
 # so its hand still goes 1.8 times as far as it ever went in training. So one takes a larger factor than one needs, such as 8
-# for a text four times as long, or simply a very large base. Code Llama took 1,000,000 and trained on with it (Rozière et al.
-# 2023).
+# for a text four times as long, or simply a very large base: Code Llama took 1,000,000 (Rozière et al. 2023).
 
 # %% id="base-measured" tags=["atol:0.15"]
 head()
@@ -918,8 +921,8 @@ for words, some, texts in (("with", echo_model, echoes), ("without", signless, l
 # ## 7 Some layers near, a few far
 #
 # Not all layers have to see everything. Suppose that a layer has a window of 4: each position reads itself and the three
-# before it. What can it know in the end? In the first layer it has heard of 3 positions back. In the second it reads positions
-# that have heard of 3 positions back themselves, and so on: each layer adds 3.
+# before it. What can it know in the end? In the first layer it hears of 3 positions back. In the second it reads positions
+# that have themselves heard of 3 more, and so on: each layer adds 3.
 
 # %% id="reach-drawn" tags=["hide-input"]
 # Drawing: how far three layers with a window of 4 look back
