@@ -333,8 +333,8 @@ prove("exhibit 7: in evaluation mode the law holds", torch.allclose(circle, torc
 # %% [markdown] id="museum-precision-text"
 # ## 8 Speeds in half precision
 #
-# A model is converted to bfloat16, a format with about three decimal digits. With it goes a buffer that holds the speeds
-# of the rotary clocks. A speed that is off by a third of a percent makes little difference at position 10.
+# A model is converted to bfloat16, a format with eight binary digits, which is 2.4 decimal ones. With it goes a buffer that
+# holds the speeds of the rotary clocks. A speed that is off by a third of a percent makes little difference at position 10.
 #
 # **Predict.** At which position is an angle off by half a radian, about 30 degrees: 100, 1000 or 10,000?
 

@@ -1,11 +1,10 @@
 # %% [markdown] id="title"
 # # Lab: how can a model read further than it was trained?
 #
-# A model is trained on pieces of a certain length, because longer ones cost more. Then somebody gives it a whole book.
-# What happens at the first place that it has never seen, and what can be done about it without training it again from
-# the beginning? This lab takes the rotary positions of [chapter 3](../03_positional_encoding.ipynb), makes them fail,
-# finds out why, and then builds the four repairs that you meet in the settings of published models: interpolation, a
-# larger base, YaRN, and layers with a window. It takes about an hour and a half.
+# A model is trained on pieces of a certain length, because longer ones cost more. Then somebody gives it a whole book. This
+# lab takes the rotary positions of [chapter 3](../03_positional_encoding.ipynb), makes them fail there, finds out why, and
+# builds four repairs: interpolation, a larger base, YaRN, and layers with a window. It takes about an hour and a half. A good
+# place to stop is the end of section 5.
 
 # %% id="setup" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -38,16 +37,16 @@ torch.set_num_threads(1)
 #
 # We need a task in which it matters what stands far away. Real text has few such places, so we put some in. In a piece
 # of English some letters are replaced by digits, the **notes**, and some by question marks. At a question mark the
-# model has to say the latest note before it. Everywhere else it has to continue the text, letter by letter, as usual.
+# model has to say the latest note before it. Everywhere else it has to continue the text, letter by letter.
 
 # %% id="notes-drawn" tags=["hide-input"]
 # Drawing: two notes and a question
 drawings.notes_and_question("the 4 list is in 7 of a?").show()
 
 # %% [markdown] id="notes-text"
-# So one model does two things at once. To continue a text, the near letters are nearly all it needs. To answer a
-# question, it may have to go back a hundred places, and it must know which of several digits is the *nearest* one. Here
-# is a piece as the model sees it; the sign ^ marks the start.
+# To continue a text, the near letters are nearly all it needs. To answer a question, it may have to go back a hundred
+# positions, and it must know which of several digits is the *nearest* one. Here is a piece as the model sees it; the sign ^
+# marks the start.
 
 # %% id="notes-shown"
 piece = notes_in_text(1, 64, generator=torch.Generator().manual_seed(4))
@@ -55,10 +54,9 @@ print(repr(spelled(piece.tokens[0])))
 print("answers:", spelled(piece.targets[piece.asked]))
 
 # %% [markdown] id="model-text"
-# The model is small: two layers, four heads, and a head is 16 numbers wide. Its positions are **rotary**. To recall
-# [chapter 3](../03_positional_encoding.ipynb): the 16 numbers of a query or key form 8 pairs; each pair is turned like
-# the hand of a clock by an angle that grows with the place; and so the product of a query and a key depends on how far
-# apart they stand, not on where.
+# The model is small: two layers, four heads, and a head is 16 numbers wide. Its positions are **rotary**
+# ([chapter 3](../03_positional_encoding.ipynb)): the 16 numbers of a query or key form 8 pairs, each pair is turned like the
+# hand of a clock, and so the turns tell a score how far apart the two stand, not where.
 
 
 # %% id="model"
@@ -93,7 +91,7 @@ def fit(model, draw, steps, rate, seed=0):
 
 
 # %% [markdown] id="train-text"
-# All its texts have 64 places. So no query in training ever stood more than 63 places after its key.
+# All its texts have 64 positions. So no query in training ever stood more than 63 positions after its key.
 
 
 # %% id="train"
@@ -139,10 +137,10 @@ def head():
 
 
 # %% [markdown] id="beyond-text"
-# Now we give it 256 places, four times as many, from a part of the text that was kept back.
+# Now we give it 256 positions, four times as many, from a part of the text that was kept back.
 #
-# **Predict.** What happens to the loss on the text from place 64 on: does it go on falling because more has been read,
-# stay as it was, or rise? And are notes that stand more than 63 places back found? Write it down.
+# **Predict.** What happens to the loss on the text from position 64 on: does it go on falling because more has been read,
+# stay as it was, or rise? And are notes that stand more than 63 positions back found? Write it down.
 
 # %% id="beyond-guess"
 ex.predict("beyond_64", "")
@@ -172,13 +170,11 @@ show(
 )
 
 # %% [markdown] id="beyond-read"
-# Nothing broke loudly. There is no error, as there would be with a table of learned positions. The model reads on, and
-# is simply worse. The grey line shows by how much: it scores the *same letters* with the same model, which sees only 32
-# to 63 letters before each. It rises around place 110, too, so the text happens to be harder there; that part of the rise
-# is no failure. But everywhere beyond 64 the whole text is read worse than its pieces, although *more* is known.
+# The model reads on, and is simply worse. The grey line scores the *same letters* with the same model, which sees only 32 to
+# 63 letters before each. Beyond 64 the whole text is read worse than its pieces, although *more* is known.
 #
-# Now the notes. Some questions have one note before them, others two or three. If one names any of them, one is right in
-# about six of ten cases, at each distance (dashed). Our model does better only for the nearest. What does it say instead?
+# Now the notes. Somebody who names any of the notes so far is right in about six of ten cases (dashed). Our model does
+# better only for the nearest. What does it say instead?
 
 # %% id="instead" tags=["hide-input", "atol:0.15"]
 # Measure: what is named at the questions, by how far back the right note stands
@@ -197,13 +193,11 @@ for words, which in (
     print(f"{words:24}", [round(share, 2) for share in by_distance(long, which.float())])
 
 # %% [markdown] id="instead-read"
-# Already for notes 32 to 63 places back, a distance that occurred in training, half of the answers are wrong, mostly
-# because an older note, further away, is preferred. At 64 to 127 places this is the usual answer, so that the model is
-# worse than one who names any note. At 128 and more it is about as good as that: it names notes, but no longer knows which is the
-# latest.
+# It prefers older notes. At 64 to 127 positions they are the usual answer, so the model is worse than one that names
+# any note.
 #
-# What exactly fails? Here is a control. We let each query see only the latest 64 keys, so that no distance is new. The
-# weights stay as they are.
+# What exactly fails? As a control, let each query see only the latest 64 keys, so that no distance is new. The weights stay
+# as they are.
 
 
 # %% id="changed"
@@ -221,26 +215,24 @@ said("as trained", plain)
 said("far keys hidden", windowed)
 
 # %% [markdown] id="window-read"
-# The text is read better, and so are the near notes, by nothing but hiding. So it is the far keys that disturb: the model
-# looks at them, and what it sees there is wrong. But the window is no answer to our question. In one layer it hides each
-# note that stands more than 63 places back. The second layer can look at a place that has itself looked 63 places back,
-# so a note may be handed on over 126 places at most; this model seldom does so. Beyond that, nothing arrives.
+# The text is read better, and so are the near notes, by nothing but hiding. So it is the far keys that disturb. But a window
+# hides the far notes, too: two layers can hand them on over 126 positions at most, and this model seldom does so.
 #
-# This tells us how to judge what follows. **A loss on text alone proves little**, because a window improves it, too. A model
-# reads further only if it also *finds* what stands far away.
+# So **a loss on text alone proves little**, because a window improves it, too. A model reads further only if it also *finds*
+# what stands far away.
 
 # %% [markdown] id="clocks"
 # ## 2 Why: the slow clocks
 #
-# Pair $i$ turns by the angle $m\,\theta_i$ at place $m$. Here $d$ is the width of a head, 16, and $b$ is called the
+# Pair $i$ turns by the angle $p\,\theta_i$ at position $p$. Here $d$ is the width of a head, 16, and $b$ is called the
 # *base*, 10000:
 #
 # $$\theta_i = b^{-2i/d}, \qquad i = 0, 1, \ldots, d/2 - 1$$
 #
-# By hand, for 64 places, so that the largest distance is 63. Pair 0 turns by one radian for each place: 63 radians are
-# ten full turns, so it has met every angle many times. Pair 4 turns by 0.01 radian: after 63 places its hand stands at
-# 0.63 radian, which is 36 degrees, a tenth of a turn. All other angles of this clock are unknown to the model. In a
-# text of 256 places its hand goes on to 146 degrees.
+# By hand: the largest distance in 64 positions is 63. Pair 0 turns by one radian for each position. In 63 radians it goes
+# round ten times, so it has met every angle. Pair 4 turns by 0.01 radian: after 63 positions its hand stands at
+# 36 degrees, a tenth of a turn. All other angles of this clock are unknown to the model. In a text of 256 positions its hand
+# goes on to 146 degrees.
 
 # %% id="clocks-drawn" tags=["hide-input"]
 # Drawing: the eight clocks of a head, with what they have met and what is new
@@ -259,15 +251,20 @@ prove("pair 4 goes on to 146 degrees", round(math.degrees(255 * 0.01)) == 146)
 prove("pair 0 goes round ten times", int(63 / (2 * math.pi)) == 10)
 
 # %% [markdown] id="fit-why"
-# Is a new angle so bad? A cosine is a smooth curve, so one might hope that it goes on sensibly. Look at what a score is
-# made of. With query and key fixed, it depends on the distance $n$ alone, as a sum of one wave for each pair:
+# Is a new angle so bad? With query and key fixed, a score is a sum of one wave for each pair, and training makes the sum right
+# only for the distances $n$ that occur:
 #
 # $$s(n) = \sum_i a_i \cos(n\,\theta_i) + c_i \sin(n\,\theta_i)$$
 #
-# Training chooses the numbers $a_i$ and $c_i$ so that $s(n)$ is right for the distances that occur. Nobody looks at the
-# others. The next cell does the same without a model: it chooses them so that the sum comes near 64 random numbers, at
-# the distances 0 to 63, and then draws the curve beyond. It takes 32 waves, those of a head that is 64 numbers wide,
-# because the 8 waves of our head are too few to come near 64 numbers. Chen et al. (2023, figure 2) made this experiment.
+# The next cell fits such a sum to 64 random numbers at the distances 0 to 63, and draws the curve beyond, as Chen et al. did
+# (2023, figure 2).
+#
+# <details><summary>How many waves</summary>
+#
+# It takes 32 waves, those of a head that is 64 numbers wide, because the 8 waves of our head are too few to come near 64
+# numbers.
+#
+# </details>
 
 # %% id="fit-drawn" tags=["hide-input", "picture:30"]
 # Figure: a sum of waves fitted to 64 distances, between them and beyond them
@@ -297,13 +294,13 @@ between, outside = curve[fine < 63].abs().max().item(), curve[fine >= 64].abs().
 prove("between the fitted distances the curve stays below 1, beyond them it exceeds 10", between < 1 and outside > 10)
 
 # %% [markdown] id="fit-read"
-# One sees two things here. Beyond the last distance the curve swings ten times as high as any dot. But *between* the distances, at 10.5
-# or 37.25, it is as calm as at them. This is the key to what follows: **the model cannot be trusted with larger angles
-# than it has met, but it can be trusted with angles in between.**
+# Beyond the last distance the curve swings ten times as high as any dot. But *between* the distances it is calm. This is the
+# key to what follows: **the model cannot be trusted with larger angles than it has met, but it can be trusted with angles in
+# between.**
 #
-# ## 3 Position interpolation: squeeze the places
+# ## 3 Position interpolation: squeeze the positions
 #
-# So let us not give it larger angles. Four times as many places? Then we number them in quarters: 0, ¼, ½, ¾, 1, …, and
+# So let us not give it larger angles. Four times as many positions? Then we number them in quarters: 0, ¼, ½, ¾, 1, …, and
 # the last of 256 stands at 63¾. This is **position interpolation** (Chen et al. 2023).
 
 # %% id="squeezed-drawn" tags=["hide-input"]
@@ -311,17 +308,19 @@ prove("between the fitted distances the curve stays below 1, beyond them it exce
 drawings.squeezed_places(64, 4).show()
 
 # %% [markdown] id="squeezed-text"
-# By hand: a word at place 200 is turned as one at place 50 was. Two words that stand 100 places apart look as if they
-# stood 25 apart, and that has occurred in training. The price is on the other side. Two neighbours, one place apart,
-# now differ by ¼ of a place. The fastest hand, which used to move by 57 degrees from one letter to the next, now moves
-# by 14.
+# By hand: two words that stand 100 positions apart look as if they stood 25 apart, and that has occurred in training. The
+# price: two neighbours now differ by ¼ of a position. The fastest hand, which used to move by 57 degrees from one letter to
+# the next, now moves by 14.
 #
-# As a formula, with $L$ the trained length and $L'$ the longer one, and $f$ whatever turns a vector $x$ at place $m$:
+# An angle is position times speed, so one may as well divide all speeds by four. One line is enough:
 #
-# $$f'(x, m) = f\left(x,\; m\,\frac{L}{L'}\right)$$
+# <details><summary>The formula of the paper</summary>
 #
-# An angle is place times speed, so one may as well leave the places and divide all speeds by four. That is how it is
-# written in practice, and one line is enough:
+# With $L$ the trained length and $L'$ the longer one, and $f$ whatever turns a vector $x$ at position $p$:
+#
+# $$f'(x, p) = f\left(x,\; p\,\frac{L}{L'}\right)$$
+#
+# </details>
 
 
 # %% id="interpolate"
@@ -334,8 +333,8 @@ ours = interpolated(speed, 4.0)
 prove("this is course_lib's linear scaling", torch.equal(ours, theirs))
 
 # %% [markdown] id="interpolate-question"
-# **Predict.** We put these speeds into our trained model, without any training, and read 256 places. What becomes of
-# the text *within* the first 64 places, which was fine before? And of the far notes?
+# **Predict.** We put these speeds into our trained model, without any training, and read 256 positions. What becomes of
+# the text *within* the first 64 positions, which was fine before? And of the far notes?
 
 # %% id="interpolate-guess"
 ex.predict("after_squeezing", "")
@@ -348,9 +347,8 @@ said("interpolated", read(squeezed))
 
 # %% [markdown] id="interpolate-read"
 # The far notes are found, which is astonishing for a model that has never seen such a distance. But the text has
-# suffered everywhere, even where nothing was wrong. The next figure shows why. If query and key are all ones, the score
-# is the sum of the cosines. It used to fall steeply from one letter to the next, and that is how a head tells the last
-# letter from the one before. Squeezed, neighbours look nearly alike.
+# suffered everywhere. The next figure shows why. The score of two vectors of ones used to fall steeply from one letter to the
+# next, and that is how a head tells the last letter from the one before. Squeezed, neighbours look nearly alike.
 
 # %% id="near-drawn" tags=["hide-input", "picture:30"]
 # Figure: the score of two vectors of ones by their distance, before and after
@@ -368,12 +366,16 @@ show(
 # %% [markdown] id="tune-text"
 # ### A short training
 #
-# The model has to get used to the new distances, but it need not learn to read again. Chen et al. took models of 7 to
-# 65 billion parameters from 2,048 to up to 32,768 places and needed at most 1,000 steps for it. We take 40 steps, on texts of
-# 256 places; the first training took 400.
+# The model has to get used to the new distances, but it need not learn to read again. Chen et al. needed at most 1,000 steps.
+# We take 40, on texts of 256 positions. Perhaps these would repair *any* model? As a control, the unchanged model gets the
+# same 40 steps.
 #
-# A control belongs to it. Perhaps 40 steps on long texts would repair *any* model, and the squeezing is not needed at
-# all? So the unchanged model gets the same 40 steps.
+# <details><summary>How large that training was</summary>
+#
+# Chen et al. took models of 7 to 65 billion parameters from 2,048 to up to 32,768 positions. Our first training took 400
+# steps.
+#
+# </details>
 
 
 # %% id="tune"
@@ -392,20 +394,17 @@ said("40 steps, as it was", read(tuned(None)))
 said("40 steps, interpolated", read(tuned(LinearScaling(4.0))))
 
 # %% [markdown] id="tuned-read"
-# Both read the long text about equally well now. The interpolated model has not quite come back to what the model was
-# within the first 64 places, and it finds its notes a little less often than before these 40 steps; 40 steps are few. But
-# it is the only one that finds the far notes reliably. The unchanged one is still no better than naming any note at 128
-# places and more. One run proves little; section 5 shows five.
+# Only the interpolated model finds the far notes reliably. The unchanged one is still no better than naming any note at 128
+# positions and more. One run proves little; section 5 shows five.
 #
 # ## 4 A larger base: slow the slow clocks, leave the fast
 #
-# Interpolation slows all clocks alike. But which of them had a problem? The fast ones have gone round many times. They
-# know all their angles, and they are the ones that tell neighbours apart. Only the slow ones meet something new. So it
-# would be better to slow the slow clocks and to leave the fast ones alone.
+# Interpolation slows all clocks alike. But the fast ones know all their angles, and they are the ones that tell neighbours
+# apart. Only the slow ones meet something new.
 #
-# There is a way to do that with a single number. All speeds come from the base: $\theta_i = b^{-2i/d}$. A larger base
-# leaves pair 0 as it is, since anything to the power 0 is 1, and slows each following pair more. How large must the new
-# base $b'$ be, so that the *last* pair, $i = d/2 - 1$, turns $s$ times slower? Its exponent is $2i/d = (d-2)/d$, so
+# A single number slows just these. All speeds come from the base: $\theta_i = b^{-2i/d}$. A larger base leaves pair 0 as it
+# is, and slows each following pair more. How large must the new base $b'$ be, so that the *last* pair, $i = d/2 - 1$, turns
+# $s$ times slower? Its exponent is $2i/d = (d-2)/d$, so
 #
 # $$b'^{-(d-2)/d} = \frac{1}{s}\, b^{-(d-2)/d}$$
 #
@@ -419,9 +418,15 @@ said("40 steps, interpolated", read(tuned(LinearScaling(4.0))))
 #
 # $$b' = b \cdot s^{\,d/(d-2)}$$
 #
-# By hand, for our heads: $d = 16$, $s = 4$, so $b' = 10000 \cdot 4^{16/14}$, which is about 48,760. An anonymous user,
-# bloc97, proposed this on a forum in 2023 under the name *NTK-aware* scaling, after a theory about which frequencies a
-# network learns easily (the neural tangent kernel); the paper on YaRN (Peng et al. 2023, section 3.1) writes it down.
+# By hand, for our heads: $d = 16$, $s = 4$, so $b' = 10000 \cdot 4^{16/14}$, which is about 48,760.
+#
+# <details><summary>Who found it</summary>
+#
+# An anonymous user, bloc97, proposed this on a forum in 2023 under the name *NTK-aware* scaling, after a theory about which
+# frequencies a network learns easily (the neural tangent kernel). The paper on YaRN (Peng et al. 2023, section 3.1) writes it
+# down.
+#
+# </details>
 
 # %% id="base-proof" tags=["hide-input"]
 # Check: the number said above, and that the library does the same
@@ -431,13 +436,9 @@ slower = RotaryEmbedding(16, scaling=NTKScaling(4.0)).values
 prove("a larger base is NTK scaling", torch.allclose(slower, frequencies(16, 10000 * 4 ** (16 / 14)), rtol=1e-5))
 
 # %% [markdown] id="base-middle"
-# Now see what the formula does to the pairs in the middle. Pair $i$ becomes $s^{2i/(d-2)}$ times slower. So pair 4 of
-# our heads becomes $4^{8/14} = 2.2$ times slower, but its text is four times as long. Its hand still goes 1.8 times as
-# far as it ever went in training. Of the pairs that never went round, only the last one, which was squeezed by four,
-# stays where it knows its way.
-#
-# That is why in practice one takes a larger factor than one needs, such as 8 for a text four times as long, or simply a
-# very large base. Code Llama took 1,000,000 in place of 10,000 and trained on with it (Rozière et al. 2023).
+# And the pairs in the middle? Pair 4 of our heads becomes $4^{8/14} = 2.2$ times slower. But its text is four times as long,
+# so its hand still goes 1.8 times as far as it ever went in training. So one takes a larger factor than one needs, such as 8
+# for a text four times as long, or simply a very large base: Code Llama took 1,000,000 (Rozière et al. 2023).
 
 # %% id="base-measured" tags=["atol:0.15"]
 head()
@@ -448,16 +449,13 @@ for factor in (4.0, 8.0):
     said(f"larger base, factor {factor:g}", read(slower))
 
 # %% [markdown] id="base-read"
-# The text is read better than after interpolation, above all within the first 64 places, and without a single step of
-# training. Notes 64 to 127 places back are found far more often than by the model as trained, and the larger factor finds
-# nearly all of these. But at 128 places and more both find fewer than interpolation, and no more than the model as
-# trained, which here only names any note. This is the reason above: the hands in the middle still go too far.
+# The text is read better than after interpolation. The larger factor finds nearly all notes 64 to 127 positions back. But at
+# 128 and more, this model finds fewer than after interpolation: the hands in the middle still go too far.
 #
 # ## 5 YaRN: clock by clock
 #
-# A single number cannot say exactly what we want. What do we want? Let us ask the model. We keep the first $k$ pairs as
-# they are and squeeze the others by four, for every $k$. With $k = 0$ all are squeezed, which is interpolation; with
-# $k = 8$ none is.
+# What do we want exactly? Let us ask the model. We keep the first $k$ pairs as they are and squeeze the others by four, for
+# every $k$. With $k = 0$ all are squeezed, which is interpolation; with $k = 8$ none is.
 
 # %% id="sweep" tags=["hide-input", "picture:40"]
 # Figure: text and notes when the first k pairs are kept and the others squeezed
@@ -490,18 +488,14 @@ show(
 )
 
 # %% [markdown] id="sweep-read"
-# So there is a border, and it lies about where section 2 would put it: at the clocks that went round about once in
-# training. YaRN (“yet another RoPE extension”, Peng et al. 2023) draws it by that number. For pair $i$ let
-#
-# $$r_i = \frac{L\,\theta_i}{2\pi}$$
-#
-# be the number of turns within the trained length $L$. Pairs with many turns are kept, pairs with less than one turn
-# are squeezed by $s$, and between them there is a ramp: $\gamma$ goes from 0 to 1.
+# So there is a border: at the clocks that went round about once in training. YaRN (“yet another RoPE extension”, Peng et al.
+# 2023) draws it by that number. For pair $i$ let $r_i = L\,\theta_i / 2\pi$ be the number of turns within the trained length
+# $L$. Pairs with many turns are kept, pairs with less than one turn are squeezed by $s$, and between them there is a ramp:
+# $\gamma$ goes from 0 to 1.
 #
 # $$\theta_i' = (1 - \gamma)\,\frac{\theta_i}{s} + \gamma\,\theta_i$$
 #
-# Llama 3.1 uses just this rule, with 1 and 4 turns as its two borders and $\gamma$ a straight line between them (Dubey
-# et al. 2024, and the published code). Here it is:
+# Llama 3.1 uses just this rule, with 1 and 4 turns as its two borders (Dubey et al. 2024, and the published code):
 
 
 # %% id="by-parts"
@@ -512,11 +506,17 @@ def by_parts(speed, factor, length, few=1.0, many=4.0):
 
 
 # %% [markdown] id="yarn-text"
-# YaRN's borders are 1 and 32 turns, which fits a model that was trained on thousands of places; ours turns ten times at
-# most, so we take 1 and 4 for it, too. In YaRN's published code the ramp is straight in the *number of the pair* and
-# not in the turns, with its ends rounded to whole pairs. (The text of the paper has the other form. Models are run with
-# the code.) In the cell below, `ramp` is $1 - \gamma$: 0 where a pair is kept, 1 where it is squeezed. Its end may not go
-# beyond $d - 1$; one would expect the last pair, $d/2 - 1$, but so it stands in that code, and for us it changes nothing.
+# YaRN's own borders are 1 and 32 turns, and its published code makes the ramp straight in the *number of the pair*. In the
+# cell below, `ramp` is $1 - \gamma$: 0 where a pair is kept, 1 where it is squeezed.
+#
+# <details><summary>Details of that code</summary>
+#
+# 1 and 32 turns fit a model that was trained on thousands of positions; ours turns ten times at most, so we take 1 and 4. The
+# ends of the ramp are rounded to whole pairs. The text of the paper has the ramp in the turns; models are run with the code.
+# The end may not go beyond $d - 1$; one would expect the last pair, $d/2 - 1$, but so it stands in that code, and for us it
+# changes nothing.
+#
+# </details>
 
 
 # %% id="yarn"
@@ -535,15 +535,20 @@ def yarn(speed, factor, length, few=1.0, many=32.0, base=10000.0):
 
 
 # %% [markdown] id="temperature-text"
-# YaRN changes one more thing. In a longer text each query compares itself with more keys, and a softmax over more keys
-# gives less to each. By hand: one key has the score 3, all others the score 0. Among 64 keys it gets
-# $e^3 / (e^3 + 63) = 0.24$ of the weight, among 256 only 0.07. To keep the softmax sharp, all scores are multiplied by
-# a number a little above one. YaRN multiplies queries and keys by
+# YaRN changes one more thing. In a longer text a softmax over more keys gives less to each, so all scores are multiplied by a
+# number a little above one.
+#
+# <details><summary>By how much, and by hand</summary>
+#
+# One key has the score 3, all others the score 0. Among 64 keys it gets $e^3 / (e^3 + 63) = 0.24$ of the weight, among 256
+# only 0.07. YaRN multiplies queries and keys by
 #
 # $$t = 0.1 \ln s + 1$$
 #
 # each, so the scores by $t^2$. For $s = 4$ that is 1.14 and 1.30, and the key above gets 0.16. The authors found this
 # formula by trying; it fits several sizes of Llama.
+#
+# </details>
 
 # %% id="temperature-proof" tags=["hide-input"]
 # Check: the numbers said above
@@ -599,7 +604,7 @@ if LlamaConfig is not None:
 
 # %% [markdown] id="speeds-text"
 # Side by side, this is what the four rules do to the clocks of a real head, that of Llama 3: 64 pairs, base 500,000,
-# trained at 8,192 places.
+# trained at 8,192 positions.
 
 # %% id="speeds-drawn" tags=["hide-input", "picture:30"]
 # Figure: by how much each rule slows each pair of a head of Llama 3, for eight times the length
@@ -627,9 +632,8 @@ show(
 # %% [markdown] id="five-text"
 # ### Five seeds, before and after a short training
 #
-# Now the whole comparison, with five models that differ in their seed. Each was trained at 64 places, changed, and read
-# at 256; then it got 40 steps on long texts, at two learning rates, of which the better one is shown. The window is the
-# control.
+# Now the whole comparison, with five models that differ in their seed. Each was changed and read at 256 positions; then it
+# got 40 steps on long texts. The window is the control.
 
 # %% id="five-places" tags=["hide-input"]
 # Figure: loss by place for each method, mean and range of five seeds, before and after 40 steps
@@ -678,43 +682,53 @@ show(
 )
 
 # %% [markdown] id="five-read"
-# **On the text**, all five unchanged models are worse beyond place 64 than the window. Squeezing without training is worse
-# than doing nothing. A larger base and YaRN are better than doing nothing. Over all places from 64 on, none of them is
-# better than the window, which needs neither training nor other clocks. After 40 steps the methods lie close together.
+# YaRN is the only one here that does both without any training: its text suffers little, and it finds nearly all far notes.
+# Interpolation finds them, too, but its text is worse than if nothing had been done. The larger base with factor 4 finds few
+# until it is trained, and the window finds what chance finds. This is no ranking for large models, but it agrees with what
+# YaRN's authors say: the fast clocks keep the neighbours apart, and the slow ones stay where they know their way.
 #
-# **With the far notes** it is the other way round. The window finds what chance finds, before and after the training:
-# two layers with a window of 64 reach 126 places back and not one more. The unchanged model is right in about half of
-# the cases, but this is less than one gets by naming any of the notes so far, with each of the five seeds.
-# Interpolation finds nearly all at once. The larger base with factor 4 finds few until it is trained.
+# <details><summary>Evidence: five seeds, two rates, text and notes</summary>
 #
-# YaRN is the only one here that does both without any training: its text suffers little, and it finds nearly all. This
-# is one small model, one task and one factor, so it is no ranking for large models. But it is the reason that its
-# authors give: the fast clocks keep the neighbours apart, the slow ones stay where they know their way.
+# Each model was trained at 64 positions. Of two learning rates of the 40 steps the better one is shown. It is one small model,
+# one task and one factor.
+#
+# **On the text**, all five unchanged models are worse beyond position 64 than the window. A larger base and YaRN are better
+# than doing nothing. Over all positions from 64 on, none is better than the window, which needs neither training nor other
+# clocks. After 40 steps the methods lie close together.
+#
+# **With the far notes**, the unchanged model is right in about half of the cases, but this is less than one gets by naming any
+# of the notes so far, with each of the five seeds. Two layers with a window of 64 reach 126 positions back and not one more.
+#
+# </details>
+#
+# **A good place to stop:** the question of this lab is answered. The rest is about memory.
 
 # %% [markdown] id="sinks"
 # ## 6 Reading for ever: attention sinks
 #
-# A different wish. A program that listens all day cannot keep all keys and values; its cache must stop growing. The
-# obvious rule is to keep the latest thousand or so and to forget the rest. We have just seen that a window does not hurt
-# the reading of text. But when Xiao et al. (2023) tried this with models such as Llama 2, the text fell apart at the very
-# moment when the **first** token left the cache. And it became whole again when four tokens from the beginning were
-# kept, whatever they said.
+# A program that listens all day cannot keep all keys and values. The obvious rule is to keep the latest thousand or so. A
+# window does not hurt the reading of text, as we have seen. But when Xiao et al. (2023) tried this with models such as
+# Llama 2, the text fell apart at the very moment when the **first** token left the cache. It became whole again when four
+# tokens from the beginning were kept, whatever they said.
 
 # %% id="streaming-drawn" tags=["hide-input"]
 # Drawing: three caches after the same stream
 drawings.streaming_cache().show()
 
 # %% [markdown] id="sink-why"
-# Why should the first token matter? Think of a head that looks for something that is rarely there. What does it do in
-# the meantime? Its weights come out of a softmax, so they must sum to one; it *cannot* look at nothing. It needs a place
-# to put its weight where it does no harm. The first token is a good one: every later place can see it, and it is always
-# the same. The model learns to give it a key that attracts idle queries and a value that does little harm. Xiao et
-# al. call it an **attention sink**. If it is taken away, the weight goes to places whose values do add something, and
-# the result is noise. Their method, StreamingLLM, also numbers the places anew within the cache, so that no distance is
-# ever larger than the cache. For this it stores the keys before they are turned, and turns them at each step.
+# Why should the first token matter? Think of a head that looks for something that is rarely there. Its weights must sum to
+# one; it *cannot* look at nothing. In the meantime it needs a token on which its weight does no harm, and every later position
+# can see the first. Xiao et al. call it an **attention sink**. If it is taken away, the weight goes to tokens whose values do
+# add something.
 #
-# Has our model a sink? The next cell measures how much weight each head gives to the start sign, from the second half of
-# the text.
+# Has our model a sink? The next cell measures how much weight each head gives to the start sign.
+#
+# <details><summary>What else StreamingLLM does</summary>
+#
+# Their method also numbers the positions anew within the cache, so that no distance is ever larger than the cache. For this
+# it stores the keys before they are turned, and turns them at each step.
+#
+# </details>
 
 
 # %% id="on-first"
@@ -736,12 +750,10 @@ for layer, shares in enumerate(weight_on_first(model, drawn), start=1):
     print(f"layer {layer}, weight on the first:", [round(s, 2) for s in shares])
 
 # %% [markdown] id="on-first-read"
-# An even share would be one in about fifty, 0.02. Some heads give the first token more than that, but none rests there:
-# in this small model each head has something to do nearly everywhere.
-#
-# What makes a strong sink, then? By the explanation above, a head with a rare task. So here is another task, the **echo**: at a
-# question mark the model has to repeat the letter just before it, and one place in ten is a question. A head that does
-# the echo has nothing to do at the other nine. And the model has one layer only, so that nobody else can do it.
+# An even share would be about 0.02, and in this training no head rests there. It can happen: a model that starts from seed 5
+# has a head in layer 2 with 0.94 of its weight on the first token. But we need a head that is surely idle. So here is another
+# task, the **echo**: at a question mark the model repeats the letter just before it, and one position in ten is a question.
+# And the model has one layer only, so that nobody else can do it.
 
 # %% id="echo-train"
 echo_model = small_model(n_decoder_layers=1).train()
@@ -769,8 +781,7 @@ show(
 
 # %% [markdown] id="echo-question"
 # **Predict.** We now hide, in the echo model, all keys but the latest 16. The echo needs only the letter before. Will
-# the loss change? And if the first four places stay visible besides? Each text has 64 places here, as in training, so no
-# distance is new.
+# the loss change? And if the first four tokens stay visible besides? No distance is new.
 
 # %% id="echo-guess"
 ex.predict("window_without_first", "")
@@ -798,10 +809,9 @@ for name, some in (("echo", (echo_model, echoes)), ("notes", (model, drawn))):
         print(f"{name:6} {words:12} loss on text {text:.2f}   on answers {answers:.2f}")
 
 # %% [markdown] id="echo-read"
-# (The losses are those of places 32 to 63.) The model without a sink reads its text as before. Its answers suffer, because
-# the notes stand further back than 16 places. The model with a sink is harmed in both by losing a token that means
-# nothing, and four kept places mend it entirely. But why its *answers*? At a question, the letter to be repeated is in
-# sight. Look at each head at the questions:
+# The model without a sink reads its text as before; its answers suffer, because the notes stand farther back. The model with
+# a sink is harmed in both, and four kept tokens mend it. But why its *answers*, when the letter to be repeated is in sight?
+# Look at each head at the questions:
 
 # %% id="echo-heads" tags=["hide-input", "atol:0.12"]
 # Measure: where each head of the echo model looks at the questions, with and without the window
@@ -816,16 +826,20 @@ for words, mask in (("all keys", causal), ("latest 16", near)):
         print(f"{words:10} weight on the {words_of:14}", [round(share, 2) for share in shares])
 
 # %% [markdown] id="echo-heads-read"
-# Two heads read the letter before. A third head rests on the first token just *at the questions*, with three quarters
-# of its weight; the two readers rest there at the other places. If the first token is hidden, most of this weight falls
-# on other letters, whose values are then added to the answer, and some answers become wrong. This differs from seed to
-# seed: in three of the five models of the next figure the answers hardly change. The text suffers in all five.
+# Two heads read the letter before. A third rests on the first token just *at the questions*, with three quarters of its
+# weight. If the first token is hidden, most of this weight falls on other letters, and some answers become wrong.
 #
-# Is it really the idle head? Two controls, five seeds each. In the first, the texts have **no start sign**, so that the
-# first token is a letter like any other. In the second, attention **may look at nothing**: the softmax gets one more
-# score, always 0, that belongs to no key.
+# Is it really the idle head? Two controls, five seeds each. In the first, the texts have **no start sign**. In the second,
+# attention **may look at nothing**: the softmax gets one more score, always 0, that belongs to no key.
+#
+# <details><summary>The formula, and how far this reaches</summary>
 #
 # $$w_j = \frac{e^{s_j}}{1 + \sum_k e^{s_k}}$$
+#
+# This differs from seed to seed: in three of the five models of the next figure the answers hardly change. The text suffers
+# in all five. The two readers rest on the first token at the other positions. All losses are those of positions 32 to 63.
+#
+# </details>
 
 # %% id="sink-record" tags=["hide-input"]
 # Figure: weight on the first token and harm of the window, a dot for each of five seeds
@@ -860,12 +874,11 @@ show(
 )
 
 # %% [markdown] id="sink-read"
-# In all five echo models some head puts a quarter or more of its weight on the start sign. The window then does harm,
-# and four kept places undo it. In the models that remember notes it depends on the seed: some have hardly a sink, others
-# one nearly as strong, and the harm is smaller.
+# In all five echo models of the figure some head puts 0.28 or more of its weight on the start sign. The window then does
+# harm, and four kept tokens undo it. In the models that remember notes both depend on the seed.
 #
-# In the first control, without a start sign, no head gives the first token more than an even share, and the window does no
-# harm. But its weights must sum to one, too. Where do they rest? We train one such model and look.
+# Without a start sign, no head gives the first token more than an even share, and the window does no harm. But the weights
+# must sum to one, too. Where do they rest? We train one such model and look.
 
 
 # %% id="no-sign" tags=["hide-input", "atol:0.15"]
@@ -886,19 +899,20 @@ for words, some, texts in (("with", echo_model, echoes), ("without", signless, l
     print(f"{words:7} sign, weight on the latest 16:", [round(s, 2) for s in shares])
 
 # %% [markdown] id="no-sign-read"
-# Without a sign, the heads rest on letters, and more of the weight lies on the latest 16, which the window keeps. No
-# letter stands at a place that is always the same, so none can be learned as the one place to rest; and what is spread over
-# many letters is not lost with one of them. So this control agrees with the explanation: the *habit* of resting on one
-# token makes it dear.
+# More of the weight lies on the latest 16, which the window keeps. So this control agrees with the explanation. The second
+# does **not**: heads that may look at nothing rest on the start sign nearly as much. “The weights have to go somewhere” is not
+# the whole story in our model. The practical rule stands on measurement: before you forget the first tokens of a model, look
+# at how much weight they get.
 #
-# The second control does **not** agree. Heads that may look at nothing rest on the start sign nearly as much, although
-# they need not. So “the weights have to go somewhere” is not the whole story in our model; why training prefers the sign
-# to the free score of 0, this experiment does not tell. Larger models were studied by Gu et al. (2024): there sinks did not appear
-# when the softmax was replaced by a form whose weights need not sum to one. And gpt-oss gives each head a score of its
-# own for “nothing”, which is *learned*; its published code calls these numbers `sinks`.
+# <details><summary>More on both controls</summary>
 #
-# So the practical rule stands on measurement: before you forget the first tokens of a model, look at how much weight they
-# get.
+# Without a sign, no letter stands at a position that is always the same, so none can be learned as the one to rest on; and
+# what is spread over many letters is not lost with one of them. Why training prefers the sign to the free score of 0, this
+# experiment does not tell. Larger models were studied by Gu et al. (2024): there sinks did not appear when the softmax was
+# replaced by a form whose weights need not sum to one. And gpt-oss gives each head a score of its own for “nothing”, which is
+# *learned*; its published code calls these numbers `sinks`.
+#
+# </details>
 
 # %% exercise="streaming_cache"
 
@@ -906,19 +920,17 @@ for words, some, texts in (("with", echo_model, echoes), ("without", signless, l
 # %% [markdown] id="local"
 # ## 7 Some layers near, a few far
 #
-# So far one model had either a window or none. But a model has many layers, and not all of them have to see everything.
-# Suppose that a layer has a window of 4: each place reads itself and the three before it. What can it know in the end?
-# In the first layer it has heard of 3 places back. In the second it reads places that have heard of 3 places back
-# themselves, and so on: each layer adds 3.
+# Not all layers have to see everything. Suppose that a layer has a window of 4: each position reads itself and the three
+# before it. What can it know in the end? In the first layer it hears of 3 positions back. In the second it reads positions
+# that have themselves heard of 3 more, and so on: each layer adds 3.
 
 # %% id="reach-drawn" tags=["hide-input"]
 # Drawing: how far three layers with a window of 4 look back
 drawings.window_reach(3, 4).show()
 
 # %% [markdown] id="reach-text"
-# For $N$ layers with a window of $W$, the reach is $N\,(W - 1)$ places. This is an upper limit, not a promise: what has
-# passed through many layers is a summary of a summary. One can see the limit without training anything. If a token
-# cannot influence the output, the gradient of the output with respect to its vector is exactly zero.
+# For $N$ layers with a window of $W$, the reach is $N\,(W - 1)$ positions, at most. One can see it without training: if a
+# token cannot influence the output, the gradient with respect to its vector is exactly zero.
 
 # %% id="reach-gradient" tags=["hide-input", "picture:30"]
 # Figure: gradient of the last output with respect to each input, three layers with a window of 4
@@ -950,14 +962,18 @@ prove("the gradient is zero before place 3 and nowhere after it", (size > 0).tol
 
 
 # %% [markdown] id="mix-text"
-# A few **global** layers, which see everything, lift the limit. Between them, **local** ones, with a window, do the
-# reading of the neighbourhood, which is most of the work. Gemma 3 has five local layers to each global one (Gemma Team
-# 2025). What it buys is memory. A cache holds a key and a value for each place, layer and key head:
+# A few **global** layers, which see everything, lift the limit. Between them, **local** ones, with a window, read the
+# neighbourhood. Gemma 3 has five local layers to each global one (Gemma Team 2025). What it buys is memory, because a local
+# layer keeps the keys and values of its window only.
+#
+# <details><summary>The bytes of such a cache</summary>
 #
 # $$\text{bytes} = 2 \cdot b \cdot n_{kv} \cdot d_{head} \cdot \sum_{\text{layers}} \min(W_{layer},\, T)$$
 #
 # Here $b$ is the number of bytes of one number, $n_{kv}$ the number of key heads, $T$ the length of the text, and
-# $W_{layer}$ is without limit for a global layer.
+# $W_{layer}$ is without limit for a global layer. The 2 stands for key and value.
+#
+# </details>
 
 # %% id="mix-drawn" tags=["hide-input"]
 # Drawing: five local layers and a global one, with what they keep
@@ -994,14 +1010,17 @@ ratio = cache_bytes([None] * 26, 32_768, 1, 256) / cache_bytes(gemma, 32_768, 1,
 prove("the mix needs about a sixth", 5.5 < ratio < 6.5)
 
 # %% [markdown] id="mix-clocks"
-# Local and global layers need not have the same clocks. A local layer of Gemma 3 never compares places that are more
-# than 511 apart (1,023 in the larger models), so it keeps the base 10,000. A global one compares places up to 32,767
-# apart (131,072 in the larger models), and has the base 1,000,000, so that its clocks are slow enough. In our config
-# these are `local_layers`, `rotary_base` and `local_rotary_base`.
+# **Predict.** Three models of three layers learn the notes at 64 positions. The first has a window of 8 in every layer, so
+# its reach is 21 positions. The second has two such layers and a global one at the top. The third is all global. Which of
+# them finds notes more than 21 positions back, and which reads the text best?
 #
-# **Predict.** Three models of three layers learn the notes at 64 places. The first has a window of 8 in every layer, so
-# its reach is 21 places. The second has two such layers and a global one at the top. The third is all global. Which of
-# them finds notes more than 21 places back, and which reads the text best?
+# <details><summary>Other clocks for local layers</summary>
+#
+# A local layer of Gemma 3 never compares positions that are more than 511 apart (1,023 in the larger models), so it keeps the
+# base 10,000. A global one compares positions up to 32,767 apart (131,072 in the larger models), and has the base 1,000,000,
+# so that its clocks are slow enough. In our config these are `local_layers`, `rotary_base` and `local_rotary_base`.
+#
+# </details>
 
 # %% id="mix-guess"
 ex.predict("local_and_global", "")
@@ -1037,16 +1056,20 @@ prove(
 prove("neither of the other two wins always", {a < b for a, b in zip(mixed, everywhere, strict=True)} == {True, False})
 
 # %% [markdown] id="mix-read"
-# With windows alone, notes beyond 21 places are found about as often as by guessing, one in ten. No training helps,
-# because the information does not arrive. One global layer of three repairs that almost entirely. Within the reach all
-# three do well, so the windows can hand a note from layer to layer. The text is read worst by the windows alone, with
-# each seed; between the other two neither wins with all seeds.
+# With windows alone, notes beyond 21 positions are found about as often as by guessing, one in ten. The information does not
+# arrive. One global layer of three repairs that almost entirely. The text is read worst by the windows alone, with each of the
+# five seeds.
 
 # %% [markdown] id="who"
 # ## 8 Who does what
 #
-# The settings of some published models, as their papers or their published configs state them. “Trained” is the length
-# before the context was extended, as far as it was.
+# Read the settings of published models as decisions: how slow the clocks are, which of them are changed, and which layers may
+# look far.
+#
+# <details><summary>Nine published models</summary>
+#
+# The settings are those of their papers or their published configs. “Trained” is the length before the context was extended,
+# as far as it was.
 #
 # | model | rotary base | rule | trained → read | windows | source |
 # |---|---|---|---|---|---|
@@ -1063,7 +1086,7 @@ prove("neither of the other two wins always", {a < b for a, b in zip(mixed, ever
 # A factor need not be the ratio of the two lengths. DeepSeek-V3 and Gemma 3 slow their clocks by more than the text grows
 # (40 for 32 times, 8 for 4 times); Llama 3.1 by less (8 for 16 times), and it was trained on texts of the full length.
 #
-# Read the rows as decisions: how slow the clocks are, which of them are changed, and which layers may look far.
+# </details>
 
 # %% id="who-proof" tags=["hide-input"]
 # Check, where the library transformers is installed: the rows whose settings are its defaults
@@ -1087,15 +1110,11 @@ if GptOssConfig is not None:
 # ## 9 The answer
 #
 # How can a model read further than it was trained? A rotary model fails beyond its length because its slow clocks enter
-# angles that they never met, so that far keys get scores which nobody trained. Slowing the clocks brings the angles back
-# to where the model knows its way. Interpolation does it for all clocks alike. YaRN and Llama 3 do it just for those that
-# never went round. A larger base does it fully only for the slowest, unless its factor is larger than the text asks for.
-# A short training on long texts makes up for the rest. Whether it worked is not to be
-# seen from the loss on text, which a window repairs as well, but only from tasks that need what stands far away. To read
-# for ever in the same memory one keeps a window and the first few tokens, on which idle heads rest. And to read far in
-# little memory, most layers get a window and a few see everything.
+# angles that they never met, so that far keys get scores which nobody trained. Slow the clocks, and the angles come back
+# to where the model knows its way. A short training on long texts does the rest. Whether it worked shows only in tasks that
+# need what stands far away.
 #
-# ## Sources
+# <details><summary>Sources</summary>
 #
 # - Su et al. 2021, RoFormer: rotary positions.
 # - Chen et al. 2023, “Extending Context Window of Large Language Models via Positional Interpolation”.
@@ -1106,3 +1125,5 @@ if GptOssConfig is not None:
 # - Xiao et al. 2023, “Efficient Streaming Language Models with Attention Sinks”. Gu et al. 2024, “When Attention Sink
 #   Emerges in Language Models: An Empirical View”.
 # - Jiang et al. 2023, “Mistral 7B”. Gemma Team 2024, “Gemma 2”; 2025, “Gemma 3 Technical Report”.
+#
+# </details>
