@@ -52,7 +52,7 @@ def test_imports_load_no_more_than_they_need(code, allowed):
     assert loaded(code) & HEAVY <= allowed
 
 
-COURSE = ("assembly", "classroom", "cli", "commands", "desk", "exercises", "explorers", "export", "records", "viz")
+COURSE = ("assembly", "classroom", "cli", "commands", "desk", "exercises", "explorers", "export", "records")
 ALONE = """
 import importlib, sys
 sys.modules |= dict.fromkeys({blocked!r})  # as if they were not installed

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_lib import positions, testing
-from course_lib.attention import scaled_dot_product_attention
+from course_lib.attention import record_weights, scaled_dot_product_attention
 from course_lib.cache import KVCache
 from course_lib.config import TransformerConfig
 from course_lib.encoder import TransformerEncoder
@@ -1019,21 +1019,10 @@ print(longer.command)
 
 # %% id="why-figure" tags=["hide-input"]
 # Figure: where the trained rotary model is right, and where its heads look at the last place
-layer, seen = models["rotary"].decoder.layers[0].self_attention, []
-
-
-def watched(*heads, **options):
-    found, weights = scaled_dot_product_attention(*heads, **options, return_weights=True)
-    seen.append(weights)  # (B, H, T, S)
-    return found
-
-
 tokens, right = three_back(400, 64, torch.Generator().manual_seed(99))
-layer.inner = watched
-with torch.no_grad():
+with torch.no_grad(), record_weights(models["rotary"].decoder.layers[0]) as maps:
     share = (models["rotary"](tokens)[:, 3:].argmax(-1) == right).float().mean(0)  # (T - 3,)
-layer.inner = None
-back = seen[0][:, :, -1].mean((0, 1)).flip(0)  # (S,): the weight on each distance, mean of texts and heads
+back = maps["self_attention"][:, :, -1].mean((0, 1)).flip(0)  # (S,): the weight on each distance, mean of texts and heads
 turns, where = (41, 47, 53, 60), claim("three_back_where")
 off = [(d - 3) % (2 * math.pi) for d in turns]
 prove("there the fast clock stands as at distance 3, to half a radian", all(min(a, 2 * math.pi - a) < 0.5 for a in off))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from browsers import watched_pages
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "viz"))  # the explorers that the tests of `viz` make
+sys.path.insert(0, str(Path(__file__).parents[1] / "pictures"))  # the explorers that the tests of `pictures` make
 
 # The variables that JupyterLab's dark theme sets; it sets neither a class nor the colour scheme.
 DARK = """:root { --jp-content-font-color1: rgba(255, 255, 255, 1);

@@ -135,7 +135,7 @@ def test_start_elsewhere_and_its_errors(chapter: Path, tmp_path: Path, monkeypat
     assert "no chapter" in course("start", code=2)
     monkeypatch.delenv("COURSE_NOTEBOOKS")
     monkeypatch.setattr("coursework.desk.finding.repository", lambda: tmp_path)
-    assert "pip install -e ." in course("start", code=2)
+    assert "pip install -e '.[course]'" in course("start", code=2)
 
 
 def test_inside_the_repository_the_desk_is_at_its_root(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:

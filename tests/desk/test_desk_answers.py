@@ -105,7 +105,7 @@ def test_a_definition_replaced_by_running_counts_as_elsewhere() -> None:
 
 def test_the_variable_of_a_comprehension_replaces_no_definition() -> None:
     place = place_in("def x():\n    return 1", "rows = [x for x in range(3)]", ("now", "def now():\n    return x()"))
-    before, missing = answers.prelude(place, place.source)
+    before, missing = code.prelude(place.above, place.source)
     assert "def x" in before
     assert missing == {}
 

@@ -30,7 +30,7 @@ def commands():
     [job] = [part for part in yaml.safe_load_all(blocks("yaml")[0]) if part["kind"] == "Job"]
     texts = [*blocks("bash"), *job["spec"]["template"]["spec"]["containers"][0]["args"]]
     lines = [line for text in texts for line in text.replace("\\\n", " ").splitlines()]
-    found = [re.search(r"(?:^course|-m course_lib\.cli) (.*)", line) for line in lines]
+    found = [re.search(r"(?:^course|-m coursework\.cli) (.*)", line) for line in lines]
     return [shlex.split(match[1]) for match in found if match]
 
 
