@@ -1022,7 +1022,9 @@ print(longer.command)
 tokens, right = three_back(400, 64, torch.Generator().manual_seed(99))
 with torch.no_grad(), record_weights(models["rotary"].decoder.layers[0]) as maps:
     share = (models["rotary"](tokens)[:, 3:].argmax(-1) == right).float().mean(0)  # (T - 3,)
-back = maps["self_attention"][:, :, -1].mean((0, 1)).flip(0)  # (S,): the weight on each distance, mean of texts and heads
+back = (
+    maps["self_attention"][:, :, -1].mean((0, 1)).flip(0)
+)  # (S,): the weight on each distance, mean of texts and heads
 turns, where = (41, 47, 53, 60), claim("three_back_where")
 off = [(d - 3) % (2 * math.pi) for d in turns]
 prove("there the fast clock stands as at distance 3, to half a radian", all(min(a, 2 * math.pi - a) < 0.5 for a in off))

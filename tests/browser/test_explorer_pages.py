@@ -21,6 +21,7 @@ import course_lib.masks
 from course_lib.attention import scaled_dot_product_attention
 from course_lib.masks import causal_mask
 from course_lib.positions import SinusoidalPositionalEncoding, frequencies
+from coursework import explorers
 from coursework.explorers import AttentionExplorer, MaskComposer
 from coursework.pictures.arrays import number
 
@@ -475,7 +476,7 @@ def test_every_focusable_thing_keeps_its_keys(open_page, explorer):
 
 def test_numbers_are_written_as_python_writes_them(open_page):
     page = open_page()
-    code = Path(course_lib.__file__).with_name("explorers").joinpath("explorer.js").read_text(encoding="utf-8")
+    code = Path(explorers.__file__).with_name("explorer.js").read_text(encoding="utf-8")
     draw = random.Random(0)
     values = [draw.gauss(0, 10 ** draw.randint(-4, 3)) for _ in range(2000)]
     values += [n / 2**k for n in range(-41, 42) for k in range(8)] + [0.0, -0.0, 1e-9, -1e-9, 0.0005, 2.5, 1.005]
