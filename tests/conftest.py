@@ -77,8 +77,6 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
     no_chromium = pytest.mark.skip(reason=MISSING) if find_chromium() is None else None
     for item in items:
-        if item.path.name in LONG:
-            item.add_marker(pytest.mark.slow)
         wanted = {"browser", "firefox"} & set(getattr(item, "fixturenames", ()))
         if wanted:
             item.add_marker(pytest.mark.browser)
