@@ -76,11 +76,12 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/.lab
 
 chromium:
-	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	@for name in chromium-headless-shell chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
 	[ -e "/Applications/Google Chrome.app" ] || [ -e /Applications/Chromium.app ] && exit 0; \
 	if command -v apt-get >/dev/null && { [ "$$(id -u)" = 0 ] || sudo -n true 2>/dev/null; }; then \
 	  asroot=$$([ "$$(id -u)" = 0 ] || echo "sudo -n"); \
 	  echo "Installing chromium for the browser tests"; \
-	  $$asroot apt-get update -qq && $$asroot apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+	  $$asroot apt-get update -qq && for name in chromium-headless-shell chromium; do \
+	    $$asroot apt-get install -y -qq --no-install-recommends $$name >/dev/null && break; done; \
 	fi || true; \
-	command -v chromium >/dev/null || echo "NO BROWSER: install Chromium or Chrome; until then the browser tests are skipped."
+	command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null || echo "NO BROWSER: install Chromium or Chrome; until then the browser tests are skipped."

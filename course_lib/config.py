@@ -28,53 +28,53 @@ class TransformerConfig:
     """
 
     # Sizes
-    d_model: int = 512  # D
-    n_heads: int = 8  # H
+    d_model: int = 512  # D, width of the vectors
+    n_heads: int = 8  # H, heads of attention
     n_kv_heads: int | None = None  # G, heads of keys and values; H unless given
-    d_head: int | None = None  # E, D / H unless given
-    d_ff: int | None = None  # F, 4 D unless given
-    n_encoder_layers: int = 6
-    n_decoder_layers: int = 6
+    d_head: int | None = None  # E, width of a head; D / H unless given
+    d_ff: int | None = None  # F, width inside the feed-forward; 4 D unless given
+    n_encoder_layers: int = 6  # 0 without an encoder
+    n_decoder_layers: int = 6  # 0 without a decoder
     vocab_size: int | None = None  # V; None: the model takes vectors (B, T, D) in place of token ids
     target_vocab_size: int | None = None  # that of the decoder, V unless given
     max_length: int = 1024  # positions of a learned table
     pad_id: int | None = None  # source tokens with this id are hidden unless a mask is given
 
     # Order of the tokens
-    positions: str = "sinusoidal"  # a key of `course_lib.positions.SCHEMES`
-    rotary_base: float = 10000.0
-    rotary_layout: RotaryLayout = "half"
+    positions: str = "sinusoidal"  # how it enters, a key of `course_lib.positions.SCHEMES`
+    rotary_base: float = 10000.0  # the larger, the slower the pairs turn
+    rotary_layout: RotaryLayout = "half"  # which two numbers of a vector are turned together
     rotary_scaling: Callable[[Tensor], Tensor] | None = None
-    relative_buckets: int = 32
-    relative_max_distance: int = 128
+    relative_buckets: int = 32  # distances that "relative" tells apart
+    relative_max_distance: int = 128  # ... the last of them for all that is further
     window: int | None = None  # self-attention sees this many latest positions, all unless given
     local_layers: tuple[bool, ...] | None = None  # in which layers it does, repeated over the depth; all unless given
     local_rotary_base: float | None = None  # rotary base of those layers, without scaling; as the others' unless given
 
     # Layers
-    activation: Activation = "relu"
+    activation: Activation = "relu"  # inside the feed-forward
     gated: bool = False  # act(gate(x)) * up(x), such as SwiGLU with activation "silu"
-    norm: NormKind = "layer"
-    norm_place: NormPlace = "post"
-    norm_eps: float = 1e-5
+    norm: NormKind = "layer"  # LayerNorm, RMSNorm, one whose weight is added to 1, one without weights, or none
+    norm_place: NormPlace = "post"  # before or after each sublayer, or both
+    norm_eps: float = 1e-5  # added below the root
     final_norm: bool | None = None  # after the last layer; unless norm_place is "post", if not given
     bias: bool = True  # in linear maps and LayerNorm
     attention_bias: bool | None = None  # in the maps of attention; `bias` unless given
     qkv_bias: bool | None = None  # in those of queries, keys and values; `attention_bias` unless given
     feed_forward_bias: bool | None = None  # in the maps of the feed-forward; `bias` unless given
-    attention_scale: float | None = None  # 1 / sqrt(E) unless given
+    attention_scale: float | None = None  # factor on the scores, 1 / sqrt(E) unless given
     qk_norm: NormKind = "none"  # of the queries and keys of each head: "unit", or one with trained weights
-    residual: bool = True  # False only to see what breaks
+    residual: bool = True  # x + sublayer(x); False only to see what breaks
     inner_attention: Callable[[], nn.Module] | None = None  # makes what attends in the heads of self-attention
     feed_forward: Callable[["TransformerConfig"], Any] | None = None  # makes what stands in for `FeedForward`
 
     # Embeddings and head
     scale_embeddings: bool = True  # token vectors times sqrt(D)
-    embedding_norm: bool = False
+    embedding_norm: bool = False  # a norm on them
     n_token_types: int = 0  # rows of a table added to the token vectors, such as first and second sentence
     share_vocabulary: bool = False  # source and target have one table
     tie_embeddings: bool = True  # the head's weights are the target table
-    head_bias: bool = False
+    head_bias: bool = False  # in the map to the scores of tokens
     logit_scale: float = 1.0  # factor on the input of the head
 
     # Dropout
@@ -85,7 +85,7 @@ class TransformerConfig:
 
     # Initial weights of linear maps and tables
     init: Init = "xavier"  # "normal" draws from N(0, init_std)
-    init_std: float = 0.02
+    init_std: float = 0.02  # standard deviation of "normal"
     scale_residual_init: bool = False  # maps that write to the residual stream start smaller, by sqrt of their number
     zero_residual_init: bool = False  # ... or at zero, so that each layer starts as the identity
 

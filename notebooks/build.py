@@ -49,6 +49,8 @@ METADATA: dict[str, Any] = {
     },
 }
 CELL_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+MINUTES = "{minutes}"
+"""In the first cell, the minutes that the notebook takes, as `course status` counts them, to the next five."""
 EXERCISE = re.compile(r'^# %% exercise="(\w+)"', re.MULTILINE)
 
 INSTALL = """\
@@ -111,6 +113,10 @@ def read_source(source: Path, find_exercise: FindExercise = registered_exercise)
         first = next((number for number, cell in enumerate(cells) if cell.cell_type == "code"), len(cells))
         folded = {"tags": [rules.FOLDED], "jupyter": {"source_hidden": True}}
         cells.insert(first, _new_cell("code", "install-course", INSTALL.format(address=address), folded))
+    if cells and MINUTES in cells[0].source:
+        from coursework.desk.chapters import total_minutes
+
+        cells[0].source = cells[0].source.replace(MINUTES, str(5 * round(total_minutes(cells) / 5)))
     seen: set[str] = set()
     for cell in cells:
         if cell.id in seen:

@@ -68,6 +68,8 @@ def test_what_is_not_run_is_there():
 def test_a_block_runs(name, tmp_path):
     language, text = BLOCKS[name]
     (tmp_path / "mytext.txt").write_text("Once upon a time there was a loop that ended.\n" * 200, encoding="utf-8")
+    reviews = [f"film {n} is {word},{word}\n" for n in range(100) for word in ("fine", "dull")]
+    (tmp_path / "reviews.csv").write_text("".join(["text,label\n", *reviews]), encoding="utf-8")
     desk = tmp_path / "submissions" / "ada"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("COURSE_")}
     environment |= {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}

@@ -95,7 +95,7 @@ def test_environment_yml_agrees():
     assert python.split(" ", 1)[0] == "python"
     assert SpecifierSet(python.split(" ", 1)[1]) == PYTHON
     assert pip == "pip"
-    assert nested == {"pip": ["-r requirements.txt"]}
+    assert nested == {"pip": ["-r requirements.txt", "nbval"]}  # what validates the notebooks, as pinned
 
 
 def test_requirements_txt_only_points_to_pyproject_and_the_lock():

@@ -9,7 +9,7 @@ import typer.main
 from notebook_files import FIRST_EDITION, FOLDER, NOTEBOOKS, SOURCES, name
 
 from coursework.cli import app
-from coursework.desk.chapters import WORDS_PER_MINUTE, total_minutes
+from coursework.desk.chapters import PLAYING, WORDS_PER_MINUTE, total_minutes
 from coursework.desk.notebooks import read_notebook
 from coursework.exercises import registry
 
@@ -38,7 +38,7 @@ def hours(text: str) -> float:
 @cache
 def taken(notebook: str) -> float:
     """The hours that a notebook takes, as `course status` counts them."""
-    return total_minutes(notebook, read_notebook(FOLDER / f"{notebook}.ipynb")["cells"]) / 60
+    return total_minutes(read_notebook(FOLDER / f"{notebook}.ipynb")["cells"]) / 60
 
 
 def labs_of(chapter: str) -> list[str]:
@@ -77,10 +77,8 @@ def test_the_beginning_says_who_what_how_long_and_shows_it():
 
 
 def test_it_counts_the_exercises_and_names_the_first_edition():
-    assert (
-        f"{WORDS_PER_MINUTE} words a minute and the exercises' own minutes, {len(registry.places())} exercises in all"
-        in README
-    )
+    spent = f"{WORDS_PER_MINUTE} words a minute, the exercises' own minutes and {PLAYING} for playing"
+    assert f"{spent}; {len(registry.places())} exercises in all" in " ".join(README.split())
     old = [chapter for chapter in CHAPTERS if chapter in FIRST_EDITION]
     assert f"Chapters {' and '.join(chapter[:2] for chapter in old)} are still in their first edition" in README
     assert not [lab for chapter in old for lab in labs_of(chapter)]

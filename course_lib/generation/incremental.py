@@ -14,14 +14,16 @@ from course_lib.transformer import LanguageModel, Transformer
 Model = LanguageModel | Transformer | Callable[[Tensor], Tensor]
 
 
-def pad_left(prompts: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+def pad_left(
+    prompts: Sequence[Sequence[int]], pad_id: int, *, device: torch.device | str | None = None
+) -> tuple[Tensor, Tensor]:
     """Pad prompts of different lengths on the left: token ids int64 (B, T) and mask bool (B, T), True = real."""
     if not prompts or not all(prompts):
         raise ValueError("prompts: expected at least one, each of at least one token")
     T = max(map(len, prompts))
-    tokens = torch.tensor([[pad_id] * (T - len(prompt)) + list(prompt) for prompt in prompts])
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    return tokens, torch.arange(T) >= T - lengths[:, None]
+    tokens = torch.tensor([[pad_id] * (T - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    return tokens, torch.arange(T, device=device) >= T - lengths[:, None]
 
 
 class IncrementalModel:

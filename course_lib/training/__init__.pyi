@@ -27,6 +27,7 @@ from .optimizers import newton_schulz as newton_schulz
 from .optimizers import parameter_groups as parameter_groups
 from .progress import Lines as Lines
 from .progress import Silent as Silent
+from .recipe import fast_recipe as fast_recipe
 from .recompute import recompute_activations as recompute_activations
 from .run import Run as Run
 from .schedules import cosine_schedule as cosine_schedule

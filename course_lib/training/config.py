@@ -28,34 +28,34 @@ class TrainingConfig:
     """Settings of a `Run`. Raises ValueError or TypeError that names the field."""
 
     # Length and rates
-    steps: int = 1000  # updates
+    steps: int = 1000  # updates of the weights
     learning_rate: float = 1e-3  # the highest of the schedule
-    schedule: Schedule = "cosine"
-    warmup: int = 0  # updates
+    schedule: Schedule = "cosine"  # how the rate falls after the warm-up
+    warmup: int = 0  # updates in which the rate rises
     decay: int = 0  # updates of the fall of "warmup_stable_decay"
     final_rate: float = 0.0  # where the schedule falls to, as a share of learning_rate
 
     # Updates
-    optimizer: OptimizerName = "adamw"
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-9
+    optimizer: OptimizerName = "adamw"  # "muon" takes the matrices inside layers, AdamW the rest
+    betas: tuple[float, float] = (0.9, 0.98)  # of AdamW: shares of the old means that stay
+    eps: float = 1e-9  # of AdamW, added below the fraction
     weight_decay: float = 0.01  # of matrices; never of norms, biases and embeddings
     muon_learning_rate: float = 0.02  # of the matrices inside layers, with optimizer "muon"
-    muon_momentum: float = 0.95
-    muon_steps: int = 5  # Newton-Schulz iterations
+    muon_momentum: float = 0.95  # share of the old mean that stays
+    muon_steps: int = 5  # Newton-Schulz iterations an update
     clip: float | None = 1.0  # largest norm of the gradient
     accumulation: int = 1  # batches an update
     precision: Precision = "float32"  # "bfloat16" runs matrix products under autocast
-    compile: bool = False  # torch.compile
+    compile: bool = False  # by torch.compile
     recompute: bool = False  # keep only each layer's input and compute the rest again: less memory
 
     # Looking, saving, stopping
-    log_every: int = 10
+    log_every: int = 10  # updates between lines of the log
     evaluate_every: int = 0  # updates between held-out evaluations; 0: only at the end
     patience: int = 0  # stop after so many evaluations without a better one; 0: never
     checkpoint_every: int = 0  # updates between checkpoints; 0: only at the end or at an interrupt
-    keep: int = 3  # checkpoints
-    tensorboard: bool = False
+    keep: int = 3  # checkpoints that stay
+    tensorboard: bool = False  # curves for TensorBoard, too
 
     # Where and from what
     parallel: Parallel = "ddp"  # how several processes share the work: copies, or shards of the weights

@@ -78,6 +78,7 @@ class Run:
         self.feed, self.evaluation = Feed(data), evaluation
         self.history: list[Record] = []
         self.step = self.tokens = 0
+        self.new_tokens = 0  # without those before a resume
         self.best: tuple[float, int] | None = None  # held-out loss and step
         self.interrupted = False
         self._waited = 0  # evaluations since the best
@@ -181,6 +182,7 @@ class Run:
             raise FloatingPointError(f"step {self.step + 1}: {error}{last}") from None
         self.step += 1
         self.tokens += result.tokens
+        self.new_tokens += result.tokens
         self._sum = [self._sum[0] + result.loss * result.tokens, self._sum[1] + result.tokens]
         self.interrupted = result.stop
         return result

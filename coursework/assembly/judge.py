@@ -47,6 +47,7 @@ def _judge(exercise_id: str, text: str, known: list[str]) -> str:
             namespace[FUNCTIONS[one]] = other.reference
     if not isinstance(spec, Exercise):
         return "it is no exercise in code any more"
+    namespace |= spec.parts
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             with memory_cap(MEMORY):

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -36,10 +37,13 @@ class Limits:
 
 
 class Worker:
-    """Judges one answer at a time; a context, at whose end all that it started has ended."""
+    """Judges one answer at a time; a context, at whose end all that it started has ended.
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    Answers see nothing of the environment, and nothing is saved, unless an `environment` is given.
+    """
+
+    def __init__(self, limits: Limits, environment: Mapping[str, str] | None = None) -> None:
+        self.limits, self._given = limits, environment
         self._parent: subprocess.Popen[bytes] | None = None
         self._lines = b""
 
@@ -72,7 +76,7 @@ class Worker:
 
     def _fresh(self, request: dict[str, Any], report: Path) -> int | None:
         command = [sys.executable, "-P", "-m", "coursework.desk.judge", str(report)]
-        options = {"env": _environment(self._folder.name), "cwd": request["folder"]}
+        options = {"env": self._environment(), "cwd": request["folder"]}
         return isolated.run(command, self.limits.seconds, json.dumps(request).encode(), **options)[0]
 
     def _forked(self, request: dict[str, Any], report: Path) -> int | None:
@@ -117,8 +121,11 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env=_environment(self._folder.name),
+            env=self._environment(),
         )
+
+    def _environment(self) -> dict[str, str]:
+        return _environment(self._folder.name) if self._given is None else dict(self._given)
 
     def _end_parent(self) -> None:
         if self._parent is not None:

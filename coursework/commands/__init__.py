@@ -15,7 +15,7 @@ from coursework.commands.classroom import misconceptions, verify
 from coursework.commands.export import export
 from coursework.commands.sweep import sweep
 from coursework.commands.train import train_app
-from coursework.commands.use import generate, translate
+from coursework.commands.use import classify, evaluate, generate, translate
 
 __all__ = ["register"]
 
@@ -33,8 +33,8 @@ def register(app: typer.Typer) -> None:
     app.command()(misconceptions)
     app.add_typer(train_app, name="train")
     app.command()(sweep)
-    app.command()(generate)
-    app.command()(translate)
+    for command in (generate, translate, classify, evaluate):
+        app.command()(command)
     app.command()(export)
     # What follows the name belongs to the program, `--help` too.
     app.command(context_settings=passed_on | {"allow_interspersed_args": False})(bench)

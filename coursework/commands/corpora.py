@@ -9,9 +9,9 @@ from course_lib.data import Pair
 from course_lib.reading import read_text as read_text_file
 from coursework.corpora import library_text, number_words, reference_text, split_of, tiny_shakespeare
 
-__all__ = ["numbers_in_languages", "read_text"]
+__all__ = ["TEXTS", "numbers_in_languages", "read_text"]
 
-_TEXTS: dict[str, Callable[[], str]] = {
+TEXTS: dict[str, Callable[[], str]] = {
     "tinyshakespeare": tiny_shakespeare,
     "reference": functools.partial(reference_text, each_once=True),  # so that the held-out part is new
     "library": library_text,
@@ -20,10 +20,10 @@ _TEXTS: dict[str, Callable[[], str]] = {
 
 def read_text(name: str) -> str:
     """Return the text of that name, or in that file."""
-    if name in _TEXTS:
-        return _TEXTS[name]()
+    if name in TEXTS:
+        return TEXTS[name]()
     if not Path(name).is_file():
-        known = ", ".join(map(repr, _TEXTS))
+        known = ", ".join(map(repr, TEXTS))
         raise ValueError(f"data: expected {known}, a text file or a folder of ids, got {name!r}")
     return read_text_file(name)
 

@@ -12,9 +12,11 @@ import torch
 from course_lib.data import Tokenizer, load_tokenizer
 from course_lib.files import write_atomic
 from course_lib.reading import check_shape, read_json, shown
-from course_lib.training import Run, RunFolder, average_checkpoints, join_processes, list_checkpoints
+from course_lib.training import Run, RunFolder, average_checkpoints, evaluate, join_processes, list_checkpoints
 from course_lib.training.state import load_model, model_tensors
 from course_lib.variants import save_pretrained
+from course_lib.variants.lora import remove_lora
+from coursework.commands.start import begin_from, train_updates
 from coursework.commands.tasks import Task
 from coursework.commands.terminal import for_the_terminal
 
@@ -23,6 +25,7 @@ __all__ = ["train_job"]
 # What a resumed run must have as it began, by table of the recipe; all settings of the table where none is named.
 _FIXED: dict[str, set[str]] = {
     "data": set(),
+    "start": set(),
     "tokenizer": set(),
     "batches": set(),
     "model": set(),
@@ -45,7 +48,9 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
         if processes.main:
             stack.enter_context(folder.locked())
         shown = for_the_terminal()
-        task.load(_tokenizer_of(folder) if goes_on else None)
+        start = task.recipe["start"]
+        task.read()
+        task.load(_tokenizer_of(folder) if goes_on else load_tokenizer(start["model"]) if start["model"] else None)
         recipe = {"task": task.name, "labels": task.labels, **task.recipe, "fingerprints": task.fingerprints()}
         recipe["training"] = task.config.to_dict()  # with the defaults, which another version may change
         if goes_on:
@@ -54,14 +59,18 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
         torch.manual_seed(task.seed)
         model = task.model()
         parameters = sum(p.numel() for p in model.parameters())
+        new = begin_from(model, start["model"], task.labels) if start["model"] else set()
+        train_updates(model, start["lora"], new)
         if processes.main:
             write_atomic(folder.begun_tokenizer, task.tokenizer.to_text())
             write_atomic(folder.begun, json.dumps(recipe, indent=1))
             said = [f"{parameters:,} parameters", f"vocabulary {task.tokenizer.vocab_size:,}", str(processes.device)]
             said += [] if waste is None else [f"{waste:.1%} of the batches is padding"]
-            shown.say(", ".join(said))
-            if task.changed:
-                shown.say(task.changed)
+            for line in filter(None, (*task.remarks, ", ".join(said), task.changed, _two_losses(task))):
+                shown.say(line)
+            if start["model"]:
+                what = "all weights" if start["lora"] is None else f"updates of rank {start['lora']} to its attention"
+                shown.say(f"Goes on from {start['model']}, training {what}{' and a new head' * bool(new)}.")
         run = Run(
             model,
             task.objective(),
@@ -74,38 +83,55 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
         ).train(resume=resume)
         if run.interrupted:
             return None
+        held_out = next((r["evaluation"] for r in run.history[::-1] if "evaluation" in r), None)
         if task.config.patience and run.best is not None:
-            run.restore_best()
+            held_out = run.restore_best()
         tensors = model_tensors(run.model)
         if not processes.main:
             return {}
         if (last := task.recipe["result"]["average"]) > 1:
-            tensors = average_checkpoints(folder.checkpoints, last)
+            tensors, held_out = average_checkpoints(folder.checkpoints, last), None
         final = task.model()
+        train_updates(final, start["lora"], new)
         load_model(final, tensors, "the trained weights")
+        if start["lora"] is not None:
+            remove_lora(final)
         more = {folder.tokenizer.name: task.tokenizer.to_text(), folder.recipe.name: json.dumps(recipe, indent=1)}
         save_pretrained(final, folder.path, more=more)
         trained = time.perf_counter() - began[0]
-        scores = task.measure(final.to(processes.device))
+        final.to(processes.device)
+        if held_out is None:
+            held_out = evaluate(final, task.objective().loss, task.validation, precision=task.config.precision)
+        scores = task.measure(final, held_out) | task.baseline()
     results = {
         "task": task.name,
         "command": " ".join(["course", *sys.argv[1:]]),
         "steps": run.step,
-        "held_out_loss": next((r["evaluation"] for r in run.history[::-1] if "evaluation" in r), None),
+        "held_out_loss": held_out,
         **scores,
+        **({} if task.left_out is None else {"rows_left_out": task.left_out}),
         "parameters": parameters,
         "tokens": run.tokens,
         **({} if waste is None else {"padding_waste": waste}),
         "seconds_until_trained": round(trained, 1),
         "seconds": round(time.perf_counter() - began[0], 1),
         "cpu_seconds": round(time.process_time() - began[1], 1),
-        "tokens_per_second": round(run.tokens / trained),
+        "tokens_per_second": round(run.new_tokens / trained),
         "peak_memory_mb": round(peak_resident_bytes() / 2**20),
         "processes": processes.world,
         "threads": torch.get_num_threads(),
     }
     write_atomic(folder.results, json.dumps(results, indent=1, ensure_ascii=False))
     return results
+
+
+def _two_losses(task: Task) -> str:
+    """How the two losses that stand side by side differ."""
+    dropout, smoothing = task.recipe["model"]["dropout"], task.recipe["result"].get("smoothing", 0)
+    extra = [f"dropout {dropout}"] * bool(dropout) + [f"labels smoothed by {smoothing}"] * bool(smoothing)
+    with_them = f", with {' and '.join(extra)}" if extra else ""
+    without = ", without" if extra else ""
+    return f"loss: mean of the updates since the line before{with_them}; held-out: at that step{without}"
 
 
 def _tokenizer_of(folder: RunFolder) -> Tokenizer | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from coursework.desk.answers import Place
     from coursework.exercises.learner import Standing
 
+CAPSTONE_LAB = "labs/06_capstones"
 FEW = 3  # notebooks that are named and not counted
 
 
@@ -113,8 +114,13 @@ def status(
         print_chapters(chapters.standings(desk))
     elif found := _standings(desk, chapter):
         print_status(found)
-    else:
+    elif not is_called(CAPSTONE_LAB, chapter):
         typer.echo(f"No notebook called {chapter} has exercises.")
+    if chapter is None or is_called(CAPSTONE_LAB, chapter):
+        progress = desk.progress()
+        held = [name for name in registry.CAPSTONES if progress.get(f"capstone_{name}", {}).get("solved")]
+        names = f": {', '.join(held)}" if held else ""
+        typer.echo(f"Capstones ({CAPSTONE_LAB}.ipynb): {len(held)} of {len(registry.CAPSTONES)} hold{names}.")
     with contextlib.suppress(DeskError):  # where only the package is installed, nothing is known of its notebooks
         if kept := copies.left_over(desk):
             typer.echo(f"No longer in the course, kept as you left them: {', '.join(f'{name}.ipynb' for name in kept)}")
@@ -134,14 +140,11 @@ def next_exercise(context: typer.Context) -> None:
     Example: `course next`
     """
     desk = the_desk(context.obj)
-    progress, there = desk.progress(), registry.places()
-    name = next((name for name in there if name not in progress or not progress[name]["solved"]), None)
-    if name is None:  # against an older edition, which only the exercises themselves can tell
-        name = next((one.entry.id for one in _standings(desk) if one.state != "solved"), None)
+    name = unsolved(desk)
     if name is None:
-        typer.echo(f"All {plural(len(there), 'exercise')} are solved.")
+        typer.echo(f"All {plural(len(registry.places()), 'exercise')} are solved.")
         return
-    card, kept = registry.card(name), progress.get(name)
+    card, kept = registry.card(name), desk.progress().get(name)
     tried = "not tried" if kept is None or not kept["attempts"] else "tried"
     tried = "solved against an older edition" if kept is not None and kept["solved"] else tried
     part = registry.label(name)
@@ -155,6 +158,15 @@ def next_exercise(context: typer.Context) -> None:
         typer.echo("Where: in no notebook of yours; `course update` adds what is new.")
     else:
         typer.echo(f"Where: nowhere; `course check {name} --file answer.py` works without a notebook.")
+
+
+def unsolved(desk: Desk) -> str | None:
+    """The first exercise, in course order, that the learner has not solved."""
+    progress = desk.progress()
+    name = next((name for name in registry.places() if name not in progress or not progress[name]["solved"]), None)
+    if name is None:  # against an older edition, which only the exercises themselves can tell
+        name = next((one.entry.id for one in _standings(desk) if one.state != "solved"), None)
+    return name
 
 
 def _tell_where(place: "Place", heading: str) -> None:

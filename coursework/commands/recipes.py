@@ -1,18 +1,88 @@
 """Everything a training command needs to know, from three places: the defaults, a TOML file, and flags.
 
-A recipe is a table of tables: [data], [tokenizer], [batches], [model], [training] and [result]. The tables [model] and
-[training] hold the fields of `TransformerConfig` and `TrainingConfig`.
+A recipe is a table of tables: [data], [start], [tokenizer], [batches], [model], [training] and [result]. The tables
+[model] and [training] hold the fields of `TransformerConfig` and `TrainingConfig`, the others those of a class here. A
+setting is declared once, as such a field: its type says what is allowed, the comment beside it what it means.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from course_lib import training
+from course_lib.checks import check_fields, check_probability
+from course_lib.training.recipe import FAST_BATCHES, FAST_MODEL, FAST_TRAINING
 
-__all__ = ["FAST", "TEXTBOOK", "Recipe", "changes", "fast_layer", "lay_over"]
+__all__ = ["FAST", "FOUND", "TEXTBOOK", "Recipe", "changes", "fast_layer", "lay_over", "settings"]
 
 Recipe = dict[str, dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """What is learned from."""
+
+    name: str = ""  # a name, a file or a folder: --data
+    columns: tuple[str, ...] | None = None  # names of the columns in a file, in the order of the task: --columns
+    skip_bad: bool = False  # leave out rows that cannot be read, and count them: --skip-bad
+    split_seed: int = 0  # another one holds out other rows of a file
+    validation_share: float = 0.1  # of a file, held out; for pairs and labels as much again is the test
+    source: str = "de"  # the language to translate from, of a set by name
+    target: str = "en"  # ... and into
+    languages: tuple[str, ...] = ()  # those to tell apart
+    train: int = 0  # examples to learn from; 0 takes all, as from files
+    validation: int = 0  # ... to watch the training by
+    test: int = 0  # ... to measure the result on
+
+    def __post_init__(self) -> None:
+        """Refuse a share that is none."""
+        check_probability("validation_share", self.validation_share)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Start:
+    """What is gone on from."""
+
+    model: str | None = None  # the folder of a trained model, else new weights: --from
+    lora: int | None = None  # rank of an update to its attention, all weights unless given: --lora
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """How texts are cut."""
+
+    kind: Literal["characters", "bpe"] = "characters"  # single characters, or pieces of words
+    vocab_size: int = 512  # pieces of words at most, 261 or more
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cut:
+    """How batches are cut."""
+
+    length: int = 128  # tokens of a window
+    batch_size: int = 16  # windows of a batch
+    max_tokens: int = 4096  # of a batch, padding included
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """What is made of it at the end."""
+
+    smoothing: float = 0.0  # of the labels in training
+    average: int = 0  # the weights of so many last checkpoints are averaged; 0: those of the last step
+    beams: int = 1  # of the search when the test is translated
+    max_new_tokens: int = 100  # of a translation
+    loss_rows: int = 0  # rows of logits held at a time, against memory; 0: all
+    share: float = 0.15  # of tokens that are hidden
+
+
+_ANY = {"columns": None, "skip_bad": False, "split_seed": 0, "validation_share": 0.1}  # of files
+_START = {"model": None, "lora": None}
+# Activations whose feed-forward is gated, and that of their gate.
+_GATED = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}
 
 _SMALL = {
     "d_model": 128,
@@ -38,7 +108,9 @@ TEXTBOOK: dict[str, Recipe] = {
             "train": 40_000,
             "validation": 1000,
             "test": 2000,
+            **_ANY,
         },
+        "start": _START,
         "tokenizer": {"kind": "bpe", "vocab_size": 512},
         "batches": {"max_tokens": 4096},
         "model": {**_SMALL, "n_encoder_layers": 2, "n_decoder_layers": 2, "share_vocabulary": True},
@@ -53,7 +125,8 @@ TEXTBOOK: dict[str, Recipe] = {
         "result": {"smoothing": 0.1, "average": 0, "beams": 1, "max_new_tokens": 100, "loss_rows": 0},
     },
     "lm": {
-        "data": {"name": "tinyshakespeare", "validation_share": 0.1},
+        "data": {"name": "tinyshakespeare", **_ANY},
+        "start": _START,
         "tokenizer": {"kind": "characters", "vocab_size": 512},
         "batches": {"length": 128, "batch_size": 16},
         "model": {**_SMALL, "n_decoder_layers": 4, "n_encoder_layers": 0, "tie_embeddings": False},
@@ -74,15 +147,18 @@ TEXTBOOK: dict[str, Recipe] = {
             "train": 8000,
             "validation": 800,
             "test": 2000,
+            **_ANY,
         },
-        "tokenizer": {"kind": "characters", "vocab_size": 512},
+        "start": _START,
+        "tokenizer": {"kind": "bpe", "vocab_size": 512},
         "batches": {"max_tokens": 4096},
         "model": {**_SMALL, "n_encoder_layers": 2, "n_decoder_layers": 0},
         "training": {**_UPDATES, "steps": 300, "warmup": 30, "evaluate_every": 100},
         "result": {"smoothing": 0.0, "average": 0},
     },
     "mlm": {
-        "data": {"name": "tinyshakespeare", "validation_share": 0.1},
+        "data": {"name": "tinyshakespeare", **_ANY},
+        "start": _START,
         "tokenizer": {"kind": "bpe", "vocab_size": 512},
         "batches": {"length": 128, "batch_size": 16},
         "model": {**_SMALL, "n_encoder_layers": 4, "n_decoder_layers": 0},
@@ -96,26 +172,9 @@ TEXTBOOK: dict[str, Recipe] = {
 # `classify` took 17 CPU seconds for 26, to the same accuracy, and with the settings of `lm` the loss was higher.
 FAST: dict[str, dict[str, dict[str, Any]]] = {
     "lm": {
-        "batches": {"length": 64, "batch_size": 12},
-        "model": {
-            "dropout": 0.0,
-            "norm": "unit",
-            "rotary_base": 100.0,
-            "activation": "relu2",
-            "qk_norm": "unit",
-            "zero_residual_init": True,
-        },
-        "training": {
-            "steps": 500,
-            "learning_rate": 0.015,
-            "schedule": "linear",
-            "warmup": 0,
-            "optimizer": "muon",
-            "muon_learning_rate": 0.025,
-            "muon_momentum": 0.9,
-            "weight_decay": 0.0,
-            "betas": [0.9, 0.99],
-        },
+        "batches": FAST_BATCHES,
+        "model": {name: value for name, value in FAST_MODEL.items() if TEXTBOOK["lm"]["model"].get(name) != value},
+        "training": FAST_TRAINING,
     },
 }
 
@@ -144,22 +203,73 @@ def changes(task: str, recipe: Recipe) -> str:
 def lay_over(recipe: Recipe, layer: Mapping[str, Any]) -> None:
     """Put the tables of a layer over those of a recipe, in place.
 
-    Raises ValueError that names a table or a setting that there is not.
+    Raises ValueError that names a table, a setting or a choice that there is not.
     """
-    from course_lib.config import TransformerConfig
-    from course_lib.training.config import FORMER_NAMES, TrainingConfig
-
-    fields = {
-        "model": {field.name for field in dataclasses.fields(TransformerConfig)},
-        "training": {field.name for field in dataclasses.fields(TrainingConfig)} | FORMER_NAMES.keys(),
-    }
     for table, values in layer.items():
         if table not in recipe:
             raise ValueError(f"{table}: no table of a recipe; there are {', '.join(recipe)}")
         if not isinstance(values, Mapping):
             raise ValueError(f"{table}: expected a table, [{table}], got {values!r}")
-        known = recipe[table].keys() | fields.get(table, set())
+        known = _known(recipe, table)
         for name, value in values.items():
             if name not in known:
                 raise ValueError(f"{name}: no setting of [{table}]; there are {', '.join(sorted(known))}")
             recipe[table][name] = value
+            if name == "activation" and value in _GATED:
+                recipe[table] |= {"activation": _GATED[value], "gated": True}
+        if table not in ("model", "training"):  # those check themselves, when all layers lie over each other
+            own = _tables()[table]
+            check_fields(own(**recipe[table]), may_be_zero=[field.name for field in dataclasses.fields(own)])
+
+
+def settings(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each setting of a recipe: "table.name", its value, what is allowed, and a line on it."""
+    from course_lib.positions import SCHEMES
+
+    for table in recipe:
+        declared = _tables()[table]
+        defaults = {field.name: field.default for field in dataclasses.fields(declared)}
+        lines = dict(re.findall(r"^    (\w+): .+?  # (.+)$", inspect.getsource(declared), re.MULTILINE))
+        for name, kind in get_type_hints(declared).items():
+            if name not in _known(recipe, table) or "Callable" in str(kind) or name in FOUND:
+                continue
+            allowed = _allowed(kind)
+            if name == "positions":
+                allowed = ", ".join(SCHEMES)
+            elif name == "activation":
+                allowed = ", ".join([allowed, *_GATED])
+            value = json.dumps(recipe[table].get(name, defaults[name]))
+            yield f"{table}.{name}", value, allowed, lines.get(name, "")
+
+
+FOUND = {"vocab_size", "target_vocab_size", "pad_id"}  # fields of a model that the tokenizer decides
+
+
+def _tables() -> dict[str, Any]:
+    from course_lib.config import TransformerConfig
+    from course_lib.training.config import TrainingConfig
+
+    own = {"data": Data, "start": Start, "tokenizer": Tokens, "batches": Cut, "result": Result}
+    return {**own, "model": TransformerConfig, "training": TrainingConfig}
+
+
+def _known(recipe: Recipe, table: str) -> set[str]:
+    """The names that a table of a recipe may hold; of the tables here, each task has its own."""
+    from course_lib.training.config import FORMER_NAMES
+
+    if table not in ("model", "training"):
+        return set(recipe[table])
+    former = FORMER_NAMES if table == "training" else {}
+    return {field.name for field in dataclasses.fields(_tables()[table])} | former.keys()
+
+
+def _allowed(kind: Any) -> str:
+    """What a type allows, in words."""
+    if get_origin(kind) is Literal:
+        return ", ".join(get_args(kind))
+    if get_origin(kind) is tuple:
+        inner = [one for one in get_args(kind) if one is not ...]
+        return f"a list: {_allowed(inner[0])}"
+    if parts := get_args(kind):  # a union
+        return " or ".join(_allowed(part) for part in parts)
+    return {bool: "true, false", int: "an integer", float: "a number", str: "a text", type(None): "null"}[kind]

@@ -11,18 +11,27 @@ import typer
 
 from course_lib.data import DownloadError
 from course_lib.reading import one_line, read_toml
-from coursework.commands.recipes import TEXTBOOK
+from coursework.commands.recipes import TEXTBOOK, settings
 from coursework.commands.tasks import TASKS, Task
 
 if TYPE_CHECKING:
     from course_lib.training import RunFolder
 
-__all__ = ["plainly", "train_app"]
+__all__ = ["plainly", "say_figures", "train_app"]
 
 train_app = typer.Typer(no_args_is_help=True, help="Train a model; an interrupt keeps a checkpoint, --resume goes on.")
 
 Config = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.", show_default=False)]
-Data = Annotated[str | None, typer.Option("--data", help="What to train on: a name or a path.", show_default=False)]
+Data = Annotated[str | None, typer.Option("--data", help="A name, a file or a folder; see above.", show_default=False)]
+Columns = Annotated[
+    str | None, typer.Option(help="The columns of a file that count, such as review,stars.", show_default=False)
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read, and count them.")]
+From = Annotated[
+    str | None, typer.Option("--from", help="Go on from this trained model.", metavar="MODEL", show_default=False)
+]
+Lora = Annotated[int | None, typer.Option(help="... by an update of this rank alone.", min=1, show_default=False)]
+AllSettings = Annotated[bool, typer.Option("--settings", help="Print every setting, and end.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of the result [runs/TASK].", show_default=False)]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or mps [the best].", show_default=False)]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")]
@@ -40,7 +49,7 @@ Recompute = Annotated[
     bool, typer.Option("--recompute", "--checkpoint-activations", help="Less memory, a third more work.")
 ]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard.")]
-Settings = Annotated[
+Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any setting, as table.name=value; may be repeated.", metavar="TABLE.NAME=VALUE"),
 ]
@@ -78,13 +87,26 @@ def _say(results: dict[str, Any] | None, command: str, folder: "RunFolder") -> N
     if results is None:
         typer.echo(f"Go on with: course train {command} --out {folder} --resume and the other options as before")
         raise typer.Exit(130)
+    say_figures(results)
+    if results:
+        typer.echo(f"The model is in {folder}")
+
+
+def say_figures(results: dict[str, Any]) -> None:
+    """Print what was measured, a line each."""
     for name, value in results.items():
-        if name not in ("task", "command", "first_wrong"):
+        if name not in ("task", "command", "first_wrong") and value is not None:
             typer.echo(f"{name.replace('_', ' ')}: {round(value, 4) if isinstance(value, float) else value}")
     for source, target, guess in results.get("first_wrong", ()):
         typer.echo(f"wrong: {source!r} became {guess!r}, not {target!r}")
-    if results:
-        typer.echo(f"The model is in {folder}")
+
+
+def _print_settings(task: Task) -> None:
+    """Print a line for each setting, to be given by --set: its value here, what is allowed, what it means."""
+    rows = list(settings(task.recipe))
+    width = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for name, value, allowed, line in rows:
+        typer.echo(f"{name:{width[0]}}  {value:{width[1]}}  {allowed}: {line}")
 
 
 def _add(task: type[Task]) -> None:
@@ -95,9 +117,13 @@ def _add(task: type[Task]) -> None:
     def command(
         config: Config = None,
         data: Data = None,
+        columns: Columns = None,
+        skip_bad: SkipBad = False,
         out: Out = None,
         device: Device = None,
         resume: Resume = False,
+        start: From = None,
+        lora: Lora = None,
         seed: Seed = None,
         steps: Steps = None,
         learning_rate: Rate = None,
@@ -107,7 +133,8 @@ def _add(task: type[Task]) -> None:
         recompute: Recompute = False,
         tensorboard: TensorBoard = False,
         plain: Plain = False,
-        settings: Settings = None,
+        set_: Set = None,
+        show_settings: AllSettings = False,
     ) -> None:
         from course_lib.training import RunFolder
         from coursework.commands.jobs import begun_recipe, train_job
@@ -122,17 +149,24 @@ def _add(task: type[Task]) -> None:
             "recompute": recompute or None,
             "tensorboard": tensorboard or None,
         }
-        flags: dict[str, dict[str, Any]] = {
-            "data": {} if data is None else {"name": data},
-            "training": {name: value for name, value in training.items() if value is not None},
+        told: dict[str, dict[str, Any]] = {
+            "data": {"name": data, "columns": columns and columns.split(","), "skip_bad": skip_bad or None},
+            "start": {"model": start, "lora": lora},
+            "training": training,
         }
-        for setting in settings or ():
+        flags = {
+            table: {name: value for name, value in values.items() if value is not None}
+            for table, values in told.items()
+        }
+        for setting in set_ or ():
             _set(flags, setting)
         file = {} if config is None else read_toml(config)
         folder = RunFolder(out or Path("runs") / task.name)
         begun = begun_recipe(folder) if resume else None  # what it was told then wins over today's defaults
-        told = [{table: begun[table] for table in TEXTBOOK[task.name] if table in begun}] if begun else []
-        made = task(*told, file, flags, plain=plain or bool(told), device=device)
+        before = [{table: begun[table] for table in TEXTBOOK[task.name] if table in begun}] if begun else []
+        made = task(*before, file, flags, plain=plain or bool(before), device=device)
+        if show_settings:
+            return _print_settings(made)
         _say(train_job(made, folder, device=device, resume=resume), task.name, folder)
 
 

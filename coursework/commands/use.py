@@ -1,4 +1,4 @@
-"""`course generate` and `course translate`: use a model that lies in a folder."""
+"""`course generate`, `translate`, `classify` and `evaluate`: use a model that lies in a folder, and measure it."""
 
 import sys
 from pathlib import Path
@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from course_lib import data, generation, training
-from coursework.commands.train import Device, plainly
+from course_lib.reading import read_text
+from coursework.commands.train import Device, plainly, say_figures
 
-__all__ = ["generate", "translate"]
+__all__ = ["classify", "evaluate", "generate", "translate"]
 
 Model = Annotated[str, typer.Argument(help="The folder of the model, or hf:NAME for one on the hub.", metavar="MODEL")]
 Tokens = Annotated[int, typer.Option("--max-new-tokens", help="At most so many.", min=1)]
@@ -97,6 +98,92 @@ def translate(
     lines = texts or [line.rstrip("\n") for line in sys.stdin]
     for line in translate_texts(network, tokenizer, lines, beams=beams, max_new_tokens=max_new_tokens):
         typer.echo(line)
+
+
+@plainly()
+def classify(
+    model: Model,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(help="Or a file: a text a line, or the column text of a .csv or .jsonl; else standard input."),
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="The column of the file.", show_default=False)] = None,
+    device: Device = None,
+) -> None:
+    """Name the label of texts with a trained classifier, a line for each: label, share, text.
+
+    Examples: course classify runs/classify "dreiundzwanzig" · course classify runs/mine new.csv --columns review
+    """
+    from course_lib.variants import EncoderModel
+    from coursework.commands.measures import label_shares
+    from coursework.commands.start import trained_recipe
+    from coursework.corpora import own
+
+    network, tokenizer = _load(model, device, int8=False, bf16=False, rows=16)
+    if not isinstance(network, EncoderModel) or network.n_classes is None:
+        raise ValueError(f"{model}: expected a classifier, got a {type(network).__name__}")
+    labels = trained_recipe(model)["labels"]
+    if texts and len(texts) == 1 and Path(texts[0]).is_file():
+        path = Path(texts[0])
+        if path.suffix in own.KINDS:
+            found = own.read_rows(path, ("text",), columns and columns.split(","))
+            lines = [text for (text,) in found.rows]
+            for problem in found.bad:
+                typer.echo(f"course: left out, {problem}", err=True)
+        else:
+            lines = list(filter(None, map(str.strip, read_text(path).split("\n"))))
+    else:
+        lines = texts or list(filter(None, map(str.strip, sys.stdin)))
+    shares = label_shares(network, tokenizer, lines).max(dim=-1) if lines else ()
+    for line, share, label in zip(lines, *(part.tolist() for part in shares), strict=True):
+        typer.echo(f"{labels[label]}\t{share:.3f}\t{line}")
+
+
+@plainly()
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A folder that `course train` has written.", metavar="MODEL")],
+    name: Annotated[
+        str | None,
+        typer.Argument(help="As --data of its training; else the part that was held out then.", metavar="DATA"),
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="The columns of a file.", show_default=False)] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")] = False,
+    device: Device = None,
+) -> None:
+    """Measure a trained model, as its training did at the end.
+
+    A language model: loss, perplexity and bits per byte, which compare models of other tokens. A classifier: accuracy.
+    A translator: exact matches and BLEU. Of the data it was trained on only the held-out part counts; of others, all.
+
+    Examples: course evaluate runs/mine · course evaluate runs/mine newer.csv
+    """
+    import torch
+
+    from course_lib.variants import from_pretrained
+    from coursework.commands.start import trained_recipe
+    from coursework.commands.tasks import TASKS
+    from coursework.corpora import own
+
+    was = trained_recipe(model)
+    kind = next(task for task in TASKS if task.name == was["task"])
+    told: dict[str, object] = {"name": name, "columns": columns and columns.split(","), "skip_bad": skip_bad or None}
+    given = {key: value for key, value in told.items() if value is not None}
+    tables = {table: was[table] for table in ("data", "tokenizer", "batches", "model", "training", "result")}
+    if name not in (None, was["data"]["name"]):  # how much of the old data was taken does not matter
+        tables["data"] = {key: value for key, value in was["data"].items() if key not in own.SPLITS}
+    task = kind(tables, {"data": given}, plain=True)
+    task.known, task.tokenizer = was["labels"] or None, data.load_tokenizer(model)
+    task.read()
+    task.load(task.tokenizer)
+    same = name is None or task.fingerprints()["train"] == was["fingerprints"]["train"]
+    if name is None and not same:
+        raise ValueError(f"{task.recipe['data']['name']}: not the data any more that {model} was trained on")
+    what = task.take(whole=task.whole and not same)
+    for remark in (*task.remarks, f"Measured on {what}."):
+        typer.echo(remark)
+    network = from_pretrained(model).eval().to(training.chosen_device(device))
+    with torch.no_grad():
+        say_figures(task.measure(network))
 
 
 def model_name(model: str) -> str:

@@ -1,3 +1,4 @@
+from .pairs import PAIR_SETS as PAIR_SETS
 from .pairs import date_locales as date_locales
 from .pairs import date_pairs as date_pairs
 from .pairs import date_words as date_words
@@ -14,4 +15,5 @@ from .synthetic import noise_floor as noise_floor
 from .synthetic import noise_tokens as noise_tokens
 from .text import library_text as library_text
 from .text import reference_text as reference_text
+from .text import speeches as speeches
 from .text import tiny_shakespeare as tiny_shakespeare

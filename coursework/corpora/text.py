@@ -40,6 +40,16 @@ def tiny_shakespeare() -> str:
 
 
 @functools.cache
+def speeches() -> list[tuple[str, list[str]]]:
+    """Return the speeches of `tiny_shakespeare` in their order: who speaks, "ROMEO", and the lines of the speech."""
+    found = []
+    for block in tiny_shakespeare().split("\n\n"):
+        speaker, _, text = block.strip().partition(":\n")
+        found.append((speaker, [line for line in text.split("\n") if line.strip()]))
+    return found
+
+
+@functools.cache
 def library_text() -> str:
     """Return the source of Python's standard library as one string: about eight million characters of code and prose.
 

@@ -59,12 +59,22 @@ def places(desk: Desk) -> dict[str, Place]:
 def all_places(desk: Desk) -> Iterator[Place]:
     """Yield every place of every exercise: the learner may have copied one to another notebook."""
     for path in notebooks(desk.folder):
-        try:
-            notebook = read_notebook(path)
-        except (OSError, DamagedNotebook):
-            continue
-        for numbers in answers_in(notebook).values():
-            yield Place(path, name_in(desk.folder, path), notebook, numbers)
+        yield from _places_in(desk, path)
+
+
+def _places_in(desk: Desk, path: Path) -> Iterator[Place]:
+    try:
+        notebook = read_notebook(path)
+    except (OSError, DamagedNotebook):
+        return
+    for numbers in answers_in(notebook).values():
+        yield Place(path, name_in(desk.folder, path), notebook, numbers)
+
+
+def place_of(desk: Desk, exercise_id: str) -> Place | None:
+    """Return where the exercise is answered in the notebook that the course has it in, or None."""
+    path = desk.folder / f"{registry.places().get(exercise_id, '')}.ipynb"
+    return next((place for place in _places_in(desk, path) if place.exercise == exercise_id), None)
 
 
 def find(desk: Desk, exercise_id: str) -> Place:

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class Finding:
 
 
 def examine(desk: Desk | None, *, network_seconds: float = 2.0, kernel: bool = True) -> Iterator[Finding]:
-    """Yield the findings one after the other, each as soon as it is known; none of them raises."""
+    """Yield the findings one after the other; none of them raises. What waits for others is begun beside them."""
     parts: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("Python", _python),
         ("packages", _packages),
@@ -55,11 +56,13 @@ def examine(desk: Desk | None, *, network_seconds: float = 2.0, kernel: bool = T
     ]
     if kernel:
         parts.append(("kernel", _kernel))
-    for what, part in parts:
-        try:
-            yield from part()
-        except Exception as problem:  # a broken installation is what the doctor is for
-            yield Finding(what, False, f"{type(problem).__name__}: {problem}", "Run `make setup` again.")
+    with ThreadPoolExecutor() as pool:
+        waiting = {what: pool.submit(list, part()) for what, part in parts if what in ("network", "kernel")}
+        for what, part in parts:
+            try:
+                yield from waiting[what].result() if what in waiting else part()
+            except Exception as problem:  # a broken installation is what the doctor is for
+                yield Finding(what, False, f"{type(problem).__name__}: {problem}", "Run `make setup` again.")
 
 
 def _python() -> Iterator[Finding]:

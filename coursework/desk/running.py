@@ -1,6 +1,7 @@
 """Run one answer outside its notebook: the imports and definitions it needs, the answer itself, then its check."""
 
 import ast
+import builtins
 import contextlib
 import io
 import linecache
@@ -14,9 +15,9 @@ from typing import Any
 from course_lib.reading import Unreadable, read_text
 from coursework.desk import answers, code
 from coursework.desk.finding import saving_is_off
-from coursework.desk.store import Desk, DeskError, hints_of, reason
+from coursework.desk.store import RIGHT, Desk, DeskError, hints_of, reason
 from coursework.exercises import registry
-from coursework.exercises.engine.cells import PRELUDE
+from coursework.exercises.engine.cells import PRELUDE, edition
 from coursework.exercises.engine.finding import WRONG
 from coursework.exercises.handle import Handle
 from coursework.exercises.handle import handle as handle_of
@@ -76,13 +77,45 @@ def handle(exercise_id: str, desk: Desk | None) -> Handle:
 
 def evaluate(handle: Handle, answer: Answer) -> Any:
     """Run the answer without its check; return the function, or for a question the value, that it gives."""
+    return _namespace(handle, answer)[handle.asks_for]
+
+
+def _namespace(handle: Handle, answer: Answer) -> dict[str, Any]:
     namespace: dict[str, Any] = {"__name__": "__main__"}
+    if isinstance(handle.spec, Exercise):  # a file of its own has nothing of the notebook
+        namespace |= handle.spec.parts
     statements = _without_check(answer, handle.spec.id)
     _run(answer.before, f"what runs before {answer.where}", namespace, {})
     _run(answer.source, answer.where, namespace, answer.missing, statements)
     if handle.asks_for not in namespace:
         raise DeskError(f"{answer.where} defines no `{handle.asks_for}`, which is what {handle.spec.id} asks for.")
-    return namespace[handle.asks_for]
+    return namespace
+
+
+def right_answer(handle: Handle, desk: Desk) -> tuple[Any, str]:
+    """Run the latest right answer that is kept.
+
+    Returns the function or class and when it was saved; or None and why: there is none, or it does not run or is not
+    right today. What it prints is not shown.
+    """
+    kept = [(header, body) for header, body in desk.history(handle.spec.id) if header.get("verdict") == RIGHT]
+    if not kept:
+        return None, "you have not solved it yet"
+    header, body = kept[-1]
+    place = answers.place_of(desk, handle.spec.id)
+    before = code.prelude(place.above, body, whole=True)[0] if place else ""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            namespace = _namespace(handle, Answer(code.runnable(body), PRELUDE + before, "your right answer", {}))
+    except DeskError as problem:
+        return None, str(problem)
+    missing = sorted(code.free_names(body) - set(namespace) - set(dir(builtins)))
+    if missing:  # it would fail when it is called
+        return None, f"yours uses `{missing[0]}`, which it does not define"
+    found = namespace[handle.asks_for]
+    if header.get("edition") != edition(handle.spec) and handle.examine(found).verdict != RIGHT:
+        return None, "yours was right in an older edition, and is not today"
+    return found, f"saved {header.get('saved', '').replace('T', ' ')[:16] or 'at an unknown time'}"
 
 
 def recall(handle: Handle, desk: Desk) -> None:

@@ -1,8 +1,9 @@
 """Exercises that check an answer and say which mistake it makes.
 
 `from coursework import exercises as ex`, then `ex.causal_mask.check(...)`, `.hint()`, `.solution()`, `.cases()`;
-`ex.progress()` prints where you stand. `ex.predict("name", "your guess")` keeps what you expect before a cell shows it,
-and `ex.predictions()` lists it. An exercise is loaded when it is first used.
+`ex.causal_mask.part()` returns your right answer, to build on in a later chapter. `ex.progress()` prints where you
+stand. `ex.predict("name", "your guess")` keeps what you expect before a cell shows it, and `ex.predictions()` lists it.
+An exercise is loaded when it is first used.
 
 This file is the door: what notebooks import. It stands above the rooms that it joins, the exercises and the desk where
 answers are kept, and nothing in the package imports it.
@@ -48,13 +49,19 @@ def capstone(name: str, *answers: Any) -> None:
 def _learner() -> Any:
     from coursework.exercises.learner import Progress
 
-    return Progress(_find_desk)
+    return Progress(_find_desk, _run_answer)
 
 
 def _find_desk() -> Any:
     from coursework.desk.finding import find_desk
 
     return find_desk()
+
+
+def _run_answer(handle: Any, desk: Any) -> Any:
+    from coursework.desk.running import right_answer
+
+    return right_answer(handle, desk)
 
 
 @functools.cache

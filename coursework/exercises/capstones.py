@@ -21,6 +21,7 @@ from coursework.exercises.claims import Found, Missing, distributions, law, shap
 from coursework.exercises.engine.finding import RIGHT, WRONG
 from coursework.exercises.engine.source import source_of
 from coursework.exercises.learner import Progress
+from coursework.exercises.registry import CAPSTONES
 from coursework.exercises.small_tasks import families, positions, trained_heads
 
 EDITION = "1"
@@ -291,14 +292,15 @@ def _cost(attend: Callable[..., Tensor], given: list[Tensor]) -> float:
     return float(counter.get_total_flops() + sum(kept))
 
 
-TASKS: dict[str, Callable[..., Found]] = {
-    "classifier": _classifier,
-    "masks_and_heads": _masks_and_heads,
-    "characters": _characters,
-    "trained_heads": trained_heads,
-    "families": families,
-    "positions": positions,
-    "own_text": _characters,
-    "sizes": _sizes,
-    "efficient": _efficient,
-}
+_CHECKS = (
+    _classifier,
+    _masks_and_heads,
+    _characters,
+    trained_heads,
+    families,
+    positions,
+    _characters,
+    _sizes,
+    _efficient,
+)
+TASKS: dict[str, Callable[..., Found]] = dict(zip(CAPSTONES, _CHECKS, strict=True))

@@ -1,4 +1,4 @@
-"""What a learner calls: `check` or `answer`, `hint`, `cases`, `solution`, `reset`, `restore` of one exercise."""
+"""What a learner calls: `check` or `answer`, `hint`, `cases`, `solution`, `part`, `reset`, `restore`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coursework.exercises.engine import cells
+from coursework.exercises.engine import cells, rules
 from coursework.exercises.engine.cases import Cases
 from coursework.exercises.engine.diagnose import diagnose
 from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, Finding
@@ -24,6 +24,7 @@ OFFERED = (
     "hint",
     "cases",
     "solution",
+    "part",
     "reset",
     "restore",
     "report",
@@ -103,6 +104,8 @@ class Handle(abc.ABC):
         own.next_hint = number + 1
         kind = ("a question", "where to look", f"a skeleton; fill in {cells.BLANK}")[number]
         print(f"Hint {number + 1} of {len(spec.hints)}, {kind}:\n{spec.hints[number].rstrip()}")
+        if number == 1 and isinstance(spec, Exercise) and (tested := rules.line(spec)):
+            print(tested.replace("*", ""))
         if number == len(spec.hints) - 1:
             print(f"That was the last one. After an attempt, ex.{spec.id}.solution() in a new cell shows the solution.")
 
@@ -152,6 +155,16 @@ class ExerciseHandle(Handle):
         """
         verdict = self.judge(candidate, keep=keep)
         return candidate if verdict == RIGHT or (keep and verdict != NOT_ATTEMPTED) else self.spec.reference
+
+    def part(self) -> Any:
+        """Return your latest right answer, the function or class itself, or the course's own if you have none.
+
+        A later chapter builds on it. One line says which it is; where no answers are kept it is the course's own.
+        """
+        own, remark = self.progress.right_answer(self)
+        whose = "the course's own" if own is None else "yours"
+        print(f"{self.asks_for}: {whose}" + (f" ({remark})" if remark else ""))
+        return self.spec.reference if own is None else own
 
     def examine(self, answer: Any, *, keep: bool = False) -> Judged:
         """What there is to be said about a function or class; nothing is printed or recorded."""

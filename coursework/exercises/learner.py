@@ -75,10 +75,16 @@ class Progress:
     Args:
         find_keeper: returns the keeper, or None where nothing is kept. It is asked anew each time, for a learner may
             change the working directory; if it or the keeper fails, one line says so and the session goes on.
+        run_answer: runs the latest right answer that a keeper has to the exercise of a handle. It returns what the
+            answer defines and when it was saved, or None and why there is none.
     """
 
-    def __init__(self, find_keeper: Callable[[], Keeper | None] = lambda: None) -> None:
-        self.find_keeper = find_keeper
+    def __init__(
+        self,
+        find_keeper: Callable[[], Keeper | None] = lambda: None,
+        run_answer: Callable[[Any, Any], tuple[Any, str]] = lambda handle, keeper: (None, ""),
+    ) -> None:
+        self.find_keeper, self.run_answer = find_keeper, run_answer
         self.states: dict[str, State] = {}
         self.guesses: dict[str, str] = {}
 
@@ -107,6 +113,11 @@ class Progress:
     def latest_answer(self, entry: Entry) -> str | None:
         """The latest answer that was kept."""
         return self._kept(lambda keeper: keeper.latest_answer(entry.id), "Your saved answer could not be read")
+
+    def right_answer(self, handle: Any) -> tuple[Any, str]:
+        """What the latest right answer defines and when it was saved, or None and why; None and "" without a keeper."""
+        found = self._kept(lambda keeper: self.run_answer(handle, keeper), "Your answer could not be run")
+        return found or (None, "")
 
     def predict(self, name: str, guess: str) -> bool:
         """Have a guess kept, or note it for this session; whether it is kept."""

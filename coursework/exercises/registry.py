@@ -33,6 +33,19 @@ class Card:
     minutes: int
 
 
+CAPSTONES = (
+    "classifier",
+    "masks_and_heads",
+    "characters",
+    "trained_heads",
+    "families",
+    "positions",
+    "own_text",
+    "sizes",
+    "efficient",
+)
+"""The capstones, which `coursework.exercises.capstones` checks; they stand in a lab, and have no solution."""
+
 _FIELDS = {field.name for field in fields(Card)}
 
 

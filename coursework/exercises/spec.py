@@ -16,6 +16,7 @@ case may rest on a value that rounding decides.
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -118,11 +119,11 @@ class Property:
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another right way, shown by `solution()` after success and proven to pass. `function` is a plain `def`.
+    """Another right way, shown by `solution()` after success and proven to pass.
 
     Args:
         name: what distinguishes it, shown as a heading: "with einsum".
-        function: the implementation; its source is what the learner reads.
+        function: the implementation, a plain `def` or a class; its source is what the learner reads.
     """
 
     name: str
@@ -174,7 +175,7 @@ class Exercise(Entry):
         minutes: for a typical learner.
         reference: the solution, as the learner will read it: a `def` (or class) in this module, under the name that the
             notebook cell uses, its docstring stating the shapes. Only the names of `engine.cells.PRELUDE` (math, torch,
-            F, nn, Tensor) and of `helpers` may be used.
+            F, nn, Tensor), of `helpers` and of `parts` may be used.
         model: hidden; `model(**knobs)` returns the function whose settings are the misconceptions; `model()` is right.
         misconceptions: at least five, from a text: see `misconceptions`.
         cases: ordered by size; never square (T, S, E, H, B all different), except where squareness is the point.
@@ -188,7 +189,9 @@ class Exercise(Entry):
         given: debug only: the broken function, named like the solution. It must be diagnosed as a misconception.
         blank: for a class: the methods whose bodies the learner writes; the others are given.
         helpers: functions whose source stands in the cell above the stub, given to the learner.
-        run: how a candidate is called; `run(candidate, *arguments)`; a plain call unless given.
+        parts: name -> what the notebook has under this name before the cell: functions, classes, numbers.
+        run: how a candidate is called; `run(candidate, *arguments)`; a plain call unless given. For a class it builds
+            the module and calls it: see `modules.call`.
         gradients: compare gradients of a fixed random projection of the outputs.
         tolerance: (relative, absolute) for float32 in place of the usual one.
         flop_limit: from the arguments to the largest number of multiply-add operations times two that is accepted.
@@ -209,6 +212,7 @@ class Exercise(Entry):
     given: Callable[..., Any] | None = None
     blank: tuple[str, ...] = ()
     helpers: tuple[Callable[..., Any], ...] = ()
+    parts: Mapping[str, Any] = field(default_factory=dict)
     run: Callable[..., Any] | None = None
     gradients: bool = True
     tolerance: tuple[float, float] | None = None
@@ -226,6 +230,13 @@ class Exercise(Entry):
             raise ValueError(f"misconceptions: expected unique names, got {names}")
         if not self.cases:
             raise ValueError("cases: expected at least one, got none")
+        if inspect.isclass(self.reference) != bool(self.blank):
+            raise ValueError(f"blank: expected the methods to write for a class and no other, got {self.blank}")
+
+    @property
+    def thing(self) -> str:
+        """What the learner writes: "class" or "function"."""
+        return "class" if inspect.isclass(self.reference) else "function"
 
     @property
     def function_name(self) -> str:

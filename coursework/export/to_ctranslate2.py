@@ -158,7 +158,8 @@ def _embed(spec: Any, into: Any, embedding: Embedding, config: TransformerConfig
     spec.scale_embeddings = config.scale_embeddings
     if embedding.positions is not None:
         with torch.no_grad():
-            positions = embedding.positions(torch.arange(embedding.max_length or max(LONGEST, config.max_length)))
+            count = embedding.max_length or max(LONGEST, config.max_length)
+            positions = embedding.positions(torch.arange(count, device=embedding.tokens.weight.device))  # type: ignore[union-attr]
         spec.position_encodings.encodings = array(positions)  # (positions, D)
     elif config.positions == "none":
         spec.position_encodings.encodings = np.zeros((max(LONGEST, config.max_length), config.d_model), np.float32)

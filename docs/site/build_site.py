@@ -38,7 +38,7 @@ def print_pdf(pages: Path, names: Sequence[str], target: Path) -> list[Path]:
         "index" if "00" in path else path.removeprefix("notebooks/").removesuffix(".ipynb") for path in notebooks()
     ]
     wanted = [name for name in wanted if not names or name.startswith(tuple(names))]
-    names_of_chromium = ("chromium", "chromium-browser", "google-chrome")
+    names_of_chromium = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
     chromium = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names_of_chromium)), None)
     if chromium is None:
         raise SystemExit("--pdf: expected Chromium or Google Chrome, or its path in CHROMIUM; found none")

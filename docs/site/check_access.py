@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check the pages of a built site with axe-core.")
     parser.add_argument("site", type=Path)
     parser.add_argument("names", nargs="*", help="pages without .html; all without any")
-    found = filter(None, map(shutil.which, ("chromium", "google-chrome")))
+    found = filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome")))
     parser.add_argument("--chromium", default=next(found, None), help="its path")
     options = parser.parse_args(arguments)
     files = [path for path in sorted(options.site.resolve().rglob("*.html")) if "_static" not in path.parts]

@@ -1,12 +1,12 @@
 # %% [markdown] id="title"
-# # The whole Transformer in half an hour
+# # The whole Transformer on one page
 #
 # By the end of this page you will have trained two complete Transformers, each in less than half a minute. One writes
 # English sentences, the other translates German numbers. You need to know Python, and that a neural network is trained
 # by making a loss smaller.
 #
-# Reading takes about 25 minutes; with the code, allow an hour. You may skip the code. Nothing here has to be
-# understood to the bottom: nearly every part comes back in a chapter of its own.
+# The page takes about {minutes} minutes, less if you skip the code. Nothing here has to be understood to the bottom:
+# nearly every part comes back in a chapter of its own.
 #
 # In your own copy, Shift and Enter run a cell, and *Run > Run All Cells* runs all. A grey line with three dots is
 # folded code; a click opens it.

@@ -5,9 +5,9 @@
 # then with a few lines of code that you write yourself. At its end you train one head of attention, watch where it
 # looks, and look into a real model.
 #
-# You need Python, and you should know that a neural network learns by making a loss smaller. Plan for an hour and a
-# half to two hours, about half of it for the eight exercises. The checks name your mistake, and the notebook runs to
-# its end even if you solve none. Now and then you are asked to **predict** what a cell will show. Write your guess down
+# You need Python, and you should know that a neural network learns by making a loss smaller. The chapter takes about
+# {minutes} minutes, half of them for its eight exercises. The checks name your mistake, and the notebook runs to its
+# end even if you solve none. Now and then you are asked to **predict** what a cell will show. Write your guess down
 # first: a wrong guess teaches more than a result that was only read.
 
 # %% id="imports" tags=["hide-input"]

@@ -6,7 +6,7 @@
 # your own that gives the same numbers as PyTorch's. You will have watched trained heads at work, taken some away, and
 # counted what large models save when heads share.
 #
-# You need chapter 1: queries, keys and values, softmax, masks. The chapter takes about 100 minutes, half of them for
+# You need chapter 1: queries, keys and values, softmax, masks. The chapter takes about {minutes} minutes, half of them for
 # its seven exercises. After sections 3 and 5 there are good places to stop.
 
 # %% id="imports" tags=["hide-input"]

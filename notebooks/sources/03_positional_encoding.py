@@ -7,8 +7,8 @@
 # built the most used of them, and you know what each does with a text longer than any in its training.
 #
 # You need [chapter 1](01_attention.ipynb), and one idea from [chapter 2](02_multi_head.ipynb): attention runs in several
-# *heads* side by side, each with queries, keys and values of its own. Reading takes about 40 minutes, the seven
-# exercises about 50. A good place to stop is the end of section 4.
+# *heads* side by side, each with queries, keys and values of its own. The chapter takes
+# about {minutes} minutes, nearly half of them for its seven exercises. A good place to stop is the end of section 4.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out the same in every run
@@ -160,8 +160,8 @@ drawings.added_places(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(0, 1)
 # ### 2.2 Clocks
 #
 # You know something that does nearly all of this: a clock. Let the hand start at twelve and turn a little for
-# each position. It stays small, it needs no length, and near positions look alike. Only the last wish, no two positions the
-# same, will take several clocks. Two numbers say where the hand points: how far to the right its tip is, and how high. In
+# each position. It stays small, it needs no length, and near positions look alike. For the last
+# wish, no two positions the same, we need several clocks. Two numbers say where the hand points: how far to the right its tip is, and how high. In
 # mathematics they are the **sine** and the **cosine** of the angle, never larger than 1.
 
 # %% id="clock-drawn" tags=["hide-input"]
@@ -206,7 +206,7 @@ drawings.clock_rows().show()
 # - $PE$ is the table of positions, one row for each position $p$. Each row is as wide as a word's vector, $d_{model}$
 #   numbers, so that the two can be added.
 # - $i$ numbers the clocks, from 0 to $d_{model}/2 - 1$. Clock $i$ writes its sine to column $2i$ and its cosine to the
-#   column after it. These two numbers are also called *pair* $i$.
+#   column after it. These two numbers are **pair** $i$.
 # - $\theta_i$ (theta) is the speed of clock $i$, in radians for each position, also called the frequency. The first
 #   clock has speed 1, and each further one is slower by the same factor. Between our two clocks the factor is 100. In a wide
 #   table the steps are smaller, and the last clock is nearly 10,000 times slower than the first.
@@ -401,8 +401,10 @@ drawings.step_of_a_clock().show()
 #
 # The old pair is multiplied by four fixed numbers, which depend on $b$ alone: a small matrix, a **rotation**. Put the
 # small matrices of all clocks on the diagonal of a large one, and you have one matrix that moves the whole
-# vector of *any* position forward by $k$. Why is that useful? The maps that make queries and keys are matrices as
-# well. So a layer *can* learn to look for "the word three positions before me" in the same way at every position.
+# vector of *any* position forward by $k$. Why is that useful? Call the matrix $M$. A head that looks for "the word
+# three positions before me" needs a query that matches the position vector three steps back, so it needs the position
+# vector times $M^{-1}$. Queries are made by a matrix that training chooses, and it can contain this one. So a layer *can*
+# learn to look three positions back, in the same way everywhere.
 
 # %% exercise="position_shift_matrix"
 
@@ -498,8 +500,8 @@ except ValueError as error:
 # position, the key holds a word and a position, and their dot product mixes all four.
 #
 # One part of the mixture is the product of the two positions. In section 2.5 this product knew only the distance. But there
-# the two vectors met as they are. In a score, one has gone through the query matrix and the other through the key matrix.
-# After that their product depends on where the two stand, unless training happens to make two matrices that fit together. A
+# the two position vectors were multiplied directly. In a score, one goes through the query matrix first and the other
+# through the key matrix. After that their product depends on where the two stand, unless training happens to make two matrices that fit together. A
 # layer *can* learn to read distances, as section 2.6 showed. Nothing *guarantees* that it does.
 
 # %% id="products-drawn" tags=["hide-input"]
@@ -524,7 +526,7 @@ drawings.rotary_hands().show()
 # **rotary position embedding**, or RoPE (Su et al. 2021). Llama, Qwen, Mistral and most open language models of today use
 # it.
 #
-# **By hand.** We write a hand as two numbers: first how high its tip is, then how far to the right. Let query and key both
+# **By hand.** Write a hand as (cosine, sine): how high its tip is, then how far to the right. Let query and key both
 # be (1, 0), so that both hands point to twelve, and turn them by 30 degrees for each position.
 #
 # | query at | key at | query turned | key turned | dot product |
@@ -534,7 +536,7 @@ drawings.rotary_hands().show()
 # | 8 | 3 | (−0.50, −0.87) | (0.00, 1.00) | −0.87 |
 #
 # The first two rows are the same two words, moved by three positions, and the product is the same. In the last row they
-# stand five positions apart, and the product is another.
+# stand five positions apart, so the product differs.
 #
 # You know the weakness of a single clock. This one has gone round after twelve positions, so a key twelve positions back is
 # turned exactly like a key at the query's own position. Again the answer is many clocks. A head that is 64 numbers wide is
@@ -674,7 +676,9 @@ prove("after reordering the numbers of each head they agree", same)
 # A model that writes adds one word at a time, and keeps the keys and values of the earlier words in a *cache*
 # ([chapter 5](05_decoder.ipynb)). A key is turned by its own position alone, so it is turned once, when it is stored. The
 # program only has to know the next position, and that is the number of tokens so far. Padding does not count: in a text
-# padded on the left, position 0 belongs to the first real token. What if a program forgets to count?
+# padded on the left, position 0 belongs to the first real token. Whatever number the padding gets, the mask hides it. Rotary
+# scores would forgive a count that is off by the same number everywhere; an added table would not. What if a program forgets
+# to count?
 
 # %% exercise="cache_restart"
 
@@ -701,7 +705,7 @@ prove("rotary attention with a cache equals the full pass", not law)
 # %% [markdown] id="rotary-cost"
 # **What it buys and what it costs.** There is nothing to learn and nothing to store. What the turns tell a score is the
 # distance and nothing else, by construction. Yet even a rotary model can know where a word stands. From the second layer on,
-# queries and keys are made from what earlier layers wrote, and under a causal mask those layers can have counted. The price
+# queries and keys are made from what earlier layers wrote, and under a causal mask those layers may already have counted. The price
 # is a turn of every query and key in every layer. Llama 4 and SmolLM3 save part of it: every fourth layer turns nothing.
 #
 # **A good place to stop:** you have built sinusoids and rotary positions. One question stays open. Can a model read
@@ -789,8 +793,8 @@ show(
 # %% [markdown] id="alibi-cost"
 # **What it buys and what it costs.** It takes one subtraction and nothing to learn, and far words fade however long the
 # text is. But no single head can say "exactly three back": a nearer word with the same score wins over a farther one. And
-# ALiBi was made for models with a causal mask. Without one it does not know before from after: turn a sentence round, and
-# every $|t - s|$ stays. Then *dog bites man* and *man bites dog* still give the same vectors, as the cell above has checked.
+# ALiBi was made for models with a causal mask. Without one it does not know before from after: reverse a sentence, and
+# every $|t - s|$ stays. Then *dog bites man* and *man bites dog* still give the same vectors.
 #
 # ## 6 T5: a learned number for each distance
 #
@@ -1078,8 +1082,8 @@ for name, model in models.items():
 # %% [markdown] id="hidden-says"
 # Rotary positions and T5's buckets are repaired: they had not lost the third token, they were distracted from it. The
 # learned table and the plain sinusoids are not repaired. There the position itself is new, and hiding other positions cannot
-# mend that. Part of what they gain, the model without positions gains as well: among fewer tokens, a guess is right more
-# often. So one test tells two illnesses apart. The picture shows five trainings of each.
+# mend that. The model without positions gains almost as much, because among fewer tokens a guess is right more often. So
+# one test tells two illnesses apart. The picture shows five trainings of each.
 #
 # <details><summary>A second test, for T5's buckets</summary>
 #
@@ -1203,9 +1207,10 @@ prove(
 #
 # </details>
 #
-# But what is hidden is not read. So people slow the clocks down: then even a far distance shows angles that the model has
-# met in training. The price is that the hands move less from one position to the next, so neighbours are harder to tell
-# apart, and a short training on long texts must help. The [lab on long texts](labs/03_long_context.ipynb) builds this and
+# But a hidden key cannot be read. So people slow the clocks down. Say a model was trained on 16 positions and should read 64.
+# Let each clock run at a quarter of its speed: a distance of 40 now shows the angles that a distance of 10 showed in training.
+# The price is that a distance of 3 now shows the angles of ¾, which the model has never met, and that neighbours are harder
+# to tell apart. So a short training on long texts must follow, and often only the slow clocks are slowed. The [lab on long texts](labs/03_long_context.ipynb) builds this and
 # other repairs.
 #
 # <details><summary>Do sinusoids let a model read longer texts than those of its training?</summary>

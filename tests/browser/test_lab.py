@@ -1,8 +1,8 @@
 """The notebooks in a real JupyterLab, as a learner uses them: open, answer wrongly, run all, move everything.
 
-A chapter with live controls and an exercise is run, with a wrong answer in place, and in `make test-all` every chapter
-that has such an exercise; where there is only something to move, it comes to life by trust; the others are opened. That
-their cells run, nbval proves.
+A chapter with live controls and an exercise is run, with a wrong answer in place; in another, where there is only
+something to move, that comes to life by trust; of the others some are opened. `make test-all` runs every chapter that has
+such an exercise, and opens all. That their cells run, nbval proves; every explorer is moved as a page of its own.
 """
 
 import json
@@ -14,7 +14,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browsers import until_changed
 from notebook_files import NOTEBOOKS, name
-from thorough import ALL
+from thorough import ALL, mostly
 
 from coursework.exercises import registry
 
@@ -94,9 +94,8 @@ TO_BE_RUN = [
     for path in those_with(lambda cell: cell["metadata"].get("exercise") in WRONG)
     if ALL or name(path) == "05_decoder"
 ]
-MOVING = those_with(has("data-explorer"))
-VISITED = [path for path in NOTEBOOKS if path in TO_BE_RUN or path in MOVING]
-OPENED = [path for path in NOTEBOOKS if path not in VISITED]
+MOVING = [path for path in those_with(has("data-explorer")) if path not in TO_BE_RUN]
+OPENED = [path for path in NOTEBOOKS if path not in TO_BE_RUN and path not in MOVING]
 
 
 class Visit:
@@ -134,26 +133,21 @@ class Visit:
         return output
 
 
-@pytest.fixture(scope="module", params=VISITED, ids=name)
+@pytest.fixture(scope="module", params=[*TO_BE_RUN, *mostly(MOVING)], ids=name)
 def visit(request, desk, open_notebook):
     shutil.copy(request.param, desk)
     return Visit(open_notebook(request.param.name), request.param in TO_BE_RUN)
 
 
-def test_the_others_open_and_show_their_pictures(desk, browser, lab):
-    from lab import LAB_MILLISECONDS, Notebook
-
-    for path in OPENED:
-        shutil.copy(path, desk)
-        context = browser.new_context(viewport={"width": 1280, "height": 900})
-        context.set_default_timeout(LAB_MILLISECONDS)
-        notebook = Notebook(lab, context.new_page(), path.name)
-        (first, *_) = notebook.find(has("<img"))
-        image = notebook.show(first).locator("img").first
-        image.wait_for()
-        assert image.evaluate(LOADED_WIDTH) > 100, name(path)
-        assert notebook.errors() == []
-        context.close()
+@pytest.mark.parametrize("path", mostly(OPENED, keep=2), ids=name)
+def test_the_others_open_and_show_their_pictures(path, desk, open_notebook):
+    shutil.copy(path, desk)
+    notebook = open_notebook(path.name)
+    (first, *_) = notebook.find(has("<img"))
+    image = notebook.show(first).locator("img").first
+    image.wait_for()
+    assert image.evaluate(LOADED_WIDTH) > 100
+    assert notebook.errors() == []
 
 
 def test_before_it_is_trusted_every_explorer_shows_its_figure(visit):

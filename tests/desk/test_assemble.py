@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from thorough import rounds
 from typer.testing import CliRunner
 
+from course_lib import testing
 from coursework import cli
 from coursework.assembly import assemble as assembling
 from coursework.assembly import judge, laws
@@ -110,6 +112,17 @@ def test_the_module_trains_where_the_course_is_not_installed(desk: Desk, unjudge
         losses = [float(line.split()[3]) for line in done.stdout.splitlines() if line.startswith("step")]
         assert losses[0] < first_below
         assert losses[-1] < 0.7 * losses[0], done.stdout
+
+
+@pytest.mark.parametrize("task", ["translate", "lm"])
+def test_the_module_trains_and_writes_on_another_device(desk: Desk, unjudged: None, task: str) -> None:
+    solve(desk, *PARTS)
+    my = laws._load(assemble(desk).path)
+    with testing.another_device() as device:
+        try:
+            assert len(my.main([task, "--steps", "2", "--device", str(device)])) == 2
+        finally:
+            torch.set_default_device(None)
 
 
 @pytest.mark.parametrize(

@@ -586,3 +586,60 @@ def test_lab_serves_the_chapter(chapter: Path, tmp_path: Path) -> None:
         server.send_signal(signal.SIGTERM)
         _, err = server.communicate(timeout=30)
     assert f"/lab/tree/{ONE}" in err  # the address that it prints is the chapter's
+
+
+@pytest.mark.usefixtures("quick")
+def test_without_an_id_it_is_the_next(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    course("start")
+    monkeypatch.setattr(registry, "places", lambda: {BUILD: "01_attention", QUESTION: "01_attention"})
+    edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
+    assert course("next").startswith(BUILD)
+    assert course("hint").startswith("Hint 1 of 3")
+    assert f"Checking {BUILD} …" in course("check", "--file", "none.py", code=2)
+    Desk(chapter / "my").save_answer(BUILD, "x", "right", "e")
+    assert f"Checking {QUESTION} …" in course("check", code=1)
+
+
+def test_a_chapter_in_one_process(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    course("start")
+    monkeypatch.setattr(registry, "places", lambda: {BUILD: "01_attention", QUESTION: "01_attention"})
+    edit(chapter / "my" / ONE, "exercise-causal-mask", WRONG_MASK)
+    began: list[Any] = []
+    start = Worker._start_parent
+    monkeypatch.setattr(Worker, "_start_parent", lambda worker: began.append(worker) or start(worker))
+    output = course("check", "--chapter", "1", code=1)
+    assert re.search(rf"^{BUILD}: wrong \(.+\)$", output, re.MULTILINE)
+    assert f"{QUESTION}: not attempted\n" in output
+    assert output.endswith("1 wrong, 1 not attempted.\n")
+    assert len(began) == (sys.platform == "linux")
+    assert Desk(chapter / "my").attempts(BUILD) == 1  # kept, as by a check of one
+    assert "def causal_mask" in course("solution", "--chapter", "1", "--reveal")
+    assert "expected the number or name of a chapter" in course("check", "--chapter", "77", code=2)
+    assert "name no exercise" in course("check", BUILD, "--chapter", "1", code=2)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_terminal_is_told_in_commands(chapter: Path) -> None:
+    course("start")
+    said = course("check", BUILD, code=1)
+    assert f"A first hint: `course hint {BUILD}`" in said
+    said += course("solution", BUILD)
+    edit(chapter / "my" / ONE, "exercise-causal-mask", WRONG_MASK)
+    said += course("check", BUILD, code=1)
+    edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
+    said += course("check", BUILD)
+    said += "".join(course("hint", BUILD) for _ in range(4))
+    for words in ("new cell", f"ex.{BUILD}.hint", f"ex.{BUILD}.solution", "below"):
+        assert words not in said
+    assert f"`course solution {BUILD} --reveal`" in said
+
+
+def test_capstones_are_known(chapter: Path) -> None:
+    from coursework.exercises.capstones import TASKS
+
+    assert tuple(TASKS) == registry.CAPSTONES
+    course("start")
+    assert f"0 of {len(TASKS)} hold." in course("status")
+    Desk(chapter / "my").save_answer("capstone_sizes", "x", "right", "1")
+    assert f"1 of {len(TASKS)} hold: sizes." in course("status", "--chapter", "labs/06")
+    assert "sizes is a capstone" in course("check", "sizes", code=2)

@@ -5,18 +5,24 @@ import copy
 import inspect
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from coursework.exercises.engine.edits import places, slips
 
 
-def mutants(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
-    """Each mutant as (label, source). The label shows the changed expression before and after."""
+def mutants(function: Callable[..., Any], methods: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """Each mutant as (label, source). The label shows the changed expression before and after.
+
+    Of a class only its `methods` are changed, those that a learner writes.
+    """
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    parameters = [argument.arg for argument in ast.walk(tree) if isinstance(argument, ast.arg)]
+    body = tree.body[0]
+    written = [node for node in body.body if getattr(node, "name", "") in methods] if methods else [tree]
+    parameters = [argument.arg for node in written for argument in ast.walk(node) if isinstance(argument, ast.arg)]
+    parameters = [name for name in parameters if name != "self"]
     seen: Counter[str] = Counter()
-    for place in places(tree):
+    for place in (place for node in written for place in places(node)):
         for change in slips(place.node, parameters):
             new = change(copy.deepcopy(place.node))
             before, after = ast.unparse(place.node), ast.unparse(new) if new is not None else "nothing"

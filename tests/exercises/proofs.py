@@ -38,14 +38,18 @@ def proof(test: Callable[..., None]) -> Callable[..., None]:
     return pytest.mark.proof(pytest.mark.parametrize("exercise", EXERCISES, ids=by_id)(test))
 
 
-def run_cell(source: str) -> tuple[dict[str, Any], str]:
-    """Run the source of a cell as a notebook would, after the usual imports: its names and what it printed."""
+def run_cell(source: str, entry: Any = None) -> tuple[dict[str, Any], str]:
+    """Run the source of a cell as a notebook would, after the usual imports: its names and what it printed.
+
+    An exercise finds the parts there that its notebook has by then.
+    """
     filename = f"<ipython-input-{next(_numbers)}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     names: dict[str, Any] = {"__name__": "__main__"}
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(cells.PRELUDE, "<prelude>", "exec"), names)
+        names |= entry.parts if isinstance(entry, Exercise) else {}
         exec(compile(source, filename, "exec"), names)
     return names, printed.getvalue()
 
@@ -77,17 +81,20 @@ def module_names(exercise: Exercise) -> dict[str, Any]:
 
 def garbage(exercise: Exercise) -> dict[str, Callable[..., Any]]:
     """Functions that nobody would call an answer. Those that make no sense for this exercise are left out."""
-    right = bind(exercise, exercise.model())
-    outputs = [Examiner(exercise).outcome((), number).value for number in range(len(exercise.cases))]
-    makes_tensors = any(isinstance(leaf, Tensor) for output in outputs for leaf in tree_leaves(output))
+    right = exercise.model()  # called as an answer is: what it gets, `exercise.run` decides
     reached: list[Any] = []  # what an answer gets: tensors, or an iterator over them, which cannot be changed like one
+    made: list[Any] = []  # what it returns
 
     def spy(*args, **kwargs):
         reached.extend(tree_leaves([args, kwargs]))
+        result = right(*args, **kwargs)
+        made.extend(tree_leaves(result))
+        return result
 
     for case in exercise.cases:
         args, kwargs, _ = arguments(case, exercise)
         bind(exercise, _as_candidate(exercise, spy))(*args, **kwargs)
+    makes_tensors = any(isinstance(leaf, Tensor) for leaf in made)
     takes_tensors = any(isinstance(leaf, Tensor) for leaf in reached)
 
     def identity(*args, **kwargs):
@@ -112,7 +119,7 @@ def garbage(exercise: Exercise) -> dict[str, Callable[..., Any]]:
         return tree_map(lambda leaf: _as_numpy(leaf), right(*args, **kwargs))
 
     def mutating(*args, **kwargs):
-        result = right(*args, **kwargs)
+        result = args[0] if exercise.blank else right(*args, **kwargs)
         for leaf in tree_leaves([args, kwargs]):
             if isinstance(leaf, Tensor) and leaf.numel():
                 leaf.data.copy_(~leaf.data if leaf.dtype == torch.bool else leaf.data + 1)

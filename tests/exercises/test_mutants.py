@@ -12,7 +12,7 @@ from coursework.exercises.engine.diagnose import Examiner
 def test_mutants_of_the_solution_are_killed(exercise, record_property):
     own = Examiner(exercise)
     killed, survivors = 0, []
-    for label, source in mutants(exercise.reference):
+    for label, source in mutants(exercise.reference, exercise.blank):
         names = module_names(exercise)
         try:
             with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The prompt says every rule that its check tests, in the author's words or in one generated line."""
+"""The prompt or the second hint says every rule that its check tests: the author's words, or one generated line."""
 
 import torch
 from each import each
@@ -22,7 +22,8 @@ def says(text, *words):
 @each(EXERCISES, by_id)
 def test_the_prompt_holds_every_rule_that_is_tested(exercise):
     """Worked out anew from the inputs and from what the right answer does with them."""
-    text = f"{' '.join(prompt_markdown(exercise).split())} {' '.join((exercise.reference.__doc__ or '').split())}"
+    said = f"{prompt_markdown(exercise)} {exercise.reference.__doc__} {rules.line(exercise)}"
+    text = " ".join(said.split())
     own = examiner(exercise)
     for number, case in enumerate(own.cases):
         made = case.make()
@@ -72,7 +73,7 @@ def test_the_line_lists_what_the_author_did_not_say():
     assert rules.line(loose) == (
         "*The check also looks at* float64, the dtype of the result, a second call and unchanged arguments."
     )
-    assert rules.line(loose) in prompt_markdown(loose)
+    assert "also looks at" not in prompt_markdown(loose)
     assert edition(loose) != edition(make(cases=cases[:1]))
 
 

@@ -27,7 +27,7 @@ from coursework.exercises.spec import Case, Exercise, Question
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=by_id)
 def test_the_cell_as_shipped_is_not_attempted(entry):
-    names, printed = run_cell(cells.cell_source(entry))
+    names, printed = run_cell(cells.cell_source(entry), entry)
     assert printed.startswith(("Not attempted yet", "Not answered yet"))
     if isinstance(entry, Exercise):
         assert names[entry.function_name] is entry.reference
@@ -35,7 +35,7 @@ def test_the_cell_as_shipped_is_not_attempted(entry):
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=by_id)
 def test_the_cell_with_the_solution_is_right(entry):
-    names, printed = run_cell(cells.solved_cell_source(entry))
+    names, printed = run_cell(cells.solved_cell_source(entry), entry)
     assert printed.startswith(f"Right: {entry.id}."), printed
     if isinstance(entry, Exercise):
         assert names[entry.function_name].__module__ == "__main__"  # the learner's own goes on

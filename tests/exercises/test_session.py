@@ -50,6 +50,7 @@ def test_hints_escalate_and_begin_with_the_recognised_misconception(exercise, ca
     assert "How large?" in said[1]
     assert "Hint 1 of 3, a question:\nWhere does the mean lie?" in said[2]
     assert "Hint 2 of 3" in said[3]
+    assert "The check also looks at float64" in said[3]
     assert "return x - ____" in said[4]
     assert said[5] == said[4]  # no fourth
     exercise.check(model(along="all"))

@@ -57,6 +57,7 @@ def defined(answer: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     names: dict[str, Any] = {"__name__": "__main__"}
     with contextlib.redirect_stdout(io.StringIO()):
         exec(cells.PRELUDE, names)
+        names |= exercise.parts
         for helper in exercise.helpers:
             exec(inspect.getsource(helper), names)
         exec(compile(answer["code"], name, "exec"), names)

@@ -1,6 +1,7 @@
 """The commands: train, interrupt, resume, use, measure; what they refuse."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -18,12 +19,13 @@ from typer.testing import CliRunner
 from course_lib.config import TransformerConfig
 from course_lib.data import load_tokenizer
 from course_lib.generation import compiled
-from course_lib.training import RunFolder, TrainingConfig, list_checkpoints
+from course_lib.training import RunFolder, TrainingConfig, fast_recipe, list_checkpoints
 from course_lib.training.checkpoints import read_checkpoint
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants import EncoderModel, from_pretrained
 from coursework import cli
 from coursework.commands.jobs import peak_resident_bytes
+from coursework.commands import recipes
 from coursework.commands.recipes import FAST, TEXTBOOK
 from coursework.commands.tasks import TASKS
 
@@ -294,7 +296,7 @@ def test_early_stopping_leaves_the_best_weights(tmp_path):
             ["train", "lm", "--data", "reference", "--set", "model.n_heads=3"],
             "d_model: expected a multiple of n_heads=3",
         ),
-        (["train", "translate", "--data", "multi31k"], "name: expected one of numbers"),
+        (["train", "translate", "--data", "multi31k"], "data: expected one of numbers"),
         (["train", "lm", "--config", "no.toml"], "no.toml"),
         (["generate", "nowhere", "x"], "MODEL: there is no folder nowhere"),
         (["generate", "runs/typo", "x"], "there is no folder runs/typo; a model on the hub is written hf:runs/typo"),
@@ -332,6 +334,15 @@ def test_the_fast_recipe_is_the_default_and_says_what_it_changes(tmp_path):
                 assert f" {name} " in said or TEXTBOOK["lm"][table].get(name) == value
     assert "length" not in said
     assert recipe["model"]["window"] == 16  # as far as it saw in training
+
+
+def test_the_fast_recipe_is_a_function():
+    made = next(task for task in TASKS if task.name == "lm")({"training": {"precision": "float32"}})
+    model, run = fast_recipe(50)
+    assert model == TransformerConfig(**made.recipe["model"], vocab_size=50)
+    quiet = ("evaluate_every", "checkpoint_every", "log_every")
+    assert {**run.to_dict(), **{name: getattr(made.config, name) for name in quiet}} == made.config.to_dict()
+    assert fast_recipe(50, length=32, steps=7)[1].steps == 7
 
 
 def test_plain_is_the_textbooks_recipe(tmp_path):
@@ -423,3 +434,142 @@ def test_torchrun_goes_on_when_a_process_is_killed(tmp_path):
     ours = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert [r["step"] for r in ours] == [r["step"] for r in theirs]
     assert Path(folder / "model.safetensors").exists()
+
+
+def own_rows(path, n=300, spoilt=()):
+    """A CSV in which one word tells the label; its rows of these numbers are spoilt."""
+    rows = [f'"word {n}, {"left" if n % 2 else "right"}",{"odd" if n % 2 else "even"}' for n in range(n)]
+    for number in spoilt:
+        rows[number] = "spoilt"
+    path.write_text("\n".join(["text,label", *rows]) + "\n")
+    return path
+
+
+CLASSIFIER = [*SMALL, ONE_ENCODER_LAYER, NO_DECODER, "--device=cpu", "--set=tokenizer.vocab_size=270"]
+
+
+def test_one_file_of_ones_own(tmp_path):
+    file, folder = own_rows(tmp_path / "own.csv", spoilt=(7, 20)), tmp_path / "out"
+    refused = course("train", "classify", "--data", file, "--out", folder, "--steps=2", *CLASSIFIER, code=2)
+    assert f"line 9 of {file}: expected 2 columns, got 1; line 22 of" in refused
+    said = course("train", "classify", "--data", file, "--out", folder, "--steps=2", "--skip-bad", *CLASSIFIER)
+    assert "2 rows left out, the first: line 9" in said
+    assert "split by seed 0" in said
+    found = results(folder)
+    assert found["rows_left_out"] == 2
+    assert found["accuracy_of_a_linear_model"] == 1  # one word tells
+    measured = course("evaluate", folder, "--device=cpu")
+    assert f"accuracy: {round(found['accuracy'], 4)}" in measured  # the same as at the end of training
+    assert "Measured on its test part." in measured
+    file.rename(tmp_path / "moved.csv")  # known by what is in it
+    assert "Measured on its test part." in course("evaluate", folder, tmp_path / "moved.csv", "--device=cpu")
+    other = own_rows(tmp_path / "other.csv", n=40)
+    assert "test examples: 40" in course("evaluate", folder, other, "--device=cpu")
+    lines = course("classify", folder, "word 3, left", "word 4, right", "--device=cpu").splitlines()
+    assert [line.split("\t")[2] for line in lines] == ["word 3, left", "word 4, right"]
+    assert {line.split("\t")[0] for line in lines} <= {"odd", "even"}
+    assert len(course("classify", folder, other, "--device=cpu").splitlines()) == 40
+
+
+def test_more_pairs_than_any_set_has(tmp_path):
+    names = "".join(f"{n}\t{n}\n" for n in range(50_000))
+    (tmp_path / "pairs.tsv").write_text(names)
+    made = next(task for task in TASKS if task.name == "translate")({"data": {"name": str(tmp_path / "pairs.tsv")}})
+    made.read()
+    assert sum(map(len, made.pairs.values())) == 50_000
+
+
+def test_rows_that_no_batch_holds(tmp_path):
+    file = own_rows(tmp_path / "own.csv")
+    file.write_text(file.read_text() + f"{'long ' * 200},odd\n")
+    options = ["train", "classify", "--data", file, "--steps=1", *CLASSIFIER, "--set=batches.max_tokens=100"]
+    assert "line 302 of" in course(*options, "--out", tmp_path / "a", code=2)
+    course(*options, "--out", tmp_path / "b", "--skip-bad")
+    assert results(tmp_path / "b")["rows_left_out"] == 1
+
+
+def test_a_language_model_is_measured_in_bits_per_byte(tmp_path):
+    folder = tmp_path / "lm"
+    lm(folder, "--steps=4")
+    found = results(folder)
+    held_out = TEXT[len(TEXT) - len(TEXT) // 10 :]  # a character is a token and a byte
+    assert found["bits_per_byte"] == pytest.approx(found["held_out_loss"] / math.log(2))
+    assert found["perplexity"] == pytest.approx(math.exp(found["held_out_loss"]))
+    for data in ([], [tmp_path / "text.txt"]):
+        said = course("evaluate", folder, *data, "--device=cpu")
+        assert f"bits per byte: {round(found['bits_per_byte'], 4)}" in said
+        assert "held-out part" in said
+    other = tmp_path / "other.txt"
+    other.write_text(held_out + "ZZ")
+    assert "the whole text" in (said := course("evaluate", folder, other, "--device=cpu"))
+    assert "unknown tokens: 0.0" in said
+
+
+def test_a_folder_of_texts(tmp_path):
+    (tmp_path / "texts").mkdir()
+    for number in range(60):
+        (tmp_path / "texts" / f"{number}.txt").write_text(f"text {number}: {TEXT[:100]}")
+    sizes = ["--set=batches.length=16", "--set=batches.batch_size=4", "--steps=2", "--device=cpu", *SMALL]
+    said = course("train", "lm", "--data", tmp_path / "texts", "--out", tmp_path / "out", *sizes)
+    assert re.search(r"texts: \d+ in train, \d+ in validation, split by seed 0", said)
+
+
+@pytest.mark.parametrize("lora", [[], ["--lora=2"]])
+def test_going_on_with_other_data(tmp_path, lora):
+    first, second = tmp_path / "first", tmp_path / "second"
+    lm(first, "--steps=8", "--set=model.d_ff=24")
+    other = tmp_path / "other.txt"
+    other.write_text("the mat sat on the cat. " * 200)
+    options = ["train", "lm", "--data", other, "--from", first, "--out", second, "--device=cpu", *lora]
+    said = course(*options, "--steps=3", "--set=training.checkpoint_every=2")
+    assert f"Goes on from {first}, training {'updates of rank 2' if lora else 'all weights'}" in said
+    before, after = from_pretrained(first).state_dict(), from_pretrained(second).state_dict()
+    assert before.keys() == after.keys()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved
+    assert not lora or all("attention" in name for name in moved)
+    assert (second / "tokenizer.json").read_bytes() == (first / "tokenizer.json").read_bytes()
+    assert saved(second)["batches"] == saved(first)["batches"]
+    assert "resumed at step 3" in course(*options, "--steps=5", "--resume")
+    assert "an update needs a model to go on from" in course("train", "lm", "--lora=2", code=2)
+
+
+def test_a_new_head_on_an_encoder_that_read(tmp_path):
+    text, encoder = tmp_path / "text.txt", tmp_path / "encoder"
+    text.write_text(TEXT)
+    sizes = ["--set=batches.length=16", "--set=batches.batch_size=4", "--set=tokenizer.vocab_size=270", "--steps=2"]
+    layers = [*SMALL, ONE_ENCODER_LAYER, NO_DECODER]
+    course("train", "mlm", "--data", text, "--out", encoder, "--device=cpu", *sizes, *layers)
+    file, folder = own_rows(tmp_path / "own.csv"), tmp_path / "out"
+    said = course("train", "classify", "--data", file, "--from", encoder, "--out", folder, "--steps=1", "--device=cpu")
+    assert "all weights and a new head" in said
+    more = ["--from", folder, "--out", tmp_path / "more", "--steps=1", "--device=cpu"]
+    assert "a new head" not in course("train", "classify", "--data", file, *more)
+    wrong = ["--from", folder, "--out", tmp_path / "wrong", "--steps=1", "--device=cpu"]
+    assert "expected a LanguageModel" in course("train", "lm", "--data", text, *wrong, code=2)
+
+
+def test_every_setting_is_printed_with_what_it_may_be():
+    for task in TASKS:
+        rows = list(recipes.settings(task(plain=True).recipe))
+        lacking = [name for name, _, allowed, line in rows if not allowed or not line]
+        assert not lacking
+    said = course("train", "lm", "--settings", "--plain", "--set=model.activation=swiglu")
+    assert re.search(r'^model\.activation +"silu" +relu, gelu, .*, swiglu, geglu, reglu: \w', said, re.MULTILINE)
+    assert re.search(r"^model\.gated +true +true, false: ", said, re.MULTILINE)
+    for setting, allowed in (
+        ("tokenizer.kind=words", "one of characters, bpe"),
+        ("model.activation=tanh", "one of relu, gelu"),
+        ("training.schedule=x", "one of constant, linear"),
+        ("data.skip_bad=maybe", "True or False"),
+        ("batches.length=many", "an integer"),
+    ):
+        assert f"expected {allowed}" in course("train", "lm", f"--set={setting}", code=2)
+
+
+def test_the_speed_after_a_resume_is_that_of_the_resumed_run(tmp_path):
+    folder = begun(tmp_path / "out")
+    lm(folder, "--steps=9", "--resume")
+    found = results(folder)
+    here = found["tokens"] / 9  # one update of nine
+    assert found["tokens_per_second"] == pytest.approx(here / found["seconds_until_trained"], rel=0.1, abs=2)

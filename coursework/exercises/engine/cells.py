@@ -31,8 +31,8 @@ STUB = "raise NotImplementedError  # your code here"
 KIND = {"build": "Build", "debug": "Debug", "predict": "Predict", "measure": "Measure"}
 
 
-def prompt_markdown(entry: Exercise | Question) -> str:
-    """The Markdown above the code cell."""
+def prompt_markdown(entry: Exercise | Question, tested: str = "") -> str:
+    """The Markdown above the code cell; `tested` is a line on what the check tests, which only the edition counts."""
     minutes = f"{entry.minutes} minute{'s' if entry.minutes > 1 else ''}"
     lines = [
         f"### Exercise: {entry.title}",
@@ -44,8 +44,8 @@ def prompt_markdown(entry: Exercise | Question) -> str:
     ]
     if isinstance(entry, Question) and entry.choices is not None:
         lines += [*(f"- **{key}**: {text}" for key, text in entry.choices.items()), ""]
-    if isinstance(entry, Exercise) and (also := rules.line(entry)):
-        lines += [also, ""]
+    if tested:
+        lines += [tested, ""]
     lines += [f"*Why:* {entry.why.strip()}", "", f"*Help:* `ex.{entry.id}.hint()`"]
     if not isinstance(entry, Question):
         lines[-1] += f", `ex.{entry.id}.cases()`"
@@ -127,7 +127,8 @@ def form(question: Question) -> str:
 def edition(entry: Exercise | Question) -> str:
     """Eight hexadecimal digits that change with the prompt, the stub, the cases and the misconceptions."""
     digest = hashlib.sha256()
-    digest.update(f"{entry.id}\n{prompt_markdown(entry)}\n{cell_source(entry)}".encode())
+    tested = rules.line(entry) if isinstance(entry, Exercise) else ""
+    digest.update(f"{entry.id}\n{prompt_markdown(entry, tested)}\n{cell_source(entry)}".encode())
     if isinstance(entry, Question):
         digest.update(repr((entry.right, entry.choices, entry.tolerance, list(entry.wrong))).encode())
         return digest.hexdigest()[:8]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Collection
 from typing import Any
 
@@ -25,8 +26,8 @@ class Examiner(Standard):
         exercise = self.exercise
         for number in range(len(self.cases)):
             self.outcome((), number)  # before the limits hold: first use of torch may load libraries
-        if not callable(candidate):
-            return Finding(WRONG, misuse=f"check expects a function; it got {kind_of(candidate)}.")
+        if not callable(candidate) or (exercise.thing == "class" and not inspect.isclass(candidate)):
+            return Finding(WRONG, misuse=f"check expects a {exercise.thing}; it got {kind_of(candidate)}.")
         call = bind(exercise, candidate)
         with Guard() as guard:
             outcomes: list[Outcome] = []

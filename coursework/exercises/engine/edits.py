@@ -202,7 +202,8 @@ def repairs(tree: ast.AST, model: ast.AST) -> Iterator[Edit]:
     own = [place for place in places(tree) if _is_code(place)]
     slips = [(place, change, words) for place in own for change, words in _changes(place.node)]
     # What is too many comes first: to change it until it does nothing may mend the answer as well.
-    changes = [*_one_less(own), *slips, *_other_functions(own, model), *_other_values(own, model), *_one_more(own)]
+    others = [*_other_parts(own, model), *_other_functions(own, model), *_other_values(own, model)]
+    changes = [*_one_less(own), *slips, *others, *_one_more(own)]
     yield from (Edit((place,), change, words) for place, change, words in changes)
     alike: dict[str, list[Place]] = {}
     for place in own:
@@ -293,6 +294,33 @@ def _is_donor(place: Place, parameters: Sequence[str]) -> bool:
     names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
     functions = {id(one.func) for one in ast.walk(node) if isinstance(one, ast.Call)}
     return _is_read(place) and all(one.id in (*parameters, *MODULES) or id(one) in functions for one in names)
+
+
+def _part(node: ast.AST) -> str:
+    """The name of what a module keeps: `norm` of `self.norm`; "" of all else."""
+    of_itself = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    return node.attr if isinstance(node, ast.Attribute) and of_itself else ""
+
+
+def _other_parts(own: Sequence[Place], model: ast.AST) -> Iterator[Proposal]:
+    """Another part of the same module, or the call of a part around an expression."""
+    parts = list(dict.fromkeys(_part(one.node) for one in places(model)))
+    calls = [one.node for one in places(model) if isinstance(one.node, ast.Call) and len(one.node.args) == 1]
+    around = list(dict.fromkeys(_part(call.func) for call in calls))
+    for place in own:
+        for part in parts:
+            if part and _part(place.node) not in ("", part):
+                yield place, lambda n, part=part: _with(n, attr=part), "One part stands where another should"
+    for place in _values(own) if any(parts) else ():
+        if isinstance(place.node, ast.Constant) or (isinstance(place.node, ast.Name) and place.node.id == "self"):
+            continue
+        for part in filter(None, around):
+            call = lambda n, part=part: ast.Call(  # noqa: E731
+                func=ast.Attribute(value=ast.Name(id="self", ctx=ast.Load()), attr=part, ctx=ast.Load()),
+                args=[n],
+                keywords=[],
+            )
+            yield place, call, "A part is left out"
 
 
 def _other_functions(own: Sequence[Place], model: ast.AST) -> Iterator[Proposal]:

@@ -25,6 +25,9 @@ LOOSE, SMALL = 0.1, 1e-3
 """A gradient in float32 that is right in float64 may be off by this share of its largest entry, and by this much."""
 
 
+NAMED = 4
+"""So many arguments are named."""
+
 Gradients = list[Tensor | None]
 
 
@@ -53,15 +56,20 @@ def gradient_relation(
         return None
     lost = [f"`{name}`" for name, missing in none.items() if missing]
     wrong = [f"`{name}`" for name, missing in none.items() if not missing]
-    every = "all of them" if not wrong and len(lost) == len(set(cases[0][0])) > 1 else " and ".join(lost)
+    every = "all of them" if not wrong and len(lost) == len(set(cases[0][0])) > 1 else _listed(lost)
     said = [f"no gradient reaches {every}"] if lost else []
     if wrong:
-        of = f"the gradient of {' and '.join(wrong)} is"
+        of = f"the gradient of {_listed(wrong)} is"
         all_factors = set().union(*(factors[name.strip("`")] for name in wrong))
         factor = next(iter(all_factors)) if len(all_factors) == 1 else None
         said.append(f"{of} {times(factor)} the right one" if factor is not None else f"{of} wrong")
     name = "no gradient" if lost else "wrong gradient"
     return Relation(name, f"The values are right, but {', and '.join(said)}.", lambda seen: True, exact=False)
+
+
+def _listed(names: list[str]) -> str:
+    """The first of these names, where there are many."""
+    return " and ".join(names) if len(names) <= NAMED else f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
 
 
 def within(wanted: Gradients | None, got: Gradients | None) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from coursework.exercises.engine.compare import Difference, Rules, compare
+from coursework.exercises.engine.compare import NOTHING, Difference, Rules, compare
 from coursework.exercises.engine.dependence import WITNESSES, dependence
 from coursework.exercises.engine.evidence import (
     DIGITS,
@@ -41,7 +41,8 @@ from coursework.exercises.engine.run import (
 )
 from coursework.exercises.engine.source import code_of
 from coursework.exercises.engine.standard import Standard
-from coursework.exercises.engine.variants import DRAWS
+from coursework.exercises.engine.variants import draws
+from coursework.exercises.modules import Unfit
 from coursework.exercises.spec import Case
 
 UNEXPLAINED = ("device", "cost", "mutation", "repeat")
@@ -80,7 +81,7 @@ class Explanation:
     def _observed(self) -> dict[int, Outcome]:
         """What the answer does on the drawn inputs, by their numbers."""
         first = len(self.standard.exercise.cases)
-        return {number: self._observe(number) for number in range(first, first + DRAWS)}
+        return {number: self._observe(number) for number in range(first, first + draws(self.standard.exercise))}
 
     @cached_property
     def _drawn(self) -> list[Seen]:
@@ -105,7 +106,7 @@ class Explanation:
             finding.fits = standard.fits(self.outcomes, case, skip, pairs=False)
             if finding.fits:
                 return
-        if aspect == "device":  # there may be no numbers to look at
+        if aspect == "device" or self.failure.difference is NOTHING:  # there may be no numbers to look at
             return
         finder = Finder(standard.rules, standard.right, defaults_of(standard.exercise.reference))
         compared = aspect in ("type", "shape", "dtype", "value") and any(one.wrong for one in self._seen)
@@ -117,7 +118,8 @@ class Explanation:
             finding.relation = finder.find(self._seen, lambda: self._drawn, exact=True)
         if finding.relation is not None:
             return
-        finding.pattern = self._pattern()
+        if not isinstance(self.failure.outcome.error, Unfit):  # which says on what
+            finding.pattern = self._pattern()
         if aspect in ("nan", "value") and (digits := self._loses_digits()):
             finding.relation = digits
         elif aspect not in UNEXPLAINED and (text := self._only_place()):
@@ -146,7 +148,8 @@ class Explanation:
     def _only_place(self) -> str:
         """Where the answer is wrong, if that is one place."""
         with quiet(Beginning(), seed=1234):
-            return only_place(self.candidate, self.standard.exercise.reference, self._mends)
+            exercise = self.standard.exercise
+            return only_place(self.candidate, exercise.reference, self._mends, exercise.blank)
 
     def _mends(self, changed: Any) -> bool:
         """Whether a changed answer is right on every input and breaks no law; tried first where this one was wrong."""

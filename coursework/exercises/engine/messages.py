@@ -17,6 +17,7 @@ from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, Failure, F
 from coursework.exercises.engine.guard import OutOfMemory, RanAway
 from coursework.exercises.engine.run import PRINTED_COLUMNS, PRINTED_LINES, arguments
 from coursework.exercises.engine.source import code_of, source_of
+from coursework.exercises.modules import Unfit
 from coursework.exercises.spec import Case, Exercise
 
 FULL = 24
@@ -122,6 +123,8 @@ def _sentence(failure: Failure, candidate: Any) -> str:
     told = f": {textwrap.shorten(text[0], 200)}" if text else ""
     line = _failing_line(error, candidate)
     where = f" In the line: {textwrap.shorten(line, 120)}" if line else ""
+    if isinstance(error, Unfit):
+        return f"{text[0]}{where}"
     if "in-place operation" in told and "leaf" in told:
         return f"It changes one of its arguments in place.{where}"
     known = difference.sentence if "expected" in difference.sentence else f"It raises {type(error).__name__}"

@@ -10,11 +10,12 @@ import ast
 import copy
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from coursework.exercises.engine.edits import ONE_SIDE, OTHER_FUNCTION, Edit, repairs
 from coursework.exercises.engine.guard import OutOfMemory, RanAway
+from coursework.exercises.engine.source import definition
 
 TRIED = 1500
 """So many changes are tried."""
@@ -23,32 +24,34 @@ WIDER, CODE = 6, 90
 """So many characters more are shown around a place; longest piece of code that is shown."""
 
 
-def only_place(candidate: Any, model: Callable[..., Any], is_right: Callable[[Any], bool]) -> str:
-    """Where a function is wrong, in words; "" if no change in one place makes it right.
+def only_place(
+    candidate: Any, model: Callable[..., Any], is_right: Callable[[Any], bool], methods: Collection[str] = ()
+) -> str:
+    """Where a function or class is wrong, in words; "" if no change in one place makes it right.
 
     Args:
-        candidate: the answer: a plain function whose text is to be had.
-        model: a right function, from whose text numbers, functions and small expressions are taken.
+        candidate: the answer: a plain function, or a class, whose text is to be had.
+        model: a right one, from whose text numbers, functions and small expressions are taken.
         is_right: whether a changed answer is right on all inputs; may raise anything.
+        methods: of a class, those in which it is looked for.
     """
-    if not inspect.isfunction(candidate) or candidate.__closure__:
+    own, right = definition(candidate), definition(model)
+    if own is None or right is None or own[1].decorator_list or type(own[1]) is not type(right[1]):
         return ""
-    try:
-        source = textwrap.dedent(inspect.getsource(candidate))
-        tree = ast.parse(source)
-        right = ast.parse(textwrap.dedent(inspect.getsource(model)))
-    except (OSError, TypeError, IndexError, SyntaxError):
+    functions = [vars(candidate).get(name) for name in methods] if inspect.isclass(candidate) else [candidate]
+    plain = [one for one in functions if inspect.isfunction(one)]
+    if not plain or any(set(one.__code__.co_freevars) - {"__class__"} for one in plain):
         return ""
-    if not (len(tree.body) == 1 and isinstance(tree.body[0], ast.FunctionDef)) or tree.body[0].decorator_list:
-        return ""
-    for number, edit in enumerate(repairs(tree, right)):
+    source, node = own
+    tree = ast.Module(body=[node], type_ignores=[])
+    for number, edit in enumerate(_edits(node, right[1], methods)):
         if number == TRIED:
             break
-        names = dict(candidate.__globals__)
+        names = dict(plain[0].__globals__)
         try:
             with edit.made():
                 exec(compile(tree, "<changed answer>", "exec"), names)
-            mended = is_right(names[candidate.__name__])
+            mended = is_right(names[node.name])
         except (RanAway, OutOfMemory):  # it costs too much to go on
             return ""
         except KeyboardInterrupt:
@@ -60,7 +63,18 @@ def only_place(candidate: Any, model: Callable[..., Any], is_right: Callable[[An
     return ""
 
 
-def _sentence(source: str, tree: ast.AST, edit: Edit) -> str:
+def _edits(own: ast.AST, right: ast.AST, methods: Collection[str]) -> Iterator[Edit]:
+    """The changes to try: of a class those of its methods, one after the other."""
+    if isinstance(own, ast.FunctionDef):
+        yield from repairs(own, right)
+        return
+    wanted, model = ({n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)} for tree in (own, right))
+    for name in methods:
+        if name in wanted and name in model:
+            yield from repairs(wanted[name], model[name])
+
+
+def _sentence(source: str, tree: ast.Module, edit: Edit) -> str:
     """What is wrong there, with the learner's own code."""
     node = edit.places[0].node
     if isinstance(node, ast.BinOp) and edit.words.startswith(ONE_SIDE):
@@ -73,7 +87,8 @@ def _sentence(source: str, tree: ast.AST, edit: Edit) -> str:
     wider = min((one for one in around if len(piece) + WIDER <= len(one) <= CODE), key=len, default="")
     line = source.splitlines()[node.lineno - 1].strip() if isinstance(node, ast.expr) and not wider else wider
     where = f" in `{textwrap.shorten(line, CODE)}`" if line not in ("", piece) else ""
-    return f"{edit.words}: `{textwrap.shorten(piece, CODE)}`{where}. Everything else in the function is right."
+    thing = "class" if isinstance(tree.body[0], ast.ClassDef) else "function"
+    return f"{edit.words}: `{textwrap.shorten(piece, CODE)}`{where}. Everything else in the {thing} is right."
 
 
 def _text(source: str, node: ast.AST) -> str:

@@ -89,7 +89,7 @@ def unstated(exercise: Exercise) -> list[Rule]:
 
 @functools.lru_cache(maxsize=128)
 def line(exercise: Exercise) -> str:
-    """One line for the prompt with every rule that the author's words do not hold, "" if there is none."""
+    """One line with every rule that the author's words do not hold, "" if there is none: it comes with a hint."""
     rules = unstated(exercise)
     return f"*The check also looks at* {_listed([rule.words for rule in rules])}." if rules else ""
 

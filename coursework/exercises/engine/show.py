@@ -74,6 +74,10 @@ def arguments_of(named: Iterable[tuple[str, Any]], limit: int) -> list[str]:
     lines: list[str] = []
     together = False
     for name, value in named:
+        if isinstance(value, dict) and len(value) > PARTS // 2 and limit < PARTS:
+            lines.append(f"{name}: {len(value)} tensors, by name")
+            together = False
+            continue
         plain = isinstance(value, bool | int | float | str) or value is None
         shown = lines_of(name, value, limit)
         if plain and together and len(lines[-1]) + len(shown[0]) < WIDTH:

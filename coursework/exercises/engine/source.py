@@ -31,24 +31,45 @@ def source_of(candidate: Any) -> str:
         return ""
 
 
+def definition(candidate: Any) -> tuple[str, ast.FunctionDef | ast.ClassDef] | None:
+    """The text of a plain function or a class, and what it defines; None if they are not to be had.
+
+    Python finds no text of a class that a notebook defines: it is looked for in the cell of its first method.
+    """
+    code = code_of(candidate)
+    try:
+        if inspect.isclass(candidate) and code is not None:
+            whole = "".join(linecache.getlines(code.co_filename))
+            found = [
+                node
+                for node in ast.walk(ast.parse(whole))
+                if isinstance(node, ast.ClassDef)
+                and node.name == candidate.__name__
+                and node.lineno < code.co_firstlineno <= (node.end_lineno or 0)
+            ]
+            if not found:
+                return None
+            lines = whole.splitlines(keepends=True)[found[-1].lineno - 1 : found[-1].end_lineno]
+            text = textwrap.dedent("".join(lines))
+        else:
+            text = textwrap.dedent(inspect.getsource(candidate))
+        tree = ast.parse(text)
+    except (OSError, TypeError, IndexError, SyntaxError):
+        return None
+    only = tree.body[0] if len(tree.body) == 1 else None
+    return (text, only) if isinstance(only, ast.FunctionDef | ast.ClassDef) else None
+
+
 def same_code(a: Any, b: Any) -> bool:
-    """Whether two functions have the same body, whatever file they come from; False if either has none.
+    """Whether two functions or classes have the same body, whatever file they come from; False if either has none.
 
     Their text decides where there is one: the compiler treats names that the same file imports in another way.
     """
-    texts = _statement(a), _statement(b)
-    if all(texts):
-        return texts[0] == texts[1]
+    texts = definition(a), definition(b)
+    if texts[0] is not None and texts[1] is not None:
+        return ast.dump(texts[0][1]) == ast.dump(texts[1][1])
     one, other = code_of(a), code_of(b)
-    return one is not None and other is not None and _same(one, other)
-
-
-def _statement(function: Any) -> str:
-    """The definition without comments and layout, "" if its text is not to be had."""
-    try:
-        return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(function))))
-    except (OSError, TypeError, IndexError, SyntaxError):
-        return ""
+    return one is not None and other is not None and not inspect.isclass(a) and _same(one, other)
 
 
 def _same(a: CodeType, b: CodeType) -> bool:

@@ -21,8 +21,8 @@ from coursework.exercises.draw import Draw
 from coursework.exercises.engine.run import arguments
 from coursework.exercises.spec import Case, Exercise
 
-DRAWS = 25
-"""Inputs drawn for each check."""
+DRAWS, DRAWS_OF_A_CLASS = 25, 10
+"""Inputs drawn for each check; a module is built anew for each."""
 
 SHOWN = 2
 """Drawn inputs of which a variant is tried."""
@@ -51,6 +51,11 @@ def probes(exercise: Exercise) -> tuple[Case, ...]:
     return (*found, *(case for name in exercise.tries for case in variants_of(exercise, name)))
 
 
+def draws(exercise: Exercise) -> int:
+    """So many inputs are drawn for a check."""
+    return DRAWS_OF_A_CLASS if exercise.blank else DRAWS
+
+
 def drawn(exercise: Exercise, seed: int) -> Case:
     """One input that is drawn, the same for a seed."""
     return Case("an input drawn at random", _maker(exercise, seed))
@@ -60,7 +65,7 @@ def variants_of(exercise: Exercise, name: str) -> list[Case]:
     """The inputs on which the variant of this name is tried; none where it does not apply."""
     variant = VARIANTS[name]
     found: list[Case] = []
-    large = _seeds(exercise)[DRAWS // 3 :]  # the smallest are too small to show much
+    large = _seeds(exercise)[draws(exercise) // 3 :]  # the smallest are too small to show much
     double = _in_float64(exercise)  # in which little goes wrong
     for seed in sorted(large, key=lambda seed: seed in double):
         if len(found) < SHOWN and _changed(exercise, seed, variant) is not None:
@@ -71,12 +76,12 @@ def variants_of(exercise: Exercise, name: str) -> list[Case]:
 @functools.lru_cache(maxsize=128)
 def _seeds(exercise: Exercise) -> list[int]:
     """The seeds of the draws, by the size of what they give."""
-    return sorted(range(DRAWS), key=lambda seed: _size(exercise.sample(Draw.seeded(seed))))
+    return sorted(range(draws(exercise)), key=lambda seed: _size(exercise.sample(Draw.seeded(seed))))
 
 
 @functools.lru_cache(maxsize=128)
 def _in_float64(exercise: Exercise) -> set[int]:
-    return {seed for seed in range(DRAWS) if _is_double(exercise.sample(Draw.seeded(seed)))}
+    return {seed for seed in range(draws(exercise)) if _is_double(exercise.sample(Draw.seeded(seed)))}
 
 
 def _maker(exercise: Exercise, seed: int, variant: Variant | None = None) -> Callable[[], Any]:

@@ -53,16 +53,16 @@ def choose_and_append(prompt: Sequence[str], words: Sequence[str], chances: Sequ
 
 
 def shift_and_mask(words: Sequence[str]) -> Drawing:
-    """Shift right and causal mask as one picture: what each place reads, sees, and has to predict."""
+    """Shift right and causal mask as one picture: what each position reads, sees, and has to predict."""
     read = ["⟨start⟩", *words[:-1]]
     n, cell, left, top = len(words), 66, 130, 150
     picture = Drawing(
         top + cell * n + 30,
-        alt=f"Above, the target {' '.join(words)}; each word moves one place to the right, so that the decoder reads "
-        f"{' '.join(read)}. Below, a grid: the row of each place is open up to its own column and hatched after it. At "
-        f"the end of each row stands what this place has to predict: {', '.join(words)}. In every row but "
+        alt=f"Above, the target {' '.join(words)}; each word moves one position to the right, so that the decoder reads "
+        f"{' '.join(read)}. Below, a grid: the row of each position is open up to its own column and hatched after it. At "
+        f"the end of each row stands what this position has to predict: {', '.join(words)}. In every row but "
         "the last, the word that it has to predict stands in the first hatched column.",
-        caption="The target is moved one place to the right (orange arrows). So in every row but the last, the answer "
+        caption="The target is moved one position to the right (orange arrows). So in every row but the last, the answer "
         "is the first word that the mask hides.",
     )
     picture.text((14, 24), "target", anchor="start", bold=True, colour=palette.output)
@@ -73,11 +73,11 @@ def shift_and_mask(words: Sequence[str]) -> Drawing:
         picture.text((x, 104), old, size=15)
         if number < n - 1:
             picture.line([(x + 8, 42), (x + cell - 8, 88)], colour=palette.key)
-    picture.text((14, 132), "place", anchor="start", size=15, colour=GREY)
+    picture.text((14, 132), "position", anchor="start", size=15, colour=GREY)
     picture.text((left + cell * n + 92, 132), "predicts", size=15, colour=palette.output, bold=True)
     for row, word in enumerate(words):
         y = top + cell * (row + 0.5)
-        picture.text((14, y), f"{row + 1}", anchor="start")
+        picture.text((14, y), f"{row}", anchor="start")
         for column in range(n):
             x = left + cell * (column + 0.5)
             picture.cell((x, y), cell - 8, allowed=column <= row)
@@ -131,7 +131,7 @@ def encoder_decoder_tokens(source: str = "cab") -> Drawing:
     read = ["⟨start⟩", *reversed(source)]
     picture = Drawing(
         500,
-        alt=f"The encoder-decoder with tokens. On the left the letters {' '.join(source)} go through token and place "
+        alt=f"The encoder-decoder with tokens. On the left the letters {' '.join(source)} go through token and position "
         "vectors and two encoder layers, and become the context, one vector for each letter. On the right the decoder "
         f"reads {' '.join(read)} and predicts {' '.join(target)}. The context goes into both decoder layers.",
         caption="Your encoder–decoder. The context is computed once; each decoder layer reads it.",
@@ -145,7 +145,7 @@ def encoder_decoder_tokens(source: str = "cab") -> Drawing:
             at = x + step * (number - (len(tokens) - 1) / 2)
             picture.box((at, 455), (wide, 32), word, colour=GREY)
             picture.line([(at, 437), (at, 410)])
-        picture.box((x, 390), (step * len(tokens), 36), "tokens + places", colour=palette.value)
+        picture.box((x, 390), (step * len(tokens), 36), "tokens + positions", colour=palette.value)
     for number in range(2):
         y = 320 - 70 * number
         picture.box((left, y), (190, 46), "encoder layer", colour=palette.query)
@@ -158,7 +158,7 @@ def encoder_decoder_tokens(source: str = "cab") -> Drawing:
         at = right + 80 * (number - (len(target) - 1) / 2)
         picture.line([(at, 122), (at, 82)])
         picture.box((at, 64), (72, 32), word, colour=palette.output)
-    picture.text((right, 24), "what each place predicts", size=16, colour=GREY)
+    picture.text((right, 24), "what each position predicts", size=16, colour=GREY)
     picture.text((left, 484), "source", size=16, colour=GREY)
     picture.text((right, 484), "target, moved right by one", size=16, colour=GREY)
     return picture
@@ -173,8 +173,8 @@ def gpt_stack(letters: str = "the c") -> Drawing:
         alt=f"A GPT, from the bottom to the top. The letters of {letters!r} become vectors. N layers follow, one of "
         "them opened: a norm and causal self-attention, whose result is added to the stream, then a norm and a "
         "feed-forward network, whose result is added, too. There is no encoder and no cross-attention. A last norm and "
-        f"a linear map give scores, and each place predicts the letter after it: {' '.join(following)}.",
-        caption="A GPT: the decoder alone. The middle sublayer is gone, as there is no source to read.",
+        f"a linear map give logits, and each position predicts the letter after it: {' '.join(following)}.",
+        caption="A GPT: layers under a causal mask. Each position predicts the letter after it.",
     )
     x = 150
     step = 50
@@ -196,9 +196,10 @@ def gpt_stack(letters: str = "the c") -> Drawing:
         picture.box((402, y + 20), (144, 56), words, colour=colour)
         picture.line([(402, y - 10), (402, y - 52), (x + 14, y - 52)], colour=palette.output)
         picture.plus((x, y - 52))
-    picture.text((300, 560), "the text so far", anchor="start", size=16, colour=GREY)
-    picture.text((300, 500), "(places: inside the attention)", anchor="start", size=15, colour=GREY)
-    picture.text((300, 50), "the next letter, at each place", anchor="start", size=16, colour=GREY)
+    picture.text((300, 560), "the text so far: tokens (B, T)", anchor="start", size=16, colour=GREY)
+    picture.text((x - 14, 212), "(B, T, D)", anchor="end", size=15, colour=palette.residual)
+    picture.text((300, 500), "(positions: inside the attention)", anchor="start", size=15, colour=GREY)
+    picture.text((300, 50), "logits (B, T, V): the next letter", anchor="start", size=16, colour=GREY)
     return picture
 
 
@@ -227,7 +228,7 @@ def cache_steps(tokens: Sequence[str] = ("the", "cat", "sat", "on")) -> Drawing:
                 new = number == 0 or column == n - 1
                 if row == 0 and not new:
                     continue
-                letter = "qkv"[row] + "₁₂₃₄"[column]
+                letter = "qkv"[row] + "₀₁₂₃"[column]
                 at = (left + step * (column + 0.5), y)
                 picture.box(at, (step - 12, 26), letter, colour=colour, filled=new)
         for column in range(n):

@@ -198,7 +198,7 @@ def collapsing_tokens() -> Drawing:
 def encoder_reads(
     words: Sequence[str] = ("[CLS]", "the", "old", "queen", "smiled", "[PAD]"), answer: str = "right or wrong"
 ) -> Drawing:
-    """The whole classifier from bottom to top: ids, vectors plus places, layers, a norm, a head at [CLS].
+    """The whole classifier from bottom to top: ids, vectors plus positions, layers, a norm, a head at [CLS].
 
     Args:
         words: of one sentence, with [CLS] in front; those called [PAD] are drawn faint and nobody reads them.
@@ -208,9 +208,9 @@ def encoder_reads(
     picture = Drawing(
         450,
         alt=f"The classifier from bottom to top. The words {' '.join(words)} become vectors, and each gets the vector "
-        "of its place added. A thick line, the residual stream, rises from each word through layer 1 and layer 2. In "
-        "each layer a word reads from all real words, but not from [PAD]. Above, after a last norm, only the vector at "
-        f"[CLS] is read by a linear map, which says {answer}.",
+        "of its position added. A thick line, the residual stream, rises from each word through layer 1 and layer 2. "
+        "In each layer a word reads from all real words, but not from [PAD]. Above, after a last norm, only the vector "
+        f"at [CLS] is read by a linear map, which says {answer}.",
         caption="The classifier. One thick line for each word; padding only fills the table; nobody reads it.",
     )
     step = 560 / len(words)
@@ -223,7 +223,7 @@ def encoder_reads(
             picture.stream((x, 356), (x, 116))
         picture.box((x, 424), (step - 10, 36), word, colour="#BBBBBB" if pad else INK)
         picture.line([(x, 405), (x, 380)], colour="#BBBBBB" if pad else INK)
-    picture.box((300, 362), (572, 34), "vector of the word + vector of its place", colour=palette.value)
+    picture.box((300, 362), (572, 34), "vector of the word + vector of its position", colour=palette.value)
     for y, name in ((296, "layer 1: attention, feed-forward"), (218, "layer 2: attention, feed-forward")):
         picture.box((300, y), (572, 52), name, colour=palette.query)
     picture.box((300, 148), (572, 34), "norm", colour=palette.key)
@@ -246,7 +246,7 @@ def sentences_in_a_table(sentences: Sequence[str] = ("the queen smiled", "the ol
         alt="A table with one row for each sentence. "
         + " ".join(f"Row {number}: {' '.join(row)}." for number, row in enumerate(table))
         + " Under each row its mask: filled cells under real words, hatched ones under [PAD].",
-        caption="A batch is a table, so short sentences are filled up. The mask says for each sentence which places "
+        caption="A batch is a table, so short sentences are filled up. The mask says for each sentence which positions "
         "may be read (filled) and which may not (hatched).",
     )
     width = 584 / longest
@@ -290,12 +290,12 @@ def hidden_words(
     words: Sequence[str] = ("the", "tall", "queen", "near", "the", "king", "saw", "herself"),
     hidden: Sequence[int] = (3, 7),
 ) -> Drawing:
-    """Fill in the hidden word: [MASK] goes in at some places, and the model names what stood there."""
+    """Fill in the hidden word: [MASK] goes in at some positions, and the model names what stood there."""
     shown = ["[MASK]" if number in hidden else word for number, word in enumerate(words)]
     picture = Drawing(
         262,
         alt=f"Below, the sentence as the model gets it: {' '.join(shown)}. Above it the encoder as one wide box. Over "
-        f"the hidden places it names what stood there: {' and '.join(words[number] for number in hidden)}.",
+        f"the hidden positions it names what stood there: {' and '.join(words[number] for number in hidden)}.",
         caption="Fill in the hidden word. The labels come from the text itself, so nobody has to write any.",
     )
     room = 572 / sum(len(word) + 1.6 for word in shown)

@@ -22,14 +22,14 @@ def words_two_by_two(cosines: Mapping[str, Any]) -> Figure:
 
 def gradients_by_layer(draws: Mapping[str, Sequence[Mapping[str, Any]]], colours: Mapping[str, str]) -> Figure:
     """The gradients of each kind of weights in each layer, median and range of the draws; a panel for each stack."""
-    fig, grid = plt.subplots(2, 2, figsize=(7.6, 5.0), sharex=True, sharey=True)
+    fig, grid = plt.subplots(1, len(draws), figsize=(7.6, 3.2), sharex=True, sharey=True)
     axes: dict[str, Any] = {"yscale": "log", "ylim": (5e-7, 300), "xticks": (1, 4, 8, 12)}
-    for ax, (stack, found) in zip(grid.flat, draws.items(), strict=True):
+    for ax, (stack, found) in zip(grid, draws.items(), strict=True):
         for kind, colour in colours.items():
             sizes = torch.tensor([rows[kind] for rows in found]).clamp(min=1e-6)  # (draws, layers)
             ax.plot(range(1, 13), sizes.median(dim=0).values, "o-", color=colour, markersize=3, label=kind)
             ax.fill_between(range(1, 13), sizes.amin(0), sizes.amax(0), color=colour, alpha=0.2)
         ax.set(title=stack, xlabel="layer", ylabel="size of the gradient", **axes)
         ax.label_outer()
-    fig.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    fig.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return fig

@@ -28,15 +28,15 @@ def seeds_that_learn(found: Sequence[Sequence[Sequence[float]]], warm_ups: Seque
     return fig
 
 
-def loss_and_norm(history: Sequence[Mapping[str, float]], vocabulary: int) -> Figure:
-    """The losses of a run, training and held out, and beside them the norm of its gradient."""
+def losses_and_norms(runs: Mapping[str, Sequence[tuple[float, float]]], vocabulary: int) -> Figure:
+    """The loss of each run, and beside it the norm of its gradient before clipping at 1: a pair for each step."""
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.4, 2.8))
-    steps, losses, norms = ([entry[key] for entry in history] for key in ("step", "loss", "gradient_norm"))
-    lines = {"training": losses, "held out": [entry.get("evaluation", math.nan) for entry in history]}
-    curves(steps, lines, ax=left, styles="-o", title="Loss per token", xlabel="step", ylabel="nats", ylim=(0, 6.9))
-    curves(steps, {"": norms}, ax=right, styles="-", colours=[palette.value], xlabel="step", yscale="log")
-    right.set_title("Norm of the gradient")
-    left.text(500, math.log(vocabulary) - 0.1, f"ln {vocabulary}", ha="right", va="top", color="#555555")
+    steps = range(1, 1 + max(map(len, runs.values())))
+    losses, norms = ({name: [pair[part] for pair in log] for name, log in runs.items()} for part in (0, 1))
+    look: dict[str, Any] = {"styles": "-", "xlabel": "step", "colours": (palette.key, palette.query)}
+    curves(steps, losses, ax=left, title="Loss per token", ylim=(0, 5.4), **look)
+    curves(steps, norms, ax=right, title="Norm of the gradient", yscale="log", names="", **look)
+    left.text(steps[-1], math.log(vocabulary) + 0.1, f"ln {vocabulary}", ha="right", color="#555555")
     for ax, level in ((left, math.log(vocabulary)), (right, 1.0)):
         ax.axhline(level, color=palette.residual, linestyle=":")
     return fig

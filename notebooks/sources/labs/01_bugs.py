@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # A museum of bugs: would you have noticed?
 #
-# *A lab on chapter 1. You should have read [chapter 1](../01_attention.ipynb) with its sections on masks. Thirty to
-# forty minutes.*
+# *A lab on chapter 1. You should have read [chapter 1](../01_attention.ipynb) with its sections on masks. About
+# {minutes} minutes.*
 #
 # A bug that raises an error is found in a minute. This museum shows nine that raise none. The program runs, the loss
 # falls, the figures look fine, and the model is wrong. Several have occurred in programs that people use. For each

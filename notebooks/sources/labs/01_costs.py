@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # What does attention cost, and when does n² matter?
 #
-# *A lab on chapter 1. You should have read [chapter 1](../01_attention.ipynb) to its end. Thirty-five to forty-five
-# minutes with the exercises.*
+# *A lab on chapter 1. You should have read [chapter 1](../01_attention.ipynb) to its end. About {minutes} minutes
+# with the exercises.*
 #
 # “Attention is quadratic” is the sentence that everybody knows about its cost. In a text of *n* words each word looks
 # at each, and that makes n² pairs. But n² of what: operations, bytes, seconds? And is it the largest part of the bill,

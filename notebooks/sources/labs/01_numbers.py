@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # Which numbers break attention?
 #
-# *A lab on chapter 1. You should have read [chapter 1](../01_attention.ipynb) with its section on masks. Forty to
-# forty-five minutes with the exercises.*
+# *A lab on chapter 1. You should have read [chapter 1](../01_attention.ipynb) with its section on masks. About
+# {minutes} minutes with the exercises.*
 #
 # The formula of attention is short, and on paper nothing can go wrong with it. A computer's numbers are not those on
 # paper. There is a largest one, there are gaps between them, and there are two strange members, *infinity* and *NaN*

@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # How far back can learning reach?
 #
-# *A lab on chapter 1. You should have read [chapter 1](../01_attention.ipynb) as far as self-attention. Thirty to
-# forty minutes.*
+# *A lab on chapter 1. You should have read [chapter 1](../01_attention.ipynb) as far as self-attention. About
+# {minutes} minutes.*
 #
 # Networks that read a text word by word are said to forget, and attention is said to cure that. Both sentences stand
 # in nearly every introduction. What exactly is it that fails, from which distance on, and is it always so? In this lab

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # Who really sees what?
 #
-# *A lab on chapter 1. You should have read [chapter 1](../01_attention.ipynb) to its end. Forty-five minutes with the
+# *A lab on chapter 1. You should have read [chapter 1](../01_attention.ipynb) to its end. About {minutes} minutes with the
 # exercises.*
 #
 # A map of attention weights is a beautiful picture, and it seems to say who reads whom, and why. In this lab you ask the

@@ -4,7 +4,7 @@
 # Eight ways to get several heads wrong. All of them run, and all return the right shape. Programs like these have been
 # published, and some of them stood for years. For each exhibit read the code, say what is wrong, and then run the cell.
 # What finds the mistake is a *law*: a sentence that must be true of every right program, whatever its parameters, and
-# that a program can check. The lab stands on [chapter 2](../02_multi_head.ipynb).
+# that a program can check. The lab stands on [chapter 2](../02_multi_head.ipynb) and takes about {minutes} minutes.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and sizes that are different primes

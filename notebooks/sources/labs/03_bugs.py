@@ -7,7 +7,7 @@
 # exhibit, say which law will notice it.
 #
 # The lab stands on [chapter 3](../03_positional_encoding.ipynb): sinusoids, rotary positions, ALiBi, T5's buckets. It
-# has one exercise and takes about half an hour.
+# has one exercise and takes about {minutes} minutes.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out the same in every run

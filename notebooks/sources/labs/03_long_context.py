@@ -3,7 +3,7 @@
 #
 # A model is trained on pieces of a certain length, because longer ones cost more. Then somebody gives it a whole book. This
 # lab takes the rotary positions of [chapter 3](../03_positional_encoding.ipynb), makes them fail there, finds out why, and
-# builds four repairs: interpolation, a larger base, YaRN, and layers with a window. It takes about an hour and a half. A good
+# builds four repairs: interpolation, a larger base, YaRN, and layers with a window. It takes about {minutes} minutes. A good
 # place to stop is the end of section 5.
 
 # %% id="setup" tags=["hide-input"]

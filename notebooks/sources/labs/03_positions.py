@@ -6,7 +6,7 @@
 # near stay similar, how exact are the numbers? Then the size of the vectors: a place that is added to a word can be too
 # small to matter. At the end, what a good program refuses.
 #
-# The lab stands on [chapter 3](../03_positional_encoding.ipynb). It has two exercises and takes about 40 minutes.
+# The lab stands on [chapter 3](../03_positional_encoding.ipynb). It has two exercises and takes about {minutes} minutes.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out the same in every run

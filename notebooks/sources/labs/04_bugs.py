@@ -7,7 +7,7 @@
 # program that does the same.
 #
 # The lab stands on [chapter 4](../04_encoder.ipynb): feed-forward network, LayerNorm, residual connections, the layer
-# and the stack. No exercise, about thirty minutes.
+# and the stack. No exercise, about {minutes} minutes.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -390,7 +390,10 @@ for norm_first in (False, True):
 #
 # The paper drops numbers in two kinds of places: the output of each sublayer before it is added, and the sum of word
 # vector and position. Much code also drops attention weights and the inner numbers of the feed-forward network.
-#
+
+# %% exercise="encoder_layer"
+
+# %% [markdown] id="paper-size-text"
 # ### An encoder of the paper's size
 #
 # Counting works at every size. Here is the encoder of the paper's base model, with a table of 30,000 tokens. What

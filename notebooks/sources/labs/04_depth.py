@@ -8,7 +8,7 @@
 # The lab stands on sections 3 to 6 of [chapter 4](../04_encoder.ipynb): the residual stream, LayerNorm, and its two
 # places. A *sublayer* is one half of a layer, its attention or its feed-forward network. *Post-norm* is the layer of
 # 2017: add, then norm, so that the norm stands in the stream. *Pre-norm* norms only what a sublayer reads, and leaves
-# the stream alone. One exercise, about forty minutes.
+# the stream alone. One exercise, about {minutes} minutes.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run

@@ -6,7 +6,7 @@
 # read it. What if the mask is missing, or has the wrong shape? Often no error is raised.
 #
 # The lab stands on [chapter 4](../04_encoder.ipynb). We use a classifier like the one there, trained here in a few
-# seconds: it reads a number written in words and names the language. No exercise, about thirty minutes.
+# seconds: it reads a number written in words and names the language. No exercise, about {minutes} minutes.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -454,9 +454,10 @@ def mean_of_words(tokens, real):
 found = complaint(law, mean_of_words, tokens, module=stack, vocab_size=11, per_token=False)
 prove("the sum over real tokens divided by their number obeys the law", not found)
 
+# %% exercise="sentence_vector"
+
+
 # %% [markdown] id="answer"
-# In [chapter 4](../04_encoder.ipynb) the exercise `sentence_vector` asks you to write the right one.
-#
 # ## The answer
 #
 # A padding mask that is there in training and forgotten in use changes answers, more of them the more padding there

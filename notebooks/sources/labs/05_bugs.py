@@ -6,7 +6,7 @@
 # error. For each exhibit read the code, say what is wrong, then run it and see which law notices.
 #
 # The lab stands on [chapter 5](../05_decoder.ipynb): causal mask, shifted targets, cross-attention, the cache, beam
-# search. No exercise, about forty minutes.
+# search. It has one exercise and takes about {minutes} minutes.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, two small models that were never trained, and settings so that the numbers come out nearly the same
@@ -377,6 +377,29 @@ prove("9: the library writes for a padded prompt what it writes for it alone", t
 # %% [markdown] id="parity-text"
 # ## The strongest test: another program
 #
+# A model is written twice, in different ways, and the two are compared. Here is the decoder layer once more, with
+# plain functions, one head and no module. Yours must give what the library's gives on the same weights.
+
+# %% exercise="decoder_layer"
+
+
+# %% id="layer-in-functions" tags=["hide-input"]
+# Check: the function is the library's layer with one head and without biases, on the same weights
+torch.manual_seed(0)
+D, D_ff, S, T = 11, 23, 5, 3
+plain = TransformerConfig(d_model=D, n_heads=1, d_ff=D_ff, bias=False, norm_place="pre", dropout=0.0, positions="none")
+layer = DecoderLayer(plain)
+own = {
+    name: torch.stack([w.detach().T for w in (*part.projection_weights(), part.output.weight)])  # (4, D, D)
+    for name, part in (("self", layer.self_attention), ("cross", layer.cross_attention))
+}
+own |= {name: getattr(layer.feed_forward, name).weight.detach().T for name in ("up", "down")}
+x, context = torch.randn(2, T, D), torch.randn(2, S, D)
+seen = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])[:, None]  # (B, 1, S): two source positions are padding
+mine, theirs = decoder_layer(x, context, own, seen), layer(x, context, context_mask=seen[:, None])
+prove("the function equals the library's layer on the same weights", torch.allclose(mine, theirs, atol=1e-5))
+
+# %% [markdown] id="parity-torch-text"
 # As for the encoder, the strongest test is a program that one trusts. The course's decoder layer takes over the weights
 # of PyTorch's. PyTorch must be *told* to be causal. Its mask has minus infinity where nothing may be seen.
 

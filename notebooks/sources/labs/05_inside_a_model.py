@@ -5,7 +5,7 @@
 # tools, which people also use on the large ones: hooks, contributions, the logit lens, patching and probes. Each tool
 # answers one question, and each can mislead. So beside each stands the control that keeps it honest.
 #
-# You need the decoder of [chapter 5](../05_decoder.ipynb). The lab takes about an hour.
+# You need the decoder of [chapter 5](../05_decoder.ipynb). The lab takes about {minutes} minutes.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run

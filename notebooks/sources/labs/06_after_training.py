@@ -4,7 +4,7 @@
 # [Chapter 6](../06_training.ipynb) trained language models on text, and such a model goes on with whatever it is
 # given. The models that people talk to were trained further, in two or three more stages: SFT, DPO, GRPO. This lab
 # takes one small model through all of them: what does each stage need, and what does it change? The task is to write a
-# German number word in digits, so that a machine can check each answer. It takes about an hour and a half.
+# German number word in digits, so that a machine can check each answer. It takes about {minutes} minutes.
 
 # %% id="setup" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run

@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # A museum of training bugs: which number would have shown it?
 #
-# *A lab on chapter 6. You should have read [chapter 6](../06_training.ipynb) up to its training loop. Thirty-five to
-# forty minutes.*
+# *A lab on chapter 6. You should have read [chapter 6](../06_training.ipynb) up to its training loop. About
+# {minutes} minutes.*
 #
 # A training loop forgives nearly everything. The loss falls although the gradient is wrong, although the first update
 # is wasted, although the reported number is not the one that was asked for. So bugs stay in loops for years. This

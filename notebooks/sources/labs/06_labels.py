@@ -7,7 +7,7 @@
 # construction, and then look at what it does to three other numbers.
 #
 # The lab stands on [chapter 6](../06_training.ipynb), with its loss per token and its perplexity. It has two
-# exercises and takes about 35 minutes.
+# exercises and takes about {minutes} minutes.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run

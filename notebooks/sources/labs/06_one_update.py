@@ -7,7 +7,7 @@
 # how a gradient is clipped, which rate the update gets, and what must be saved so that the run can go on tomorrow.
 #
 # The lab stands on [chapter 6](../06_training.ipynb), with its loss per token, its optimizers and its schedules. It
-# has six exercises and takes about 75 minutes. You can stop after each section.
+# has six exercises and takes about {minutes} minutes. You can stop after each section.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
