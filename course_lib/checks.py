@@ -9,21 +9,21 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Collection, Iterable
-from typing import Any, Literal, NoReturn, TypeGuard, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard, get_args, get_origin
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # settings are checked without torch
+    from torch import Tensor
 
 LONGEST = 200  # characters of a value in a message
 Interval = Literal["[0, 1)", "(0, 1]", "[0, 1]"]
 
 
-def check_integer(name: str, value: object, least: int = 1, most: int | None = None, *, or_none: bool = False) -> None:
+def check_integer(name: str, value: Any, least: int = 1, most: int | None = None, *, or_none: bool = False) -> None:
     """Refuse what is not an integer of at least `least`, and at most `most` if given; None passes with `or_none`."""
     if value is None and or_none:
         return
     expected = f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
-    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):  # a tuple: torch 2.6 compiles no union
+    if isinstance(value, bool) or not (isinstance(value, int) or type(value).__name__ == "SymInt"):
         _refuse(TypeError, name, expected, repr(value))
     if value < least or (most is not None and value > most):
         _refuse(ValueError, name, expected, repr(value))
@@ -89,23 +89,23 @@ def check_fields(config: Any, *, may_be_zero: Collection[str] = (), aside: Colle
 
 def check_floating(name: str, tensor: object) -> None:
     """Refuse what is not a tensor of floating-point numbers."""
-    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+    if not _is_tensor(tensor) or not tensor.is_floating_point():
         _refuse(TypeError, name, "a tensor of floating-point numbers", kind(tensor))
 
 
 def check_integers(name: str, tensor: object, what: str = "integers") -> None:
     """Refuse what is not a tensor of integers, such as "integer token ids"."""
-    if not isinstance(tensor, Tensor) or tensor.is_floating_point() or tensor.dtype == torch.bool:
+    if not _is_tensor(tensor) or tensor.is_floating_point() or kind(tensor) == "torch.bool":
         _refuse(TypeError, name, f"a tensor of {what}", kind(tensor))
 
 
 def check_token_ids(name: str, tensor: object) -> None:
     """Refuse what torch does not take as rows of a table."""
-    if not isinstance(tensor, Tensor) or tensor.dtype not in (torch.int64, torch.int32):
+    if kind(tensor) not in ("torch.int64", "torch.int32"):
         _refuse(TypeError, name, "a tensor of integer token ids, int64 or int32", kind(tensor))
 
 
-def check_vectors(name: str, x: Tensor, width: int, length: str = "T") -> None:
+def check_vectors(name: str, x: "Tensor", width: int, length: str = "T") -> None:
     """Refuse what is not (B, T, width) with T of at least 1; `length` is the letter to say for T."""
     if x.dim() != 3 or x.size(1) == 0 or x.size(2) != width:
         _refuse(ValueError, name, f"(B, {length}, {width}) with {length} of at least 1", str(tuple(x.shape)))
@@ -113,19 +113,25 @@ def check_vectors(name: str, x: Tensor, width: int, length: str = "T") -> None:
 
 def check_mask(name: str, mask: object) -> None:
     """Refuse what is not a boolean tensor."""
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+    if kind(mask) != "torch.bool":
         _refuse(TypeError, name, "a boolean mask (True = may attend)", kind(mask))
 
 
 def kind(value: object) -> str:
     """The dtype of a tensor, the class of anything else."""
-    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+    return str(value.dtype) if _is_tensor(value) else type(value).__name__
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+    if isinstance(value, (int, float)) or type(value).__name__ in ("SymInt", "SymFloat"):
         return not isinstance(value, bool)
     return isinstance(value, numbers.Real)  # such as NumPy's
+
+
+def _is_tensor(value: object) -> TypeGuard["Tensor"]:
+    import torch
+
+    return isinstance(value, torch.Tensor)
 
 
 def _refuse(error: type[Exception], name: str, expected: str, got: str) -> NoReturn:

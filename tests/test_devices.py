@@ -238,7 +238,9 @@ def test_position_schemes_in_models_that_train_and_write(scheme, built, obeys):
     obeys(f"{built.__name__}, {scheme}", "device")
 
 
-@pytest.mark.parametrize("scaling", [DynamicNTKScaling(2.0, original_length=4), Llama3Scaling(), YarnScaling(4.0, original_length=16)])
+@pytest.mark.parametrize(
+    "scaling", [DynamicNTKScaling(2.0, original_length=4), Llama3Scaling(), YarnScaling(4.0, original_length=16)]
+)
 def test_rotary_scaling(scaling):
     writes(LanguageModel(config(positions="rotary", rotary_scaling=scaling)))
 
@@ -336,7 +338,11 @@ def test_the_cache():
 
 TASKS = {
     "LanguageModelling": (LanguageModel, training.tasks.LanguageModelling(pad_id=0), lambda: {"tokens": ids()}),
-    "LanguageModelling, in pieces": (LanguageModel, training.tasks.LanguageModelling(rows=3), lambda: {"tokens": ids()}),
+    "LanguageModelling, in pieces": (
+        LanguageModel,
+        training.tasks.LanguageModelling(rows=3),
+        lambda: {"tokens": ids()},
+    ),
     "LanguageModelling, packed": (
         LanguageModel,
         training.tasks.LanguageModelling(),
@@ -389,7 +395,13 @@ def test_a_run_trains_where_it_is_told(tmp_path):
     with another_device() as device:
         processes = training.Processes(device=device)
         run = training.Run(
-            model, training.tasks.LanguageModelling(), batches, told, evaluation=batches, processes=processes, folder=tmp_path
+            model,
+            training.tasks.LanguageModelling(),
+            batches,
+            told,
+            evaluation=batches,
+            processes=processes,
+            folder=tmp_path,
         )
         run.train()
         assert next(model.parameters()).device == device
@@ -444,4 +456,5 @@ def test_every_module_of_the_library_was_met():
     tried |= {"positions", "rotary_scaling", "scaling", "testing", "training", "transformer", "variants"}
     without_tensors = {"checks", "config", "data", "files", "forwarding", "reading"}
     assert rooms == tried | without_tensors
-    assert testing and data
+    assert testing
+    assert data

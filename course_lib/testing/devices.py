@@ -1,7 +1,8 @@
 """The law of devices, tried without an accelerator: tensors with numbers that say they lie on another device.
 
-The device is torch's "meta". A mode makes what is asked for there, or moved there, keep its numbers on the CPU, computes
-with them, and stops where an operation gets tensors of both devices. So code whose way depends on its numbers runs, too.
+The device is torch's "meta". A mode makes what is asked for there, or moved there, keep its numbers on the CPU,
+computes with them, and stops where an operation gets tensors of both devices. So code whose way depends on its numbers
+runs, too.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ from .common import seeded
 _THERE = torch.device("meta")
 _HERE = torch.device("cpu")
 # What torch lets read from another device: copies, and rows chosen by numbers that the host has.
-_MAY_MIX = {"aten::copy_", "aten::_to_copy", "aten::index.Tensor", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+_MAY_MIX = {"aten::copy_", "aten::_to_copy", "aten::index.Tensor"}
+_MAY_MIX |= {"aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 
 
 class _There(Tensor):
@@ -30,7 +32,7 @@ class _There(Tensor):
 
     @staticmethod
     def __new__(cls, numbers: Tensor) -> "_There":
-        sizes = {"strides": numbers.stride(), "storage_offset": numbers.storage_offset(), "dtype": numbers.dtype}
+        sizes: Any = {"strides": numbers.stride(), "storage_offset": numbers.storage_offset(), "dtype": numbers.dtype}
         return Tensor._make_wrapper_subclass(cls, numbers.shape, **sizes, device=_THERE)  # type: ignore[attr-defined]
 
     def __init__(self, numbers: Tensor) -> None:
@@ -40,15 +42,17 @@ class _There(Tensor):
         """Torch would refuse this of tensors that are not its own."""
         return self.numbers.tolist()
 
-    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor:
+    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor:  # type: ignore[override]
         """Torch would forget the numbers."""
         return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, **kwargs)
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"{self.numbers!r} on another device"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return _compute(func, args, kwargs or {})
 
 

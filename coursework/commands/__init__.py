@@ -33,8 +33,10 @@ def register(app: typer.Typer) -> None:
     app.command()(misconceptions)
     app.add_typer(train_app, name="train")
     app.command()(sweep)
-    for command in (generate, translate, classify, evaluate):
-        app.command()(command)
+    app.command()(generate)
+    app.command()(translate)
+    app.command()(classify)
+    app.command()(evaluate)
     app.command()(export)
     # What follows the name belongs to the program, `--help` too.
     app.command(context_settings=passed_on | {"allow_interspersed_args": False})(bench)

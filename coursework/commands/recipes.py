@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from course_lib import training
 from course_lib.checks import check_fields, check_probability
+from course_lib.training.config import FORMER_NAMES, TrainingConfig
 from course_lib.training.recipe import FAST_BATCHES, FAST_MODEL, FAST_TRAINING
 
 __all__ = ["FAST", "FOUND", "TEXTBOOK", "Recipe", "changes", "fast_layer", "lay_over", "settings"]
@@ -247,7 +248,6 @@ FOUND = {"vocab_size", "target_vocab_size", "pad_id"}  # fields of a model that 
 
 def _tables() -> dict[str, Any]:
     from course_lib.config import TransformerConfig
-    from course_lib.training.config import TrainingConfig
 
     own = {"data": Data, "start": Start, "tokenizer": Tokens, "batches": Cut, "result": Result}
     return {**own, "model": TransformerConfig, "training": TrainingConfig}
@@ -255,8 +255,6 @@ def _tables() -> dict[str, Any]:
 
 def _known(recipe: Recipe, table: str) -> set[str]:
     """The names that a table of a recipe may hold; of the tables here, each task has its own."""
-    from course_lib.training.config import FORMER_NAMES
-
     if table not in ("model", "training"):
         return set(recipe[table])
     former = FORMER_NAMES if table == "training" else {}

@@ -4,323 +4,22 @@ A new task is a class and its name in `TASKS`; its docstring is the help of its 
 recipe, its seed included, so that a resumed run and every process of a run build the same.
 """
 
-import hashlib
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from course_lib import data, training
 from coursework import corpora
-from coursework.commands.corpora import TEXTS, read_text
-from coursework.commands.recipes import TEXTBOOK, Recipe, changes, fast_layer, lay_over
-from coursework.corpora import own
+from coursework.commands.task import Pairs, Task, Windows
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from course_lib.config import TransformerConfig
-    from course_lib.data import Pair, Tokenizer
+    from course_lib.data import Pair
 
 __all__ = ["TASKS", "Task"]
 
-SPLITS = own.SPLITS
 
-
-class Task(ABC):
-    """One kind of training; after `load`, with a tokenizer and with batches to train on and to evaluate."""
-
-    name: ClassVar[str]
-    sets: ClassVar[tuple[str, ...]]  # the names that data may have; all else is a file or a folder of one's own
-    tokenizer: "Tokenizer"
-    train: Any
-    validation: Any
-    labels: Sequence[str] = ()  # the names of the classes
-    remarks: list[str]  # what is to be said about the data
-    left_out: int | None = None  # rows of the data that could not be read
-    whole = False  # whether a file of one's own was split here
-
-    def __init__(self, *layers: Mapping[str, Any], plain: bool = False, device: str | None = None) -> None:
-        """Lay the tables of each layer over the textbook's, the last one winning.
-
-        The first of them is the fast recipe for the device, the best there is unless given, if not `plain`.
-        """
-        self.plain, self.remarks = plain, []
-        self.recipe: Recipe = {table: dict(values) for table, values in TEXTBOOK[self.name].items()}
-        told = {name for layer in layers for name in layer.get("data", ())}
-        begins = [layer["start"] for layer in layers if layer.get("start")]
-        start = {name: value for one in begins for name, value in one.items()}
-        fast = {} if plain else fast_layer(self.name, device)
-        lay_over(self.recipe, fast)
-        if start.get("model"):
-            from coursework.commands.start import start_layer
-
-            layers = (start_layer(start["model"], self.name, self.recipe, start.get("lora")), *layers)
-        elif start.get("lora"):
-            raise ValueError("--lora: an update needs a model to go on from; name it by --from")
-        for layer in layers:
-            lay_over(self.recipe, layer)
-        if self.of_ones_own or self.recipe["data"]["name"] == "multi30k":  # the sizes are those of other sets
-            self.recipe["data"] |= dict.fromkeys({*SPLITS} & self.recipe["data"].keys() - told, 0)
-        settings, length = self.recipe["training"], self.recipe["batches"].get("length")
-        if not any("warmup" in layer.get("training", {}) for layer in layers) and isinstance(settings["steps"], int):
-            settings["warmup"] = min(settings["warmup"], settings["steps"] // 10)  # the default fits any length
-        if self.name == "lm" and not plain and not any("window" in layer.get("model", {}) for layer in layers):
-            self.recipe["model"]["window"] = length  # attention never reaches further than it did in training
-        self.config = training.TrainingConfig.from_dict(settings)
-        self._model_config(2**31 - 1)  # refused before any data are loaded; a tokenizer says how many there are
-        self.seed = self.config.seed  # of data, their order, the first weights and dropout
-
-    @property
-    def of_ones_own(self) -> bool:
-        """Whether the data are files of one's own."""
-        return self.recipe["data"]["name"] not in self.sets
-
-    @property
-    def changed(self) -> str:
-        """What the recipe took over from the fast one, in one line; empty if nothing."""
-        return "" if self.plain else changes(self.name, self.recipe)
-
-    @abstractmethod
-    def read(self) -> None:
-        """Read the data, and split them."""
-
-    @abstractmethod
-    def load(self, tokenizer: "Tokenizer | None") -> None:
-        """Cut batches of what was read, with a tokenizer of the data unless given: that of a run that is resumed."""
-
-    @abstractmethod
-    def contents(self) -> dict[str, bytes]:
-        """Return what tells the data that were loaded from others, by split."""
-
-    def fingerprints(self) -> dict[str, str]:
-        """Return a checksum of each split of the data, and of the tokenizer."""
-        parts = {**self.contents(), "tokenizer": self.tokenizer.to_text().encode()}
-        return {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
-
-    @abstractmethod
-    def model(self) -> "nn.Module":
-        """Return the model of the recipe with new weights."""
-
-    @abstractmethod
-    def objective(self) -> Any:
-        """Return what is minimised, one of `course_lib.training.tasks`."""
-
-    @abstractmethod
-    def take(self, whole: bool) -> str:
-        """Make ready to measure on the held-out part of what was read, or on the whole; return which, in words."""
-
-    @abstractmethod
-    def measure(self, model: "nn.Module", held_out: float | None = None) -> dict[str, Any]:
-        """Return the scores of a trained model on examples that it never saw.
-
-        `held_out` is its loss on the held-out part, where that was computed before.
-        """
-
-    def baseline(self) -> dict[str, Any]:
-        """Return what those reach on the same examples who understand nothing, or little."""
-        return {}
-
-    def _own_rows(self, wanted: tuple[str, ...]) -> dict[str, own.Rows]:
-        """Return rows of files of one's own, by split; raise ValueError that names the bad ones, unless skipped."""
-        settings = self.recipe["data"]
-        name, seed, share = settings["name"], settings["split_seed"], settings["validation_share"]
-        rows, self.whole = own.read_splits(name, wanted, settings["columns"], seed=seed, share=share)
-        return rows
-
-    def _accept(self, rows: dict[str, own.Rows]) -> None:
-        """Refuse or count the bad rows, and note what the data are."""
-        bad = [one for part in rows.values() for one in part.bad]
-        own.Rows(bad=bad).refuse(skip_bad=self.recipe["data"]["skip_bad"])
-        self.left_out = len(bad)
-        sizes = ", ".join(f"{len(part.rows):,} in {split}" for split, part in rows.items())
-        how = f", split by seed {self.recipe['data']['split_seed']}" if self.whole else ""
-        self.remarks.append(f"{self.recipe['data']['name']}: {sizes}{how}")
-        if bad:
-            self.remarks.append(f"{len(bad):,} rows left out, the first: {bad[0]}")
-        texts = {row[0] for row in rows["train"].rows}
-        if again := sum(row[0] in texts for split, part in rows.items() if split != "train" for row in part.rows):
-            self.remarks.append(f"{again:,} of the held-out texts stand in train, too")
-
-    @property
-    def padding_waste(self) -> float | None:
-        """The share of padding in the batches to train on; None where none is needed."""
-        return None
-
-    def _config(self, **more: Any) -> "TransformerConfig":
-        return self._model_config(self.tokenizer.vocab_size, **more)
-
-    def _model_config(self, vocab_size: int, **more: Any) -> "TransformerConfig":
-        from course_lib.config import TransformerConfig
-
-        return TransformerConfig(**{**self.recipe["model"], "vocab_size": vocab_size, **more})
-
-    def _new_tokenizer(self, texts: list[str]) -> "Tokenizer":
-        kind = self.recipe["tokenizer"]["kind"]
-        if kind == "characters":
-            return data.CharTokenizer.train(texts)
-        if kind == "bpe":
-            return data.FastBPETokenizer.train(texts, self.recipe["tokenizer"]["vocab_size"])
-        raise ValueError(f"kind: expected a tokenizer of 'characters' or 'bpe', got {kind!r}")
-
-
-def _ends(path: Path) -> bytes:
-    """The size of a file that may be larger than memory, and its first and last megabyte."""
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        first = stream.read(2**20)
-        stream.seek(max(0, size - 2**20))
-        return str(size).encode() + first + stream.read()
-
-
-class _Windows(Task):
-    """Windows of one long text."""
-
-    sets = tuple(TEXTS)
-    _parts: list[str] | None = None  # to train on, and held out; None where ids lie on the disk
-
-    def read(self) -> None:
-        """Read a text and hold its end out; or rows of texts, or a folder of them, and hold out some."""
-        name, share = self.recipe["data"]["name"], self.recipe["data"]["validation_share"]
-        place = Path(name)
-        if self.of_ones_own and (place / "train.npy").is_file():  # prepared: ids, which may be larger than memory
-            return
-        if self.of_ones_own and (place.is_dir() or place.suffix in own.KINDS):
-            rows = self._own_rows(("text",))
-            if self.whole:  # two parts are enough: a text is measured on what was held out
-                rows["train"].rows += rows.pop("test").rows
-            self._accept(rows)
-            self._parts = ["\n\n".join(text for (text,) in rows[split].rows) for split in SPLITS[:2]]
-            return
-        text = read_text(name)
-        cut = len(text) - int(len(text) * share)
-        self._parts, self.whole = [text[:cut], text[cut:]], self.of_ones_own
-
-    def load(self, tokenizer: "Tokenizer | None") -> None:
-        import torch
-
-        if self._parts is None:
-            place = Path(self.recipe["data"]["name"])
-            self.tokenizer = data.load_tokenizer(place)
-            self._sources: list[Any] = [place / "train.npy", place / "validation.npy"]
-        else:
-            self.tokenizer = tokenizer or self._new_tokenizer(self._parts[:1])
-            self._sources = [torch.tensor(self.tokenizer.encode(text)) for text in self._parts]
-        self.train = data.TokenWindows(self._sources[0], **self._sizes, seed=self.seed)
-        self.validation = data.TokenWindows(self._sources[1], **self._sizes, shuffle=False)
-
-    @property
-    def _sizes(self) -> dict[str, Any]:
-        return {name: self.recipe["batches"][name] for name in ("length", "batch_size")}
-
-    def take(self, whole: bool) -> str:
-        """Measure on the held-out part, or on the whole text."""
-        if whole and self._parts is not None:
-            self._parts = ["", ("" if self.left_out is None else "\n\n").join(filter(None, self._parts))]
-            tokens = self.tokenizer.encode(self._parts[1])
-            self.validation = data.TokenWindows(tokens, **self._sizes, shuffle=False)
-            return "the whole text"
-        return "the held-out part of the text"
-
-    def measure(self, model: "nn.Module", held_out: float | None = None) -> dict[str, Any]:
-        """Return the loss and the perplexity a token, and, where every token is predicted, bits per byte."""
-        from coursework.commands.measures import loss_of_text
-
-        if held_out is None:
-            precision = self.config.precision
-            held_out = training.evaluate(model, self.objective().loss, self.validation, precision=precision)
-        tokens = self.validation.tokens
-        text = self.tokenizer.decode(tokens) if self._parts is None else self._parts[1]
-        return loss_of_text(held_out, tokens, text, self.tokenizer.unk_id, whole=self.name == "lm")
-
-    def contents(self) -> dict[str, bytes]:
-        """Return the ids; of files on the disk the size, and the first and last megabyte."""
-        parts = zip(("train", "validation"), self._sources, strict=True)
-        return {name: _ends(ids) if isinstance(ids, Path) else ids.numpy().tobytes() for name, ids in parts}
-
-
-class _Pairs(Task):
-    """Pairs of texts, or of a text and its label, in batches of about equal token counts, with a test at the end."""
-
-    pairs: dict[str, list["Pair"]]  # by split
-
-    @abstractmethod
-    def _read(self, sizes: dict[str, int | None]) -> dict[str, list["Pair"]]:
-        """Return so many pairs of each split, all if None."""
-
-    @abstractmethod
-    def _texts(self, pairs: Sequence["Pair"]) -> list[str]:
-        """Return what the tokenizer is trained on."""
-
-    @abstractmethod
-    def _encode(self, pairs: Sequence["Pair"]) -> list[Any]:
-        """Return pairs as examples for `TokenBatches`."""
-
-    columns: ClassVar[tuple[str, str]]  # what the two texts of a pair are called
-    known: Sequence[str] | None = None  # the labels that a trained model has
-
-    def read(self) -> None:
-        """Read the pairs of each split."""
-        self._rows: dict[str, own.Rows] = {}  # of one's own
-        sizes = {split: self.recipe["data"][split] or None for split in SPLITS}
-        if not self.of_ones_own:
-            self.pairs = self._read(sizes)
-            return
-        name = self.recipe["data"]["name"]
-        if not Path(name).exists():
-            raise ValueError(f"data: expected one of {', '.join(self.sets)}, or a file or folder, got {name!r}")
-        self._rows = self._own_rows(self.columns)
-        for split, size in sizes.items():
-            part = self._rows[split]
-            del part.rows[size or len(part.rows) :], part.places[size or len(part.places) :]
-        self._fit_labels()
-        self._accept(self._rows)
-        self.pairs = {split: [data.Pair(*row) for row in part.rows] for split, part in self._rows.items()}
-        if empty := next((split for split, pairs in self.pairs.items() if not pairs), None):
-            raise ValueError(f"data: {name} has too few rows: none are left for {empty}")
-
-    def _fit_labels(self) -> None:
-        """Let rows be bad whose label nothing is learned of; where there are labels."""
-
-    def load(self, tokenizer: "Tokenizer | None") -> None:
-        self.tokenizer = tokenizer or self._new_tokenizer(self._texts(self.pairs["train"]))
-        most = self.recipe["batches"]["max_tokens"]
-        examples = {split: self._encode(pairs) for split, pairs in self.pairs.items()}
-        for split in self._rows:
-            self._leave_out_long(split, examples[split], most)
-        size = {"max_tokens": most, "pad_id": self.tokenizer.pad_id}
-        self.train = data.TokenBatches(examples["train"], **size, seed=self.seed)
-        self.validation = data.TokenBatches(examples["validation"], **size, shuffle=False)
-
-    def _leave_out_long(self, split: str, examples: list[Any], most: int) -> None:
-        """Refuse, or leave out and count, rows of one's own that no batch can hold."""
-        sizes = [max(len(ids) for ids in example.values() if not isinstance(ids, int)) for example in examples]
-        long = {number for number, size in enumerate(sizes) if size > most}
-        if not long:
-            return
-        rows = self._rows[split].without(long, f"longer than batches.max_tokens={most}")
-        rows.refuse(skip_bad=self.recipe["data"]["skip_bad"])
-        self.left_out = (self.left_out or 0) + len(long)
-        self.remarks.append(f"{len(long):,} rows of {split} left out, the first: {rows.bad[-len(long)]}")
-        for kept in (examples, self.pairs[split]):
-            kept[:] = [one for number, one in enumerate(kept) if number not in long]
-
-    def take(self, whole: bool) -> str:
-        """Measure on the test, or on all there is."""
-        if whole:
-            self.pairs["test"] = [pair for split in SPLITS for pair in self.pairs[split]]
-        return "all of it" if whole else "its test part"
-
-    def contents(self) -> dict[str, bytes]:
-        """Return the pairs of each split, written out."""
-        return {name: repr([tuple(pair) for pair in pairs]).encode() for name, pairs in self.pairs.items()}
-
-    @property
-    def padding_waste(self) -> float:
-        return self.train.padding_waste()
-
-
-class TranslateTask(_Pairs):
+class TranslateTask(Pairs):
     """Train an encoder-decoder on pairs of texts and measure exact matches and BLEU on held-out ones.
 
     --data numbers+dates (the default), numbers, dates, multi30k, or files of your own, of any size: a .tsv with the two
@@ -376,7 +75,7 @@ class TranslateTask(_Pairs):
         return nearest_translations(self.pairs["test"], self.pairs["train"])
 
 
-class LanguageTask(_Windows):
+class LanguageTask(Windows):
     """Train a language model on text.
 
     --data tinyshakespeare (the default), reference (Python's manual), library (the source of Python's library), or
@@ -400,7 +99,7 @@ class LanguageTask(_Windows):
         return training.tasks.LanguageModelling(rows=self.recipe["result"]["loss_rows"])
 
 
-class ClassifyTask(_Pairs):
+class ClassifyTask(Pairs):
     """Train a classifier of texts and measure its accuracy on held-out ones.
 
     --data languages (the default: of which language is a number in words?), or files of your own, of any size: a .csv
@@ -467,7 +166,7 @@ class ClassifyTask(_Pairs):
         return {"accuracy_of_a_linear_model": right / len(test)} if test else {}
 
 
-class MaskedTask(_Windows):
+class MaskedTask(Windows):
     """Train an encoder to fill in masked tokens; data as for `lm`.
 
     Example: course train mlm --data reference

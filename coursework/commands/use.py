@@ -8,7 +8,9 @@ import typer
 
 from course_lib import data, generation, training
 from course_lib.reading import read_text
+from coursework.commands.tasks import TASKS
 from coursework.commands.train import Device, plainly, say_figures
+from coursework.corpora import own
 
 __all__ = ["classify", "evaluate", "generate", "translate"]
 
@@ -117,7 +119,6 @@ def classify(
     from course_lib.variants import EncoderModel
     from coursework.commands.measures import label_shares
     from coursework.commands.start import trained_recipe
-    from coursework.corpora import own
 
     network, tokenizer = _load(model, device, int8=False, bf16=False, rows=16)
     if not isinstance(network, EncoderModel) or network.n_classes is None:
@@ -161,8 +162,6 @@ def evaluate(
 
     from course_lib.variants import from_pretrained
     from coursework.commands.start import trained_recipe
-    from coursework.commands.tasks import TASKS
-    from coursework.corpora import own
 
     was = trained_recipe(model)
     kind = next(task for task in TASKS if task.name == was["task"])

@@ -14,8 +14,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_leaves
 
-from coursework.exercises.engine.compare import Rules, compare
-
 DEVICE = "It makes a tensor on the default device, where the inputs do not lie."
 _BETWEEN_DEVICES = (Tensor.__getitem__, Tensor.__setitem__, Tensor.copy_, Tensor.type_as)
 
@@ -54,9 +52,20 @@ def call(
         with torch.no_grad():
             _forward(used, state, before, elsewhere)
             again = _forward(used, state, inputs, elsewhere)
-        if compare(value, again, Rules()):
+        if not _same(value, again):
             raise Unfit("It keeps something: after a call with other inputs, the same module gives another result.")
     return value
+
+
+def _same(value: Any, again: Any) -> bool:
+    """Whether two results agree, but for rounding."""
+    pairs = itertools.zip_longest(tree_leaves(value), tree_leaves(again))
+    return all(
+        isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape and torch.allclose(a, b, equal_nan=True)
+        if isinstance(a, Tensor) or isinstance(b, Tensor)
+        else a == b
+        for a, b in pairs
+    )
 
 
 def _compare_weights(module: nn.Module, state: Mapping[str, Tensor]) -> None:

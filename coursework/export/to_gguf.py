@@ -163,7 +163,8 @@ def _tensors(model: LanguageModel, config: TransformerConfig, name: str) -> dict
         found["output.weight"] = head
     if positions is not None:
         with torch.no_grad():
-            found["position_embd.weight"] = array(positions(torch.arange(config.max_length, device=tokens.weight.device)))
+            where = torch.arange(config.max_length, device=tokens.weight.device)
+            found["position_embd.weight"] = array(positions(where))
     rotary = model.decoder.positions
     stretch = rotary.stretch if isinstance(rotary, RotaryEmbedding) else 1.0
     if isinstance(rotary, RotaryEmbedding) and config.rotary_scaling is not None:

@@ -88,6 +88,7 @@ drawings.choose_and_append(["the", "cat"], ["sat", "ran", "is"], [0.5, 0.3, 0.2]
 # between minus and plus infinity and are called **logits**; a softmax turns them into probabilities. The logits at a
 # position are about the token *after* it, so we need those at the last position.
 
+
 # %% id="greedy-loop"
 @torch.no_grad()
 def write_greedily(model, tokens, n_new):
@@ -96,6 +97,7 @@ def write_greedily(model, tokens, n_new):
         new = logits.argmax(dim=-1, keepdim=True)  # (B, 1)
         tokens = torch.cat([tokens, new], dim=1)  # (B, T) -> (B, T + 1)
     return tokens
+
 
 # %% id="greedy-library" tags=["hide-input"]
 # Check: a small model with random weights, the loop above, and the library's generate write the same
@@ -150,6 +152,7 @@ drawings.shift_and_mask(["the", "cat", "sat", "."]).show()
 # The mask is a lower triangle: position i sees position j if j ≤ i. `tril` makes one from the last two axes. With two
 # axes of length one in front, it fits all texts and all heads at once. True means: may look.
 
+
 # %% id="causal-mask"
 def causal_mask(T):
     """(1, 1, T, T): the same for each text and each head."""
@@ -200,6 +203,7 @@ show(
 #
 # </details>
 
+
 # %% id="module-registered" tags=["hide-input"]
 # A causal module with a stored mask, as many programs have it
 class Registered(nn.Module):
@@ -215,6 +219,7 @@ class Registered(nn.Module):
         scores = self.query(x) @ self.key(x).mT / math.sqrt(d_head)  # (B, T, T)
         scores = scores.masked_fill(self.mask[:T, :T] == 0, -math.inf)
         return scores.softmax(dim=-1) @ self.value(x)
+
 
 # %% id="module-measured" tags=["hide-input"]
 # Check: what is saved, and that the library's module, which stores no mask, computes the same
@@ -254,6 +259,7 @@ prove("no output moves when a later token changes", not law)
 
 # %% id="predict-leak"
 ex.predict("loss_of_the_leak", "")
+
 
 # %% id="leak-measured" tags=["hide-input", "atol:0.05"]
 # Train: one head on noise, with the right mask and with one that is off by one, then show both losses
@@ -507,6 +513,7 @@ class Layer(nn.Module):
         x = x + self.dropout(self.self_attention(y, y, mask, positions, cache))
         return x + self.dropout(self.feed_forward(self.norm2(x)))
 
+
 # %% [markdown] id="gpt-model-text"
 # Follow the shapes once. Tokens (B, T) become vectors (B, T, 64). In each layer, 4 heads make queries,
 # keys and values (B, 4, T, 16). With S tokens in the cache there are S + T keys, so scores and weights are (B, 4, T, S +
@@ -518,6 +525,7 @@ class Layer(nn.Module):
 # %% [markdown] id="gpt-fresh-text"
 # We build ours small: two layers of width 64, and tables and matrices drawn so that a fresh model gives similar logits
 # to all characters. Dropout is 0, for it will see its text less than twice and has no chance to learn it by heart.
+
 
 # %% id="gpt-fresh"
 def fresh_gpt(vocab_size, d_model=64, n_heads=4, n_layers=2):
@@ -535,6 +543,7 @@ caches = [{}, {}]
 first, rest = mine(tokens[:, :9], caches), mine(tokens[:, 9:], caches)
 gap = (torch.cat([first, rest], dim=1) - mine(tokens)).abs().max()
 prove("with the cache the logits are those of one pass without it", gap < 1e-5)
+
 
 # %% id="gpt-library" tags=["hide-input"]
 # Check: the same weights in course_lib's LanguageModel give the same logits and gradients
@@ -692,6 +701,7 @@ print(f"with repeated paragraphs it would be {seen_before(reference_text()[:300_
 # The training loop is the one you know. Here the shift is done by slicing: of a window of 129 characters, the inputs
 # are all but the last, and the targets all but the first.
 
+
 # %% id="gpt-train"
 def train_gpt(data, steps=600, peak=6e-3, watch=()):
     torch.manual_seed(0)
@@ -709,6 +719,7 @@ def train_gpt(data, steps=600, peak=6e-3, watch=()):
         loss.backward()
         optimizer.step()
     return model.eval()
+
 
 # %% id="gpt-watched" tags=["hide-input", "tol:0.05"]
 # Train: 600 steps; now and then the loss, and 60 characters drawn after "The "
@@ -914,6 +925,7 @@ def sampler(temperature=1.0, p=1.0, generator=None):
 
     return choose
 
+
 # %% id="filters" tags=["hide-input"]
 # Check: your filter gives the library's distribution, and draws follow it
 torch.manual_seed(0)
@@ -1009,6 +1021,7 @@ else:
 # With a running kernel: type a prompt of your own, move the controls, and let your GPT go on. Each character that it
 # wrote is shaded by the probability that the model gave it: a dark one was expected, a white one was a surprise.
 
+
 # %% id="live-draw" tags=["hide-input"]
 # Helper: what the controls do
 def write(prompt, temperature, top_p, seed):
@@ -1022,6 +1035,7 @@ def write(prompt, temperature, top_p, seed):
         chances = writer(tokens[:, :-1]).softmax(-1).gather(-1, tokens[:, 1:, None])[0, :, 0]  # (1, T, V) -> (T,)
     written = "".join(letters_of_writer[token] for token in tokens[0].tolist())
     return plots.written_text(written, [0.0, *chances.tolist()], len(prompt))
+
 
 # %% id="live" tags=["picture:40"]
 live(
@@ -1129,6 +1143,7 @@ prove("the order of the context does not matter: its positions must stand in its
 # second one adds a vector for each position. Sources of different lengths are filled up with the token 0, *padding*, and
 # the mask `real` hides it. We take it from there and fold it away.
 
+
 # %% id="own-encoder" tags=["hide-input"]
 # Parts of chapter 4: the embedding with learned positions, and the encoder
 class Embedding(nn.Module):
@@ -1157,9 +1172,11 @@ class Encoder(nn.Module):
             x = layer(x, None, real)
         return self.norm(x)
 
+
 # %% [markdown] id="own-decoder-text"
 # The decoder is a stack of your layers. The target needs no mask for padding: its padding stands at the right, where the
 # causal mask hides it from all real tokens.
+
 
 # %% id="own-decoder"
 class Decoder(nn.Module):
@@ -1178,9 +1195,11 @@ class Decoder(nn.Module):
             x = layer(x, context, causal, real)
         return self.to_logits(self.norm(x))
 
+
 # %% [markdown] id="own-model-text"
 # For training, `forward` does both halves in one pass. For writing they are called apart: the encoder runs once for a
 # source, the decoder again for each new token.
+
 
 # %% id="own-encoder-decoder"
 class EncoderDecoder(nn.Module):
@@ -1195,6 +1214,7 @@ class EncoderDecoder(nn.Module):
 
     def forward(self, source, read):  # (B, S) and (B, T) -> logits (B, T, V)
         return self.decoder(read, *self.encode(source))
+
 
 # %% id="own-drawn" tags=["hide-input"]
 # Drawing: the encoder-decoder with tokens in it
@@ -1256,6 +1276,7 @@ for a, b in zip(source.tolist(), target.tolist(), strict=True):
 # `ignore_index=0` leaves padding out of the loss and out of the count that divides it. The learning rate rises for 30
 # steps and then falls; chapter 6 says why.
 
+
 # %% id="reversal-train"
 def train_reversal(steps, seed=0, peak=5e-3):
     torch.manual_seed(seed)
@@ -1272,8 +1293,10 @@ def train_reversal(steps, seed=0, peak=5e-3):
         optimizer.step()
     return model.eval()
 
+
 # %% [markdown] id="reversal-write-text"
 # And this is the loop of section 1, with a source. The encoder runs once, before the loop.
+
 
 # %% id="reversal-write"
 @torch.no_grad()
@@ -1462,6 +1485,7 @@ prove("and those of the single steps", logs == [-0.916, -0.105, -0.693])
 
 # %% [markdown] id="beam-use-text"
 # Your step, called again and again, is a beam search. `parents` says which text each new one continues.
+
 
 # %% id="beam-search"
 @torch.no_grad()

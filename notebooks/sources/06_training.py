@@ -1100,7 +1100,7 @@ look, task = [pad_batch(examples[:8])], tasks.Translation(pad_id=PAD, smoothing=
 with tempfile.TemporaryDirectory() as folder:
     data = TokenBatches(examples, max_tokens=300, seed=1)
     training_loop(model, optimizer, training_step, sums_of, data, look, config, Path(folder, "a.pt"), "cpu")
-run = Run(tiny(), task, TokenBatches(examples, max_tokens=300, seed=1), config, shown=Silent()).train()
+run = Run(tiny(), task, TokenBatches(examples, max_tokens=300, seed=1), config, evaluation=look, shown=Silent()).train()
 mine, theirs = (nn.utils.parameters_to_vector(one.parameters()).detach() for one in (model, run.model))
 prove("your loop and Run end with the same weights, to a thousandth", (mine - theirs).norm() < 1e-3 * theirs.norm())
 

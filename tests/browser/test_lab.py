@@ -1,8 +1,8 @@
 """The notebooks in a real JupyterLab, as a learner uses them: open, answer wrongly, run all, move everything.
 
 A chapter with live controls and an exercise is run, with a wrong answer in place; in another, where there is only
-something to move, that comes to life by trust; of the others some are opened. `make test-all` runs every chapter that has
-such an exercise, and opens all. That their cells run, nbval proves; every explorer is moved as a page of its own.
+something to move, that comes to life by trust; of the others some are opened. `make test-all` runs every chapter that
+has such an exercise, and opens all. That their cells run, nbval proves; every explorer is moved as a page of its own.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The models that notebooks write obey the law of devices: what a reader takes away trains and writes on an accelerator.
+"""The models that notebooks write obey the law of devices: what a reader takes away runs on an accelerator.
 
 Imports, functions, classes and plain numbers of a source are executed, and nothing else of it.
 """
@@ -145,9 +145,7 @@ def test_no_model_of_a_notebook_is_forgotten():
         if not [name for name in written if not name.startswith("Exhibit")]:
             continue
         here = names(source)
-        modules = {
-            name for name in written if isinstance(here.get(name), type) and issubclass(here[name], nn.Module)
-        }
+        modules = {name for name in written if isinstance(here.get(name), type) and issubclass(here[name], nn.Module)}
         met = {
             kind.__name__
             for model, _ in MODELS.get(source, ())

@@ -24,8 +24,8 @@ from course_lib.training.checkpoints import read_checkpoint
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants import EncoderModel, from_pretrained
 from coursework import cli
-from coursework.commands.jobs import peak_resident_bytes
 from coursework.commands import recipes
+from coursework.commands.jobs import peak_resident_bytes
 from coursework.commands.recipes import FAST, TEXTBOOK
 from coursework.commands.tasks import TASKS
 

@@ -93,9 +93,9 @@ EXERCISE = Exercise(
     what="""Write `alibi_bias(slopes, T, S)`: the numbers that ALiBi adds to the scores, of shape `(H, T, S)`, for
 slopes of shape `(H,)`, one per head. Entry (h, t, s) is minus the slope of head h times the distance between query t
 and key s, in positions, for keys before and after the query alike. The last query stands at the position of the last
-key: with more keys than queries, as while writing with a cache, the queries belong to the last T of the S positions. Keep
-the same rule with fewer keys; the first queries then stand before all keys. The result has the dtype of `slopes`, float32 or float64.
-There is no gradient to compute here.""",
+key: with more keys than queries, as while writing with a cache, the queries belong to the last T of the S positions.
+Keep the same rule with fewer keys; the first queries then stand before all keys. The result has the dtype of `slopes`,
+float32 or float64. There is no gradient to compute here.""",
     why="""ALiBi has no parameters and needs no table: it is this one sum. It is easy to get its sign wrong, and the
 position of the first query when there are more keys than queries.""",
     difficulty=2,

@@ -227,7 +227,7 @@ this order: self-attention of the target `x`, with the mask `causal`; cross-atte
 reads the encoder's finished output `context`, with the mask `real`; the feed-forward. Each reads the stream through its
 own norm, and what it returns is added to the stream, with dropout on what is added. The context has been normed by the
 encoder: leave it as it is. An attention is called as `attention(x, context, mask)`: `x` asks, `context` answers.""",
-    why="It is the decoder's half of figure 1 of the 2017 paper. Without the middle sublayer it is the layer of your GPT.",
+    why="It is the decoder of figure 1 of the 2017 paper. Without the middle sublayer it is the layer of your GPT.",
     difficulty=3,
     minutes=12,
     reference=DecoderLayer,

@@ -1,5 +1,7 @@
 """Exercise: the encoder, from the numbers of words to one vector for each."""
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -67,8 +69,6 @@ def _causal(ids):
 
 class _WithFunctools(Encoder):
     def forward(self, ids):
-        import functools
-
         mask = ids.ne(PAD).unsqueeze(1).unsqueeze(1)
         start = self.dropout(self.embedding(ids))
         return self.norm(functools.reduce(lambda x, layer: layer(x, mask), self.layers, start))

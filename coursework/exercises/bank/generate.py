@@ -52,7 +52,8 @@ def _run(generate, tokens, n_new, table, n_layers):
 
 
 def _model(
-    caches="own", reads="new", logits="last", returns="all", count="exact", graph=False, chosen="choose", prompt="whole",
+    caches="own", reads="new", logits="last", returns="all", count="exact", graph=False, chosen="choose",
+    prompt="whole",
     joined="behind", after="nothing",
 ):  # fmt: skip
     """A loop whose settings are the misconceptions."""
@@ -88,7 +89,7 @@ def _model(
 
 @torch.no_grad()
 def _with_a_list(model, tokens, n_new, choose):
-    caches, written = [dict() for _ in range(len(model.layers))], [tokens]
+    caches, written = [{} for _ in range(len(model.layers))], [tokens]
     for _ in range(n_new):
         written.append(choose(model(written[-1], caches)[:, -1, :]))
     return torch.cat(written, dim=1)
@@ -109,7 +110,7 @@ def _into_reserved_room(model, tokens, n_new, choose):
 def _until_long_enough(model, tokens, n_new, choose):
     length = tokens.shape[1] + n_new
     with torch.no_grad():
-        caches = list(map(lambda layer: {}, model.layers))
+        caches = [{} for layer in model.layers]
         unread = tokens
         while tokens.shape[1] < length:
             unread = choose(model(unread, caches).select(1, -1))

@@ -34,31 +34,10 @@ OPERATORS: dict[type[ast.AST], list[type[ast.AST]]] = {
     ast.Or: [ast.And],
 }
 
-NAMES = {
-    "any": "all",
-    "all": "any",
-    "amax": "amin",
-    "max": "min",
-    "sum": "mean",
-    "mean": "sum",
-    "softmax": "log_softmax",
-    "log_softmax": "softmax",
-    "exp": "log",
-    "log": "exp",
-    "sqrt": "exp",
-    "sin": "cos",
-    "cos": "sin",
-    "tril": "triu",
-    "triu": "tril",
-    "argmax": "argmin",
-    "zeros": "ones",
-    "ones": "zeros",
-    "zeros_like": "ones_like",
-    "ones_like": "zeros_like",
-    "logical_and": "logical_or",
-    "logical_or": "logical_and",
-    "repeat_interleave": "repeat",
-}
+_EITHER = "any all, sum mean, softmax log_softmax, exp log, sin cos, tril triu, zeros ones, zeros_like ones_like"
+NAMES = {"amax": "amin", "max": "min", "sqrt": "exp", "argmax": "argmin", "repeat_interleave": "repeat"}
+for one, other in (names.split() for names in f"{_EITHER}, logical_and logical_or".split(",")):
+    NAMES |= {one: other, other: one}
 
 SYMMETRIC = {"transpose", "swapaxes", "maximum", "minimum", "equal", "logical_and", "logical_or"}
 

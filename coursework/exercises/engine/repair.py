@@ -63,7 +63,7 @@ def only_place(
     return ""
 
 
-def _edits(own: ast.AST, right: ast.AST, methods: Collection[str]) -> Iterator[Edit]:
+def _edits(own: Any, right: Any, methods: Collection[str]) -> Iterator[Edit]:
     """The changes to try: of a class those of its methods, one after the other."""
     if isinstance(own, ast.FunctionDef):
         yield from repairs(own, right)

@@ -58,12 +58,12 @@ def shift_and_mask(words: Sequence[str]) -> Drawing:
     n, cell, left, top = len(words), 66, 130, 150
     picture = Drawing(
         top + cell * n + 30,
-        alt=f"Above, the target {' '.join(words)}; each word moves one position to the right, so that the decoder reads "
-        f"{' '.join(read)}. Below, a grid: the row of each position is open up to its own column and hatched after it. At "
-        f"the end of each row stands what this position has to predict: {', '.join(words)}. In every row but "
-        "the last, the word that it has to predict stands in the first hatched column.",
-        caption="The target is moved one position to the right (orange arrows). So in every row but the last, the answer "
-        "is the first word that the mask hides.",
+        alt=f"Above, the target {' '.join(words)}; each word moves one position to the right, so that the decoder "
+        f"reads {' '.join(read)}. Below, a grid: the row of each position is open up to its own column and hatched "
+        f"after it. At the end of each row stands what this position has to predict: {', '.join(words)}. In every "
+        "row but the last, the word that it has to predict stands in the first hatched column.",
+        caption="The target is moved one position to the right (orange arrows). So in every row but the last, the "
+        "answer is the first word that the mask hides.",
     )
     picture.text((14, 24), "target", anchor="start", bold=True, colour=palette.output)
     picture.text((14, 104), "read", anchor="start", bold=True, colour=palette.key)
@@ -131,9 +131,9 @@ def encoder_decoder_tokens(source: str = "cab") -> Drawing:
     read = ["⟨start⟩", *reversed(source)]
     picture = Drawing(
         500,
-        alt=f"The encoder-decoder with tokens. On the left the letters {' '.join(source)} go through token and position "
-        "vectors and two encoder layers, and become the context, one vector for each letter. On the right the decoder "
-        f"reads {' '.join(read)} and predicts {' '.join(target)}. The context goes into both decoder layers.",
+        alt=f"The encoder-decoder with tokens. On the left the letters {' '.join(source)} go through token and "
+        "position vectors and two encoder layers, and become the context, one vector for each letter. On the right the "
+        f"decoder reads {' '.join(read)} and predicts {' '.join(target)}. The context goes into both decoder layers.",
         caption="Your encoder–decoder. The context is computed once; each decoder layer reads it.",
     )
     left, right = 120, 430
