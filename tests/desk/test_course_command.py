@@ -24,7 +24,7 @@ from coursework import cli
 from coursework.classroom import Limits
 from coursework.classroom.workers import Worker
 from coursework.desk import isolated
-from coursework.desk.chapters import reading_minutes, total_minutes
+from coursework.desk.chapters import PLAYING, reading_minutes, total_minutes
 from coursework.desk.doctor import Finding, examine
 from coursework.desk.store import Desk
 from coursework.desk.tables import duration
@@ -181,29 +181,31 @@ def test_status_has_a_line_for_each_chapter_with_the_time_of_a_person(chapter: P
     cards = [registry.card(name) for name, place in registry.places().items() if place == "01_attention"]
     labs = [registry.card(name) for name, place in registry.places().items() if place.startswith("labs/01_")]
     minutes, rest = sum(card.minutes for card in cards), duration(sum(card.minutes for card in labs))
-    own = [f"0 of {len(cards)}", duration(minutes), f"0 of {len(labs)}", rest, "you are here"]
+    own = [f"0 of {len(cards)}", duration(minutes + PLAYING), f"0 of {len(labs)}", rest, "you are here"]
     assert row("01 attention") == ["01 attention", *own]
-    long = "# Attention\n\n" + "word " * (180 * 30)
+    long = "# Attention\n\n" + "word " * (120 * 30)
     edit(chapter / "my" / ONE, "title", long)
-    assert row("01 attention")[2] == duration(minutes + 30)
+    assert row("01 attention")[2] == duration(minutes + 30 + PLAYING)
     edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
     course("check", BUILD)
     solved = minutes - registry.card(BUILD).minutes
     assert row("01 attention")[1:3] == [f"1 of {len(cards)}", duration(solved)]  # and the text above it is read
     save(chapter / "my" / "02_heads.ipynb", notebook_of([course_cell("markdown", "title", long)]))
-    assert row("02 heads")[2] == "30 min"
+    assert row("02 heads")[2] == duration(30 + PLAYING)
     assert (
         len([line for line in course("status").splitlines() if line.startswith("│ 0")]) == 9
     )  # 01 to 08, and 02 heads
 
 
-def test_a_person_reads_180_words_a_minute() -> None:
-    text = {"cell_type": "markdown", "source": "word " * 900}
-    prompt = {"cell_type": "markdown", "source": cells.prompt_markdown(registry.get(BUILD))}
-    assert reading_minutes([text, prompt, {"cell_type": "code", "source": "one two"}]) == 5
-    assert total_minutes("01_attention", [text]) == 5 + sum(
-        registry.get(name).minutes for name, place in registry.places().items() if place == "01_attention"
-    )
+def test_a_person_reads_120_words_and_10_lines_of_code_a_minute() -> None:
+    text = course_cell("markdown", "text", "word " * 600 + "<details><summary>More</summary>" + "word " * 600 + "</details>")
+    prompt = course_cell("markdown", "prompt", cells.prompt_markdown(registry.get(BUILD)))
+    code = course_cell("code", "code", "x = 1\n" * 20)
+    folded = course_cell("code", "folded", "x = 1\n" * 20)
+    folded["metadata"]["jupyter"] = {"source_hidden": True}
+    found = [text, prompt, code, folded]
+    assert reading_minutes(found) == pytest.approx(7, abs=0.1)
+    assert total_minutes([text]) == pytest.approx(5 + PLAYING, abs=0.1)
     assert [duration(minutes) for minutes in (0, 59, 60, 125)] == ["0 min", "59 min", "1 h", "2 h 5 min"]
 
 
@@ -477,7 +479,7 @@ def test_the_doctor_survives_a_broken_installation(monkeypatch: pytest.MonkeyPat
 
 def test_help_has_an_example_for_every_command(chapter: Path) -> None:
     commands = cli.app.registered_commands
-    assert len(commands) == 19
+    assert len(commands) == 21
     for command in commands:
         name = command.name or command.callback.__name__  # type: ignore[union-attr]
         assert "Example" in course(name, "--help"), name
