@@ -12,6 +12,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -103,6 +104,7 @@ def another_device(*modules: nn.Module) -> Iterator[torch.device]:
     their values as they are then. Nothing compiled runs there.
     """
     autocast, enabled = torch.autocast, torch.is_autocast_enabled
+    _device_constructors()  # torch keeps them from the first call on: they must be its own, not those set below
 
     def casts(kind: str, *args: Any, **kwargs: Any) -> Any:  # torch knows no autocast for this device
         if kind != _THERE.type and kwargs.get("enabled", True):
