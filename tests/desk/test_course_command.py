@@ -198,7 +198,9 @@ def test_status_has_a_line_for_each_chapter_with_the_time_of_a_person(chapter: P
 
 
 def test_a_person_reads_120_words_and_10_lines_of_code_a_minute() -> None:
-    text = course_cell("markdown", "text", "word " * 600 + "<details><summary>More</summary>" + "word " * 600 + "</details>")
+    text = course_cell(
+        "markdown", "text", "word " * 600 + "<details><summary>More</summary>" + "word " * 600 + "</details>"
+    )
     prompt = course_cell("markdown", "prompt", cells.prompt_markdown(registry.get(BUILD)))
     code = course_cell("code", "code", "x = 1\n" * 20)
     folded = course_cell("code", "folded", "x = 1\n" * 20)

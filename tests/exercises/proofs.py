@@ -82,6 +82,23 @@ def module_names(exercise: Exercise) -> dict[str, Any]:
 def garbage(exercise: Exercise) -> dict[str, Callable[..., Any]]:
     """Functions that nobody would call an answer. Those that make no sense for this exercise are left out."""
     right = exercise.model()  # called as an answer is: what it gets, `exercise.run` decides
+    modules: list[Any] = []  # of an exercise that is a class: the one whose forward runs
+    if inspect.isclass(exercise.reference):
+
+        def right(*args, **kwargs):
+            return exercise.reference.forward(modules[-1], *args, **kwargs)
+
+    def candidate(function):
+        """The function in the form that the exercise expects: as it is, or as the forward of a module."""
+        if not inspect.isclass(exercise.reference):
+            return function
+
+        def forward(self, *args, **kwargs):
+            modules.append(self)
+            return function(*args, **kwargs)
+
+        return type("Garbage", (exercise.reference,), {"forward": forward})
+
     reached: list[Any] = []  # what an answer gets: tensors, or an iterator over them, which cannot be changed like one
     made: list[Any] = []  # what it returns
 
@@ -93,7 +110,7 @@ def garbage(exercise: Exercise) -> dict[str, Callable[..., Any]]:
 
     for case in exercise.cases:
         args, kwargs, _ = arguments(case, exercise)
-        bind(exercise, _as_candidate(exercise, spy))(*args, **kwargs)
+        bind(exercise, candidate(spy))(*args, **kwargs)
     makes_tensors = any(isinstance(leaf, Tensor) for leaf in made)
     takes_tensors = any(isinstance(leaf, Tensor) for leaf in reached)
 
@@ -173,7 +190,7 @@ def garbage(exercise: Exercise) -> dict[str, Callable[..., Any]]:
         battery.append(numpy)
     if takes_tensors:
         battery.append(mutating)
-    return {function.__name__: _as_candidate(exercise, function) for function in battery}
+    return {function.__name__: candidate(function) for function in battery}
 
 
 def _is_number(value: Any) -> bool:
@@ -184,13 +201,6 @@ def _as_numpy(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     return value.detach().float().numpy() if value.dtype == torch.bfloat16 else value.detach().numpy()
-
-
-def _as_candidate(exercise: Exercise, function: Callable[..., Any]) -> Any:
-    """The function in the form that the exercise expects: as it is, or as the forward of a module."""
-    if not inspect.isclass(exercise.reference):
-        return function
-    return type("Garbage", (exercise.reference,), {"forward": lambda self, *args, **kwargs: function(*args, **kwargs)})
 
 
 STOPPED = RanAway, OutOfMemory

@@ -377,4 +377,7 @@ return history""",
     sample=_sample,
     run=watched.run,
     gradients=False,
+    equivalent_mutants={
+        "torch.load(path, map_location='cpu') -> torch.load(path)": "the check saves tensors of the CPU alone"
+    },
 )  # fmt: skip
