@@ -9,7 +9,8 @@ from coursework.exercises.tensors import integers, normal, strided
 def apply_rotary(x, positions):
     """(B, H, T, E), E even, positions (T,) -> (B, H, T, E); pairs are (i, i + E / 2)"""
     E = x.size(-1)
-    angle = positions[:, None] * 10000.0 ** (-torch.arange(0, E, 2) / E)  # (T, 1) * (E / 2,) -> (T, E / 2)
+    frequency = 10000.0 ** (-torch.arange(0, E, 2, device=x.device) / E)
+    angle = positions[:, None] * frequency  # (T, 1) * (E / 2,) -> (T, E / 2)
     first, second = x.chunk(2, dim=-1)  # (B, H, T, E) -> 2 times (B, H, T, E / 2)
     turned = [first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()]
     return torch.cat(turned, dim=-1).to(x.dtype)
@@ -210,4 +211,8 @@ return ...  # both turned halves, in the dtype of x""",
     sample=_sample,
     tries=("bfloat16", "int32", "large", "zeros", "repeated", "far", "strided"),
     tolerance=(1e-5, 5e-5),
+    equivalent_mutants={
+        "torch.arange(0, E, 2, device=x.device) -> torch.arange(0, E, 2)": "the check computes on one device",
+        "x -> positions (4)": "both lie on the same device",
+    },
 )
