@@ -1304,7 +1304,8 @@ ex.predict("whose_line", "")
 # %% id="lines-trained" tags=["atol:0.08"]
 torch.manual_seed(0)
 reader = fresh(Classifier(Encoder(len(lexicon), LONGEST, 64, dropout=0.1), 64))
-train(reader, lambda i: F.cross_entropy(reader(line_x[i]), line_y[i]), len(line_x), 150, 1e-3)
+n = len(line_x)
+train(reader, lambda i: F.cross_entropy(reader(line_x[i]), line_y[i]), n, 150, 1e-3)
 reader.eval()  # nothing is dropped any more
 with torch.no_grad():
     right = (reader(new_x).argmax(dim=-1) == new_y).float().mean().item()

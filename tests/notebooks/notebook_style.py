@@ -15,6 +15,7 @@ FIRST_EDITION = {
 }
 FOLDED = "hide-input"
 VISIBLE_LINES, VISIBLE_COLUMNS = 15, 88  # of a cell in sight
+EXERCISE_COLUMNS = 96  # of a cell that the reader widens anyway
 WORDS_FOR_A_LINE = 9  # of explanation, for each visible line of code
 WORDS_FOR_A_PICTURE = 400
 PICTURES = 12  # of a chapter; labs and the overview may do with fewer
@@ -57,8 +58,9 @@ def _cell_problems(cell: Any) -> Iterator[str]:
     if re.search(r"\bplt\.show\(", cell.source):
         yield "calls plt.show(): use show(fig, alt=…, caption=…)"
     widest = max(map(len, cell.source.splitlines()), default=0)
-    if widest > VISIBLE_COLUMNS and FOLDED not in cell.metadata.get("tags", []):
-        yield f"is {widest} columns wide; at most {VISIBLE_COLUMNS}"
+    most = EXERCISE_COLUMNS if "exercise" in cell.metadata else VISIBLE_COLUMNS
+    if widest > most and FOLDED not in cell.metadata.get("tags", []):
+        yield f"is {widest} columns wide; at most {most}"
     lines = sum(not PROSE_LINE.fullmatch(line) for line in cell.source.splitlines())
     free = {"long-cell", FOLDED} & set(cell.metadata.get("tags", [])) or "exercise" in cell.metadata
     if lines > MAX_LINES and not free:

@@ -9,7 +9,7 @@ from coursework.exercises.tensors import normal
 
 
 def train_run(model, data, optimizer, config):
-    """a translator, batches, its optimizer, settings -> list of (loss per token, norm of the gradient)"""
+    """... -> list of (loss per token, norm of the gradient), one for each step"""
     log, feed = [], data.forever()
     for step in range(1, config.steps + 1):
         for group in optimizer.param_groups:
@@ -32,7 +32,7 @@ def train_run(model, data, optimizer, config):
 
 def _broken():
     def train_run(model, data, optimizer, config):
-        """a translator, batches, its optimizer, settings -> list of (loss per token, norm of the gradient)"""
+        """... -> list of (loss per token, norm of the gradient), one for each step"""
         log, feed = [], data.forever()
         for step in range(1, config.steps + 1):
             for group in optimizer.param_groups:

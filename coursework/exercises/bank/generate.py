@@ -9,7 +9,7 @@ from coursework.exercises.tensors import integers, normal
 
 @torch.no_grad()
 def generate(model, tokens, n_new, choose):
-    """a GPT, ids (B, T), how many tokens to write, a function (B, V) -> (B, 1) -> ids (B, T + n_new)"""
+    """a GPT, ids (B, T), a number, a function (B, V) -> (B, 1) -> ids (B, T + n_new)"""
     caches = [{} for _ in model.layers]
     unread = tokens
     for _ in range(n_new):

@@ -16,7 +16,8 @@ class Reader(nn.Module):
 
     def __init__(self, n_words, max_length, d_model):
         super().__init__()
-        self.word, self.position = nn.Embedding(n_words, d_model), nn.Embedding(max_length, d_model)
+        self.word = nn.Embedding(n_words, d_model)
+        self.position = nn.Embedding(max_length, d_model)
         self.query, self.key, self.value = (nn.Linear(d_model, d_model) for _ in range(3))
         self.norm = nn.LayerNorm(d_model)
 
@@ -36,7 +37,8 @@ def _broken():
 
         def __init__(self, n_words, max_length, d_model):
             super().__init__()
-            self.word, self.position = nn.Embedding(n_words, d_model), nn.Embedding(max_length, d_model)
+            self.word = nn.Embedding(n_words, d_model)
+            self.position = nn.Embedding(max_length, d_model)
             self.query, self.key, self.value = (nn.Linear(d_model, d_model) for _ in range(3))
             self.norm = nn.LayerNorm(d_model)
 

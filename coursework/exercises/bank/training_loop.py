@@ -10,7 +10,7 @@ from coursework.exercises.tensors import normal
 
 
 def training_loop(model, optimizer, step_of, loss_of, data, held_out, config, path, device):
-    """... -> list of (step, held-out loss per token), one for every `config.evaluate_every` steps"""
+    """... -> list of (step, held-out loss per token), one for each look"""
     model.to(device)
     rough = config.precision == "bfloat16"
 

@@ -11,7 +11,7 @@ from coursework.exercises.tensors import normal
 
 
 def training_step(model, parts, optimizer, rate, clip, loss_of):
-    """a model, list of batches, its optimizer, two floats, a function -> loss per token, norm of the gradient"""
+    """... -> loss per token, norm of the gradient before clipping"""
     total = count = 0
     for batch in parts:
         loss, tokens = loss_of(model, batch)  # a sum, and over how many tokens
