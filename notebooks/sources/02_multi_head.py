@@ -152,7 +152,7 @@ def train_two_places(n_heads, steps=300, seed=0):
     return model.requires_grad_(False)
 
 
-# %% id="two-places-measured" tags=["atol:0.08"]
+# %% id="two-places-measured" tags=["not-compared:differs-by-processor"]
 trained = {n_heads: train_two_places(n_heads) for n_heads in (1, 2)}
 letters, wanted = two_places_batch(500, torch.Generator().manual_seed(99))
 for n_heads, model in trained.items():
@@ -189,7 +189,7 @@ show(
 # both questions. If so, the model should name the letter one back even when it is asked for the letter three back. Let
 # us count.
 
-# %% id="two-places-lead-counted" tags=["hide-input", "atol:0.08"]
+# %% id="two-places-lead-counted" tags=["hide-input", "not-compared:differs-by-processor"]
 # Count: the second question, answered as if it were the first
 named = trained[1](letters).argmax(-1)[:, 3:, 1]
 mistaken = (named == wanted[:, 3:, 0]).float().mean()

@@ -572,4 +572,6 @@ def test_the_speed_after_a_resume_is_that_of_the_resumed_run(tmp_path):
     lm(folder, "--steps=9", "--resume")
     found = results(folder)
     here = found["tokens"] / 9  # one update of nine
-    assert found["tokens_per_second"] == pytest.approx(here / found["seconds_until_trained"], rel=0.1, abs=2)
+    assert found["tokens_per_second"] == pytest.approx(
+        here / found["seconds_until_trained"], rel=0.5
+    )  # a short run; before, nine times as much

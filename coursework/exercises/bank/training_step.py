@@ -338,7 +338,7 @@ for batch in parts:
     ...  # backward; add to total and count
 weights = [p for p in model.parameters() if p.grad is not None]
 for p in weights:
-    p.grad ____
+    p.grad = ____
 norm = ...
 ...  # the rate, the update, fresh gradients
 return total / count, norm.item()""",

@@ -199,7 +199,7 @@ def gpt_stack(letters: str = "the c") -> Drawing:
     picture.text((300, 560), "the text so far: tokens (B, T)", anchor="start", size=16, colour=GREY)
     picture.text((x - 14, 212), "(B, T, D)", anchor="end", size=15, colour=palette.residual)
     picture.text((300, 500), "(positions: inside the attention)", anchor="start", size=15, colour=GREY)
-    picture.text((300, 50), "logits (B, T, V): the next letter", anchor="start", size=16, colour=GREY)
+    picture.text((300, 50), "logits (B, T, V): next letter", anchor="start", size=16, colour=GREY)
     return picture
 
 

@@ -145,7 +145,7 @@ def head():
 # %% id="beyond-guess"
 ex.predict("beyond_64", "")
 
-# %% id="beyond" tags=["hide-input", "picture:30"]
+# %% id="beyond" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: loss by place, answers by distance
 plain = read(model)
 stretches = [plain[0][low : low + 32].mean() for low in range(0, 255, 32)]
@@ -457,7 +457,7 @@ for factor in (4.0, 8.0):
 # What do we want exactly? Let us ask the model. We keep the first $k$ pairs as they are and squeeze the others by four, for
 # every $k$. With $k = 0$ all are squeezed, which is interpolation; with $k = 8$ none is.
 
-# %% id="sweep" tags=["hide-input", "picture:40"]
+# %% id="sweep" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: text and notes when the first k pairs are kept and the others squeezed
 near, far, found = [], [], []
 for k in range(9):
@@ -765,7 +765,7 @@ def echo_pieces(generator):
 
 echo_model = fit(echo_model, echo_pieces, steps=400, rate=6e-3)
 
-# %% id="echo-shown" tags=["hide-input", "picture:40"]
+# %% id="echo-shown" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: weight on the first token, head by head, in both models
 echoes = echoes_in_text(100, 64, split="test", generator=torch.Generator().manual_seed(9))
 rows = weight_on_first(model, drawn) + weight_on_first(echo_model, echoes)
@@ -802,7 +802,7 @@ near = causal & (place[:, None] - place < 16)
 first = causal & (place < 4)
 masks = {"all keys": causal, "latest 16": near, "and first 4": near | first}
 
-# %% id="echo-measured" tags=["atol:0.15"]
+# %% id="echo-measured" tags=["not-compared:differs-by-processor"]
 for name, some in (("echo", (echo_model, echoes)), ("notes", (model, drawn))):
     for words, mask in masks.items():
         text, answers = losses_with(*some, mask)

@@ -105,7 +105,7 @@ for arm, settings in record.arms.items():
 # read the place. Does the trained model do something like it? The figure shows how much weight each place gives to the
 # start token.
 
-# %% id="own-position-figure" tags=["hide-input", "picture:40"]
+# %% id="own-position-figure" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: the weight on the start token at each place, in the trained model
 model = namers["causal, start token"]
 tokens = F.pad(torch.randint(11, (500, 8), generator=torch.Generator().manual_seed(5)), (1, 0), value=11)
