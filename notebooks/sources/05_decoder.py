@@ -705,8 +705,7 @@ print(f"with repeated paragraphs it would be {seen_before(reference_text()[:300_
 # %% id="gpt-train"
 def train_gpt(data, steps=600, peak=6e-3, watch=()):
     torch.manual_seed(0)
-    model = fresh_gpt(int(data.max()) + 1)
-    generator = torch.Generator().manual_seed(0)
+    model, generator = fresh_gpt(int(data.max()) + 1), torch.Generator().manual_seed(0)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95))
     for step in range(steps):
         rate = peak * min(1, (step + 1) / 20) * (1 - step / steps)
