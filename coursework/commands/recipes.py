@@ -17,7 +17,7 @@ from course_lib.checks import check_fields, check_probability
 from course_lib.training.config import FORMER_NAMES, TrainingConfig
 from course_lib.training.recipe import FAST_BATCHES, FAST_MODEL, FAST_TRAINING
 
-__all__ = ["FAST", "FOUND", "TEXTBOOK", "Recipe", "changes", "fast_layer", "lay_over", "settings"]
+__all__ = ["FAST", "FOUND", "TEXTBOOK", "Recipe", "changes", "fast_layer", "inner_width", "lay_over", "settings"]
 
 Recipe = dict[str, dict[str, Any]]
 
@@ -169,8 +169,9 @@ TEXTBOOK: dict[str, Recipe] = {
 }
 
 # What is laid over it unless `--plain` is given: the fastest measured for a CPU (`benchmarks/time_to_quality.py`). Its
-# rates belong to models about this wide. The other tasks only get bfloat16, where the processor has it: 100 updates of
-# `classify` took 17 CPU seconds for 26, to the same accuracy, and with the settings of `lm` the loss was higher.
+# switches are Qwen3's, so that every engine of `course export` reads it; its rates belong to models about this wide.
+# The other tasks only get bfloat16, where the processor has it: 100 updates of `classify` took 17 CPU seconds for 26,
+# to the same accuracy, and with the settings of `lm` the loss was higher.
 FAST: dict[str, dict[str, dict[str, Any]]] = {
     "lm": {
         "batches": FAST_BATCHES,
@@ -180,18 +181,35 @@ FAST: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+# What is laid over that on a GPU, which a small model and small batches leave idle: the sizes of nanoGPT's recipe for
+# one, with rates that were only tried on a CPU, for 30 updates.
+ON_GPU: dict[str, dict[str, dict[str, Any]]] = {
+    "lm": {
+        "batches": {"length": 256, "batch_size": 64},
+        "model": {"d_model": 384, "n_heads": 6, "n_decoder_layers": 6, "dropout": 0.2},
+        "training": {"steps": 1500, "learning_rate": 0.005, "muon_learning_rate": 0.02, "warmup": 50},
+    },
+}
+
+
 def fast_layer(task: str, device: str | None) -> dict[str, dict[str, Any]]:
     """Return what the fast recipe of a task sets on a device, the best there is unless given."""
+    where = training.chosen_device(device)
     tables = {table: dict(values) for table, values in FAST.get(task, {}).items()}
-    if training.has_bfloat16(training.chosen_device(device)):
+    for table, values in ON_GPU.get(task, {}).items() if where.type == "cuda" else ():
+        tables[table] |= values
+    if training.has_bfloat16(where):
         tables.setdefault("training", {})["precision"] = "bfloat16"
     return tables
 
 
-def changes(task: str, recipe: Recipe) -> str:
+def inner_width(d_model: int) -> int:
+    """Return the width inside the fast recipe's feed-forward: 5/2 D, in blocks of 32, which engines round together."""
+    return 32 * max(1, round(d_model * 5 / 64))
+
+
+def changes(task: str, recipe: Recipe, fast: dict[str, dict[str, Any]]) -> str:
     """Say in one line in which settings a recipe follows the fast one, where that is not the textbook's."""
-    fast = {**FAST.get(task, {})}
-    fast["training"] = {**fast.get("training", {}), "precision": "bfloat16"}
     said = [
         f"{name} {str(value).lower() if isinstance(value, bool) else value}"
         for table, values in fast.items()
@@ -216,8 +234,9 @@ def lay_over(recipe: Recipe, layer: Mapping[str, Any]) -> None:
             if name not in known:
                 raise ValueError(f"{name}: no setting of [{table}]; there are {', '.join(sorted(known))}")
             recipe[table][name] = value
-            if name == "activation" and value in _GATED:
-                recipe[table] |= {"activation": _GATED[value], "gated": True}
+            if name == "activation" and isinstance(value, str):
+                gated = values.get("gated", value in _GATED)
+                recipe[table] |= {"activation": _GATED.get(value, value), "gated": gated}
         if table not in ("model", "training"):  # those check themselves, when all layers lie over each other
             own = _tables()[table]
             check_fields(own(**recipe[table]), may_be_zero=[field.name for field in dataclasses.fields(own)])

@@ -31,7 +31,8 @@ def start_layer(folder: str, task: str, recipe: Recipe, lora: int | None) -> dic
         names = {"learning_rate", "muon_learning_rate"} & recipe["training"].keys()
         rates = {name: recipe["training"][name] * FINER for name in names}
     same = {"batches": was["batches"]} if was["task"] == task else {}
-    return {"model": {**model, "window": model.get("window")}, "tokenizer": was["tokenizer"], "training": rates, **same}
+    model |= {name: model.get(name) for name in ("window", "d_ff")}
+    return {"model": model, "tokenizer": was["tokenizer"], "training": rates, **same}
 
 
 def trained_recipe(folder: str) -> dict[str, Any]:
