@@ -1,5 +1,6 @@
 """Going on from a trained model with other data: its settings, its weights, and updates of low rank."""
 
+import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -38,8 +39,10 @@ def start_layer(folder: str, task: str, recipe: Recipe, lora: int | None) -> dic
 def trained_recipe(folder: str) -> dict[str, Any]:
     """Read what `course train` was told; raises ValueError for a folder that it did not write."""
     path = RunFolder(folder).recipe
-    if not path.is_file():
-        raise ValueError(f"{folder}: expected a folder that `course train` has written, with recipe.json in it")
+    if not os.path.isfile(path):
+        raise ValueError(
+            f"model: expected a folder that `course train` has written, got {folder!r}, without recipe.json"
+        )
     tables: dict[str, Any] = {name: {str: object} for name in ("data", "tokenizer", "batches", "model", "training")}
     return read_json(path, {"task": str, "labels": [str], **tables}, "what a run was told")
 

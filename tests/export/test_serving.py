@@ -107,7 +107,7 @@ def test_errors_of_the_command_are_one_line(tmp_path):
     model = tmp_path / "run"
     run_folder(model, TOKENIZERS["characters"])
     for arguments, expected in (
-        ([model, "--to", "onxx"], "to: expected one of gguf, ctranslate2, onnx, got 'onxx'"),
+        ([model, "--to", "onxx"], "to: expected one of transformers, gguf, ctranslate2, onnx, got 'onxx'"),
         ([model, "--to", "gguf", "--dtype", "int4"], "dtype: expected one of float32, float16, int8, got 'int4'"),
         ([tmp_path / "none", "--to", "gguf"], "MODEL: there is no folder"),
         (["hf:some/model", "--to", "gguf"], "--out: expected a folder to write"),
