@@ -11,7 +11,7 @@ export OMP_WAIT_POLICY := PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test chromium lab test test-all notebooks site lint bench lock clean
+.PHONY: help setup setup-test chromium lab test test-all notebooks site lint bench gpu lock clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,9 @@ lint: $(VENV)/.test ## check style and types
 
 bench: $(VENV)/.test ## run every benchmark and write its results
 	@set -e; for program in $(shell grep -l __main__ benchmarks/*.py); do echo "$$program"; $(BIN)/python $$program $(ARGS); done
+
+gpu: $(VENV)/.test ## do all that a GPU is needed for, in nine minutes, and write benchmarks/results/gpu.md
+	$(BIN)/python benchmarks/gpu.py $(ARGS)
 
 lock: ## resolve the newest versions that pyproject.toml allows and pin them in constraints.txt
 	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock

@@ -5,9 +5,10 @@ on one thread. CTranslate2 takes a batch as it is; llama.cpp has a slot for each
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -38,31 +39,62 @@ def versions() -> dict[str, str]:
     return {package: version(package) for package in PACKAGES.values()}
 
 
-def engine_ways(model: LanguageModel, prompt: Tensor, new: int, folder: Path) -> dict[str, Callable[[], Tensor]]:
+def there(device: str) -> dict[str, tuple[str, str]]:
+    """Those of `ENGINES` that are installed and work on the device; on a GPU in float16 instead of 8 bits."""
+    found = {name: one for name, one in ENGINES.items() if not {"gguf", PACKAGES[one[0]]} & set(missing())}
+    if device == "cpu":
+        return found
+    engines = {engine for engine, _ in found.values() if _ON_GPU[engine]()}
+    return {f"{engine}, {dtype}": (engine, dtype) for engine in sorted(engines) for dtype in ("float32", "float16")}
+
+
+def _ctranslate2_on_gpu() -> bool:
+    import ctranslate2
+
+    return ctranslate2.get_cuda_device_count() > 0
+
+
+def _llama_on_gpu() -> bool:
+    import xllamacpp
+
+    return any("CUDA" in str(one) for one in xllamacpp.get_device_info())
+
+
+_ON_GPU = {CTRANSLATE2: _ctranslate2_on_gpu, LLAMA: _llama_on_gpu}
+
+
+def engine_ways(
+    model: LanguageModel,
+    prompt: Tensor,
+    new: int,
+    folder: Path,
+    ways: Mapping[str, tuple[str, str]] = MappingProxyType(ENGINES),
+    device: str = "cpu",
+) -> dict[str, Callable[[], Tensor]]:
     """For each engine a function that returns `prompt` (B, T) continued by `new` ids: (B, T + new)."""
     made = {}
-    for name, (engine, dtype) in ENGINES.items():
+    for name, (engine, dtype) in ways.items():
         to = "gguf" if engine == LLAMA else "ctranslate2"
         path = export(model, to=to, out=folder / name.replace(", ", "-"), dtype=dtype)
         start = _llama if engine == LLAMA else _ctranslate2
-        made[name] = _continued(start(path, dtype, prompt, new), prompt)
+        made[name] = _continued(start(path, dtype, prompt, new, device), prompt)
     return made
 
 
 def _continued(write: Callable[[], list[list[int]]], prompt: Tensor) -> Callable[[], Tensor]:
-    return lambda: torch.cat([prompt, torch.tensor(write())], dim=1)
+    return lambda: torch.cat([prompt, torch.tensor(write(), device=prompt.device)], dim=1)
 
 
-def _ctranslate2(path: Path, dtype: str, prompt: Tensor, new: int) -> Callable[[], list[list[int]]]:
+def _ctranslate2(path: Path, dtype: str, prompt: Tensor, new: int, device: str) -> Callable[[], list[list[int]]]:
     import ctranslate2
 
-    engine = ctranslate2.Generator(str(path), device="cpu", inter_threads=1, intra_threads=1, compute_type=dtype)
+    engine = ctranslate2.Generator(str(path), device=device, inter_threads=1, intra_threads=1, compute_type=dtype)
     rows = [[f"<{id}>" for id in row] for row in prompt.tolist()]
     options = {"max_length": new, "end_token": [], "include_prompt_in_result": False, "sampling_topk": 1}
     return lambda: [found.sequences_ids[0] for found in engine.generate_batch(rows, **options)]
 
 
-def _llama(path: Path, dtype: str, prompt: Tensor, new: int) -> Callable[[], list[list[int]]]:
+def _llama(path: Path, dtype: str, prompt: Tensor, new: int, device: str) -> Callable[[], list[list[int]]]:
     import xllamacpp
 
     parameters = xllamacpp.CommonParams()
@@ -70,6 +102,7 @@ def _llama(path: Path, dtype: str, prompt: Tensor, new: int) -> Callable[[], lis
     parameters.n_ctx = len(prompt) * (-(-(prompt.size(1) + new) // 256) * 256)  # all slots together
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
     parameters.warmup, parameters.verbosity = False, -1
+    parameters.n_gpu_layers = 0 if device == "cpu" else 999
     if dtype == "float32":  # the rest in float32 as well; else as it comes, with a cache in float16
         parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
         parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED

@@ -53,8 +53,11 @@ HALF = ", bfloat16"
 ROUNDED = ("int8", "int4", "Q8_0", "bfloat16")  # in the names of the ways that do not compute in float32
 
 
-def make_models(shape: str, batch: int, device: str) -> dict[str, nn.Module]:
-    """The same random weights for every way; large enough that greedy choices are clear."""
+def make_models(shape: str, batch: int, device: str, rounded: bool = True) -> dict[str, nn.Module]:
+    """The same random weights for every way; large enough that greedy choices are clear.
+
+    Without `rounded`, only those that suit a GPU: plain ones, in float32 and in bfloat16.
+    """
     layers, width, heads, vocabulary = SHAPES[shape]
     torch.manual_seed(0)
     sizes = {"n_layer": layers, "n_embd": width, "n_head": heads, "n_positions": POSITIONS, "vocab_size": vocabulary}
@@ -65,10 +68,12 @@ def make_models(shape: str, batch: int, device: str) -> dict[str, nn.Module]:
         theirs.save_pretrained(folder)
         ours = GPT.from_pretrained(folder)
     found: dict[str, nn.Module] = {THEIRS: theirs.to(device).eval(), PLAIN: ours.to(device).eval()}
+    found[THEIRS + HALF] = copy.deepcopy(theirs).bfloat16()
+    if not rounded:
+        return found | {PLAIN + HALF: copy.deepcopy(ours).bfloat16()}
     for name in (PACKED, PACKED + HALF):
         found[name] = copy.deepcopy(ours).to(torch.bfloat16 if HALF in name else None)
         pack_(found[name], rows=batch)
-    found[THEIRS + HALF] = copy.deepcopy(theirs).bfloat16()
     for name, options in QUANTIZED.items():
         found[name] = copy.deepcopy(ours)
         quantize_(found[name], **options)

@@ -6,16 +6,29 @@ the right kind out of its range a ValueError. True and False are no numbers here
 """
 
 import dataclasses
+import functools
 import math
 import numbers
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard, get_args, get_origin
+from collections.abc import Iterable
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NoReturn,
+    TypeGuard,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 if TYPE_CHECKING:  # settings are checked without torch
     from torch import Tensor
 
 LONGEST = 200  # characters of a value in a message
-Interval = Literal["[0, 1)", "(0, 1]", "[0, 1]"]
+Interval = Literal["[0, 1)", "(0, 1]", "[0, 1]", "(0, 1)"]
 
 
 def check_integer(name: str, value: Any, least: int = 1, most: int | None = None, *, or_none: bool = False) -> None:
@@ -24,9 +37,9 @@ def check_integer(name: str, value: Any, least: int = 1, most: int | None = None
         return
     expected = f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
     if isinstance(value, bool) or not (isinstance(value, int) or type(value).__name__ == "SymInt"):
-        _refuse(TypeError, name, expected, repr(value))
+        _refuse(TypeError, name, expected, _written(value))
     if value < least or (most is not None and value > most):
-        _refuse(ValueError, name, expected, repr(value))
+        _refuse(ValueError, name, expected, _written(value))
 
 
 def check_number(
@@ -41,10 +54,10 @@ def check_number(
     elif above is not None:
         expected = "a positive number" if above == 0 else f"a number above {above:g}"
     if not _is_number(value):
-        _refuse(TypeError, name, expected, repr(value))
+        _refuse(TypeError, name, expected, _written(value))
     low = value < least if least is not None else above is not None and value <= above
     if low or math.isinf(value) or value != value:  # NaN alone differs from itself
-        _refuse(ValueError, name, expected, repr(value))
+        _refuse(ValueError, name, expected, _written(value))
 
 
 def check_probability(name: str, value: object, interval: Interval = "[0, 1)", *, or_none: bool = False) -> None:
@@ -53,38 +66,87 @@ def check_probability(name: str, value: object, interval: Interval = "[0, 1)", *
         return
     expected = f"a probability in {interval}"
     if not _is_number(value):
-        _refuse(TypeError, name, expected, repr(value))
+        _refuse(TypeError, name, expected, _written(value))
     inside = 0 <= value <= 1 and (value != 0 or interval[0] == "[") and (value != 1 or interval[-1] == "]")
     if not inside:  # also NaN
-        _refuse(ValueError, name, expected, repr(value))
+        _refuse(ValueError, name, expected, _written(value))
 
 
 def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
     """Refuse what is not one of the choices."""
     choices = tuple(choices)
     if value not in choices:
-        _refuse(ValueError, name, f"one of {', '.join(map(str, choices))}", repr(value))
+        _refuse(ValueError, name, f"one of {', '.join(map(str, choices))}", _written(value))
 
 
 def check_flag(name: str, value: object) -> None:
     """Refuse what is neither True nor False: any text counts as true, "no" among them."""
     if not isinstance(value, bool):
-        _refuse(TypeError, name, "True or False", repr(value))
+        _refuse(TypeError, name, "True or False", _written(value))
 
 
-def check_fields(config: Any, *, may_be_zero: Collection[str] = (), aside: Collection[str] = ()) -> None:
-    """Refuse what is not as the fields of a dataclass say: integers of at least 1, True or False, and choices.
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """The range of a number in a declaration, such as `steps: Annotated[int, Within(1)]`."""
 
-    Integers in `may_be_zero` may be 0. Those `aside`, numbers and whatever else there is are left to the caller.
-    """
-    for field in dataclasses.fields(config):
-        name, value, expected = field.name, getattr(config, field.name), field.type
-        if get_origin(expected) is Literal:
-            check_choice(name, value, get_args(expected))
-        elif expected is bool or (expected == bool | None and value is not None):
-            check_flag(name, value)
-        elif expected in (int, int | None) and name not in aside:
-            check_integer(name, value, 0 if name in may_be_zero else 1, or_none=expected is not int)
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+
+MOST = 2**31 - 1  # of what is counted: more is a slip of the pen, and overflows elsewhere
+Count = Annotated[int, Within(1, MOST)]
+CountOrZero = Annotated[int, Within(0, MOST)]
+Positive = Annotated[float, Within(above=0)]
+NotNegative = Annotated[float, Within(0)]
+Share = Annotated[float, Within(0, below=1)]
+
+
+def check_fields(config: Any) -> None:
+    """Refuse values that are not as the fields of a dataclass declare: their types, ranges and choices."""
+    for name, declared in declarations(type(config)).items():
+        check_declared(name, getattr(config, name), declared)
+
+
+@functools.cache
+def declarations(kind: type) -> dict[str, Any]:
+    """The types of a dataclass's fields, with their ranges."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def check_declared(name: str, value: Any, declared: Any) -> None:
+    """Refuse a value that is not of the declared type; types that are not of settings, such as functions, let pass."""
+    within = Within()
+    if get_origin(declared) is Annotated:
+        declared, within = get_args(declared)[:2]
+    origin, parts = get_origin(declared), get_args(declared)
+    if origin is Literal:
+        check_choice(name, value, parts)
+    elif origin in (Union, UnionType):
+        if value is not None or type(None) not in parts:
+            check_declared(name, value, next(part for part in parts if part is not type(None)))
+    elif origin is tuple:
+        several = parts[-1] is ...
+        length = "some" if several else str(len(parts))
+        if not isinstance(value, tuple | list) or not (several or len(value) == len(parts)):
+            _refuse(TypeError, name, f"a list of {length}", _written(value))
+        for part in value:
+            check_declared(name, part, parts[0])
+    elif declared is bool:
+        check_flag(name, value)
+    elif declared is str and not isinstance(value, str):
+        _refuse(TypeError, name, "a text", _written(value))
+    elif declared is int and within.least is not None:
+        check_integer(name, value, int(within.least))
+        if within.most is not None and value > within.most:
+            check_integer(name, value, int(within.least), int(within.most))
+    elif declared is int and value is not None:
+        check_integer(name, value, -MOST)
+    elif declared is float and within.below is not None:
+        check_probability(name, value, "[0, 1)" if within.above is None else "(0, 1)")
+    elif declared is float:
+        check_number(name, value, least=within.least, above=within.above)
 
 
 def check_floating(name: str, tensor: object) -> None:
@@ -122,7 +184,16 @@ def kind(value: object) -> str:
     return str(value.dtype) if _is_tensor(value) else type(value).__name__
 
 
+def _written(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+
+
 def _is_number(value: object) -> TypeGuard[float]:
+    if isinstance(value, int) and abs(value) >= 2**1023:  # no float holds it
+        return False
     if isinstance(value, (int, float)) or type(value).__name__ in ("SymInt", "SymFloat"):
         return not isinstance(value, bool)
     return isinstance(value, numbers.Real)  # such as NumPy's

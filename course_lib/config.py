@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from course_lib.checks import check_choice, check_fields, check_number, check_probability
+from course_lib.checks import Count, CountOrZero, Positive, Share, check_choice, check_fields
 from course_lib.norms import NormKind
 from course_lib.positions import SCHEMES, RotaryLayout
 
@@ -28,35 +28,35 @@ class TransformerConfig:
     """
 
     # Sizes
-    d_model: int = 512  # D, width of the vectors
-    n_heads: int = 8  # H, heads of attention
-    n_kv_heads: int | None = None  # G, heads of keys and values; H unless given
-    d_head: int | None = None  # E, width of a head; D / H unless given
-    d_ff: int | None = None  # F, width inside the feed-forward; 4 D unless given
-    n_encoder_layers: int = 6  # 0 without an encoder
-    n_decoder_layers: int = 6  # 0 without a decoder
-    vocab_size: int | None = None  # V; None: the model takes vectors (B, T, D) in place of token ids
-    target_vocab_size: int | None = None  # that of the decoder, V unless given
-    max_length: int = 1024  # positions of a learned table
+    d_model: Count = 512  # D, width of the vectors
+    n_heads: Count = 8  # H, heads of attention
+    n_kv_heads: Count | None = None  # G, heads of keys and values; H unless given
+    d_head: Count | None = None  # E, width of a head; D / H unless given
+    d_ff: Count | None = None  # F, width inside the feed-forward; 4 D unless given
+    n_encoder_layers: CountOrZero = 6  # 0 without an encoder
+    n_decoder_layers: CountOrZero = 6  # 0 without a decoder
+    vocab_size: Count | None = None  # V; None: the model takes vectors (B, T, D) in place of token ids
+    target_vocab_size: Count | None = None  # that of the decoder, V unless given
+    max_length: Count = 1024  # positions of a learned table
     pad_id: int | None = None  # source tokens with this id are hidden unless a mask is given
 
     # Order of the tokens
     positions: str = "sinusoidal"  # how it enters, a key of `course_lib.positions.SCHEMES`
-    rotary_base: float = 10000.0  # the larger, the slower the pairs turn
+    rotary_base: Positive = 10000.0  # the larger, the slower the pairs turn
     rotary_layout: RotaryLayout = "half"  # which two numbers of a vector are turned together
     rotary_scaling: Callable[[Tensor], Tensor] | None = None
-    relative_buckets: int = 32  # distances that "relative" tells apart
-    relative_max_distance: int = 128  # ... the last of them for all that is further
-    window: int | None = None  # self-attention sees this many latest positions, all unless given
+    relative_buckets: Count = 32  # distances that "relative" tells apart
+    relative_max_distance: Count = 128  # ... the last of them for all that is further
+    window: Count | None = None  # self-attention sees this many latest positions, all unless given
     local_layers: tuple[bool, ...] | None = None  # in which layers it does, repeated over the depth; all unless given
-    local_rotary_base: float | None = None  # rotary base of those layers, without scaling; as the others' unless given
+    local_rotary_base: Positive | None = None  # rotary base of those layers; as the others' unless given
 
     # Layers
     activation: Activation = "relu"  # inside the feed-forward
     gated: bool = False  # act(gate(x)) * up(x), such as SwiGLU with activation "silu"
     norm: NormKind = "layer"  # LayerNorm, RMSNorm, one whose weight is added to 1, one without weights, or none
     norm_place: NormPlace = "post"  # before or after each sublayer, or both
-    norm_eps: float = 1e-5  # added below the root
+    norm_eps: Positive = 1e-5  # added below the root
     final_norm: bool | None = None  # after the last layer; unless norm_place is "post", if not given
     bias: bool = True  # in linear maps and LayerNorm
     attention_bias: bool | None = None  # in the maps of attention; `bias` unless given
@@ -71,35 +71,28 @@ class TransformerConfig:
     # Embeddings and head
     scale_embeddings: bool = True  # token vectors times sqrt(D)
     embedding_norm: bool = False  # a norm on them
-    n_token_types: int = 0  # rows of a table added to the token vectors, such as first and second sentence
+    n_token_types: CountOrZero = 0  # rows of a table added to the token vectors, such as first and second sentence
     share_vocabulary: bool = False  # source and target have one table
     tie_embeddings: bool = True  # the head's weights are the target table
     head_bias: bool = False  # in the map to the scores of tokens
     logit_scale: float = 1.0  # factor on the input of the head
 
     # Dropout
-    dropout: float = 0.1  # of each sublayer's output
-    embedding_dropout: float | None = None  # of embeddings; `dropout` unless given
-    attention_dropout: float | None = None  # of attention weights; `dropout` unless given
-    activation_dropout: float | None = None  # inside the feed-forward; `dropout` unless given
+    dropout: Share = 0.1  # of each sublayer's output
+    embedding_dropout: Share | None = None  # of embeddings; `dropout` unless given
+    attention_dropout: Share | None = None  # of attention weights; `dropout` unless given
+    activation_dropout: Share | None = None  # inside the feed-forward; `dropout` unless given
 
     # Initial weights of linear maps and tables
     init: Init = "xavier"  # "normal" draws from N(0, init_std)
-    init_std: float = 0.02  # standard deviation of "normal"
+    init_std: Positive = 0.02  # standard deviation of "normal"
     scale_residual_init: bool = False  # maps that write to the residual stream start smaller, by sqrt of their number
     zero_residual_init: bool = False  # ... or at zero, so that each layer starts as the identity
 
     def __post_init__(self) -> None:
         """Refuse fields that make no sense."""
-        check_fields(self, may_be_zero=("n_encoder_layers", "n_decoder_layers", "n_token_types"), aside=("pad_id",))
+        check_fields(self)
         check_choice("positions", self.positions, SCHEMES)
-        for name in ("dropout", "embedding_dropout", "attention_dropout", "activation_dropout"):
-            check_probability(name, getattr(self, name), or_none=True)
-        for name in ("norm_eps", "init_std", "rotary_base"):
-            check_number(name, getattr(self, name), above=0)
-        check_number("local_rotary_base", self.local_rotary_base, above=0, or_none=True)
-        check_number("attention_scale", self.attention_scale, or_none=True)
-        check_number("logit_scale", self.logit_scale)
         self._check_fit()
 
     def _check_fit(self) -> None:
@@ -112,11 +105,8 @@ class TransformerConfig:
         for name in ("local_layers", "local_rotary_base"):
             if getattr(self, name) is not None and self.window is None:
                 raise ValueError(f"{name}: expected None without a window, got {str(getattr(self, name))[:80]}")
-        local = self.local_layers
-        if local is not None and not (
-            isinstance(local, tuple | list) and local and all(type(x) is bool for x in local)
-        ):
-            raise ValueError(f"local_layers: expected True or False for each layer, got {str(local)[:80]}")
+        if self.local_layers is not None and not self.local_layers:
+            raise ValueError("local_layers: expected True or False for each layer, got none")
         if self.local_rotary_base is not None and self.positions != "rotary":
             raise ValueError(f"local_rotary_base: expected None with positions {self.positions!r}")
         if self.target_vocab_size is not None and self.vocab_size is None:

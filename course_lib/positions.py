@@ -237,7 +237,7 @@ class RotaryEmbedding(_Frequencies):
     def check_config(cls, config: Any) -> None:
         """Refuse an odd E."""
         if (width := config.setting("d_head")) % 2:
-            raise ValueError(f"d_head: rotary positions need an even width of a head, got {width}")
+            raise ValueError(f"d_head: rotary positions need an even width, got {width} with d_model={config.d_model}")
 
     @classmethod
     def kept_bytes(cls, config: Any, T: int) -> int:

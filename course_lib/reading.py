@@ -6,14 +6,16 @@ shape here, and gets what fits it or an `Unreadable`.
 
 import json
 import os
+import select
+import stat
 import tomllib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any
 
 MOST_JSON = 2**28  # bytes: no config, notebook or vocabulary comes near it
 MOST_TEXT = 2**31
+PATIENCE = 5.0  # seconds, with a pipe
 
 OBJECT = {str: object}  # the shape of any JSON object
 _NAMES = {
@@ -43,11 +45,22 @@ def read_bytes(
     path: str | os.PathLike[str], most: int = MOST_JSON, expected: str = "a file", advice: str = ""
 ) -> bytes:
     """Read a whole file, or Unreadable if it holds more than `most` bytes; it may be a pipe. Raises OSError."""
-    with Path(path).open("rb") as stream:
+    with open(path, "rb", opener=_opened) as stream:
         data = stream.read(most + 1)
     if len(data) > most:
         raise Unreadable(path, f"{expected} of at most {most >> 20} MiB", "more", advice)
     return data
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a file; a pipe is waited for only so long until something is written to it."""
+    number = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if stat.S_ISFIFO(os.fstat(number).st_mode):
+        if not select.select([number], [], [], PATIENCE)[0]:
+            os.close(number)
+            raise Unreadable(path, "a file", "a pipe that nothing is written to")
+        os.set_blocking(number, True)
+    return number
 
 
 def read_text(path: str | os.PathLike[str], expected: str = "text", advice: str = "") -> str:

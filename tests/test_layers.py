@@ -219,7 +219,7 @@ def test_bad_input(call, error, message):
         ({"d_model": 510}, "d_model: expected a multiple of n_heads=8, got 510"),
         ({"n_kv_heads": 3}, "n_kv_heads: expected a divisor of n_heads=8, got 3"),
         ({"n_decoder_layers": -1}, "n_decoder_layers: expected an integer of at least 0, got -1"),
-        ({"d_head": 7, "positions": "rotary"}, "d_head: rotary positions need an even width of a head, got 7"),
+        ({"d_head": 7, "positions": "rotary"}, "d_head: rotary positions need an even width, got 7 with"),
         ({"d_model": 9, "n_heads": 3}, "d_model: sinusoidal positions need an even width, got 9"),
         ({"activation": "tanh"}, "activation: expected one of .*got 'tanh'"),
         ({"norm": "batch"}, "norm: expected one of .*got 'batch'"),

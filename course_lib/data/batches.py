@@ -238,13 +238,13 @@ class TokenWindows(Batches):
         check_integer("length", length)
         check_integer("batch_size", batch_size)
         self.tokens = open_tokens(tokens) if isinstance(tokens, str | Path) else torch.as_tensor(tokens).numpy()
-        if self.tokens.ndim != 1:
-            raise ValueError(f"tokens: expected ids (N,), got {self.tokens.shape}")
+        if self.tokens.ndim != 1 or self.tokens.dtype.kind not in "ui":
+            raise ValueError(f"tokens: expected integer ids (N,), got {self.tokens.dtype} {self.tokens.shape}")
+        if self.tokens.dtype.kind == "i" and self.tokens.size and self.tokens.min() < 0:
+            raise ValueError(f"tokens: expected ids of at least 0, got {self.tokens.min()}")
         self.length, self.batch_size = length, batch_size
         if len(self.tokens) < 2 * length:
-            raise ValueError(
-                f"tokens: expected at least {2 * length:,} for windows of {length}, got {len(self.tokens):,}"
-            )
+            raise ValueError(f"tokens: expected at least {2 * length:,} for length={length}, got {len(self.tokens):,}")
 
     def _identity(self) -> dict[str, int]:
         return {"seed": self.seed, "length": self.length, "batch_size": self.batch_size, "tokens": len(self.tokens)}

@@ -1,8 +1,6 @@
 from .claims import complaint as complaint
 from .claims import prove as prove
 from .claims import proved as proved
-from .devices import another_device as another_device
-from .devices import assert_follows_device as assert_follows_device
 from .numeric import Counts as Counts
 from .numeric import Differences as Differences
 from .numeric import assert_counts as assert_counts

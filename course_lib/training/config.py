@@ -2,9 +2,9 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from course_lib.checks import check_fields, check_number, check_probability
+from course_lib.checks import Count, CountOrZero, NotNegative, Positive, Share, Within, check_fields
 from course_lib.training.schedules import (
     cosine_schedule,
     linear_schedule,
@@ -19,7 +19,6 @@ OptimizerName = Literal["adamw", "muon"]
 Precision = Literal["float32", "bfloat16"]
 Parallel = Literal["ddp", "fsdp"]
 
-_MAY_BE_ZERO = ("warmup", "decay", "evaluate_every", "checkpoint_every", "patience", "seed")
 FORMER_NAMES = {"checkpoint_activations": "recompute"}  # of settings, in recipes that were written before
 
 
@@ -28,52 +27,42 @@ class TrainingConfig:
     """Settings of a `Run`. Raises ValueError or TypeError that names the field."""
 
     # Length and rates
-    steps: int = 1000  # updates of the weights
-    learning_rate: float = 1e-3  # the highest of the schedule
+    steps: Count = 1000  # updates of the weights
+    learning_rate: Positive = 1e-3  # the highest of the schedule
     schedule: Schedule = "cosine"  # how the rate falls after the warm-up
-    warmup: int = 0  # updates in which the rate rises
-    decay: int = 0  # updates of the fall of "warmup_stable_decay"
-    final_rate: float = 0.0  # where the schedule falls to, as a share of learning_rate
+    warmup: CountOrZero = 0  # updates in which the rate rises
+    decay: CountOrZero = 0  # updates of the fall of "warmup_stable_decay"
+    final_rate: NotNegative = 0.0  # where the schedule falls to, as a share of learning_rate
 
     # Updates
     optimizer: OptimizerName = "adamw"  # "muon" takes the matrices inside layers, AdamW the rest
-    betas: tuple[float, float] = (0.9, 0.98)  # of AdamW: shares of the old means that stay
-    eps: float = 1e-9  # of AdamW, added below the fraction
-    weight_decay: float = 0.01  # of matrices; never of norms, biases and embeddings
-    muon_learning_rate: float = 0.02  # of the matrices inside layers, with optimizer "muon"
-    muon_momentum: float = 0.95  # share of the old mean that stays
-    muon_steps: int = 5  # Newton-Schulz iterations an update
-    clip: float | None = 1.0  # largest norm of the gradient
-    accumulation: int = 1  # batches an update
+    betas: tuple[Share, Share] = (0.9, 0.98)  # of AdamW: shares of the old means that stay
+    eps: Positive = 1e-9  # of AdamW, added below the fraction
+    weight_decay: NotNegative = 0.01  # of matrices; never of norms, biases and embeddings
+    muon_learning_rate: Positive = 0.02  # of the matrices inside layers, with optimizer "muon"
+    muon_momentum: Share = 0.95  # share of the old mean that stays
+    muon_steps: Annotated[int, Within(1, 100)] = 5  # Newton-Schulz iterations an update
+    clip: Positive | None = 1.0  # largest norm of the gradient
+    accumulation: Count = 1  # batches an update
     precision: Precision = "float32"  # "bfloat16" runs matrix products under autocast
     compile: bool = False  # by torch.compile
     recompute: bool = False  # keep only each layer's input and compute the rest again: less memory
 
     # Looking, saving, stopping
-    log_every: int = 10  # updates between lines of the log
-    evaluate_every: int = 0  # updates between held-out evaluations; 0: only at the end
-    patience: int = 0  # stop after so many evaluations without a better one; 0: never
-    checkpoint_every: int = 0  # updates between checkpoints; 0: only at the end or at an interrupt
-    keep: int = 3  # checkpoints that stay
+    log_every: Count = 10  # updates between lines of the log
+    evaluate_every: CountOrZero = 0  # updates between held-out evaluations; 0: only at the end
+    patience: CountOrZero = 0  # stop after so many evaluations without a better one; 0: never
+    checkpoint_every: CountOrZero = 0  # updates between checkpoints; 0: only at the end or at an interrupt
+    keep: Count = 3  # checkpoints that stay
     tensorboard: bool = False  # curves for TensorBoard, too
 
     # Where and from what
     parallel: Parallel = "ddp"  # how several processes share the work: copies, or shards of the weights
-    seed: int = 0  # of what is drawn while training, such as dropout; `course train` draws weights and data by it, too
+    seed: Annotated[int, Within(0, 2**53)] = 0  # of what is drawn while training; `course train` draws all by it
 
     def __post_init__(self) -> None:
         """Refuse settings that make no sense."""
-        check_fields(self, may_be_zero=_MAY_BE_ZERO)
-        for name in ("learning_rate", "muon_learning_rate", "eps"):
-            check_number(name, getattr(self, name), above=0)
-        check_number("clip", self.clip, above=0, or_none=True)
-        for name in ("weight_decay", "final_rate"):
-            check_number(name, getattr(self, name), least=0)
-        check_probability("muon_momentum", self.muon_momentum)
-        if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
-            raise ValueError(f"betas: expected two probabilities, got {str(self.betas)[:80]}")
-        for beta in self.betas:
-            check_probability("betas", beta)
+        check_fields(self)
         object.__setattr__(self, "betas", tuple(self.betas))  # TOML and JSON have lists
         if self.patience and not self.evaluate_every:
             raise ValueError("patience: needs evaluations; set evaluate_every")

@@ -169,7 +169,8 @@ def chosen_device(name: str | None) -> torch.device:
     try:
         torch.empty(0, device=name)
     except (AssertionError, RuntimeError):  # torch says either
-        raise ValueError(f"device: expected one that is here, such as 'cpu', got {name!r}") from None
+        why = f": {no_gpu()}" if str(name).startswith(("cuda", "mps")) else ""
+        raise ValueError(f"device: expected one that is here, such as 'cpu', got {name!r}{why}") from None
     return torch.device(name)
 
 
@@ -178,3 +179,16 @@ def default_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def no_gpu() -> str:
+    """Say why torch finds no GPU, or how many."""
+    if count := torch.cuda.device_count():
+        return f"there are {count} GPUs, counted from 0"
+    if torch.backends.mps.is_built():
+        return "MPS needs an Apple processor and macOS 14"
+    if torch.version.cuda is None and torch.version.hip is None:
+        return "this PyTorch is built for CPUs alone; pytorch.org says which to install"
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return "CUDA_VISIBLE_DEVICES hides every GPU"
+    return f"no driver shows one; nvidia-smi says what it sees, and CUDA {torch.version.cuda} needs a driver as new"

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from course_lib.config import TransformerConfig
 from course_lib.training.checkpoints import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint
 from course_lib.training.config import TrainingConfig
 from course_lib.training.distributed import Batch, Processes
@@ -207,7 +208,7 @@ class Run:
         if math.isnan(value) and interrupts.asked():
             self.interrupted = True
             return None
-        if self.best is None or value < self.best[0]:
+        if value < (math.inf if self.best is None else self.best[0]):  # NaN is no best
             self.best, self._waited = (value, self.step), 0
             if self.config.patience and self.folder is not None:
                 self._save(shown)
@@ -267,6 +268,7 @@ class Run:
             "sum": self._sum,
             "data": self.feed.state(),
             "config": self.config.to_dict(),
+            "model": self._switches(),
         }
         protect = {self.best[1]} if self.best is not None and self.config.patience else set()
         where, keep = self.folder.checkpoints, self.config.keep
@@ -300,6 +302,10 @@ class Run:
         was, now = found.state["config"].get("optimizer"), self.config.optimizer
         if was not in (None, now):
             raise ValueError(f"optimizer: expected {was!r}, with which {found.path} was written, got {now!r}")
+        switches, own = found.state.get("model") or {}, self._switches()
+        for name in switches.keys() & own.keys():
+            if switches[name] != own[name]:
+                raise ValueError(f"model: {name} is {own[name]}, and {switches[name]} in {found.path}")
         load_optimizers(self.model, self.optimizers, found.part("optimizer"), str(found.path))
         for problem in found.passed_over:
             shown.say(f"passed over: {problem}")
@@ -315,6 +321,13 @@ class Run:
         shown.say(
             f"resumed at step {self.step}"
             + "".join(f", {k} changed from {state['config'][k]} to {getattr(self.config, k)}" for k in changed)
+        )
+
+    def _switches(self) -> dict[str, str]:
+        """What the config of the model says, where it has one: its weights do not tell how many heads they serve."""
+        config = getattr(self.model, "config", None)
+        return (
+            {name: str(value) for name, value in vars(config).items()} if isinstance(config, TransformerConfig) else {}
         )
 
     def _enter_random(self) -> None:

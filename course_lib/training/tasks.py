@@ -7,10 +7,12 @@ through `forward` only. Shapes: B batch, S source positions, T target positions,
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
+from course_lib.checks import Within, check_fields
 from course_lib.masks import document_mask
 from course_lib.positions import document_positions
 from course_lib.training.chunked import chunked_cross_entropy
@@ -108,7 +110,11 @@ class MaskedLanguageModelling:
     vocab_size: int
     pad_id: int | None = None
     special_ids: tuple[int, ...] = ()  # never hidden
-    share: float = 0.15
+    share: Annotated[float, Within(above=0, below=1)] = 0.15
+
+    def __post_init__(self) -> None:
+        """Refuse a share that hides nothing, or all."""
+        check_fields(self)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum over hidden tokens of the cross-entropy in nats, and their number."""

@@ -17,7 +17,7 @@ from course_lib.variants.packed import FrozenLinear
 
 # Fields that say how a model is trained, not what it computes.
 _TRAINING = {"dropout", "embedding_dropout", "attention_dropout", "activation_dropout"}
-_TRAINING |= {"init", "init_std", "scale_residual_init"}
+_TRAINING |= {"init", "init_std", "scale_residual_init", "zero_residual_init"}
 # Entries of a published config that change nothing here but that generation and readers want: kept as they are.
 _KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "id2label", "label2id")
 
@@ -144,6 +144,13 @@ class PublishedModel(nn.Module):
         model.metadata = {name: found[name] for name in _KEPT if found.get(name) is not None}
         return model.eval()
 
+    @classmethod
+    def unsaid(cls, config: TransformerConfig) -> dict[str, Any]:
+        """The fields of a config that the published one cannot say, with what the family has there."""
+        said = {name for entry in cls.entries for name in entry.fields} | {*cls.more_fields, "pad_id"} | _TRAINING
+        expected = {each.name: cls.switches.get(each.name, each.default) for each in fields(config)}
+        return {name: has for name, has in expected.items() if name not in said and getattr(config, name) != has}
+
     def save_pretrained(self, path: str | os.PathLike[str], *, more: Mapping[str, str] | None = None) -> None:
         """Write a folder that `transformers` opens; it holds the old model or the new one, never half of one.
 
@@ -155,14 +162,11 @@ class PublishedModel(nn.Module):
                 raise ValueError(
                     f"{name}: expected a trained map, got a {type(part).__name__}; save before pack_ and quantize_"
                 )
-        said = {name for entry in self.entries for name in entry.fields} | {*self.more_fields, "pad_id"} | _TRAINING
-        for each in fields(self.config):
-            expected, got = self.switches.get(each.name, each.default), getattr(self.config, each.name)
-            if each.name not in said and got != expected:
-                raise ValueError(
-                    f"{each.name}: {type(self).__name__} has {expected!r}, got {got!r}; "
-                    "course_lib.variants.save_pretrained(EncoderModel, LanguageModel or Transformer) takes any config"
-                )
+        for name, expected in self.unsaid(self.config).items():
+            raise ValueError(
+                f"{name}: {type(self).__name__} has {expected!r}, got {getattr(self.config, name)!r}; "
+                "course_lib.variants.save_pretrained(EncoderModel, LanguageModel or Transformer) takes any config"
+            )
         dtype = str(next(self.parameters()).dtype).removeprefix("torch.")
         config = {**self.metadata, **self.write(), "dtype": dtype, "torch_dtype": dtype}
         write_model(path, config, self.published_tensors(), more=more)

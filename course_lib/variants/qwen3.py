@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from course_lib.transformer import LanguageModel
-from course_lib.variants.config_entries import ACTIVATIONS, Entry, RotaryEntries
+from course_lib.variants.config_entries import ACTIVATIONS, Entry, RotaryEntries, refuse
+from course_lib.variants.folders import Weights
 from course_lib.variants.llama import DECODER_ENTRIES, DECODER_NAMES, Llama
 from course_lib.variants.names import NameTable, layer_names
 from course_lib.variants.published_model import Published, PublishedModel, register
@@ -28,7 +29,7 @@ class Qwen3(PublishedModel, LanguageModel):
         Entry("tie_word_embeddings", "tie_embeddings", False),
         RotaryEntries(),
     )
-    refused: ClassVar[Mapping[str, Any]] = {"use_sliding_window": False}
+    more_fields = ("window",)
     names = NameTable(
         {
             **DECODER_NAMES,
@@ -41,6 +42,24 @@ class Qwen3(PublishedModel, LanguageModel):
         prefix="model.",
         ties={"lm_head.weight": "model.embed_tokens.weight"},
     )
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any], weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
+        """From a published config: changes for `configure`; no arguments."""
+        changes, arguments = super().read(found, weights)
+        if found.get("use_sliding_window"):
+            refuse(found, layer_types=["sliding_attention"] * changes["n_decoder_layers"])
+            changes["window"] = found.get("sliding_window")
+        return changes, arguments
+
+    def write(self) -> dict[str, Any]:
+        """The published config."""
+        content, window = super().write(), self.config.window
+        if window is None:
+            return content
+        kinds = ["sliding_attention"] * self.config.n_decoder_layers
+        more = {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 0, "layer_types": kinds}
+        return {**content, **more}
 
 
 def _qwen3(D: int, F: int, H: int, layers: int, stated: float, *, tied: bool = False) -> Published:

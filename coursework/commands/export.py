@@ -14,14 +14,16 @@ __all__ = ["export"]
 @plainly()
 def export(
     model: Annotated[str, typer.Argument(help="The folder of the model, or hf:NAME for one on the hub.")],
-    to: Annotated[str, typer.Option("--to", help="gguf (llama.cpp), ctranslate2 or onnx.", show_default=False)],
+    to: Annotated[
+        str, typer.Option("--to", help="transformers, gguf (llama.cpp), ctranslate2 or onnx.", show_default=False)
+    ],
     out: Annotated[Path | None, typer.Option(help="The folder to write [MODEL/FORMAT].", show_default=False)] = None,
     dtype: Annotated[str, typer.Option(help="float32, float16 or int8: of the weights.")] = "float32",
 ) -> None:
     """Write a trained model in the format of an engine that serves, which then writes the same tokens.
 
-    The engines come with `pip install 'course-lib[engines]'`; docs/serving.md says which to take, and how to serve the
-    model over HTTP.
+    Each of them takes what `course train lm` trains by default; what transformers opens, vLLM does, too. The engines
+    come with `pip install 'course-lib[engines]'`; docs/serving.md says which to take, and how to serve over HTTP.
 
     Examples: course export runs/lm --to ctranslate2 · course export runs/lm --to gguf --dtype int8
     """

@@ -1,5 +1,6 @@
 """Going on from a trained model with other data: its settings, its weights, and updates of low rank."""
 
+import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -31,14 +32,17 @@ def start_layer(folder: str, task: str, recipe: Recipe, lora: int | None) -> dic
         names = {"learning_rate", "muon_learning_rate"} & recipe["training"].keys()
         rates = {name: recipe["training"][name] * FINER for name in names}
     same = {"batches": was["batches"]} if was["task"] == task else {}
-    return {"model": {**model, "window": model.get("window")}, "tokenizer": was["tokenizer"], "training": rates, **same}
+    model |= {name: model.get(name) for name in ("window", "d_ff")}
+    return {"model": model, "tokenizer": was["tokenizer"], "training": rates, **same}
 
 
 def trained_recipe(folder: str) -> dict[str, Any]:
     """Read what `course train` was told; raises ValueError for a folder that it did not write."""
     path = RunFolder(folder).recipe
-    if not path.is_file():
-        raise ValueError(f"{folder}: expected a folder that `course train` has written, with recipe.json in it")
+    if not os.path.isfile(path):
+        raise ValueError(
+            f"model: expected a folder that `course train` has written, got {folder!r}, without recipe.json"
+        )
     tables: dict[str, Any] = {name: {str: object} for name in ("data", "tokenizer", "batches", "model", "training")}
     return read_json(path, {"task": str, "labels": [str], **tables}, "what a run was told")
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from course_lib import scaling
+from course_lib.checks import Count, Positive, check_declared
 from course_lib.data import CharTokenizer
 from course_lib.files import write_atomic
 from coursework.commands.train import plainly
@@ -53,11 +54,14 @@ def sweep(
     from coursework.commands.corpora import read_text
     from coursework.commands.points import grid, read_rows, run_sweep
 
+    check_declared("--seeds", seeds, Count)
+    check_declared("--learning-rate", rate, Positive)
+    budgets, sizes = _numbers("--tokens", tokens), _shapes(shapes)
     text = read_text(data)
     cut = len(text) - len(text) // 10
     tokenizer = CharTokenizer.train([text[:cut]])
     train, validation = (torch.tensor(tokenizer.encode(part)) for part in (text[:cut], text[cut:]))
-    points = grid(_shapes(shapes), _numbers("--tokens", tokens), range(seeds))
+    points = grid(sizes, budgets, range(seeds))
     if "RANK" in os.environ or not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(1)  # small models gain nothing from more
     rows = run_sweep(points, train, validation, tokenizer.vocab_size, out, rate=rate, say=typer.echo)
@@ -155,13 +159,19 @@ def _origin() -> dict[str, str]:
 
 def _numbers(name: str, text: str) -> list[int]:
     try:
-        return [int(part) for part in text.split(",")]
+        found = [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"{name}: expected whole numbers with commas, got {text!r}") from None
+    for number in found:
+        check_declared(name, number, Count)
+    return found
 
 
 def _shapes(text: str) -> list[tuple[int, int]]:
     try:
-        return [(int(layers), int(width)) for layers, width in (part.split("x") for part in text.split(","))]
+        found = [(int(layers), int(width)) for layers, width in (part.split("x") for part in text.split(","))]
     except ValueError:
         raise ValueError(f"--shapes: expected LAYERSxWIDTH with commas, got {text!r}") from None
+    for number in (number for shape in found for number in shape):
+        check_declared("--shapes", number, Count)
+    return found

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_lib import data, training
+from course_lib.checks import MOST
 from coursework.commands.corpora import TEXTS, read_text
-from coursework.commands.recipes import TEXTBOOK, Recipe, changes, fast_layer, lay_over
+from coursework.commands.recipes import TEXTBOOK, Recipe, changes, check_sizes, fast_layer, inner_width, lay_over
 from coursework.corpora import own
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Task(ABC):
     """One kind of training; after `load`, with a tokenizer and with batches to train on and to evaluate."""
 
     name: ClassVar[str]
+    stacks: ClassVar[tuple[str, ...]] = ("n_encoder_layers",)  # of the model, each with a layer at least
     sets: ClassVar[tuple[str, ...]]  # the names that data may have; all else is a file or a folder of one's own
     tokenizer: "Tokenizer"
     train: Any
@@ -46,9 +48,10 @@ class Task(ABC):
         told = {name for layer in layers for name in layer.get("data", ())}
         begins = [layer["start"] for layer in layers if layer.get("start")]
         start = {name: value for one in begins for name, value in one.items()}
-        fast = {} if plain else fast_layer(self.name, device)
-        lay_over(self.recipe, fast)
-        if start.get("model"):
+        lay_over({"start": dict(self.recipe["start"])}, {"start": start})  # refused before it is opened
+        self.fast = {} if plain else fast_layer(self.name, device)
+        lay_over(self.recipe, self.fast)
+        if start.get("model") is not None:
             from coursework.commands.start import start_layer
 
             layers = (start_layer(start["model"], self.name, self.recipe, start.get("lora")), *layers)
@@ -61,10 +64,15 @@ class Task(ABC):
         settings, length = self.recipe["training"], self.recipe["batches"].get("length")
         if not any("warmup" in layer.get("training", {}) for layer in layers) and isinstance(settings["steps"], int):
             settings["warmup"] = min(settings["warmup"], settings["steps"] // 10)  # the default fits any length
-        if self.name == "lm" and not plain and not any("window" in layer.get("model", {}) for layer in layers):
-            self.recipe["model"]["window"] = length  # attention never reaches further than it did in training
+        model = self.recipe["model"]
+        given = {name for layer in layers for name in layer.get("model", ())}
+        if self.name == "lm" and not plain:
+            if "window" not in given:
+                model["window"] = length  # attention never reaches further than it did in training
+            if "d_ff" not in given and isinstance(model["d_model"], int) and 0 < model["d_model"] < MOST // 4:
+                model["d_ff"] = inner_width(model["d_model"]) if model["gated"] else None
         self.config = training.TrainingConfig.from_dict(settings)
-        self._model_config(2**31 - 1)  # refused before any data are loaded; a tokenizer says how many there are
+        check_sizes(self._model_config(2**31 - 1), self.recipe, self.stacks)  # before any data are loaded
         self.seed = self.config.seed  # of data, their order, the first weights and dropout
 
     @property
@@ -75,7 +83,7 @@ class Task(ABC):
     @property
     def changed(self) -> str:
         """What the recipe took over from the fast one, in one line; empty if nothing."""
-        return "" if self.plain else changes(self.name, self.recipe)
+        return changes(self.name, self.recipe, self.fast)
 
     @abstractmethod
     def read(self) -> None:

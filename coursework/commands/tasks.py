@@ -30,6 +30,7 @@ class TranslateTask(Pairs):
     """
 
     name = "translate"
+    stacks = ("n_encoder_layers", "n_decoder_layers")
     sets = corpora.PAIR_SETS
     columns = ("source", "target")
 
@@ -87,6 +88,7 @@ class LanguageTask(Windows):
     """
 
     name = "lm"
+    stacks = ("n_decoder_layers",)
 
     def model(self) -> "nn.Module":
         """Return a decoder with new weights."""

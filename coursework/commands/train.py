@@ -60,7 +60,7 @@ def plainly() -> Iterator[None]:
     """Turn errors that say what is wrong with the input into one line and exit code 2; to decorate a command with."""
     try:
         yield
-    except (ValueError, DownloadError, ConnectionError, FileNotFoundError, FloatingPointError) as error:
+    except (ValueError, DownloadError, OSError, FloatingPointError) as error:
         typer.echo(f"course: {one_line(error, 2000)}", err=True)
         raise typer.Exit(2) from None
     except TypeError as error:

@@ -1,12 +1,15 @@
 """`course generate`, `translate`, `classify` and `evaluate`: use a model that lies in a folder, and measure it."""
 
+import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from course_lib import data, generation, training
+from course_lib.checks import check_choice
 from course_lib.reading import read_text
 from coursework.commands.tasks import TASKS
 from coursework.commands.train import Device, plainly, say_figures
@@ -20,6 +23,10 @@ Int8 = Annotated[bool, typer.Option("--int8", help="Round the weights to 8 bits:
 Compile = Annotated[
     bool | None,
     typer.Option("--compile/--no-compile", help="Compile the step [for 10,000 tokens and more].", show_default=False),
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(help="ctranslate2, llama.cpp or course_lib [the fastest that is installed].", show_default=False),
 ]
 Bf16 = Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16: faster and less exact.")]
 
@@ -38,9 +45,13 @@ def generate(
     int8: Int8 = False,
     bf16: Bf16 = False,
     compile: Compile = None,
+    engine: Engine = None,
     device: Device = None,
 ) -> None:
     """Continue a text with a language model, as it is written.
+
+    On a CPU the engine that is fastest writes it, of those that `pip install 'course-lib[engines]'` brings: with
+    --temperature 0 the same tokens as the code of the course, which does it where none is installed.
 
     Example: course generate runs/lm "ROMEO:" --temperature 0.7
     """
@@ -50,25 +61,33 @@ def generate(
     where = next(network.parameters()).device
     prompt = prompt or sys.stdin.read().rstrip("\n")
     ids = tokenizer.encode(prompt) or [tokenizer.bos_id]
-    generator = None if seed is None else torch.Generator(where).manual_seed(seed)
-    if compile is None:
-        compile = max_new_tokens >= _WORTH_COMPILING
-    step = generation.compile_step(network) if compile else None
-    if step is not None:
-        typer.echo(f"course: compiled in {step.seconds:.0f} s; the next start finds most of it on the disk.", err=True)
-    sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    tokens = generation.stream(
-        network,
-        torch.tensor([ids], device=where),
-        max_new_tokens=max_new_tokens,
-        stop=tokenizer.eos_id,
-        generator=generator,
-        compile=step is not None,
-        **{name: value for name, value in sampling.items() if value is not None},
-    )
+    tokens: Any = _by_engine(
+        engine, network, model, ids, plain=not (int8 or bf16 or compile), max_new_tokens=max_new_tokens,
+        stop=tokenizer.eos_id, seed=seed, temperature=temperature, top_k=top_k, top_p=top_p,
+    )  # fmt: skip
+    if tokens is None:
+        generator = None if seed is None else torch.Generator(where).manual_seed(seed)
+        if compile is None:
+            compile = max_new_tokens >= _WORTH_COMPILING
+        step = generation.compile_step(network) if compile else None
+        if step is not None:
+            typer.echo(f"course: compiled in {step.seconds:.0f} s; the next start finds most on the disk.", err=True)
+        sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        tokens = generation.stream(
+            network,
+            torch.tensor([ids], device=where),
+            max_new_tokens=max_new_tokens,
+            stop=tokenizer.eos_id,
+            generator=generator,
+            compile=step is not None,
+            **{name: value for name, value in sampling.items() if value is not None},
+        )
     typer.echo(prompt, nl=False)
     written, new = "", []
     for token in tokens:
+        if isinstance(token, str):
+            typer.echo(token, nl=False)
+            continue
         new.append(int(token))
         text = tokenizer.decode(new)
         if not text.endswith("\ufffd"):  # a character whose last byte is still to come
@@ -183,6 +202,43 @@ def evaluate(
     network = from_pretrained(model).eval().to(training.chosen_device(device))
     with torch.no_grad():
         say_figures(task.measure(network))
+
+
+def _by_engine(
+    engine: str | None, network: Any, model: str, ids: list[int], *, plain: bool, **options: Any
+) -> Iterator[int | str] | None:
+    """What an engine writes, the fastest one unless named; None where the code of the course is to write it.
+
+    Raises ValueError where the engine that is named cannot.
+    """
+    import torch
+
+    from course_lib.transformer import LanguageModel
+    from course_lib.variants import locate
+    from coursework.commands.engines import ENGINES, OURS, engine_writes, fastest_engine
+
+    check_choice("engine", engine, (None, OURS, *ENGINES))
+    window = getattr(network, "config", None) and network.config.window
+    if engine == "llama.cpp" and window is not None and len(ids) + options["max_new_tokens"] > window:
+        raise ValueError(f"--engine: llama.cpp has no window, and this model sees {window} tokens; ctranslate2 has one")
+    named, here = engine, next(network.parameters()).is_cpu and plain and isinstance(network, LanguageModel)
+    if not here and engine in ENGINES:
+        raise ValueError("--engine: expected a language model on the CPU, without --int8, --bf16 and --compile")
+    if engine is None and here and not model.startswith("hf:"):
+        count = sum(parameter.numel() for parameter in network.parameters())
+        engine = fastest_engine(count, window=network.config.window is not None)
+    if engine in (None, OURS):
+        return None
+    try:
+        written = engine_writes(
+            engine, locate(model_name(model)), ids, threads=torch.get_num_threads(), **options  # type: ignore[arg-type]
+        )  # fmt: skip
+        first = next(written, "")
+    except ValueError:  # not a model for it
+        if named is None:
+            return None
+        raise
+    return itertools.chain([first], written)
 
 
 def model_name(model: str) -> str:

@@ -1,7 +1,8 @@
-"""From a trained model to the engines that serve: GGUF for llama.cpp, CTranslate2, and ONNX.
+"""From a trained model to the engines that serve: GGUF for llama.cpp, CTranslate2, ONNX, and transformers.
 
 `export(folder, to="gguf", out="served")` writes what the engine opens and returns its path. `FORMATS` says for each
-format which models it takes. The packages that write them come with `pip install 'course-lib[engines]'`.
+format which models it takes. The packages that write all but the folder of
+transformers come with `pip install 'course-lib[engines]'`.
 """
 
 import importlib
@@ -31,6 +32,7 @@ class Format:
 
 
 FORMATS = {
+    "transformers": Format("transformers", (LanguageModel,), ("float32", "float16", "bfloat16")),
     "gguf": Format("llama.cpp", (LanguageModel,)),
     "ctranslate2": Format("CTranslate2", (LanguageModel, Transformer)),
     "onnx": Format("ONNX Runtime", (LanguageModel, Transformer, EncoderModel), ("float32",)),

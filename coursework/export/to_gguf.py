@@ -1,7 +1,8 @@
 """Write the GGUF file that llama.cpp opens: the architecture there that computes what the config says, and weights.
 
 llama.cpp has a program for each architecture, so a model fits where all its switches are those of one. Whatever a
-weight can take up is put into it: factors of embeddings, scores and logits, and the order of rotary pairs.
+weight can take up is put into it: factors of embeddings, scores and logits, and the order of rotary pairs. None of them
+has a window; a model with one is written with a context as long as that, within which all is seen.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ _ANY: dict[str, tuple[Any, ...]] = {
     "embedding_norm": (False,),
     "head_bias": (False,),
     "n_token_types": (0,),
-    "window": (None,),
+    "local_layers": (None,),
 }
 _LAYER: dict[str, tuple[Any, ...]] = {**_ANY, "norm": ("layer",), "qk_norm": ("none",), "gated": (False,)}
 _RMS: dict[str, tuple[Any, ...]] = {**_ANY, "norm": ("rms", "rms_offset", "unit"), "positions": ("rotary",)}
@@ -94,7 +95,7 @@ def _kind(tensor: str, numbers: np.ndarray, dtype: str) -> str:
 
 
 def _sizes(gguf: Any, writer: Any, config: TransformerConfig, name: str, dtype: str) -> None:
-    writer.add_context_length(config.max_length)
+    writer.add_context_length(min(config.max_length, config.window or config.max_length))
     writer.add_embedding_length(config.d_model)
     writer.add_block_count(config.n_decoder_layers)
     writer.add_feed_forward_length(config.setting("d_ff"))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from pretended_device import another_device
 from thorough import rounds
 from typer.testing import CliRunner
 
-from course_lib import testing
 from coursework import cli
 from coursework.assembly import assemble as assembling
 from coursework.assembly import judge, laws
@@ -118,7 +118,7 @@ def test_the_module_trains_where_the_course_is_not_installed(desk: Desk, unjudge
 def test_the_module_trains_and_writes_on_another_device(desk: Desk, unjudged: None, task: str) -> None:
     solve(desk, *PARTS)
     my = laws._load(assemble(desk).path)
-    with testing.another_device() as device:
+    with another_device() as device:
         try:
             assert len(my.main([task, "--steps", "2", "--device", str(device)])) == 2
         finally:

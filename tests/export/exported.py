@@ -103,6 +103,13 @@ def in_llama_cpp(path, prompt=PROMPT, new=NEW):
     return [int(id) for id in re.findall(r"<(\d+)>", answer["choices"][0]["text"])]
 
 
+def in_transformers(path, prompt=PROMPT, new=NEW):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(str(path))
+    return model.generate(torch.tensor([prompt]), max_new_tokens=new, do_sample=False)[0, len(prompt) :].tolist()
+
+
 DECODE = {"gguf": in_llama_cpp, "ctranslate2": in_ctranslate2}
 
 

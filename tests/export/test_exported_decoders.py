@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from exported import DECODE, FAMILIES, PRE, RMS, SIZES, counting, decoder, in_llama_cpp, ours, shaken
+from exported import DECODE, FAMILIES, PRE, RMS, SIZES, counting, decoder, in_llama_cpp, in_transformers, ours, shaken
 from torch import nn
 
 from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, YarnScaling
@@ -15,7 +15,8 @@ SWIGLU = {**RMS, "activation": "silu", "gated": True}
 # Decoders of the course by what they add to the families, and the formats that have it.
 BOTH = {
     "norms and squared relu": {**RMS, "activation": "relu2"},
-    "as course train lm, without window": {**RMS, "activation": "relu2", "norm": "unit", "rotary_base": 100.0},
+    "as course train lm": {**SWIGLU, "norm": "unit", "qk_norm": "unit", "rotary_base": 100.0, "window": 28},
+    "unit norms, squared relu": {**RMS, "activation": "relu2", "norm": "unit", "rotary_base": 100.0},
     "factors": {**RMS, "activation": "relu2", "scale_embeddings": True, "logit_scale": 0.5, "attention_scale": 0.3},
     "rotary, layer norm, gelu": {**PRE, "activation": "gelu_tanh"},
     "rotary, layer norm, squared relu, no bias": {**PRE, "activation": "relu2", "bias": False},
@@ -32,7 +33,13 @@ BOTH = {
 }  # fmt: skip
 CTRANSLATE2 = {
     "gelu": {**RMS, "activation": "gelu"},
-    "the fast recipe": {**RMS, "norm": "unit", "qk_norm": "unit", "activation": "relu2", "rotary_base": 100.0},
+    "unit norms of heads, squared relu": {
+        **RMS,
+        "norm": "unit",
+        "qk_norm": "unit",
+        "activation": "relu2",
+        "rotary_base": 100.0,
+    },
     "a window": {**RMS, "activation": "relu2", "window": 6},
     "the paper's": {"n_encoder_layers": 0},
     "ALiBi and a norm of embeddings": {**PRE, "activation": "gelu_tanh", "positions": "alibi", "embedding_norm": True},
@@ -43,12 +50,22 @@ MODELS = {
     **{name: lambda switches=switches: decoder(**switches) for name, switches in {**BOTH, **CTRANSLATE2}.items()},
 }
 CASES = [(name, to) for name in MODELS for to in DECODE if to == "ctranslate2" or name not in CTRANSLATE2]
+MODELS |= {
+    "heads of unit size, another eps": lambda: decoder(**SWIGLU, qk_norm="unit", norm_eps=1e-3, d_head=24),
+    "norms by their difference from 1": lambda: decoder(**{**SWIGLU, "norm": "rms_offset"}, qk_norm="rms_offset"),
+    "a short window": lambda: decoder(**SWIGLU, qk_norm="rms", window=6),
+}
+OPENED = [*FAMILIES, "as course train lm", "all norms of unit size", *list(MODELS)[-3:]]
+CASES += [(name, "transformers") for name in OPENED]
 
 
 @pytest.mark.parametrize(("name", "to"), CASES)
 def test_the_engine_writes_the_same_tokens(name, to, tmp_path):
     model = shaken(MODELS[name])
-    expected, written = ours(model), DECODE[to](export(model, to=to, out=tmp_path))
+    expected, written = (
+        ours(model),
+        (DECODE | {"transformers": in_transformers})[to](export(model, to=to, out=tmp_path)),
+    )
     print(f"{to:<12} {name:<42} {len(expected)} tokens compared")
     assert written == expected
 
@@ -83,7 +100,8 @@ def test_weights_of_8_bits_are_those_of_the_model(tmp_path):
     ("to", "switches", "expected"),
     [
         ("gguf", {**RMS, "activation": "gelu"}, r"nearest is arcee: activation: expected 'relu2', got 'gelu'"),
-        ("gguf", {**PRE, "activation": "gelu_tanh", "window": 4}, r"is starcoder2: window: expected None, got 4"),
+        ("gguf", {**SWIGLU, "window": 4, "local_layers": (True, False)}, r"is llama: local_layers: expected None, got"),
+        ("transformers", {**SWIGLU, "logit_scale": 0.5}, r"nearest is Llama: logit_scale: expected 1.0, got 0.5"),
         ("gguf", {**PRE, "activation": "relu2", "d_head": 8}, r"d_head: expected 16 for nemotron, got 8"),
         ("gguf", {**SWIGLU, "rotary_scaling": DynamicNTKScaling(2.0, 16)}, r"rotary_scaling: .* DynamicNTKScaling"),
         ("ctranslate2", {**RMS, "window": 4, "local_layers": (True, False)}, r"local_layers: expected None"),
@@ -99,7 +117,7 @@ def test_what_an_engine_lacks_is_named(to, switches, expected, tmp_path):
 
 def test_bad_arguments_are_named(tmp_path, monkeypatch):
     model = GPT(GPT.configure(**SIZES))
-    with pytest.raises(ValueError, match=r"to: expected one of gguf, .*got 'onx'"):
+    with pytest.raises(ValueError, match=r"to: expected one of transformers, .*got 'onx'"):
         export(model, to="onx", out=tmp_path)
     with pytest.raises(ValueError, match=r"dtype: expected one of float32, .*got 'int4'"):
         export(model, to="gguf", out=tmp_path, dtype="int4")

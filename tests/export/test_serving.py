@@ -107,7 +107,7 @@ def test_errors_of_the_command_are_one_line(tmp_path):
     model = tmp_path / "run"
     run_folder(model, TOKENIZERS["characters"])
     for arguments, expected in (
-        ([model, "--to", "onxx"], "to: expected one of gguf, ctranslate2, onnx, got 'onxx'"),
+        ([model, "--to", "onxx"], "to: expected one of transformers, gguf, ctranslate2, onnx, got 'onxx'"),
         ([model, "--to", "gguf", "--dtype", "int4"], "dtype: expected one of float32, float16, int8, got 'int4'"),
         ([tmp_path / "none", "--to", "gguf"], "MODEL: there is no folder"),
         (["hf:some/model", "--to", "gguf"], "--out: expected a folder to write"),
@@ -116,3 +116,25 @@ def test_errors_of_the_command_are_one_line(tmp_path):
         assert done.exit_code == 2
         assert done.output.startswith(f"course: {expected}")
         assert done.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_transformers_opens_a_run_without_this_package(kind, tmp_path):
+    tokenizer, prompt = TOKENIZERS[kind], "the löwe sat  on"
+    switches = {**RMS, "activation": "silu", "gated": True, "norm": "unit", "qk_norm": "unit", "window": 9}
+    model = shaken(lambda: decoder(**switches, vocab_size=tokenizer.vocab_size))
+    save_pretrained(model, tmp_path / "run", more={"tokenizer.json": tokenizer.to_text()})
+    done = CliRunner().invoke(cli.app, ["export", str(tmp_path / "run"), "--to", "transformers"])
+    assert done.output == f"transformers opens {tmp_path / 'run' / 'transformers'}\n"
+    ids = torch.tensor([tokenizer.encode(prompt)])
+    expected = generation.generate(model, ids, max_new_tokens=24, temperature=0, stop=tokenizer.eos_id)[0]
+    program = """if True:
+        import sys
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        model, tokenizer = (kind.from_pretrained(sys.argv[1]) for kind in (AutoModelForCausalLM, AutoTokenizer))
+        ids = tokenizer(sys.argv[2], return_tensors="pt", add_special_tokens=False).input_ids
+        print(model.generate(ids, max_new_tokens=24, do_sample=False)[0].tolist())
+        assert "course_lib" not in sys.modules"""
+    command = [sys.executable, "-c", program, str(tmp_path / "run" / "transformers"), prompt]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == expected.tolist()

@@ -1,5 +1,6 @@
 """The commands: train, interrupt, resume, use, measure; what they refuse."""
 
+import itertools
 import json
 import math
 import os
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import bounded
 import psutil
@@ -24,7 +26,7 @@ from course_lib.training.checkpoints import read_checkpoint
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants import EncoderModel, from_pretrained
 from coursework import cli
-from coursework.commands import recipes
+from coursework.commands import jobs, recipes
 from coursework.commands.jobs import peak_resident_bytes
 from coursework.commands.recipes import FAST, TEXTBOOK
 from coursework.commands.tasks import TASKS
@@ -329,11 +331,55 @@ def test_the_fast_recipe_is_the_default_and_says_what_it_changes(tmp_path):
     recipe = saved(tmp_path / "fast")
     for table, settings in FAST["lm"].items():
         for name, value in settings.items():
-            if name not in ("steps", "length", "batch_size"):  # those that were given
+            if name not in ("steps", "length", "batch_size", "d_ff"):  # those that were given, or follow from them
                 assert recipe[table][name] == value
                 assert f" {name} " in said or TEXTBOOK["lm"][table].get(name) == value
     assert "length" not in said
     assert recipe["model"]["window"] == 16  # as far as it saw in training
+
+
+def test_a_gpu_gets_a_recipe_of_its_own(monkeypatch):
+    monkeypatch.setattr("course_lib.training.chosen_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr("course_lib.training.has_bfloat16", lambda device: True)
+    task = next(task for task in TASKS if task.name == "lm")
+    made = task()
+    assert made.config.precision == "bfloat16"
+    assert (made.recipe["model"]["d_model"], made.recipe["batches"]["length"]) == (384, 256)
+    assert made.recipe["model"]["window"] == 256
+    assert "d_model 384" in made.changed
+    assert task(plain=True).recipe["model"]["d_model"] == 128
+
+
+def test_why_there_is_no_gpu_is_said():
+    output = course("train", "lm", "--device=cuda", code=2)
+    assert "device: expected one that is here, such as 'cpu', got 'cuda': " in output
+    assert output.strip() != "got 'cuda':"
+
+
+@pytest.mark.parametrize("engine", ["ctranslate2", "llama.cpp"])
+def test_engines_write_the_same_tokens(tmp_path, engine):
+    folder = tmp_path / "lm"
+    lm(folder, "--steps=20", "--set=training.learning_rate=0.05")
+    greedy = ["generate", folder, "the cat ", "--temperature=0", "--device=cpu", "--max-new-tokens"]
+    expected = course(*greedy, 8, "--engine=course_lib")
+    assert course(*greedy, 8, f"--engine={engine}") == expected
+    place = folder / "engines" / ("gguf" if engine == "llama.cpp" else engine)
+    before = (place / "stamp.json").stat().st_mtime_ns
+    assert course(*greedy, 8, f"--engine={engine}") == expected
+    assert (place / "stamp.json").stat().st_mtime_ns == before  # it is not exported again
+    lm(tmp_path / "other", "--steps=1")
+    for path in (tmp_path / "other").glob("model.safetensors"):
+        path.rename(folder / path.name)
+    (folder / "SHA256SUMS").unlink()
+    assert course(*greedy, 8, f"--engine={engine}") == course(*greedy, 8, "--engine=course_lib")
+    if engine == "llama.cpp":
+        assert "this model sees 16 tokens" in course(*greedy, 40, f"--engine={engine}", code=2)
+    else:
+        assert course(*greedy, 60) == course(*greedy, 60, "--engine=course_lib")  # past the window, by itself
+        seeded = ["generate", folder, "the ", "--seed=3", "--device=cpu", "--top-k=4", "--top-p=0.9"]
+        assert course(*seeded) == course(*seeded)
+    assert "without --int8" in course(*greedy, 8, "--int8", f"--engine={engine}", code=2)
+    assert "engine: expected one of" in course(*greedy, 8, "--engine=vllm", code=2)
 
 
 def test_the_fast_recipe_is_a_function():
@@ -567,11 +613,11 @@ def test_every_setting_is_printed_with_what_it_may_be():
         assert f"expected {allowed}" in course("train", "lm", f"--set={setting}", code=2)
 
 
-def test_the_speed_after_a_resume_is_that_of_the_resumed_run(tmp_path):
+def test_the_speed_after_a_resume_is_that_of_the_resumed_run(tmp_path, monkeypatch):
     folder = begun(tmp_path / "out")
+    clock = itertools.count(step=10)  # ten seconds pass between two looks
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(perf_counter=lambda: next(clock), process_time=lambda: 0))
     lm(folder, "--steps=9", "--resume")
     found = results(folder)
-    here = found["tokens"] / 9  # one update of nine
-    assert found["tokens_per_second"] == pytest.approx(
-        here / found["seconds_until_trained"], rel=0.5
-    )  # a short run; before, nine times as much
+    assert found["seconds_until_trained"] == 10
+    assert found["tokens_per_second"] == round(found["tokens"] / 9 / 10)  # one update of nine

@@ -2,9 +2,10 @@
 
 The device is torch's "meta". A mode makes what is asked for there, or moved there, keep its numbers on the CPU,
 computes with them, and stops where an operation gets tensors of both devices. So code whose way depends on its numbers
-runs, too.
+runs, too. Where `COURSE_DEVICE` names a device, such as cuda, that one is taken instead, and torch itself refuses.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,9 +17,10 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from .common import seeded
+from course_lib.testing.common import seeded
 
-_THERE = torch.device("meta")
+REAL = os.environ.get("COURSE_DEVICE")
+_THERE = torch.empty(0, device=REAL or "meta").device  # with its number
 _HERE = torch.device("cpu")
 # What torch lets read from another device: copies, and rows chosen by numbers that the host has.
 _MAY_MIX = {"aten::copy_", "aten::_to_copy", "aten::index.Tensor"}
@@ -103,6 +105,12 @@ def another_device(*modules: nn.Module) -> Iterator[torch.device]:
     an accelerator; so does autocast for another device. Afterwards the modules are back, with the same parameters and
     their values as they are then. Nothing compiled runs there.
     """
+    if REAL:
+        try:
+            yield _at_once(modules, _THERE)
+        finally:
+            _at_once(modules, _HERE)
+        return
     autocast, enabled = torch.autocast, torch.is_autocast_enabled
     _device_constructors()  # torch keeps them from the first call on: they must be its own, not those set below
 
@@ -130,6 +138,12 @@ def another_device(*modules: nn.Module) -> Iterator[torch.device]:
         for module in modules:
             stack.callback(_move_back, module, _move(module))
         yield _THERE
+
+
+def _at_once(modules: tuple[nn.Module, ...], device: torch.device) -> torch.device:
+    for module in modules:
+        module.to(device)
+    return device
 
 
 def _move(module: nn.Module) -> dict[int, Tensor]:
