@@ -6,15 +6,25 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from course_lib.reading import Unreadable, read_json
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+Result = TypeVar("Result")
 
 _COMMIT = ".commit"  # files that are whole and on their way into the folder above
 _OBSOLETE = "obsolete.json"  # in it: names of files that go when the new ones come
 SUMS = "SHA256SUMS"  # as the program sha256sum writes and checks them
+_TRIES = 100  # to read files that are replaced all the time
+_OLD = 86_400  # seconds
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes | str) -> None:
@@ -36,15 +46,19 @@ def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    _sweep(path.parent, f".{path.name}.*.tmp")
+    handle, temporary = _own(lambda: tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        # mkstemp makes files private; keep the mode of the file replaced, or what the umask gives a new one.
-        os.chmod(temporary, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
-        os.replace(temporary, path)
+            # mkstemp makes files private; keep the mode of the file replaced, or what the umask gives a new one.
+            os.chmod(temporary, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
+            if fcntl is not None:
+                os.replace(temporary, path)
+        if fcntl is None:  # Windows renames nothing that is open
+            os.replace(temporary, path)
     except BaseException:  # an interrupt too must not leave the temporary file behind
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -55,25 +69,31 @@ def replace_together(folder: str | os.PathLike[str], obsolete: Collection[str] =
     """Give a folder to write files in; when the block ends, all of them take their places in `folder`, or none does.
 
     Files of the names `obsolete` go then, unless they are among the new ones; all others stay. With the new files comes
-    SHA256SUMS, their checksums. If the process is killed in the middle, `finish_replacing` does the rest.
+    SHA256SUMS, their checksums. If the process is killed in the middle, `finish_replacing` does the rest, and the next
+    writer removes what was not whole. Of two writers, one waits for the other.
     Raises OSError if that is not possible; `folder` is then as it was before.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     finish_replacing(folder)
-    staged = Path(tempfile.mkdtemp(dir=folder, prefix=".", suffix=".tmp"))
+    _sweep(folder, ".*.tmp")
+    handle, name = _own(lambda: _open_folder(tempfile.mkdtemp(dir=folder, prefix=".", suffix=".tmp")))
+    staged = Path(name)
     try:
-        yield staged
-        new = {path.name: sha256(path) for path in staged.iterdir()}
-        gone = set(obsolete) - new.keys()
-        staying = {name: value for name, value in _sums(folder).items() if name not in gone}
-        write_atomic(staged / SUMS, _sums_text({**staying, **new}))
-        write_atomic(staged / _OBSOLETE, json.dumps(sorted(gone)))
-        os.replace(staged, folder / _COMMIT)
+        with _closing(handle):
+            yield staged
+            new = {path.name: sha256(path) for path in staged.iterdir()}
+            gone = set(obsolete) - new.keys()
+            write_atomic(staged / _OBSOLETE, json.dumps(sorted(gone)))
+            with _held(folder):  # until all are in their places, no other writer puts its own there
+                _finish(folder)
+                staying = {name: value for name, value in _sums(folder).items() if name not in gone}
+                write_atomic(staged / SUMS, _sums_text({**staying, **new}))
+                os.replace(staged, folder / _COMMIT)
+                _finish(folder)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         raise
-    finish_replacing(folder)
 
 
 def finish_replacing(folder: str | os.PathLike[str]) -> None:
@@ -82,23 +102,119 @@ def finish_replacing(folder: str | os.PathLike[str]) -> None:
     Raises ValueError that names the folder if it cannot be written, Unreadable if the list of what goes is damaged.
     """
     folder = Path(folder)
+    if (folder / _COMMIT).is_dir():
+        with _held(folder):
+            _finish(folder)
+
+
+def _finish(folder: Path) -> None:
     commit = folder / _COMMIT
     if not commit.is_dir():
         return
     try:
-        with contextlib.suppress(FileNotFoundError):  # another process does the same just now
-            if (commit / _OBSOLETE).exists():
-                for name in _obsolete(commit / _OBSOLETE):
-                    (folder / name).unlink(missing_ok=True)
-            for path in sorted(commit.iterdir()):
-                if path.name != _OBSOLETE:
+        if (commit / _OBSOLETE).exists():
+            for name in _obsolete(commit / _OBSOLETE):
+                (folder / name).unlink(missing_ok=True)
+        for path in sorted(commit.iterdir()):
+            if path.name != _OBSOLETE:
+                with contextlib.suppress(FileNotFoundError):  # another process does the same, where there are no locks
                     os.replace(path, folder / path.name)
-            (commit / _OBSOLETE).unlink(missing_ok=True)
+        (commit / _OBSOLETE).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
             commit.rmdir()
     except OSError as error:
         raise ValueError(
             f"{folder}: files were being replaced when a process ended, and it cannot be finished ({error.strerror})"
         ) from error
+
+
+def read_together(folder: str | os.PathLike[str], read: Callable[[], Result]) -> Result:
+    """Return what `read` makes of a folder's files, all of one writing: again, if they were replaced meanwhile.
+
+    Errors are those of `read`, of files that nobody replaced.
+    """
+    folder = Path(folder)
+    for _ in range(_TRIES):
+        finish_replacing(folder)
+        before = _writing(folder)
+        try:
+            found = read()
+        except Exception:
+            if _writing(folder) == before is not None:
+                raise
+            continue
+        if _writing(folder) == before is not None:
+            return found
+    return read()
+
+
+def _writing(folder: Path) -> bytes | None:
+    """What tells one writing of a folder's files from another; None while they are being replaced."""
+    sums = (folder / SUMS).read_bytes() if (folder / SUMS).is_file() else b""
+    return None if (folder / _COMMIT).exists() else sums
+
+
+# A writer holds what it writes to by a lock, which ends with its process: what nobody holds is litter. Windows locks no
+# folder, and some file systems lock nothing: there litter goes after a day, and two writers of one folder may collide.
+
+
+def _hold(handle: int, wait: bool = True) -> bool:
+    """Lock an open file or folder; whether it is locked now."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
+
+
+def _own(make: Callable[[], tuple[int, str]]) -> tuple[int, str]:
+    """Make a temporary file or folder, and hold it; again, if another process took it for litter before that."""
+    while True:
+        handle, path = make()
+        _hold(handle)
+        if os.path.exists(path):
+            return handle, path
+        os.close(handle)
+
+
+def _open_folder(path: str) -> tuple[int, str]:
+    """Open a folder, so that it can be held; Windows opens none, and gets the handle of nothing."""
+    return os.open(os.devnull if fcntl is None else path, os.O_RDONLY), path
+
+
+@contextlib.contextmanager
+def _closing(handle: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    handle, _ = _open_folder(str(folder))
+    with _closing(handle):
+        _hold(handle)
+        yield
+
+
+def _sweep(folder: Path, pattern: str) -> None:
+    """Remove the temporary files and folders of killed writers."""
+    for path in folder.glob(pattern):
+        with contextlib.suppress(OSError):  # gone meanwhile, or of another user
+            handle, _ = _open_folder(str(path))
+            with _closing(handle):
+                if _hold(handle, wait=False) or time.time() - path.stat().st_mtime > _OLD:
+                    _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _obsolete(path: Path) -> list[str]:

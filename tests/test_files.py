@@ -17,6 +17,7 @@ from course_lib.files import (
     check_sums,
     finish_replacing,
     open_atomic,
+    read_together,
     renew_sum,
     replace_together,
     write_atomic,
@@ -214,10 +215,14 @@ def contents(folder):
     return {p.name: p.read_text() for p in folder.iterdir() if p.name != SUMS and not p.name.endswith(".tmp")}
 
 
+def litter(folder):
+    return [path.name for path in folder.rglob("*") if path.name.endswith(".tmp") or path.name == ".commit"]
+
+
 def test_a_kill_at_any_step_leaves_all_of_the_old_files_or_all_of_the_new(tmp_path):
     old = {"config": "old", "weights": "old", "old.bin": "old", "mine": "kept"}
     new = {"config": "new", "weights": "new", "mine": "kept"}
-    found = []
+    found, left = [], 0
     for last in range(1, 60):
         folder = tmp_path / str(last)
         folder.mkdir()
@@ -227,15 +232,18 @@ def test_a_kill_at_any_step_leaves_all_of_the_old_files_or_all_of_the_new(tmp_pa
         found.append(contents(folder))
         assert found[-1] in (old, new)
         check_sums(folder, "config", "weights")
+        left += len(litter(folder))
         with replace_together(folder) as staged:  # and the next one finds nothing in its way
             (staged / "config").write_text("newer")
         assert contents(folder) == {**found[-1], "config": "newer"}
+        assert litter(folder) == []
         check_sums(folder, "config", "weights")
         if code == 0:
             break
     assert code == 0
     assert found.count(old) > 5
     assert found.count(new) > 5
+    assert left > 5
     assert found == sorted(found, key=lambda one: one == new)  # one step decides
 
 
@@ -250,6 +258,75 @@ def test_an_error_while_files_are_written_leaves_the_old_ones(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write()
     assert os.listdir(tmp_path) == ["config"]
+
+
+def test_the_next_writer_removes_what_a_killed_one_left_and_nothing_of_one_at_work(tmp_path):
+    path = tmp_path / "file"
+    script = "import os, sys\nfrom course_lib.files import open_atomic\nwith open_atomic(sys.argv[1]): os._exit(9)"
+    subprocess.run([sys.executable, "-c", script, str(path)])
+    assert len(litter(tmp_path)) == 1
+    with open_atomic(path) as slow:
+        slow.write(b"slow")
+        (mine,) = litter(tmp_path)
+        write_atomic(path, "fast")
+        assert litter(tmp_path) == [mine]
+        assert path.read_text() == "fast"
+    assert path.read_text() == "slow"
+    assert litter(tmp_path) == []
+
+
+TOGETHER = """
+import sys
+from course_lib.files import replace_together
+letter, folder = sys.argv[1:]
+print("ready", flush=True)
+while True:
+    with replace_together(folder, obsolete=["only a", "only b"]) as staged:
+        for name in ("config", "weights", f"only {letter}"):
+            (staged / name).write_text(letter * 2000)
+"""
+
+
+def test_a_reader_gets_files_of_one_writing_while_two_write_and_are_killed(tmp_path):
+    with replace_together(tmp_path) as staged:
+        for name in ("config", "weights"):
+            (staged / name).write_text("o" * 2000)
+
+    def read():
+        config = (tmp_path / "config").read_text()
+        time.sleep(0.001)
+        names = sorted(path.name for path in tmp_path.glob("only *"))
+        check_sums(tmp_path, "config", "weights")
+        return config, (tmp_path / "weights").read_text(), names
+
+    seen = set()
+    for _ in range(3):
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", TOGETHER, letter, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            for letter in "ab"
+        ]
+        for writer in writers:
+            writer.stdout.readline()
+        for _reading in range(60):
+            config, weights, names = read_together(tmp_path, read)
+            assert config == weights
+            assert names == [f"only {config[0]}"] * (config[0] != "o")
+            seen.add(config[0])
+        assert [writer.poll() for writer in writers] == [None, None]  # neither failed
+        for writer in writers:
+            writer.kill()
+            writer.communicate()
+    assert seen >= {"a", "b"}
+    with replace_together(tmp_path) as staged:
+        (staged / "config").write_text("last")
+    assert litter(tmp_path) == []
+
+
+def test_what_a_reader_finds_wrong_is_said_at_once(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_together(tmp_path, (tmp_path / "config").read_text)
 
 
 def test_a_checksum_finds_what_was_damaged_and_only_that(tmp_path):

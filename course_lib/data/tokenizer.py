@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from course_lib import reading
-from course_lib.files import check_sums, finish_replacing, renew_sum, write_atomic
+from course_lib.files import check_sums, read_together, renew_sum, write_atomic
 
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>", "<mask>")
 
@@ -160,7 +160,10 @@ def json_frame(*, model: dict[str, Any], pre_tokenizer: dict[str, Any], decoder:
 def read_json(path: str | Path) -> dict[str, Any]:
     """Read tokenizer.json; raises ValueError that names the file where it is missing or damaged."""
     file = json_path(path)
-    finish_replacing(file.parent)
+    return read_together(file.parent, lambda: _whole(path, file))
+
+
+def _whole(path: str | Path, file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ValueError(f"path: expected a tokenizer, found none at {file}")
     content = reading.read_json(file, {"model": {"type": str, "vocab": {str: int}}}, "a tokenizer of the course")

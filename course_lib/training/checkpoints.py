@@ -36,7 +36,7 @@ __all__ = [
     "save_checkpoint",
 ]
 
-_NAME = re.compile(r"step-\d{8}\.json")
+_NAME = re.compile(r"step-(\d{8,})\.json")
 _FORMAT = 1
 
 
@@ -92,6 +92,7 @@ def save_checkpoint(
 
     Raises OSError if it cannot be written; the earlier checkpoints are then untouched.
     """
+    check_integer("step", step, 0)
     check_integer("keep", keep)
     processes = Processes.joined()
     tensors = {f"model.{name}": t for name, t in model_tensors(model).items()}
@@ -150,8 +151,8 @@ def checkpoint_path(folder: str | Path, step: int) -> Path:
 
 def list_checkpoints(folder: str | Path) -> list[Path]:
     """Return the JSON files of a folder's checkpoints, the oldest first, damaged ones included."""
-    folder = Path(folder)
-    return sorted(path for path in folder.glob("step-*.json") if _NAME.fullmatch(path.name)) if folder.is_dir() else []
+    found = ((_NAME.fullmatch(path.name), path) for path in Path(folder).glob("step-*.json"))
+    return [path for _, path in sorted((int(name[1]), path) for name, path in found if name)]
 
 
 def read_checkpoint(folder: str | Path) -> Checkpoint:

@@ -1,6 +1,8 @@
 """What a run writes down: a line of JSON for each record, and curves for TensorBoard on request."""
 
+import contextlib
 import json
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +36,23 @@ def shorten_log(path: str | Path, last_step: int) -> list[Record]:
     return records
 
 
+def _append(stream: RawIOBase, data: bytes) -> None:
+    start = stream.tell()
+    try:
+        while data:
+            data = data[stream.write(data) :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            stream.truncate(start)
+        raise
+
+
 class RunLog:
     """Writes records into a run's folder, and curves for TensorBoard if asked for; without a folder, nothing."""
 
     def __init__(self, folder: RunFolder | None, *, tensorboard: bool = False) -> None:
         self.path = None if folder is None else folder.log
+        self.waiting: list[Record] = []  # for room on the disk
         self._writer: Any = None
         if tensorboard:
             if folder is None:
@@ -50,11 +64,16 @@ class RunLog:
             self._writer = SummaryWriter(str(folder.tensorboard))  # type: ignore[no-untyped-call]
 
     def write(self, record: Record) -> None:
-        """Add a record; its numbers become curves."""
+        """Add a record; its numbers become curves.
+
+        Raises OSError if it cannot be written; the log is then as it was, and the next record brings this one along.
+        """
         if self.path is not None:
+            self.waiting.append(record)
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(record) + "\n")
+            with self.path.open("ab", buffering=0) as stream:
+                _append(stream, "".join(json.dumps(one) + "\n" for one in self.waiting).encode())
+            self.waiting.clear()
         if self._writer is not None:
             for name, value in record.items():
                 if name != "step" and isinstance(value, int | float):

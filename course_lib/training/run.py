@@ -108,7 +108,9 @@ class Run:
         if self.step == 0:
             self._begin(shown, resume)
         main = self.processes.main
+        waiting = self._log.waiting
         self._log = RunLog(self.folder if main else None, tensorboard=self.config.tensorboard and main)
+        self._log.waiting = waiting
         outside = RandomState.now()
         self._enter_random()
         self.interrupted = False
@@ -234,7 +236,12 @@ class Run:
             record["evaluation"] = held_out
         self._sum = [0.0, 0]
         self.history.append(record)
-        self._log.write(record)
+        known = bool(self._log.waiting)
+        try:
+            self._log.write(record)
+        except OSError as error:
+            if not known and self._shown is not None:
+                self._shown.say(f"step {self.step} not logged ({error.strerror or error}); training goes on")
         return True
 
     def _progress(

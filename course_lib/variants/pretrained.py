@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from course_lib.files import read_together
 from course_lib.reading import shown
 from course_lib.variants.course_models import COURSE_MODELS, load_course_model, save_course_model
 from course_lib.variants.folders import CONFIG, locate, read_config
@@ -33,6 +35,10 @@ def from_pretrained(
         ValueError: a model_type that is not known here, or weights that do not fit the config, with tensor and file.
     """
     folder = locate(path_or_name, revision=revision)
+    return read_together(folder, lambda: _load(folder, dtype, options))
+
+
+def _load(folder: Path, dtype: torch.dtype | None, options: Mapping[str, Any]) -> nn.Module:
     found = read_config(folder)
     kind = found["model_type"]
     if kind in FAMILIES:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.config import TransformerConfig
+from course_lib.files import read_together
 from course_lib.variants.config_entries import Entries, refuse
 from course_lib.variants.folders import CONFIG, Weights, locate, read_config, reading_config, write_model
 from course_lib.variants.names import NameTable, fill, published_tensors, read_parameters
@@ -116,7 +117,7 @@ class PublishedModel(nn.Module):
                 the config; names the tensor and the file.
         """
         folder = locate(path_or_name, revision=revision)
-        return cls.load(folder, read_config(folder), dtype, **options)
+        return read_together(folder, lambda: cls.load(folder, read_config(folder), dtype, **options))
 
     @classmethod
     def load(cls, folder: Path, found: Mapping[str, Any], dtype: torch.dtype | None, **options: Any) -> Self:

@@ -156,6 +156,7 @@ def _collect(learner: Learner) -> tuple[dict[str, tuple[Found, int]], list[Damag
     chosen = {}
     for exercise, found in places.items():
         stub = cells.cell_source(registry.get(exercise)).strip()
+        found.sort(key=lambda one: not is_called_like(one.path.name, registry.places()[exercise]))  # its home first
         tried = [one for one in found if one.source.strip() != stub]
         chosen[exercise] = (tried or found)[0], max(0, len(tried) - 1)
     return chosen, damaged

@@ -49,10 +49,16 @@ class Place:
 
 
 def places(desk: Desk) -> dict[str, Place]:
-    """Return the exercise cells of all readable notebooks of the desk, by exercise id, in order."""
+    """Return the exercise cells of all readable notebooks of the desk, by exercise id, in order.
+
+    Of two, the one in the notebook that the course has the exercise in: the other one may be left of an update that
+    was killed after it had moved.
+    """
     found: dict[str, Place] = {}
+    homes = registry.places()
     for place in all_places(desk):
-        found.setdefault(place.exercise, place)
+        if place.exercise not in found or place.name == homes.get(place.exercise):
+            found[place.exercise] = place
     return found
 
 

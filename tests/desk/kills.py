@@ -4,7 +4,8 @@
 
 Each trial runs in a forked process that SIGKILL ends at a random one of its calls that put something on the disk: open,
 write, flush, change of mode, rename, removal. Then nothing that was there before may be missing, every file is the old
-one or the new one as a whole, and the same work done again ends well. It prints a line of JSON for each kind of work.
+one or the new one as a whole, the same work done again ends well, and leaves no temporary file of the killed one. It
+prints a line of JSON for each kind of work.
 """
 
 import argparse
@@ -242,9 +243,17 @@ class Results(Work):
 WORKS: tuple[type[Work], ...] = (Answer, Update, Rescue, Checkpoints, Results)
 
 
+def temporary(folder: Path) -> list[Path]:
+    """Return what a killed process left in a folder."""
+    return [path for path in folder.rglob(".*") if path.suffix == ".tmp" or path.name == ".commit"]
+
+
 def kill(kind: type[Work], n: int, seed: int) -> dict[str, int]:
-    """Kill one kind of work n times; return the kills, at how many different calls, and the losses."""
-    draw, places, losses = random.Random(seed), set(), 0
+    """Kill one kind of work n times; return the kills, at how many different calls, the losses, and the litter.
+
+    `left` counts the kills that left temporary files, `litter` those after which the same work done again left them.
+    """
+    draw, places, losses, left, litter = random.Random(seed), set(), 0, 0, 0
     with tempfile.TemporaryDirectory(prefix="course-kills-") as name:
         measured = kind(Path(name) / "measured")
         measured.make()
@@ -256,17 +265,19 @@ def kill(kind: type[Work], n: int, seed: int) -> dict[str, int]:
             if steps(work.job, last):
                 raise RuntimeError(f"{kind.__name__}: call {last} of {calls} was not reached")
             places.add(last)
+            left += bool(temporary(work.folder))
             try:
                 losses += not work.well()
             except (OSError, ValueError, KeyError, IndexError) as error:
                 print(f"{kind.__name__}, call {last}: {type(error).__name__}: {error}", file=sys.stderr)
                 losses += 1
+            litter += bool(temporary(work.folder))
             shutil.rmtree(work.folder)
-    return {"kills": n, "places": len(places), "losses": losses}
+    return {"kills": n, "places": len(places), "losses": losses, "left": left, "litter": litter}
 
 
 def main() -> int:
-    """Kill all kinds of work in turn; the exit code is 1 if anything was lost."""
+    """Kill all kinds of work in turn; the exit code is 1 if anything was lost, or left lying about."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=240)
     parser.add_argument("--seed", type=int, default=0)
@@ -276,7 +287,7 @@ def main() -> int:
     lost = 0
     for kind in WORKS:
         found = kill(kind, -(-options.kills // len(WORKS)), options.seed)
-        lost += found["losses"]
+        lost += found["losses"] + found["litter"]
         print(json.dumps([kind.__name__, found]), flush=True)
     return bool(lost)
 

@@ -21,5 +21,6 @@ def test_kills_lose_nothing(note):
     assert len(found) == 5, done.stderr
     assert sum(one["kills"] for one in found.values()) == kills
     assert all(one["losses"] == 0 for one in found.values()), done.stdout + done.stderr
+    assert all(one["litter"] == 0 for one in found.values()), done.stdout
     assert all(one["places"] > 2 for one in found.values())
     note(f"kills while files are written: {sum(one['kills'] for one in found.values())}, losses 0")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from desk_simulation import Course, course_cell, notebook_of
-from desk_tools import Fault, exercise_cells, load, save, texts
+from desk_tools import Fault, edit, exercise_cells, load, save, texts
 
 from coursework.desk import answers, copies, finding, launch, rescue, updates
 from coursework.desk.store import Desk, DeskError
@@ -143,6 +143,23 @@ def test_an_answer_survives_an_update_that_is_interrupted_anywhere(
             break
     assert at > 5
     assert finding.notebooks(part.folder)[-1] == part.folder / LAB
+
+
+def test_the_new_place_counts_while_an_update_is_unfinished(
+    course: Path, desk: Desk, worked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between the two notebooks leaves the answer in both; the learner goes on in the new one."""
+    left = (worked / ONE).read_bytes()
+    move_to_lab(course)
+    updates.update(desk)
+    (worked / ONE).write_bytes(left)
+    edit(worked / LAB, "exercise-moving", ANSWER.replace("2 * x", "3 * x"))
+    monkeypatch.setattr(answers.registry, "places", lambda: {"moving": LAB.removesuffix(".ipynb")})
+    assert answers.find(desk, "moving").path == worked / LAB
+    assert "3 * x" in answers.places(desk)["moving"].source
+    updates.update(desk)
+    assert "3 * x" in texts(worked / LAB)["exercise-moving"]
+    assert "3 * x" in answers.find(desk, "moving").source
 
 
 def test_a_written_prediction_stays_in_its_cell(course: Path, desk: Desk) -> None:

@@ -23,6 +23,8 @@ from course_lib.training import (
     update,
 )
 from course_lib.training.checkpoints import read_checkpoint
+from course_lib.training.folder import RunFolder
+from course_lib.training.logs import RunLog, read_log
 
 
 def trained(optimizer="adamw", steps=2):
@@ -232,6 +234,49 @@ def test_a_run_goes_on_when_the_disk_is_full_and_says_so_at_the_end(tmp_path, mo
     assert run.step == 6
     again = small_run(tmp_path, steps=6).train(resume=True)
     assert weights_hash(again.model) == weights_hash(run.model)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that is always full")
+def test_a_run_goes_on_when_there_is_no_room_for_its_log_and_writes_it_later(tmp_path, capsys):
+    from course_lib.training import Lines
+
+    run = small_run(tmp_path, steps=6, checkpoint_every=2, shown=Lines())
+    run.train(until=1)
+    (tmp_path / "log.jsonl").rename(tmp_path / "kept")
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")
+    run.train(until=3)
+    said = capsys.readouterr().out
+    assert said.count("not logged (No space left on device); training goes on") == 1
+    assert run.step == 3
+    assert load_checkpoint(tmp_path / "checkpoints", run.model).step == 3
+    (tmp_path / "kept").replace(tmp_path / "log.jsonl")
+    run.train()
+    assert [one["step"] for one in read_log(tmp_path / "log.jsonl")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_log_keeps_what_waited_for_room(tmp_path):
+    log = RunLog(RunFolder(tmp_path))
+    log.write({"step": 1})
+    (tmp_path / "log.jsonl").rename(tmp_path / "kept")
+    (tmp_path / "log.jsonl").mkdir()  # nothing can be written there
+    with pytest.raises(OSError, match="log"):
+        log.write({"step": 2})
+    (tmp_path / "log.jsonl").rmdir()
+    (tmp_path / "kept").rename(tmp_path / "log.jsonl")
+    log.write({"step": 3})
+    assert [one["step"] for one in read_log(tmp_path / "log.jsonl")] == [1, 2, 3]
+
+
+def test_a_checkpoint_of_any_step_is_found_again(tmp_path):
+    model = small_model()
+    for step in (99_999_999, 7, 100_000_000, 0):
+        save_checkpoint(tmp_path, step, model, keep=9)
+    assert [path.stem for path in list_checkpoints(tmp_path)] == [
+        "step-00000000", "step-00000007", "step-99999999", "step-100000000",
+    ]  # fmt: skip
+    assert load_checkpoint(tmp_path, model).step == 100_000_000
+    with pytest.raises(ValueError, match="step: expected an integer of at least 0, got -1"):
+        save_checkpoint(tmp_path, -1, model)
 
 
 def test_the_mean_of_checkpoints(tmp_path):
