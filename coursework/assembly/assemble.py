@@ -11,10 +11,13 @@ from typing import Any
 from course_lib.files import write_atomic
 from coursework.assembly.compose import Part, compose
 from coursework.assembly.extract import Extract, Unusable, extract
-from coursework.assembly.parts import FUNCTIONS, PARTS
+from coursework.assembly.parts import FUNCTIONS, LAST, PARTS, up_to
 from coursework.desk import answers, code, isolated
 from coursework.desk.copies import new_backup
 from coursework.desk.store import RIGHT, Desk, DeskError, reason
+from coursework.exercises import registry
+from coursework.exercises.engine.cells import edition, solved_cell_source
+from coursework.exercises.spec import Exercise
 
 NAME = "my_transformer.py"
 SECONDS = 120.0
@@ -24,79 +27,88 @@ TRIES = 3
 
 @dataclass
 class Assembled:
-    """What was done: where the module is, who wrote each part, and what the check of the module said."""
+    """What was done: where the module is, how far it goes, who wrote each part, and what its check said.
+
+    `own` are the exercises whose parts are the learner's; `open` those for which the course's stand in, and why.
+    """
 
     path: Path
+    chapter: int = LAST
     own: list[str] = field(default_factory=list)
-    filled: dict[str, str] = field(default_factory=dict)
     open: dict[str, str] = field(default_factory=dict)
+    text: str = ""
     backup: Path | None = None
     checks: list[list[str]] = field(default_factory=list)
 
 
-def assemble(desk: Desk, *, fill: bool = False, seconds: float = SECONDS) -> Assembled:
-    """Write the module from the latest right answers, and check it; `fill` takes the course's version of the others.
+def assemble(desk: Desk, chapter: int = 1, *, judged: bool = True, seconds: float = SECONDS) -> Assembled:
+    """Write the module from the latest right answers, as far as they go or this chapter; the course's stand in.
 
-    Raises DeskError if there is nothing to write, or no place to write it.
+    Args:
+        desk: the learner's.
+        chapter: the module goes at least to the end of this one.
+        judged: try each answer again, and check the whole module; else only answers to older editions are tried.
+        seconds: for each process that tries and checks.
+
+    Raises DeskError if there is no place to write it.
     """
-    done = Assembled(desk.folder / NAME)
-    taken, why, solutions = _right_answers(desk, fill, seconds)
-    if not taken and not fill:
-        raise DeskError(
-            f"there is no right answer yet to any of the {len(PARTS)} exercises that {NAME} is made of. "
-            "`course next` names one; `course assemble --fill` writes the module with the course's own versions."
-        )
+    taken, why = _right_answers(desk, judged, seconds)
+    chapter = max([chapter, *(PARTS[one][0] for one in taken)])
+    done = Assembled(desk.folder / NAME, chapter)
     parts = {}
-    for one in PARTS:
+    for one in up_to(chapter):
         if one in taken:
             done.own.append(one)
             parts[one] = taken[one]
-        elif fill:
-            done.filled[one] = why[one]
-            remark = f"THE COURSE'S OWN VERSION of {one}, not yours: {why[one]}."
-            parts[one] = Part(remark, _extract(one, solutions[one]))
         else:
             done.open[one] = why[one]
-            parts[one] = Part(f"solve {one}, then run `course assemble` again ({why[one]})", None)
-    done.backup = _write(desk, compose(parts))
-    done.checks = _check(done, seconds)
+            parts[one] = stand_in(one, why[one])
+    done.text = compose(parts, chapter)
+    done.backup = _write(desk, done.text)
+    done.checks = _check(done, seconds) if judged else []
     return done
+
+
+def stand_in(exercise_id: str, why: str = "") -> Part:
+    """The course's own part, marked as such."""
+    remark = f"OPEN, the course's own stands in: {exercise_id}" + (f" ({why})" if why else "") + "."
+    return Part(remark, _extract(exercise_id, solved_cell_source(registry.get(exercise_id))))
 
 
 # -- the answers -------------------------------------------------------------------------------------------------------
 
 
-def _right_answers(desk: Desk, fill: bool, seconds: float) -> tuple[dict[str, Part], dict[str, str], dict[str, str]]:
-    """By exercise: the newest right answer that passes today, why there is none, and the course's version if asked."""
+def _right_answers(desk: Desk, judged: bool, seconds: float) -> tuple[dict[str, Part], dict[str, str]]:
+    """By exercise: the newest right answer that passes today, and why there is none."""
     places, progress = answers.places(desk), desk.progress()
     waiting = {one: _candidates(desk, one, places.get(one)) for one in PARTS}
     why = {one: _standing(progress.get(one)) for one in PARTS}
     taken: dict[str, Part] = {}
-    solutions: dict[str, str] = {}
-    wanted = list(waiting) if fill else []
     for _ in range(TRIES):
         tried: dict[str, Part] = {}
         for one in [one for one in waiting if one not in taken]:
-            for part in waiting[one]:
-                if isinstance(part, Part):
+            for part, of_today in waiting[one]:
+                if isinstance(part, str):
+                    why[one] = part
+                elif of_today and not judged:
+                    taken[one] = part
+                    break
+                else:
                     tried[one] = part
                     break
-                why[one] = part
-        if not tried and not wanted:
+        if not tried:
             break
-        texts = {one: _alone(part) for one, part in tried.items()}
-        verdicts = _judge(texts, wanted, solutions, seconds)
-        wanted = []
+        verdicts = _judge({one: _alone(part) for one, part in tried.items()}, seconds)
         for one, part in tried.items():
             if verdicts[one]:
                 why[one] = f"your right answer cannot be taken: {verdicts[one]}"
             else:
                 taken[one] = part
-    return taken, why, solutions
+    return taken, why
 
 
-def _candidates(desk: Desk, exercise_id: str, place: answers.Place | None) -> Iterator[Part | str]:
-    """The right answers, the latest first; in place of one that cannot stand alone, why."""
+def _candidates(desk: Desk, exercise_id: str, place: answers.Place | None) -> Iterator[tuple[Part | str, bool]]:
+    """The right answers, the latest first, or why one cannot stand alone; and whether it was right as asked today."""
     for header, body in reversed(desk.history(exercise_id)):
         if header.get("verdict") != RIGHT:
             continue
@@ -104,19 +116,20 @@ def _candidates(desk: Desk, exercise_id: str, place: answers.Place | None) -> It
         try:
             found = _extract(exercise_id, body, place)
         except Unusable as problem:
-            yield f"your right answer of {when} cannot be taken: {problem}"
+            yield f"your right answer of {when} cannot be taken: {problem}", False
         else:
-            yield Part(f"Your answer to {exercise_id}, saved {when}, right.", found)
+            of_today = header.get("edition") == edition(registry.get(exercise_id))
+            yield Part(f"Your answer to {exercise_id}, saved {when}, right.", found), of_today
 
 
 def _extract(exercise_id: str, body: str, place: answers.Place | None = None) -> Extract:
     before = code.prelude(place.above, body)[0] if place else ""
-    return extract(body, FUNCTIONS[exercise_id], exercise_id, set(FUNCTIONS.values()), before)
+    spec = registry.get(exercise_id)
+    given = set(spec.parts) if isinstance(spec, Exercise) else set()
+    return extract(body, FUNCTIONS[exercise_id], exercise_id, given | set(FUNCTIONS.values()), before)
 
 
 def _alone(part: Part) -> str:
-    if part.extract is None:
-        return ""
     return "\n".join([*part.extract.imports.values(), part.extract.source])
 
 
@@ -131,19 +144,17 @@ def _standing(kept: Mapping[str, Any] | None) -> str:
 # -- processes of their own --------------------------------------------------------------------------------------------
 
 
-def _judge(texts: dict[str, str], wanted: list[str], solutions: dict[str, str], seconds: float) -> dict[str, str]:
+def _judge(texts: dict[str, str], seconds: float) -> dict[str, str]:
     """By exercise, "" for a right answer, else why not. One that ends its process does not stop the others."""
     verdicts: dict[str, str] = {}
-    while wanted or texts.keys() - verdicts.keys():
+    while texts.keys() - verdicts.keys():
         left = {one: text for one, text in texts.items() if one not in verdicts}
         with tempfile.TemporaryDirectory(prefix="course-assemble-") as folder:
             request, report = Path(folder) / "request.json", Path(folder) / "report.json"
-            write_atomic(request, json.dumps({"answers": left, "solutions": wanted}))
+            write_atomic(request, json.dumps(left))
             command = [sys.executable, "-P", "-m", "coursework.assembly.judge", str(request), str(report)]
             ended, printed = isolated.run(command, seconds)
             said = _read(report, printed)
-        solutions |= said["solutions"]
-        wanted = []
         verdicts |= said["judged"]
         if said["now"]:
             verdicts[said["now"]] = "it does not come to an end" if ended is None else "it ends the whole process"
@@ -151,11 +162,18 @@ def _judge(texts: dict[str, str], wanted: list[str], solutions: dict[str, str], 
 
 
 def _check(done: Assembled, seconds: float) -> list[list[str]]:
-    """What the check of the module says: a list of [state, claim, remark]."""
+    """What the check of the module says: a list of [whether it holds, claim, remark]."""
     with tempfile.TemporaryDirectory(prefix="course-assemble-") as folder:
         report = Path(folder) / "report.json"
-        own = json.dumps([*done.own, *done.filled])
-        command = [sys.executable, "-P", "-m", "coursework.assembly.laws", str(done.path), own, str(report)]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "coursework.assembly.laws",
+            str(done.path),
+            str(done.chapter),
+            str(report),
+        ]
         ended, printed = isolated.run(command, seconds)
         said = _read(report, printed)
     if said["now"]:

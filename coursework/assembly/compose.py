@@ -7,45 +7,71 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coursework.assembly.extract import GIVEN, Extract, renamed
-from coursework.assembly.parts import FUNCTIONS, PARTS
+from coursework.assembly.parts import FUNCTIONS, LAST, up_to
 
 FRAME = Path(__file__).with_name("my_transformer.txt").read_text(encoding="utf-8")
-_IMPORTS = ("argparse", "math", "random", "sys")
+"""The module without its parts. What stands behind `#: chapter 3` belongs to a module that has come to chapter 3. A
+line that ends with `#: 2-4` belongs to one that has come to chapter 2, 3 or 4; with `#: 5-`, to 5 or further."""
+
 _PLACE = re.compile(r"^#: part (\w+)\n", re.MULTILINE)
+_SPAN = re.compile(r"(.*?)  #: (\d)-(\d?)$")
 
 
 @dataclass(frozen=True)
 class Part:
-    """What stands in one place: a remark on where it comes from, and its text; None leaves the part open."""
+    """What stands in one place: a remark on where it comes from, and its text."""
 
     remark: str
-    extract: Extract | None
+    extract: Extract
 
 
-def compose(parts: Mapping[str, Part]) -> str:
-    """Return the module with these parts, by exercise."""
-    imports = [*(f"import {name}" for name in _IMPORTS), *(GIVEN[name] for name in ("torch", "nn"))]
-    imports += ["from dataclasses import dataclass", "from pathlib import Path"]
-    taken = _names_of_the_frame() | set(FUNCTIONS.values())
-    bound = {_name(one): one for one in imports}
-    texts = {}
-    for exercise_id in PARTS:
-        part = parts[exercise_id]
-        texts[exercise_id] = _text(exercise_id, part, taken, bound)
-    text = _PLACE.sub(lambda place: f"\n{texts[place[1]]}\n", FRAME)
+def compose(parts: Mapping[str, Part], chapter: int = LAST) -> str:
+    """Return the module as it stands after a chapter, with these parts, by exercise."""
+    frame = _frame(chapter)
+    taken = _names_of(frame) | set(FUNCTIONS.values())
+    bound: dict[str, str] = {}
+    texts = {one: _text(one, parts[one], taken, bound) for one in up_to(chapter)}
+    text = _PLACE.sub(lambda place: f"\n\n{texts[place[1]]}\n\n", frame)
+    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    bound = {name: _IMPORTS[name] for name in sorted(used & set(_IMPORTS))} | bound
     text = text.replace("#: imports\n", _sorted(bound.values()))
-    return re.sub(r"\n{4,}", "\n\n\n", text)
+    text = re.sub(r"\n{4,}", "\n\n\n", text)
+    return re.sub(r"(-{20}\n)\n+", r"\1\n", text).rstrip() + "\n"  # one blank line behind a banner
+
+
+_IMPORTS = GIVEN | {
+    "argparse": "import argparse",
+    "random": "import random",
+    "sys": "import sys",
+    "dataclass": "from dataclasses import dataclass",
+    "fields": "from dataclasses import fields",
+    "Path": "from pathlib import Path",
+    "SimpleNamespace": "from types import SimpleNamespace",
+}
+"""What the frame may use, by name."""
+
+
+def _frame(chapter: int) -> str:
+    """The lines of the frame that belong to a module which has come to this chapter."""
+    lines = []
+    for line in FRAME.split("\n"):
+        if line.startswith("#: chapter "):
+            if int(line.split()[-1]) > chapter:
+                break
+            continue
+        span = _SPAN.match(line)
+        if span is None:
+            lines.append(line)
+        elif int(span[2]) <= chapter <= int(span[3] or LAST):
+            lines.append(span[1].rstrip())
+    return "\n".join(lines)
 
 
 def _text(exercise_id: str, part: Part, taken: set[str], bound: dict[str, str]) -> str:
     """The text of a part, its names made to differ from those of all others; what it binds is added to the sets."""
-    function = FUNCTIONS[exercise_id]
-    if part.extract is None:
-        stub = f'raise NotImplementedError("{function} is open: {part.remark}")'
-        return f"# Open: {part.remark}.\ndef {function}(*arguments, **options):\n    {stub}\n"
     other: dict[str, str] = {}
     for name, statement in part.extract.imports.items():
-        if name in taken or bound.get(name, statement) != statement:
+        if name in taken or bound.get(name, _IMPORTS.get(name, statement)) != statement:
             other[name] = f"{name}_of_{exercise_id}"
             statement = _imported_as(statement, other[name])
         bound[other.get(name, name)] = statement
@@ -57,9 +83,9 @@ def _text(exercise_id: str, part: Part, taken: set[str], bound: dict[str, str]) 
     return f"# {part.remark}\n{source}"
 
 
-def _names_of_the_frame() -> set[str]:
+def _names_of(frame: str) -> set[str]:
     found = set()
-    for node in ast.parse(FRAME).body:
+    for node in ast.parse(frame).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
         found |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(node, ast.Assign)}

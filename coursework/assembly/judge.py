@@ -1,4 +1,4 @@
-"""The process that tries answers, each with the course's own version of all other parts, and gives those versions.
+"""The process that tries answers, each with the course's own version of all other parts.
 
 It leaves a report after each answer, so that one which ends the process or never ends is known by name.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from course_lib.files import write_atomic
 from coursework.assembly.parts import FUNCTIONS
 from coursework.exercises import registry
-from coursework.exercises.engine.cells import PRELUDE, solved_cell_source
+from coursework.exercises.engine.cells import PRELUDE
 from coursework.exercises.engine.diagnose import diagnose
 from coursework.exercises.engine.finding import RIGHT
 from coursework.exercises.engine.guard import memory_cap
@@ -22,13 +22,11 @@ from coursework.exercises.spec import Exercise
 MEMORY = 4 << 30
 
 
-def main(request: dict[str, Any], report: Path) -> None:
-    """Judge the sources of the request, and add the solutions that it wants."""
+def main(request: dict[str, str], report: Path) -> None:
+    """Judge the sources of the request, by exercise."""
     known = [one for one in FUNCTIONS if one in registry.places()]
-    said: dict[str, Any] = {"judged": {}, "now": "", "solutions": {}}
-    for one in request["solutions"]:
-        said["solutions"][one] = solved_cell_source(registry.get(one))
-    for exercise_id, text in request["answers"].items():
+    said: dict[str, Any] = {"judged": {}, "now": ""}
+    for exercise_id, text in request.items():
         said["now"] = exercise_id
         write_atomic(report, json.dumps(said))
         said["judged"][exercise_id] = _judge(exercise_id, text, known)

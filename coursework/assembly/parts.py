@@ -1,33 +1,35 @@
-"""Which exercises are parts of the assembled module.
+"""Which exercises are parts of the assembled module, in the order of the chapters.
 
-A part is called by the module as the exercise asks for it. Others solve the same task in another form, and stay out:
-`shift_targets` (the module shifts with `shift_right`), `accumulate_gradients` (its loss is given, for one matrix),
-`grouped_query_attention` and `alibi_bias` (variants), `streaming_cache`, `beam_step`, `bpe_merge`.
+A part is called by the module as the exercise asks for it. Exercises that solve the same task in another form stay
+out: `multi_head_attention` and `kv_cache_step` (the module's attention has heads, rotary positions and a cache at
+once), `shift_right` and `shift_targets` (it shifts by slicing), `layer_norm`, `adam_step`.
 """
 
-PARTS = (
-    "scaled_dot_product_attention",
-    "causal_mask",
-    "padding_mask",
-    "combine_masks",
-    "split_heads",
-    "merge_heads",
-    "multi_head_attention",
-    "kv_cache_step",
-    "sinusoidal_encoding",
-    "apply_rotary",
-    "feed_forward",
-    "layer_norm",
-    "encoder_layer",
-    "decoder_layer",
-    "shift_right",
-    "label_smoothed_loss",
-    "top_p_filter",
-    "noam_rate",
-    "clip_gradients",
-    "adam_step",
-)
-"""Ids of the exercises, in the order of the module."""
+PARTS = {
+    "scaled_dot_product_attention": (1, "attention"),
+    "causal_mask": (1, "causal_mask"),
+    "padding_mask": (1, "padding_mask"),
+    "split_heads": (2, "split_heads"),
+    "merge_heads": (2, "merge_heads"),
+    "apply_rotary": (3, "apply_rotary"),
+    "feed_forward": (4, "feed_forward"),
+    "layer": (4, "Layer"),
+    "encoder": (4, "Encoder"),
+    "classifier": (4, "Classifier"),
+    "gpt": (5, "GPT"),
+    "generate": (5, "generate"),
+    "top_p_filter": (5, "top_p_filter"),
+    "decoder_block": (5, "DecoderLayer"),
+    "adamw_step": (6, "adamw_step"),
+    "training_step": (6, "training_step"),
+    "training_loop": (6, "training_loop"),
+}
+"""By exercise, the chapter after which it goes in, and the name of its function or class."""
 
-FUNCTIONS = {one: "attention" if one == "scaled_dot_product_attention" else one for one in PARTS}
-"""By exercise, the name of its function."""
+LAST = max(chapter for chapter, _ in PARTS.values())
+FUNCTIONS = {one: name for one, (_, name) in PARTS.items()}
+
+
+def up_to(chapter: int) -> list[str]:
+    """The exercises whose parts the module holds after a chapter."""
+    return [one for one, (own, _) in PARTS.items() if own <= chapter]

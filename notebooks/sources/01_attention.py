@@ -1212,8 +1212,29 @@ for one in both:
 # give the same result (Jain & Wallace 2019). A map is a good place to get an idea. To test the idea, change the
 # sentence or hide a word, as we did. [A lab](labs/01_who_sees_what.ipynb) goes on with this.
 
+# %% [markdown] id="thread-text"
+# ## 8 Your model, and your sentence
+#
+# What you solved now goes into a file of your own, `my_transformer.py`. It grows with each chapter, and at the end of
+# chapter 6 it trains, translates and writes. The course's own stand in for what is still open. Use it on a sentence of
+# yours: say of each word what it is and what it looks for. If the values are the identity, the output is the weights.
+
+# %% id="thread"
+from coursework.assembly.thread import so_far
+
+my = so_far(chapter=1)
+mine = {  # a sentence of yours: what each word is, and what it looks for
+    "she": ("who", "does"), "read": ("does", "what"), "my": ("whose", "what"), "book": ("what", "whose"),
+}  # fmt: skip
+key = torch.tensor([[2.5 * (a == b) for b, _ in mine.values()] for a, _ in mine.values()])
+query = torch.tensor([[2.5 * (a == b) for b, _ in mine.values()] for _, a in mine.values()])
+values = torch.eye(len(mine))[None, None]  # (B, H, S, S)
+weights = my.attention(query[None, None], key[None, None], values)[0, 0]  # (T, S)
+for word, row in zip(mine, weights):
+    print(f"{word:>5} reads", ", ".join(f"{w:.2f} {one}" for one, w in zip(mine, row)))
+
 # %% [markdown] id="end"
-# ## 8 What you have
+# ## 9 What you have
 #
 # ### The formulas on one card
 

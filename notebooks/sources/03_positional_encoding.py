@@ -1220,7 +1220,29 @@ prove(
 #
 # </details>
 #
-# ## 8 What you have
+# ## 8 Your model, and the same word twice
+#
+# Your rotation goes into `my_transformer.py`: a switch of its attention. The learned table comes with it, in an
+# `Embedding`. Now take a sentence of yours in which one word stands twice. Without positions it gets the same vector at
+# both places. With rotary positions it does not, because it sees the others at other distances.
+
+# %% id="thread"
+from coursework.assembly.thread import so_far
+
+my = so_far(chapter=3)
+mine = "the cat saw the dog".split()  # a sentence of yours, with one word twice
+here, there = [i for i, word in enumerate(mine) if mine.count(word) > 1][:2]
+torch.manual_seed(0)
+word = my.Embedding(len(mine), max_length=len(mine), d_model=32).word
+x = 9 * word(torch.tensor([[mine.index(one) for one in mine]]))  # (1, T, D)
+for rotary in (False, True):
+    torch.manual_seed(0)
+    y = my.MultiHeadAttention(32, 4, rotary)(x, x)[0]
+    cosine = torch.cosine_similarity(y[here], y[there], dim=0)
+    print(f"rotary {rotary!s:5}: {mine[here]!r} twice, cosine {cosine:.2f}")
+
+# %% [markdown] id="what-you-have"
+# ## 9 What you have
 #
 # ### The formulas on one card
 #

@@ -37,6 +37,7 @@ from course_lib.norms import LayerNorm, RMSNorm
 from course_lib.testing import complaint, prove
 from course_lib.transformer import Embedding as LibraryEmbedding
 from coursework import exercises as ex
+from coursework.assembly.thread import keep_weights, so_far
 from coursework.corpora import speeches
 from coursework.corpora.sentences import JUDGED_WORDS, REFLEXIVE_OF, judged_sentences
 from coursework.pictures import attention_map, drawings, palette, show
@@ -501,27 +502,13 @@ class FeedForward(nn.Module):
 
 
 # %% [markdown] id="own-attention-text"
-# Attention is what you built in chapter 2, with H heads of width E. It keeps its last weights, so that we can look at
-# them later.
-
+# Attention is that of your file, with the heads of chapter 2 and what chapter 1 gave. It is called as `attention(x,
+# mask)`. We let it keep its last weights, so that we can look at them later.
 
 # %% id="own-attention"
-class Attention(nn.Module):
-    def __init__(self, d_model, n_heads):
-        super().__init__()
-        self.n_heads = n_heads
-        maps = [nn.Linear(d_model, d_model) for _ in range(4)]
-        self.query, self.key, self.value, self.output = maps
-
-    def split(self, x):  # (B, T, D) -> (B, H, T, E)
-        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
-
-    def forward(self, x, mask):
-        q, k, v = (self.split(m(x)) for m in (self.query, self.key, self.value))
-        scores = q @ k.mT / q.size(-1) ** 0.5  # (B, H, T, T)
-        self.weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
-        return self.output((self.weights @ v).transpose(1, 2).flatten(2))
-
+my = so_far(chapter=3)
+keep_weights(my)
+Attention = my.Attention
 
 # %% [markdown] id="layer-text"
 # Now the layer. We take pre-norm, the more patient of the two. Its four parts and the dropout are made; how they work
@@ -583,21 +570,10 @@ print("4 sentences of 20 tokens go in and come out as", tuple(output.shape))
 #
 # Words come in as numbers, their **ids**. One table holds a trained vector for each word. Another one, `position`, holds
 # one for each position (the learned positions of chapter 3). Both start small, so that neither drowns the other.
-
+# Your file has such an `Embedding` since chapter 3.
 
 # %% id="own-embedding"
-class Embedding(nn.Module):
-    def __init__(self, n_words, max_length, d_model):
-        super().__init__()
-        self.word = nn.Embedding(n_words, d_model)
-        self.position = nn.Embedding(max_length, d_model)
-        for table in (self.word, self.position):
-            nn.init.normal_(table.weight, std=d_model**-0.5)
-
-    def forward(self, ids):  # (B, T) -> (B, T, D)
-        where = torch.arange(ids.size(1), device=ids.device)
-        return self.word(ids) + self.position(where)
-
+Embedding = my.Embedding
 
 # %% [markdown] id="padding"
 # ### 6.2 Padding
@@ -1341,7 +1317,25 @@ for name, share in zip(who, shares):
 # %% [markdown] id="my-line-says"
 # *A good place to stop: your encoder reads Shakespeare, and it reads you.*
 #
-# ## 12 What you have
+# ## 12 Your model reads
+#
+# Your feed-forward network, layer, encoder and classifier go into `my_transformer.py`, and stand there on your own
+# attention. The classifier of the file has the weights that you have just trained under the same names. So it can take
+# them, and reads new lines as your trained one does.
+
+# %% id="thread" tags=["atol:0.2"]
+my = so_far(chapter=4)
+mine = my.Classifier(my.Encoder(len(lexicon), LONGEST, 64), 64).eval()
+mine.load_state_dict(reader.state_dict())
+for line in ("my love is like the stars of night", "the people ask for bread and corn"):
+    share = mine(encode_lines([line])).softmax(dim=-1)[0, 0].item()
+    print(f"{line}: {who[0]} {share:.2f}")
+with torch.no_grad():
+    gap = (mine(new_x) - reader(new_x)).abs().max()
+prove("the file's classifier agrees with the trained one", gap < 1e-3)
+
+# %% [markdown] id="what-you-have"
+# ## 13 What you have
 #
 # ### You can now
 #

@@ -1575,8 +1575,32 @@ drawings.guesses_and_checks().show()
 # model's own probability, exactly. A bad draft makes the writing slower, never worse. The lab on [choosing
 # tokens](labs/05_choosing.ipynb) derives the rule and measures what it saves.
 
+# %% [markdown] id="thread-text"
+# ## 11 Your model writes
+#
+# Your GPT, your loop, your filter and your decoder layer go into `my_transformer.py`. There they all stand on one
+# attention, that of chapters 1 to 3, and your encoder of chapter 4 gets a decoder. Let the GPT of the file learn from your text
+# for a moment, if you put one into section 5.1, or from ours. Chapter 6 adds what is missing for longer runs.
+
+# %% id="thread" tags=["not-compared:sampled-text"]
+from coursework.assembly.thread import so_far
+
+my = so_far(chapter=5)
+data, known = (own_ids, letters_of_writer) if my_text else (training, alphabet)
+torch.manual_seed(0)
+small_gpt = my.make_gpt(len(known), my.Config(d_model=64, n_layers=2))
+adam, draws = torch.optim.AdamW(small_gpt.parameters(), lr=3e-3), torch.Generator().manual_seed(0)
+for _ in range(200):
+    inputs, targets = windows(data, 6, draws)
+    F.cross_entropy(small_gpt(inputs).mT, targets).backward()
+    adam.step()
+    adam.zero_grad()
+choose = lambda logits: my.choose(logits, 0.7, 0.9, draws)  # noqa: E731
+written = my.generate(small_gpt.eval(), inputs[:1, :8], 120, choose)[0].tolist()
+print(repr("".join(known[token] for token in written)))
+
 # %% [markdown] id="end"
-# ## 11 What you have
+# ## 12 What you have
 #
 # ### The chapter on one card
 #

@@ -1486,8 +1486,28 @@ loader = DataLoader(examples, batch_size=32, shuffle=True, collate_fn=pad_batch)
 run = Run(tiny(), task, loader, TrainingConfig(steps=3, learning_rate=2e-3, log_every=1), shown=Silent()).train()
 print("rows and columns:", tuple(next(iter(loader))["source"].shape))
 
+# %% [markdown] id="thread-text"
+# ## 14 Your model is whole
+#
+# Your step, your loop and your AdamW go into `my_transformer.py`, and with them a program. From now on it needs nothing
+# but torch: `course assemble` checks the file, and you may take it anywhere. Here it learns to translate numbers below
+# 1000, saves itself, and translates later. In a terminal it is `python my/my_transformer.py translate --data
+# numbers.txt`; put lines of your own into that file, with a tab between the two texts.
+
+# %% id="thread" tags=["atol:40"]
+from coursework.assembly.thread import so_far
+
+my = so_far(chapter=6)
+numbers = [["".join(number_parts(n, tongue)) for tongue in ("de", "en")] for n in range(1000)]
+with tempfile.TemporaryDirectory() as folder:
+    Path(folder, "numbers.txt").write_text("\n".join(map("\t".join, numbers)), encoding="utf-8")
+    where = ["--out", f"{folder}/mine", "--device", "cpu"]
+    small = ["--steps", "200", "--d-model", "64", "--n-layers", "2"]
+    my.main(["translate", "--data", f"{folder}/numbers.txt", *small, *where])
+    my.main(["use", *where, "--text", "siebenundachtzig"])  # any time later
+
 # %% [markdown] id="data-loader-says"
-# ## 14 What you have
+# ## 15 What you have
 #
 # You can now
 #
