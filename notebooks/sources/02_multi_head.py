@@ -12,6 +12,7 @@
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
 import contextlib
+import copy
 import functools
 import itertools
 import math
@@ -730,7 +731,6 @@ for _ in range(500):
     loss.backward()
     optimizer.step()
 reader = reader.eval().requires_grad_(False)
-layers = [module for module in reader.modules() if isinstance(module, MultiHeadAttention)]
 
 
 def maps_of(words):
@@ -860,22 +860,20 @@ show(
 # *herself*, *himself* and *themselves*. So that is the head that finds the subject. Or is it?
 #
 # A map shows where a head looks. Whether the model uses what it finds is another question, and we can ask it directly:
-# silence the head and see what breaks. This is called *ablation*. A head reaches the stream only through its own rows
-# of $W^O$, so the code sets them to zero. PyTorch stores the matrix with rows and columns exchanged, so in the code
-# they are columns.
+# silence the head and see what breaks. This is called *ablation*. You have all you need for it: a head reaches the
+# stream only through its own rows of $W^O$ (section 2.3).
+
+# %% exercise="silence_head"
 
 
 # %% id="ablation"
-@contextlib.contextmanager
 def without(*heads):
-    """Leave out what these heads write; a head is (layer, head), from 0."""
-    kept = [layer.output.weight.clone() for layer in layers]
+    """A copy of the model with silent heads; a head is (layer, head), from 0."""
+    changed = copy.deepcopy(reader)
     for layer, head in heads:
-        own = slice(16 * head, 16 * (head + 1))  # E = 16
-        layers[layer].output.weight[:, own] = 0.0
-    yield
-    for layer, weight in zip(layers, kept, strict=True):
-        layer.output.weight.copy_(weight)
+        block = changed.decoder.layers[layer]
+        block.self_attention = silence_head(block.self_attention, head)
+    return changed
 
 
 # %% [markdown] id="ablation-question"
@@ -892,10 +890,10 @@ ex.predict("without_the_subject_head", "")
 REFLEXIVE_IDS = [WORD[word] for word in REFLEXIVES]
 
 
-def right():
+def right(model):
     found = 0
     for sentences in of_length:
-        chosen = reader(read(sentences))[:, -1, REFLEXIVE_IDS].argmax(-1).tolist()
+        chosen = model(read(sentences))[:, -1, REFLEXIVE_IDS].argmax(-1).tolist()
         found += sum(REFLEXIVES[one] == each[-2] for one, each in zip(chosen, sentences, strict=True))
     return found / len(tests)
 
@@ -903,13 +901,14 @@ def right():
 # %% id="ablation-measured" tags=["atol:0.15"]
 order = roles["its subject"].flatten().argsort(descending=True).tolist()
 by_subject = [divmod(number, 4) for number in order]  # who looks most at it, first
-print(f"all heads                            {right():.2f}")
-with without(by_subject[0]):
-    print(f"without the one that looks most      {right():.2f}")
-with without(*by_subject[:3]):
-    print(f"without the three that look most     {right():.2f}")
-with without(*by_subject[-3:]):
-    print(f"without the three that look least    {right():.2f}")
+groups = {
+    "all heads": [],
+    "without the one that looks most": by_subject[:1],
+    "without the three that look most": by_subject[:3],
+    "without the three that look least": by_subject[-3:],
+}
+for name, silent in groups.items():
+    print(f"{name:34} {right(without(*silent)):.2f}")
 
 # %% [markdown] id="ablation-says"
 # Such a beautiful map, and the model hardly misses the head. Only when three heads are gone does it begin to err. Was
@@ -1097,8 +1096,44 @@ prove("half of the 72 heads give [CLS] more than half of their weight", above["[
 # Drawing: the two steps of induction
 drawings.induction_steps().show()
 
-# %% [markdown] id="induction-model-text"
-# Does training find this? We use a model with attention layers and no feed-forward networks, so that nothing else can
+# %% [markdown] id="induction-by-hand"
+# ### 6.1 Set it by hand
+#
+# Build this machine. No training is needed: you choose the matrices yourself, and each number in them has a meaning.
+
+# %% exercise="induction_pair"
+
+
+# %% [markdown] id="induction-list-text"
+# Does it work? Write a list of your own that begins again, in words that no model has seen.
+#
+# **Predict.** In the list below, *milk* comes twice, with different words after it. Which word will your pair write
+# after the last *milk*?
+
+# %% id="induction-list-guess"
+ex.predict("after_the_last_milk", "")
+
+# %% id="induction-list"
+yours = "eggs milk bread milk tea milk"  # your list
+words_ = ["start", *yours.split()]
+names = list(dict.fromkeys(words_))
+V, P = len(names), len(words_)
+letter, position, note, answer = torch.eye(3 * V + P).split([V, P, V, V], dim=1)
+ids = torch.tensor([names.index(word) for word in words_])
+x = letter.T[ids] + position.T  # the stream, (T, D)
+for head in induction_pair(letter, position, note, answer):
+    added, hand_weights = causal_head(x, *head)
+    x = x + added
+for name, share in zip(names, (x @ answer)[-1].tolist(), strict=True):
+    print(f"{name:6} {share:.2f}")
+
+# %% [markdown] id="induction-list-says"
+# With one earlier *milk*, the answer is the word that followed. With two, the second head finds two notes and shares its
+# weight between them, so both words get one half. It has no rule for which came last.
+#
+# ### 6.2 Does training find it?
+#
+# We use a model with attention layers and no feed-forward networks, so that nothing else can
 # do the work. Each text has five people of its own, each with a first name and a family name of one letter. They come
 # in random order. A first name that has come before tells which family name must follow.
 #

@@ -1220,6 +1220,49 @@ prove(
 #
 # </details>
 #
+# ### 7.4 Your own scheme
+#
+# You have seen what each scheme does with the third token back. Now it is your turn: invent one that finds it inside, and
+# still does beyond.
+
+# %% exercise="own_bias"
+
+
+# %% [markdown] id="own-predict-text"
+# **Predict.** How often will a model with your scheme be right inside the 16 positions of training, and how often beyond?
+# Say why before you measure.
+
+# %% id="own-predict"
+ex.predict("own_scheme_inside_and_beyond", "")
+
+
+# %% id="own-plugged" tags=["hide-input"]
+# Plug: a scheme that asks your function for what is added to the scores
+class OwnScheme(positions.PositionScheme):
+    acts_on = "scores"
+
+    def forward(self, T, S=None, *, device=None):
+        return own_bias(4, T, T if S is None else S)[None].to(device)  # (1, H, T, S)
+
+
+# %% id="own-measured" tags=["atol:0.15"]
+for seed in range(3):
+    torch.manual_seed(seed)
+    own = small_gpt("none", 11, longest=64)
+    own.decoder.positions = OwnScheme()
+    train(own, rate=0.01)
+    inside, beyond = accuracy(own.eval())
+    print(f"seed {seed}: inside {inside:.2f}, beyond {beyond:.2f}")
+
+# %% [markdown] id="own-says"
+# Were you right? If your scheme is right beyond, compare it with the others: what do far keys get, and could one of them
+# push itself forward? If it is not, hide the far keys in the test, as in 7.2. That tells you whether your scheme has lost
+# the third token or is distracted from it.
+#
+# A head that likes just one distance is made for this task. Would it also read English well? T5 lets each head learn what
+# it likes, and that is the price and the gain of a scheme that decides less in advance.
+
+# %% [markdown] id="what-you-have"
 # ## 8 What you have
 #
 # ### The formulas on one card
