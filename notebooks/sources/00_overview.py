@@ -288,7 +288,7 @@ class Stack(nn.Module):
 # copy it, and would learn nothing else. So each position may look at itself and at what came before:
 
 # %% id="mask-drawn" tags=["hide-input"]
-# Drawing: who may look at whom, and what each place has to predict
+# Drawing: who may look at whom, and what each position has to predict
 drawings.mask_and_targets("the queen paints herself .".split()).show()
 
 # %% [markdown] id="mask-text-2"
@@ -377,7 +377,7 @@ for _step in range(1000):
     losses.append(loss.item())
 
 # %% id="train-curve" tags=["hide-input", "picture:20"]
-# Figure: the loss while it learns, and the best that can be had
+# Figure: the loss while it learns, and the best possible
 floor = english_entropy()  # of the sentences themselves, from the choices that make them
 fig = curves(
     range(1, len(losses) + 1),
@@ -389,12 +389,12 @@ fig = curves(
     ylim=(0, 4.2),
     size=(6.5, 2.6),
 )
-fig.axes[0].text(1000, floor - 0.12, f"the best that can be had, {floor:.2f}", ha="right", va="top", color="#555555")
+fig.axes[0].text(1000, floor - 0.12, f"the best possible, {floor:.2f}", ha="right", va="top", color="#555555")
 show(
     fig,
     alt="The training loss over 1000 steps. It starts above the line of blind guessing at 3.58, falls steeply within the "
-    "first hundred steps and then lies on the line of the best that can be had, 1.44.",
-    caption="The loss falls to the best that can be had. It cannot fall to zero, because nobody can know which person or "
+    "first hundred steps and then lies on the line of the best possible, 1.44.",
+    caption="The loss falls to the best possible. It cannot fall to zero, because nobody can know which person or "
     "verb a sentence will name next.",
 )
 

@@ -777,7 +777,7 @@ dog, bites, man = torch.randn(3, 8)
 first = head(torch.stack([dog, bites, man])[None])[0]
 second = head(torch.stack([man, bites, dog])[None])[0]
 print("dog gets the same in both:", torch.allclose(first[0], second[2], atol=1e-6))
-print("the first place gets the same:", torch.allclose(first[0], second[0], atol=1e-6))
+print("the first position gets the same:", torch.allclose(first[0], second[0], atol=1e-6))
 
 # %% id="order-drawn" tags=["hide-input"]
 # Drawing: a sentence, and the same words in another order
@@ -1201,7 +1201,7 @@ if folder := minilm_folder():
 both = [minilm_maps[name] for name in ("tired", "wide")]
 lines = [one["tokens"][1:-1] for one in both]
 shares = [one["weights"][one["tokens"].index("it")][1:-1] for one in both]
-axes = reading_rows(lines, shares, title="what the head takes from each word at the place of “it”")
+axes = reading_rows(lines, shares, title="what the head takes from each word at the position of “it”")
 colour_bar(axes.figure, axes)
 show(
     axes.figure,

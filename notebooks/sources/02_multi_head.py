@@ -94,15 +94,15 @@ for first, second in ((queen, boy), (boy, queen)):
 # %% [markdown] id="two-places-question"
 # ### 1.1 The same, measured
 #
-# Here is a task as bare as it can be. A text is a row of 16 letters, drawn at random from twelve. Each place has to
-# name two of them: the letter one place back, and the letter three places back.
+# Here is a task as bare as it can be. A text is a row of 16 letters, drawn at random from twelve. Each position has to
+# name two of them: the letter one position back, and the letter three positions back.
 
 # %% id="two-places-drawn" tags=["hide-input"]
-# Drawing: what each place has to answer
+# Drawing: what each position has to answer
 drawings.two_places_task().show()
 
 # %% [markdown] id="two-places-rules"
-# The model is a single attention layer. Where a place looks depends on the places alone, and what it finds there
+# The model is a single attention layer. Where a position looks depends on the positions alone, and what it finds there
 # depends on the letters alone. One linear map reads off both answers. We train it with one head of width 32, and again
 # with two heads of width 16, so both models have the same number of parameters.
 #
@@ -116,7 +116,7 @@ ex.predict("one_head_two_questions", "")
 # %% id="two-places-model" tags=["hide-input"]
 # The model, its task, and its training
 class TwoPlaces(nn.Module):
-    """Names the letters one and three places back: letters (B, T) -> scores (B, T, 2, V)."""
+    """Names the letters one and three positions back: letters (B, T) -> scores (B, T, 2, V)."""
 
     def __init__(self, n_heads, V=12, T=16, D=32):
         super().__init__()
@@ -145,7 +145,7 @@ def train_two_places(n_heads, steps=300, seed=0):
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):
         letters, wanted = two_places_batch(32, generator)
-        scores = model(letters)[:, 3:]  # the first three places have no answer
+        scores = model(letters)[:, 3:]  # the first three positions have no answer
         loss = F.cross_entropy(scores.flatten(0, 2), wanted[:, 3:].flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -164,7 +164,7 @@ for n_heads, model in trained.items():
 
 # %% [markdown] id="two-places-look"
 # One head answers one question and is mostly wrong in the other. Two heads answer both. Where do they look? Each map
-# has a row for each place that looks and a column for each place that is looked at.
+# has a row for each position that looks and a column for each position that is looked at.
 
 # %% id="two-places-figure" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: where one head looks, and where two heads look
@@ -174,19 +174,19 @@ show(
         {title: trained[n_heads].weights()[0, head] for n_heads, head, title in shown},
         size=(7.5, 2.9),
         every=5,
-        xlabel="place looked at",
-        ylabel="place that looks",
+        xlabel="position looked at",
+        ylabel="position that looks",
         bar="weight",
     ),
-    alt="Three maps of 16 by 16 places. One head has two half-dark diagonals, one and three places back. Of two heads "
-    "each has a single dark diagonal, one of them one place back, the other three places back.",
-    caption="One head has to share its weight between the two places. Two heads take one place each, though nobody told "
+    alt="Three maps of 16 by 16 positions. One head has two half-dark diagonals, one and three positions back. Of two heads "
+    "each has a single dark diagonal, one of them one position back, the other three positions back.",
+    caption="One head has to share its weight between the two positions. Two heads take one position each, though nobody told "
     "them to.",
 )
 
 # %% [markdown] id="two-places-lead"
 # The two diagonals of the single head are nearly equally dark. Then why is it right so often in one question only?
-# Because a small lead is enough: at nearly every place the letter one back has a little more weight, and it wins in
+# Because a small lead is enough: at nearly every position the letter one back has a little more weight, and it wins in
 # both questions. If so, the model should name the letter one back even when it is asked for the letter three back. Let
 # us count.
 
@@ -220,7 +220,7 @@ prove("two heads: both, whatever the seed", two_places.range("two heads", "worse
 
 # %% [markdown] id="two-places-argument"
 # Five times as many steps help one head little. The last row is another story: there we put a small non-linear network
-# between the head and the answers, and now one head can do it. It gives the two places unequal weights, and the network
+# between the head and the answers, and now one head can do it. It gives the two positions unequal weights, and the network
 # tells the stronger part of the mixture from the weaker one.
 
 # %% [markdown] id="two-places-says"
@@ -232,7 +232,7 @@ prove("two heads: both, whatever the seed", two_places.range("two heads", "worse
 #
 # Nothing in the formula makes them. Ours did because the task needed two different things. Eight heads move apart, too,
 # although two would do. The distance counted here is 0 if two heads have the same weights, and 1 if they look at
-# different places altogether.
+# different positions altogether.
 #
 # <details><summary>How the distance is counted</summary>
 #
@@ -783,7 +783,7 @@ show(
 #
 # They are means over its words. *Entropy* says how evenly the weights are spread, as in chapter 1: it is 0 if all the
 # weight lies on one word. Its unit, the *nat*, says that the logarithm is the natural one. *Largest* is the largest
-# weight, *distance* is how many places away the head looks, *previous* is the weight on the word before, and *first*
+# weight, *distance* is how many positions away the head looks, *previous* is the weight on the word before, and *first*
 # the weight on the first word.
 #
 # </details>
@@ -911,7 +911,7 @@ for name, silent in groups.items():
     print(f"{name:34} {right(without(*silent)):.2f}")
 
 # %% [markdown] id="ablation-says"
-# Such a beautiful map, and the model hardly misses the head. Only when three heads are gone does it begin to err. Was
+# Such a beautiful map, and the model does nearly as well without the head. Only when three heads are gone does it begin to err. Was
 # this training an exception? Here are five, and for comparison five models that were not trained at all.
 
 # %% id="ablation-record" tags=["hide-input"]
@@ -1084,8 +1084,8 @@ prove("half of the 72 heads give [CLS] more than half of their weight", above["[
 # an earlier K and took what followed it. Names work like this: after *Ada Lovelace* has been mentioned once, the next
 # *Ada* is probably followed by *Lovelace*. A head that does this is called an **induction head** (Olsson et al. 2022).
 #
-# One attention alone cannot do it. The last K can find an earlier K. But at that place stands K, and what it needs
-# stands one place further on, at Q. Could it look for Q directly? It does not know that it wants Q. It wants *the one
+# One attention alone cannot do it. The last K can find an earlier K. But at that position stands K, and what it needs
+# stands one position further on, at Q. Could it look for Q directly? It does not know that it wants Q. It wants *the one
 # that came after K*, and the key of Q says only that it is a Q.
 #
 # Two layers can do it. In the first, a **previous-token head** writes a note into each letter: what stood before me.
@@ -1179,7 +1179,7 @@ def known_loss(scores, letters, known):
 
 held_out, known = names_text(300, torch.Generator().manual_seed(99))
 same = (held_out[:, :, None] == held_out[:, None, :]).tril(-1)
-after_copy = F.pad(same, (1, 0))[:, :, :-1]  # (B, T, T): the places after earlier copies
+after_copy = F.pad(same, (1, 0))[:, :, :-1]  # (B, T, T): the positions after earlier copies
 
 
 @torch.no_grad()
@@ -1504,8 +1504,8 @@ print("grouped heads with a cache, token by token, equal one pass")
 # %% [markdown] id="next"
 # ### What comes next
 #
-# In this chapter heads looked one place back, or three places back. How could they? Attention compares vectors, and the
-# vector of a letter does not say where the letter stands. We had added a learned vector for each place without a word
+# In this chapter heads looked one position back, or three positions back. How could they? Attention compares vectors, and the
+# vector of a letter does not say where the letter stands. We had added a learned vector for each position without a word
 # about it. [Chapter 3](03_positional_encoding.ipynb) asks how to tell a token its position.
 #
 # The lab [on heads](labs/02_heads.ipynb) takes an induction circuit to pieces. The [bug museum](labs/02_bugs.ipynb)

@@ -79,7 +79,7 @@ for sentence in ("dog bites man", "man bites dog"):
 drawings.order_lost(list(vector), list(vector.values())).show()
 
 # %% [markdown] id="dog-man-exactly"
-# What exactly is equal here? By the **position** of a word we mean its place in the text, counted from 0.
+# What exactly is equal here? By the **position** of a word we mean its number in the text, counted from 0.
 #
 # - Compare **position by position**: at position 0 stands *dog* in one sentence and *man* in the other, so the two vectors
 #   there are different. Only the middle ones agree.
@@ -93,7 +93,7 @@ drawings.order_lost(list(vector), list(vector.values())).show()
 # %% id="dog-man-proof"
 first, second = results.values()
 prove("word by word all results are equal", torch.allclose(first, second.flip(0)))
-prove("at the first place they differ", not torch.allclose(first[0], second[0]))
+prove("at the first position they differ", not torch.allclose(first[0], second[0]))
 same_mean = torch.allclose(first.mean(0), second.mean(0))
 prove("the mean over all words is the same", same_mean)
 
@@ -142,7 +142,7 @@ print("three layers without positions: permutation-equivariant without a mask, n
 # ### 2.1 A second vector for each word
 #
 # Here is the simplest way to tell a word its position: each position gets a vector, too, and it is **added** to the vector
-# of the word. What goes into the model is word plus position, or *place*, as the drawings say. Now *dog* at
+# of the word. What goes into the model is word plus position. Now *dog* at
 # the beginning and *dog* at the end are two different vectors, and so are their queries, keys and values.
 
 # %% id="added-drawn" tags=["hide-input"]
@@ -389,7 +389,7 @@ show(
 # wherever you start.
 
 # %% id="step-drawn" tags=["hide-input"]
-# Drawing: three places forward, from two positions
+# Drawing: three positions forward, from two positions
 drawings.step_of_a_clock().show()
 
 # %% [markdown] id="rotation-formula"
@@ -419,7 +419,7 @@ for k in (1, 7, 100, 1000):
     prove(f"one matrix moves every one of 5000 positions by {k}", off < 1e-6)
 prove("the matrix is a rotation: its transpose undoes it", torch.allclose(matrix @ matrix.T, torch.eye(64), atol=1e-5))
 prove("the library's matrix is the same", torch.allclose(positions.position_shift_matrix(1000, 64), matrix, atol=1e-4))
-print("one matrix for each shift of 1, 7, 100 and 1000 places: right at 5000 positions")
+print("one matrix for each shift of 1, 7, 100 and 1000 positions: right at 5000 positions")
 
 # %% [markdown] id="explorer-text"
 # Play with it. Move the position alone: the hands turn, but does the angle between the two hands of a clock change? Then
@@ -574,7 +574,7 @@ for (query_at, key_at), row in rows.items():
     exact = (*q, *k, q[0] * k[0] + q[1] * k[1])
     prove(f"turned by hand: {query_at} and {key_at}", all(abs(a - b) < 0.0051 for a, b in zip(exact, row, strict=True)))
 slowest = 2 * math.pi * 10000 ** (62 / 64)
-prove("the slowest of 32 pairs takes about 47,000 places", round(slowest, -3) == 47_000)
+prove("the slowest of 32 pairs takes about 47,000 positions", round(slowest, -3) == 47_000)
 
 # %% [markdown] id="rotary-exercise-text"
 # Now for whole heads. Which numbers of a head form a pair? Here number $i$ is paired with number $i + d_{head}/2$. So the
@@ -611,24 +611,24 @@ for query_at, key_at in ((5, 3), (105, 103), (1005, 1003), (1005, 3)):
 # can make a difference. Rows are queries, columns are keys, and again nothing is divided.
 
 # %% id="rotary-maps" tags=["hide-input"]
-# Figure: scores of twelve equal words, with places added and with queries and keys turned
+# Figure: scores of twelve equal words, with positions added and with queries and keys turned
 torch.manual_seed(2)
 word, maps = torch.randn(16), torch.randn(2, 16, 16) / 4
 places = sinusoidal_encoding(torch.arange(12), 16)
 q_added, k_added = (word + places) @ maps[0], (word + places) @ maps[1]
 plain_q, plain_k = (word @ maps[0]).expand(1, 1, 12, 16), (word @ maps[1]).expand(1, 1, 12, 16)
 turned = [apply_rotary(x, torch.arange(12))[0, 0] for x in (plain_q, plain_k)]
-both = {"places added": q_added @ k_added.T, "queries and keys turned": turned[0] @ turned[1].T}
+both = {"positions added": q_added @ k_added.T, "queries and keys turned": turned[0] @ turned[1].T}
 added, by_turning = both.values()
-between = (places @ maps[0]) @ (places @ maps[1]).T  # place with place alone
-prove("as they are, place with place knows only the distance", (places @ places.T).diagonal(2).std() < 1e-4)
+between = (places @ maps[0]) @ (places @ maps[1]).T  # position with position alone
+prove("as they are, position with position knows only the distance", (places @ places.T).diagonal(2).std() < 1e-4)
 prove("behind a query and a key matrix it does not", between.diagonal(2).std() > 0.1)
 diagonals = [by_turning.diagonal(k).std().item() for k in range(-5, 6)]
 prove("turned: along each diagonal the score is the same", max(diagonals) < 1e-4)
 prove("added: along the diagonals it is not", added.diagonal(2).std() > 0.1)
 show(
     heat_maps(both, reach=None, every=2, xlabel="key at", ylabel="query at", size=(6.6, 3.3)),
-    alt="Two maps of scores between twelve equal words. Left, places added: an irregular pattern. Right, queries and keys "
+    alt="Two maps of scores between twelve equal words. Left, positions added: an irregular pattern. Right, queries and keys "
     "turned: each diagonal has one colour from end to end, as only the distance counts.",
     caption="Right: along a diagonal the distance is the same, and so is the score. Left: the score depends on where "
     "the two words stand.",
@@ -785,7 +785,7 @@ show(
         xlim=(0, 64),
     ),
     alt="By which factor a word's weight shrinks with its distance, for four of the eight slopes. With slope 1/2 nothing "
-    "is left after ten places, with 1/8 after thirty; with 1/32 a seventh is left after 64, with 1/128 more than half.",
+    "is left after ten positions, with 1/8 after thirty; with 1/32 a seventh is left after 64, with 1/128 more than half.",
     caption="Before the softmax divides by the sum, a distance d multiplies the weight by e to the power of −slope · d. "
     "Steep heads see a few words, gentle ones the whole page.",
 )
@@ -906,7 +906,7 @@ def small_gpt(scheme, vocab_size, longest):
 
 
 # %% id="long-training"
-def three_back(n_texts, length, generator):  # tokens; right answers from place 3 on
+def three_back(n_texts, length, generator):  # tokens; right answers from position 3 on
     tokens = torch.randint(11, (n_texts, length), generator=generator)
     return tokens, tokens[:, :-3]
 
@@ -974,7 +974,7 @@ show(
         record.by_arm("inside", "beyond"),
         colours=(palette.residual, palette.query),
         size=(6.8, 3.4),
-        xlabel="accuracy: three places back, trained on 16 tokens, tested on 64",
+        xlabel="accuracy: three positions back, trained on 16 tokens, tested on 64",
         xlim=(0, 1.03),
     ),
     alt="Accuracy of seven schemes, five trainings each, inside the trained length and beyond. "
@@ -1032,17 +1032,17 @@ back = (
 turns, where = (41, 47, 53, 60), claim("three_back_where")
 off = [(d - 3) % (2 * math.pi) for d in turns]
 prove("there the fast clock stands as at distance 3, to half a radian", all(min(a, 2 * math.pi - a) < 0.5 for a in off))
-prove("up to place 30 rotary is right, with every seed", where.range("rotary", "to place 30")[0] > 0.97)
-prove("at place 63 it is not, with any seed", where.range("rotary", "at place 63")[1] < 0.25)
-prove("at place 63 more than half of the weight is there", where.range("rotary", "weight at turns")[0] > 0.5)
+prove("up to position 30 rotary is right, with every seed", where.range("rotary", "to place 30")[0] > 0.97)
+prove("at position 63 it is not, with any seed", where.range("rotary", "at place 63")[1] < 0.25)
+prove("at position 63 more than half of the weight is there", where.range("rotary", "weight at turns")[0] > 0.5)
 prove("T5's heads do not look there", where.range("T5 buckets", "weight at turns")[1] < 0.1)
 show(
     plots.right_and_looked_at(share, back, turns),
-    alt="Left: accuracy of the rotary model at the places 3 to 63. It is 1 up to about place 33, then falls within a dozen "
-    "places to about 0.1. Right: the weight that its heads give at place 63 to each distance. Distance 3 has little; the "
+    alt="Left: accuracy of the rotary model at the positions 3 to 63. It is 1 up to about position 33, then falls within a dozen "
+    "positions to about 0.1. Right: the weight that its heads give at position 63 to each distance. Distance 3 has little; the "
     "highest bars stand at 47 and 53, others at 41, 54 and 60.",
     caption=f"One training. With all five seeds, rotary is right in {where.spread('rotary', 'to place 30')} of the cases "
-    f"up to place 30 and in {where.spread('rotary', 'at place 63')} at place 63. There the coloured distances, 41, 47, 53 "
+    f"up to position 30 and in {where.spread('rotary', 'at place 63')} at position 63. There the coloured distances, 41, 47, 53 "
     f"and 60, have {where.spread('rotary', 'weight at turns')} of the weight, and "
     f"{where.spread('T5 buckets', 'weight at turns')} with T5's buckets. ({where.command})",
 )

@@ -185,4 +185,16 @@ return ____  # (H, T, S)""",
     ),
     sample=_sample,
     gradients=False,
+    equivalent_mutants=dict.fromkeys(
+        (
+            "query - torch.arange(S) -> torch.arange(S) - query",
+            "-4.0 * (distance - favourite).abs() -> -4.0 + (distance - favourite).abs()",
+            "(distance - favourite).abs() -> distance - favourite",
+            "4.0 -> 5.0",
+            "4.0 -> 3.0",
+            "distance - favourite -> distance + favourite",
+            "distance - favourite -> favourite - distance",
+        ),
+        "another scheme that obeys the laws",
+    ),
 )

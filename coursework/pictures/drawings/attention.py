@@ -221,7 +221,7 @@ def attention_path(
 
     Args:
         words: three of them.
-        reader: the place of the word that reads, the last one.
+        reader: the position of the word that reads, the last one.
         x: the vectors, a row for each word.
         maps: the matrices for queries, keys and values.
     """

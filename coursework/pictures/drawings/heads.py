@@ -59,7 +59,7 @@ def split_into_heads(*, straight: bool = False) -> Drawing:
     """Two tokens of six numbers become three heads of two numbers for each token.
 
     Args:
-        straight: draw the mistake in its stead, in which the numbers are read on into the new shape.
+        straight: draw the mistake instead, in which the numbers are read on into the new shape.
     """
     if straight:
         taken, said = [[(0, 1), (2, 3)], [(4, 5), (6, 7)], [(8, 9), (10, 11)]], "read on into the new shape"

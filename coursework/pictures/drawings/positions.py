@@ -49,7 +49,7 @@ def added_places(words: Sequence[str], vectors: Sequence[Point], places: Sequenc
 
     Args:
         words: of the sentence; a word that occurs twice shows what this is for.
-        vectors, places: two numbers for each word, and for each place.
+        vectors, positions: two numbers for each word, and for each position.
     """
     step = 520 / len(words)
     sums = [(a + c, b + d) for (a, b), (c, d) in zip(vectors, places, strict=True)]
