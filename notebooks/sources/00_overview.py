@@ -294,7 +294,7 @@ drawings.mask_and_targets("the queen paints herself .".split()).show()
 # %% [markdown] id="mask-text-2"
 # When the model writes, only the last position is asked what comes next, and nothing stands after it. Is the mask
 # still needed? Yes: without it, earlier positions could look at words written after them, which they never could in
-# training. The last position would then read vectors of a kind it never met.
+# training.
 #
 # The mask also saves work. Nothing at an earlier position changes when a word is appended. So the past need not be
 # computed again: its keys and values are kept in a *cache* ([chapter 5](05_decoder.ipynb)). Our small GPT does without.
@@ -807,8 +807,8 @@ print("the largest difference between two scores is", "below 0.0001" if gap < 1e
 # %% [markdown] id="map"
 # ## 7 The way from here
 #
-# You have trained a GPT and a translator, and seen every line of both. Here is the whole once more. Can you say of each
-# part what it does, in a sentence?
+# You have trained a GPT and a translator, and seen every line of both. Here is the whole once more. What does each part
+# do?
 
 # %% id="whole-again" tags=["hide-input"]
 # Drawing: the whole Transformer, once more

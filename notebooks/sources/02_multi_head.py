@@ -3,11 +3,11 @@
 #
 # In chapter 1 a word looked at other words and took along a weighted average of what they have to say. Here you see
 # what one average loses, and how several attentions side by side keep it. At the end you hold a multi-head attention of
-# your own that gives the same numbers as PyTorch's. You will have watched trained heads at work, taken some away, and
-# counted what large models save when heads share.
+# your own that gives the same numbers as PyTorch's. You will have taken heads out of a trained model, and set two by
+# hand that continue your own list.
 #
-# You need chapter 1: queries, keys and values, softmax, masks. The chapter takes about {minutes} minutes, half of them for
-# its seven exercises. After sections 3 and 5 there are good places to stop.
+# You need chapter 1: queries, keys and values, softmax, masks. The chapter takes about {minutes} minutes, more than half
+# of them for its nine exercises. After sections 3 and 5 there are good places to stop.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -220,8 +220,8 @@ prove("two heads: both, whatever the seed", two_places.range("two heads", "worse
 
 # %% [markdown] id="two-places-argument"
 # Five times as many steps help one head little. The last row is another story: there we put a small non-linear network
-# between the head and the answers, and now one head can do it. It gives the two positions unequal weights, and the network
-# tells the stronger part of the mixture from the weaker one.
+# between the head and the answers, and now one head can do it. It gives the two positions unequal weights, and the
+# network tells the stronger part of the mixture from the weaker one.
 
 # %% [markdown] id="two-places-says"
 # **One head gives one average. Several heads keep several things apart, and ask nothing of what comes after.** A
@@ -777,7 +777,7 @@ show(
 # The upper right of each map is empty, because a word may not look at later words. Now look at the last row, the one of
 # *paints*. Is there a head that looks at *queen*?
 #
-# Below are all eight heads; L1 H2 is head 2 of layer 1. Choose a head, then a word, and follow its lines.
+# Below are all eight heads; L1 H2 is head 2 of layer 1.
 #
 # <details><summary>The numbers that come with a head</summary>
 #
@@ -911,8 +911,9 @@ for name, silent in groups.items():
     print(f"{name:34} {right(without(*silent)):.2f}")
 
 # %% [markdown] id="ablation-says"
-# Such a beautiful map, and the model does nearly as well without the head. Only when three heads are gone does it begin to err. Was
-# this training an exception? Here are five, and for comparison five models that were not trained at all.
+# Such a beautiful map, and the model does nearly as well without the head. Only when three heads are gone does it
+# begin to err. Was this training an exception? Here are five, and for comparison five models that were not trained at
+# all.
 
 # %% id="ablation-record" tags=["hide-input"]
 # Record: five seeds, what the heads look at, and what happens without them
@@ -1210,9 +1211,8 @@ def train_induction(n_layers, steps=500, seed=0):
 
 
 # %% [markdown] id="induction-rival"
-# We compare with three rivals. The first is the same model with a single layer. If our story is right, it must fail.
-# The other two are no networks. One predicts each letter by how often it has come so far, without knowing who belongs
-# to whom. The last takes all letters that have come so far as equally likely.
+# Its first rival is the same model with a single layer. If our story is right, that one must fail. The second is no
+# network: it predicts each letter by how often it has come so far, without knowing who belongs to whom.
 
 # %% id="induction-measured" tags=["hide-input", "picture:60"]
 # Training, and figure: two layers against one
@@ -1246,8 +1246,7 @@ show(
 )
 
 # %% [markdown] id="induction-map-text"
-# Here is the better of the two heads of layer 2, on a text that begins like that of the drawing. Find the last row,
-# that of the last K, and see where it looks.
+# Here is the better of the two heads of layer 2. Does it look where yours does? Find the row of the last K.
 
 # %% id="induction-map" tags=["hide-input", "picture:60"]
 # Figure: the induction head on one text
@@ -1292,12 +1291,11 @@ prove(
 # model here has seen in training. Two layers predict the second copy better than counting does; one layer does not. So
 # what was learned is more than names, though it is not perfect.
 #
-# > **You will read that** induction heads appear in a *phase change*, a sudden drop of the loss.
+# <details><summary>Evidence: is it a phase change? And a third rival, which knows less</summary>
 #
-# A steep fall alone does not show them. With one layer, which forms no induction head, the fall is nearly as steep.
-# What shows them is how deep the loss falls.
-#
-# <details><summary>Evidence: the steepest fifth, what Olsson et al. saw, and the rival that knows less</summary>
+# You will read that induction heads appear in a *phase change*, a sudden drop of the loss. A steep fall alone does not
+# show them: with one layer, which forms no induction head, the fall is nearly as steep. What shows them is how deep the
+# loss falls.
 #
 # *Steepest fifth* asks how steep the fall is: which share of a model's own fall happens in the steepest fifth of its
 # training? With two layers it is a large share, and with one layer nearly as large. But only two layers fall far below
@@ -1429,7 +1427,7 @@ print("grouped heads with a cache, token by token, equal one pass")
 # - write split, merge and the whole layer, and prove it right against PyTorch;
 # - tell a mask that will be read per head from one that is right;
 # - draw the maps of heads so that others can read them, and test what they are needed for;
-# - explain how two heads in two layers continue a repeated text;
+# - silence a head, and set two by hand that continue a repeated text;
 # - compute what a cache costs, and what sharing saves.
 #
 # <details><summary>The formulas on one card</summary>
@@ -1463,8 +1461,8 @@ print("grouped heads with a cache, token by token, equal one pass")
 #
 # <details><summary>2. Why may the merge not be a reshape alone?</summary>
 #
-# After attention the axes are (B, H, T, E). A reshape alone reads them in this order, all tokens of head 0 first. It would
-# fill a token's vector with pieces of several tokens (2.2).
+# After attention the axes are (B, H, T, E). A reshape alone reads them in this order, all tokens of head 0 first. It
+# would fill a token's vector with pieces of several tokens (2.2).
 #
 # </details>
 #
@@ -1504,9 +1502,9 @@ print("grouped heads with a cache, token by token, equal one pass")
 # %% [markdown] id="next"
 # ### What comes next
 #
-# In this chapter heads looked one position back, or three positions back. How could they? Attention compares vectors, and the
-# vector of a letter does not say where the letter stands. We had added a learned vector for each position without a word
-# about it. [Chapter 3](03_positional_encoding.ipynb) asks how to tell a token its position.
+# In this chapter heads looked one position back, or three positions back. How could they? Attention compares vectors,
+# and the vector of a letter does not say where the letter stands. We had added a learned vector for each position
+# without a word about it. [Chapter 3](03_positional_encoding.ipynb) asks how to tell a token its position.
 #
 # The lab [on heads](labs/02_heads.ipynb) takes an induction circuit to pieces. The [bug museum](labs/02_bugs.ipynb)
 # shows eight ways to get heads wrong that no error tells you about.

@@ -4,11 +4,11 @@
 # Attention does not know in which order the words stand. This chapter shows exactly what it does not know, and four ways to
 # tell it: vectors that are added to the words (sinusoids and learned tables), queries and keys that are turned (rotary
 # positions), scores that are lowered with distance (ALiBi), and a learned number for each distance (T5). By the end you have
-# built the most used of them, and you know what each does with a text longer than any in its training.
+# built the most used of them, invented one, and measured what each does with a text longer than any in its training.
 #
 # You need [chapter 1](01_attention.ipynb), and one idea from [chapter 2](02_multi_head.ipynb): attention runs in several
 # *heads* side by side, each with queries, keys and values of its own. The chapter takes
-# about {minutes} minutes, nearly half of them for its seven exercises. A good place to stop is the end of section 4.
+# about {minutes} minutes, about half of them for its eight exercises. A good place to stop is the end of section 4.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out the same in every run
@@ -215,8 +215,7 @@ drawings.clock_rows().show()
 # where they turn queries and keys: the *rotary* positions. There the cosine is written first and the sine second, as is
 # usual, but the hand is the same.
 #
-# Now write the table yourself. Three lines are enough: one for the speeds, one for the angles, and one that puts sines and
-# cosines side by side. The exercises use shorter letters: D is $d_{model}$, E is $d_{head}$, B counts the texts, H the heads,
+# Now write the table yourself. The exercises use shorter letters: D is $d_{model}$, E is $d_{head}$, B counts the texts, H the heads,
 # and T the positions.
 
 # %% id="by-hand-check" tags=["hide-input"]
@@ -232,8 +231,7 @@ for p, row in hand.items():
 
 
 # %% [markdown] id="sinusoid-values-text"
-# Here are three rows of a table of width 16, the first eight numbers of each. Find the clocks: numbers 0 and 1 are the
-# fastest, 2 and 3 the next.
+# Here are three rows of a table of width 16, the first eight numbers of each. Numbers 0 and 1 are the fastest clock.
 
 # %% id="sinusoid-values"
 table = sinusoidal_encoding(torch.arange(20), 16)  # (T, d_model)
@@ -300,8 +298,6 @@ show(
 )
 
 # %% [markdown] id="binary-stops"
-# Only the factor differs: the digits slow down by 2, and these four clocks by 10. With more clocks it is smaller.
-#
 # The number of positions after which a clock has come round once is called its **wavelength**. The fastest clock
 # turns by one radian for each position, so its wavelength is 2π, about 6.3 positions. And the slowest?
 
@@ -422,9 +418,8 @@ prove("the library's matrix is the same", torch.allclose(positions.position_shif
 print("one matrix for each shift of 1, 7, 100 and 1000 positions: right at 5000 positions")
 
 # %% [markdown] id="explorer-text"
-# Play with it. Move the position alone: the hands turn, but does the angle between the two hands of a clock change? Then
-# move the shift, and watch which clocks open quickly and which hardly at all. For $\sin(p \cdot \theta_i)$ the column titles
-# write "sin p".
+# Play with it. Move the position alone: the hands turn, but does the angle between the two hands of a clock change? For
+# $\sin(p \cdot \theta_i)$ the column titles write "sin p".
 
 # %% id="explorer" tags=["hide-input"]
 # Explorer: eight clocks at two positions, and how similar the positions are
@@ -433,8 +428,8 @@ PositionExplorer(positions.frequencies(16), position=5, shift=3)
 # %% [markdown] id="sinusoids-cost"
 # **What it buys and what it costs.** Sinusoids have no parameters, and a value at every position, however
 # large. But a word and its position are now mixed in one vector, and the model has to sort them out again. Sizes
-# matter, too: the paper first multiplies the vectors of the words by $\sqrt{d_{model}}$, and
-# [chapter 4](04_encoder.ipynb) says why (section 10). And a value at every position does not mean that a model can *use*
+# matter, too. The numbers of a position are about as large as 1, and those of a word often start near
+# $1/\sqrt{d_{model}}$. So the paper first multiplies the words by $\sqrt{d_{model}}$. And a value at every position does not mean that a model can *use*
 # every position: it has practised only those of its training. Section 7 measures what comes of that.
 #
 # ## 3 Learned tables
@@ -641,9 +636,8 @@ show(
 # case.
 #
 # **Two layouts.** We paired number $i$ with number $i + d_{head}/2$, as the `transformers` library does for Llama. The paper
-# and Meta's own code for Llama pair neighbours, $2i$ with $2i + 1$. Both layouts are right. But a model trained with one
-# gives nonsense with the other, and no error tells you, because all shapes fit. So `transformers` reorders the parameters
-# when it converts a Llama.
+# and Meta's own code pair neighbours, $2i$ with $2i + 1$. Both are right. But a model trained with one gives nonsense with
+# the other, and no error tells you.
 
 # %% id="layouts-drawn" tags=["hide-input"]
 # Drawing: which numbers are a pair
@@ -844,8 +838,7 @@ starts = [by_formula.index(b) for b in range(8)]
 prove("the drawing shows these buckets", starts == [0, 1, 2, 3, 4, 6, 8, 12])
 
 # %% [markdown] id="buckets-real"
-# The real T5 has 32 buckets, with borders up to a distance of 128. Its encoder looks both ways: 16 are for words that stand
-# before, and 16 for words that come after. Its decoder looks back only, and has all 32 for that.
+# The real T5 has 32 buckets, with borders up to a distance of 128. Its encoder looks both ways, with 16 buckets for each.
 
 # %% exercise="distance_bucket"
 
@@ -877,7 +870,7 @@ show(
 
 # %% [markdown] id="buckets-cost"
 # **What it buys and what it costs.** It costs 32 learned numbers for each head, which is nothing, and each head decides
-# for itself what distance means to it. T5 shares them among the layers of its encoder, and among those of its decoder. Every
+# for itself what distance means to it. Every
 # distance has a bucket, so there is no end. But the number of a far bucket learns only if training has texts that long.
 #
 # ## 7 Train short, test long
@@ -926,9 +919,8 @@ def train(model, rate, starts=0):
 
 # %% [markdown] id="shifted-text"
 # We test seven models. Six you know: without positions (*none*), *sinusoidal*, *learned*, *rotary*, *ALiBi* and *T5
-# buckets*. The learned table has 64 rows, of which training reaches 16. T5 has 16 buckets, and the last begins at distance
-# 27. The seventh model, *sinusoidal, shifted*, starts each batch of its training at a random position between 0
-# and 48. The texts do not get longer, but it practises all the positions that it will meet.
+# buckets*. The learned table has 64 rows, of which training reaches 16. The seventh model, *sinusoidal, shifted*, starts
+# each batch of its training at a random position between 0 and 48, so it practises all the positions that it will meet.
 #
 # **Predict.** Which of the seven are right inside the 16 positions of training? And which of them go on being right
 # beyond, at the positions 16 to 63?
@@ -954,8 +946,7 @@ for name, settings in record.arms.items():
     print(f"{name:>20}: inside {inside:.2f}, beyond {beyond:.2f}")
 
 # %% [markdown] id="three-back-seeds"
-# That was one training of each model. Another seed gives other numbers, and a single run has misled more
-# than one text about positions. So here are **five trainings** of each, one dot for each.
+# That was one training of each model. Here are **five**, one dot for each.
 #
 # <details><summary>Evidence: five seeds, three learning rates</summary>
 #
@@ -1048,8 +1039,7 @@ show(
 )
 
 # %% [markdown] id="why-clock"
-# The mean over the positions 16 to 63 has hidden a cliff: the rotary model goes on being right for a while, and at the end
-# it guesses. And it is not chance which keys take the weight. The fast clock comes round every 6.3 positions, so at the
+# The mean over the positions 16 to 63 has hidden a cliff. And it is not chance which keys take the weight. The fast clock comes round every 6.3 positions, so at the
 # coloured distances it stands nearly as it does at distance 3.
 #
 # <details><summary>Why the slower clocks do not help</summary>
@@ -1222,15 +1212,13 @@ prove(
 #
 # ### 7.4 Your own scheme
 #
-# You have seen what each scheme does with the third token back. Now it is your turn: invent one that finds it inside, and
-# still does beyond.
+# Now it is your turn: invent a scheme that finds the third token inside, and still does beyond.
 
 # %% exercise="own_bias"
 
 
 # %% [markdown] id="own-predict-text"
-# **Predict.** How often will a model with your scheme be right inside the 16 positions of training, and how often beyond?
-# Say why before you measure.
+# **Predict.** How often will a model with your scheme be right inside, and how often beyond? Say why.
 
 # %% id="own-predict"
 ex.predict("own_scheme_inside_and_beyond", "")
@@ -1255,12 +1243,8 @@ for seed in range(3):
     print(f"seed {seed}: inside {inside:.2f}, beyond {beyond:.2f}")
 
 # %% [markdown] id="own-says"
-# Were you right? If your scheme is right beyond, compare it with the others: what do far keys get, and could one of them
-# push itself forward? If it is not, hide the far keys in the test, as in 7.2. That tells you whether your scheme has lost
-# the third token or is distracted from it.
-#
-# A head that likes just one distance is made for this task. Would it also read English well? T5 lets each head learn what
-# it likes, and that is the price and the gain of a scheme that decides less in advance.
+# Were you right? If your scheme fails beyond, hide the far keys in the test, as in 7.2: has it lost the third token, or is
+# it distracted? And a head that likes just one distance is made for this task. Would it read English?
 
 # %% [markdown] id="what-you-have"
 # ## 8 What you have
