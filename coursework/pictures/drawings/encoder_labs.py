@@ -149,7 +149,7 @@ def answer_in_sight(tokens: Sequence[str] = ("A", "B", "C", "D")) -> Drawing:
         alt=f"Two rows of inputs with the predictions above them. Left, unshifted: {tokens[0]} stands below the place "
         f"that has to predict {tokens[0]}, and so on. Right, shifted: the start sign stands below {tokens[0]}, "
         f"{tokens[0]} below {tokens[1]}, and so on.",
-        caption="Left: each position can copy what it is asked for. Right: each sees what comes before.",
+        caption="Left: each place can copy what it is asked for. Right: each place sees what comes before.",
     )
     for left, name, inputs in ((75, "unshifted", list(tokens)), (340, "shifted", ["start", *tokens[:-1]])):
         picture.text((left + 125, 24), name, bold=True)
