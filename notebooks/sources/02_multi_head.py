@@ -121,12 +121,12 @@ class TwoPlaces(nn.Module):
     def __init__(self, n_heads, V=12, T=16, D=32):
         super().__init__()
         self.n_heads = n_heads
-        self.letter, self.place = nn.Embedding(V, D), nn.Parameter(torch.randn(1, T, D))
+        self.letter, self.position = nn.Embedding(V, D), nn.Parameter(torch.randn(1, T, D))
         self.query, self.key, self.value, self.output = (nn.Linear(D, D, bias=False) for _ in range(4))
         self.answer = nn.Linear(D, 2 * V)
 
     def weights(self):
-        query, key = (library_split(part(self.place), self.n_heads) for part in (self.query, self.key))
+        query, key = (library_split(part(self.position), self.n_heads) for part in (self.query, self.key))
         return (query @ key.mT / math.sqrt(query.size(-1))).softmax(dim=-1)  # (1, H, T, T)
 
     def forward(self, letters):
@@ -419,8 +419,7 @@ print(f"directions in which each head compares: {ranks.pop()} of {D}")
 # %% [markdown] id="multi-head-text"
 # Now put the parts together: three products, split, attention, merge, and the output matrix. This is the main exercise
 # of the chapter. The attention inside may be your own from chapter 1, or PyTorch's `F.scaled_dot_product_attention`. A
-# mask with fewer axes than the scores is repeated for all sentences and heads, by **broadcasting**. Section 3.3 says
-# when that goes wrong.
+# mask with fewer axes than the scores is broadcast, as in chapter 1; section 3.3 says when that goes wrong.
 
 # %% exercise="multi_head_attention"
 
@@ -572,10 +571,8 @@ print("fused and separate maps agree, the gradients too")
 # %% [markdown] id="masks"
 # ### 3.3 Masks for several heads
 #
-# The scores now have four axes, (B, H, T, S), and a mask must fit them. Broadcasting lines up two shapes *from the
-# right*. Where one of them has no axis, or one of length 1, it is repeated. So a *causal* mask fits as it is, with its
-# shape (T, S). A *padding* mask has a row for each sentence. It needs two axes of length 1 in the middle, so its shape
-# is (B, 1, 1, S).
+# The scores now have four axes, (B, H, T, S), and broadcasting lines up the shapes *from the right* (chapter 1, section
+# 4.2). So a *causal* mask fits as it is, with its shape (T, S), and a *padding* mask as (B, 1, 1, S).
 #
 # Danger comes with a full mask for each sentence, in shape (B, T, S). Line it up from the right.
 
@@ -1108,19 +1105,19 @@ drawings.induction_steps().show()
 # %% [markdown] id="induction-list-text"
 # Does it work? Write a list of your own that begins again, in words that no model has seen.
 #
-# **Predict.** In the list below, *milk* comes twice, with different words after it. Which word will your pair write
-# after the last *milk*?
+# **Predict.** In the list below, two different words have followed *milk*. What will your pair answer after the last
+# *milk*?
 
 # %% id="induction-list-guess"
 ex.predict("after_the_last_milk", "")
 
 # %% id="induction-list"
 yours = "eggs milk bread milk tea milk"  # your list
-words_ = ["start", *yours.split()]
-names = list(dict.fromkeys(words_))
-V, P = len(names), len(words_)
+listed = ["start", *yours.split()]
+names = list(dict.fromkeys(listed))
+V, P = len(names), len(listed)
 letter, position, note, answer = torch.eye(3 * V + P).split([V, P, V, V], dim=1)
-ids = torch.tensor([names.index(word) for word in words_])
+ids = torch.tensor([names.index(word) for word in listed])
 x = letter.T[ids] + position.T  # the stream, (T, D)
 for head in induction_pair(letter, position, note, answer):
     added, hand_weights = causal_head(x, *head)
@@ -1147,14 +1144,14 @@ class AttentionOnly(nn.Module):
     def __init__(self, n_layers, letters=26, places=24, d_model=64):
         super().__init__()
         self.letter = nn.Embedding(letters, d_model)
-        self.place = nn.Parameter(torch.randn(places, d_model))
+        self.position = nn.Parameter(torch.randn(places, d_model))
         layers = [MultiHeadAttention(d_model, 2, bias=False) for _ in range(n_layers)]
         self.layers, self.norms = nn.ModuleList(layers), nn.ModuleList()
         self.norms.extend(nn.LayerNorm(d_model) for _ in range(n_layers + 1))
         self.answer = nn.Linear(d_model, letters, bias=False)
 
     def forward(self, letters):
-        x = self.letter(letters) + self.place[: letters.size(1)]
+        x = self.letter(letters) + self.position[: letters.size(1)]
         for layer, norm in zip(self.layers, self.norms, strict=False):
             x = x + layer(norm(x), causal=True)  # the residual stream
         return self.answer(self.norms[-1](x))
@@ -1317,8 +1314,7 @@ prove(
 # %% [markdown] id="grouped"
 # ## 7 Heads that share
 #
-# When a model writes, it makes one token after the other. For each new token it needs the keys and values of all
-# earlier tokens. They do not change any more, so they are kept, in what is called the **cache**; chapter 5 builds it. A
+# When a model writes, it keeps the keys and values of all earlier tokens in a *cache* (chapter 1, section 4.3). A
 # model that talks with many people at once needs a cache for each of them, and together they can fill more memory than
 # the parameters.
 #

@@ -146,7 +146,7 @@ print("three layers without positions: permutation-equivariant without a mask, n
 # the beginning and *dog* at the end are two different vectors, and so are their queries, keys and values.
 
 # %% id="added-drawn" tags=["hide-input"]
-# Drawing: word plus place
+# Drawing: word plus position
 drawings.added_places(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(0, 1), (0.84, 0.54), (0.91, -0.42)]).show()
 
 # %% [markdown] id="added-why"
@@ -667,8 +667,8 @@ prove("after reordering the numbers of each head they agree", same)
 # %% [markdown] id="rotary-cache-text"
 # ### 4.2 While writing
 #
-# A model that writes adds one word at a time, and keeps the keys and values of the earlier words in a *cache*
-# ([chapter 5](05_decoder.ipynb)). A key is turned by its own position alone, so it is turned once, when it is stored. The
+# A model that writes adds one word at a time, and keeps the keys and values of the earlier words in a *cache* (chapter 1,
+# section 4.3). A key is turned by its own position alone, so it is turned once, when it is stored. The
 # program only has to know the next position, and that is the number of tokens so far. Padding does not count: in a text
 # padded on the left, position 0 belongs to the first real token. Whatever number the padding gets, the mask hides it. Rotary
 # scores would forgive a count that is off by the same number everywhere; an added table would not. What if a program forgets
