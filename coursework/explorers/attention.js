@@ -83,10 +83,15 @@ function render({ model, el }) {
 
   function drawMap(chosen, divisor) {
     const width = Math.max(6, Math.min(22, Math.floor(150 / keys.length)));
-    map.replaceChildren(h("div", { style: "font-weight:600;margin-bottom:4px" }, "All queries"), ...queries.map((_, i) => {
+    const small = "font-size:12px;overflow:hidden;text-overflow:ellipsis;white-space:nowrap", room = 62;
+    const heads = keys.map((key) => h("span", { style: `${small};width:${width}px;max-height:${room}px;writing-mode:vertical-rl;transform:rotate(180deg)` }, key));
+    map.replaceChildren(h("div", { style: "font-weight:600" }, "All queries"),
+      h("div", { style: "font-size:12px;margin-bottom:4px" }, "a row reads, a column is read"),
+      h("div", { style: `display:flex;align-items:end;padding-left:${room}px` }, ...heads), ...queries.map((_, i) => {
       const { weights, logits } = attend(i, divisor);
       const frame = i === chosen ? "outline:2px solid #E69F00;position:relative" : "";
       return h("div", { style: `display:flex;width:max-content;cursor:pointer;${frame}`, title: queries[i], onclick: () => change("selected")(i) },
+        h("span", { style: `${small};width:${room}px;box-sizing:border-box;padding-right:5px;text-align:right` }, queries[i]),
         ...weights.map((weight, j) => {
           const cell = h("span", { style: `width:${width}px;height:${width}px;box-sizing:border-box;border:1px solid #fff` });
           paint(cell, BLUES, weight);

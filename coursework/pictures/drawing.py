@@ -147,6 +147,16 @@ class Drawing:
         self._add("path", d=path, fill="none", stroke=colour, stroke_width=round(width, 2))
         self._head(middle, end, colour, 5 + 1.2 * width)
 
+    def fall(self, start: Point, end: Point, *, lift: float, colour: str = INK, width: float = 2) -> None:
+        """An arc from `start` that rises by `lift` and falls on `end` from above, where several stand side by side."""
+        top, head = min(start[1], end[1]) - 1.3 * lift, 5 + 1.2 * width
+        bend = (start[0] + 0.3 * (end[0] - start[0]), top)
+        path = (
+            f"M{start[0]:g} {start[1]:g} C{bend[0]:g} {bend[1]:g} {end[0]:g} {top:g} {end[0]:g} {end[1] - head + 1:g}"
+        )
+        self._add("path", d=path, fill="none", stroke=colour, stroke_width=round(width, 2))
+        self._head((end[0], top), end, colour, head)
+
     def circle(self, at: Point, radius: float, *, colour: str = INK, width: float = 2, filled: bool = False) -> None:
         """A circle around `at`; filled, a dot."""
         x, y = at

@@ -261,9 +261,9 @@ class Embedding(nn.Module):
         self.positions = nn.Embedding(max_length, d_model)
 
     def forward(self, tokens):  # numbers of words (B, T) -> vectors (B, T, d_model)
-        places = torch.arange(tokens.size(1), device=tokens.device)
-        assert len(places) <= len(self.positions.weight), "longer than max_length"
-        return self.tokens(tokens) + self.positions(places)
+        where = torch.arange(tokens.size(1), device=tokens.device)
+        assert len(where) <= len(self.positions.weight), "longer than max_length"
+        return self.tokens(tokens) + self.positions(where)
 
 
 # %% [markdown] id="stack-text"
@@ -288,17 +288,22 @@ class Stack(nn.Module):
 # copy it, and would learn nothing else. So each position may look at itself and at what came before:
 
 # %% id="mask-drawn" tags=["hide-input"]
-# Drawing: who may look at whom, and what each place has to predict
+# Drawing: who may look at whom, and what each position has to predict
 drawings.mask_and_targets("the queen paints herself .".split()).show()
 
 # %% [markdown] id="mask-text-2"
 # When the model writes, only the last position is asked what comes next, and nothing stands after it. Is the mask
 # still needed? Yes: without it, earlier positions could look at words written after them, which they never could in
-# training. The last position would then read vectors of a kind it never met.
+# training.
 #
-# The mask also saves work. Nothing at an earlier position changes when a word is appended, so the keys and values of
-# the past can be kept in a *cache* ([chapter 5](05_decoder.ipynb)). Our small GPT does without.
-#
+# The mask also saves work. Nothing at an earlier position changes when a word is appended. So the past need not be
+# computed again: its keys and values are kept in a *cache* ([chapter 5](05_decoder.ipynb)). Our small GPT does without.
+
+# %% id="past-drawn" tags=["hide-input"]
+# Drawing: what is kept and what is computed when a word is appended
+drawings.kept_past("the queen near the".split()).show()
+
+# %% [markdown] id="mask-code"
 # In code, this *causal* mask is a triangle of `True`. Put `True` everywhere, and the same blocks are an encoder.
 
 
@@ -372,7 +377,7 @@ for _step in range(1000):
     losses.append(loss.item())
 
 # %% id="train-curve" tags=["hide-input", "picture:20"]
-# Figure: the loss while it learns, and the best that can be had
+# Figure: the loss while it learns, and the best possible
 floor = english_entropy()  # of the sentences themselves, from the choices that make them
 fig = curves(
     range(1, len(losses) + 1),
@@ -384,12 +389,12 @@ fig = curves(
     ylim=(0, 4.2),
     size=(6.5, 2.6),
 )
-fig.axes[0].text(1000, floor - 0.12, f"the best that can be had, {floor:.2f}", ha="right", va="top", color="#555555")
+fig.axes[0].text(1000, floor - 0.12, f"the best possible, {floor:.2f}", ha="right", va="top", color="#555555")
 show(
     fig,
     alt="The training loss over 1000 steps. It starts above the line of blind guessing at 3.58, falls steeply within the "
-    "first hundred steps and then lies on the line of the best that can be had, 1.44.",
-    caption="The loss falls to the best that can be had. It cannot fall to zero, because nobody can know which person or "
+    "first hundred steps and then lies on the line of the best possible, 1.44.",
+    caption="The loss falls to the best possible. It cannot fall to zero, because nobody can know which person or "
     "verb a sentence will name next.",
 )
 
@@ -656,7 +661,8 @@ def translate(texts):
     while target.size(1) < 15 and not (target == END).any(dim=1).all():
         scores = translator(source, target)[:, -1]  # (B, vocab_size)
         target = torch.cat([target, scores.argmax(dim=-1, keepdim=True)], dim=1)
-    rows = [row[1 : [*row, END].index(END)] for row in target.tolist()]
+    rows = [[*row, END] for row in target[:, 1:].tolist()]
+    rows = [row[: row.index(END)] for row in rows]  # up to the first sign for the end
     return [[parts[token - 3] for token in row] for row in rows]
 
 
@@ -801,7 +807,15 @@ print("the largest difference between two scores is", "below 0.0001" if gap < 1e
 # %% [markdown] id="map"
 # ## 7 The way from here
 #
-# You have trained a GPT and a translator, and seen every line of both. Answer in a sentence, then open.
+# You have trained a GPT and a translator, and seen every line of both. Here is the whole once more. What does each part
+# do?
+
+# %% id="whole-again" tags=["hide-input"]
+# Drawing: the whole Transformer, once more
+drawings.whole_transformer().show()
+
+# %% [markdown] id="check-yourself"
+# Five questions. Answer in a sentence, then open.
 #
 # <details><summary>1. What does attention compute?</summary>
 #

@@ -263,16 +263,16 @@ drawings.attention_path(words, 2, X.tolist(), maps).show()
 # and is now *this* queen. This is all that attention does: **it moves information from the words that have it to the
 # words that need it.**
 #
-# In code the words are the rows of a matrix, and one line makes the queries of all words. The division comes one line
-# after `scores`:
+# In code the words are the rows of a matrix, and one line makes the queries of all words:
 
 # %% id="five-steps-scores"
 query, key, value = X @ W_query, X @ W_key, X @ W_value  # step 1: three rows each
-scores = query @ key.T  # step 2: row 2 holds the scores of "paints"
-print(scores[2])
+products = query @ key.T  # step 2: row 2 holds the dot products of "paints"
+scores = products / math.sqrt(2)  # step 3
+print(products[2], scores[2])
 
 # %% id="five-steps-weights" tags=["atol:0.001"]
-weights = (scores / math.sqrt(2)).softmax(dim=-1)  # steps 3 and 4, along each row
+weights = scores.softmax(dim=-1)  # step 4, along each row
 print(weights[2])
 
 # %% id="five-steps-output" tags=["atol:0.001"]
@@ -281,9 +281,7 @@ print(output[2])
 
 # %% id="by-hand-proof" tags=["hide-input"]
 # Check: the numbers of the table by hand are those of the code
-table = [round(number, 2) for number in (scores[2] / math.sqrt(2)).tolist()] + [
-    round(number, 2) for number in weights[2].tolist()
-]
+table = [round(number, 2) for number in scores[2].tolist()] + [round(number, 2) for number in weights[2].tolist()]
 prove("the table by hand holds the numbers of the code", table == [2.12, 0.64, 0.0, 0.74, 0.17, 0.09])
 prove("what paints takes along is (0.74, 0.17)", [round(x, 2) for x in output[2].tolist()] == [0.74, 0.17])
 
@@ -611,7 +609,7 @@ ex.predict("first_word", "")
 
 # %% id="causal-running-example" tags=["atol:0.001"]
 mask = torch.tensor([[True, False, False], [True, True, False], [True, True, True]])
-hidden = (scores / math.sqrt(2)).masked_fill(~mask, -math.inf)
+hidden = scores.masked_fill(~mask, -math.inf)
 print(hidden)
 causal_weights = hidden.softmax(dim=-1)
 print(causal_weights)
@@ -779,7 +777,7 @@ dog, bites, man = torch.randn(3, 8)
 first = head(torch.stack([dog, bites, man])[None])[0]
 second = head(torch.stack([man, bites, dog])[None])[0]
 print("dog gets the same in both:", torch.allclose(first[0], second[2], atol=1e-6))
-print("the first place gets the same:", torch.allclose(first[0], second[0], atol=1e-6))
+print("the first position gets the same:", torch.allclose(first[0], second[0], atol=1e-6))
 
 # %% id="order-drawn" tags=["hide-input"]
 # Drawing: a sentence, and the same words in another order
@@ -1005,16 +1003,16 @@ class Reader(nn.Module):
     def __init__(self, d_model=32):
         super().__init__()
         self.words = nn.Embedding(len(ENGLISH) + 1, d_model)  # one more for PAD
-        self.places = nn.Embedding(16, d_model)
+        self.positions = nn.Embedding(16, d_model)
         self.head = CrossAttention(d_model)
         self.answer = nn.Linear(d_model, len(REFLEXIVES))
 
-    def forward(self, tokens):  # (B, T) -> (B, 3)
-        x = self.words(tokens) + self.places.weight[: tokens.size(1)]
+    def forward(self, tokens, shown=True):  # (B, T), True: may be read -> (B, 3)
+        x = self.words(tokens) + self.positions.weight[: tokens.size(1)]
         length = (tokens != PAD).sum(dim=1)
         verb = x[torch.arange(len(x)), length - 1][:, None]  # the last word
-        found = self.head(verb, x, mask=padding_mask(tokens, PAD)[:, 0])
-        return self.answer(found[:, 0])
+        mask = padding_mask(tokens, PAD)[:, 0] & shown  # (B, 1, T)
+        return self.answer(self.head(verb, x, mask=mask)[:, 0])
 
 
 # %% [markdown] id="training-question"
@@ -1083,8 +1081,25 @@ show(
 # verb looks. In this run *paint* looks at *the*, as none of the verbs with an *s* above does, and so the vector of
 # *the* can stand for *themselves*. **A weight is where the head looked, not what it needed.**
 #
-# To learn what it needs, take something away. Here are five runs with different *seeds*, and two controls: a model
-# without position vectors (*without places* in the table), and one whose weights are always even.
+# To learn what it needs, take something away. Write a sentence in the next cell, and a word that the verb may not read.
+#
+# **Predict.** Which of its words can you hide, one at a time, so that the answer stays the same?
+
+# %% id="hide-predict"
+ex.predict("which_word_to_hide", "")
+
+# %% id="hide-a-word" tags=["not-compared:differs-by-processor"]
+yours = "the queen near the king paints".split()  # your sentence
+hide = "queen"  # and your word
+shown = torch.tensor([word != hide for word in yours])
+with torch.no_grad():
+    chances = model(as_tensor([yours]), shown)[0].softmax(dim=-1)
+for word, chance in zip(REFLEXIVES, chances.tolist(), strict=True):
+    print(f"{word:11} {chance:.2f}")
+
+# %% [markdown] id="hide-says"
+# One sentence and one training prove little. So now the same is counted: five runs with different *seeds*, and two
+# controls, a model without position vectors and one whose weights are always even.
 
 # %% id="training-record" tags=["hide-input"]
 # Table: the recorded runs, least and greatest of five seeds
@@ -1092,7 +1107,7 @@ record = claim("pronoun_head")
 rows = [
     ("right in unread sentences", "one head", "right", 1e-2),
     ("  with a misleading person", "one head", "right, misleading person", 1e-2),
-    ("  misleading person, model without places", "without places", "right, misleading person", None),
+    ("  misleading person, model without positions", "without places", "right, misleading person", None),
     ("  misleading person, model with even weights", "even weights", "right, misleading person", None),
     ("right if the other person is hidden", "one head", "other person hidden", 1e-2),
     ("right if the subject is hidden: themselves", "one head", "subject hidden, themselves", 1e-2),
@@ -1186,7 +1201,7 @@ if folder := minilm_folder():
 both = [minilm_maps[name] for name in ("tired", "wide")]
 lines = [one["tokens"][1:-1] for one in both]
 shares = [one["weights"][one["tokens"].index("it")][1:-1] for one in both]
-axes = reading_rows(lines, shares, title="what the head takes from each word at the place of “it”")
+axes = reading_rows(lines, shares, title="what the head takes from each word at the position of “it”")
 colour_bar(axes.figure, axes)
 show(
     axes.figure,

@@ -3,15 +3,16 @@
 #
 # In chapter 1 a word looked at other words and took along a weighted average of what they have to say. Here you see
 # what one average loses, and how several attentions side by side keep it. At the end you hold a multi-head attention of
-# your own that gives the same numbers as PyTorch's. You will have watched trained heads at work, taken some away, and
-# counted what large models save when heads share.
+# your own that gives the same numbers as PyTorch's. You will have taken heads out of a trained model, and set two by
+# hand that continue your own list.
 #
-# You need chapter 1: queries, keys and values, softmax, masks. The chapter takes about {minutes} minutes, half of them for
-# its seven exercises. After sections 3 and 5 there are good places to stop.
+# You need chapter 1: queries, keys and values, softmax, masks. The chapter takes about {minutes} minutes, more than half
+# of them for its nine exercises. After sections 3 and 5 there are good places to stop.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
 import contextlib
+import copy
 import functools
 import itertools
 import math
@@ -93,15 +94,15 @@ for first, second in ((queen, boy), (boy, queen)):
 # %% [markdown] id="two-places-question"
 # ### 1.1 The same, measured
 #
-# Here is a task as bare as it can be. A text is a row of 16 letters, drawn at random from twelve. Each place has to
-# name two of them: the letter one place back, and the letter three places back.
+# Here is a task as bare as it can be. A text is a row of 16 letters, drawn at random from twelve. Each position has to
+# name two of them: the letter one position back, and the letter three positions back.
 
 # %% id="two-places-drawn" tags=["hide-input"]
-# Drawing: what each place has to answer
+# Drawing: what each position has to answer
 drawings.two_places_task().show()
 
 # %% [markdown] id="two-places-rules"
-# The model is a single attention layer. Where a place looks depends on the places alone, and what it finds there
+# The model is a single attention layer. Where a position looks depends on the positions alone, and what it finds there
 # depends on the letters alone. One linear map reads off both answers. We train it with one head of width 32, and again
 # with two heads of width 16, so both models have the same number of parameters.
 #
@@ -115,17 +116,17 @@ ex.predict("one_head_two_questions", "")
 # %% id="two-places-model" tags=["hide-input"]
 # The model, its task, and its training
 class TwoPlaces(nn.Module):
-    """Names the letters one and three places back: letters (B, T) -> scores (B, T, 2, V)."""
+    """Names the letters one and three positions back: letters (B, T) -> scores (B, T, 2, V)."""
 
     def __init__(self, n_heads, V=12, T=16, D=32):
         super().__init__()
         self.n_heads = n_heads
-        self.letter, self.place = nn.Embedding(V, D), nn.Parameter(torch.randn(1, T, D))
+        self.letter, self.position = nn.Embedding(V, D), nn.Parameter(torch.randn(1, T, D))
         self.query, self.key, self.value, self.output = (nn.Linear(D, D, bias=False) for _ in range(4))
         self.answer = nn.Linear(D, 2 * V)
 
     def weights(self):
-        query, key = (library_split(part(self.place), self.n_heads) for part in (self.query, self.key))
+        query, key = (library_split(part(self.position), self.n_heads) for part in (self.query, self.key))
         return (query @ key.mT / math.sqrt(query.size(-1))).softmax(dim=-1)  # (1, H, T, T)
 
     def forward(self, letters):
@@ -144,7 +145,7 @@ def train_two_places(n_heads, steps=300, seed=0):
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):
         letters, wanted = two_places_batch(32, generator)
-        scores = model(letters)[:, 3:]  # the first three places have no answer
+        scores = model(letters)[:, 3:]  # the first three positions have no answer
         loss = F.cross_entropy(scores.flatten(0, 2), wanted[:, 3:].flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -163,7 +164,7 @@ for n_heads, model in trained.items():
 
 # %% [markdown] id="two-places-look"
 # One head answers one question and is mostly wrong in the other. Two heads answer both. Where do they look? Each map
-# has a row for each place that looks and a column for each place that is looked at.
+# has a row for each position that looks and a column for each position that is looked at.
 
 # %% id="two-places-figure" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: where one head looks, and where two heads look
@@ -173,19 +174,19 @@ show(
         {title: trained[n_heads].weights()[0, head] for n_heads, head, title in shown},
         size=(7.5, 2.9),
         every=5,
-        xlabel="place looked at",
-        ylabel="place that looks",
+        xlabel="position looked at",
+        ylabel="position that looks",
         bar="weight",
     ),
-    alt="Three maps of 16 by 16 places. One head has two half-dark diagonals, one and three places back. Of two heads "
-    "each has a single dark diagonal, one of them one place back, the other three places back.",
-    caption="One head has to share its weight between the two places. Two heads take one place each, though nobody told "
+    alt="Three maps of 16 by 16 positions. One head has two half-dark diagonals, one and three positions back. Of two heads "
+    "each has a single dark diagonal, one of them one position back, the other three positions back.",
+    caption="One head has to share its weight between the two positions. Two heads take one position each, though nobody told "
     "them to.",
 )
 
 # %% [markdown] id="two-places-lead"
 # The two diagonals of the single head are nearly equally dark. Then why is it right so often in one question only?
-# Because a small lead is enough: at nearly every place the letter one back has a little more weight, and it wins in
+# Because a small lead is enough: at nearly every position the letter one back has a little more weight, and it wins in
 # both questions. If so, the model should name the letter one back even when it is asked for the letter three back. Let
 # us count.
 
@@ -219,8 +220,8 @@ prove("two heads: both, whatever the seed", two_places.range("two heads", "worse
 
 # %% [markdown] id="two-places-argument"
 # Five times as many steps help one head little. The last row is another story: there we put a small non-linear network
-# between the head and the answers, and now one head can do it. It gives the two places unequal weights, and the network
-# tells the stronger part of the mixture from the weaker one.
+# between the head and the answers, and now one head can do it. It gives the two positions unequal weights, and the
+# network tells the stronger part of the mixture from the weaker one.
 
 # %% [markdown] id="two-places-says"
 # **One head gives one average. Several heads keep several things apart, and ask nothing of what comes after.** A
@@ -231,7 +232,7 @@ prove("two heads: both, whatever the seed", two_places.range("two heads", "worse
 #
 # Nothing in the formula makes them. Ours did because the task needed two different things. Eight heads move apart, too,
 # although two would do. The distance counted here is 0 if two heads have the same weights, and 1 if they look at
-# different places altogether.
+# different positions altogether.
 #
 # <details><summary>How the distance is counted</summary>
 #
@@ -418,8 +419,7 @@ print(f"directions in which each head compares: {ranks.pop()} of {D}")
 # %% [markdown] id="multi-head-text"
 # Now put the parts together: three products, split, attention, merge, and the output matrix. This is the main exercise
 # of the chapter. The attention inside may be your own from chapter 1, or PyTorch's `F.scaled_dot_product_attention`. A
-# mask with fewer axes than the scores is repeated for all sentences and heads, by **broadcasting**. Section 3.3 says
-# when that goes wrong.
+# mask with fewer axes than the scores is broadcast, as in chapter 1; section 3.3 says when that goes wrong.
 
 # %% exercise="multi_head_attention"
 
@@ -571,10 +571,8 @@ print("fused and separate maps agree, the gradients too")
 # %% [markdown] id="masks"
 # ### 3.3 Masks for several heads
 #
-# The scores now have four axes, (B, H, T, S), and a mask must fit them. Broadcasting lines up two shapes *from the
-# right*. Where one of them has no axis, or one of length 1, it is repeated. So a *causal* mask fits as it is, with its
-# shape (T, S). A *padding* mask has a row for each sentence. It needs two axes of length 1 in the middle, so its shape
-# is (B, 1, 1, S).
+# The scores now have four axes, (B, H, T, S), and broadcasting lines up the shapes *from the right* (chapter 1, section
+# 4.2). So a *causal* mask fits as it is, with its shape (T, S), and a *padding* mask as (B, 1, 1, S).
 #
 # Danger comes with a full mask for each sentence, in shape (B, T, S). Line it up from the right.
 
@@ -730,7 +728,6 @@ for _ in range(500):
     loss.backward()
     optimizer.step()
 reader = reader.eval().requires_grad_(False)
-layers = [module for module in reader.modules() if isinstance(module, MultiHeadAttention)]
 
 
 def maps_of(words):
@@ -777,13 +774,13 @@ show(
 # The upper right of each map is empty, because a word may not look at later words. Now look at the last row, the one of
 # *paints*. Is there a head that looks at *queen*?
 #
-# Below are all eight heads; L1 H2 is head 2 of layer 1. Choose a head, then a word, and follow its lines.
+# Below are all eight heads; L1 H2 is head 2 of layer 1.
 #
 # <details><summary>The numbers that come with a head</summary>
 #
 # They are means over its words. *Entropy* says how evenly the weights are spread, as in chapter 1: it is 0 if all the
 # weight lies on one word. Its unit, the *nat*, says that the logarithm is the natural one. *Largest* is the largest
-# weight, *distance* is how many places away the head looks, *previous* is the weight on the word before, and *first*
+# weight, *distance* is how many positions away the head looks, *previous* is the weight on the word before, and *first*
 # the weight on the first word.
 #
 # </details>
@@ -860,22 +857,20 @@ show(
 # *herself*, *himself* and *themselves*. So that is the head that finds the subject. Or is it?
 #
 # A map shows where a head looks. Whether the model uses what it finds is another question, and we can ask it directly:
-# silence the head and see what breaks. This is called *ablation*. A head reaches the stream only through its own rows
-# of $W^O$, so the code sets them to zero. PyTorch stores the matrix with rows and columns exchanged, so in the code
-# they are columns.
+# silence the head and see what breaks. This is called *ablation*. You have all you need for it: a head reaches the
+# stream only through its own rows of $W^O$ (section 2.3).
+
+# %% exercise="silence_head"
 
 
 # %% id="ablation"
-@contextlib.contextmanager
 def without(*heads):
-    """Leave out what these heads write; a head is (layer, head), from 0."""
-    kept = [layer.output.weight.clone() for layer in layers]
+    """A copy of the model with silent heads; a head is (layer, head), from 0."""
+    changed = copy.deepcopy(reader)
     for layer, head in heads:
-        own = slice(16 * head, 16 * (head + 1))  # E = 16
-        layers[layer].output.weight[:, own] = 0.0
-    yield
-    for layer, weight in zip(layers, kept, strict=True):
-        layer.output.weight.copy_(weight)
+        block = changed.decoder.layers[layer]
+        block.self_attention = silence_head(block.self_attention, head)
+    return changed
 
 
 # %% [markdown] id="ablation-question"
@@ -892,10 +887,10 @@ ex.predict("without_the_subject_head", "")
 REFLEXIVE_IDS = [WORD[word] for word in REFLEXIVES]
 
 
-def right():
+def right(model):
     found = 0
     for sentences in of_length:
-        chosen = reader(read(sentences))[:, -1, REFLEXIVE_IDS].argmax(-1).tolist()
+        chosen = model(read(sentences))[:, -1, REFLEXIVE_IDS].argmax(-1).tolist()
         found += sum(REFLEXIVES[one] == each[-2] for one, each in zip(chosen, sentences, strict=True))
     return found / len(tests)
 
@@ -903,17 +898,19 @@ def right():
 # %% id="ablation-measured" tags=["atol:0.15"]
 order = roles["its subject"].flatten().argsort(descending=True).tolist()
 by_subject = [divmod(number, 4) for number in order]  # who looks most at it, first
-print(f"all heads                            {right():.2f}")
-with without(by_subject[0]):
-    print(f"without the one that looks most      {right():.2f}")
-with without(*by_subject[:3]):
-    print(f"without the three that look most     {right():.2f}")
-with without(*by_subject[-3:]):
-    print(f"without the three that look least    {right():.2f}")
+groups = {
+    "all heads": [],
+    "without the one that looks most": by_subject[:1],
+    "without the three that look most": by_subject[:3],
+    "without the three that look least": by_subject[-3:],
+}
+for name, silent in groups.items():
+    print(f"{name:34} {right(without(*silent)):.2f}")
 
 # %% [markdown] id="ablation-says"
-# Such a beautiful map, and the model hardly misses the head. Only when three heads are gone does it begin to err. Was
-# this training an exception? Here are five, and for comparison five models that were not trained at all.
+# Such a beautiful map, and the model does nearly as well without the head. Only when three heads are gone does it
+# begin to err. Was this training an exception? Here are five, and for comparison five models that were not trained at
+# all.
 
 # %% id="ablation-record" tags=["hide-input"]
 # Record: five seeds, what the heads look at, and what happens without them
@@ -1085,8 +1082,8 @@ prove("half of the 72 heads give [CLS] more than half of their weight", above["[
 # an earlier K and took what followed it. Names work like this: after *Ada Lovelace* has been mentioned once, the next
 # *Ada* is probably followed by *Lovelace*. A head that does this is called an **induction head** (Olsson et al. 2022).
 #
-# One attention alone cannot do it. The last K can find an earlier K. But at that place stands K, and what it needs
-# stands one place further on, at Q. Could it look for Q directly? It does not know that it wants Q. It wants *the one
+# One attention alone cannot do it. The last K can find an earlier K. But at that position stands K, and what it needs
+# stands one position further on, at Q. Could it look for Q directly? It does not know that it wants Q. It wants *the one
 # that came after K*, and the key of Q says only that it is a Q.
 #
 # Two layers can do it. In the first, a **previous-token head** writes a note into each letter: what stood before me.
@@ -1097,8 +1094,44 @@ prove("half of the 72 heads give [CLS] more than half of their weight", above["[
 # Drawing: the two steps of induction
 drawings.induction_steps().show()
 
-# %% [markdown] id="induction-model-text"
-# Does training find this? We use a model with attention layers and no feed-forward networks, so that nothing else can
+# %% [markdown] id="induction-by-hand"
+# ### 6.1 Set it by hand
+#
+# Build this machine. No training is needed: you choose the matrices yourself, and each number in them has a meaning.
+
+# %% exercise="induction_pair"
+
+
+# %% [markdown] id="induction-list-text"
+# Does it work? Write a list of your own that begins again, in words that no model has seen.
+#
+# **Predict.** In the list below, two different words have followed *milk*. What will your pair answer after the last
+# *milk*?
+
+# %% id="induction-list-guess"
+ex.predict("after_the_last_milk", "")
+
+# %% id="induction-list"
+yours = "eggs milk bread milk tea milk"  # your list
+listed = ["start", *yours.split()]
+names = list(dict.fromkeys(listed))
+V, P = len(names), len(listed)
+letter, position, note, answer = torch.eye(3 * V + P).split([V, P, V, V], dim=1)
+ids = torch.tensor([names.index(word) for word in listed])
+x = letter.T[ids] + position.T  # the stream, (T, D)
+for head in induction_pair(letter, position, note, answer):
+    added, hand_weights = causal_head(x, *head)
+    x = x + added
+for name, share in zip(names, (x @ answer)[-1].tolist(), strict=True):
+    print(f"{name:6} {share:.2f}")
+
+# %% [markdown] id="induction-list-says"
+# With one earlier *milk*, the answer is the word that followed. With two, the second head finds two notes and shares its
+# weight between them, so both words get one half. It has no rule for which came last.
+#
+# ### 6.2 Does training find it?
+#
+# We use a model with attention layers and no feed-forward networks, so that nothing else can
 # do the work. Each text has five people of its own, each with a first name and a family name of one letter. They come
 # in random order. A first name that has come before tells which family name must follow.
 #
@@ -1111,14 +1144,14 @@ class AttentionOnly(nn.Module):
     def __init__(self, n_layers, letters=26, places=24, d_model=64):
         super().__init__()
         self.letter = nn.Embedding(letters, d_model)
-        self.place = nn.Parameter(torch.randn(places, d_model))
+        self.position = nn.Parameter(torch.randn(places, d_model))
         layers = [MultiHeadAttention(d_model, 2, bias=False) for _ in range(n_layers)]
         self.layers, self.norms = nn.ModuleList(layers), nn.ModuleList()
         self.norms.extend(nn.LayerNorm(d_model) for _ in range(n_layers + 1))
         self.answer = nn.Linear(d_model, letters, bias=False)
 
     def forward(self, letters):
-        x = self.letter(letters) + self.place[: letters.size(1)]
+        x = self.letter(letters) + self.position[: letters.size(1)]
         for layer, norm in zip(self.layers, self.norms, strict=False):
             x = x + layer(norm(x), causal=True)  # the residual stream
         return self.answer(self.norms[-1](x))
@@ -1144,7 +1177,7 @@ def known_loss(scores, letters, known):
 
 held_out, known = names_text(300, torch.Generator().manual_seed(99))
 same = (held_out[:, :, None] == held_out[:, None, :]).tril(-1)
-after_copy = F.pad(same, (1, 0))[:, :, :-1]  # (B, T, T): the places after earlier copies
+after_copy = F.pad(same, (1, 0))[:, :, :-1]  # (B, T, T): the positions after earlier copies
 
 
 @torch.no_grad()
@@ -1175,9 +1208,8 @@ def train_induction(n_layers, steps=500, seed=0):
 
 
 # %% [markdown] id="induction-rival"
-# We compare with three rivals. The first is the same model with a single layer. If our story is right, it must fail.
-# The other two are no networks. One predicts each letter by how often it has come so far, without knowing who belongs
-# to whom. The last takes all letters that have come so far as equally likely.
+# Its first rival is the same model with a single layer. If our story is right, that one must fail. The second is no
+# network: it predicts each letter by how often it has come so far, without knowing who belongs to whom.
 
 # %% id="induction-measured" tags=["hide-input", "picture:60"]
 # Training, and figure: two layers against one
@@ -1211,8 +1243,7 @@ show(
 )
 
 # %% [markdown] id="induction-map-text"
-# Here is the better of the two heads of layer 2, on a text that begins like that of the drawing. Find the last row,
-# that of the last K, and see where it looks.
+# Here is the better of the two heads of layer 2. Does it look where yours does? Find the row of the last K.
 
 # %% id="induction-map" tags=["hide-input", "picture:60"]
 # Figure: the induction head on one text
@@ -1257,12 +1288,11 @@ prove(
 # model here has seen in training. Two layers predict the second copy better than counting does; one layer does not. So
 # what was learned is more than names, though it is not perfect.
 #
-# > **You will read that** induction heads appear in a *phase change*, a sudden drop of the loss.
+# <details><summary>Evidence: is it a phase change? And a third rival, which knows less</summary>
 #
-# A steep fall alone does not show them. With one layer, which forms no induction head, the fall is nearly as steep.
-# What shows them is how deep the loss falls.
-#
-# <details><summary>Evidence: the steepest fifth, what Olsson et al. saw, and the rival that knows less</summary>
+# You will read that induction heads appear in a *phase change*, a sudden drop of the loss. A steep fall alone does not
+# show them: with one layer, which forms no induction head, the fall is nearly as steep. What shows them is how deep the
+# loss falls.
 #
 # *Steepest fifth* asks how steep the fall is: which share of a model's own fall happens in the steepest fifth of its
 # training? With two layers it is a large share, and with one layer nearly as large. But only two layers fall far below
@@ -1284,8 +1314,7 @@ prove(
 # %% [markdown] id="grouped"
 # ## 7 Heads that share
 #
-# When a model writes, it makes one token after the other. For each new token it needs the keys and values of all
-# earlier tokens. They do not change any more, so they are kept, in what is called the **cache**; chapter 5 builds it. A
+# When a model writes, it keeps the keys and values of all earlier tokens in a *cache* (chapter 1, section 4.3). A
 # model that talks with many people at once needs a cache for each of them, and together they can fill more memory than
 # the parameters.
 #
@@ -1420,7 +1449,7 @@ print(" ".join(mine))
 # - write split, merge and the whole layer, and prove it right against PyTorch;
 # - tell a mask that will be read per head from one that is right;
 # - draw the maps of heads so that others can read them, and test what they are needed for;
-# - explain how two heads in two layers continue a repeated text;
+# - silence a head, and set two by hand that continue a repeated text;
 # - compute what a cache costs, and what sharing saves.
 #
 # <details><summary>The formulas on one card</summary>
@@ -1454,8 +1483,8 @@ print(" ".join(mine))
 #
 # <details><summary>2. Why may the merge not be a reshape alone?</summary>
 #
-# After attention the axes are (B, H, T, E). A reshape alone reads them in this order, all tokens of head 0 first. It would
-# fill a token's vector with pieces of several tokens (2.2).
+# After attention the axes are (B, H, T, E). A reshape alone reads them in this order, all tokens of head 0 first. It
+# would fill a token's vector with pieces of several tokens (2.2).
 #
 # </details>
 #
@@ -1495,9 +1524,9 @@ print(" ".join(mine))
 # %% [markdown] id="next"
 # ### What comes next
 #
-# In this chapter heads looked one place back, or three places back. How could they? Attention compares vectors, and the
-# vector of a letter does not say where the letter stands. We had added a learned vector for each place without a word
-# about it. [Chapter 3](03_positional_encoding.ipynb) asks how to tell a token its position.
+# In this chapter heads looked one position back, or three positions back. How could they? Attention compares vectors,
+# and the vector of a letter does not say where the letter stands. We had added a learned vector for each position
+# without a word about it. [Chapter 3](03_positional_encoding.ipynb) asks how to tell a token its position.
 #
 # The lab [on heads](labs/02_heads.ipynb) takes an induction circuit to pieces. The [bug museum](labs/02_bugs.ipynb)
 # shows eight ways to get heads wrong that no error tells you about.

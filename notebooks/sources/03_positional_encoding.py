@@ -4,11 +4,11 @@
 # Attention does not know in which order the words stand. This chapter shows exactly what it does not know, and four ways to
 # tell it: vectors that are added to the words (sinusoids and learned tables), queries and keys that are turned (rotary
 # positions), scores that are lowered with distance (ALiBi), and a learned number for each distance (T5). By the end you have
-# built the most used of them, and you know what each does with a text longer than any in its training.
+# built the most used of them, invented one, and measured what each does with a text longer than any in its training.
 #
 # You need [chapter 1](01_attention.ipynb), and one idea from [chapter 2](02_multi_head.ipynb): attention runs in several
 # *heads* side by side, each with queries, keys and values of its own. The chapter takes
-# about {minutes} minutes, nearly half of them for its seven exercises. A good place to stop is the end of section 4.
+# about {minutes} minutes, about half of them for its eight exercises. A good place to stop is the end of section 4.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out the same in every run
@@ -79,7 +79,7 @@ for sentence in ("dog bites man", "man bites dog"):
 drawings.order_lost(list(vector), list(vector.values())).show()
 
 # %% [markdown] id="dog-man-exactly"
-# What exactly is equal here? By the **position** of a word we mean its place in the text, counted from 0.
+# What exactly is equal here? By the **position** of a word we mean its number in the text, counted from 0.
 #
 # - Compare **position by position**: at position 0 stands *dog* in one sentence and *man* in the other, so the two vectors
 #   there are different. Only the middle ones agree.
@@ -93,7 +93,7 @@ drawings.order_lost(list(vector), list(vector.values())).show()
 # %% id="dog-man-proof"
 first, second = results.values()
 prove("word by word all results are equal", torch.allclose(first, second.flip(0)))
-prove("at the first place they differ", not torch.allclose(first[0], second[0]))
+prove("at the first position they differ", not torch.allclose(first[0], second[0]))
 same_mean = torch.allclose(first.mean(0), second.mean(0))
 prove("the mean over all words is the same", same_mean)
 
@@ -142,11 +142,11 @@ print("three layers without positions: permutation-equivariant without a mask, n
 # ### 2.1 A second vector for each word
 #
 # Here is the simplest way to tell a word its position: each position gets a vector, too, and it is **added** to the vector
-# of the word. What goes into the model is word plus position, or *place*, as the drawings say. Now *dog* at
+# of the word. What goes into the model is word plus position. Now *dog* at
 # the beginning and *dog* at the end are two different vectors, and so are their queries, keys and values.
 
 # %% id="added-drawn" tags=["hide-input"]
-# Drawing: word plus place
+# Drawing: word plus position
 drawings.added_places(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(0, 1), (0.84, 0.54), (0.91, -0.42)]).show()
 
 # %% [markdown] id="added-why"
@@ -215,8 +215,7 @@ drawings.clock_rows().show()
 # where they turn queries and keys: the *rotary* positions. There the cosine is written first and the sine second, as is
 # usual, but the hand is the same.
 #
-# Now write the table yourself. Three lines are enough: one for the speeds, one for the angles, and one that puts sines and
-# cosines side by side. The exercises use shorter letters: D is $d_{model}$, E is $d_{head}$, B counts the texts, H the heads,
+# Now write the table yourself. The exercises use shorter letters: D is $d_{model}$, E is $d_{head}$, B counts the texts, H the heads,
 # and T the positions.
 
 # %% id="by-hand-check" tags=["hide-input"]
@@ -232,8 +231,7 @@ for p, row in hand.items():
 
 
 # %% [markdown] id="sinusoid-values-text"
-# Here are three rows of a table of width 16, the first eight numbers of each. Find the clocks: numbers 0 and 1 are the
-# fastest, 2 and 3 the next.
+# Here are three rows of a table of width 16, the first eight numbers of each. Numbers 0 and 1 are the fastest clock.
 
 # %% id="sinusoid-values"
 table = sinusoidal_encoding(torch.arange(20), 16)  # (T, d_model)
@@ -300,8 +298,6 @@ show(
 )
 
 # %% [markdown] id="binary-stops"
-# Only the factor differs: the digits slow down by 2, and these four clocks by 10. With more clocks it is smaller.
-#
 # The number of positions after which a clock has come round once is called its **wavelength**. The fastest clock
 # turns by one radian for each position, so its wavelength is 2π, about 6.3 positions. And the slowest?
 
@@ -389,7 +385,7 @@ show(
 # wherever you start.
 
 # %% id="step-drawn" tags=["hide-input"]
-# Drawing: three places forward, from two positions
+# Drawing: three positions forward, from two positions
 drawings.step_of_a_clock().show()
 
 # %% [markdown] id="rotation-formula"
@@ -419,12 +415,11 @@ for k in (1, 7, 100, 1000):
     prove(f"one matrix moves every one of 5000 positions by {k}", off < 1e-6)
 prove("the matrix is a rotation: its transpose undoes it", torch.allclose(matrix @ matrix.T, torch.eye(64), atol=1e-5))
 prove("the library's matrix is the same", torch.allclose(positions.position_shift_matrix(1000, 64), matrix, atol=1e-4))
-print("one matrix for each shift of 1, 7, 100 and 1000 places: right at 5000 positions")
+print("one matrix for each shift of 1, 7, 100 and 1000 positions: right at 5000 positions")
 
 # %% [markdown] id="explorer-text"
-# Play with it. Move the position alone: the hands turn, but does the angle between the two hands of a clock change? Then
-# move the shift, and watch which clocks open quickly and which hardly at all. For $\sin(p \cdot \theta_i)$ the column titles
-# write "sin p".
+# Play with it. Move the position alone: the hands turn, but does the angle between the two hands of a clock change? For
+# $\sin(p \cdot \theta_i)$ the column titles write "sin p".
 
 # %% id="explorer" tags=["hide-input"]
 # Explorer: eight clocks at two positions, and how similar the positions are
@@ -433,8 +428,8 @@ PositionExplorer(positions.frequencies(16), position=5, shift=3)
 # %% [markdown] id="sinusoids-cost"
 # **What it buys and what it costs.** Sinusoids have no parameters, and a value at every position, however
 # large. But a word and its position are now mixed in one vector, and the model has to sort them out again. Sizes
-# matter, too: the paper first multiplies the vectors of the words by $\sqrt{d_{model}}$, and
-# [chapter 4](04_encoder.ipynb) says why (section 10). And a value at every position does not mean that a model can *use*
+# matter, too. The numbers of a position are about as large as 1, and those of a word often start near
+# $1/\sqrt{d_{model}}$. So the paper first multiplies the words by $\sqrt{d_{model}}$. And a value at every position does not mean that a model can *use*
 # every position: it has practised only those of its training. Section 7 measures what comes of that.
 #
 # ## 3 Learned tables
@@ -574,7 +569,7 @@ for (query_at, key_at), row in rows.items():
     exact = (*q, *k, q[0] * k[0] + q[1] * k[1])
     prove(f"turned by hand: {query_at} and {key_at}", all(abs(a - b) < 0.0051 for a, b in zip(exact, row, strict=True)))
 slowest = 2 * math.pi * 10000 ** (62 / 64)
-prove("the slowest of 32 pairs takes about 47,000 places", round(slowest, -3) == 47_000)
+prove("the slowest of 32 pairs takes about 47,000 positions", round(slowest, -3) == 47_000)
 
 # %% [markdown] id="rotary-exercise-text"
 # Now for whole heads. Which numbers of a head form a pair? Here number $i$ is paired with number $i + d_{head}/2$. So the
@@ -611,24 +606,24 @@ for query_at, key_at in ((5, 3), (105, 103), (1005, 1003), (1005, 3)):
 # can make a difference. Rows are queries, columns are keys, and again nothing is divided.
 
 # %% id="rotary-maps" tags=["hide-input"]
-# Figure: scores of twelve equal words, with places added and with queries and keys turned
+# Figure: scores of twelve equal words, with positions added and with queries and keys turned
 torch.manual_seed(2)
 word, maps = torch.randn(16), torch.randn(2, 16, 16) / 4
 places = sinusoidal_encoding(torch.arange(12), 16)
 q_added, k_added = (word + places) @ maps[0], (word + places) @ maps[1]
 plain_q, plain_k = (word @ maps[0]).expand(1, 1, 12, 16), (word @ maps[1]).expand(1, 1, 12, 16)
 turned = [apply_rotary(x, torch.arange(12))[0, 0] for x in (plain_q, plain_k)]
-both = {"places added": q_added @ k_added.T, "queries and keys turned": turned[0] @ turned[1].T}
+both = {"positions added": q_added @ k_added.T, "queries and keys turned": turned[0] @ turned[1].T}
 added, by_turning = both.values()
-between = (places @ maps[0]) @ (places @ maps[1]).T  # place with place alone
-prove("as they are, place with place knows only the distance", (places @ places.T).diagonal(2).std() < 1e-4)
+between = (places @ maps[0]) @ (places @ maps[1]).T  # position with position alone
+prove("as they are, position with position knows only the distance", (places @ places.T).diagonal(2).std() < 1e-4)
 prove("behind a query and a key matrix it does not", between.diagonal(2).std() > 0.1)
 diagonals = [by_turning.diagonal(k).std().item() for k in range(-5, 6)]
 prove("turned: along each diagonal the score is the same", max(diagonals) < 1e-4)
 prove("added: along the diagonals it is not", added.diagonal(2).std() > 0.1)
 show(
     heat_maps(both, reach=None, every=2, xlabel="key at", ylabel="query at", size=(6.6, 3.3)),
-    alt="Two maps of scores between twelve equal words. Left, places added: an irregular pattern. Right, queries and keys "
+    alt="Two maps of scores between twelve equal words. Left, positions added: an irregular pattern. Right, queries and keys "
     "turned: each diagonal has one colour from end to end, as only the distance counts.",
     caption="Right: along a diagonal the distance is the same, and so is the score. Left: the score depends on where "
     "the two words stand.",
@@ -641,9 +636,8 @@ show(
 # case.
 #
 # **Two layouts.** We paired number $i$ with number $i + d_{head}/2$, as the `transformers` library does for Llama. The paper
-# and Meta's own code for Llama pair neighbours, $2i$ with $2i + 1$. Both layouts are right. But a model trained with one
-# gives nonsense with the other, and no error tells you, because all shapes fit. So `transformers` reorders the parameters
-# when it converts a Llama.
+# and Meta's own code pair neighbours, $2i$ with $2i + 1$. Both are right. But a model trained with one gives nonsense with
+# the other, and no error tells you.
 
 # %% id="layouts-drawn" tags=["hide-input"]
 # Drawing: which numbers are a pair
@@ -673,8 +667,8 @@ prove("after reordering the numbers of each head they agree", same)
 # %% [markdown] id="rotary-cache-text"
 # ### 4.2 While writing
 #
-# A model that writes adds one word at a time, and keeps the keys and values of the earlier words in a *cache*
-# ([chapter 5](05_decoder.ipynb)). A key is turned by its own position alone, so it is turned once, when it is stored. The
+# A model that writes adds one word at a time, and keeps the keys and values of the earlier words in a *cache* (chapter 1,
+# section 4.3). A key is turned by its own position alone, so it is turned once, when it is stored. The
 # program only has to know the next position, and that is the number of tokens so far. Padding does not count: in a text
 # padded on the left, position 0 belongs to the first real token. Whatever number the padding gets, the mask hides it. Rotary
 # scores would forgive a count that is off by the same number everywhere; an added table would not. What if a program forgets
@@ -785,7 +779,7 @@ show(
         xlim=(0, 64),
     ),
     alt="By which factor a word's weight shrinks with its distance, for four of the eight slopes. With slope 1/2 nothing "
-    "is left after ten places, with 1/8 after thirty; with 1/32 a seventh is left after 64, with 1/128 more than half.",
+    "is left after ten positions, with 1/8 after thirty; with 1/32 a seventh is left after 64, with 1/128 more than half.",
     caption="Before the softmax divides by the sum, a distance d multiplies the weight by e to the power of −slope · d. "
     "Steep heads see a few words, gentle ones the whole page.",
 )
@@ -844,8 +838,7 @@ starts = [by_formula.index(b) for b in range(8)]
 prove("the drawing shows these buckets", starts == [0, 1, 2, 3, 4, 6, 8, 12])
 
 # %% [markdown] id="buckets-real"
-# The real T5 has 32 buckets, with borders up to a distance of 128. Its encoder looks both ways: 16 are for words that stand
-# before, and 16 for words that come after. Its decoder looks back only, and has all 32 for that.
+# The real T5 has 32 buckets, with borders up to a distance of 128. Its encoder looks both ways, with 16 buckets for each.
 
 # %% exercise="distance_bucket"
 
@@ -877,7 +870,7 @@ show(
 
 # %% [markdown] id="buckets-cost"
 # **What it buys and what it costs.** It costs 32 learned numbers for each head, which is nothing, and each head decides
-# for itself what distance means to it. T5 shares them among the layers of its encoder, and among those of its decoder. Every
+# for itself what distance means to it. Every
 # distance has a bucket, so there is no end. But the number of a far bucket learns only if training has texts that long.
 #
 # ## 7 Train short, test long
@@ -906,7 +899,7 @@ def small_gpt(scheme, vocab_size, longest):
 
 
 # %% id="long-training"
-def three_back(n_texts, length, generator):  # tokens; right answers from place 3 on
+def three_back(n_texts, length, generator):  # tokens; right answers from position 3 on
     tokens = torch.randint(11, (n_texts, length), generator=generator)
     return tokens, tokens[:, :-3]
 
@@ -926,9 +919,8 @@ def train(model, rate, starts=0):
 
 # %% [markdown] id="shifted-text"
 # We test seven models. Six you know: without positions (*none*), *sinusoidal*, *learned*, *rotary*, *ALiBi* and *T5
-# buckets*. The learned table has 64 rows, of which training reaches 16. T5 has 16 buckets, and the last begins at distance
-# 27. The seventh model, *sinusoidal, shifted*, starts each batch of its training at a random position between 0
-# and 48. The texts do not get longer, but it practises all the positions that it will meet.
+# buckets*. The learned table has 64 rows, of which training reaches 16. The seventh model, *sinusoidal, shifted*, starts
+# each batch of its training at a random position between 0 and 48, so it practises all the positions that it will meet.
 #
 # **Predict.** Which of the seven are right inside the 16 positions of training? And which of them go on being right
 # beyond, at the positions 16 to 63?
@@ -954,8 +946,7 @@ for name, settings in record.arms.items():
     print(f"{name:>20}: inside {inside:.2f}, beyond {beyond:.2f}")
 
 # %% [markdown] id="three-back-seeds"
-# That was one training of each model. Another seed gives other numbers, and a single run has misled more
-# than one text about positions. So here are **five trainings** of each, one dot for each.
+# That was one training of each model. Here are **five**, one dot for each.
 #
 # <details><summary>Evidence: five seeds, three learning rates</summary>
 #
@@ -974,7 +965,7 @@ show(
         record.by_arm("inside", "beyond"),
         colours=(palette.residual, palette.query),
         size=(6.8, 3.4),
-        xlabel="accuracy: three places back, trained on 16 tokens, tested on 64",
+        xlabel="accuracy: three positions back, trained on 16 tokens, tested on 64",
         xlim=(0, 1.03),
     ),
     alt="Accuracy of seven schemes, five trainings each, inside the trained length and beyond. "
@@ -1032,24 +1023,23 @@ back = (
 turns, where = (41, 47, 53, 60), claim("three_back_where")
 off = [(d - 3) % (2 * math.pi) for d in turns]
 prove("there the fast clock stands as at distance 3, to half a radian", all(min(a, 2 * math.pi - a) < 0.5 for a in off))
-prove("up to place 30 rotary is right, with every seed", where.range("rotary", "to place 30")[0] > 0.97)
-prove("at place 63 it is not, with any seed", where.range("rotary", "at place 63")[1] < 0.25)
-prove("at place 63 more than half of the weight is there", where.range("rotary", "weight at turns")[0] > 0.5)
+prove("up to position 30 rotary is right, with every seed", where.range("rotary", "to place 30")[0] > 0.97)
+prove("at position 63 it is not, with any seed", where.range("rotary", "at place 63")[1] < 0.25)
+prove("at position 63 more than half of the weight is there", where.range("rotary", "weight at turns")[0] > 0.5)
 prove("T5's heads do not look there", where.range("T5 buckets", "weight at turns")[1] < 0.1)
 show(
     plots.right_and_looked_at(share, back, turns),
-    alt="Left: accuracy of the rotary model at the places 3 to 63. It is 1 up to about place 33, then falls within a dozen "
-    "places to about 0.1. Right: the weight that its heads give at place 63 to each distance. Distance 3 has little; the "
+    alt="Left: accuracy of the rotary model at the positions 3 to 63. It is 1 up to about position 33, then falls within a dozen "
+    "positions to about 0.1. Right: the weight that its heads give at position 63 to each distance. Distance 3 has little; the "
     "highest bars stand at 47 and 53, others at 41, 54 and 60.",
     caption=f"One training. With all five seeds, rotary is right in {where.spread('rotary', 'to place 30')} of the cases "
-    f"up to place 30 and in {where.spread('rotary', 'at place 63')} at place 63. There the coloured distances, 41, 47, 53 "
+    f"up to position 30 and in {where.spread('rotary', 'at place 63')} at position 63. There the coloured distances, 41, 47, 53 "
     f"and 60, have {where.spread('rotary', 'weight at turns')} of the weight, and "
     f"{where.spread('T5 buckets', 'weight at turns')} with T5's buckets. ({where.command})",
 )
 
 # %% [markdown] id="why-clock"
-# The mean over the positions 16 to 63 has hidden a cliff: the rotary model goes on being right for a while, and at the end
-# it guesses. And it is not chance which keys take the weight. The fast clock comes round every 6.3 positions, so at the
+# The mean over the positions 16 to 63 has hidden a cliff. And it is not chance which keys take the weight. The fast clock comes round every 6.3 positions, so at the
 # coloured distances it stands nearly as it does at distance 3.
 #
 # <details><summary>Why the slower clocks do not help</summary>
@@ -1220,11 +1210,48 @@ prove(
 #
 # </details>
 #
+# ### 7.4 Your own scheme
+#
+# Now it is your turn: invent a scheme that finds the third token inside, and still does beyond.
+
+# %% exercise="own_bias"
+
+
+# %% [markdown] id="own-predict-text"
+# **Predict.** How often will a model with your scheme be right inside, and how often beyond? Say why.
+
+# %% id="own-predict"
+ex.predict("own_scheme_inside_and_beyond", "")
+
+
+# %% id="own-plugged" tags=["hide-input"]
+# Plug: a scheme that asks your function for what is added to the scores
+class OwnScheme(positions.PositionScheme):
+    acts_on = "scores"
+
+    def forward(self, T, S=None, *, device=None):
+        return own_bias(4, T, T if S is None else S)[None].to(device)  # (1, H, T, S)
+
+
+# %% id="own-measured" tags=["atol:0.15"]
+for seed in range(3):
+    torch.manual_seed(seed)
+    own = small_gpt("none", 11, longest=64)
+    own.decoder.positions = OwnScheme()
+    train(own, rate=0.01)
+    inside, beyond = accuracy(own.eval())
+    print(f"seed {seed}: inside {inside:.2f}, beyond {beyond:.2f}")
+
+# %% [markdown] id="own-says"
+# Were you right? If your scheme fails beyond, hide the far keys in the test, as in 7.2: has it lost the third token, or is
+# it distracted? And a head that likes just one distance is made for this task. Would it read English?
+
+# %% [markdown] id="your-model"
 # ## 8 Your model, and the same word twice
 #
 # Your rotation goes into `my_transformer.py`: a switch of its attention. The learned table comes with it, in an
 # `Embedding`. Now take a sentence of yours in which one word stands twice. Without positions it gets the same vector at
-# both places. With rotary positions it does not, because it sees the others at other distances.
+# both positions. With rotary positions it does not, because it sees the others at other distances.
 
 # %% id="thread"
 from coursework.assembly.thread import so_far

@@ -183,9 +183,9 @@ def garbage(exercise: Exercise) -> dict[str, Callable[..., Any]]:
         huge,
         hoarding,
         forgetful,
-        zeros,
-        mean,
     ]
+    if any(map(_is_number, made)):
+        battery += [zeros, mean]
     if makes_tensors:
         battery.append(numpy)
     if takes_tensors:

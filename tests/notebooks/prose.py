@@ -5,6 +5,7 @@ proselint had 73 remarks on the first edition's 27,000 words, 58 of them about q
 readers stumbled over. These rules are about that.
 """
 
+import ast
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -12,6 +13,7 @@ from typing import Any
 
 from notebook_style import NOT_PROSE, Problem
 
+SAID = {"alt", "caption", "title", "xlabel", "ylabel"}
 LONGEST = 40  # words in a sentence; the overview's longest has 36
 
 # "One a head", "three vectors a token": say "per", or "for each".
@@ -27,6 +29,47 @@ _EACH = (
 TELEGRAM = re.compile(
     rf"\b((({_NUMBERS})\s+(\w+\s+)?({_COUNTED})s?)|({_NUMBERS})|({_COUNTED})s)\s+an?\s+({_EACH})\b(?!\s+(at|of)\b)",
     re.I,
+)
+# What readers named as translated, and what readers of code were told without need: each with what to say instead.
+_RELAPSES = """
+becomes? longer by it => gets longer
+come to the test => say who tests what
+made in this way have their name => are called … after …
+heads of the columns => column titles
+what several .{0,60}, section \\d+ measures => begin with the section
+it goes just as in the picture => follows the picture
+(two|three|four) \\w+ more\\. => two more …
+who guesses => a guess
+stands more => tolerates more
+another person it hardly misses => it hardly misses another person
+in its stead|in their stead => instead
+to a like size => to a similar size
+attempts to part => attempts to separate
+in earnest => in real use
+must do for => must work for
+is no effect to please => is not a special effect
+beam search is no tool => is the wrong tool
+that can be had => possible
+one cannot see from => cannot show
+by the clock => how much time does it save
+makes a sum of the product => turns the product into a sum
+is a matter of cutting => is done by slicing
+stands? in no table => is not stored anywhere
+on one picture => in one picture
+mind the \\w+ of => note the …
+the check also looks at => say it where a hint or a message needs it
+"""
+RELAPSES = {
+    re.compile(rf"\b({found})", re.IGNORECASE): better
+    for found, better in (line.split(" => ") for line in _RELAPSES.strip().splitlines())
+}
+PARENTHESES = re.compile(r"\([^()]*[a-z]{3}[^()]*\)[,.;:]?\s+\([^()]*[a-z]{3}")  # two in a row; shapes are free
+# Positions count from 0 and are called so; a place is where something stands that has no number.
+PLACE = re.compile(
+    r"\b((each|every|last|next|latest|earlier|later|trained|own) places?(?! (to|of|where|in the middle))"
+    r"|places? (back|ahead|apart|forward|later|before|after|p|t|\d+)\b|places (\d|that look)"
+    r"|(per|a|at|from|to|of) place \d|(number|numbers|numbered|know|knows|without|equal) (the )?places?\b)",
+    re.IGNORECASE,
 )
 TWICE = re.compile(r"\b([a-z]{2,})\s+\1\b", re.IGNORECASE)
 
@@ -46,11 +89,29 @@ _BLOCKS = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*>]|\d+\.)\s)")
 _SENTENCES = re.compile(r"(?<=[.?:;])[\"”’*_)]*\s+")
 
 
-def prose_problems(notebook: Any) -> Iterator[Problem]:
-    """Yield telegrams, words written twice, and sentences that nobody reads in one go."""
+def relapses(text: str, *, chapter: str = "") -> Iterator[str]:
+    """What sounds translated in a text, its parentheses after parentheses, and positions that it calls places.
+
+    Before chapter 4 positions are the subject and are called so; `chapter` may be that of a lab.
+    """
+    for block in _BLOCKS.split(_prose(text, gap="X")):
+        said = " ".join(block.split())
+        for pattern, better in RELAPSES.items():
+            if found := pattern.search(said):
+                yield f"sounds translated: {found[0]!r}; better: {better}"
+        if found := PARENTHESES.search(said):
+            yield f"has two parentheses in a row: {found[0]!r}"
+        if chapter < "04" and (found := PLACE.search(said)):
+            yield f"calls a position a place: {found[0]!r}"
+
+
+def prose_problems(notebook: Any, chapter: str = "") -> Iterator[Problem]:
+    """Yield telegrams, words written twice, relapses, and sentences that nobody reads in one go."""
     for cell in notebook.cells:
         if cell.cell_type != "markdown":
+            yield from ((cell.id, what) for text in captions(cell.source) for what in relapses(text, chapter=chapter))
             continue
+        yield from ((cell.id, what) for what in relapses(cell.source, chapter=chapter))
         for block in _BLOCKS.split(_prose(cell.source, gap="X")):
             text = " ".join(block.split())
             for found in TELEGRAM.finditer(text):
@@ -61,6 +122,14 @@ def prose_problems(notebook: Any) -> Iterator[Problem]:
             for sentence in _SENTENCES.split(text):
                 if (words := len(sentence.split())) > LONGEST:
                     yield cell.id, f"has a sentence of {words} words; at most {LONGEST}: {sentence[:60]}…"
+
+
+def captions(source: str) -> Iterator[str]:
+    """What a picture says of itself in code: the strings of `alt=`, `caption=` and the labels of axes."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg in SAID:
+            parts = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
+            yield "X".join(part for part in parts if isinstance(part, str))
 
 
 def unexplained(name: str, notebook: Any, before: Iterable[Any]) -> Iterator[Problem]:

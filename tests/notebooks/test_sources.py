@@ -9,7 +9,10 @@ from each import each
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from notebook_files import FOLDER, NOTEBOOKS, SOURCES, name
 from notebook_style import FIRST_EDITION, style_problems
-from prose import prose_problems, unexplained
+from prose import captions, prose_problems, relapses, unexplained
+
+from coursework.exercises import registry
+from coursework.exercises.spec import Question
 
 SECOND_EDITION = [path for path in SOURCES if name(path) not in FIRST_EDITION]
 
@@ -63,7 +66,41 @@ def test_a_notebook_of_the_second_edition_has_its_form(notebook):
 
 @each(SECOND_EDITION, name)
 def test_a_notebook_of_the_second_edition_is_written_in_plain_sentences(source, builder):
-    assert list(prose_problems(read(builder, source))) == []
+    assert list(prose_problems(read(builder, source), source.stem[:2])) == []
+
+
+def exercise_texts(entry):
+    """What a learner reads of an exercise beside its code."""
+    texts = [entry.title, entry.what, entry.why, *entry.hints[:2]]
+    if isinstance(entry, Question):
+        texts += [entry.explanation, *(entry.choices or {}).values()]
+        return texts + [text for wrong in entry.wrong for text in (wrong.statement, wrong.question)]
+    texts += [text for one in entry.misconceptions for text in (one.statement, one.question)]
+    return texts + [case.name for case in entry.cases] + [one.law for one in entry.properties]
+
+
+@each(registry.all_exercises(), lambda entry: entry.id)
+def test_an_exercise_is_written_as_the_chapters_are(entry):
+    chapter = registry.places()[entry.id].removeprefix("labs/")[:2]
+    assert [what for text in exercise_texts(entry) for what in relapses(text, chapter=chapter)] == []
+
+
+PICTURES = sorted((FOLDER.parent / "coursework" / "pictures").rglob("*.py"))
+
+
+@each(PICTURES, lambda path: path.stem)
+def test_a_drawing_is_written_as_the_chapters_are(path):
+    said = captions(path.read_text(encoding="utf-8"))
+    assert [what for text in said for what in relapses(text, chapter="04")] == []
+
+
+PAGES = [FOLDER.parent / name for name in ("README.md", "CONTRIBUTING.md")]
+PAGES += sorted((FOLDER.parent / "docs").glob("*.md"))
+
+
+@each(PAGES, lambda path: path.stem)
+def test_a_page_is_written_as_the_chapters_are(path):
+    assert list(relapses(path.read_text(encoding="utf-8"))) == []
 
 
 @each(SECOND_EDITION, name)
@@ -83,6 +120,11 @@ def test_a_term_is_explained_where_it_is_first_used(source, builder):
         ("It writes texts a\nlanguage.", "'texts a language'"),
         ("So the the score grows.", "'the the'"),
         ("Word, " * 41 + "word.", "a sentence of 42 words"),
+        ("It is the best\nthat can be had.", "'that can be had'"),
+        ("*The check also looks at* float64.", "'The check also looks at'"),
+        ("Two heads (of eight) (or of four) look.", "two parentheses in a row"),
+        ("Look three places back.", "'places back'"),
+        ("Each place is looked at.", "'Each place'"),
     ],
 )
 def test_the_rules_of_prose_bite(text, complaint):
@@ -95,6 +137,7 @@ def test_the_rules_of_prose_bite(text, complaint):
         "One per head, three vectors for each token, and each word a second time.",
         "| one a head | the the |\n|---|---|",
         "# one a head\n\n`one a head` and $one a head$",
+        "Queries (B, T, D) (or keys) take the place of values. A good place to stop, in each place where it stands.",
         "- " + "a word " * 15 + "\n- " + "word, " * 30 + "\n\nHe said that that was half of a head.",
     ],
 )

@@ -144,7 +144,7 @@ one-position-late (align="one-late"): places every query one position too late
         Case("float64", _case(3, 2, 4, seed=6, dtype=torch.float64)),
     ],
     properties=[
-        Property("At its own place a query has the bias 0.", _own_place_is_free),
+        Property("At its own position a query has the bias 0.", _own_place_is_free),
         Property("The farther an earlier key, the lower its bias.", _farther_is_lower),
     ],
     alternatives=[
@@ -154,8 +154,8 @@ one-position-late (align="one-late"): places every query one position too late
     ],
     hints=(
         "Draw the distances for T=2 queries and S=5 keys on paper. Which query stands on which key?",
-        "A column of query places and a row of key places give a table of differences. Then each head multiplies the "
-        "same table by its own number.",
+        "A column of query positions and a row of key positions give a table of differences. Then each head multiplies "
+        "the same table by its own number.",
         """query = torch.arange(T)[:, None] + ____  # where each query stands among the keys
 distance = ...  # (T, S)
 return ...  # one table a head, (H, T, S)""",

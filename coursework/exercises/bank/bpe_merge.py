@@ -205,7 +205,7 @@ second-token-ignored (join="either"): joins the first token of the pair with wha
 ties-by-the-joined-token (tie="joined"): compares equally frequent pairs by the token that they would become
     Of (a, z) and (ab, c), which pair comes first when first tokens are compared first?
 overlapping-pairs-counted-once (once="run"): counts only pairs that do not overlap
-    How many pairs of neighbours has `a a a`: what stands at places 0 and 1, and what at 1 and 2?
+    How many pairs of neighbours has `a a a`: what stands at positions 0 and 1, and what at 1 and 2?
 replaces-in-the-text (join="text"): joins the tokens to a string and replaces there, so that parts of longer tokens are
         joined too
     Does the text `ca b` contain your pair `a b`, and does the word `(ca, b)`?

@@ -91,10 +91,10 @@ def _everything_before(mask) -> str | None:
 EXERCISE = Exercise(
     title="The causal mask",
     what="""Write `causal_mask(T, S)`: a boolean mask of shape `(T, S)`, True = may attend, for T queries and S keys. A
-query may attend to the key at its own place and to all earlier ones. The last query stands on the last key: with more
-keys than queries, the first `S - T` keys are older tokens that every query sees. The same rule holds with fewer keys
-than queries: the last query still stands on the last key, so the first `T - S` queries stand before all keys and see
-nothing.""",
+query may attend to the key at its own position and to all earlier ones. The last query stands on the last key: with
+more keys than queries, the first `S - T` keys are older tokens that every query sees. The same rule holds with fewer
+keys than queries: the last query still stands on the last key, so the first `T - S` queries stand before all keys
+and see nothing.""",
     why="""A model that predicts the next token must not see it. Masks that are off by one, or aligned at the wrong
 corner, run without an error and leak it.""",
     difficulty=2,
@@ -103,13 +103,13 @@ corner, run without an error and leak it.""",
     model=_model,
     misconceptions=misconceptions("""
 # with True for hidden it would be the same as seeing the future
-hides-itself (shift=-1, sees="past"): hides the key at the query's own place
+hides-itself (shift=-1, sees="past"): hides the key at the query's own position
     When the first of several tokens asks, which keys are there for it to attend to?
 sees-the-next (shift=1): shows each query one key too many, the next token
     Which token is the model asked to predict at a position, and can it see that token?
 aligned-top-left (align="left"): puts the first query on the first key, whatever T and S are
     One new token arrives after four kept ones, T=1 and S=5: how many keys should it see?
-sees-the-future (sees="future"): shows each query its own place and all later ones
+sees-the-future (sees="future"): shows each query its own position and all later ones
     Is the row of your mask the query or the key?
 sees-everything (sees="all"): hides nothing at all
     Which key should the first of three queries not see, and what does your mask say about it?
@@ -141,7 +141,7 @@ offset-without-its-sign (align="absolute"): moves the queries forward also when 
     ],
     properties=[
         Property("No query may attend to a later key.", _nothing_later),
-        Property("Every query may attend to its own place and to all earlier ones.", _everything_before),
+        Property("Every query may attend to its own position and to all earlier ones.", _everything_before),
     ],
     alternatives=[
         Alternative("the lower triangle, with its diagonal moved", _with_tril),

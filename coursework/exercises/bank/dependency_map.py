@@ -280,7 +280,7 @@ changes-cancel (size="sum"): adds the changes of all components, which may cance
         """before = layer(x)
 columns = []
 for token in range(len(x)):
-    changed = ...  # x with another token at this place
+    changed = ...  # x with another token at this position
     columns.append(____)  # bool (T,), which outputs moved
 return torch.stack(columns, dim=1)""",
     ),

@@ -196,7 +196,7 @@ mask-of-any-sentence (form="any-sentence"): lets every sentence see what is visi
     ],
     hints=(
         "Write (B, H, T, S) and, right under it, (B, T, S), aligned at the right. Which letters stand under which?",
-        "The mask lacks the axis of the heads. An axis of length 1 at its place is read by every head.",
+        "The mask lacks the axis of the heads. An axis of length 1 at its position is read by every head.",
         """scores = query @ key.mT / math.sqrt(query.size(-1))
 visible = ____  # the same for every head
 return scores.masked_fill(~visible, -math.inf).softmax(dim=-1) @ value""",

@@ -74,7 +74,7 @@ def _no_factor_no_change(ntk_base) -> str | None:
 EXERCISE = Exercise(
     title="A larger base",
     what="""Write `ntk_base(base, factor, width)`. Pair i of a head of `width` numbers turns by base^(−2i / width)
-radians for each place, and its last pair is i = width / 2 − 1. Return the new base with which the *last* pair turns
+radians for each position, and its last pair is i = width / 2 − 1. Return the new base with which the *last* pair turns
 exactly `factor` times slower than with the old one. `width` is at least 4.""",
     why="This number is what stands as `rope_theta` in the config of a model whose context was extended in this way.",
     difficulty=2,

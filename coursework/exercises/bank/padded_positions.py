@@ -7,14 +7,14 @@ from coursework.exercises.tensors import mask
 
 
 def padded_positions(real):
-    """bool (B, T) -> int64 (B, T): place among the real tokens, 0 for padding"""
+    """bool (B, T) -> int64 (B, T): position among the real tokens, 0 for padding"""
     counted = real.cumsum(dim=-1) - 1  # (B, T): real tokens so far, without itself
     return counted.masked_fill(~real, 0)
 
 
 def _counts_columns():
     def padded_positions(real):
-        """bool (B, T) -> int64 (B, T): place among the real tokens, 0 for padding"""
+        """bool (B, T) -> int64 (B, T): position among the real tokens, 0 for padding"""
         B, T = real.shape
         return torch.arange(T).expand(B, T)
 
@@ -128,7 +128,7 @@ counts-padding (count="padding"): counts padding tokens, not real ones
 not-integers (form="float"): returns floating-point numbers
     What does a table of positions need as its index?
 number-of-padding-subtracted (count="fewer-columns"): subtracts the number of padding tokens in the row from the column
-    Where must all padding of a row stand for this to be the place among the real tokens?
+    Where must all padding of a row stand for this to be the position among the real tokens?
 first-real-subtracted (count="from-first-real"): subtracts the column of the first real token from the column
     What happens behind a padding token in the middle of the row?
 """),
@@ -146,7 +146,7 @@ first-real-subtracted (count="from-first-real"): subtracts the column of the fir
     alternatives=[
         Alternative("with loops", _with_loops),
         Alternative("with torch.where", _with_where),
-        Alternative("row by row, writing into the real places", _by_writing),
+        Alternative("row by row, writing into the real positions", _by_writing),
     ],
     hints=(
         "How many real tokens stand before a given token in its row, and what is that number for the first one?",

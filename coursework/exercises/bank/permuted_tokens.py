@@ -5,14 +5,14 @@ from coursework.exercises.spec import Question, WrongAnswer
 EXERCISE = Question(
     title="Shuffle the sentence",
     what="""Self-attention without a mask gets the five tokens of a sentence, as vectors without any information on
-their places, and returns five vectors. You shuffle the tokens and run it again. What comes out?""",
+their positions, and returns five vectors. You shuffle the tokens and run it again. What comes out?""",
     why="""You will read that self-attention is permutation-invariant. The answer says whether that is so, and why
 models need positions.""",
     difficulty=2,
     minutes=3,
     right="b",
     choices={
-        "a": "The same five vectors at the same places: order does not matter.",
+        "a": "The same five vectors at the same positions: order does not matter.",
         "b": "The same five vectors, shuffled in the same way as the tokens.",
         "c": "Five other vectors: every token now has other neighbours.",
         "d": "Tokens that stayed in place keep their vectors; those that moved get others.",
@@ -21,17 +21,17 @@ models need positions.""",
         WrongAnswer(
             "a",
             "invariance, which would hold for the mean of all outputs",
-            "The output at place 0 belongs to the query at place 0: which token asks there after the shuffle?",
+            "The output at position 0 belongs to the query at position 0: which token asks there after the shuffle?",
         ),
         WrongAnswer(
             "c",
             "what a recurrent network does",
-            "Which number in softmax(q·k) would tell you that a key has moved to another place?",
+            "Which number in softmax(q·k) would tell you that a key has moved to another position?",
         ),
         WrongAnswer(
             "d",
-            "what happens if each place has weights of its own",
-            "Does any part of self-attention know at which place a token stands?",
+            "what happens if each position has weights of its own",
+            "Does any part of self-attention know at which position a token stands?",
         ),
     ],
     hints=(
@@ -41,6 +41,6 @@ models need positions.""",
         "output_of_shuffled = attention(x[order])\nassert_close(output_of_shuffled, attention(x)[____])",
     ),
     explanation="""A token keeps its query, and it meets the same keys and values, only in another order, so it gets
-the same average as before, at its new place. This is equivariance: f(x[order]) = f(x)[order]. A sum or a mean over
-all outputs is invariant. With a causal mask even equivariance is lost, because the mask knows the places.""",
+the same average as before, at its new position. This is equivariance: f(x[order]) = f(x)[order]. A sum or a mean over
+all outputs is invariant. With a causal mask even equivariance is lost, because the mask knows the positions.""",
 )

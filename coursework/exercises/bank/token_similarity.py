@@ -141,7 +141,7 @@ half-the-pairs (pairs="half"): adds each pair once and divides as if it had been
     ],
     hints=(
         "If all vectors had length one, what would be the product of x with its own transpose?",
-        "Divide each vector by its length; one batched product then holds all T² cosines. Mind the diagonal.",
+        "Divide each vector by its length; one batched product then holds all T² cosines. What stands on the diagonal?",
         """unit = x / x.norm(dim=-1, keepdim=True)
 cosines = unit @ unit.mT  # (B, T, T)
 return ____  # (B,): the mean without the diagonal""",

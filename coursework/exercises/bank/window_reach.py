@@ -4,7 +4,7 @@ from coursework.exercises.spec import Alternative, Case, Exercise, Property, mis
 
 
 def window_reach(windows, length):
-    """list of int or None, int -> int: how far back the last place reads"""
+    """list of int or None, int -> int: how far back the last position reads"""
     if None in windows:
         return length - 1
     return min(length - 1, sum(window - 1 for window in windows))
@@ -39,7 +39,7 @@ def _model(count="less", combine="sum", everything="any", cap=True, own=0):
 
 
 def _layer_by_layer(windows, length):
-    earliest = length - 1  # what the last place can read, before the first layer
+    earliest = length - 1  # what the last position can read, before the first layer
     for window in windows:
         earliest = 0 if window is None else max(0, earliest - (window - 1))
     return length - 1 - earliest
@@ -75,44 +75,44 @@ def _a_window_of_one_adds_nothing(window_reach) -> str | None:
     with_it, without = window_reach([4, 1, 4], 50), window_reach([4, 4], 50)
     if with_it == without:
         return None
-    return f"Windows 4, 1, 4 reach {with_it} places back, windows 4, 4 reach {without}."
+    return f"Windows 4, 1, 4 reach {with_it} positions back, windows 4, 4 reach {without}."
 
 
 def _never_before_the_start(window_reach) -> str | None:
     found = window_reach([9, 9], 5)
-    return None if found <= 4 else f"Of 5 places, the last one is said to read {found} places back."
+    return None if found <= 4 else f"Of 5 positions, the last one is said to read {found} positions back."
 
 
 EXERCISE = Exercise(
     title="How far windows reach",
     what="""Write `window_reach(windows, length)`. A causal decoder has one layer for each entry of `windows`: a number
-says how many latest places a query of that layer sees, its own place included, and `None` says that it sees all
-earlier ones. The text has `length` places. Return how many places back the *last* place can get information from,
-through all layers together: a whole number, and 0 for a decoder without layers.""",
+says how many latest positions a query of that layer sees, its own position included, and `None` says that it sees all
+earlier ones. The text has `length` positions. Return how many positions back the *last* position can get information
+from, through all layers together: a whole number, and 0 for a decoder without layers.""",
     why="A stack with windows is blind beyond this number, however long it is trained.",
     difficulty=2,
     minutes=8,
     reference=window_reach,
     model=_model,
     misconceptions=misconceptions("""
-whole-windows (count="all"): adds up whole windows, the own place included
-    A window of 1 shows a query only itself: how many places back does such a layer lead?
+whole-windows (count="all"): adds up whole windows, the own position included
+    A window of 1 shows a query only itself: how many positions back does such a layer lead?
 widest-layer (combine="widest"): takes the reach of the widest layer alone
-    What does a place know, after the first layer, of the places in its window?
+    What does a position know, after the first layer, of the positions in its window?
 last-layer (combine="top"): looks at the last layer alone
-    What does a place know, after the first layer, of the places in its window?
+    What does a position know, after the first layer, of the positions in its window?
 windows-multiplied (combine="product"): multiplies the windows
-    From the earliest place in one window, how many further places back does the next layer lead?
+    From the earliest position in one window, how many further positions back does the next layer lead?
 global-ignored (everything="never"): gives a layer that sees everything no reach at all
     What may a query see where the entry is None?
 all-must-be-global (everything="every"): lets a layer that sees everything count only if all layers do
-    If one layer sees all earlier places, does it matter what the others see?
+    If one layer sees all earlier positions, does it matter what the others see?
 top-must-be-global (everything="top"): lets a layer that sees everything count only if it is the last one
-    If the first layer has brought everything to a place, can a later layer take it away?
+    If the first layer has brought everything to a position, can a later layer take it away?
 before-the-start (cap=False): looks back beyond the start of the text
-    How far back can the last of five places look at most?
-own-place-counted (own=1): counts the own place as one place back
-    With a single window of 1, how many places back can a place look?
+    How far back can the last of five positions look at most?
+own-position-counted (own=1): counts the own position as one position back
+    With a single window of 1, how many positions back can a position look?
 """),
     cases=[
         Case("one layer, a window of 3", _case([3], 10)),
@@ -130,14 +130,14 @@ own-place-counted (own=1): counts the own place as one place back
         Property("Nothing stands before the start of the text.", _never_before_the_start),
     ],
     alternatives=[
-        Alternative("layer by layer, from the last place", _layer_by_layer),
+        Alternative("layer by layer, from the last position", _layer_by_layer),
         Alternative("counted in the masks", _with_masks),
         Alternative("with the length as the widest window", _with_whole_windows),
     ],
     gradients=False,
     hints=(
-        "From the last place, how far back does one layer lead, and where does the next layer begin?",
-        "A window of w leads w − 1 places back, layers add up, one layer without a window leads to the start, and "
+        "From the last position, how far back does one layer lead, and where does the next layer begin?",
+        "A window of w leads w − 1 positions back, layers add up, one layer without a window leads to the start, and "
         "nothing leads before it.",
         """if None in windows:
     return length - 1

@@ -221,7 +221,7 @@ def attention_path(
 
     Args:
         words: three of them.
-        reader: the place of the word that reads, the last one.
+        reader: the position of the word that reads, the last one.
         x: the vectors, a row for each word.
         maps: the matrices for queries, keys and values.
     """
@@ -246,7 +246,14 @@ def attention_path(
         "handed over, pink is what arrives. The green lines are as thick as the weights.",
     )
     places = [158, 301, 444]
-    for y, label in ((62, "vector"), (150, "key, value"), (256, "score"), (308, "÷ √2"), (364, "softmax")):
+    for y, label in (
+        (62, "vector"),
+        (150, "key, value"),
+        (256, "q · k"),
+        (283, "÷ √2"),
+        (309, "score"),
+        (364, "softmax"),
+    ):
         picture.text((6, y), label, anchor="start", size=15, colour="#555555")
     for place, word, row, k, v, s, d, w in zip(places, words, x, keys, values, scores, divided, weights, strict=True):
         number = float(w)

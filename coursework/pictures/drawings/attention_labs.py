@@ -1,4 +1,4 @@
-"""The drawings of the labs on attention: ways ways to the last place, one state for all, tiles, a leak, a NaN."""
+"""The drawings of the labs on attention: ways to the last position, one state for all, tiles, a leak, a NaN."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ def _dot(picture: Drawing, at: Point, colour: str = GREY, *, filled: bool = Fals
 
 
 def three_ways(places: int = 7) -> Drawing:
-    """How the last place of a text hears of the first: along a chain, through layers of neighbours, directly."""
+    """How the last position of a text hears of the first: along a chain, through layers of neighbours, directly."""
     layers = -(-(places - 1) // 2)
     picture = Drawing(
         270,
-        alt=f"Three rows of {places} places. In the recurrent one a message goes from each place to the next, "
-        f"{places - 1} steps in all. In the convolution of width 5 it goes up {layers} layers, two places a layer. In "
-        "attention the last place receives directly from every place, in one step.",
-        caption=f"From the first of {places} places to the last: {places - 1} steps, {layers} steps, one step.",
+        alt=f"Three rows of {places} positions. In the recurrent one a message goes from each position to the next, "
+        f"{places - 1} steps in all. In the convolution of width 5 it goes up {layers} layers, two positions a layer. "
+        "In attention the last position receives directly from every position, in one step.",
+        caption=f"From the first of {places} positions to the last: {places - 1} steps, {layers} steps, one step.",
     )
     gap, bottom = 25, 205
     for panel, (name, steps) in enumerate((("recurrent", places - 1), ("convolution", layers), ("attention", 1))):
@@ -127,12 +127,12 @@ def score_tiles(places: int = 12, tile: int = 3) -> Drawing:
 
 
 def leak_in_noise(tokens: Sequence[str] = ("7", "2", "9", "0", "4")) -> Drawing:
-    """A model that reads random tokens and has to say the next one; one of its places looks where it must not."""
+    """A model that reads random tokens and has to say the next one; one of its positions looks where it must not."""
     picture = Drawing(
         250,
-        alt=f"Random tokens {', '.join(tokens)} go into a model that is drawn as a closed box. Each place has to name "
-        "the token that follows. An arrow from the second token to the first place is marked as the leak.",
-        caption="Nobody can guess the next random token. A place that does must have seen it.",
+        alt=f"Random tokens {', '.join(tokens)} go into a model that is drawn as a closed box. Each position has to "
+        "name the token that follows. An arrow from the second token to the first position is marked as the leak.",
+        caption="Nobody can guess the next random token. A position that does must have seen it.",
     )
     xs = [70 + 100 * i for i in range(len(tokens))]
     for x, token in zip(xs, tokens, strict=True):

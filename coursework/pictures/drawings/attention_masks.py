@@ -112,7 +112,7 @@ def shuffled_words(words: Sequence[str], order: Sequence[int]) -> Drawing:
 
     Args:
         words: of the sentence.
-        order: for each place of the second line, the place in the first line from which its word comes.
+        order: for each position of the second line, the position in the first line from which its word comes.
     """
     after = [words[number] for number in order]
     picture = Drawing(

@@ -36,12 +36,12 @@ def one_average_or_two() -> Drawing:
 
 
 def two_places_task(letters: str = "CAFBD") -> Drawing:
-    """The task of section 1: one place has to name the letter before it and the letter three places back."""
+    """The task of section 1: one position has to name the letters one and three positions back."""
     picture = Drawing(
         190,
-        alt=f"A row of letters, {' '.join(letters)}. The last place has two questions to answer: which letter stands "
-        f"one place back, {letters[-2]}, and which stands three places back, {letters[-4]}.",
-        caption="Each place has two questions to answer. Both answers stand elsewhere.",
+        alt=f"A row of letters, {' '.join(letters)}. The last position has two questions to answer: which letter "
+        f"stands one position back, {letters[-2]}, and which stands three positions back, {letters[-4]}.",
+        caption="Each position has two questions to answer. Both answers stand elsewhere.",
     )
     step, y = 82, 128
     places = [60 + step * number for number in range(len(letters))]
@@ -59,7 +59,7 @@ def split_into_heads(*, straight: bool = False) -> Drawing:
     """Two tokens of six numbers become three heads of two numbers for each token.
 
     Args:
-        straight: draw the mistake in its stead, in which the numbers are read on into the new shape.
+        straight: draw the mistake instead, in which the numbers are read on into the new shape.
     """
     if straight:
         taken, said = [[(0, 1), (2, 3)], [(4, 5), (6, 7)], [(8, 9), (10, 11)]], "read on into the new shape"
@@ -200,7 +200,7 @@ def induction_steps(letters: str = "KQBZRMK") -> Drawing:
     picture = Drawing(
         330,
         alt=f"The letters {' '.join(letters)}. In layer 1 each letter gets a note of what stood before it: {wanted} is "
-        f"noted as coming after {letters[-1]}. In layer 2 the last {letters[-1]} looks for the place with the note "
+        f"noted as coming after {letters[-1]}. In layer 2 the last {letters[-1]} looks for the position with the note "
         f"after {letters[-1]}, finds {wanted}, and copies it as the prediction.",
         caption="Two steps. Layer 1: each letter notes its predecessor. Layer 2: the last letter looks for a note with "
         "its own name and copies the letter that carries it.",
@@ -221,8 +221,9 @@ def induction_steps(letters: str = "KQBZRMK") -> Drawing:
     picture.line([(reader, 172), (reader, 118)], colour=palette.query)
     picture.box((reader - 30, 100), (118, 34), f"after {letters[-1]}?", colour=palette.query)
     picture.line([(reader - 92, 100), (places[found], 100), (places[found], 170)], colour=palette.query, width=3)
+    gap = places[found] - step / 2  # between two notes
     picture.line(
-        [(places[found] - 42, 180), (places[found] - 48, 180), (places[found] - 48, 40), (reader - 76, 40)],
+        [(places[found] - 24, 292), (gap, 292), (gap, 40), (reader - 76, 40)],
         colour=palette.value,
         width=3,
     )

@@ -1,4 +1,4 @@
-"""The drawings of the lab on long context: clocks and what they have seen, squeezed places, caches that forget."""
+"""The drawings of the lab on long context: clocks and what they have seen, squeezed positions, caches that forget."""
 
 import math
 from collections.abc import Sequence
@@ -48,19 +48,19 @@ def clock_arcs(speeds: Sequence[float], trained: int, longer: int) -> Drawing:
     """One clock for each pair of a head: the angles that it met in training, and those that a longer text adds.
 
     Args:
-        speeds: radians for each place, at most eight numbers.
-        trained, longer: how many places the texts in training had, and those that are read now.
+        speeds: radians for each position, at most eight numbers.
+        trained, longer: how many positions the texts in training had, and those that are read now.
     """
     rows = [speeds[:4], speeds[4:]]
     turns = [(trained - 1) * speed / (2 * math.pi) for speed in speeds]
     short = [number for number, turn in enumerate(turns) if turn < 1]
     picture = Drawing(
         372,
-        alt=f"{len(speeds)} clocks, one for each pair of dimensions. Turns within {trained} places: "
+        alt=f"{len(speeds)} clocks, one for each pair of dimensions. Turns within {trained} positions: "
         + ", ".join(f"pair {number} {turn:.2g}" for number, turn in enumerate(turns))
         + f". Pairs {short[0]} to {short[-1]} show only a part of the circle as seen; beyond it a part is new.",
-        caption=f"Blue: angles that the pair met within {trained} places. Orange: angles that first appear between "
-        f"{trained} and {longer} places. A clock that has gone round once knows them all.",
+        caption=f"Blue: angles that the pair met within {trained} positions. Orange: angles that first appear between "
+        f"{trained} and {longer} positions. A clock that has gone round once knows them all.",
     )
     for row, some in enumerate(rows):
         for column, speed in enumerate(some):
@@ -79,17 +79,17 @@ def clock_arcs(speeds: Sequence[float], trained: int, longer: int) -> Drawing:
 
 
 def squeezed_places(trained: int, factor: int) -> Drawing:
-    """A ruler of trained places, a longer text that runs past its end, and the same text squeezed onto it."""
+    """A ruler of trained positions, a longer text that runs past its end, and the same text squeezed onto it."""
     longer = trained * factor
     left, unit = 20.0, 140.0  # of the trained length
     end = left + unit
     picture = Drawing(
         262,
-        alt=f"Three rulers. The first has the places 0 to {trained}, those of training. The second runs to {longer}; "
-        f"all that lies beyond {trained} is marked as new. The third is the second one squeezed: the same marks from "
-        f"0 to {longer} stand within the first ruler's length, {factor} times as close.",
-        caption=f"Squeezed {factor} times, a text of {longer} places fits between 0 and {trained}. The hands turn "
-        f"about as far as in training, but neighbours now stand only 1/{factor} of a place apart.",
+        alt=f"Three rulers. The first has the positions 0 to {trained}, those of training. The second runs to "
+        f"{longer}; all that lies beyond {trained} is marked as new. The third is the second one squeezed: the same "
+        f"marks from 0 to {longer} stand within the first ruler's length, {factor} times as close.",
+        caption=f"Squeezed {factor} times, a text of {longer} positions fits between 0 and {trained}. The hands turn "
+        f"about as far as in training, but neighbours now stand only 1/{factor} of a position apart.",
     )
     step = 14.0
     for y, words in ((46, "in training"), (124, "a longer text, as it is"), (212, "the same text, squeezed")):
@@ -114,7 +114,7 @@ def squeezed_places(trained: int, factor: int) -> Drawing:
 
 
 def streaming_cache(window: int = 6, first: int = 2, length: int = 13) -> Drawing:
-    """What is kept of a stream: everything, the latest places, or the first few and the latest."""
+    """What is kept of a stream: everything, the latest positions, or the first few and the latest."""
     rows = (
         ("keep all", set(range(length))),
         ("keep a window", set(range(length - window, length))),
@@ -123,7 +123,8 @@ def streaming_cache(window: int = 6, first: int = 2, length: int = 13) -> Drawin
     said = "; ".join(f"{words}: {', '.join(map(str, sorted(kept)))}" for words, kept in rows)
     picture = Drawing(
         262,
-        alt=f"Which of {length} places a cache still holds, in three ways. {said}. Places that are gone are hatched.",
+        alt=f"Which of {length} positions a cache still holds, in three ways. {said}. Positions that are gone are "
+        "hatched.",
         caption="Three caches after the same stream. The second one forgets the first token, the third keeps it. Both "
         "stay of the same size for ever.",
     )
@@ -140,17 +141,17 @@ def streaming_cache(window: int = 6, first: int = 2, length: int = 13) -> Drawin
 
 
 def window_reach(layers: int, window: int, length: int = 13) -> Drawing:
-    """How far the last place can look back through some layers that each see a few latest places."""
+    """How far the last position can look back through some layers that each see a few latest positions."""
     reach = min(layers * (window - 1), length - 1)
     gap, top = (Drawing.WIDTH - 110) / (length - 1), 34
     height = 66.0
     picture = Drawing(
         top + height * layers + 60,
-        alt=f"{layers} layers above a row of {length} tokens. Each place reads the {window} latest places of the row "
-        f"below. From the last place at the top the lines fan out: one layer down {window - 1} places back, "
-        f"at the bottom {reach} places back. Tokens further left are not reached.",
-        caption=f"Each layer looks {window - 1} places further back than the one above it. Through {layers} layers the "
-        f"last place reaches {layers} × {window - 1} = {reach} places back, and not one more.",
+        alt=f"{layers} layers above a row of {length} tokens. Each position reads the {window} latest positions of the "
+        f"row below. From the last position at the top the lines fan out: one layer down {window - 1} positions back, "
+        f"at the bottom {reach} positions back. Tokens further left are not reached.",
+        caption=f"Each layer looks {window - 1} positions further back than the one above it. Through {layers} layers "
+        f"the last position reaches {layers} × {window - 1} = {reach} positions back, and not one more.",
     )
     places = [85 + gap * number for number in range(length)]
 
@@ -197,7 +198,7 @@ def local_and_global(local: int = 5) -> Drawing:
         picture.bar((230, y), (310 if everything else 60, 26), colour=colour)
         if everything:
             picture.line([(540, y), (585, y)], colour=colour, width=3)
-            picture.text((385, y), "all places", size=15)
+            picture.text((385, y), "all positions", size=15)
         else:
-            picture.text((300, y), "the latest places", size=15, anchor="start")
+            picture.text((300, y), "the latest positions", size=15, anchor="start")
     return picture

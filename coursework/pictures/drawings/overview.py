@@ -67,7 +67,7 @@ def attention_by_hand(
 
 
 def mask_and_targets(words: Sequence[str]) -> Drawing:
-    """The causal mask as a grid, and beside each row the word that its place has to predict.
+    """The causal mask as a grid, and beside each row the word that its position has to predict.
 
     Args:
         words: of a sentence; all but the last are read, all but the first are predicted.
@@ -77,14 +77,14 @@ def mask_and_targets(words: Sequence[str]) -> Drawing:
     bottom = top + cell * len(read)
     picture = Drawing(
         bottom + 10,
-        alt=f"The causal mask for the words {' '.join(read)}. Each row is a place that looks, each column a place that "
-        "can be looked at. The lower left triangle, with the diagonal, is open; what lies above is closed. Each row "
-        f"has to predict the word that follows it: {', '.join(targets)}.",
-        caption="Each place looks at itself and at what came before, and has to predict the next word, which is hidden "
-        "from it.",
+        alt=f"The causal mask for the words {' '.join(read)}. Each row is a position that looks, each column a "
+        "position that can be looked at. The lower left triangle with its diagonal is open, the rest is closed. "
+        f"Each row has to predict the word that follows it: {', '.join(targets)}.",
+        caption="Each position looks at itself and at what came before, and has to predict the next word, which is "
+        "hidden from it.",
     )
     picture.text((left + cell * len(read) / 2, 20), "may look at", colour=palette.key, bold=True)
-    picture.text((20, 20), "place", anchor="start", colour=palette.query, bold=True)
+    picture.text((20, 20), "position", anchor="start", colour=palette.query, bold=True)
     picture.text((500, 20), "has to predict", colour=palette.output, bold=True)
     for row, (word, target) in enumerate(zip(read, targets, strict=True)):
         y = top + cell * (row + 0.5)
@@ -103,7 +103,7 @@ def sentence_arcs(words: Sequence[str], reader: int, weights: Sequence[float], *
 
     Args:
         words: of the sentence.
-        reader: the place of the word that reads.
+        reader: the position of the word that reads.
         weights: how much it takes from each word, one number for each, 0 to 1.
         caption: what the drawing is for.
     """
@@ -120,15 +120,67 @@ def sentence_arcs(words: Sequence[str], reader: int, weights: Sequence[float], *
     for word in words:
         places.append(x + room * (len(word) + 2) / 2)
         x += room * (len(word) + 2)
+    arriving = [n for n in range(len(words)) if n != reader and weights[n] >= 0.02]
+    sizes = [1 + 11 * weights[n] for n in arriving]
+    ends = _side_by_side(places[reader], [8 + 1.2 * size for size in sizes], before=[n < reader for n in arriving])
+    for number, size, end in zip(arriving, sizes, ends, strict=True):
+        lift = 20 + 0.13 * abs(places[number] - places[reader])
+        picture.fall((places[number], 128), (end, 128), lift=lift, colour=palette.value, width=size)
     for number, (word, weight) in enumerate(zip(words, weights, strict=True)):
-        if number != reader and weight >= 0.02:
-            lift = 20 + 0.13 * abs(places[number] - places[reader])
-            picture.curve(
-                (places[number], 128), (places[reader], 126), lift=lift, colour=palette.value, width=1 + 11 * weight
-            )
         if weight > 0:
             picture.text((places[number], 172), f"{weight:.0%}", size=16, colour=palette.value, bold=True)
         picture.text((places[number], 146), word, size=18, bold=number == reader)
+    return picture
+
+
+def _side_by_side(middle: float, rooms: Sequence[float], before: Sequence[bool]) -> list[float]:
+    """Where arcs arrive around `middle`, so that neither heads nor arcs meet: from the left, the farthest rightmost.
+
+    Args:
+        middle: of the word at which they arrive.
+        rooms: the width that the head of each takes, in the order of the words from which they come.
+        before: whether each comes from the left; from the right the farthest arrives leftmost.
+    """
+    left = [n for n, is_left in enumerate(before) if is_left]
+    right = [n for n, is_left in enumerate(before) if not is_left]
+    order = left[::-1] + right[::-1]
+    at, found = middle - sum(rooms) / 2, dict[int, float]()
+    for n in order:
+        found[n] = at + rooms[n] / 2
+        at += rooms[n]
+    return [found[n] for n in range(len(rooms))]
+
+
+def kept_past(words: Sequence[str]) -> Drawing:
+    """What a model computes when a word is appended: the new column alone; keys and values of the others are kept.
+
+    Args:
+        words: those so far; the last is the new one.
+    """
+    picture = Drawing(
+        250,
+        alt=f"The words {' '.join(words)}, each with a box for its key and value. The boxes of all but the last are "
+        f"grey: they are kept from the steps before. Only {words[-1]} is new. It gets a query, a key and a value, and "
+        "a line leads to its query from every box, its own included.",
+        caption="Under the causal mask no earlier word reads the new one, so nothing changes for them. Only the new "
+        "column is computed, and it reads what was kept.",
+    )
+    step = 470 / len(words)
+    places = [90 + step * (number + 0.5) for number in range(len(words))]
+    new = len(words) - 1
+    picture.text((10, 150), "key, value", anchor="start", size=15)
+    for number, (x, word) in enumerate(zip(places, words, strict=True)):
+        colour = palette.key if number == new else palette.residual
+        picture.text((x, 228), word, bold=number == new)
+        picture.line([(x, 214), (x, 170)], colour=colour)
+        picture.box((x, 150), (step - 20, 36), "new" if number == new else "kept", colour=colour)
+    for x in places:
+        picture.line([(x, 132), (x, 109)], colour=palette.value, width=3, arrow=False)
+    picture.line([(places[0], 109), (places[new], 109), (places[new], 87)], colour=palette.value, width=3)
+    picture.box((places[new], 66), (step - 20, 40), "query", colour=palette.query)
+    picture.line([(places[new], 46), (places[new], 30)], colour=palette.output)
+    picture.text((places[new], 16), "next word", colour=palette.output, bold=True)
+    picture.text((90, 78), "the past is not computed again", anchor="start", size=15, colour="#555555")
     return picture
 
 
@@ -143,6 +195,8 @@ def recurrent_and_attention(words: Sequence[str]) -> Drawing:
     )
     step = 560 / len(words)
     places = [20 + step * (number + 0.5) for number in range(len(words))]
+    earlier = len(words) - 1
+    ends = _side_by_side(places[-1], [12.0] * earlier, before=[True] * earlier)
     picture.text((20, 24), "Recurrent network", anchor="start", bold=True)
     picture.text((20, 170), "Attention", anchor="start", bold=True)
     for number, (x, word) in enumerate(zip(places, words, strict=True)):
@@ -153,8 +207,8 @@ def recurrent_and_attention(words: Sequence[str]) -> Drawing:
             picture.line([(places[number - 1] + step / 2 - 12, 70), (x - step / 2 + 13, 70)], width=4)
         picture.text((x, 288), word, bold=number == len(words) - 1)
         if number < len(words) - 1:
-            picture.curve(
-                (x, 270), (places[-1], 268), lift=12 + 0.085 * (places[-1] - x), colour=palette.value, width=3
+            picture.fall(
+                (x, 270), (ends[number], 270), lift=12 + 0.085 * (places[-1] - x), colour=palette.value, width=3
             )
     return picture
 

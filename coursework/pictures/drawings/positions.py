@@ -1,4 +1,4 @@
-"""The drawings of chapter 3: order lost, places added, clocks, turned pairs, slopes, buckets."""
+"""The drawings of chapter 3: order lost, positions added, clocks, turned pairs, slopes, buckets."""
 
 import math
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ def order_lost(words: Sequence[str], vectors: Sequence[Point]) -> Drawing:
         330,
         alt=f"Above {' '.join(words)}, below {' '.join(reversed(words))}. Attention without positions makes "
         + "; ".join(f"{result} of {word}" for word, result in zip(words, results, strict=True))
-        + ", in both sentences. Lines join the equal results: they cross, because only the places have changed.",
-        caption="Each word gets the same vector in both sentences. Only the place where it stands is another.",
+        + ", in both sentences. Lines join the equal results: they cross, because only the positions have changed.",
+        caption="Each word gets the same vector in both sentences. Only the position where it stands is another.",
     )
     colours = (palette.query, INK, palette.key)
     places = (140.0, 330.0, 520.0)
@@ -45,22 +45,22 @@ def order_lost(words: Sequence[str], vectors: Sequence[Point]) -> Drawing:
 
 
 def added_places(words: Sequence[str], vectors: Sequence[Point], places: Sequence[Point]) -> Drawing:
-    """The vector of each word plus that of its place: what goes into the model.
+    """The vector of each word plus that of its position: what goes into the model.
 
     Args:
         words: of the sentence; a word that occurs twice shows what this is for.
-        vectors, places: two numbers for each word, and for each place.
+        vectors, positions: two numbers for each word, and for each position.
     """
     step = 520 / len(words)
     sums = [(a + c, b + d) for (a, b), (c, d) in zip(vectors, places, strict=True)]
     picture = Drawing(
         250,
-        alt=f"Adding a place, for the words {' '.join(words)}. "
+        alt=f"Adding a position, for the words {' '.join(words)}. "
         + " ".join(
-            f"{word} {point(vector)} plus place {number} {point(place)} gives {point(total)}."
+            f"{word} {point(vector)} plus position {number} {point(place)} gives {point(total)}."
             for number, (word, vector, place, total) in enumerate(zip(words, vectors, places, sums, strict=True))
         ),
-        caption="The same word at two places goes in as two different vectors.",
+        caption="The same word at two positions goes in as two different vectors.",
     )
     for number, (word, vector, place, total) in enumerate(zip(words, vectors, places, sums, strict=True)):
         x, size = 80 + step * (number + 0.5), (step - 16, 34.0)
@@ -68,10 +68,10 @@ def added_places(words: Sequence[str], vectors: Sequence[Point], places: Sequenc
         picture.box((x, 60), size, point(vector), colour=palette.residual)
         picture.text((x, 89), "+", size=19)
         picture.box((x, 120), size, point(place), colour=palette.value)
-        picture.text((x, 148), f"place {number}", size=15, colour=palette.value)
+        picture.text((x, 148), f"position {number}", size=15, colour=palette.value)
         picture.line([(x, 164), (x, 190)])
         picture.box((x, 210), size, point(total), filled=True, colour=INK)
-    for y, label in ((60, "word"), (120, "place"), (210, "goes in")):
+    for y, label in ((60, "word"), (120, "position"), (210, "goes in")):
         picture.text((12, y), label, anchor="start", size=15)
     return picture
 
@@ -137,10 +137,10 @@ def step_of_a_clock(degrees: float = 30, positions: Sequence[int] = (1, 6), step
     """A step forward turns the hand by the same angle, wherever it starts."""
     picture = Drawing(
         235,
-        alt=f"Two clocks that turn by {degrees:g} degrees for each place. On the left the hand goes from position "
+        alt=f"Two clocks that turn by {degrees:g} degrees for each position. On the left the hand goes from position "
         f"{positions[0]} to {positions[0] + step}, on the right from {positions[1]} to {positions[1] + step}. Both "
         f"times it turns by {step * degrees:g} degrees.",
-        caption=f"{step} places forward is a turn by {step * degrees:g}°, from wherever one starts.",
+        caption=f"{step} positions forward is a turn by {step * degrees:g}°, from wherever one starts.",
     )
     for x, position in zip((150.0, 450.0), positions, strict=True):
         _face(picture, (x, 105.0), 85)
@@ -156,7 +156,7 @@ def step_of_a_clock(degrees: float = 30, positions: Sequence[int] = (1, 6), step
 
 
 def learned_table(rows: int = 8, length: int = 5) -> Drawing:
-    """A table with one trained row for each place: some are used, and after the last there is nothing.
+    """A table with one trained row for each position: some are used, and after the last there is nothing.
 
     Args:
         rows: in the table.
@@ -164,25 +164,25 @@ def learned_table(rows: int = 8, length: int = 5) -> Drawing:
     """
     picture = Drawing(
         60 + 34 * (rows + 1),
-        alt=f"A table with {rows} rows, one vector for each place, numbered from 0 to {rows - 1}. A text of {length} "
-        f"words takes the rows 0 to {length - 1}. Under the last row stands a dashed empty row, number {rows}: it does "
-        "not exist.",
-        caption="Place p takes row p. A row learns only when a text in training is long enough to reach it, and after "
-        "the last row there is nothing.",
+        alt=f"A table with {rows} rows, one vector for each position, from 0 to {rows - 1}. A text of {length} words "
+        f"takes the rows 0 to {length - 1}. Under the last row stands a dashed empty row, number {rows}: it "
+        "does not exist.",
+        caption="Position p takes row p. A row learns only when a text in training is long enough to reach it, and "
+        "after the last row there is nothing.",
     )
     draw = np.random.default_rng(0).uniform(-1, 1, (rows, 6))
-    picture.text((300, 22), "one row for each place", bold=True)
+    picture.text((300, 22), "one row for each position", bold=True)
     for row in range(rows + 1):
         y = 60 + 34 * row
-        picture.text((150, y), f"place {row}", anchor="end", size=16)
+        picture.text((160, y), f"position {row}", anchor="end", size=16)
         if row == rows:
             picture.frame((190, y - 13), (216, 26), dashed=True)
             picture.text((298, y), "no such row", size=15)
             continue
         for column, value in enumerate(draw[row]):
             colour = palette.value if row < length else palette.residual
-            picture.bar((190 + 36 * column, y), (32, 26), colour="#FFFFFF")
-            picture.bar((190 + 36 * column, y), (4 + 14 * (1 + value), 26), colour=colour)
+            picture.frame((190 + 36 * column, y - 13), (32, 26), colour=colour)
+            picture.bar((193 + 36 * column, y), (3 + 11.5 * (1 + value), 18), colour=colour)
         if row < length:
             picture.line([(420, y), (470, y)], colour=palette.value)
             picture.text((480, y), "added to word", anchor="start", size=15)
@@ -190,22 +190,22 @@ def learned_table(rows: int = 8, length: int = 5) -> Drawing:
 
 
 def four_products() -> Drawing:
-    """What a score is made of when places are added: four products, of which three know a place."""
+    """What a score is made of when positions are added: four products, of which three know a position."""
     picture = Drawing(
         236,
-        alt="A score when places were added to the words. The query holds a word and a place, the key holds a word "
-        "and a place. Their product has four parts. When the sentence moves, word with word stays, word with place and "
-        "place with word change, and place with place usually changes.",
+        alt="A score when positions were added to the words. The query holds a word and a position, the key holds "
+        "a word and a position. Their product has four parts. When the sentence moves, word with word stays, word with "
+        "position and position with word change, and position with position usually changes.",
         caption="Move the sentence: one part stays, two change, and the fourth usually changes.",
     )
     picture.text((405, 22), "the key holds", colour=palette.key, bold=True)
     picture.text((16, 62), "the query holds", colour=palette.query, bold=True, anchor="start")
-    for column, what in enumerate(("word", "place")):
+    for column, what in enumerate(("word", "position")):
         picture.text((310 + 190 * column, 62), f"a {what}", colour=palette.key)
-    for row, what in enumerate(("word", "place")):
+    for row, what in enumerate(("word", "position")):
         y = 116 + 78 * row
         picture.text((120, y), f"a {what}", colour=palette.query)
-        for column, other in enumerate(("word", "place")):
+        for column, other in enumerate(("word", "position")):
             stays = row + column == 0
             fate = ("stays", "changes", "usually changes")[row + column]
             words = [f"{what} × {other}", fate]
@@ -214,13 +214,13 @@ def four_products() -> Drawing:
 
 
 def rotary_hands(degrees: float = 30, query: int = 5, key: int = 3, moved: int = 3) -> Drawing:
-    """A query and a key as hands, each turned by its position, and the same two a few places later."""
+    """A query and a key as hands, each turned by its position, and the same two a few positions later."""
     apart = (query - key) * degrees
     picture = Drawing(
         290,
         alt=f"Two clocks. Left: the hand of the query at position {query} is turned by {query * degrees:g} degrees, "
         f"that of the key at position {key} by {key * degrees:g}; the angle between them is {apart:g} degrees. Right: "
-        f"{moved} places later they are turned by {(query + moved) * degrees:g} and {(key + moved) * degrees:g} "
+        f"{moved} positions later they are turned by {(query + moved) * degrees:g} and {(key + moved) * degrees:g} "
         f"degrees, and the angle between them is again {apart:g} degrees.",
         caption=f"Both hands have turned further, and the {apart:g}° between them have stayed.",
     )
@@ -340,8 +340,8 @@ def hidden_far_keys(trained: int = 4, length: int = 9) -> Drawing:
     cell, top = 27, 62
     picture = Drawing(
         top + cell * length + 14,
-        alt=f"Two masks of {length} words. Left: each place may look at itself and at all before it. Right: each place "
-        f"may look at itself and at the {trained - 1} places before it; what is farther back is hidden.",
+        alt=f"Two masks of {length} words. Left: each position may look at itself and at all before it. Right: each "
+        f"position may look at itself and at the {trained - 1} positions before it; what is farther back is hidden.",
         caption="Left: the usual mask; here the last rows look farther back than any text in training was long. Right: "
         "the control, which hides these keys.",
     )

@@ -1,4 +1,4 @@
-"""The whole Transformer on one picture, the map of the course."""
+"""The whole Transformer in one picture, the map of the course."""
 
 from collections.abc import Sequence
 

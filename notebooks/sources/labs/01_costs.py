@@ -396,7 +396,7 @@ show(
     alt="The gradient of the first output for tokens 2 to 1000. Without a mask all are small and none is favoured, near or "
     "far. With a causal mask all are exactly zero.",
     caption="Without a mask the thousandth token counts as much as the second, and both count little. With a causal mask "
-    "the first place depends on no later token.",
+    "the first position depends on no later token.",
 )
 head = SelfAttention(64)
 with torch.no_grad(), record_weights(head) as maps:

@@ -72,13 +72,13 @@ prove(
 # ## 2 The reach of a gradient, measured
 #
 # Which factor do real networks have? We take networks as they are before any training, feed them 301 random vectors,
-# and ask how much the *last* output depends on the vector `d` places back. To have a number without a unit, we divide
+# and ask how much the *last* output depends on the vector `d` positions back. To have a number without a unit, we divide
 # by how much the last output depends on the last vector itself. A ratio of one means: as much as on the last one.
 
 
 # %% id="reach"
 def reach(network, distances, T=301, width=32):
-    """How much the last output depends on the vector d places back, as a ratio."""
+    """How much the last output depends on the vector d positions back, as a ratio."""
     x = torch.randn(1, T, width, dtype=torch.float64, requires_grad=True)
     output = network.double()(x)
     output = output[0] if isinstance(output, tuple) else output  # (1, T, width)
@@ -114,8 +114,8 @@ networks = {
 }
 
 # %% [markdown] id="reach-question"
-# **Predict.** For an ordinary LSTM and a word 50 places back, is the ratio about 0.5, about 0.01, or far smaller? Which
-# of the five networks will be the best at 200 places? Write it down, then run the cell after it.
+# **Predict.** For an ordinary LSTM and a word 50 positions back, is the ratio about 0.5, about 0.01, or far smaller? Which
+# of the five networks will be the best at 200 positions? Write it down, then run the cell after it.
 
 # %% id="reach-guess"
 ex.predict("reach_of_an_lstm", "")
@@ -145,7 +145,7 @@ show(
         xticks=distances,
         xticklabels=distances,
         ylim=(1e-20, 1e3),
-        xlabel="places back",
+        xlabel="positions back",
         ylabel="ratio",
         size=(6.6, 3.3),
     ),
@@ -157,21 +157,21 @@ show(
 
 # %% id="reach-proof"
 at_50 = reached["LSTM"][distances.index(50)]
-prove("at 50 places an ordinary LSTM keeps less than 1e-9", at_50 < 1e-9)
+prove("at 50 positions an ordinary LSTM keeps less than 1e-9", at_50 < 1e-9)
 opened, level = reached["LSTM, open gate"], reached["attention"]
-prove("with an open gate more than 1 % is left at 200 places", opened[-1] > 0.01)
+prove("with an open gate more than 1 % is left at 200 positions", opened[-1] > 0.01)
 varies = level.max() / level.min()
 prove("attention's ratio varies by less than a factor of 3", varies < 3)
 
 # %% [markdown] id="reach-says"
 # The gate explains it. The main way back through an LSTM is its cell state, and each step along that way multiplies by
 # the forget gate. With gates around one half one expects a factor of that size for each step. The number measured at 50
-# places, about 1e-11, is what a factor of 0.6 for each step leaves. With gates of 0.993, 200 steps leave
+# positions, about 1e-11, is what a factor of 0.6 for each step leaves. With gates of 0.993, 200 steps leave
 # $0.993^{200} \approx 0.26$, and that is about what you see as well.
 #
 # So the sentence *recurrent networks forget because gradients vanish* holds for all three kinds as they come out of the
 # box, and it is not a law of recurrence. To start with an open gate is old advice (Gers et al. 2000; Jozefowicz et al.
-# 2015). For attention no such care is needed: there is one step between any two places, so there is nothing to multiply
+# 2015). For attention no such care is needed: there is one step between any two positions, so there is nothing to multiply
 # again and again.
 
 # %% [markdown] id="learned-text"
@@ -213,7 +213,7 @@ def learn_first(layer, T, steps=400, rate=3e-3):
 
 
 # %% [markdown] id="learned-question"
-# **Predict.** The first symbol stands 50 places before the end. Which of these will have learned to report it after 400
+# **Predict.** The first symbol stands 50 positions before the end. Which of these will have learned to report it after 400
 # steps: the ordinary LSTM, the LSTM with the open gate, attention?
 
 # %% id="learned-guess"
@@ -245,10 +245,10 @@ runs = {
 colours = {"LSTM": "#CC79A7", "open LSTM": "#6E6E6E", "attention": "#0072B2"}
 show(
     seed_rows(runs, colours=colours, levels={"guessing": 1 / 16}, xlabel="right on new rows", xlim=(0, 1.08)),
-    alt="How often each network is right, one dot for each of five runs. At 5 places back all are right. At 20 and at 50 "
+    alt="How often each network is right, one dot for each of five runs. At 5 positions back all are right. At 20 and at 50 "
     "all runs of the ordinary LSTM lie at guessing, also after three times as many steps. At 50 those of the LSTM with the "
     "open gate lie between 0.88 and one, and those of attention at one.",
-    caption="What the untrained gradient promised is what training delivers. At 20 and 50 places the ordinary LSTM learns "
+    caption="What the untrained gradient promised is what training delivers. At 20 and 50 positions the ordinary LSTM learns "
     "nothing in this time; the open gate and attention do.",
 )
 for label in ("LSTM, 50", "LSTM, 50, three times as long", "open LSTM, 50", "attention, 50"):
@@ -256,7 +256,7 @@ for label in ("LSTM, 50", "LSTM, 50, three times as long", "open LSTM, 50", "att
     print(f"{label:>29}: {low:.2f} to {high:.2f}")
 
 # %% id="learned-rates" tags=["hide-input"]
-# Table: the two far-reaching networks at both rates, 50 places back
+# Table: the two far-reaching networks at both rates, 50 positions back
 for name in ("open LSTM", "attention"):
     for rate in record.rates:
         low, high = record.range(f"{name}, 50", "accuracy", rate)
@@ -270,22 +270,22 @@ for name in ("open LSTM", "attention"):
 # %% [markdown] id="path-text"
 # ## 4 The number of steps
 #
-# The second thing is easier, because one can count it. In one **step** every place may use what it has received so far.
-# How many steps pass until the last place knows anything of the first? In a **convolution** of width 5 each place reads
+# The second thing is easier, because one can count it. In one **step** every position may use what it has received so far.
+# How many steps pass until the last position knows anything of the first? In a **convolution** of width 5 each position reads
 # itself and two neighbours on each side.
 
 # %% id="path-drawn" tags=["hide-input"]
-# Drawing: three ways from the first place to the last
+# Drawing: three ways from the first position to the last
 drawings.three_ways().show()
 
 # %% [markdown] id="path-measure"
-# The picture has seven places. For longer texts, let a program find the number: run one step after the other, and after
-# each ask with a gradient whether the last place depends on the first one yet.
+# The picture has seven positions. For longer texts, let a program find the number: run one step after the other, and after
+# each ask with a gradient whether the last position depends on the first one yet.
 
 
 # %% id="path"
 def steps_until_reached(step, T):
-    """How often `step` must run until the last place depends on the first."""
+    """How often `step` must run until the last position depends on the first."""
     torch.manual_seed(0)
     x = torch.randn(1, T, 8, dtype=torch.float64, requires_grad=True)
     h = x
@@ -297,10 +297,10 @@ def steps_until_reached(step, T):
 
 
 # %% id="path-measured" tags=["hide-input"]
-# Table: steps from the first place to the last
+# Table: steps from the first position to the last
 state, convolution = nn.Linear(8, 8).double(), nn.Conv1d(8, 8, kernel_size=5, padding=2).double()
 one_step = {
-    "recurrent": lambda h: torch.tanh(h + state(F.pad(h, (0, 0, 1, 0))[:, :-1])),  # one place on
+    "recurrent": lambda h: torch.tanh(h + state(F.pad(h, (0, 0, 1, 0))[:, :-1])),  # one position on
     "convolution": lambda h: torch.tanh(convolution(h.mT).mT),  # (1, 8, T) and back
     "attention": SelfAttention(8).double(),
 }
@@ -320,7 +320,7 @@ prove("attention needs one, however long the text", set(counts["attention"]) == 
 # %% [markdown] id="path-says"
 # This is the column *maximum path length* in table 1 of Vaswani et al. 2017. Convolutions that leave gaps reach
 # further, in a number of steps that grows like the logarithm of the length. One condition belongs to the column:
-# nothing may be hidden. Under a causal mask the *last* place still reads the first in one step, but the first never
+# nothing may be hidden. Under a causal mask the *last* position still reads the first in one step, but the first never
 # reads the last.
 
 # %% [markdown] id="bottleneck-text"
@@ -465,7 +465,7 @@ for name, label in rows:
 # How far back can learning reach? An ordinary recurrent network, as it comes out of the box, reaches back fewer than
 # twenty words, because its gradient is multiplied at every step by something like one half. That is a matter of how it
 # starts: with an open forget gate it reaches back 200 words and learns what we asked of it at 50. For attention all
-# places are one step away: distance mattered neither to its gradient nor to this task.
+# positions are one step away: distance mattered neither to its gradient nor to this task.
 #
 # Two other things often told with it are separate. The number of steps that a message takes grows with the length for
 # a recurrent network and does not for attention. And a state of fixed size has to hold everything before the question

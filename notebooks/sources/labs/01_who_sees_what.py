@@ -96,7 +96,7 @@ prove("the causal head obeys the law assert_causal", not law)
 # were drawn at random, each without regard to the others.
 
 # %% id="leak-drawn" tags=["hide-input"]
-# Drawing: random tokens, and a place that sees its answer
+# Drawing: random tokens, and a position that sees its answer
 drawings.leak_in_noise().show()
 
 # %% [markdown] id="leak-floor"
@@ -231,7 +231,7 @@ prove("the combined mask allows exactly what both allow", agrees)
 # A third kind of mask is a **window**: a query sees only the keys nearest before it. Each of these masks is harmless.
 # Together they can leave a query with nothing at all, which is what [the lab on numbers](01_numbers.ipynb) is about.
 #
-# **Predict.** A sentence of three words stands in five places. With a causal mask, a padding mask, and a window of the
+# **Predict.** A sentence of three words stands in five positions. With a causal mask, a padding mask, and a window of the
 # two latest keys: which query is left with nothing? Then build it with the switches.
 
 # %% id="composer-guess"
@@ -534,7 +534,7 @@ print(f"even rows: {record.range('fresh', 'even rows')[0]:.2f}")
 # - **Who can see whom** is found by trying: change a word, and look which outputs move. A causal mask then shows as a
 #   triangle, and a leak as a cell above it. No code has to be read.
 # - **Whether a whole program leaks** is found with noise. A loss on new noise that lies clearly below ln V is a proof.
-# - **A map** shows how much of each value was mixed in, at one place of the model. It does not show whether the value
+# - **A map** shows how much of each value was mixed in, at one position of the model. It does not show whether the value
 #   mattered, other weights may give the same output, and even, triangular and decided maps all occur before any
 #   training. Hiding a word and looking at the answer is the test.
 #

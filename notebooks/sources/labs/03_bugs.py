@@ -36,7 +36,7 @@ x = torch.randn(2, 7, 12)  # (B, T, d_model)
 #
 # - **Cache.** Writing word by word with a cache gives what one pass over the whole text gives.
 # - **Padding.** What stands in a batch beside a text, to fill it up, changes nothing for that text.
-# - **Moved text.** With relative positions, moving the whole text by 100 places changes nothing.
+# - **Moved text.** With relative positions, moving the whole text by 100 positions changes nothing.
 # - **Same source.** A program that loads parameters gives what the program gave that trained them.
 # - **Shift.** One matrix takes the sinusoids of position $p$ to those of $p + k$, for every $p$.
 # - **Circle.** In each pair of a sinusoid, sine² + cosine² = 1.
@@ -219,7 +219,7 @@ print("early, halves:     ", moved(early=True) or "obeys")
 print("early, neighbours: ", moved(**neighbours) or "obeys")
 
 # %% [markdown] id="museum-early-says"
-# Turned values are caught: what is handed over now depends on the place. Turned early with halves is caught, too. There
+# Turned values are caught: what is handed over now depends on the position. Turned early with halves is caught, too. There
 # number $i$ is paired with number $i + 6$, and the cut puts the two into different heads, so no head has a whole clock.
 #
 # But turned early with **neighbours** obeys the law. Neighbours stay together when the vector is cut, so every head has
@@ -242,7 +242,7 @@ show(
         seed_rows,
         {title: {f"head {h}": {"": speed} for h, speed in enumerate(heads)} for title, heads in found.items()},
         colours={f"head {h}": palette.series[h] for h in range(4)},
-        xlabel="radians for each place",
+        xlabel="radians for each position",
         xscale="log",
         size=(6.8, 2.4),
     ),
@@ -384,7 +384,7 @@ prove("exhibit 8: the library keeps its speeds in float32 through .bfloat16()", 
 # | exhibit | what happened | what notices it |
 # |---|---|---|
 # | 1 | the cache restarts at 0 | cache against one pass |
-# | 2 | left padding counted as places | padding changes nothing |
+# | 2 | left padding counted as positions | padding changes nothing |
 # | 3 | the other rotary layout | comparison with the source |
 # | 4 | values turned | moved text |
 # | 5 | turned before the cut into heads | halves: moved text; neighbours: only the comparison with the source |

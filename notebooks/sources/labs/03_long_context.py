@@ -102,7 +102,7 @@ def short_pieces(generator):
 model = fit(small_model().train(), short_pieces, steps=400, rate=4e-3)
 
 # %% id="measure" tags=["hide-input"]
-# Measure: loss at each place of 256, and the share of right answers by how far back the note stands
+# Measure: loss at each position of 256, and the share of right answers by how far back the note stands
 FAR = ((1, 32), (32, 64), (64, 128), (128, 256))
 
 
@@ -146,12 +146,12 @@ def head():
 ex.predict("beyond_64", "")
 
 # %% id="beyond" tags=["hide-input", "not-compared:differs-by-processor"]
-# Figure: loss by place, answers by distance
+# Figure: loss by position, answers by distance
 plain = read(model)
 stretches = [plain[0][low : low + 32].mean() for low in range(0, 255, 32)]
 long = held_back()
 fresh = stretches[:2]
-for low in range(64, 256, 32):  # the same places again, as the last 32 of a piece of 64 with its own start sign
+for low in range(64, 256, 32):  # the same positions again, as the last 32 of a piece of 64 with its own start sign
     tokens = long.tokens[:, low - 32 : low + 32].clone()
     tokens[:, 0] = SYMBOLS.index("^")
     with torch.no_grad():
@@ -161,11 +161,11 @@ before = ((long.tokens >= 30) & (long.tokens < 40)).cumsum(1)  # notes so far
 guess = by_distance(long, 1 / before.clamp(min=1))
 show(
     plots.beyond_training(stretches, fresh, plain[1], guess, [f"{a}–{b - 1}" for a, b in FAR]),
-    alt="Left: the loss on the text in stretches of 32 places, from 0 to 256; within the trained 64 places it falls, "
+    alt="Left: the loss on the text in stretches of 32 positions, from 0 to 256; within the trained 64 positions it falls, "
     "beyond them it is higher, and higher than a dashed grey line, the same text cut into pieces of 64. Right: the share "
-    "of right answers by distance of the note. It is high for near notes. From 32 places back on it lies below a dashed "
+    "of right answers by distance of the note. It is high for near notes. From 32 positions back on it lies below a dashed "
     "line near 0.6, which stands for naming any note.",
-    caption="Left, in grey: the same letters, but the text is cut so that each is among the first 64 places of a piece. "
+    caption="Left, in grey: the same letters, but the text is cut so that each is among the first 64 positions of a piece. "
     "Right, dashed: the share that is right by naming any of the notes so far.",
 )
 
@@ -184,7 +184,7 @@ note_before = torch.zeros_like(long.asked)  # does the named note stand before t
 for digit in range(30, 40):
     note_before |= ((long.tokens == digit).cumsum(1) > 0) & (named == digit)
 right = named == long.targets
-print("places back             ", [f"{a}-{b - 1}" for a, b in FAR])
+print("positions back             ", [f"{a}-{b - 1}" for a, b in FAR])
 for words, which in (
     ("the latest note, right", right),
     ("an older note", note_before & ~right),
@@ -304,7 +304,7 @@ prove("between the fitted distances the curve stays below 1, beyond them it exce
 # the last of 256 stands at 63¾. This is **position interpolation** (Chen et al. 2023).
 
 # %% id="squeezed-drawn" tags=["hide-input"]
-# Drawing: the trained places, a longer text, and the longer text squeezed
+# Drawing: the trained positions, a longer text, and the longer text squeezed
 drawings.squeezed_places(64, 4).show()
 
 # %% [markdown] id="squeezed-text"
@@ -473,16 +473,16 @@ show(
     panels(
         curves,
         range(9),
-        {"Text": {"places 16–63": near, "places 64–255": far}, "Notes 64 and more places back": {"": found}},
+        {"Text": {"positions 16–63": near, "positions 64–255": far}, "Notes 64 and more positions back": {"": found}},
         each=({"ylabel": "loss", "colours": ("#6E6E6E", "#0072B2")}, {"ylim": (0, 1.05)}),
         share="",
         xlabel="pairs kept, from the fastest",
         size=(7.2, 2.9),
     ),
-    alt="Left: the loss on the text as the fastest k of eight pairs are kept. Within the first 64 places it falls until "
+    alt="Left: the loss on the text as the fastest k of eight pairs are kept. Within the first 64 positions it falls until "
     "about four pairs are kept; beyond them it changes little. "
     "Right: the share of far notes found, near 1 while few pairs are kept, and falling once slow pairs are kept too.",
-    caption="Within the first 64 places the text needs the fast pairs as they were. The far notes need the slow pairs "
+    caption="Within the first 64 positions the text needs the fast pairs as they were. The far notes need the slow pairs "
     "squeezed. Three kept pairs serve both. The text beyond 64 (blue) goes up and down by a few hundredths; by itself "
     "it would not tell which pairs to squeeze.",
 )
@@ -636,7 +636,7 @@ show(
 # got 40 steps on long texts. The window is the control.
 
 # %% id="five-places" tags=["hide-input"]
-# Figure: loss by place for each method, mean and range of five seeds, before and after 40 steps
+# Figure: loss by position for each method, mean and range of five seeds, before and after 40 steps
 record = claim("reading_further")
 arms = list(record.arms)
 colors = dict(zip(arms, ["#111111", *(palette.series[i] for i in (1, 5, 3, 0, 2))], strict=True))
@@ -649,10 +649,10 @@ def losses(arm, before):  # (8, seeds)
 
 show(
     plots.loss_by_place({title: {arm: losses(arm, when) for arm in arms} for title, when in times.items()}, colors),
-    alt="Two panels of the loss on the text by place, a line for each method with the range of five seeds. Left, without "
+    alt="Two panels of the loss on the text by position, a line for each method with the range of five seeds. Left, without "
     "training: as trained rises beyond 64, interpolation is high everywhere, the larger bases and YaRN lie between, the "
     "window stays low. Right, after 40 steps: the larger bases and YaRN lie close to the window, the unchanged model and interpolation a little higher.",
-    caption="Mean and range of five seeds. The hump of all lines near place 112 is the harder stretch of text that the "
+    caption="Mean and range of five seeds. The hump of all lines near position 112 is the harder stretch of text that the "
     "grey line of section 1 showed; compare the lines with each other. "
     f"({record.command}, {record.cpu_seconds:.0f} s of CPU.)",
 )
@@ -671,12 +671,12 @@ show(
         seed_rows,
         {title: record.by_arm(measure) for title, measure in zip(times, measures)},
         size=(7.2, 2.9),
-        xlabel="found, of notes 128 and more places back",
+        xlabel="found, of notes 128 and more positions back",
         colours=colors,
         levels={"": guess[3]},
         xlim=(0, 1.03),
     ),
-    alt=f"Share of notes found 128 or more places back, five dots for each method, before and after 40 steps: {ranges}.",
+    alt=f"Share of notes found 128 or more positions back, five dots for each method, before and after 40 steps: {ranges}.",
     caption="A dot for each of five seeds; the dashed line is what naming any of the notes so far would give. The window, "
     "which sees none of them, finds one in ten, as by naming any digit. Interpolation and YaRN need no training.",
 )
@@ -947,16 +947,16 @@ show(
         numbers=lambda height: "" if height else "0",
         size=(6.4, 2.2),
         colours=palette.query,
-        xlabel="place of the token",
+        xlabel="position of the token",
         ylabel="gradient",
         xticks=range(13),
     ),
     alt="Thirteen bars: the gradient of the last output with respect to each token. The tokens 0, 1 and 2 have none; "
     "from token 3 on all have some, the last ones most.",
-    caption="Exactly the places that the drawing reaches have a gradient. What lies before them cannot matter, however "
+    caption="Exactly the positions that the drawing reaches have a gradient. What lies before them cannot matter, however "
     "the model is trained.",
 )
-prove("the gradient is zero before place 3 and nowhere after it", (size > 0).tolist() == [False] * 3 + [True] * 10)
+prove("the gradient is zero before position 3 and nowhere after it", (size > 0).tolist() == [False] * 3 + [True] * 10)
 
 # %% exercise="window_reach"
 
@@ -1044,7 +1044,7 @@ show(
         size=(7.4, 2.3),
     ),
     alt=f"Four panels, five dots for each of three mixes of layers. {ranges}.",
-    caption=f"A dot for each of five seeds; 21 places is the reach of three windows. ({record.command}, "
+    caption=f"A dot for each of five seeds; 21 positions is the reach of three windows. ({record.command}, "
     f"{record.cpu_seconds:.0f} s of CPU.)",
 )
 
@@ -1099,7 +1099,7 @@ if GptOssConfig is not None:
     config = GptOssConfig()
     rope = config.rope_parameters
     prove("gpt-oss: YaRN by 32 from 4096", (rope["rope_type"], rope["factor"]) == ("yarn", 32.0))
-    prove("gpt-oss: 4096 places before", rope["original_max_position_embeddings"] == 4096)
+    prove("gpt-oss: 4096 positions before", rope["original_max_position_embeddings"] == 4096)
     prove("gpt-oss: a window of 128 in every second layer", config.sliding_window == 128)
     prove("gpt-oss: alternating", config.layer_types[:2] == ["sliding_attention", "full_attention"])
     prove(

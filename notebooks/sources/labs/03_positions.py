@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Lab: how well can a position be known?
 #
-# **The question: what does a model know about places, how exactly, and what can drown it?** First a model that is told
+# **The question: what does a model know about positions, how exactly, and what can drown it?** First a model that is told
 # nothing, and still learns to count. Then sinusoids under the magnifying glass: is each code its own, how far does
-# near stay similar, how exact are the numbers? Then the size of the vectors: a place that is added to a word can be too
+# near stay similar, how exact are the numbers? Then the size of the vectors: a position that is added to a word can be too
 # small to matter. At the end, what a good program refuses.
 #
 # The lab stands on [chapter 3](../03_positional_encoding.ipynb). It has two exercises and takes about {minutes} minutes.
@@ -38,9 +38,9 @@ torch.set_num_threads(1)
 # %% [markdown] id="own-position-question"
 # ## 1 What a model without positions still knows
 #
-# Chapter 3 said that a causal mask treats places differently: the first word sees one word, the eighth sees eight. Can a
-# model use that? We ask it directly. Eight tokens are drawn at random, and at each place the model has to name the
-# number of the place, 0 to 7. It has one layer and no positions whatever. Chance is one in eight.
+# Chapter 3 said that a causal mask treats positions differently: the first word sees one word, the eighth sees eight. Can a
+# model use that? We ask it directly. Eight tokens are drawn at random, and at each position the model has to name the
+# number of the position, 0 to 7. It has one layer and no positions whatever. Chance is one in eight.
 #
 # There are two things to vary: with or without a causal mask, and with or without a fixed **start token** in front of
 # the eight.
@@ -52,7 +52,7 @@ ex.predict("places_without_positions", "")
 
 
 # %% id="own-position"
-class PlaceNamer(nn.Module):  # tokens (B, T) -> scores of the places (B, T, T)
+class PlaceNamer(nn.Module):  # tokens (B, T) -> scores of the positions (B, T, T)
     def __init__(self, causal, start, T=8, V=11, width=32):
         super().__init__()
         self.token = TokenEmbedding(V + 1, width)
@@ -98,15 +98,15 @@ for arm, settings in record.arms.items():
     print(f"{arm:>20}: {right:.2f} live;  five seeds: {record.spread(arm, 'accuracy')}")
 
 # %% [markdown] id="own-position-says"
-# Without a mask it is chance: no model of this kind can do better, because it treats all places alike. With a causal mask
+# Without a mask it is chance: no model of this kind can do better, because it treats all positions alike. With a causal mask
 # it does better, and with a start token it is right nearly always. Here is a simple way in which that can be done. A head
-# that gives the same weight to everything it may see gives the start token the share 1/2 at place 0, where it sees the
-# start token and one word. At place $t$ it gives it the share $1/(t + 2)$. From this number the next part of the layer can
-# read the place. Does the trained model do something like it? The figure shows how much weight each place gives to the
+# that gives the same weight to everything it may see gives the start token the share 1/2 at position 0, where it sees the
+# start token and one word. At position $t$ it gives it the share $1/(t + 2)$. From this number the next part of the layer can
+# read the position. Does the trained model do something like it? The figure shows how much weight each position gives to the
 # start token.
 
 # %% id="own-position-figure" tags=["hide-input", "not-compared:differs-by-processor"]
-# Figure: the weight on the start token at each place, in the trained model
+# Figure: the weight on the start token at each position, in the trained model
 model = namers["causal, start token"]
 tokens = F.pad(torch.randint(11, (500, 8), generator=torch.Generator().manual_seed(5)), (1, 0), value=11)
 with torch.no_grad(), record_weights(model.stack) as maps:
@@ -121,17 +121,17 @@ show(
         styles=("o-", "s--", ":"),
         colours=(*palette.series[:2], palette.residual),
         ylim=(0, None),
-        xlabel="place t",
+        xlabel="position t",
         ylabel="weight on the start token",
     ),
-    alt="Weight on the start token at the places 0 to 7, for the two heads of the trained model, beside the curve 1/(t+2). "
-    "In both heads the weight differs from place to place and falls towards later places.",
-    caption="The share of the start token falls from place to place, so it can serve as a counter. The trained heads need "
+    alt="Weight on the start token at the positions 0 to 7, for the two heads of the trained model, beside the curve 1/(t+2). "
+    "In both heads the weight differs from position to position and falls towards later positions.",
+    caption="The share of the start token falls from position to position, so it can serve as a counter. The trained heads need "
     "not follow the dotted curve exactly.",
 )
 prove("without a mask no seed does better than chance", record.range("no mask", "accuracy")[1] < 0.2)
 prove("a causal mask alone does better, with every seed", record.range("causal", "accuracy")[0] > 0.3)
-prove("with a start token the place is found", record.range("causal, start token", "accuracy")[0] > 0.9)
+prove("with a start token the position is found", record.range("causal, start token", "accuracy")[0] > 0.9)
 
 # %% [markdown] id="own-position-source"
 # Haviv et al. (2022) found that language models without positions do nearly as well as others, and that their layers
@@ -158,7 +158,7 @@ for width in (2, 4, 64, 512):
     print(f"width {width:3}: {apart.min():.2g}, between positions {p} and {q}")
 
 # %% [markdown] id="distinct-says"
-# At width 2 there is a single clock. It shows nearly the same time again after 710 places, because 710 radians are
+# At width 2 there is a single clock. It shows nearly the same time again after 710 positions, because 710 radians are
 # almost exactly 113 turns. With two clocks it is better, and at width 512 any two positions are far apart. So the sentence
 # is right when the width suffices.
 #
@@ -230,13 +230,13 @@ show(
 # %% [markdown] id="fit-question"
 # ### 2.4 Can one guess the rule from the table?
 #
-# In chapter 3 one matrix moved every sinusoid by $k$ places. Suppose that nobody told us this matrix. We *fit* it: from
+# In chapter 3 one matrix moved every sinusoid by $k$ positions. Suppose that nobody told us this matrix. We *fit* it: from
 # the first 96 rows of a table of width 16 we compute the matrix that leads best, by least squares, from each row to the
-# one three places later. Then we use it on the rows from 96 on, which it has never seen. An error of 1 is what one has
+# one three positions later. Then we use it on the rows from 96 on, which it has never seen. An error of 1 is what one has
 # who predicts zeros.
 #
 # We do the same to a learned table: before its training, when it holds random numbers, and after a training in which
-# the model had to name the token three places back.
+# the model had to name the token three positions back.
 #
 # **Predict.** Which three errors do you expect?
 
@@ -280,26 +280,26 @@ show(
 
 # %% [markdown] id="fit-says"
 # For sinusoids the rule is exact, up to rounding. A random table holds no rule at all: what is fitted to some rows says
-# nothing about the others. Training lies in between. A model that had to look three places back has made its table a
+# nothing about the others. Training lies in between. A model that had to look three positions back has made its table a
 # little like a rotation, from row to row. The control is the same model with another task, to name the token of the
-# same place, which needs no positions: its table stays as random as it was.
+# same position, which needs no positions: its table stays as random as it was.
 #
 # So the shift matrix is something that a layer *can* use inside the trained range. Whether it carries beyond is the
 # experiment of chapter 3, section 7.
 #
-# ## 3 How large should places be beside words?
+# ## 3 How large should positions be beside words?
 #
 # ### 3.1 A sum of two vectors
 #
-# A place is added to a word. If one of the two is much larger, the other can hardly be heard. The paper of 2017
-# multiplies the vectors of the words by √$d_{model}$ before it adds the places. Many programs copy that line. Whether it
+# A position is added to a word. If one of the two is much larger, the other can hardly be heard. The paper of 2017
+# multiplies the vectors of the words by √$d_{model}$ before it adds the positions. Many programs copy that line. Whether it
 # is right depends on another line: how large the numbers are with which the table of words starts.
 
 # %% exercise="token_to_position"
 
 
 # %% id="ratio" tags=["hide-input", "tol:0.02"]
-# Figure: words against places, for three ways to start the table of words, with and without the factor
+# Figure: words against positions, for three ways to start the table of words, with and without the factor
 D, V = 512, 500
 torch.manual_seed(0)
 places = SinusoidalPositionalEncoding(D)(torch.arange(50))
@@ -317,13 +317,13 @@ fig = bars(
     colours=[palette.query, palette.key] * 3,
     xscale="log",
     xlim=(0.02, 120),
-    xlabel="words are so many times as large as places",
+    xlabel="words are so many times as large as positions",
     size=(6.6, 2.8),
 )
 fig.axes[0].axvline(1, color=palette.residual, linestyle=":")
 show(
     fig,
-    alt="How many times larger the vectors of words are than those of places, at width 512: "
+    alt="How many times larger the vectors of words are than those of positions, at width 512: "
     + "; ".join(f"{name}: {ratio:.2f}" for name, ratio in zip(names, ratios, strict=True))
     + ".",
     caption="Three of the six are near 1, within a factor of two: N(0, 1) without the factor, std 1/√d with it, and std "
@@ -331,19 +331,19 @@ show(
 )
 ours = TokenEmbedding(V, D)(torch.arange(V))
 ratio = (ours.square().mean() / places.square().mean()).sqrt().item()
-prove("with std 1/√d and the factor √d, words and places are of like size", 1.2 < ratio < 1.6)
+prove("with std 1/√d and the factor √d, words and positions are of like size", 1.2 < ratio < 1.6)
 near = [0.5 < ratio < 2 for ratio in ratios]
 prove("three of the six are within a factor of two", near == [False, True, True, False, True, False])
 prove("in the others one is at least 15 times as large", min(ratios[0], 1 / ratios[3], 1 / ratios[5]) > 15)
 
 # %% [markdown] id="ratio-says"
-# (GPT-2 has no sinusoids: it learns its places, and they start even smaller than its words. The row with its table asks what
+# (GPT-2 has no sinusoids: it learns its positions, and they start even smaller than its words. The row with its table asks what
 # would happen if somebody combined the two.)
 #
 # ### 3.2 Does it matter once the model is trained?
 #
 # A model could learn to repair a bad start. So let it try. A model with one layer, width 64 and sinusoids has to name the
-# token three places back, for each of the six starts. Five seeds, three learning rates, 300 steps. If the ratio did not
+# token three positions back, for each of the six starts. Five seeds, three learning rates, 300 steps. If the ratio did not
 # matter, all six would end alike.
 
 # %% id="scale-figure" tags=["hide-input"]
@@ -357,7 +357,7 @@ show(
         colours=(palette.residual, palette.query),
         xlim=(0, 1.03),
         size=(6.6, 3.0),
-        xlabel="accuracy: three places back, trained and tested on 16 tokens",
+        xlabel="accuracy: three positions back, trained and tested on 16 tokens",
     ),
     alt="Accuracy for six starts of the table of words, five trainings each, at the best of three rates. "
     + " ".join(
@@ -373,11 +373,11 @@ prove("all others have, with every seed", min(scale_record.range(arm, "accuracy"
 
 # %% [markdown] id="scale-says"
 # Five of the six learn the task, with every seed. One does not: N(0, 1) with the factor. At width 64 its words are
-# eleven times as large as the places, and after 300 steps no seed at any of the three rates can look three places back.
-# Its accuracy is about that of the model without positions in chapter 3. So the places were drowned, and training did
+# eleven times as large as the positions, and after 300 steps no seed at any of the three rates can look three positions back.
+# Its accuracy is about that of the model without positions in chapter 3. So the positions were drowned, and training did
 # not repair it in this time.
 #
-# The other direction does little harm here. Where the words start much smaller than the places, the model makes them
+# The other direction does little harm here. Where the words start much smaller than the positions, the model makes them
 # larger, and loses some of the first hundred steps at most: see the last row. So the danger lies on one side: places
 # that cannot be heard. The factor √$d_{model}$ is harmful for a table of N(0, 1), and neither harmful nor needed for
 # one of standard deviation 1/√$d_{model}$, on this task, with eleven different tokens.
@@ -506,7 +506,7 @@ for name, attempt in (("too long", lambda: usual(torch.randn(1, 5001, 64))), ("o
 # - Sinusoids are distinct and exact, when they are wide enough and in float32; near is similar, but only up to a point.
 # - A rule leads from one sinusoid to the next. A learned table has none to begin with, and grows a rough one where its
 #   task asks for distances.
-# - Words must not be much larger than places, and whether √$d_{model}$ is the right factor depends on the start of the
+# - Words must not be much larger than positions, and whether √$d_{model}$ is the right factor depends on the start of the
 #   table.
 #
 # Other labs on this chapter: [eight bugs](03_bugs.ipynb) and [long texts](03_long_context.ipynb).
