@@ -17,6 +17,7 @@ from course_lib.attention import SelfAttention
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from coursework.exercises import registry
 
+LLAMA_LAYER = "LlamaLayer(8, 4, n_kv_heads=2, d_head=4, d_ff=9, eps=1e-6, base=50.0, bias=True, qk_norm=True)"
 # A model, and what it is called with: x are vectors, ids tokens.
 MODELS = {
     "00_overview": [("GPT(11, 16)", "ids(2, 9)"), ("EncoderDecoder(11, 16)", "ids(2, 7), ids(2, 5)")],
@@ -34,7 +35,11 @@ MODELS = {
         ("EncoderDecoder(11, 16)", "ids(2, 7), ids(2, 5)"),
         ("fresh_gpt(11)", "ids(2, 9)"),
     ],
-    "07_variants": [("Leaky(8, 16)", "x(1, 2, 7, 8), x(1, 2, 7, 8), x(1, 2, 7, 8)")],
+    "07_variants": [
+        ("RMSNorm(8)", "x(2, 5, 8)"),
+        ("GPT2Layer(8, 2)", "x(2, 5, 8), torch.arange(5), masks.causal_mask(5)"),
+        (LLAMA_LAYER, "x(2, 5, 8), torch.arange(5), masks.causal_mask(5)"),
+    ],
     "08_scaling": [("Loss(LanguageModel(SMALL))", "ids(2, 9)")],
     "labs/01_reach": [
         ("FirstSymbol(SelfAttention(32), 9)", "ids(2, 9)"),
@@ -51,6 +56,7 @@ MODELS = {
     "labs/04_bugs": [("TextEncoder(SMALL)", "ids(2, 7)")],
     "labs/04_padding": [("Classifier(SMALL)", "ids(2, 7)")],
     "labs/05_inside_a_model": [("SmallGPT()", "ids(2, 9)")],
+    "labs/07_efficient_attention": [("Leaky(8, 16)", "x(1, 2, 7, 8), x(1, 2, 7, 8), x(1, 2, 7, 8)")],
 }
 # What is done with a model, or without one: the model, the function, and what it gets.
 CALLS = {

