@@ -269,6 +269,8 @@ class Question(Entry):
         what: Markdown; the question itself, complete with every number needed. The choices are listed under it.
         why: Markdown; what the answer is good for.
         right: the right value; for choices, its key.
+        formula: the right number in named quantities, a text as `engine.formula` reads it: a wrong number is looked up
+            among what follows from slips in it.
         compute: returns the right answer by measuring or counting; proven equal to `right`. Not for choices.
         choices: key ("a", "b", …) -> text; each wrong one needs its `WrongAnswer`.
         tolerance: relative deviation that still counts as right (and as a wrong answer's value).
@@ -280,6 +282,7 @@ class Question(Entry):
 
     kind: Kind = "predict"
     right: Any
+    formula: str = ""
     compute: Callable[[], Any] | None = None
     choices: Mapping[str, str] | None = None
     tolerance: float = 0.0

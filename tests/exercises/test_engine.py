@@ -284,7 +284,8 @@ def test_a_wrong_diagnosis_is_never_made_from_a_slip(exercise):
 
     finding = examiner(exercise).examine(typo)
     assert not finding.fits
-    assert "NameError: name 'meen' is not defined" in text_of(exercise, typo)
+    assert "It uses `meen`, which is neither defined nor imported" in text_of(exercise, typo)
+    assert "The smallest case" not in text_of(exercise, typo)
 
 
 # What is returned --------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """What is said of wrong answers whose mistake nobody wrote down: relations that are true, and nothing else."""
 
 import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from small_exercise import center, make
@@ -343,8 +345,8 @@ def test_a_law_is_not_printed_with_numbers_that_obey_it(law, sentence, contradic
     [
         (96, -96, "the wrong sign"),
         (96, 97, "off by one"),
-        (96, 192, "twice"),
-        (96, 48, "half"),
+        (96, 192, "No mistake that the course knows"),
+        (12, Fraction(35, 2), "No mistake that the course knows"),
         (0.35, 35, "per cent"),
         (0.35, 0.65, "leaves of the whole"),
         (96, 1 / 96, "one divided by"),
@@ -358,6 +360,43 @@ def test_a_law_is_not_printed_with_numbers_that_obey_it(law, sentence, contradic
 )
 def test_slips_with_numbers_are_said(right, given, says):
     assert says in judge(question(right=right, wrong=[]), given)[2]
+
+
+CACHE = """
+layers = 3
+query_heads = 8
+key_heads = 2
+head_width = 5
+tokens = 7
+bytes_a_number = 4
+layers * (2 * key_heads * head_width * tokens + tokens) * bytes_a_number
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (147 * 4, "this factor is missing: layers"),
+        (441, "this factor is missing: bytes a number"),
+        (140 * 3 * 4, "this term is missing: tokens"),
+        (154 * 3 * 4, "this is counted twice: tokens"),
+        (567 * 3 * 4, "this is taken for the key heads: query heads"),
+        (147 * 3 * 2, "a number takes 2 bytes"),
+        (147, "this factor is missing: bytes a number and this factor is missing: layers"),
+        (1764 * 8, "as between bits and bytes"),
+        (1765, "off by one"),
+        (1234, "No mistake that the course knows"),
+    ],
+)
+def test_a_number_is_looked_up_among_what_follows_from_its_formula(given, says):
+    asked = question(right=1764, wrong=[], formula=CACHE, form="a number of bytes")
+    assert says in judge(asked, given)[2]
+
+
+@pytest.mark.parametrize("right", [2.5, 10])
+def test_numbers_of_every_kind_are_numbers(right):
+    for kind in (Fraction, np.float32, torch.tensor, float):
+        assert judge(question(right=right, wrong=[]), kind(right))[0] == "right"
 
 
 def test_units_are_named_only_where_units_are_asked_for():
@@ -376,8 +415,6 @@ def test_logarithms_are_named_only_where_they_are_asked_for_and_to_four_digits()
 
 
 def test_what_is_no_answer_is_called_by_its_own_kind():
-    import numpy as np
-
     assert judge(question(), [1, 2])[2].startswith("That is a list.")
     assert judge(question(), np.array([96]))[0] == judge(question(), torch.tensor([[96]]))[0] == "right"
     assert judge(question(right=(2, 3), wrong=[]), np.array([2, 3]))[0] == "right"

@@ -7,6 +7,7 @@ from proofs import EXERCISES, QUESTIONS, by_id, garbage, pairs, proof
 
 from coursework.exercises.engine import guard
 from coursework.exercises.engine.diagnose import NOT_ATTEMPTED, RIGHT, WRONG, diagnose, examiner
+from coursework.exercises.engine.formula import value_of
 from coursework.exercises.engine.messages import message
 from coursework.exercises.engine.question import judge
 from coursework.exercises.engine.run import bind, observe
@@ -119,6 +120,11 @@ def test_every_wrong_answer_is_named(question, record_property):
         assert judge(question, a.value)[1] is not judge(question, b.value)[1]
     count = len(question.wrong)
     record_property("exercise", [question.id, {"misconceptions": count, "rejected": count, "named": count}])
+
+
+@pytest.mark.parametrize("question", [one for one in QUESTIONS if one.formula], ids=by_id)
+def test_a_formula_gives_the_right_number(question):
+    assert judge(question, value_of(question.formula))[0] == RIGHT
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=by_id)

@@ -25,6 +25,14 @@ FlashAttention exist to never store it.""",
     difficulty=2,
     minutes=4,
     right=B * H * N * N * 4,
+    formula="""
+batch = 3
+heads = 8
+tokens = 1024
+head_width = 64
+bytes_a_number = 4
+batch * heads * tokens * tokens * bytes_a_number
+""",
     compute=_compute,
     form="a number of bytes",
     wrong=[

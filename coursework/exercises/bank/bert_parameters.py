@@ -26,6 +26,20 @@ last digit? Use your `encoder_parameters` for the layers.""",
     difficulty=2,
     minutes=6,
     right=109_482_240,
+    formula="""
+tokens = 30522
+positions = 512
+segments = 2
+width = 768
+inner_width = 3072
+layers = 12
+norm = 2 * width
+pooler = width * width + width
+attention = 4 * (width * width + width)
+feed_forward = 2 * width * inner_width + inner_width + width
+layer = attention + feed_forward + 2 * norm
+tokens * width + positions * width + segments * width + norm + layers * layer + pooler
+""",
     compute=_compute,
     form="a number of parameters",
     wrong=[

@@ -42,6 +42,13 @@ multiply-adds each. At which n do these two products cost as many multiply-adds 
     difficulty=3,
     minutes=6,
     right=3072,
+    formula="""
+width = 512
+inner_width = 4 * width
+weights = 4 * width * width + 2 * width * inner_width
+products = 2 * width
+weights / products
+""",
     compute=_compute,
     form="a number of tokens",
     wrong=[

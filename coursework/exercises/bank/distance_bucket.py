@@ -21,6 +21,14 @@ query?""",
     difficulty=2,
     minutes=3,
     right=12,
+    formula="""
+distance = 40
+near_distances = 8
+buckets = 16
+farthest_distance = 128
+share = log(distance / near_distances) / log(farthest_distance / near_distances)
+near_distances + floor((buckets - near_distances) * share)
+""",
     compute=_compute,
     form="the number of a bucket",
     wrong=[

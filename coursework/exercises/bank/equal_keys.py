@@ -19,6 +19,10 @@ zero, looks them up by dot products and a softmax. Which number does it get?""",
     difficulty=1,
     minutes=2,
     right=7.0,
+    formula="""
+entries = 4
+(2 + 4 + 9 + 13) / entries
+""",
     compute=_compute,
     tolerance=1e-4,
     form="a number",

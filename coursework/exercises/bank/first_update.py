@@ -26,6 +26,12 @@ moved after four rounds, as a positive number?""",
     difficulty=2,
     minutes=4,
     right=2.25,
+    formula="""
+rate = 3.0
+warm_up = 8
+updates = 4
+rate * (updates * (updates - 1) / 2) / warm_up
+""",
     compute=_compute,
     tolerance=1e-4,
     form="a number",

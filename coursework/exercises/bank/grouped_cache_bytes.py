@@ -25,6 +25,17 @@ EXERCISE = Question(
     difficulty=2,
     minutes=5,
     right=1_073_741_824,
+    formula="""
+layers = 32
+width = 4096
+query_heads = 32
+key_value_heads = 8
+head_width = 128
+tokens = 8192
+bytes_a_number = 2
+keys_and_values = 2
+keys_and_values * key_value_heads * head_width * layers * tokens * bytes_a_number
+""",
     compute=_compute,
     form="a number of bytes",
     wrong=[

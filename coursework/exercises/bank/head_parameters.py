@@ -18,6 +18,16 @@ width, so that a head is 32 wide?""",
     difficulty=1,
     minutes=3,
     right=1_050_624,
+    formula="""
+width = 512
+heads = 16
+head_width = 32
+queries = width * width + width
+keys = width * width + width
+values = width * width + width
+output = width * width + width
+queries + keys + values + output
+""",
     compute=_compute,
     form="a number of parameters",
     wrong=[

@@ -20,6 +20,10 @@ nats, should its first batch show, to three digits after the point?""",
     difficulty=1,
     minutes=2,
     right=math.log(360),
+    formula="""
+vocabulary = 360
+log(vocabulary)
+""",
     compute=_compute,
     tolerance=1.1e-4,
     form="a number of nats",

@@ -29,6 +29,13 @@ stops early can win though it is worse. The exponent α decides how much of that
     difficulty=2,
     minutes=5,
     right=math.log(1.4) / math.log(2),
+    formula="""
+short_length = 4
+long_length = 8
+cost_of_the_short_one = 4.0
+cost_of_the_long_one = 5.6
+log(cost_of_the_long_one / cost_of_the_short_one) / log(long_length / short_length)
+""",
     compute=_compute,
     tolerance=0.002,
     form="a number, to three digits after the point",

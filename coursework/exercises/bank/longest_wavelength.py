@@ -20,6 +20,12 @@ Three digits are enough: 12,300 for 12,345.""",
     difficulty=2,
     minutes=4,
     right=2 * math.pi * 10000 ** (14 / 16),
+    formula="""
+width = 16
+base = 10000
+last_pair = width / 2 - 1
+2 * pi * base ** (2 * last_pair / width)
+""",
     compute=_compute,
     tolerance=0.0042,
     form="a number of positions",

@@ -26,6 +26,16 @@ they were one.""",
     difficulty=2,
     minutes=4,
     right=148_224,
+    formula="""
+width = 96
+inner_width = 256
+experts = 8
+experts_used = 2
+matrices = 3
+expert = matrices * width * inner_width
+router = width * experts
+experts_used * expert + router
+""",
     compute=_compute,
     form="a number of parameters",
     wrong=[

@@ -28,6 +28,10 @@ through the layers and keeps only the last prediction. How many token positions 
     difficulty=1,
     minutes=3,
     right=32_896,
+    formula="""
+steps = 256
+steps * (steps + 1) / 2
+""",
     compute=_compute,
     form="a number of positions",
     wrong=[

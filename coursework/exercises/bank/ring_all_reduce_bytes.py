@@ -34,6 +34,13 @@ by the bandwidth it is the time that the backward pass must hide.""",
     difficulty=3,
     minutes=10,
     right=746_638_848,
+    formula="""
+processes = 4
+gradients = 124439808
+bytes_a_number = 4
+rounds = 2
+rounds * (processes - 1) * (gradients / processes) * bytes_a_number
+""",
     compute=_compute,
     form="a number of bytes",
     wrong=[

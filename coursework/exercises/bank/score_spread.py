@@ -19,6 +19,10 @@ and standard deviation 1. What is the standard deviation of the dot product of q
     difficulty=2,
     minutes=4,
     right=8.0,
+    formula="""
+components = 64
+sqrt(components)
+""",
     compute=_compute,
     tolerance=0.02,
     form="a number",

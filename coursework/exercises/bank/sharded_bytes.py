@@ -26,6 +26,15 @@ do weights, gradients and optimizer take in one process? Leave activations out."
     difficulty=2,
     minutes=4,
     right=12_750_000_000,
+    formula="""
+parameters = 1.5e9
+processes = 16
+weight_bytes = 4
+gradient_bytes = 4
+states = 2
+state_bytes = 4
+parameters * (weight_bytes + gradient_bytes + states * state_bytes / processes)
+""",
     compute=_compute,
     form="a number of bytes",
     wrong=[

@@ -24,6 +24,15 @@ nats (natural logarithms), to three digits after the point?""",
     difficulty=2,
     minutes=5,
     right=-0.9001 * math.log(0.9001) - 999 * 0.0001 * math.log(0.0001),
+    formula="""
+smoothing = 0.1
+vocabulary = 1000
+wrong_share = smoothing / vocabulary
+right_share = 1 - smoothing + wrong_share
+part_of_the_right_token = right_share * log(1 / right_share)
+part_of_the_wrong_tokens = (vocabulary - 1) * wrong_share * log(1 / wrong_share)
+part_of_the_right_token + part_of_the_wrong_tokens
+""",
     compute=_compute,
     tolerance=0.0006,
     form="a number of nats, to three digits after the point",

@@ -23,6 +23,11 @@ and round to a whole number.""",
     difficulty=2,
     minutes=4,
     right=32,
+    formula="""
+width = 512
+mean_square_of_a_position = 0.5
+round(sqrt(width) / sqrt(mean_square_of_a_position))
+""",
     compute=lambda: round(_compute()),
     form="a number",
     wrong=[

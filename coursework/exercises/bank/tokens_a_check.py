@@ -18,6 +18,10 @@ large model give on average?""",
     difficulty=3,
     minutes=5,
     right=3.3616,
+    formula="""
+kept = 0.8
+1 + kept + kept**2 + kept**3 + kept**4
+""",
     compute=_compute,
     tolerance=0.005,
     form="a number, to two digits after the point",

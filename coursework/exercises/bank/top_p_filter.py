@@ -9,7 +9,7 @@ from coursework.exercises.tensors import normal
 
 
 def top_p_filter(logits, p):
-    """(B, V), number in (0, 1] -> (B, V): the logits, -inf for tokens that are cut"""
+    """(B, V), number in (0, 1) -> (B, V): the logits, -inf for tokens that are cut"""
     ordered, order = logits.sort(descending=True)
     probability = ordered.softmax(dim=-1)
     before = probability.cumsum(dim=-1) - probability  # of the more likely tokens together
@@ -145,8 +145,8 @@ EXERCISE = Exercise(
     what="""Write `top_p_filter(logits, p)`. For each row, keep the fewest tokens, the most likely first, that have
 probability `p` or more together: the token with which the sum reaches `p` is kept, the next one is not. So at least
 one token is always kept. Return the logits in their old order, with minus infinity for the tokens that are cut. No two
-logits of a row are equal in the cases. `p` = 1 keeps all tokens; for a smaller `p` no sum comes so near to it that
-rounding decides.""",
+logits of a row are equal in the cases, `p` lies between 0 and 1, and no sum comes so near to it that rounding
+decides.""",
     why="""It is the filter that most chat systems offer. Dropping the crossing token can leave nothing at all, and
 forgetting to undo the sorting cuts tokens at random: both were published.""",
     difficulty=3,
@@ -196,7 +196,7 @@ first-row-decides (rows="first"): cuts as many tokens in every row as in the fir
         Case("a first token that reaches p alone", _rows([0.05, 0.9, 0.05 * 0.7, 0.05 * 0.3], p=0.8)),
         Case("2 rows of 5 tokens", _rows([0.15, 0.3, 0.05, 0.4, 0.1], [0.02, 0.03, 0.9, 0.01, 0.04], p=0.75)),
         Case("logits far from zero", lambda: (torch.tensor([[51.0, 48.0, 50.0, 49.5]]).requires_grad_(), 0.6)),
-        Case("p = 1 keeps all", _at_random(2, 5, seed=5, p=1.0, scale=1.0)),
+        Case("p = 0.95", _at_random(2, 5, seed=5, p=0.95, scale=1.0)),
         Case("3 rows of 7 tokens, p = 0.7", _at_random(3, 7, seed=21, p=0.7)),
         Case("4 rows of 11 tokens, p = 0.35", _at_random(4, 11, seed=31, p=0.35, scale=1.0)),
         Case("float64", _at_random(2, 7, seed=41, p=0.8, dtype=torch.float64)),

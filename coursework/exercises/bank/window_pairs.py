@@ -20,6 +20,11 @@ hides, and the start of a sequence is not like the rest.""",
     difficulty=2,
     minutes=4,
     right=4_063_488,
+    formula="""
+length = 8192
+window = 512
+length * window - window * (window - 1) / 2
+""",
     compute=_compute,
     form="a number of pairs",
     wrong=[

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
+import textwrap
 from collections.abc import Collection
 from typing import Any
 
@@ -13,7 +15,7 @@ from coursework.exercises.engine.explain import Explanation
 from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, WRONG, Failure, Finding
 from coursework.exercises.engine.guard import Guard
 from coursework.exercises.engine.run import Outcome, bind, observe
-from coursework.exercises.engine.source import same_code
+from coursework.exercises.engine.source import failing_line, same_code
 from coursework.exercises.engine.standard import Standard
 from coursework.exercises.spec import Exercise
 
@@ -36,6 +38,8 @@ class Examiner(Standard):
                 outcome = observe(exercise, call, case, guard)
                 if number == 0 and is_stub(outcome):
                     return Finding(NOT_ATTEMPTED)
+                if name := unknown_name(outcome.error, candidate):
+                    return Finding(WRONG, misuse=name)
                 outcomes.append(outcome)
                 if difference := self.judged(number, outcome, call, guard):
                     failures.append(Failure(number, difference, outcome, self.outcome((), number)))
@@ -47,7 +51,7 @@ class Examiner(Standard):
             values = [one for one in failures if one.difference.aspect != "gradient"] or failures
             shown = next((one for one in values if one.difference.is_plain()), values[0])
             finding = Finding(WRONG, shown)
-            Explanation(self, candidate, call, guard, outcomes, shown).fill(finding, skip, pairs)
+            Explanation(self, candidate, call, guard, outcomes, shown, skip, pairs).fill(finding)
         return finding
 
     def _probed(self, outcomes: list[Outcome], candidate: Any, guard: Guard) -> Finding:
@@ -59,9 +63,19 @@ class Examiner(Standard):
                 failure = Failure(number, difference, outcomes[-1], self.outcome((), number))
                 finding = Finding(WRONG, failure)
                 if not failure.stopped:
-                    Explanation(self, candidate, call, guard, outcomes, failure).fill(finding, (), pairs=False)
+                    Explanation(self, candidate, call, guard, outcomes, failure, pairs=False).fill(finding)
                 return finding
         return Finding(RIGHT)
+
+
+def unknown_name(error: BaseException | None, candidate: Any) -> str:
+    """What is said of an answer that uses a name which nothing defines or imports; "" of any other."""
+    names = getattr(inspect.unwrap(candidate), "__globals__", {})
+    if type(error) is not NameError or not error.name or error.name in names or hasattr(builtins, error.name):
+        return ""
+    line = failing_line(error, candidate)
+    where = f" In the line: {textwrap.shorten(line, 120)}" if line else ""
+    return f"It uses `{error.name}`, which is neither defined nor imported in this notebook.{where}"
 
 
 @functools.lru_cache(maxsize=128)

@@ -25,6 +25,7 @@ from coursework.exercises.engine.evidence import (
     what_fails,
 )
 from coursework.exercises.engine.finding import Failure, Finding
+from coursework.exercises.engine.first_wrong import first_wrong_value
 from coursework.exercises.engine.guard import Guard
 from coursework.exercises.engine.likeness import Seen, copied, defaults_of, has_nan
 from coursework.exercises.engine.relations import Finder, Relation
@@ -43,7 +44,7 @@ from coursework.exercises.engine.source import code_of
 from coursework.exercises.engine.standard import Standard
 from coursework.exercises.engine.variants import draws
 from coursework.exercises.modules import Unfit
-from coursework.exercises.spec import Case
+from coursework.exercises.spec import Case, Misconception
 
 UNEXPLAINED = ("device", "cost", "mutation", "repeat")
 """Differences that say all there is to be said, so that no place is looked for."""
@@ -52,6 +53,15 @@ UNEXPLAINED = ("device", "cost", "mutation", "repeat")
 def strides_of(case: Case) -> list[tuple[int, ...]]:
     """How the tensors of a case lie in memory."""
     return [leaf.stride() for leaf in tree_leaves(case.make()) if isinstance(leaf, Tensor)]
+
+
+INPUTS = 4
+"""So many inputs are followed through the answer and the right ways."""
+
+
+def _said(name: str, statement: str) -> Relation | None:
+    """A statement that is true of the answer as it is."""
+    return Relation(name, statement, lambda seen: True, exact=False) if statement else None
 
 
 @dataclass
@@ -64,6 +74,8 @@ class Explanation:
         guard: the limits under which it runs.
         outcomes: what it did on the first cases.
         failure: the case to explain.
+        skip: names of misconceptions to leave out.
+        pairs: whether two misconceptions at once are looked for.
     """
 
     standard: Standard
@@ -72,6 +84,8 @@ class Explanation:
     guard: Guard
     outcomes: list[Outcome]
     failure: Failure
+    skip: Collection[str] = ()
+    pairs: bool = True
 
     @cached_property
     def _seen(self) -> list[Seen]:
@@ -95,47 +109,72 @@ class Explanation:
         case = self.standard.cases[number]
         return observe(self.standard.exercise, call or self.call, case, self.guard, seed)
 
-    def fill(self, finding: Finding, skip: Collection[str], pairs: bool) -> None:
-        """Fill in what explains the failure.
-
-        One misconception; chance or memory; an exact relation; the one place that is wrong; two misconceptions; NaN; a
-        relation that says where the result is wrong; a broken law.
-        """
-        standard, case, aspect = self.standard, self.failure.case, self.failure.difference.aspect
-        if case < len(standard.exercise.cases):
-            finding.fits = standard.fits(self.outcomes, case, skip, pairs=False)
-            if finding.fits:
+    def fill(self, finding: Finding) -> None:
+        """Fill in what explains the failure: the first in this order that is true of the answer."""
+        finding.fits = self._one_misconception()
+        # Of a device or of nothing there may be no numbers to look at.
+        if finding.fits or self._aspect == "device" or self.failure.difference is NOTHING:
+            return
+        for explain in (
+            self._unsteady,
+            self._gradients,
+            self._exact_relation,
+            self._pattern,
+            self._loses_digits,
+            self._one_place,
+            self._two_misconceptions,
+            self._first_wrong_value,
+            self._origin_of_nan,
+            self._dependence,
+            self._vague_relation,
+        ):
+            found = explain()
+            if isinstance(found, Relation):
+                finding.relation = found
+            elif isinstance(found, list):
+                finding.fits = found
+            else:
+                finding.pattern = found or finding.pattern  # which goes with what follows
+            if explain == self._first_wrong_value and finding.relation is not None:
+                break
+            if finding.fits or finding.relation is not None:
                 return
-        if aspect == "device" or self.failure.difference is NOTHING:  # there may be no numbers to look at
-            return
-        finder = Finder(standard.rules, standard.right, defaults_of(standard.exercise.reference))
-        compared = aspect in ("type", "shape", "dtype", "value") and any(one.wrong for one in self._seen)
+        self._break_law(finding)  # which a place is said together with
+
+    @property
+    def _aspect(self) -> str:
+        return self.failure.difference.aspect
+
+    @cached_property
+    def _compared(self) -> bool:
+        """Whether there are results to compare."""
+        return self._aspect in ("type", "shape", "dtype", "value") and any(one.wrong for one in self._seen)
+
+    @cached_property
+    def _finder(self) -> Finder:
+        return Finder(self.standard.rules, self.standard.right, defaults_of(self.standard.exercise.reference))
+
+    # Exactly what it is ----------------------------------------------------------------------------------------
+
+    def _one_misconception(self) -> list[tuple[Misconception, ...]]:
+        if self.failure.case >= len(self.standard.exercise.cases):
+            return []
+        return self.standard.fits(self.outcomes, self.failure.case, self.skip, pairs=False)
+
+    def _two_misconceptions(self) -> list[tuple[Misconception, ...]]:
+        fits = self.standard.fits(self.outcomes, self.failure.case, self.skip) if self.pairs else []
+        return [] if fits and exclude_each_other(fits[0]) else fits
+
+    def _exact_relation(self) -> Relation | None:
         turned = any(has_nan(one.actual) and not has_nan(one.expected) for one in self._seen)
-        finding.relation = self._unsteady()
-        if finding.relation is None and aspect == "gradient":
-            finding.relation = self._gradients()
-        if finding.relation is None and compared and not turned:
-            finding.relation = finder.find(self._seen, lambda: self._drawn, exact=True)
-        if finding.relation is not None:
-            return
-        if not isinstance(self.failure.outcome.error, Unfit):  # which says on what
-            finding.pattern = self._pattern()
-        if aspect in ("nan", "value") and (digits := self._loses_digits()):
-            finding.relation = digits
-        elif aspect not in UNEXPLAINED and (text := self._only_place()):
-            finding.relation = Relation("one place", text, lambda seen: True, exact=False)
-        elif pairs and (fits := standard.fits(self.outcomes, case, skip)) and not exclude_each_other(fits[0]):
-            finding.fits = fits
-        elif aspect == "nan":
-            finding.relation = Relation("not a number", self._origin_of_nan(), lambda seen: True, exact=False)
-        elif compared and (found := self._dependence() or finder.find(self._seen, lambda: self._drawn, exact=False)):
-            finding.relation = found
-        else:
-            self._break_law(finding)
+        return None if turned or not self._compared else self._finder.find(self._seen, lambda: self._drawn, exact=True)
+
+    def _vague_relation(self) -> Relation | None:
+        return self._finder.find(self._seen, lambda: self._drawn, exact=False) if self._compared else None
 
     def _gradients(self) -> Relation | None:
         """What is wrong with the gradients alone."""
-        if any(one.wrong for one in [*self._seen, *self._drawn]):
+        if self.failure.difference.aspect != "gradient" or any(one.wrong for one in [*self._seen, *self._drawn]):
             return None
         standard = self.standard
         cases = [
@@ -145,11 +184,39 @@ class Explanation:
         ]
         return gradient_relation(cases, standard.rules)
 
-    def _only_place(self) -> str:
-        """Where the answer is wrong, if that is one place."""
+    def _one_place(self) -> Relation | None:
+        """Where the answer is wrong, if that is one place whose text a small change mends."""
+        if self._aspect in UNEXPLAINED:
+            return None
         with quiet(Beginning(), seed=1234):
             exercise = self.standard.exercise
-            return only_place(self.candidate, exercise.reference, self._mends, exercise.blank)
+            return _said("one place", only_place(self.candidate, exercise.reference, self._mends, exercise.blank))
+
+    def _first_wrong_value(self) -> Relation | None:
+        """Where the answer leaves the values of right ways."""
+        standard, exercise = self.standard, self.standard.exercise
+        if self._aspect in (*UNEXPLAINED, "gradient"):
+            return None
+        failing = [number for number, found in enumerate(self._differences) if found is not None]
+        order = dict.fromkeys([self.failure.case, *failing, *range(len(self.outcomes))])
+        numbers = [number for number in order if standard.outcome((), number).error is None][:INPUTS]
+        if not numbers or numbers[0] != self.failure.case:
+            return None
+        seen = [standard.as_seen(standard.cases[n], self.outcomes[n], standard.outcome((), n)) for n in numbers]
+
+        def on(number: int) -> Callable[[Any], Any]:
+            def called(candidate: Any) -> Any:
+                args, kwargs, _ = arguments(standard.cases[number], exercise)
+                with quiet(Beginning(), seed=1234):
+                    return self.guard.call(bind(exercise, candidate), *args, **kwargs)
+
+            return called
+
+        rights = [exercise.reference, *(other.function for other in exercise.alternatives)]
+        text = ""
+        with contextlib.suppress(Exception):  # on its way an answer may hold anything
+            text = first_wrong_value(self.candidate, rights, [on(number) for number in numbers], seen, self._finder)
+        return _said("first wrong value", text)
 
     def _mends(self, changed: Any) -> bool:
         """Whether a changed answer is right on every input and breaks no law; tried first where this one was wrong."""
@@ -170,17 +237,21 @@ class Explanation:
 
         return limited
 
-    def _origin_of_nan(self) -> str:
+    def _origin_of_nan(self) -> Relation | None:
         """What is said of NaN, with the line from which it comes."""
+        if self._aspect != "nan":
+            return None
         code = code_of(self.candidate)
         args, kwargs, _ = arguments(self.standard.cases[self.failure.case], self.standard.exercise)
         with contextlib.suppress(Exception), NaNOrigins(code.co_filename if code is not None else "") as origins:
             self._guarded(self.call)(*args, **kwargs)
-        return origins.statement
+        return _said("not a number", origins.statement)
 
     def _loses_digits(self) -> Relation | None:
         """Whether the answer is right in float64 wherever it is wrong in the dtype that it got."""
         standard = self.standard
+        if self._aspect not in ("nan", "value"):
+            return None
         wrong = [number for number, found in enumerate(self._differences) if found is not None]
         for number in wrong:
             case = in_float64(standard.cases[number])
@@ -188,10 +259,12 @@ class Explanation:
                 return None
             if standard.agreed(case, self.call, self.guard) is None:
                 return None
-        return Relation("loses digits", DIGITS, lambda seen: True, exact=False) if wrong else None
+        return _said("loses digits", DIGITS if wrong else "")
 
     def _pattern(self) -> str:
         """On which cases the answer is wrong, if this is so on the drawn inputs too."""
+        if isinstance(self.failure.outcome.error, Unfit):  # which says on what
+            return ""
         standard = self.standard
         cases = [(standard.arguments_of(number), found is not None) for number, found in enumerate(self._differences)]
         if not what_fails(cases):
@@ -203,6 +276,8 @@ class Explanation:
 
     def _dependence(self) -> Relation | None:
         """What the result depends on and should not, or the other way round."""
+        if not self._compared:
+            return None
         wrong = [one for one in self._seen if one.wrong and not isinstance(one.actual, BaseException)][:WITNESSES]
         return dependence(wrong, self.standard.right, self._guarded(self.call), self.standard.rules)
 
@@ -223,10 +298,10 @@ class Explanation:
         if chance and "random" in self.standard.exercise.what:  # the prompt asks for it
             return None
         name, statement = ("random", RANDOM) if chance else ("keeps something", KEEPS)
-        return Relation(name, statement, lambda seen: True, exact=False)
+        return _said(name, statement)
 
     def _break_law(self, finding: Finding) -> None:
-        """Find the first broken law, and show the input on which it is broken."""
+        """Find the first broken law, and show the input on which it is broken, unless a place is known."""
         standard, exercise = self.standard, self.standard.exercise
         for law in exercise.properties:
             calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -238,6 +313,9 @@ class Explanation:
             sentence = broken(law, noting, self.guard)
             if not sentence or contradicts_itself(law.law, sentence):
                 continue
+            if finding.relation is not None or self._aspect == "gradient":  # the values of a law's calls are right
+                finding.law = law.law, sentence
+                return
             for args, kwargs in calls:
                 case = case_of_call(exercise, args, kwargs)
                 expected = observe(exercise, standard.right, case)
@@ -248,6 +326,3 @@ class Explanation:
                     finding.law = law.law, sentence
                     finding.failure = Failure(self.failure.case, difference, outcome, expected, case)
                     return
-            if self.failure.difference.aspect == "gradient":  # the values of the law's calls are right
-                finding.law = law.law, sentence
-                return

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-import traceback
 from typing import Any
 
 from torch import Tensor
 
 from coursework.exercises.engine import guard, show
 from coursework.exercises.engine.cells import edition
-from coursework.exercises.engine.compare import equal_elements
+from coursework.exercises.engine.compare import NOTHING, equal_elements
 from coursework.exercises.engine.diagnose import examiner
 from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, Failure, Finding
 from coursework.exercises.engine.guard import OutOfMemory, RanAway
 from coursework.exercises.engine.run import PRINTED_COLUMNS, PRINTED_LINES, arguments
-from coursework.exercises.engine.source import code_of, source_of
+from coursework.exercises.engine.source import failing_line, source_of
 from coursework.exercises.modules import Unfit
 from coursework.exercises.spec import Case, Exercise
 
@@ -73,12 +72,11 @@ def _diagnosis(finding: Finding, candidate: Any) -> list[str]:
             f"- it {first.statement};",
             f"- it {second.statement}.",
         ]
-    if finding.relation is not None:
-        return [finding.relation.statement, *([finding.pattern] if finding.pattern else [])]
     failure = finding.failure  # a law whose input is shown is said in any case
     clear = failure is not None and failure.difference.aspect in CLEAR and failure.law_input is None
-    said = [f"It breaks this law: {finding.law[0]}", finding.law[1]] if finding.law is not None and not clear else []
-    return [*said, *([finding.pattern] if finding.pattern else [])]
+    place = [finding.relation.statement] if finding.relation is not None else []
+    law = [f"It breaks this law: {finding.law[0]}", finding.law[1]] if finding.law is not None and not clear else []
+    return [*place, *law, *([finding.pattern] if finding.pattern else [])]
 
 
 def _case(exercise: Exercise, failure: Failure, candidate: Any, named: bool) -> list[str]:
@@ -91,7 +89,7 @@ def _case(exercise: Exercise, failure: Failure, candidate: Any, named: bool) -> 
     if failure.law_input is not None:
         lines = [f"An input of the law below shows it. {_sentence(failure, candidate)}"]
     lines += [f"  {line}" for line in _both(exercise, failure)]
-    if not named:
+    if not named and failure.difference is not NOTHING:
         full = 0 if failure.difference.aspect in CLEAR else SMALL
         args, kwargs, names = arguments(case, exercise)
         values = zip(names, [*args, *kwargs.values()], strict=True)
@@ -121,7 +119,7 @@ def _sentence(failure: Failure, candidate: Any) -> str:
         return "It asked for far more memory than these cases need and was stopped."
     text = show.without_addresses(str(error)).strip().splitlines()
     told = f": {textwrap.shorten(text[0], 200)}" if text else ""
-    line = _failing_line(error, candidate)
+    line = failing_line(error, candidate)
     where = f" In the line: {textwrap.shorten(line, 120)}" if line else ""
     if isinstance(error, Unfit):
         return f"{text[0]}{where}"
@@ -129,14 +127,6 @@ def _sentence(failure: Failure, candidate: Any) -> str:
         return f"It changes one of its arguments in place.{where}"
     known = difference.sentence if "expected" in difference.sentence else f"It raises {type(error).__name__}"
     return f"{known.rstrip('.')}{told.rstrip('.')}.{where}"
-
-
-def _failing_line(error: BaseException, candidate: Any) -> str:
-    """The learner's own line in which the error arose, "" if unknown."""
-    code = code_of(candidate)
-    frames = traceback.extract_tb(error.__traceback__) if code is not None else []
-    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-    return (own[-1].line or "") if own else ""
 
 
 def _both(exercise: Exercise, failure: Failure) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from torch import Tensor
 from coursework.exercises.engine import cells
 from coursework.exercises.engine.compare import kind_of, plain
 from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, WRONG
+from coursework.exercises.engine.formula import follows
 from coursework.exercises.spec import Question, WrongAnswer
 
 
@@ -41,6 +44,8 @@ def normal(question: Question, value: Any) -> Any:
     if isinstance(value, Tensor | np.ndarray):
         several = isinstance(question.right, tuple) and value.ndim == 1
         value = tuple(value.tolist()) if several else value.item() if math.prod(value.shape) == 1 else value
+    if isinstance(value, Decimal | Fraction):
+        value = float(value)
     if isinstance(value, tuple) and len(value) == 1 and not isinstance(question.right, tuple):
         value = value[0]
     if isinstance(value, str) and question.choices is not None:
@@ -84,18 +89,17 @@ def relation(question: Question, given: Any) -> str:
         return ""
     tolerance = min(question.tolerance, 0.005) + 1e-9
     strict = min(tolerance, 5e-4)  # numbers of two digits are near to many curves
-    numbers = [(value, words, tolerance) for value, words in _numbers_beside(question, float(right))]
-    numbers += [(value, words, strict) for value, words in _numbers_on_curves(question, float(right))]
+    if question.formula:
+        slip = follows(question.formula, lambda value: math.isclose(value, given, rel_tol=strict))
+        if slip:
+            return f"That is what comes out if {slip}."
+    beside = [(value, words, tolerance) for value, words in _numbers_beside(question, float(right))]
+    beside += [(value, words, strict) for value, words in _numbers_on_curves(question, float(right))]
     fits = [
         words
-        for value, words, limit in numbers
+        for value, words, limit in beside
         if math.isclose(value, given, rel_tol=limit) and not equal(question, right, value)
     ]
-    if not fits:  # a slip on top of a known mistake
-        known = [float(one.value) for one in question.wrong if type(one.value) in (int, float) and one.value]
-        for value in known:
-            if any(math.isclose(given, new, rel_tol=strict) for new in (2 * value, value / 2, 1 - value, -value)):
-                fits.append("It is twice, half, minus or one minus a number that a known mistake leads to.")
     return fits[0] if len(set(fits)) == 1 else ""
 
 
@@ -119,8 +123,6 @@ def _numbers_beside(question: Question, right: float) -> Iterator[tuple[float, s
         yield 1 - right, "That is what the right share leaves of the whole."
     for factor in (100.0, 0.01):
         yield right * factor, f"It is off by a factor of 100, as between a share and per cent{_way(factor)}."
-    yield 2 * right, "That is twice the right number."
-    yield right / 2, "That is half of the right number."
     if isinstance(question.right, int) and abs(right) > 3:
         yield right + 1, "It is off by one."
         yield right - 1, "It is off by one."

@@ -100,6 +100,10 @@ class Finder(Forms):
             return relation
         return None
 
+    def of_values(self, first: Seen, exact: bool) -> Iterator[Relation]:
+        """What one value may have to do with the right one, seen from the two and the arguments."""
+        yield from self._of_tensors(first, None, exact, exact)
+
     def _partly_right(self, seen: Seen) -> bool:
         """Whether some of the result is right: only then could a place be found that is wrong by itself."""
         pairs = zip(tree_leaves(seen.expected), tree_leaves(seen.actual), strict=False)

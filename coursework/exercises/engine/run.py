@@ -163,7 +163,7 @@ def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = No
         except Exception:
             outcome.gradients = [None for tensor in tree_leaves(values) if _wants_gradient(tensor)]
     try:
-        outcome.value = invoke(_detached, value)
+        outcome.value = invoke(detached, value)
     except (RanAway, OutOfMemory) as problem:
         outcome.error = problem
         return outcome
@@ -226,13 +226,14 @@ def _differ(old: Any, new: Any) -> bool:
     return False
 
 
-def _detached(value: Any) -> Any:
+def detached(value: Any) -> Any:
+    """The value without its graph, tensors copied, lists as tuples."""
     if isinstance(value, Tensor):
         return value.detach().clone()  # a function may hand out a tensor that it changes later
     if isinstance(value, tuple | list):
-        return tuple(_detached(part) for part in value)
+        return tuple(detached(part) for part in value)
     if isinstance(value, dict):
-        return {key: _detached(part) for key, part in value.items()}
+        return {key: detached(part) for key, part in value.items()}
     return value
 
 

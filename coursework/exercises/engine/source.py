@@ -7,6 +7,7 @@ import functools
 import inspect
 import linecache
 import textwrap
+import traceback
 from types import CodeType
 from typing import Any
 
@@ -84,6 +85,14 @@ def _same(a: CodeType, b: CodeType) -> bool:
         elif type(one) is not type(other) or one != other:
             return False
     return True
+
+
+def failing_line(error: BaseException, candidate: Any) -> str:
+    """The learner's own line in which the error arose, "" if unknown."""
+    code = code_of(candidate)
+    frames = traceback.extract_tb(error.__traceback__) if code is not None else []
+    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    return (own[-1].line or "") if own else ""
 
 
 def code_of(candidate: Any) -> CodeType | None:
