@@ -48,7 +48,7 @@ the notebook above the exercise.
 - Write, complete or correct the body of an exercise, in a cell, a file or a message, in code or in words that only need
   to be typed in. That holds for the missing line, too.
 - Say the value or the letter that a question asks for.
-- Read or run the solution, or repeat it from memory: `course solution`, `ex.ID.solution()`, `course assemble --fill`,
+- Read or run the solution, or repeat it from memory: `course solution`, `ex.ID.solution()`, `course assemble --whole`,
   `coursework/exercises/bank/`, the modules of `course_lib` that the exercise builds up to, the solutions folded on the
   course's pages, and copies of the course elsewhere.
 - Change `answers/`, `.course/`, or what a check prints.

@@ -1238,11 +1238,11 @@ for one in both:
 from coursework.assembly.thread import so_far
 
 my = so_far(chapter=1)
-mine = {  # a sentence of yours: what each word is, and what it looks for
-    "she": ("who", "does"), "read": ("does", "what"), "my": ("whose", "what"), "book": ("what", "whose"),
-}  # fmt: skip
-key = torch.tensor([[2.5 * (a == b) for b, _ in mine.values()] for a, _ in mine.values()])
-query = torch.tensor([[2.5 * (a == b) for b, _ in mine.values()] for _, a in mine.values()])
+mine = "she read my book".split()  # a sentence of yours,
+is_a = "who does whose what".split()  # what each word is,
+wants = "does what what whose".split()  # and what it looks for
+key = torch.tensor([[2.5 * (a == b) for b in is_a] for a in is_a])  # (S, E)
+query = torch.tensor([[2.5 * (a == b) for b in is_a] for a in wants])  # (T, E)
 values = torch.eye(len(mine))[None, None]  # (B, H, S, S)
 weights = my.attention(query[None, None], key[None, None], values)[0, 0]  # (T, S)
 for word, row in zip(mine, weights):

@@ -1498,9 +1498,10 @@ print("rows and columns:", tuple(next(iter(loader))["source"].shape))
 from coursework.assembly.thread import so_far
 
 my = so_far(chapter=6)
-numbers = [["".join(number_parts(n, tongue)) for tongue in ("de", "en")] for n in range(1000)]
+numbers = [[number_parts(n, one) for one in ("de", "en")] for n in range(1000)]
+lines = ["".join(german) + "\t" + "".join(english) for german, english in numbers]
 with tempfile.TemporaryDirectory() as folder:
-    Path(folder, "numbers.txt").write_text("\n".join(map("\t".join, numbers)), encoding="utf-8")
+    Path(folder, "numbers.txt").write_text("\n".join(lines), encoding="utf-8")
     where = ["--out", f"{folder}/mine", "--device", "cpu"]
     small = ["--steps", "200", "--d-model", "64", "--n-layers", "2"]
     my.main(["translate", "--data", f"{folder}/numbers.txt", *small, *where])
