@@ -2,14 +2,14 @@
 
 Needs only pytest, nbval 0.11, numpy, Pillow and what the notebooks import; copy it with the notebooks. An exercise's
 cell runs as it is shipped and then, as the item ID-answered, with the solution, which its check must call right: so the
-cells below it run on from an answer, and come out as they were stored from the stub. Comparison is strict: text and HTML
-to the character, pictures to less than a pixel, a display that is updated by its last state. What a cell may do
-differently, its tags say:
+cells below it run on from an answer, and come out as they were stored from the stub. Comparison is strict: text, HTML
+and drawings to the character, pictures by what they say, which they keep, and then to less than a pixel, a display that
+is updated by its last state. What a cell may do differently, its tags say:
 
     tol:0.001           numbers with a decimal point or an exponent may differ by this share of their size
     atol:0.001          ... or by this much, but by no more than a quarter of the largest number beside them; from 1 on,
                         whole numbers too
-    picture:10          its pictures may differ ten times more than others
+    picture:10          what its pictures plot may lie 10 pixels from where it is stored, and pixels differ where it does
     raises-exception    the cell must fail, with the stored error
     not-compared:why    run, but not compared; counted at the end, with its reason
 
@@ -20,7 +20,9 @@ stored; the run fails if less than 95 % of the outputs were compared. Cells run 
 """
 
 import base64
+import hashlib
 import io
+import json
 import math
 import os
 import re
@@ -37,7 +39,7 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_output
 from nbval.plugin import IPyNbCell, IPyNbFile, coalesce_streams
-from PIL import Image, ImageFilter
+from PIL import Image, ImageDraw, ImageFilter
 
 collect_ignore = ["build.py", "sources"]
 
@@ -175,6 +177,8 @@ def output_problems(outputs: Iterable[NotebookNode]) -> list[str]:
             if not kind.startswith("image/") or kind in TEXT_TYPES:
                 problems += path_problems(DATA_URI.sub("", text))
         problems += alt_problems(image_alts(texts.get("text/html", "")))
+        painted_over = any(painted(data) for data in pictures_of(output))
+        problems += ["shows a picture whose pixels are not those that were drawn"] * painted_over
     return problems
 
 
@@ -290,24 +294,203 @@ def drawing_library() -> str:
     return f"matplotlib {__version__}, FreeType {ft2font.__freetype_version__}"
 
 
-def picture_difference(stored: bytes, new: bytes, fine: bool) -> float:
-    """Return how different two pictures are: 1 is as much as is allowed, infinite for another size."""
+# The same table tells why pixels alone are not enough: what training drew wobbles from processor to processor by more
+# than a digit takes. So `coursework.pictures.show` keeps in a PNG what it says: its words and everything that is drawn,
+# each with its place. That is compared first, words to the character, places up to what the cell's tags allow. And it
+# tells where pixels may differ and how far: nothing moved, nothing differs; where a line moved by 3 pixels, colours are
+# looked for 3 pixels around; a word has its letters, wherever it went.
+
+CONTENT, PIXELS = "Content", "Pixels"  # the text chunks of a PNG
+WORD_STEP = 64  # of 255, in a word's box: few colours change the soft edges of letters
+WORD_PIXELS = 2  # more than so many of another colour are another letter
+COLOUR_ALLOWED = 16  # of 255: for what is drawn in colours that stand for numbers
+
+Drawn = list[Any]  # [kind, words, width, places, colours], see coursework/pictures/content.py
+
+
+def open_picture(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data))
+
+
+def content_of(image: Image.Image) -> list[Drawn] | None:
+    """Return what the picture says, None if it does not keep it."""
+    text = image.info.get(CONTENT)  # type: ignore[no-untyped-call]
+    return json.loads(text) if text else None
+
+
+def painted(data: bytes) -> bool:
+    """Whether the pixels of a picture are others than those that were drawn."""
+    image = open_picture(data)
+    kept = image.info.get(PIXELS)
+    return kept is not None and kept != hashlib.sha256(image.convert("RGB").tobytes()).hexdigest()[: len(kept)]
+
+
+class Moved(NamedTuple):
+    """One thing as it was drawn before and now, by how many pixels it moved, by how much its colour changed."""
+
+    stored: Drawn
+    new: Drawn
+    distance: int
+    colour: int
+
+
+def compare_pictures(
+    stored: bytes, new: bytes, allowance: Allowance, fine: bool, keeps_content: bool = True
+) -> tuple[float, list[str]]:
+    """Return the share of what is allowed that two pictures differ by, and what is wrong with the stored one.
+
+    fine: the same library draws. keeps_content: what says nothing was not built before pictures kept what they say.
+    """
+    said, says = (content_of(open_picture(data)) for data in (stored, new))
+    moved: list[Moved] = []
+    problems: list[str] = []
+    allowed = allowance.picture
+    if said is not None and says is not None:
+        moved, problems = compare_content(said, says, allowance, fine)
+        allowed = 1.0 if fine else allowed
+    elif says is not None and keeps_content:
+        problems = ["it does not keep what it says; build it again"]
+    difference = picture_difference(stored, new, fine, moved)
+    if difference > allowed:
+        size = "another size" if math.isinf(difference) else f"{difference:.1f} times the default tolerance"
+        problems.append(f"{size}, allowed {allowed:g} ({'fine' if fine else 'coarse'} comparison)")
+    return max([difference / allowed, *(one.distance / allowance.picture for one in moved if fine)]), problems
+
+
+def compare_content(
+    stored: list[Drawn], new: list[Drawn], allowance: Allowance, fine: bool
+) -> tuple[list[Moved], list[str]]:
+    """Return each thing that both pictures show, as stored and as new, and what is wrong with the stored ones.
+
+    Another drawing library puts things elsewhere; then words alone are compared.
+    """
+    if not fine:
+        stored, new = ([drawn for drawn in side if drawn[0] == "text"] for side in (stored, new))
+    forms = [[(kind, len(places), len(colours)) for kind, _, _, places, colours in side] for side in (stored, new)]
+    for a, b, before, now in zip(stored, new, *forms, strict=False):
+        if before != now:
+            return [], [f"it shows {_short(a)}, where now {_short(b)} is drawn"]
+    if len(stored) != len(new):
+        return [], [f"it shows {len(stored)} things, where now {len(new)} are drawn"]
+    moved, problems = [], []
+    for a, b in zip(stored, new, strict=True):
+        if a[1] != b[1] and snap_numbers(a[1], b[1], allowance.rtol, allowance.atol)[0] != a[1]:
+            problems.append(f"it says {a[1]!r}, where now {b[1]!r} is written")
+        distance, colour = (max((abs(x - y) for x, y in zip(a[i], b[i], strict=True)), default=0) for i in (3, 4))
+        distance = max(distance, abs(a[2] - b[2]))
+        if fine and distance > allowance.picture:
+            problems.append(f"{_short(a)} is {distance} pixels from where it is now drawn")
+        if fine and colour > COLOUR_ALLOWED:
+            problems.append(f"{_short(a)} has another colour than it has now")
+        moved.append(Moved(a, b, distance, colour))
+    return moved, problems
+
+
+def _short(drawn: Drawn) -> str:
+    kind, words, _, places, _ = drawn
+    return f"{words!r}" if words else f"a {kind} at {', '.join(map(str, places[:4]))} …"
+
+
+def picture_difference(stored: bytes, new: bytes, fine: bool, moved: Sequence[Moved] = ()) -> float:
+    """Return how different the pixels of two pictures are: 1 is as much as is allowed, infinite for another size."""
     if stored == new:
         return 0.0
-    a, b = (_on_white(Image.open(io.BytesIO(data))) for data in (stored, new))
+    a, b = (_on_white(open_picture(data)) for data in (stored, new))
     if a.size != b.size:
         return math.inf
     if fine:
-        return max(_outside(a, b), _outside(b, a)) / FINE
+        reach, steps, lines = _reach(a.size, moved)
+        words = max((_other_letters(a, b, one, lines) / WORD_PIXELS for one in moved if one.stored[1]), default=0.0)
+        return max(words, *(_outside(*pair, reach, steps) / FINE for pair in ((a, b), (b, a))))
     blur = ImageFilter.BoxBlur(max(a.width / 150, 2))
     change = np.abs(_pixels(a.filter(blur)) - _pixels(b.filter(blur))).max(axis=-1)
     return float((change > COARSE_STEP).mean()) / COARSE
 
 
-def _outside(a: Image.Image, b: Image.Image) -> float:
-    low, high = _pixels(b.filter(ImageFilter.MinFilter(3))), _pixels(b.filter(ImageFilter.MaxFilter(3)))
-    pixels = _pixels(a)
-    return float(((pixels < low - FINE_STEP) | (pixels > high + FINE_STEP)).any(axis=-1).mean())
+def _reach(size: tuple[int, int], moved: Sequence[Moved]) -> list[np.ndarray]:
+    """Return for each pixel how far around it its colour may be found, how near it must be, and whether a line is there."""
+    reach, steps, lines = (Image.new("L", size, value) for value in (1, FINE_STEP, 0))
+    for one in sorted(moved, key=lambda one: one.distance):
+        for kind, _, width, places, _ in (one.stored, one.new):
+            around = width + 2 * one.distance + 5  # the tips of sharp corners, too
+            if one.distance:
+                _cover(reach, kind, places, around, min(one.distance + 1, 255))
+            if one.colour:
+                _cover(steps, kind, places, around, min(FINE_STEP + one.colour, 255), inside=True)
+            if kind in ("path", "marks"):
+                _cover(lines, kind, places, around, 1)
+        for left, top, right, bottom in _other_digits(one):
+            _cover(reach, "text", (left, top, right, bottom), 1, min(bottom - top, 255))
+            _cover(lines, "text", (left, top, right, bottom), 1, 1)
+    return [np.asarray(image) for image in (reach, steps, lines)]
+
+
+def _other_digits(word: Moved) -> list[tuple[int, int, int, int]]:
+    """Return the boxes of the digits that differ, in a word whose numbers differ by what is allowed."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    before, now = word.stored[1], word.new[1]
+    if before == now:
+        return []
+    left, top, right, bottom = word.stored[3]
+    forms = [re.sub(r"\d", "0", words) for words in (before, now)]
+    if forms[0] != forms[1] or bottom - top > right - left or "$" in before:
+        return [(left, top, right, bottom)]
+    wide = [
+        text_to_path.get_text_width_height_descent(before[:i], FontProperties(), False)[0]
+        for i in range(len(before) + 1)
+    ]
+    at = [left + (right - left) * width / wide[-1] for width in wide]  # digits are equally wide
+    return [(math.floor(at[i]), top, math.ceil(at[i + 1]), bottom) for i in range(len(before)) if before[i] != now[i]]
+
+
+def _cover(image: Image.Image, kind: str, places: Sequence[int], width: int, value: int, inside: bool = False) -> None:
+    """Paint where a thing is drawn: around its outline, and its inside, too, on demand."""
+    pen, corners, half = ImageDraw.Draw(image), list(zip(places[::2], places[1::2], strict=True)), width // 2 + 1
+    if kind in ("text", "cells"):
+        (left, top), (right, bottom) = corners
+        pen.rectangle((left - half, top - half, right + half, bottom + half), fill=value)
+    elif kind == "path":
+        if inside and len(corners) > 2:
+            pen.polygon(corners, fill=value)
+        pen.line(corners, fill=value, width=width, joint="curve")
+    else:
+        for x, y in corners:
+            pen.ellipse((x - half, y - half, x + half, y + half), fill=value)
+
+
+def _other_letters(a: Image.Image, b: Image.Image, word: Moved, lines: np.ndarray) -> int:
+    """Return how many pixels of a word differ, wherever it moved to; where lines cross it does not count."""
+    left, top, right, bottom = word.stored[3]
+    x, y = word.new[3][0] - left, word.new[3][1] - top
+    stored, free = (
+        _pixels(a.crop((left, top, right, bottom))),
+        np.asarray(Image.fromarray(lines).crop((left, top, right, bottom))) == 0,
+    )
+    new = (
+        _pixels(b.crop((left + x + i, top + y + j, right + x + i, bottom + y + j)))
+        for i in (0, -1, 1)
+        for j in (0, -1, 1)
+    )
+    return min(int((free & (np.abs(stored - other).max(axis=-1) > WORD_STEP)).sum()) for other in new)
+
+
+def _outside(a: Image.Image, b: Image.Image, reach: np.ndarray, steps: np.ndarray) -> float:
+    """Return the share of pixels of `a` that have a colour which `b` has nowhere within reach."""
+    low = high = b
+    pixels, near, left = _pixels(a), steps[..., None], np.ones(reach.shape, dtype=bool)
+    outside = 0
+    for distance in range(1, int(reach.max()) + 1):
+        low, high = low.filter(ImageFilter.MinFilter(3)), high.filter(ImageFilter.MaxFilter(3))
+        found = pixels[left]
+        far = (found < _pixels(low)[left] - near[left]) | (found > _pixels(high)[left] + near[left])
+        left[left] = far.any(axis=-1)
+        outside += int((left & (reach == distance)).sum())
+        left &= reach > distance
+        if not left.any():
+            break
+    return outside / reach.size
 
 
 def _on_white(image: Image.Image) -> Image.Image:
@@ -352,20 +535,23 @@ class Cell(IPyNbCell):
         """Return what the table at the end needs, as plain values: it may travel between processes."""
         outputs = coalesce_streams([NotebookNode(output) for output in self.cell.outputs])
         kinds: Counter[str] = Counter()
-        pictures = 0
+        pictures: list[bytes] = []
         for output in outputs:
-            count = sum(len(pictures_in(kind, text)) for kind, text in output_texts(output))
-            pictures += count
+            found = pictures_of(output)
+            pictures += found
             if self.allowance.not_compared:
                 kinds["not compared"] += 1
-            elif count:
+            elif found:
                 kinds["picture"] += 1
             else:
                 kinds["tolerance" if self.allowance.rtol or self.allowance.atol else "strict"] += 1
         return {
             "cells": sum(cell.cell_type == "code" for cell in self.notebook.cells),
             "kinds": dict(kinds),
-            "pictures": 0 if self.allowance.not_compared else pictures,
+            "pictures": 0 if self.allowance.not_compared else len(pictures),
+            "said": 0
+            if self.allowance.not_compared
+            else sum(content_of(open_picture(data)) is not None for data in pictures),
             "reason": self.allowance.not_compared if outputs else "",
             "allowed": ", ".join(tag for tag in self.cell.metadata.get("tags", []) if tag.partition(":")[0] in LIMITS),
             "used": 0.0,
@@ -426,17 +612,11 @@ class Cell(IPyNbCell):
     def _near(self, stored: str, new: str, notes: list[str]) -> bool:
         if stored.strip() == new.strip():
             return True
-        drawn_with = self.notebook.metadata.get("drawn_with")
-        fine = drawn_with in (None, drawing_library())
-        difference = picture_difference(base64.b64decode(stored), base64.b64decode(new), fine)
-        self.account["used"] = max(self.account["used"], difference / self.allowance.picture)
-        if difference <= self.allowance.picture:
-            return True
-        size = "another size" if math.isinf(difference) else f"{difference:.1f} times the default tolerance"
-        notes.append(
-            f"a picture differs: {size}, allowed {self.allowance.picture:g} ({'fine' if fine else 'coarse'} comparison)"
-        )
-        return False
+        before, now = base64.b64decode(stored), base64.b64decode(new)
+        used, problems = compare_pictures(before, now, self.allowance, self.parent.fine, self.parent.keeps_content)  # type: ignore[union-attr]
+        self.account["used"] = max(self.account["used"], used)
+        notes += [f"a picture differs: {what}" for what in problems]
+        return not problems
 
 
 def solved(exercise: str) -> NotebookNode:
@@ -481,6 +661,11 @@ def pictures_in(kind: str, text: str) -> list[str]:
     return [match[2] for match in DATA_URI.finditer(text) if match[1] in PICTURES]
 
 
+def pictures_of(output: NotebookNode) -> list[bytes]:
+    """Return the pictures of an output."""
+    return [base64.b64decode(data) for kind, text in output_texts(output) for data in pictures_in(kind, text)]
+
+
 class Whole(pytest.Item):
     """The stored notebook as a whole, before any of its cells runs."""
 
@@ -503,6 +688,12 @@ class File(IPyNbFile):
 
     def collect(self) -> Iterator[pytest.Item]:
         items = list(super().collect())  # reads the notebook into self.nb
+        self.fine = self.nb.metadata.get("drawn_with") in (None, drawing_library())
+        # A notebook without any was built before pictures kept what they say.
+        outputs = [output for item in items for output in item.cell.outputs]
+        self.keeps_content = any(
+            content_of(open_picture(data)) is not None for one in outputs for data in pictures_of(one)
+        )
         whole = Whole.from_parent(self, name="notebook-as-a-whole")
         whole.problems = file_problems(self.nb, self.path.stat().st_size)
         yield whole
@@ -569,7 +760,7 @@ class Tally:
         self.kinds: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self.allowed: list[tuple[str, str, float]] = []
-        self.cells = self.run = self.failed = self.pictures = 0
+        self.cells = self.run = self.failed = self.pictures = self.said = 0
         self.seconds = 0.0
 
     def add(self, name: str, account: dict[str, Any], failed: bool) -> None:
@@ -577,6 +768,7 @@ class Tally:
         self.failed += failed
         self.kinds.update(account["kinds"])
         self.pictures += account["pictures"]
+        self.said += account["said"]
         self.reasons[account["reason"]] += bool(account["reason"])
         if account["allowed"]:
             self.allowed.append((name, account["allowed"], account["used"]))
@@ -649,7 +841,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for cell, allowed, used in tally.allowed:
             terminalreporter.write_line(f"{f'{name}::{cell}':<70} {allowed:<28} {used:>7.0%}")
     share, complete = compared_share(found)
-    pictures = sum(tally.pictures for tally in found.values())
+    pictures, said = (sum(getattr(tally, name) for tally in found.values()) for name in ("pictures", "said"))
     verdict = (
         ""
         if complete and share >= MIN_COMPARED
@@ -657,4 +849,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         if complete
         else "; not all cells ran"
     )
-    terminalreporter.write_line(f"{share:.1%} of the outputs compared, {pictures} pictures among them{verdict}")
+    terminalreporter.write_line(
+        f"{share:.1%} of the outputs compared, {pictures} pictures among them, {said} by what they say{verdict}"
+    )

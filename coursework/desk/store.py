@@ -78,6 +78,8 @@ class Desk:
         if previous and _repeats(previous[-1], header, _body(source)):
             if not latest.exists() or latest.read_bytes() != previous[-1].read_bytes():  # a crash in between
                 write_atomic(latest, previous[-1].read_bytes())
+            if self._load().get(exercise_id) != entry:
+                self._write_progress(data)
             return
         number = int(previous[-1].stem) + 1 if previous else 1
         write_atomic(self.answers / "history" / exercise_id / f"{number:04d}.py", payload)

@@ -4,6 +4,7 @@ Importing this module turns the course's style sheet on, for it is what a notebo
 """
 
 import base64
+import hashlib
 import html
 import io
 from typing import Any
@@ -15,7 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from matplotlib.text import Text
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
+from coursework.pictures.content import CONTENT, PIXELS, content
 from coursework.pictures.style import palette, use_style
 
 use_style()
@@ -121,15 +124,19 @@ def _check_type_size(fig: Figure, width: int) -> None:
 def _png(fig: Figure, limit: int) -> bytes:
     size = 0
     pixels: dict[int, Image.Image] = {}
+    said: dict[int, str] = {}
     if fig.get_layout_engine() is None:  # savefig would put the style sheet's layout in the place of none
         fig.set_layout_engine(PlaceHolderLayoutEngine(adjust_compatible=True, colorbar_gridspec=True))
     for dpi, colours in _QUALITIES:
         if dpi not in pixels:
             raw = io.BytesIO()
             fig.savefig(raw, format="png", dpi=dpi, facecolor="white", transparent=False)
-            pixels[dpi] = Image.open(raw).convert("RGB")
-        out = io.BytesIO()
-        _reduce(pixels[dpi], colours).save(out, format="png", optimize=True)
+            pixels[dpi], said[dpi] = Image.open(raw).convert("RGB"), content(fig, dpi)
+        reduced, out = _reduce(pixels[dpi], colours), io.BytesIO()
+        chunks = PngInfo()
+        chunks.add_text(CONTENT, said[dpi], zip=True)
+        chunks.add_text(PIXELS, hashlib.sha256(reduced.convert("RGB").tobytes()).hexdigest()[:16])
+        reduced.save(out, format="png", optimize=True, pnginfo=chunks)
         size = out.tell()
         if size <= limit:
             return out.getvalue()

@@ -1,5 +1,9 @@
 """The checks bite: an honest notebook passes, and each kind of lie planted in a copy is found where it stands."""
 
+import base64
+import hashlib
+import io
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +14,8 @@ from xml.etree import ElementTree
 
 import nbformat
 import pytest
+from PIL import Image, ImageDraw
+from PIL.PngImagePlugin import PngInfo
 
 HOOK = Path(__file__).resolve().parents[2] / "notebooks" / "conftest.py"
 WHOLE = "notebook-as-a-whole"
@@ -73,6 +79,17 @@ plt.close("all")
 data = base64.b64encode(raw.getvalue()).decode()
 alt = "Two bars: the second word gets more weight than the first one."
 HTML(f'<figure><img alt="{alt}" src="data:image/png;base64,{data}"><figcaption>More weight.</figcaption></figure>')
+
+# %% id="shown" tags=["picture:60"]
+from coursework.pictures import show
+from coursework.pictures.drawing import Drawing
+
+show(bars(0.93), alt=alt, caption="Less weight.")
+
+# %% id="drawn" tags=["tol:0.1"]
+pen = Drawing(80, alt=alt, caption="A loss.")
+pen.text((300, 40), "loss 0.93")
+pen.show()
 """
 
 # The same with every result a little different: what the lies are made of.
@@ -140,6 +157,35 @@ def printed(text: str, name: str = "stdout") -> list[Any]:
     return [nbformat.v4.new_output("stream", name=name, text=text)]
 
 
+def in_picture(change: Callable[[bytes], bytes]) -> Callable[[Notebook, Notebook, Cell, Cell], None]:
+    """Change the bytes of the first picture or drawing of a cell."""
+
+    def plant(notebook: Notebook, other: Notebook, cell: Cell, other_cell: Cell) -> None:
+        html = cell.outputs[0].data["text/html"]
+        head, data, tail = re.split(r'(?<=;base64,)([^"]+)', html, maxsplit=1)
+        new = base64.b64encode(change(base64.b64decode(data))).decode()
+        cell.outputs[0].data["text/html"] = head + new + tail
+
+    return plant
+
+
+def painted(digest: bool, content: bool = True) -> Callable[[bytes], bytes]:
+    """Write "loss 0" into an empty place of a picture; a forger who knows puts its digest right."""
+
+    def change(data: bytes) -> bytes:
+        before = Image.open(io.BytesIO(data))
+        picture, out, chunks = before.convert("RGB"), io.BytesIO(), PngInfo()
+        ImageDraw.Draw(picture).text((picture.width // 2, picture.height // 4), "loss 0", fill="black", font_size=20)
+        right = hashlib.sha256(picture.tobytes()).hexdigest()[:16]
+        for name, text in before.info.items() if content else ():
+            if isinstance(text, str):
+                chunks.add_text(name, right if digest and name == "Pixels" else text)
+        picture.save(out, format="png", pnginfo=chunks)
+        return out.getvalue()
+
+    return change
+
+
 def in_metadata(notebook: Notebook, other: Notebook, cell: Cell, other_cell: Cell) -> None:
     notebook.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
 
@@ -185,6 +231,12 @@ lies = {
     "digit in a picture": Lie("pictures", "bare", "a picture differs", other_digit),
     "bare picture": Lie("pictures", "bare", "a picture differs", stored_as_in_other),
     "picture in HTML": Lie("pictures", "framed", "a picture differs", stored_as_in_other),
+    "painted into a picture": Lie("pictures", "shown", "not those that were drawn", in_picture(painted(digest=False))),
+    "painted by one who knows": Lie("pictures", "shown", "a picture differs", in_picture(painted(digest=True))),
+    "painted, and no more said": Lie("pictures", "shown", "does not keep", in_picture(painted(False, content=False))),
+    "number in a drawing": Lie(
+        "pictures", "drawn", "differ", in_picture(lambda data: data.replace(b"loss 0.93", b"loss 0.92"))
+    ),
     "word beside a picture": Lie("pictures", "framed", "differ", replaced("More weight", "Less weight")),
     "edited after it ran": Lie("text", "number", "differ", edit(source='print("loss 2.3457 after 130 steps")')),
     "never ran": Lie("text", "number", "not executed", edit(execution_count=None, outputs=[])),
@@ -293,10 +345,10 @@ def test_a_folder_elsewhere_is_checked_from_above_and_from_inside(honest, tmp_pa
     code, output = run_pytest(tmp_path, "notebooks")
     assert code == 0, output
     assert "notebooks/text.ipynb" in output
-    assert "100.0% of the outputs compared, 2 pictures among them" in output
+    assert "100.0% of the outputs compared, 3 pictures among them, 1 by what they say" in output
     code, output = run_pytest(tmp_path / "notebooks", "text.ipynb")
     assert code == 0, output
-    assert "100.0% of the outputs compared, 0 pictures among them" in output
+    assert "100.0% of the outputs compared, 0 pictures among them, 0 by what they say" in output
 
 
 def test_workers_report_to_the_table_and_too_little_compared_fails(honest, tmp_path):
