@@ -21,6 +21,7 @@ from coursework.exercises.engine.compare import Rules, compare
 from coursework.exercises.engine.guard import Guard, OutOfMemory, RanAway
 from coursework.exercises.engine.likeness import copied
 from coursework.exercises.engine.state import same_generators, same_state
+from coursework.exercises.modules import Unfit
 from coursework.exercises.spec import Case, Exercise
 
 Call = Callable[..., Any]
@@ -160,11 +161,18 @@ def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = No
         except (RanAway, OutOfMemory) as problem:
             outcome.error = problem
             return outcome
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # a function may have a backward of its own, and raise there what it likes
             outcome.gradients = [None for tensor in tree_leaves(values) if _wants_gradient(tensor)]
     try:
         outcome.value = invoke(_detached, value)
-    except (RanAway, OutOfMemory) as problem:
+    except KeyboardInterrupt:
+        raise
+    except RecursionError:
+        outcome.error = Unfit("It returns a container that holds itself, or is nested far too deeply.")
+        return outcome
+    except BaseException as problem:
         outcome.error = problem
         return outcome
     if guard is not None:
