@@ -19,10 +19,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from coursework.classroom.submissions import Found, Learner, answers, is_called_like, learners, read
-from coursework.classroom.workers import Limits, Worker
+from coursework.classroom.workers import Worker
 from coursework.desk.code import free_names
 from coursework.desk.finding import is_called
 from coursework.desk.notebooks import DamagedNotebook, dump_notebook
+from coursework.desk.pen import Limits
 from coursework.desk.store import DeskError
 from coursework.exercises import registry
 from coursework.exercises.engine import cells
@@ -96,7 +97,7 @@ def judge_class(
                     tasks.append(Task(number, exercise, written[one.path], tuple(one.numbers)))
         wanted = _wanted(seen, chapters, exercises)
         tasks = [task for task in tasks if task.exercise in wanted]
-        for done, (task, said) in enumerate(_judged(tasks, jobs or os.cpu_count() or 1, limits), start=1):
+        for done, (task, said) in enumerate(_judged(tasks, jobs or os.cpu_count() or 1, limits, folder), start=1):
             results[task.learner][task.exercise] |= _said(said)
             shown(done, len(tasks))
     for learner, own, bad in zip(class_, results, damaged, strict=True):
@@ -213,13 +214,13 @@ def _borrowed(one: Found) -> set[str]:
     return (names & (used | {name for name in names if name in one.source})) - {"ex", "exercises"}
 
 
-def _judged(tasks: list[Task], jobs: int, limits: Limits) -> Iterator[tuple[Task, dict[str, Any]]]:
+def _judged(tasks: list[Task], jobs: int, limits: Limits, folder: Path) -> Iterator[tuple[Task, dict[str, Any]]]:
     """Yield each task with the report on it, in order, as soon as it and those before are done."""
     jobs = max(1, min(jobs, len(tasks)))
     with ExitStack() as stack:
         free: SimpleQueue[Worker] = SimpleQueue()
         for _ in range(jobs):
-            free.put(stack.enter_context(Worker(limits)))
+            free.put(stack.enter_context(Worker(limits, [folder.resolve()])))
         pool = ThreadPoolExecutor(jobs)
         stack.callback(pool.shutdown, cancel_futures=True)
 

@@ -185,10 +185,10 @@ class ExerciseHandle(Handle):
         if can_fork():
             examiner(self.spec).prepare()  # once, not in every copy
             with contextlib.suppress(OSError):
-                judged = apart(lambda report: self._report_on(answer, keep, report))
+                judged = apart(lambda report: self.report_on(answer, keep, report))
         if judged is None:
             said: list[Any] = []
-            self._report_on(answer, keep, said.append)
+            self.report_on(answer, keep, said.append)
             judged = said[-1]
         if isinstance(judged, Ended):
             reason, judged = f"It {judged.reason}.", judged.reported or {}
@@ -198,7 +198,7 @@ class ExerciseHandle(Handle):
         named = [one for one in self.spec.misconceptions if one.name in judged["misconceptions"]]
         return Judged(**judged | {"misconceptions": tuple(named), "case": tuple(judged["case"])})
 
-    def _report_on(self, answer: Any, keep: bool, report: Callable[[Any], None]) -> None:
+    def report_on(self, answer: Any, keep: bool, report: Callable[[Any], None]) -> None:
         """Report the fields of `Judged`, with names of misconceptions: more each time, for any step may be the last."""
 
         def found(finding: Finding) -> None:

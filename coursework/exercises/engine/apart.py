@@ -54,7 +54,7 @@ def can_fork() -> bool:
     """Whether a copy of this process can be made and works."""
     monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
     followed = sys.gettrace() or sys.getprofile() or (monitoring and monitoring.get_tool(monitoring.DEBUGGER_ID))
-    return sys.platform == "linux" and not followed and not torch.cuda.is_available()
+    return sys.platform == "linux" and hasattr(os, "fork") and not followed and not torch.cuda.is_available()
 
 
 def apart(function: Callable[[Report], None]) -> Any:

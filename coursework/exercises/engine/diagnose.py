@@ -31,7 +31,8 @@ class Examiner(Standard):
     ) -> Finding:
         """Run the candidate on the cases and find out what is to be said.
 
-        `skip` names misconceptions to leave out; `found` is called with a wrong answer's finding before it is explained.
+        `skip` names misconceptions to leave out; `found` is called with a wrong answer's finding before it is
+        explained.
         """
         exercise = self.exercise
         self.prepare()
