@@ -13,7 +13,18 @@ from typing import IO, Any, cast
 
 from coursework.desk.pen import Limits, end_tree
 
-_KEPT = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SYSTEMROOT", "COMSPEC", "PATHEXT")
+_KEPT = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "SYSTEMROOT",
+    "COMSPEC",
+    "PATHEXT",
+    "COURSE_SANDBOX",
+)
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 

@@ -29,6 +29,8 @@ SECONDS = 60.0
 START = 300.0
 """Seconds that a process may take to load torch, on a machine that does much else."""
 
+_PREFIX = "course-answers-"
+
 SHOWN = 2000
 """Characters of what an answer prints that are passed on."""
 
@@ -62,7 +64,8 @@ class Line:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self._limit(START)
-        self._said.get()  # it has loaded torch
+        if self._said.get() is None:  # else it has loaded torch
+            self._said.put(None)
         self._timer.cancel()
         self._limit(seconds)
 
@@ -91,6 +94,7 @@ class Line:
             if "prints" not in heard:
                 return heard
             self.printed += str(heard["prints"])[: max(0, 2 * SHOWN - len(self.printed))]
+        self._said.put(None)  # nor will anything come the next time
         raise Gone(self.end())
 
     def end(self) -> int | None:
@@ -139,7 +143,7 @@ class Pen:
 
     def __enter__(self) -> Pen:
         """Make the folder that answers may write in."""
-        self._room = Path(tempfile.mkdtemp(prefix="course-answers-"))
+        self._room = temporary_folder()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -242,6 +246,17 @@ class Pen:
         if self._parent is not None:
             end_tree(self._parent)
         self._parent, self._control = None, None
+
+
+def temporary_folder() -> Path:
+    """A new folder; those are removed whose process has ended without doing so."""
+    import psutil
+
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        owner = path.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(path, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
 
 
 def how(code: int) -> str:

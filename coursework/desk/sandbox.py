@@ -3,7 +3,7 @@
 In one, a process sees the file system read-only and none of the folders that are hidden from it, writes only into an
 empty folder of its own, has no network, and no process but its own; and whatever it starts ends with it. `usable` says
 whether that can be had here: many containers and some distributions do not permit it. Without it, descendants are
-looked for and ended one by one, and files are what the user's rights are.
+looked for and ended one by one, and files are what the user's rights are. COURSE_SANDBOX=off does without.
 """
 
 from __future__ import annotations

@@ -607,8 +607,8 @@ def test_a_chapter_in_one_process(chapter: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(registry, "places", lambda: {BUILD: "01_attention", QUESTION: "01_attention"})
     edit(chapter / "my" / ONE, "exercise-causal-mask", WRONG_MASK)
     began: list[Any] = []
-    start = Worker._start_parent
-    monkeypatch.setattr(Worker, "_start_parent", lambda worker: began.append(worker) or start(worker))
+    start = Pen._open
+    monkeypatch.setattr(Pen, "_open", lambda pen: began.append(pen) or start(pen))
     output = course("check", "--chapter", "1", code=1)
     assert re.search(rf"^{BUILD}: wrong \(.+\)$", output, re.MULTILINE)
     assert f"{QUESTION}: not attempted\n" in output

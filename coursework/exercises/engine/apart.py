@@ -30,6 +30,8 @@ PATIENCE = 12
 REPORT = 16 << 20
 """Bytes of reports that are read."""
 
+_DONE = b"done"
+
 Report = Callable[[Any], None]
 
 
@@ -75,7 +77,7 @@ def apart(function: Callable[[Report], None]) -> Any:
         try:
             end_with_parent(parent)
             os.setsid()
-            os.close(reader)
+            _let_go(writer)
             guard.expendable = True
             torch.set_num_threads(1)  # the threads of the original are not in the copy, and OpenMP would wait for them
             nowhere = io.StringIO()
@@ -90,6 +92,7 @@ def apart(function: Callable[[Report], None]) -> Any:
                     to.flush()
 
                 function(report)
+                to.write(_DONE + b"\n")
             code = 0
         finally:
             os._exit(code)  # nothing of what the original does at its end
@@ -106,11 +109,21 @@ def apart(function: Callable[[Report], None]) -> Any:
         if ended is None:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(child, 0)
+    done = lines[-1:] == [_DONE]
     try:
-        reported = json.loads(lines[-1]) if lines else None
-    except ValueError:
+        reported = json.loads(lines[-2 if done else -1])
+    except (ValueError, IndexError):
         reported = None
-    return reported if ended == 0 and lines else Ended(reported, ended)
+    return reported if done else Ended(reported, ended)
+
+
+def _let_go(kept: int) -> None:
+    """Give up the files of the original, but the one: its sockets are those of the kernel."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    os.closerange(3, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 def _lines(stream: int, until: float) -> list[bytes]:
