@@ -71,6 +71,9 @@ def ship(value: Any) -> bytes:
     return to.getvalue()
 
 
+_NOT_SENT = ("__dict__", "__weakref__", "__module__")
+
+
 class _Shipper(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         home = getattr(obj, "__module__", None)
@@ -84,7 +87,7 @@ class _Shipper(pickle.Pickler):
             )
             return _function, (marshal.dumps(obj.__code__), len(state[1])), state, None, None, _fill_function
         if isinstance(obj, type) and ours:
-            own = {name: value for name, value in vars(obj).items() if name not in ("__dict__", "__weakref__")}
+            own = {name: value for name, value in vars(obj).items() if name not in _NOT_SENT}
             return _class, (type(obj), obj.__name__, obj.__bases__), own, None, None, _fill_class
         if isinstance(obj, types.ModuleType):
             return importlib.import_module, (obj.__name__,)

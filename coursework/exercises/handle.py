@@ -18,6 +18,7 @@ from coursework.exercises.engine.messages import report as issue_text
 from coursework.exercises.engine.question import judge, normal
 from coursework.exercises.engine.source import source_of
 from coursework.exercises.engine.speak import say
+from coursework.exercises.engine.state import same_state
 from coursework.exercises.learner import Named, Progress
 from coursework.exercises.spec import Exercise, Question
 
@@ -218,7 +219,8 @@ class ExerciseHandle(Handle):
 
         source = _NO_SOURCE
         try:
-            source = source_of(answer) or source
+            with same_state():  # looking at an object may run its code
+                source = source_of(answer) or source
             report({"source": source})
             found(diagnose(self.spec, answer, found))
         except KeyboardInterrupt:
