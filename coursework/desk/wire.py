@@ -46,6 +46,10 @@ class Malformed(ValueError):
     """A message that the answer's process would not have written."""
 
 
+_UNREADABLE = TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError
+"""What reading such a message may raise."""
+
+
 def send(stream: IO[bytes], message: bytes) -> None:
     """Write a message with its length."""
     stream.write(struct.pack("!Q", len(message)) + message)
@@ -223,7 +227,7 @@ def unpack(said: Any) -> Any:
     """The value that `pack` described; Malformed if it did not write this."""
     try:
         return _unpack(said)
-    except (TypeError, ValueError, KeyError, IndexError, OverflowError, RecursionError, RuntimeError) as problem:
+    except _UNREADABLE as problem:
         raise Malformed(f"what came from the answer cannot be read ({type(problem).__name__})") from None
 
 
@@ -330,7 +334,7 @@ def unpack_outcome(said: Any) -> Outcome:
             elements=int(said["elements"]),
             printed=str(said["printed"]),
         )
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as problem:
+    except _UNREADABLE as problem:
         raise Malformed(f"what came from the answer cannot be read ({type(problem).__name__})") from None
 
 
