@@ -96,9 +96,7 @@ with Guard(seconds=0.2) as guard:
         print("an endless loop was stopped")
 
 from coursework.cli import app
-from coursework.desk import isolated
 
-isolated.os = types.SimpleNamespace(name="nt")  # elsewhere pathlib asks for the name, too
 open("answer.py", "w").write("import torch\\n" + inspect.getsource(spec.reference))
 for arguments in ("--help", "start", "status --chapter 1", "check causal_mask --file answer.py"):
     sys.argv = ["course", *arguments.split()]

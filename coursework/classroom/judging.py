@@ -9,7 +9,7 @@ import ast
 import datetime
 import os
 import re
-import tempfile
+import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,10 +19,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from coursework.classroom.submissions import Found, Learner, answers, is_called_like, learners, read
-from coursework.classroom.workers import Limits, Worker
-from coursework.desk.code import free_names
+from coursework.classroom.workers import Worker
+from coursework.desk.code import free_names, prelude, runnable
 from coursework.desk.finding import is_called
 from coursework.desk.notebooks import DamagedNotebook, dump_notebook
+from coursework.desk.pen import Limits, temporary_folder
 from coursework.desk.store import DeskError
 from coursework.exercises import registry
 from coursework.exercises.engine import cells
@@ -35,8 +36,11 @@ SCHEMA = "course-verify/1"
 
 _OUTCOME = {RIGHT: PASS, WRONG: FAIL, NOT_ATTEMPTED: OPEN}
 _SUSPECT = re.compile(
-    r"os\._exit|_getframe|f_locals|f_globals|\bgc\b|\bctypes\b|/proc\b|inspect\.stack|\.reference\b|\bregistry\b"
-    r"|exercises\.engine|\bex\.\w+\.\w+\s*=[^=]|\bsetattr\b|\bglobals\(\)|\bsys\.modules\b"
+    r"\b(?:os|sys|gc|inspect|ctypes|importlib|pkgutil|runpy|pickle|marshal|subprocess|socket|linecache|builtins|registry)\b"
+    r"|(?<![\w.])(?:eval|exec|compile|open|globals|locals|vars|getattr|setattr|breakpoint)\b|import_module|__import__"
+    r"|\bread_(?:text|bytes)\b|\.load\b|/proc\b|_getframe|\b[fg]i?_(?:locals|globals|frame)\b|\.reference\b|\bcoursework\b"
+    r"|__(?:builtins|class|mro|bases|subclasses|globals|code|closure|dict|wrapped|getattr|getattribute|torch_function)__"
+    r"|\bex\.\w+\.\w+\s*=[^=]|\b(?:torch|F|nn|np|numpy|math|Tensor)(?:\.\w+)+\s*=[^=]"
 )
 
 
@@ -74,7 +78,9 @@ def judge_class(
     limits = limits or Limits()
     started = datetime.datetime.now(datetime.UTC)
     class_ = learners(folder)
-    with tempfile.TemporaryDirectory(prefix="course-class-") as place:
+    with ExitStack() as stack:
+        place = temporary_folder()
+        stack.callback(shutil.rmtree, place, ignore_errors=True)
         results: list[dict[str, dict[str, Any]]] = []
         damaged: list[list[DamagedNotebook]] = []
         tasks: list[Task] = []
@@ -88,7 +94,7 @@ def judge_class(
             written: dict[Path, Path] = {}
             for exercise, (one, others) in found.items():
                 if one.path not in written:
-                    written[one.path] = Path(place) / f"{number}-{len(written)}.ipynb"
+                    written[one.path] = place / f"{number}-{len(written)}.ipynb"
                     text = dump_notebook(one.notebook).encode("utf-8", "backslashreplace")
                     written[one.path].write_bytes(text)
                 results[number][exercise] = _result(OPEN, where=_where(one, folder), remarks=_remarks(one, others))
@@ -96,7 +102,7 @@ def judge_class(
                     tasks.append(Task(number, exercise, written[one.path], tuple(one.numbers)))
         wanted = _wanted(seen, chapters, exercises)
         tasks = [task for task in tasks if task.exercise in wanted]
-        for done, (task, said) in enumerate(_judged(tasks, jobs or os.cpu_count() or 1, limits), start=1):
+        for done, (task, said) in enumerate(_judged(tasks, jobs or os.cpu_count() or 1, limits, folder), start=1):
             results[task.learner][task.exercise] |= _said(said)
             shown(done, len(tasks))
     for learner, own, bad in zip(class_, results, damaged, strict=True):
@@ -182,7 +188,7 @@ def _remarks(one: Found, others: int) -> list[str]:
     if others:
         remarks.append(f"answered in {others + 1} places; this one counts")
     given = cells.cell_source(registry.get(one.exercise))
-    strange = [text for text in dict.fromkeys(_SUSPECT.findall(one.source)) if text not in given]
+    strange = [text for text in dict.fromkeys(_SUSPECT.findall(_run_with(one))) if text not in given]
     if strange:
         remarks.append(f"look at the code, it speaks of: {', '.join(text.strip() for text in strange)}")
     try:
@@ -192,6 +198,17 @@ def _remarks(one: Found, others: int) -> list[str]:
     if borrowed:
         remarks.append(f"it uses the course's own code: {', '.join(borrowed)}")
     return remarks
+
+
+def _run_with(one: Found) -> str:
+    """The answer with the definitions that it uses; not the imports, which every notebook has more of."""
+    try:
+        before = prelude(one.notebook["cells"][: one.numbers[0]], runnable(one.source), whole=True)[0]
+        nodes = ast.parse(before).body
+        used = [ast.unparse(node) for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what Python cannot read uses nothing
+        used = []
+    return "\n".join([*used, one.source])
 
 
 def _borrowed(one: Found) -> set[str]:
@@ -214,13 +231,13 @@ def _borrowed(one: Found) -> set[str]:
     return (names & (used | {name for name in names if name in one.source})) - {"ex", "exercises"}
 
 
-def _judged(tasks: list[Task], jobs: int, limits: Limits) -> Iterator[tuple[Task, dict[str, Any]]]:
+def _judged(tasks: list[Task], jobs: int, limits: Limits, folder: Path) -> Iterator[tuple[Task, dict[str, Any]]]:
     """Yield each task with the report on it, in order, as soon as it and those before are done."""
     jobs = max(1, min(jobs, len(tasks)))
     with ExitStack() as stack:
         free: SimpleQueue[Worker] = SimpleQueue()
         for _ in range(jobs):
-            free.put(stack.enter_context(Worker(limits)))
+            free.put(stack.enter_context(Worker(limits, [folder.resolve()])))
         pool = ThreadPoolExecutor(jobs)
         stack.callback(pool.shutdown, cancel_futures=True)
 

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Annotated
 import typer
 
 from coursework.commands.notebooks import unsolved
-from coursework.desk import answers, isolated, tutor
+from coursework.desk import answers, isolated
 from coursework.desk.finding import desk_or_none, is_called, the_desk
 from coursework.desk.store import Desk, DeskError
 from coursework.desk.tables import plural
@@ -107,13 +106,10 @@ def _check_chapter(names: list[str], desk: Desk, seconds: float) -> bool:
 
     They are judged in processes that are forked from one, where that can be, so that torch is loaded once.
     """
-    from coursework.classroom.workers import Limits, Worker
-    from coursework.desk.judge import MEMORY
-
     counts: dict[str, int] = {}
-    with Worker(Limits(seconds, MEMORY), os.environ) as worker:
+    with isolated.pen(desk, None, seconds) as answering:
         for name in names:
-            said = worker.judge({"exercise": name, "desk": str(desk.folder.resolve())})
+            said = isolated.report(name, desk, None, answering)
             counts[said["verdict"]] = counts.get(said["verdict"], 0) + 1
             why = said["problem"] or next((one["statement"] for one in said["misconceptions"]), "")
             typer.echo(f"{name}: {said['verdict']}" + (f" ({why})" if why else ""))
@@ -123,12 +119,9 @@ def _check_chapter(names: list[str], desk: Desk, seconds: float) -> bool:
 
 def _check_as_json(exercise_id: str, desk: Desk | None, file: Path | None, seconds: float) -> int:
     """Print what `desk.judge.facts` says; return the exit code."""
-    try:
-        said = isolated.judged(exercise_id, desk, file, seconds)[0]
-        if (facts := said["facts"]) is None:
-            raise DeskError(said["problem"])
-    except isolated.Ended as problem:
-        facts = tutor.not_run(exercise_id, str(problem))
+    said = isolated.judged(exercise_id, desk, file, seconds)
+    if (facts := said["facts"]) is None:
+        raise DeskError(said["problem"])
     typer.echo(json.dumps(facts, ensure_ascii=False, indent=1))
     return {"right": 0, "not run": 2}.get(facts["verdict"], 1)
 

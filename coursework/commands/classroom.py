@@ -9,7 +9,7 @@ import typer
 
 from course_lib.files import write_atomic
 from coursework import classroom
-from coursework.desk import isolated
+from coursework.desk import isolated, sandbox
 
 Chapters = Annotated[
     list[str] | None, typer.Option("--chapter", help="Only this chapter or lab; may be repeated.", show_default=False)
@@ -44,6 +44,10 @@ def verify(
     Examples: `course verify submissions --chapter 1` · `course verify submissions --roster gradebook.csv --out week3`
     """
     people = classroom.read_roster(roster) if roster else []
+    if not sandbox.usable(Path(tempfile.gettempdir())):
+        typer.echo(
+            "No sandbox can be had here: an answer can read and write what you can (docs/classroom.md).", err=True
+        )
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=out):  # before the hours of judging
         pass

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from course_lib.forwarding import MOVED, new_name
 from coursework.desk.notebooks import Cell, Notebook
 
-_CHECK = re.compile(r"\bex\.(\w+)\.check\(")
+_CHECK = re.compile(r"\bex\.(\w+)\.(?:check|part)\(")
 _SHELL = re.compile(r"^\s*[%!?]|\?\s*$")
 
 
@@ -56,10 +56,7 @@ def prelude(above: Iterable[Cell], answer: str, *, whole: bool = False) -> tuple
                     definitions[name] = [text]
                     elsewhere.pop(name, None)
                 elif whole and (checked := _CHECK.search(text)):
-                    solved = (
-                        f"from coursework.exercises import registry\n{name} = registry.get({checked[1]!r}).reference"
-                    )
-                    definitions[name] = [solved]
+                    definitions[name] = [_solution(checked[1], name)]
                 elif whole:
                     definitions.setdefault(name, []).append(text)
                 elif name not in definitions or not _is_check(node):
@@ -79,6 +76,20 @@ def prelude(above: Iterable[Cell], answer: str, *, whole: bool = False) -> tuple
     missing = {name: elsewhere[name] for name in sorted((seen - known - own) & set(elsewhere))}
     ordered = [text for text in dict.fromkeys(itertools.chain(*definitions.values())) if text in chosen]
     return "\n".join([head, *ordered]) + "\n", missing
+
+
+def _solution(exercise_id: str, name: str) -> str:
+    """The course's own answer as text, under the name that the learner's notebook gives to it."""
+    from coursework.exercises import registry
+    from coursework.exercises.engine import cells
+
+    try:
+        entry = registry.get(exercise_id)
+    except KeyError:  # of another edition
+        return ""
+    text = cells.solution_source(entry)
+    own = getattr(entry, "function_name", name)
+    return text if own == name else f"{text}\n{name} = {own}"
 
 
 def free_names(source: str) -> set[str]:

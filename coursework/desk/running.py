@@ -7,7 +7,7 @@ import io
 import linecache
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,19 +77,23 @@ def handle(exercise_id: str, desk: Desk | None) -> Handle:
 
 def evaluate(handle: Handle, answer: Answer) -> Any:
     """Run the answer without its check; return the function, or for a question the value, that it gives."""
-    return _namespace(handle, answer)[handle.asks_for]
+    return namespace(answer, handle.spec.id, handle.asks_for, parts(handle.spec))[handle.asks_for]
 
 
-def _namespace(handle: Handle, answer: Answer) -> dict[str, Any]:
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    if isinstance(handle.spec, Exercise):  # a file of its own has nothing of the notebook
-        namespace |= handle.spec.parts
-    statements = _without_check(answer, handle.spec.id)
-    _run(answer.before, f"what runs before {answer.where}", namespace, {})
-    _run(answer.source, answer.where, namespace, answer.missing, statements)
-    if handle.asks_for not in namespace:
-        raise DeskError(f"{answer.where} defines no `{handle.asks_for}`, which is what {handle.spec.id} asks for.")
-    return namespace
+def parts(spec: Exercise | Question) -> dict[str, Any]:
+    """What the notebook has before the cell: a file of its own has nothing of it."""
+    return dict(spec.parts) if isinstance(spec, Exercise) else {}
+
+
+def namespace(answer: Answer, exercise_id: str, asks_for: str, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the answer without its check; return the names that it sets, `asks_for` among them."""
+    names: dict[str, Any] = {"__name__": "__main__", **parts}
+    statements = _without_check(answer, exercise_id)
+    _run(answer.before, f"what runs before {answer.where}", names, {})
+    _run(answer.source, answer.where, names, answer.missing, statements)
+    if asks_for not in names:
+        raise DeskError(f"{answer.where} defines no `{asks_for}`, which is what {exercise_id} asks for.")
+    return names
 
 
 def right_answer(handle: Handle, desk: Desk) -> tuple[Any, str]:
@@ -106,13 +110,14 @@ def right_answer(handle: Handle, desk: Desk) -> tuple[Any, str]:
     before = code.prelude(place.above, body, whole=True)[0] if place else ""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            namespace = _namespace(handle, Answer(code.runnable(body), PRELUDE + before, "your right answer", {}))
+            kept_answer = Answer(code.runnable(body), PRELUDE + before, "your right answer", {})
+            names = namespace(kept_answer, handle.spec.id, handle.asks_for, parts(handle.spec))
     except DeskError as problem:
         return None, str(problem)
-    missing = sorted(code.free_names(body) - set(namespace) - set(dir(builtins)))
+    missing = sorted(code.free_names(body) - set(names) - set(dir(builtins)))
     if missing:  # it would fail when it is called
         return None, f"yours uses `{missing[0]}`, which it does not define"
-    found = namespace[handle.asks_for]
+    found = names[handle.asks_for]
     if header.get("edition") != edition(handle.spec) and handle.examine(found).verdict != RIGHT:
         return None, "yours was right in an older edition, and is not today"
     return found, f"saved {header.get('saved', '').replace('T', ' ')[:16] or 'at an unknown time'}"

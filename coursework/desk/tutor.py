@@ -6,7 +6,6 @@ due. The file `AGENTS.md` in the desk is the contract that says how to use them.
 """
 
 import re
-from typing import Any
 
 from course_lib.files import write_atomic
 from coursework.desk.notebooks import digest
@@ -70,22 +69,6 @@ theirs to type.
 | `hints` | the hints that are due: `level` 1 to 3, `kind` ("question", "pointer", "skeleton"), `text` |
 | `next_level` | the level that the next attempt unlocks, or null |
 """
-
-
-def not_run(exercise_id: str, problem: str) -> dict[str, Any]:
-    """Return what `course check --json` prints where the answer has ended the process that judges it."""
-    return {
-        "schema": SCHEMA,
-        "exercise": exercise_id,
-        "title": "",
-        "verdict": "not run",
-        "misconceptions": [],
-        "case": None,
-        "problem": problem,
-        "attempts": 0,
-        "hints": [],
-        "next_level": None,
-    }
 
 
 def keep_contract(desk: Desk) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from coursework.exercises.engine import cells, rules
+from coursework.exercises.engine.apart import Ended, apart, can_fork
 from coursework.exercises.engine.cases import Cases
-from coursework.exercises.engine.diagnose import diagnose
-from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, Finding
-from coursework.exercises.engine.messages import case_of, message, report
+from coursework.exercises.engine.diagnose import diagnose, examiner
+from coursework.exercises.engine.finding import NOT_ATTEMPTED, NOT_JUDGED, RIGHT, WRONG, Finding
+from coursework.exercises.engine.messages import case_of, message, way_on
+from coursework.exercises.engine.messages import report as issue_text
 from coursework.exercises.engine.question import judge, normal
 from coursework.exercises.engine.source import source_of
 from coursework.exercises.engine.speak import say
+from coursework.exercises.engine.state import same_state
 from coursework.exercises.learner import Named, Progress
 from coursework.exercises.spec import Exercise, Question
 
@@ -35,11 +39,14 @@ OFFERED = (
 )
 
 
+_NO_SOURCE = "# The source of this answer was not available.\n"
+
+
 @dataclass(frozen=True)
 class Judged:
     """What a check found: the verdict, the text for the learner, the answer's source, the mistakes, the failing case.
 
-    `case` is its name and what differs there, ("", "") where no case failed.
+    `case` is its name and what differs there, ("", "") where no case failed; `report` is a text for an issue.
     """
 
     verdict: str
@@ -47,6 +54,7 @@ class Judged:
     source: str = ""
     misconceptions: tuple[Named, ...] = ()
     case: tuple[str, str] = ("", "")
+    report: str = ""
 
 
 class Handle(abc.ABC):
@@ -75,7 +83,7 @@ class Handle(abc.ABC):
 
     def record(self, judged: Judged) -> None:
         """Count the attempt, if it is one, and have the answer kept."""
-        if judged.verdict != NOT_ATTEMPTED:
+        if judged.verdict in (RIGHT, WRONG):
             self.progress.record(self.spec, judged.source, judged.verdict, judged.misconceptions)
 
     def judge(self, answer: Any, *, keep: bool = False) -> str:
@@ -140,7 +148,7 @@ class ExerciseHandle(Handle):
     """A function or class that the learner writes."""
 
     spec: Exercise
-    _last: tuple[Finding, Any] | None = None
+    _report = ""
 
     @property
     def asks_for(self) -> str:
@@ -154,7 +162,7 @@ class ExerciseHandle(Handle):
         keep=True it is the learner's even if wrong. Prints its findings and never raises on a wrong answer.
         """
         verdict = self.judge(candidate, keep=keep)
-        return candidate if verdict == RIGHT or (keep and verdict != NOT_ATTEMPTED) else self.spec.reference
+        return candidate if verdict == RIGHT or (keep and verdict == WRONG) else self.spec.reference
 
     def part(self) -> Any:
         """Return your latest right answer, the function or class itself, or the course's own if you have none.
@@ -168,21 +176,61 @@ class ExerciseHandle(Handle):
 
     def examine(self, answer: Any, *, keep: bool = False) -> Judged:
         """What there is to be said about a function or class; nothing is printed or recorded."""
+        judged = self._examined(answer, keep)
+        self._report = judged.report
+        return judged
+
+    def _examined(self, answer: Any, keep: bool) -> Judged:
+        """In a copy of this process where there can be one, so that nothing of the answer reaches the notebook."""
+        judged = None
+        if can_fork():
+            examiner(self.spec).prepare()  # once, not in every copy
+            with contextlib.suppress(OSError):
+                judged = apart(lambda report: self.report_on(answer, keep, report))
+        if judged is None:
+            said: list[Any] = []
+            self.report_on(answer, keep, said.append)
+            judged = said[-1]
+        if isinstance(judged, Ended):
+            reason, judged = f"It {judged.reason}.", judged.reported or {}
+            if "verdict" not in judged:  # it was not the search for an explanation that ended it
+                text = f"Not yet: {self.spec.id}.\n{reason}\n\n{way_on(self.spec, keep)}"
+                judged |= {"verdict": WRONG, "text": text, "misconceptions": [], "case": ("", reason)}
+        named = [one for one in self.spec.misconceptions if one.name in judged["misconceptions"]]
+        return Judged(**judged | {"misconceptions": tuple(named), "case": tuple(judged["case"])})
+
+    def report_on(self, answer: Any, keep: bool, report: Callable[[Any], None]) -> None:
+        """Report the fields of `Judged`, with names of misconceptions: more each time, for any step may be the last."""
+
+        def found(finding: Finding) -> None:
+            failure, case = finding.failure, ("", "")
+            if failure is not None:
+                case = case_of(self.spec, failure).name, failure.difference.sentence
+            report(
+                {
+                    "verdict": finding.verdict,
+                    "text": message(self.spec, finding, answer, keep),
+                    "source": source,
+                    "misconceptions": [one.name for one in finding.misconceptions],
+                    "case": case,
+                    "report": issue_text(self.spec, finding, answer),
+                }
+            )
+
+        source = _NO_SOURCE
         try:
-            finding = diagnose(self.spec, answer)
-            text = message(self.spec, finding, answer, keep)
-        except Exception as problem:  # an answer strange enough to break the check must not break the notebook
+            with same_state():  # looking at an object may run its code
+                source = source_of(answer) or source
+            report({"source": source})
+            found(diagnose(self.spec, answer, found))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:  # an answer strange enough to break the check must not break the notebook
             text = (
                 f"The check of {self.spec.id} could not judge this answer ({type(problem).__name__}: {problem}).\n"
                 f"The course's own version goes on below; please open an issue with your answer."
             )
-            return Judged(NOT_ATTEMPTED, text)
-        source = source_of(answer) or "# The source of this answer was not available.\n"
-        failure, case = finding.failure, ("", "")
-        if failure is not None:
-            case = case_of(self.spec, failure).name, failure.difference.sentence
-        self._last = finding, answer
-        return Judged(finding.verdict, text, source, tuple(finding.misconceptions), case)
+            report({"verdict": NOT_JUDGED, "text": text, "source": source, "misconceptions": [], "case": ("", "")})
 
     def recognise(self, answer: Any) -> Sequence[Named]:
         """The misconceptions that a function or class shows; nothing is printed or recorded."""
@@ -190,10 +238,7 @@ class ExerciseHandle(Handle):
 
     def report(self) -> None:
         """Print a text for an issue about the last answer, should you think that it was judged wrongly."""
-        if self._last is None:
-            print(f"There is no answer to {self.spec.id} in this session to report on.")
-        else:
-            print(report(self.spec, *self._last))
+        print(self._report or f"There is no answer to {self.spec.id} in this session to report on.")
 
     def cases(self) -> Cases:
         """The cases that the check uses, as small tensors: shown in a notebook, and indexable as a list."""
@@ -212,9 +257,13 @@ class QuestionHandle(Handle):
 
     def examine(self, answer: Any, *, keep: bool = False) -> Judged:
         """What there is to be said about a value; nothing is printed or recorded."""
-        verdict, wrong, text = judge(self.spec, answer)
-        given = None if verdict == NOT_ATTEMPTED else normal(self.spec, answer)
-        source = f"answer = {given!r}\n{cells.last_line(self.spec)}\n"
+        try:
+            verdict, wrong, text = judge(self.spec, answer)
+            given = None if verdict == NOT_ATTEMPTED else normal(self.spec, answer)
+            source = f"answer = {given!r}\n{cells.last_line(self.spec)}\n"
+        except Exception as problem:  # a number without end, a value that compares in its own way
+            kind = f"{type(problem).__name__}: {str(problem)[:200]}"
+            return Judged(NOT_JUDGED, f"{self.spec.id} could not judge this value ({kind}).")
         return Judged(verdict, text, source, () if wrong is None else (wrong,))
 
     def recognise(self, answer: Any) -> Sequence[Named]:

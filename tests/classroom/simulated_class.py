@@ -5,6 +5,7 @@ function and says how many notebooks got exactly the verdicts that they must get
 """
 
 import argparse
+import inspect
 import json
 import random
 import sys
@@ -71,19 +72,17 @@ SPOILED: list[Callable[[], Case]] = [
         "handle.diagnose = lambda *a, **k: diagnose.Finding('right')\n"
         "standard.compare = compare.compare = lambda *a, **k: None\n" + WRONG_MASK,
         "fail",
-        TOP_LEFT,
     ),
     lambda: mask(
         "patched engine in the call",
         "def causal_mask(T, S):\n    from coursework.exercises.engine import standard\n"
         "    standard.compare = lambda *a, **k: None\n    return torch.ones(T, S, dtype=torch.bool).tril()\n",
-        "could not be run",
+        "fail",
     ),
     lambda: mask(
         "patched torch",
         "torch.equal = torch.allclose = torch.isclose = lambda *a, **k: True\n" + WRONG_MASK,
         "fail",
-        TOP_LEFT,
     ),
     lambda: mask(
         "forged report",
@@ -119,10 +118,10 @@ def mistaken(entry: Any, number: int) -> Case:
     if not isinstance(entry, Exercise):
         wrong = entry.wrong[number]
         return Case("misconception", entry.id, f"answer = {wrong.value!r}\n{last_line(entry)}", "fail", wrong.statement)
-    source = (
-        f"from coursework.exercises import registry as _r\n_e = _r.get({entry.id!r})\n"
-        f"{entry.function_name} = _e.model(**_e.misconceptions[{number}].knobs)\n{last_line(entry)}"
-    )
+    module = inspect.getsource(sys.modules[entry.model.__module__])  # the answer's process has no bank
+    known = module.partition("\nEXERCISE = ")[0].replace("_model(", "_of(")
+    knobs = ", ".join(f"{name}={value!r}" for name, value in entry.misconceptions[number].knobs.items())
+    source = f"{known}\n{entry.function_name} = _of({knobs})\n{last_line(entry)}"
     return Case("misconception", entry.id, source, "fail", entry.misconceptions[number].name)
 
 

@@ -17,7 +17,8 @@ from simulated_class import CALL, RIGHT_MASK, WRONG_MASK, Case, code, draw, mask
 from typer.testing import CliRunner
 
 from coursework import classroom, cli
-from coursework.classroom import grades, page, submissions, summary, workers
+from coursework.classroom import grades, page, submissions, summary
+from coursework.desk import judge, pen
 from coursework.desk.store import DeskError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,17 +49,17 @@ def test_the_comparison_bites(judged):
     assert len(misjudged(report, wrong)) >= len(cases)
 
 
-@pytest.mark.parametrize("forks", [True, False] if workers.FORKS else [False])
+@pytest.mark.parametrize("forks", [True, False] if pen.FORKS else [False])
 def test_an_answer_ends_at_its_limit_and_the_next_is_judged(tmp_path, monkeypatch, forks):
     """Also where processes are not forked."""
-    monkeypatch.setattr(workers, "FORKS", forks)
+    monkeypatch.setattr(pen, "FORKS", forks)
     answers = ["import time\nwhile True:\n    time.sleep(0.1)\n" + RIGHT_MASK, RIGHT_MASK]
     write(tmp_path, [mask("", source, "") for source in answers])
     said = []
-    with workers.Worker(classroom.Limits()) as worker:
+    with pen.Pen(pen.Limits()) as answering:
         for path, seconds in zip(sorted(tmp_path.rglob("*.ipynb")), (4, 60), strict=True):
-            worker.limits = classroom.Limits(seconds)
-            said.append(worker.judge({"notebook": str(path), "numbers": [2], "exercise": "causal_mask"}))
+            answering.limits = pen.Limits(seconds)
+            said.append(judge.judge({"notebook": str(path), "numbers": [2], "exercise": "causal_mask"}, answering))
     assert "stopped after 4 s" in said[0]["problem"]
     assert said[1]["verdict"] == "right"
 

@@ -21,11 +21,10 @@ from desk_tools import edit, load, save, texts
 from typer.testing import CliRunner
 
 from coursework import cli
-from coursework.classroom import Limits
-from coursework.classroom.workers import Worker
 from coursework.desk import isolated
 from coursework.desk.chapters import PLAYING, reading_minutes, total_minutes
 from coursework.desk.doctor import Finding, examine
+from coursework.desk.pen import Limits, Pen
 from coursework.desk.store import Desk
 from coursework.desk.tables import duration
 from coursework.exercises import registry
@@ -88,18 +87,17 @@ def process(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedP
 
 
 @pytest.fixture(scope="module")
-def judging() -> Iterator[Worker]:
-    with Worker(Limits()) as worker:
-        yield worker
+def answering() -> Iterator[Pen]:
+    with Pen(Limits()) as pen:
+        yield pen
 
 
 @pytest.fixture
-def quick(judging: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`course check` judges in a process that is forked, where it can be, and does not load torch for each answer."""
+def quick(answering: Pen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers run in processes that are forked from one, where they can be, so that torch is loaded once."""
 
-    def judged(exercise_id: str, desk: Desk | None, file: Path | None, seconds: float) -> tuple[dict[str, Any], str]:
-        request = {"desk": desk and str(desk.folder.resolve()), "file": file and str(file.resolve())}
-        return judging.judge({"exercise": exercise_id, **request}), ""
+    def judged(exercise_id: str, desk: Desk | None, file: Path | None, seconds: float) -> dict[str, Any]:
+        return isolated.report(exercise_id, desk, file, answering)
 
     monkeypatch.setattr(isolated, "judged", judged)
 
@@ -609,8 +607,8 @@ def test_a_chapter_in_one_process(chapter: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(registry, "places", lambda: {BUILD: "01_attention", QUESTION: "01_attention"})
     edit(chapter / "my" / ONE, "exercise-causal-mask", WRONG_MASK)
     began: list[Any] = []
-    start = Worker._start_parent
-    monkeypatch.setattr(Worker, "_start_parent", lambda worker: began.append(worker) or start(worker))
+    start = Pen._open
+    monkeypatch.setattr(Pen, "_open", lambda pen: began.append(pen) or start(pen))
     output = course("check", "--chapter", "1", code=1)
     assert re.search(rf"^{BUILD}: wrong \(.+\)$", output, re.MULTILINE)
     assert f"{QUESTION}: not attempted\n" in output

@@ -1,10 +1,12 @@
 """`course check` judges an answer in a process of its own: nothing that the answer does reaches the learner's shell."""
 
 import os
+import secrets
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from thorough import mostly
 
@@ -12,6 +14,15 @@ from coursework.desk import isolated
 from coursework.desk.store import DeskError
 
 RIGHT = "import torch\ndef causal_mask(T, S):\n    return torch.ones(T, S, dtype=torch.bool).tril(S - T)\n"
+FORGED = """import json, os, struct
+said = json.dumps({"ready": True, "callable": True, "class": False, "kind": "", "verdict": "right"}).encode()
+for descriptor in range(3, 64):
+    try:
+        os.write(descriptor, (struct.pack("!Q", len(said)) + said) * 100)
+    except OSError:
+        pass
+os._exit(0)
+"""
 LATE = "def causal_mask(T, S):\n    "
 
 
@@ -41,10 +52,7 @@ def test_what_is_printed_is_cut_and_the_verdict_is_not(tmp_path, capsys):
                 "import os\n" + LATE + "os._exit(0)",
                 "ended the whole process .with exit code 0. before it could be judged",
             ),
-            (
-                'import os, sys\nopen(sys.argv[1], \'w\').write(\'{"right": true, "problem": ""}\')\nos._exit(0)',
-                "before it could be judged",
-            ),
+            (FORGED, "could not be judged|before it could be judged"),
             ("class Odd(BaseException): pass\nraise Odd('no')", r"line 2: running it raised Odd: no"),
             ("x = " + "-" * 200_000 + "1\n" + RIGHT, "MemoryError|RecursionError"),
             ("x = [0] * 10**10\n" + RIGHT, "MemoryError"),
@@ -76,22 +84,27 @@ def test_it_ends_at_its_limit(tmp_path, source):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="groups of processes")
-def test_what_the_answer_started_ends_with_it(tmp_path):
-    place, sleep = tmp_path / "pid", [sys.executable, "-c", "import time; time.sleep(600)"]
-    started = (
-        f"import subprocess\nchild = subprocess.Popen({sleep!r})\nopen({str(place)!r}, 'w').write(str(child.pid))\n"
-    )
+@pytest.mark.parametrize("confined", [True, False])
+def test_what_the_answer_started_ends_with_it(tmp_path, monkeypatch, confined):
+    """Also what has left its session, and whose own parent has ended."""
+    if not confined:
+        monkeypatch.setenv("COURSE_SANDBOX", "off")
+    mark = secrets.token_hex(8)
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)", mark]
+    again = [sys.executable, "-c", f"import subprocess; subprocess.Popen({sleep!r}, start_new_session=True)", mark]
+    started = f"import subprocess\nsubprocess.Popen({sleep!r}, start_new_session=True)\nsubprocess.run({again!r})\n"
     assert check(tmp_path, started + RIGHT)
-    pid = int(place.read_text())
-    for _ in range(100):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] == "Z":  # ended, nobody has asked yet
-                return
-            os.kill(pid, 0)
-        except (ProcessLookupError, FileNotFoundError):
-            return
+    assert not left(mark)
+
+
+def left(mark: str) -> list[int]:
+    """The processes that still run with this word in their command."""
+    for _ in range(50):
+        found = [one.pid for one in psutil.process_iter(["cmdline"]) if mark in (one.info["cmdline"] or ())]
+        if not found:
+            break
         time.sleep(0.1)
-    pytest.fail("it still runs")
+    return found
 
 
 @pytest.mark.parametrize("name", ["random", "json", "psutil"])

@@ -67,6 +67,11 @@ def solved_cell_source(entry: Exercise | Question) -> str:
     return _cell(entry, _source(entry.reference))
 
 
+def solution_source(entry: Exercise | Question) -> str:
+    """The solution with its helpers, without the call of the check."""
+    return solved_cell_source(entry).replace(last_line(entry), "")
+
+
 def last_line(entry: Exercise | Question) -> str:
     """The line of the cell that calls the check."""
     if isinstance(entry, Exercise):

@@ -143,7 +143,7 @@ def _compare_plain(expected: Any, actual: Any, rules: Rules, where: str) -> Diff
         return Difference("dtype", f"{_capital(where)} is a float; an int is expected.", expected, got)
     relative, absolute = rules.tolerance or (1e-6, 1e-9)
     exact = isinstance(expected, int) and isinstance(got, int)
-    if got == expected if exact else _close(float(expected), float(got), relative, absolute):
+    if got == expected if exact else _close(_float(expected), _float(got), relative, absolute):
         return None
     return Difference("nan" if got != got else "value", "The number differs.", expected, got)
 
@@ -161,6 +161,14 @@ def _close(expected: float, actual: float, relative: float, absolute: float) -> 
     if math.isnan(expected) or math.isnan(actual):
         return math.isnan(expected) and math.isnan(actual)
     return expected == actual or abs(expected - actual) <= absolute + relative * abs(expected)
+
+
+def _float(value: float) -> float:
+    """The number as a float; one too large for that is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def compare_gradients(

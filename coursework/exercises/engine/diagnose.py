@@ -6,7 +6,7 @@ import builtins
 import functools
 import inspect
 import textwrap
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from coursework.exercises.engine.compare import kind_of
@@ -14,7 +14,7 @@ from coursework.exercises.engine.evidence import is_stub
 from coursework.exercises.engine.explain import Explanation
 from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, WRONG, Failure, Finding
 from coursework.exercises.engine.guard import Guard
-from coursework.exercises.engine.run import Outcome, bind, observe
+from coursework.exercises.engine.run import Outcome, bind
 from coursework.exercises.engine.source import failing_line, same_code
 from coursework.exercises.engine.standard import Standard
 from coursework.exercises.spec import Exercise
@@ -23,49 +23,63 @@ from coursework.exercises.spec import Exercise
 class Examiner(Standard):
     """Examines answers to one exercise."""
 
-    def examine(self, candidate: Any, *, skip: Collection[str] = (), pairs: bool = True) -> Finding:
-        """Run the candidate on the cases and find out what is to be said. `skip` names misconceptions to leave out."""
+    def examine(
+        self,
+        candidate: Any,
+        *,
+        skip: Collection[str] = (),
+        pairs: bool = True,
+        found: Callable[[Finding], None] = lambda finding: None,
+    ) -> Finding:
+        """Run the candidate on the cases and find out what is to be said.
+
+        `skip` names misconceptions to leave out; `found` is called with a wrong answer's finding before it is
+        explained.
+        """
         exercise = self.exercise
-        for number in range(len(self.cases)):
-            self.outcome((), number)  # before the limits hold: first use of torch may load libraries
+        self.prepare()
         if not callable(candidate) or (exercise.thing == "class" and not inspect.isclass(candidate)):
             return Finding(WRONG, misuse=f"check expects a {exercise.thing}; it got {kind_of(candidate)}.")
         call = bind(exercise, candidate)
         with Guard() as guard:
-            outcomes: list[Outcome] = []
-            failures: list[Failure] = []
-            for number, case in enumerate(exercise.cases):
-                outcome = observe(exercise, call, case, guard)
-                if number == 0 and is_stub(outcome):
-                    return Finding(NOT_ATTEMPTED)
+            finding, outcomes = self.verdict(call, guard)
+            for outcome in outcomes:
                 if name := unknown_name(outcome.error, candidate):
                     return Finding(WRONG, misuse=name)
-                outcomes.append(outcome)
-                if difference := self.judged(number, outcome, call, guard):
-                    failures.append(Failure(number, difference, outcome, self.outcome((), number)))
-                    if failures[-1].stopped:  # matters more than what failed before
-                        return Finding(WRONG, failures[-1])
-            if not failures:
-                return self._probed(outcomes, candidate, guard)
-            # Of a wrong gradient it is said that the values are right: no case may show otherwise.
-            values = [one for one in failures if one.difference.aspect != "gradient"] or failures
-            shown = next((one for one in values if one.difference.is_plain()), values[0])
-            finding = Finding(WRONG, shown)
-            Explanation(self, candidate, call, guard, outcomes, shown, skip, pairs).fill(finding)
+            failure = finding.failure
+            if failure is not None and not failure.stopped:
+                found(finding)
+                known = failure.case < len(exercise.cases)  # what is right on all cases shows no misconception
+                skipped = skip if known else ()
+                Explanation(self, candidate, call, guard, outcomes, failure, skipped, pairs and known).fill(finding)
         return finding
 
-    def _probed(self, outcomes: list[Outcome], candidate: Any, guard: Guard) -> Finding:
-        """The finding on an answer that is right on all cases: no known misconception is."""
-        call = bind(self.exercise, candidate)
-        for number in range(len(self.exercise.cases), len(self.cases)):
-            outcomes.append(observe(self.exercise, call, self.cases[number], guard))
-            if difference := self.judged(number, outcomes[-1], call, guard):
-                failure = Failure(number, difference, outcomes[-1], self.outcome((), number))
-                finding = Finding(WRONG, failure)
-                if not failure.stopped:
-                    Explanation(self, candidate, call, guard, outcomes, failure, pairs=False).fill(finding)
-                return finding
-        return Finding(RIGHT)
+    def prepare(self) -> None:
+        """Compute what is right, before limits hold: the first use of torch may load libraries."""
+        for number in range(len(self.cases)):
+            self.outcome((), number)
+
+    def verdict(self, call: Any, guard: Guard | None = None) -> tuple[Finding, list[Outcome]]:
+        """The finding without an explanation, and what the answer did on the cases that were tried."""
+        outcomes: list[Outcome] = []
+        failures: list[Failure] = []
+        few = len(self.exercise.cases)
+        for number, case in enumerate(self.cases):
+            if number == few and failures:
+                break
+            outcome = self.observed(call, case, guard)
+            if number == 0 and is_stub(outcome):
+                return Finding(NOT_ATTEMPTED), []
+            outcomes.append(outcome)
+            if difference := self.judged(number, outcome, call, guard):
+                failures.append(Failure(number, difference, outcome, self.outcome((), number)))
+                if failures[-1].stopped or number >= few:  # what is stopped matters more than what failed before
+                    return Finding(WRONG, failures[-1]), outcomes
+        if not failures:
+            return Finding(RIGHT), outcomes
+        # Of a wrong gradient it is said that the values are right: no case may show otherwise.
+        values = [one for one in failures if one.difference.aspect != "gradient"] or failures
+        return Finding(WRONG, next((one for one in values if one.difference.is_plain()), values[0])), outcomes
 
 
 def unknown_name(error: BaseException | None, candidate: Any) -> str:
@@ -84,8 +98,11 @@ def examiner(exercise: Exercise) -> Examiner:
     return Examiner(exercise)
 
 
-def diagnose(exercise: Exercise, candidate: Any) -> Finding:
-    """What is to be said about an answer; an unchanged stub or broken function is not attempted."""
+def diagnose(exercise: Exercise, candidate: Any, found: Callable[[Finding], None] = lambda finding: None) -> Finding:
+    """What is to be said about an answer; an unchanged stub or broken function is not attempted.
+
+    `found` is called with a wrong answer's finding before it is explained.
+    """
     if exercise.given is not None and same_code(candidate, exercise.given):
         return Finding(NOT_ATTEMPTED)
-    return examiner(exercise).examine(candidate)
+    return examiner(exercise).examine(candidate, found=found)

@@ -10,7 +10,7 @@ from coursework.exercises.engine.relations import Relation
 from coursework.exercises.engine.run import Outcome
 from coursework.exercises.spec import Case, Misconception
 
-RIGHT, WRONG, NOT_ATTEMPTED = "right", "wrong", "not attempted"
+RIGHT, WRONG, NOT_ATTEMPTED, NOT_JUDGED = "right", "wrong", "not attempted", "not judged"
 
 
 @dataclass

@@ -32,6 +32,15 @@ CUDA_MEMORY = 8 << 30
 """Bytes on top of that where there is a CUDA device, whose first use maps much host memory."""
 
 
+TIMERS = {getattr(signal, "SIGPROF", 0), getattr(signal, "SIGALRM", 0)} - {0}
+"""The signals that end an expendable process whose call has overrun its limits."""
+
+GRACE = 2.0
+"""Seconds that an expendable process has beyond the limits, in which Python itself can stop the call."""
+
+expendable = False
+"""Whether this process may be ended with the call: so is a loop in C, which Python itself cannot stop."""
+
 _guarded: set[int] = set()
 """The threads in which a guarded call runs."""
 
@@ -105,6 +114,7 @@ class Guard:
         try:
             self._running = True
             _guarded.add(self._target)
+            _set_timers(self.seconds)
             try:
                 return function(*args, **kwargs)
             except (MemoryError, RuntimeError) as problem:
@@ -132,6 +142,7 @@ class Guard:
         not taken back: Python 3.11 goes on looking for one that was, and for ever as soon as anything traces.
         """
         self._running = False
+        _set_timers(0)
         _guarded.discard(self._target)
         while self._firing:
             time.sleep(0)
@@ -168,6 +179,15 @@ class Guard:
             signal.pthread_kill(self._target, signal.SIGINT)
         else:
             _raise_in_thread(self._target, _Stop)
+
+
+def _set_timers(seconds: float) -> None:
+    """Have an expendable process ended so long from now, and by the clock after `PATIENCE` times as long; 0: never."""
+    if expendable and hasattr(signal, "setitimer"):
+        for timer, name, times in ((signal.ITIMER_PROF, "SIGPROF", 1), (signal.ITIMER_REAL, "SIGALRM", PATIENCE)):
+            if seconds and threading.current_thread() is threading.main_thread():
+                signal.signal(getattr(signal, name), signal.SIG_DFL)
+            signal.setitimer(timer, seconds and times * seconds + GRACE)
 
 
 def _clock_of(thread: int) -> Callable[[], float]:

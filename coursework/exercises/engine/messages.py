@@ -45,7 +45,7 @@ def message(exercise: Exercise, finding: Finding, candidate: Any, keep: bool) ->
         parts += [*_case(exercise, failure, candidate, named=bool(finding.names) and among_cases), ""]
     if diagnosis := _diagnosis(finding, candidate):
         parts += [*diagnosis, ""]
-    return "\n".join([*parts, *_way_on(exercise, finding, keep)])
+    return "\n".join([*parts, way_on(exercise, keep, known=bool(finding.fits))])
 
 
 def _right(exercise: Exercise) -> str:
@@ -153,17 +153,16 @@ def _both(exercise: Exercise, failure: Failure) -> list[str]:
     return [*wanted, got]
 
 
-def _way_on(exercise: Exercise, finding: Finding, keep: bool) -> list[str]:
-    what = "a question that leads out of it" if finding.fits else "a hint"
+def way_on(exercise: Exercise, keep: bool, known: bool = False) -> str:
+    """How to go on after a wrong answer; `known`: its mistake has a name."""
+    what = "a question that leads out of it" if known else "a hint"
     going_on = (
         "Your own version goes on below, as you asked."
         if keep
         else "The course's own version goes on below; check(..., keep=True) goes on with yours."
     )
-    return [
-        f"In a new cell, ex.{exercise.id}.hint() gives {what}, and ex.{exercise.id}.cases() shows all cases.",
-        going_on,
-    ]
+    shown = f"In a new cell, ex.{exercise.id}.hint() gives {what}, and ex.{exercise.id}.cases() shows all cases."
+    return f"{shown}\n{going_on}"
 
 
 def report(exercise: Exercise, finding: Finding, candidate: Any) -> str:

@@ -21,10 +21,14 @@ from coursework.exercises.engine.compare import Rules, compare
 from coursework.exercises.engine.guard import Guard, OutOfMemory, RanAway
 from coursework.exercises.engine.likeness import copied
 from coursework.exercises.engine.state import same_generators, same_state
+from coursework.exercises.modules import Unfit
 from coursework.exercises.spec import Case, Exercise
 
 Call = Callable[..., Any]
 PRINTED_LINES, PRINTED_COLUMNS = 12, 200
+
+AGAIN = 4321
+"""The seed of the second call."""
 
 PRINTED = 100_000
 """Characters that are kept of what a call prints."""
@@ -57,7 +61,32 @@ class Outcome:
     printed: str = field(default="", repr=False)
 
 
-def bind(exercise: Exercise, candidate: Any) -> Call:
+@dataclass(frozen=True)
+class Terms:
+    """What a call needs to know of an exercise, under the names of `Exercise`: nothing of what is right.
+
+    Args:
+        signature: of the function that cases are arguments of.
+        run, gradients: as in `Exercise`.
+        flop_limit, element_limit: whether the cost is counted; None if not.
+    """
+
+    signature: inspect.Signature
+    run: Call | None
+    gradients: bool
+    flop_limit: bool | None
+    element_limit: bool | None
+
+    @classmethod
+    def of(cls, exercise: Exercise) -> Terms:
+        """Those of an exercise."""
+        counted = [None if limit is None else True for limit in (exercise.flop_limit, exercise.element_limit)]
+        signature = inspect.signature(exercise.run or exercise.reference)
+        plain = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+        return cls(inspect.Signature(plain), exercise.run, exercise.gradients, *counted)
+
+
+def bind(exercise: Exercise | Terms, candidate: Any) -> Call:
     """The candidate as a function of a case's arguments."""
     run = exercise.run
     if run is None:
@@ -65,7 +94,7 @@ def bind(exercise: Exercise, candidate: Any) -> Call:
     return lambda *args, **kwargs: run(candidate, *args, **kwargs)
 
 
-def arguments(case: Case, exercise: Exercise) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
+def arguments(case: Case, exercise: Exercise | Terms) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
     """The case's arguments, made anew: positional, by keyword, and the names to call them by."""
     made = case.make()
     if not exercise.gradients:
@@ -116,10 +145,12 @@ def case_of_call(exercise: Exercise, args: tuple[Any, ...], kwargs: dict[str, An
     return Case("the input of a law", lambda: copied(named or args))
 
 
-def argument_names(exercise: Exercise, count: int) -> list[str]:
+def argument_names(exercise: Exercise | Terms, count: int) -> list[str]:
     """The names of the first `count` arguments, as the learner knows them."""
-    function = exercise.run if exercise.run is not None else exercise.reference
-    parameters = list(inspect.signature(function).parameters.values())
+    signature = (
+        exercise.signature if isinstance(exercise, Terms) else inspect.signature(exercise.run or exercise.reference)
+    )
+    parameters = list(signature.parameters.values())
     if exercise.run is not None:
         parameters = parameters[1:]  # the candidate itself
     names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
@@ -129,10 +160,17 @@ def argument_names(exercise: Exercise, count: int) -> list[str]:
     return [names[i] if i < len(names) and len(names) >= count else f"argument {i + 1}" for i in range(count)]
 
 
-def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = None, seed: int = 1234) -> Outcome:
+def observe(
+    exercise: Exercise | Terms,
+    call: Call,
+    case: Case,
+    guard: Guard | None = None,
+    seed: int = 1234,
+    again: bool = True,
+) -> Outcome:
     """Call it on the case and record the outcome; `seed` is that of the random generators.
 
-    With a guard, as for an answer: output is captured, limits hold, and it is called a second time.
+    With a guard, as for an answer: output is captured, limits hold, and with `again` it is called a second time.
     """
     args, kwargs, names = arguments(case, exercise)
     values = [*args, *kwargs.values()]
@@ -160,16 +198,23 @@ def observe(exercise: Exercise, call: Call, case: Case, guard: Guard | None = No
         except (RanAway, OutOfMemory) as problem:
             outcome.error = problem
             return outcome
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # a function may have a backward of its own, and raise there what it likes
             outcome.gradients = [None for tensor in tree_leaves(values) if _wants_gradient(tensor)]
     try:
         outcome.value = invoke(detached, value)
-    except (RanAway, OutOfMemory) as problem:
+    except KeyboardInterrupt:
+        raise
+    except RecursionError:
+        outcome.error = Unfit("It returns a container that holds itself, or is nested far too deeply.")
+        return outcome
+    except BaseException as problem:
         outcome.error = problem
         return outcome
-    if guard is not None:
+    if guard is not None and again:
         try:
-            with quiet(Beginning(), seed=4321):
+            with quiet(Beginning(), seed=AGAIN):
                 again = invoke(call, *fresh_args, **fresh_kwargs)
             outcome.repeats = compare(outcome.value, again, Rules()) is None
         except KeyboardInterrupt:
@@ -282,7 +327,9 @@ def _size(tensor: Tensor) -> int:
 
 
 @contextlib.contextmanager
-def _cost(exercise: Exercise, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: Outcome) -> Iterator[None]:
+def _cost(
+    exercise: Exercise | Terms, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: Outcome
+) -> Iterator[None]:
     """Count operations and the largest tensor, where the exercise limits them."""
     with contextlib.ExitStack() as stack:
         flops = largest = None

@@ -109,7 +109,7 @@ def number(value: Any, digits: int = 4) -> str:
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, int):
-        return str(value)
+        return str(value) if value.bit_length() < 256 else f"an int of {value.bit_length()} bits"
     if isinstance(value, complex):
         return f"{value:.{digits}g}"
     if math.isnan(value):
@@ -122,7 +122,10 @@ def short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.10g}"
     if isinstance(value, torch.dtype | torch.device | int | str | bool | tuple | list | dict) or value is None:
-        text = without_addresses(repr(value))
+        try:
+            text = without_addresses(repr(value))
+        except (ValueError, RecursionError):  # thousands of digits, or of brackets
+            return kind_of(value)
         return text if len(text) <= WIDTH else text[: WIDTH - 4] + " ..."
     return without_addresses(repr(value)) if dataclasses.is_dataclass(value) else kind_of(value)
 

@@ -97,6 +97,13 @@ def failing_line(error: BaseException, candidate: Any) -> str:
 
 def code_of(candidate: Any) -> CodeType | None:
     """The code object of a function, or of the first method of a class."""
+    try:
+        return _code_of(candidate)
+    except Exception:  # an object may answer to any name, in its own way
+        return None
+
+
+def _code_of(candidate: Any) -> CodeType | None:
     candidate = inspect.unwrap(candidate) if callable(candidate) else candidate
     code = getattr(candidate, "__code__", None) or getattr(getattr(candidate, "__func__", None), "__code__", None)
     if code is None and inspect.isclass(candidate):

@@ -69,6 +69,10 @@ class Standard:
             self._outcomes[names, case] = observe(self.exercise, call, self.cases[case])
         return self._outcomes[names, case]
 
+    def observed(self, call: Any, case: Case, guard: Guard | None = None) -> Outcome:
+        """What the answer does on a case."""
+        return observe(self.exercise, call, case, guard)
+
     def difference(self, case: int, outcome: Outcome) -> Difference | None:
         """In what the outcome differs from what is right; None if in nothing."""
         expected = self.outcome((), case)
@@ -108,7 +112,7 @@ class Standard:
 
     def agreed(self, case: Case, call: Any, guard: Guard | None = None) -> tuple[Outcome, Outcome] | None:
         """What is right on a case and what an answer does there, if their values are equal; None if they are not."""
-        right, answer = observe(self.exercise, self.right, case), observe(self.exercise, call, case, guard)
+        right, answer = observe(self.exercise, self.right, case), self.observed(call, case, guard)
         if right.error is not None or answer.error is not None:
             return None
         return (right, answer) if compare(right.value, answer.value, self.rules) is None else None
