@@ -804,7 +804,7 @@ print("the largest difference between two scores is", "below 0.0001" if gap < 1e
 #
 # </details>
 
-# %% [markdown] id="map"
+# %% [markdown] id="glance"
 # ## 7 The way from here
 #
 # You have trained a GPT and a translator, and seen every line of both. Here is the whole once more. What does each part
@@ -814,7 +814,7 @@ print("the largest difference between two scores is", "below 0.0001" if gap < 1e
 # Drawing: the whole Transformer, once more
 drawings.whole_transformer().show()
 
-# %% [markdown] id="check-yourself"
+# %% [markdown] id="map"
 # Five questions. Answer in a sentence, then open.
 #
 # <details><summary>1. What does attention compute?</summary>

@@ -777,7 +777,7 @@ dog, bites, man = torch.randn(3, 8)
 first = head(torch.stack([dog, bites, man])[None])[0]
 second = head(torch.stack([man, bites, dog])[None])[0]
 print("dog gets the same in both:", torch.allclose(first[0], second[2], atol=1e-6))
-print("the first position gets the same:", torch.allclose(first[0], second[0], atol=1e-6))
+print("position 0 gets the same:", torch.allclose(first[0], second[0], atol=1e-6))
 
 # %% id="order-drawn" tags=["hide-input"]
 # Drawing: a sentence, and the same words in another order

@@ -147,7 +147,7 @@ print("three layers without positions: permutation-equivariant without a mask, n
 
 # %% id="added-drawn" tags=["hide-input"]
 # Drawing: word plus position
-drawings.added_places(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(0, 1), (0.84, 0.54), (0.91, -0.42)]).show()
+drawings.added_places(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(1, 0), (0.54, 0.84), (-0.42, 0.91)]).show()
 
 # %% [markdown] id="added-why"
 # Which vectors should the positions get? We want three things of them.
@@ -161,8 +161,8 @@ drawings.added_places(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(0, 1)
 #
 # You know something that does nearly all of this: a clock. Let the hand start at twelve and turn a little for
 # each position. It stays small, it needs no length, and near positions look alike. For the last
-# wish, no two positions the same, we need several clocks. Two numbers say where the hand points: how far to the right its tip is, and how high. In
-# mathematics they are the **sine** and the **cosine** of the angle, never larger than 1.
+# wish, no two positions the same, we need several clocks. Two numbers say where the hand points: how high its tip is, and
+# how far to the right. In mathematics they are the **cosine** and the **sine** of the angle, never larger than 1.
 
 # %% id="clock-drawn" tags=["hide-input"]
 # Drawing: the two numbers of a hand
@@ -187,12 +187,12 @@ drawings.clock_rows().show()
 # **By hand.** A vector of four numbers holds two clocks. Let the first turn by 1 radian for each position, which is 57
 # degrees, and the second a hundred times slower, by 0.01 radians.
 #
-# | position | fast clock: sine, cosine | slow clock: sine, cosine |
+# | position | fast clock: cosine, sine | slow clock: cosine, sine |
 # |---|---|---|
-# | 0 | 0.00, 1.00 | 0.00, 1.00 |
-# | 1 | 0.84, 0.54 | 0.01, 1.00 |
-# | 2 | 0.91, −0.42 | 0.02, 1.00 |
-# | 100 | −0.51, 0.86 | 0.84, 0.54 |
+# | 0 | 1.00, 0.00 | 1.00, 0.00 |
+# | 1 | 0.54, 0.84 | 1.00, 0.01 |
+# | 2 | −0.42, 0.91 | 1.00, 0.02 |
+# | 100 | 0.86, −0.51 | 0.54, 0.84 |
 #
 # At position 100 the slow clock stands where the fast one stood at position 1.
 #
@@ -205,26 +205,25 @@ drawings.clock_rows().show()
 #
 # - $PE$ is the table of positions, one row for each position $p$. Each row is as wide as a word's vector, $d_{model}$
 #   numbers, so that the two can be added.
-# - $i$ numbers the clocks, from 0 to $d_{model}/2 - 1$. Clock $i$ writes its sine to column $2i$ and its cosine to the
-#   column after it. These two numbers are **pair** $i$.
+# - $i$ numbers the clocks, from 0 to $d_{model}/2 - 1$. The paper writes the sine first: clock $i$ has it in column
+#   $2i$, and its cosine in the column after it. These two numbers are **pair** $i$.
 # - $\theta_i$ (theta) is the speed of clock $i$, in radians for each position, also called the frequency. The first
 #   clock has speed 1, and each further one is slower by the same factor. Between our two clocks the factor is 100. In a wide
 #   table the steps are smaller, and the last clock is nearly 10,000 times slower than the first.
 #
 # Such vectors are called **sinusoids**, or sinusoidal positions, after the sine. The same clocks come back in section 4,
-# where they turn queries and keys: the *rotary* positions. There the cosine is written first and the sine second, as is
-# usual, but the hand is the same.
+# where they turn queries and keys: the *rotary* positions.
 #
-# Now write the table yourself. The exercises use shorter letters: D is $d_{model}$, E is $d_{head}$, B counts the texts, H the heads,
-# and T the positions.
+# Now write the table yourself. The exercises use shorter letters: D is $d_{model}$, E is $d_{head}$, B counts the texts, H
+# the heads, and T the positions.
 
 # %% id="by-hand-check" tags=["hide-input"]
 # Check: the table by hand is what the formula gives for d_model = 4
-hand = {0: (0.00, 1.00, 0.00, 1.00), 1: (0.84, 0.54, 0.01, 1.00), 2: (0.91, -0.42, 0.02, 1.00)}
-hand[100] = (-0.51, 0.86, 0.84, 0.54)
+hand = {0: (1.00, 0.00, 1.00, 0.00), 1: (0.54, 0.84, 1.00, 0.01), 2: (-0.42, 0.91, 1.00, 0.02)}
+hand[100] = (0.86, -0.51, 0.54, 0.84)
 for p, row in hand.items():
     angles = (p * 1.0, p / 10000 ** (2 / 4))
-    exact = [f(angle) for angle in angles for f in (math.sin, math.cos)]
+    exact = [f(angle) for angle in angles for f in (math.cos, math.sin)]
     prove(f"position {p} by hand", all(abs(a - b) < 0.0051 for a, b in zip(exact, row, strict=True)))
 
 # %% exercise="sinusoidal_encoding"
@@ -340,14 +339,14 @@ show(
 # We wanted near positions to be similar. A usual measure for this is the dot product. Take one clock at two positions,
 # with the hand at the angles $a$ and $b$. The dot product of its two pairs of numbers is
 #
-# $$\sin a \sin b + \cos a \cos b = \cos(a - b)$$
+# $$\cos a \cos b + \sin a \sin b = \cos(a - b)$$
 #
 # Only the angle between the hands is left. The hands turn at a fixed speed, so this angle depends only on **how far
 # apart** the two positions are, and not on where they are. For the whole vector we add this up over all clocks.
 #
 # <details><summary>By hand, with the fast clock of section 2.2</summary>
 #
-# Positions 0 and 1: 0 · 0.84 + 1 · 0.54 = 0.54. Positions 1 and 2: 0.84 · 0.91 + 0.54 · (−0.42) = 0.54. Both pairs are
+# Positions 0 and 1: 1 · 0.54 + 0 · 0.84 = 0.54. Positions 1 and 2: 0.54 · (−0.42) + 0.84 · 0.91 = 0.54. Both pairs are
 # neighbours, and they are equally similar.
 #
 # </details>
@@ -390,14 +389,15 @@ drawings.step_of_a_clock().show()
 
 # %% [markdown] id="rotation-formula"
 # The school formulas for the sine and cosine of a sum say how to compute the turned hand. If a clock shows
-# $(\sin a, \cos a)$ and turns by a further angle $b$, then
+# $(\cos a, \sin a)$ and turns by a further angle $b$, then
 #
-# $$\sin(a + b) = \cos b \cdot \sin a + \sin b \cdot \cos a \qquad
-# \cos(a + b) = -\sin b \cdot \sin a + \cos b \cdot \cos a$$
+# $$\cos(a + b) = \cos b \cdot \cos a - \sin b \cdot \sin a \qquad
+# \sin(a + b) = \sin b \cdot \cos a + \cos b \cdot \sin a$$
 #
-# The old pair is multiplied by four fixed numbers, which depend on $b$ alone: a small matrix, a **rotation**. Put the
+# The old pair is multiplied by four fixed numbers, which depend on $b$ alone: a small matrix, a **rotation**. If the sine is
+# written first, as in the paper, the two signs of $\sin b$ change places. Put the
 # small matrices of all clocks on the diagonal of a large one, and you have one matrix that moves the whole
-# vector of *any* position forward by $k$. Why is that useful? Call the matrix $M$. A head that looks for "the word
+# vector of *any* position forward by $k$. What for? Call the matrix $M$. A head that looks for "the word
 # three positions before me" needs a query that matches the position vector three steps back, so it needs the position
 # vector times $M^{-1}$. Queries are made by a matrix that training chooses, and it can contain this one. So a layer *can*
 # learn to look three positions back, in the same way everywhere.
@@ -521,7 +521,7 @@ drawings.rotary_hands().show()
 # **rotary position embedding**, or RoPE (Su et al. 2021). Llama, Qwen, Mistral and most open language models of today use
 # it.
 #
-# **By hand.** Write a hand as (cosine, sine): how high its tip is, then how far to the right. Let query and key both
+# **By hand.** A hand is again (cosine, sine): how high its tip is, then how far to the right. Let query and key both
 # be (1, 0), so that both hands point to twelve, and turn them by 30 degrees for each position.
 #
 # | query at | key at | query turned | key turned | dot product |
@@ -538,7 +538,7 @@ drawings.rotary_hands().show()
 # cut into 32 pairs. Each pair is a clock, with the speeds of the sinusoids: the first turns by one radian for each position,
 # the last takes about 47,000 positions for one turn.
 #
-# As a formula: at position $p$, the pair $(a, b)$ number $i$ of a query or key becomes
+# With the rotation of section 2.6, the pair $(a, b)$ number $i$ of a query or key at position $p$ becomes
 #
 # $$\begin{pmatrix} a' \\ b' \end{pmatrix} =
 # \begin{pmatrix} \cos p\,\theta_i & -\sin p\,\theta_i \\ \sin p\,\theta_i & \cos p\,\theta_i \end{pmatrix}

@@ -10,7 +10,7 @@ from coursework.exercises.spec import Alternative, Case, Exercise, Property, mak
 
 
 def causal_head(x, W_query, W_key, W_value, W_output):
-    """The stream (T, D), four matrices -> what one causal head adds to it (T, D), and its weights (T, T)"""
+    """The stream (T, D), a head -> what it adds (T, D), and its weights (T, T)"""
     query, key, value = x @ W_query, x @ W_key, x @ W_value
     later = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
     scores = (query @ key.T / math.sqrt(query.size(-1))).masked_fill(later, -math.inf)
@@ -19,7 +19,7 @@ def causal_head(x, W_query, W_key, W_value, W_output):
 
 
 def induction_pair(letter, position, note, answer):
-    """Four parts of the stream (D, V), (D, P), (D, V), (D, V) -> two heads, each a tuple of its four matrices"""
+    """(D, V), (D, P), (D, V), (D, V) -> two heads, each a tuple of four matrices"""
     before = 50 * position.roll(-1, dims=1)  # asks for the position before its own
     previous = before, position, letter, note.T
     induction = 50 * letter, note, letter, answer.T

@@ -16,7 +16,7 @@ ORDER = "different for some distances"
 
 
 def own_bias(n_heads, T, S):
-    """H heads, T queries, S keys, the last query on the last key -> (H, T, S), to be added to the scores"""
+    """H, T, S, the last query on the last key -> (H, T, S), to be added to the scores"""
     query = torch.arange(T)[:, None] + (S - T)  # (T, 1): where each query stands among the keys
     distance = query - torch.arange(S)  # (T, S): how far back each key stands
     favourite = torch.arange(n_heads)[:, None, None]  # head h looks h positions back

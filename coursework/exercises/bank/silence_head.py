@@ -33,7 +33,7 @@ class MultiHead(nn.Module):
 
 
 def silence_head(layer, head):
-    """A layer with H heads, the number of one, from 0 -> a copy of the layer without what it writes"""
+    """A layer, the number of a head -> a copy of the layer without what the head writes"""
     silenced = copy.deepcopy(layer)
     E = layer.output.weight.size(1) // layer.n_heads  # the weight of a linear map is (out, in)
     with torch.no_grad():

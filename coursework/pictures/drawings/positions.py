@@ -77,14 +77,14 @@ def added_places(words: Sequence[str], vectors: Sequence[Point], places: Sequenc
 
 
 def clock_hand(degrees: float) -> Drawing:
-    """One clock: the two coordinates of the tip of its hand are the sine and the cosine of its turn."""
+    """One clock: the two coordinates of the tip of its hand are the cosine and the sine of its turn."""
     angle = math.radians(degrees)
     across, up = math.sin(angle), math.cos(angle)
     picture = Drawing(
         260,
-        alt=f"A clock whose hand has turned by {degrees:g} degrees from twelve. Its tip stands {across:.2f} to the "
-        f"right of the middle, the sine, and {up:.2f} above it, the cosine.",
-        caption="Two numbers say where a hand points: how far to the right its tip is, and how high.",
+        alt=f"A clock whose hand has turned by {degrees:g} degrees from twelve. Its tip stands {up:.2f} above "
+        f"the middle, the cosine, and {across:.2f} to the right of it, the sine.",
+        caption="Two numbers say where a hand points: how high its tip is, and how far to the right.",
     )
     middle, radius = (180.0, 130.0), 105.0
     end = tip(middle, radius, degrees)
@@ -95,8 +95,8 @@ def clock_hand(degrees: float) -> Drawing:
     picture.arc(middle, 34, (0, degrees))
     picture.circle(end, 6, filled=True)
     picture.text((330, 84), f"turned by {degrees:g}°", anchor="start")
-    picture.text((330, 124), f"to the right: sine, {across:.2f}", anchor="start", colour=palette.query, bold=True)
-    picture.text((330, 164), f"above: cosine, {up:.2f}", anchor="start", colour=palette.key, bold=True)
+    picture.text((330, 124), f"above: cosine, {up:.2f}", anchor="start", colour=palette.key, bold=True)
+    picture.text((330, 164), f"to the right: sine, {across:.2f}", anchor="start", colour=palette.query, bold=True)
     return picture
 
 
