@@ -43,7 +43,7 @@ lint: $(VENV)/.test ## check style and types
 	$(BIN)/codespell README.md CONTRIBUTING.md docs notebooks/sources course_lib coursework benchmarks tests
 
 bench: $(VENV)/.test ## run every benchmark and write its results
-	@set -e; for program in $(shell grep -l __main__ benchmarks/*.py); do echo "$$program"; $(BIN)/python $$program $(ARGS); done
+	@set -e; for program in $(filter-out benchmarks/gpu.py,$(shell grep -l __main__ benchmarks/*.py)); do echo "$$program"; $(BIN)/python $$program $(ARGS); done
 
 gpu: $(VENV)/.test ## do all that a GPU is needed for, in nine minutes, and write benchmarks/results/gpu.md
 	$(BIN)/python benchmarks/gpu.py $(ARGS)

@@ -23,6 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from harness import RESULTS, environment, shared_machine
 
+from course_lib.files import write_atomic
 from coursework.corpora import library_text
 
 HERE = Path(__file__).resolve().parents[1]
@@ -67,6 +68,7 @@ COMMANDS = (
     "train lm --data other.txt --from lm --steps 100 --out tuned",
     "train lm --data other.txt --from lm --lora 8 --steps 100 --out lora",
     "generate tuned 'def main(' --max-new-tokens 100 --seed 0",
+    "export lm --to transformers",
     "train classify --data code.csv --out classifier",
     "train classify --data code.csv --skip-bad --out classifier",
     "train classify --data code.csv --skip-bad --out letters --set tokenizer.kind=characters",
@@ -95,7 +97,7 @@ def run(command: str, folder: Path, more: list[str]) -> tuple[int, float, str]:
 
 def figures(command: str, output: str) -> str:
     """The lines of an output that say how good, or what was refused."""
-    if command.split()[0] in ("generate", "translate", "classify"):
+    if command.split()[0] in ("generate", "translate", "classify", "export"):
         lines = [line for line in output.splitlines() if line and not line.startswith(("course:", "Loading"))]
         return "; ".join(f"`{line}`" for line in lines)[:300].replace("|", "\\|")
     found = [line for line in output.splitlines() if SHOWN.match(line) and "signature" not in line]
@@ -128,8 +130,8 @@ def main() -> None:
                 raise SystemExit(f"course {command}\n{output}")
             lines.append(f"| `course {command}` | {minutes:.1f} | {figures(command, output)} |")
             print(lines[-1], flush=True)
-    if not arguments.quick:
-        (RESULTS / "own-data-cpu.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            if not arguments.quick:  # a run that is broken off keeps what it has
+                write_atomic(RESULTS / "own-data-cpu.md", "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

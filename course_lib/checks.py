@@ -10,19 +10,7 @@ import functools
 import math
 import numbers
 from collections.abc import Iterable
-from types import UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    NoReturn,
-    TypeGuard,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeGuard, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:  # settings are checked without torch
     from torch import Tensor
@@ -123,8 +111,8 @@ def check_declared(name: str, value: Any, declared: Any) -> None:
     origin, parts = get_origin(declared), get_args(declared)
     if origin is Literal:
         check_choice(name, value, parts)
-    elif origin in (Union, UnionType):
-        if value is not None or type(None) not in parts:
+    elif type(None) in parts:
+        if value is not None:
             check_declared(name, value, next(part for part in parts if part is not type(None)))
     elif origin is tuple:
         several = parts[-1] is ...
@@ -137,14 +125,12 @@ def check_declared(name: str, value: Any, declared: Any) -> None:
         check_flag(name, value)
     elif declared is str and not isinstance(value, str):
         _refuse(TypeError, name, "a text", _written(value))
-    elif declared is int and within.least is not None:
-        check_integer(name, value, int(within.least))
-        if within.most is not None and value > within.most:
-            check_integer(name, value, int(within.least), int(within.most))
-    elif declared is int and value is not None:
-        check_integer(name, value, -MOST)
-    elif declared is float and within.below is not None:
-        check_probability(name, value, "[0, 1)" if within.above is None else "(0, 1)")
+    elif declared is int:
+        high = within.most if isinstance(value, int) and value > (within.most or MOST) else None
+        check_integer(name, value, int(-MOST if within.least is None else within.least), high)  # type: ignore[arg-type]
+    elif declared is float and (within.below, within.most) != (None, None):
+        ends = ("[" if within.above is None else "(", ")" if within.most is None else "]")
+        check_probability(name, value, f"{ends[0]}0, 1{ends[1]}")  # type: ignore[arg-type]
     elif declared is float:
         check_number(name, value, least=within.least, above=within.above)
 

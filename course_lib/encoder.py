@@ -33,12 +33,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = build_residual(config)
 
     def forward(
-        self,
-        x: Tensor,
-        *,
-        mask: Tensor | None = None,
-        rotation: Rotation | None = None,
-        bias: Tensor | None = None,
+        self, x: Tensor, *, mask: Tensor | None = None, rotation: Rotation | None = None, bias: Tensor | None = None
     ) -> Tensor:
         """x (B, T, D) -> (B, T, D); arguments as `MultiHeadAttention`."""
         residual = self.self_attention_residual

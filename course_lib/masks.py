@@ -23,12 +23,7 @@ def causal_mask(T: int, S: int | None = None, *, device: torch.device | str | No
 
 
 def sliding_window_mask(
-    T: int,
-    S: int | None = None,
-    *,
-    window: int,
-    causal: bool = True,
-    device: torch.device | str | None = None,
+    T: int, S: int | None = None, *, window: int, causal: bool = True, device: torch.device | str | None = None
 ) -> Tensor:
     """Let each query see the `window` latest keys, itself included: bool (T, S), aligned bottom-right.
 

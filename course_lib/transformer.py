@@ -45,12 +45,7 @@ class Embedding(nn.Module):
         init_weights(self, config, n_residuals=1)
 
     def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None = None,
-        *,
-        offset: int = 0,
-        token_types: Tensor | None = None,
+        self, tokens: Tensor, positions: Tensor | None = None, *, offset: int = 0, token_types: Tensor | None = None
     ) -> Tensor:
         """Token ids (B, T) -> (B, T, D). Positions are offset, offset + 1, ... unless given as (T,) or (B, T).
 

@@ -10,7 +10,7 @@ Batches are dicts of int64 tensors: {"source" (B, S), "target" (B, T)}, {"tokens
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -20,21 +20,16 @@ from course_lib.checks import check_integer
 
 from .pairs import Pair
 from .token_files import open_tokens
+from .tokenizer import Tokenizer
 
 Batch = dict[str, Tensor]
 Example = Mapping[str, Sequence[int] | int]
 POOL = 100  # batches: examples are sorted by length within pools of about so many
 
 
-class Encoder(Protocol):
-    """What `encode_pairs` needs of a tokenizer."""
-
-    def encode_batch(self, texts: Sequence[str], *, bos: bool = False, eos: bool = False) -> list[list[int]]:
-        """Return the ids of each text."""
-        ...
-
-
-def encode_pairs(pairs: Sequence[Pair], source: Encoder, target: Encoder | None = None) -> list[dict[str, list[int]]]:
+def encode_pairs(
+    pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer | None = None
+) -> list[dict[str, list[int]]]:
     """Turn pairs of texts into examples for `TokenBatches`.
 
     "source" holds ids … eos, as `source.encode(text, eos=True)`, so that it is never empty; "target" holds bos … eos.

@@ -139,12 +139,7 @@ class _Beams:
         return (first + parents.gather(1, order)).flatten(), go_on  # (B, K) -> (B * K,)
 
     def _finish(
-        self,
-        candidates: Tensor,
-        scores: Tensor,
-        ended: Tensor,
-        length_penalty: float,
-        early_stopping: EarlyStopping,
+        self, candidates: Tensor, scores: Tensor, ended: Tensor, length_penalty: float, early_stopping: EarlyStopping
     ) -> None:
         """Let candidates that ended, and are among the K best, take the places of worse finished ones."""
         enters = ended & self.hopeful

@@ -16,7 +16,6 @@ from .chunked import chunked_cross_entropy as chunked_cross_entropy
 from .config import TrainingConfig as TrainingConfig
 from .distributed import Processes as Processes
 from .distributed import chosen_device as chosen_device
-from .distributed import default_device as default_device
 from .distributed import join_processes as join_processes
 from .folder import RunFolder as RunFolder
 from .losses import cross_entropy as cross_entropy

@@ -114,11 +114,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    folder: str | Path,
-    model: nn.Module,
-    optimizers: Sequence[torch.optim.Optimizer] = (),
-    *,
-    random: bool = True,
+    folder: str | Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer] = (), *, random: bool = True
 ) -> Checkpoint:
     """Put the newest undamaged checkpoint of a folder back into model, optimizers and random generators.
 

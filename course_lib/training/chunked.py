@@ -20,13 +20,7 @@ __all__ = ["chunked_cross_entropy"]
 
 
 def chunked_cross_entropy(
-    vectors: Tensor,
-    head: nn.Module,
-    targets: Tensor,
-    *,
-    rows: int,
-    smoothing: float = 0.0,
-    ignore: int | None = None,
+    vectors: Tensor, head: nn.Module, targets: Tensor, *, rows: int, smoothing: float = 0.0, ignore: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return what `label_smoothed_cross_entropy(head(vectors), targets, ...)` returns, without all logits at once.
 

@@ -5,12 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from course_lib.checks import Count, CountOrZero, NotNegative, Positive, Share, Within, check_fields
-from course_lib.training.schedules import (
-    cosine_schedule,
-    linear_schedule,
-    noam_schedule,
-    warmup_stable_decay_schedule,
-)
+from course_lib.training.schedules import cosine_schedule, linear_schedule, noam_schedule, warmup_stable_decay_schedule
 
 __all__ = ["TrainingConfig"]
 

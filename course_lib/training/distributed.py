@@ -165,7 +165,8 @@ def _loopback() -> str | None:
 
 def chosen_device(name: str | None) -> torch.device:
     """Return the device of that name, the best there is for None. Raises ValueError for one that is not there."""
-    name = name or default_device()
+    best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    name = name or best
     try:
         torch.empty(0, device=name)
     except (AssertionError, RuntimeError):  # torch says either
@@ -174,20 +175,13 @@ def chosen_device(name: str | None) -> torch.device:
     return torch.device(name)
 
 
-def default_device() -> str:
-    """Return the best kind of device there is."""
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
 def no_gpu() -> str:
     """Say why torch finds no GPU, or how many."""
     if count := torch.cuda.device_count():
         return f"there are {count} GPUs, counted from 0"
     if torch.backends.mps.is_built():
         return "MPS needs an Apple processor and macOS 14"
-    if torch.version.cuda is None and torch.version.hip is None:
+    if torch.version.cuda is torch.version.hip is None:
         return "this PyTorch is built for CPUs alone; pytorch.org says which to install"
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return "CUDA_VISIBLE_DEVICES hides every GPU"

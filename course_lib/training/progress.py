@@ -59,14 +59,10 @@ class Shown(Protocol):
 class Silent:
     """Shows nothing."""
 
-    def update(self, progress: Progress) -> None:
+    def update(self, *_: Any) -> None:
         """Show nothing."""
 
-    def say(self, text: str) -> None:
-        """Show nothing."""
-
-    def end(self, history: list[dict[str, Any]]) -> None:
-        """Show nothing."""
+    say = end = update
 
 
 class Lines:

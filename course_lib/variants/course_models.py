@@ -80,11 +80,7 @@ def save_course_model(model: nn.Module, path: str | os.PathLike[str], more: Mapp
     added = sorted(tensors.keys() ^ dict(plain.named_parameters()).keys())
     if added:
         raise ValueError(f"{added[0]}: not as the config says; merge and remove what was added to the layers")
-    content = {
-        "model_type": kinds[type(model)],
-        "architectures": [type(model).__name__],
-        "transformer": switches,
-    }
+    content = {"model_type": kinds[type(model)], "architectures": [type(model).__name__], "transformer": switches}
     if options:
         content["head"] = options
     write_model(path, content, tensors, more=more)

@@ -34,12 +34,7 @@ class EncoderModel(nn.Module):
     """
 
     def __init__(
-        self,
-        config: TransformerConfig,
-        *,
-        head: Head = "none",
-        n_classes: int | None = None,
-        pooler: bool = False,
+        self, config: TransformerConfig, *, head: Head = "none", n_classes: int | None = None, pooler: bool = False
     ) -> None:
         super().__init__()
         check_choice("head", head, get_args(Head))

@@ -142,12 +142,7 @@ class LatentAttention(Attention):
 
 
 def use_latent_attention(
-    stack: Stack,
-    *,
-    d_latent: int,
-    d_rotary: int,
-    d_head: int | None = None,
-    d_query_latent: int | None = None,
+    stack: Stack, *, d_latent: int, d_rotary: int, d_head: int | None = None, d_query_latent: int | None = None
 ) -> None:
     """Give every layer of an encoder or decoder with rotary positions a `LatentAttention` with new weights.
 

@@ -91,12 +91,7 @@ class LoRALinear(nn.Module):
 
 
 def add_lora(
-    model: nn.Module,
-    rank: int,
-    *,
-    alpha: float | None = None,
-    dropout: float = 0.0,
-    targets: Sequence[str] = ATTENTION,
+    model: nn.Module, rank: int, *, alpha: float | None = None, dropout: float = 0.0, targets: Sequence[str] = ATTENTION
 ) -> list[str]:
     """Freeze a model and put a trainable update beside the linear maps called `targets`; return their full names.
 

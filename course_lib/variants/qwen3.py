@@ -58,8 +58,7 @@ class Qwen3(PublishedModel, LanguageModel):
         if window is None:
             return content
         kinds = ["sliding_attention"] * self.config.n_decoder_layers
-        more = {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 0, "layer_types": kinds}
-        return {**content, **more}
+        return {**content, "use_sliding_window": True, "sliding_window": window, "layer_types": kinds}
 
 
 def _qwen3(D: int, F: int, H: int, layers: int, stated: float, *, tied: bool = False) -> Published:

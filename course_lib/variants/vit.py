@@ -239,8 +239,5 @@ def _vit(D: int, H: int, layers: int, stated: float) -> Published:
 
 register(
     ViT,
-    {
-        "vit-base-patch16-224": _vit(768, 12, 12, 86_567_656),
-        "vit-large-patch16-224": _vit(1024, 16, 24, 304_326_632),
-    },
+    {"vit-base-patch16-224": _vit(768, 12, 12, 86_567_656), "vit-large-patch16-224": _vit(1024, 16, 24, 304_326_632)},
 )

@@ -195,7 +195,7 @@ FAST: dict[str, dict[str, dict[str, Any]]] = {
 
 
 # What is laid over that on a GPU, which a small model and small batches leave idle: the sizes of nanoGPT's recipe for
-# one, with rates that were only tried on a CPU, for 30 updates.
+# one. No GPU was at hand: these rates are a choice, and not measured.
 ON_GPU: dict[str, dict[str, dict[str, Any]]] = {
     "lm": {
         "batches": {"length": 256, "batch_size": 64},

@@ -105,13 +105,7 @@ class SparseAttention(EfficientAttention):
         return self._known[n_blocks, causal]
 
     def _by_blocks(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        index: Tensor,
-        used: Tensor,
-        options: Options,
+        self, query: Tensor, key: Tensor, value: Tensor, index: Tensor, used: Tensor, options: Options
     ) -> Tensor:
         mask, causal, scale, dropout, bias = options
         B, H, n, _ = query.shape

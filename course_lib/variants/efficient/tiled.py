@@ -164,7 +164,5 @@ def _cut(scores_like: Tensor, rows: slice, columns: slice) -> Tensor:
     """A tile of a mask or bias, whose axes may have length 1."""
     everything = slice(None)
     return scores_like[
-        ...,
-        rows if scores_like.size(-2) > 1 else everything,
-        columns if scores_like.size(-1) > 1 else everything,
+        ..., rows if scores_like.size(-2) > 1 else everything, columns if scores_like.size(-1) > 1 else everything
     ]
