@@ -409,11 +409,13 @@ def picture_difference(stored: bytes, new: bytes, fine: bool, moved: Sequence[Mo
 
 def _reach(size: tuple[int, int], moved: Sequence[Moved]) -> list[np.ndarray]:
     """Return for each pixel how far around it its colour may be found, how near it must be, and whether a line is there."""
-    reach, steps, lines = (Image.new("L", size, value) for value in (1, FINE_STEP, 0))
+    # With the labels of an axis move its grid and ticks, which are nowhere said.
+    everywhere = 1 + min(max((one.distance for one in moved if one.stored[1]), default=0), 254)
+    reach, steps, lines = (Image.new("L", size, value) for value in (everywhere, FINE_STEP, 0))
     for one in sorted(moved, key=lambda one: one.distance):
         for kind, _, width, places, _ in (one.stored, one.new):
             around = width + 2 * one.distance + 5  # the tips of sharp corners, too
-            if one.distance:
+            if one.distance >= everywhere:
                 _cover(reach, kind, places, around, min(one.distance + 1, 255))
             if one.colour:
                 _cover(steps, kind, places, around, min(FINE_STEP + one.colour, 255), inside=True)

@@ -85,6 +85,7 @@ from coursework.pictures import show
 from coursework.pictures.drawing import Drawing
 
 show(bars(0.93), alt=alt, caption="Less weight.")
+show(bars(1.93), alt=alt, caption="Most weight.")
 
 # %% id="drawn" tags=["tol:0.1"]
 pen = Drawing(80, alt=alt, caption="A loss.")
@@ -345,7 +346,7 @@ def test_a_folder_elsewhere_is_checked_from_above_and_from_inside(honest, tmp_pa
     code, output = run_pytest(tmp_path, "notebooks")
     assert code == 0, output
     assert "notebooks/text.ipynb" in output
-    assert "100.0% of the outputs compared, 3 pictures among them, 1 by what they say" in output
+    assert "100.0% of the outputs compared, 4 pictures among them, 2 by what they say" in output
     code, output = run_pytest(tmp_path / "notebooks", "text.ipynb")
     assert code == 0, output
     assert "100.0% of the outputs compared, 0 pictures among them, 0 by what they say" in output
