@@ -119,7 +119,18 @@ def secret_folders(needed: Iterable[Path], more: Iterable[Path] = ()) -> list[Pa
     keep = [*needed, Path(sys.prefix), Path(sys.base_prefix), *(ROOT / name for name in ("coursework", "course_lib"))]
     keep += [Path(entry) for entry in sys.path if entry and Path(entry) != ROOT]
     real = {Path(os.path.realpath(path)) for path in keep}
-    usual = ["/home", "/root", "/tmp", "/var/tmp", "/run", "/mnt", "/media", "/srv", Path.home(), tempfile.gettempdir()]
+    usual: list[str | Path] = [
+        "/home",
+        "/root",
+        "/tmp",
+        "/var/tmp",
+        "/run",
+        "/mnt",
+        "/media",
+        "/srv",
+        Path.home(),
+        tempfile.gettempdir(),
+    ]
     if (ROOT / "pyproject.toml").exists():  # a checkout, with its tests and their answers
         usual.append(ROOT)
     hidden: list[Path] = []
