@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from coursework.desk import sandbox
-from coursework.exercises.engine.ending import end_with_parent
+from coursework.exercises.engine.ending import adopt, end_all, end_with_parent
 
 FILE_BYTES = 64 << 20
 """The largest file that an answer may write."""
@@ -40,7 +40,7 @@ def serve(control: socket.socket, start: dict[str, Any]) -> None:
     confined = sandbox.usable(room, hidden)
     if confined:
         sandbox.enter(hidden)
-    sandbox.adopt()
+    adopt()
     _load()
     me = os.getpid()
     while True:
@@ -75,7 +75,7 @@ def _end(child: int) -> int:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    sandbox.end_all()
+    end_all()
     return code
 
 

@@ -12,13 +12,10 @@ import contextlib
 import ctypes
 import functools
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-
-import psutil
 
 from coursework.exercises.engine.ending import end_with_parent
 
@@ -31,7 +28,7 @@ PROCESSES = 128
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PROCESSES, _NEW_NET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 _READ_ONLY, _NO_SETUID, _NO_DEVICES, _RECURSIVE, _PRIVATE = 1, 2, 4, 0x4000, 0x40000
 _SYS_MOUNT_SETATTR, _HERE, _ALL_BELOW = 442, -100, 0x8000
-_NO_NEW_PRIVILEGES, _SUBREAPER = 38, 36
+_NO_NEW_PRIVILEGES = 38
 
 ROOT = Path(__file__).resolve().parents[2]
 BANK = ROOT / "coursework" / "exercises" / "bank"
@@ -122,7 +119,18 @@ def secret_folders(needed: Iterable[Path], more: Iterable[Path] = ()) -> list[Pa
     keep = [*needed, Path(sys.prefix), Path(sys.base_prefix), *(ROOT / name for name in ("coursework", "course_lib"))]
     keep += [Path(entry) for entry in sys.path if entry and Path(entry) != ROOT]
     real = {Path(os.path.realpath(path)) for path in keep}
-    usual = ["/home", "/root", "/tmp", "/var/tmp", "/run", "/mnt", "/media", "/srv", Path.home(), tempfile.gettempdir()]
+    usual: list[str | Path] = [
+        "/home",
+        "/root",
+        "/tmp",
+        "/var/tmp",
+        "/run",
+        "/mnt",
+        "/media",
+        "/srv",
+        Path.home(),
+        tempfile.gettempdir(),
+    ]
     if (ROOT / "pyproject.toml").exists():  # a checkout, with its tests and their answers
         usual.append(ROOT)
     hidden: list[Path] = []
@@ -137,27 +145,3 @@ def secret_folders(needed: Iterable[Path], more: Iterable[Path] = ()) -> list[Pa
         elif path != Path("/"):
             hidden.append(path)
     return hidden
-
-
-def adopt() -> None:
-    """Have what descendants leave behind become children of this process (Linux)."""
-    if sys.platform == "linux":
-        _libc().prctl(_SUBREAPER, 1, 0, 0, 0)
-
-
-def end_all() -> None:
-    """End every descendant of this process."""
-    if os.getpid() == 1:  # of a namespace
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
-    else:
-        for _ in range(100):  # one that starts others while it is looked for is found in the next round
-            below = psutil.Process().children(recursive=True)
-            for one in below:
-                with contextlib.suppress(psutil.Error):
-                    one.kill()
-            if not [one for one in psutil.wait_procs(below, 1)[1] if one.is_running()]:
-                break
-    with contextlib.suppress(ChildProcessError, AttributeError):
-        while os.waitpid(-1, os.WNOHANG if os.getpid() != 1 else 0)[0]:
-            pass

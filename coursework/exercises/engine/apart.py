@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from coursework.exercises.engine import guard
-from coursework.exercises.engine.ending import end_with_parent
+from coursework.exercises.engine.ending import adopt, end_all, end_with_parent
 
 PATIENCE = 12
 """The copy is ended after so many times `guard.SECONDS` on the clock, whatever it does."""
@@ -30,7 +30,7 @@ PATIENCE = 12
 REPORT = 16 << 20
 """Bytes of reports that are read."""
 
-_DONE = b"done"
+_DONE, _ENDED = b"done", b"ended "
 
 Report = Callable[[Any], None]
 
@@ -75,9 +75,7 @@ def apart(function: Callable[[Report], None]) -> Any:
     if child == 0:
         code = 1
         try:
-            end_with_parent(parent)
-            os.setsid()
-            _let_go(writer)
+            _keep(parent, writer)
             guard.expendable = True
             torch.set_num_threads(1)  # the threads of the original are not in the copy, and OpenMP would wait for them
             nowhere = io.StringIO()
@@ -97,24 +95,47 @@ def apart(function: Callable[[Report], None]) -> Any:
         finally:
             os._exit(code)  # nothing of what the original does at its end
     os.close(writer)
-    ended: int | None = None
-    lines: list[bytes] = []
     try:
         lines = _lines(reader, time.monotonic() + PATIENCE * guard.SECONDS)
-        ended = _code(child, time.monotonic() + 1)
     finally:
         os.close(reader)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child, signal.SIGKILL)  # what it has started, too
-        if ended is None:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(child, 0)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGTERM)
+        os.waitpid(child, 0)
+    lines, code = [line for line in lines if line], None
+    if lines and lines[-1].startswith(_ENDED):
+        code = int(lines.pop()[len(_ENDED) :])
     done = lines[-1:] == [_DONE]
     try:
         reported = json.loads(lines[-2 if done else -1])
     except (ValueError, IndexError):
         reported = None
-    return reported if done else Ended(reported, ended)
+    return reported if done else Ended(reported, code)
+
+
+def _keep(parent: int, writer: int) -> None:
+    """Return in a copy of this one, which keeps it: says how it ended, and ends with it whatever it has started."""
+
+    def give_up(*_: object) -> None:
+        end_all()
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, give_up)
+    end_with_parent(parent, by=signal.SIGTERM)
+    os.setsid()
+    _let_go(writer)
+    adopt()
+    keeper = os.getpid()
+    kept = os.fork()
+    if kept == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        end_with_parent(keeper)
+        os.setsid()
+        return
+    code = os.waitstatus_to_exitcode(os.waitpid(kept, 0)[1])
+    end_all()
+    os.write(writer, b"\n%s%d\n" % (_ENDED, code))
+    os._exit(0)
 
 
 def _let_go(kept: int) -> None:
@@ -135,14 +156,3 @@ def _lines(stream: int, until: float) -> list[bytes]:
                 break
             text += chunk
     return text.split(b"\n")[:-1]
-
-
-def _code(child: int, until: float) -> int | None:
-    """How the child ended; None if it has not by then."""
-    while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > until:
-            return None
-        time.sleep(0.001)
