@@ -118,8 +118,7 @@ def test_loops_and_plain_numbers_are_followed_in_turn():
         found.append(total)
     return found
 """
-    text = said(SMOOTH, source)
-    assert "(line 4)" in text
+    assert "for the 3rd time" in said(SMOOTH, source)
 
 
 def test_the_forward_of_a_module_is_followed():
