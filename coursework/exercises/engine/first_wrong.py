@@ -94,6 +94,11 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and not isinstance(a, dict | list | tuple) and bool(a == b)
 
 
+def _is_filled(value: Any) -> bool:
+    """Whether it is a tensor whose numbers are all the same, as a place to put results in is."""
+    return isinstance(value, Tensor) and value.dim() > 0 and bool((value == value.flatten()[:1]).all())
+
+
 def _rounding(value: Any) -> float:
     """How far values of this dtype may be apart, as a share."""
     return ROUNDING.get(value.dtype, 1e-4) if isinstance(value, Tensor) else 1e-4
@@ -172,6 +177,7 @@ class FirstWrong:
         for way in self.rights:
             way.run(calls)
         self.started = time.process_time()
+        self._since_when: dict[int, tuple[int, int]] = {}
         kinds = {_kind([[one.expected]]) for one in seen}
         self.plain = not any("tensor" in kind for kind in kinds)
         self.right_values = [
@@ -195,10 +201,17 @@ class FirstWrong:
             return True
         if kind == "bool" or (kind in ("int", "str") and not self.plain):
             return None  # conditions, sizes and counters are other ones in every way
+        if self._is_form(number) or all(_is_filled(one) for own in values for one in own):
+            return None
         for _, _, right in self.right_values:
             if all(not own or alike(own, other) for own, other in zip(values, right, strict=True)):
                 return None
         return False
+
+    def _is_form(self, number: int) -> bool:
+        """Whether it says of other values only how they go on: a sign, or a tuple that is not the result."""
+        returned = any(number in results for results in self.own.noted.results.values())
+        return isinstance(self.own.noted.nodes[number], ast.UnaryOp | ast.Tuple) and not returned
 
     def _given(self, number: int, values: Sequences) -> bool:
         """Whether it is an argument."""
@@ -219,44 +232,70 @@ class FirstWrong:
         return None
 
     @cached_property
-    def _leads_to(self) -> dict[int, set[int]]:
-        """From an expression to those that are made of it."""
-        noted, leads = self.own.noted, {}  # type: ignore[var-annotated]
-        edges = set(self.own.flows)
-        edges |= {(part, number) for number, parts in enumerate(noted.parts) for part in parts}
+    def _made_of(self) -> dict[int, set[int]]:
+        """From an expression to those that it is made of: its parts, and what its own function returns."""
+        noted = self.own.noted
+        made = {number: set(parts) for number, parts in enumerate(noted.parts)}
         for number, node in enumerate(noted.nodes):
             called = node.func if isinstance(node, ast.Call) else None
-            name = getattr(called, "id", getattr(called, "attr", ""))
-            edges |= {(result, number) for result in noted.results.get(name, ())}
-        for one, other in edges:
+            made[number].update(noted.results.get(getattr(called, "id", getattr(called, "attr", "")), ()))
+        return made
+
+    @cached_property
+    def _leads_to(self) -> dict[int, set[int]]:
+        """From an expression to those that are made of it, or read it by name."""
+        leads: dict[int, set[int]] = {}
+        parts = ((part, number) for number, made in self._made_of.items() for part in made)
+        for one, other in (*self.own.flows, *parts):
             leads.setdefault(one, set()).add(other)
         return leads
 
     def _excused(self, number: int) -> bool:
-        """Whether all goes on rightly: something that is made of it is right, and tells much."""
-        todo, met = [number], {number}
+        """Whether all goes on rightly: something that is made of it is right, then at least, and tells much."""
+        todo, met, start = [number], {number}, self._since(number)
         while todo:
             for other in self._leads_to.get(todo.pop(), set()) - met:
                 met.add(other)
-                if self.status.get(other) is True and self._tells(other, number):
+                if self._tells(other, number) and self._is_right_after(other, start):
                     return True
                 todo.append(other)
         return False
 
+    def _is_right_after(self, number: int, start: tuple[int, int]) -> bool:
+        status = self.status.get(number)
+        if status is not False:
+            return status is True
+        end = self._since(number)
+        return any(start < (index, one) < end for index, taken in enumerate(self.own.times[number]) for one in taken)
+
     def _tells(self, other: int, number: int) -> bool:
+        if other not in self.own.values:
+            return False
         kind, own = _kind(self.own.values[other]), _kind(self.own.values[number])
         return "tensor" in kind or ("tensor" not in own and kind in ("float", "int", "str") and self.plain)
 
+    def _parts(self, number: int) -> set[int]:
+        """What it is made of, and the parts of that where nothing can be said of it."""
+        todo, met = [number], set[int]()
+        while todo:
+            new = self._made_of[todo.pop()] - met
+            met |= new
+            todo += [part for part in new if self.status.get(part) is None]
+        return met
+
     def suspects(self) -> list[int]:
         """The expressions that are wrong, though their parts are not, in the order in which they are computed."""
-        parts, nodes = self.own.noted.parts, self.own.noted.nodes
+        nodes = self.own.noted.nodes
         wrong = [number for number, status in self.status.items() if status is False and not self._excused(number)]
+        made = {number for number in wrong if not isinstance(nodes[number], ast.Name)}
+        read = {number for one, number in self.own.flows if one in made}  # another name is that of a counter, say
+        wrong = [number for number in wrong if number in made or number in read]
         since = {number: self._since(number) for number in wrong}
         return sorted(
             (
                 number
                 for number in wrong
-                if not any(part in since and since[part] < since[number] for part in parts[number])
+                if not any(part in since and since[part] < since[number] for part in self._parts(number))
                 and not isinstance(nodes[number], ast.Name)
             ),
             key=lambda number: since[number],
@@ -264,6 +303,12 @@ class FirstWrong:
 
     def _since(self, number: int) -> tuple[int, int]:
         """The input on which, and the time at which, an expression first has a value that no right way has there."""
+        if number in self._since_when:
+            return self._since_when[number]
+        self._since_when[number] = found = self._first_unknown(number)
+        return found
+
+    def _first_unknown(self, number: int) -> tuple[int, int]:
         times = self.own.times[number]
         for index, taken in enumerate(self.own.values[number]):
             known = [value for _, _, right in self.right_values for value in right[index]]
@@ -316,7 +361,8 @@ class FirstWrong:
                         return []
                     if self._mends({first: one, second: other}):
                         return [Place(first, one), Place(second, other)]
-        return [Place(number) for number in suspects[:1]]
+        told = (number for number in suspects if not isinstance(self.own.noted.nodes[number], ast.stmt))
+        return [Place(number) for number in told if self._so_far(number)][:1]
 
 
 def _equal(one: list[Any], other: list[Any]) -> bool:
@@ -358,17 +404,24 @@ class Said(FirstWrong):
         if place.right is not None:
             told = "with the value that a right way has there, the result would be right."
             told = f"{so_far}, and {told}" if so_far else told
-            return f"It leaves the right ways at {where[0]}: {told}{self._how(place)}{self._shown(place)}"
-        if not so_far or isinstance(self.own.noted.nodes[place.number], ast.stmt):
-            return ""
-        return f"The first value that no right way known here has is that of {where[0]}: {so_far}.{self._shown(place)}"
+            begin = f"It leaves the right ways at {where[0]}{self._turn(place.number)}"
+            return f"{begin}: {told}{self._how(place)}{self._shown(place)}"
+        told = f"The first value that no right way known here has is that of {where[0]}{self._turn(place.number)}"
+        return f"{told}: {so_far}.{self._shown(place)}"
+
+    def _turn(self, number: int) -> str:
+        """At which time it is wrong, if not at the first."""
+        index, moment = self._since(number)
+        turn = self.own.times[number][index].index(moment) + 1
+        return f", when it is computed for the {turn}{ {2: 'nd', 3: 'rd'}.get(turn, 'th') } time" if turn > 1 else ""
 
     def _so_far(self, number: int) -> str:
         """Which of its parts are right, as the learner and the field call them."""
         todo, found = [*self.own.noted.parts[number]], {}  # type: ignore[var-annotated]
         while todo:
             part = todo.pop(0)
-            if self.status.get(part) is not True:
+            late = self.status.get(part) is False and self._since(part) > self._since(number)
+            if self.status.get(part) is not True and not late:
                 todo = [*self.own.noted.parts[part], *todo]
                 continue
             code, _ = _code(self.own, part)
@@ -409,11 +462,12 @@ class Said(FirstWrong):
 
     def _shown(self, place: Place) -> str:
         """Its value on the smallest input that shows it."""
-        taken = next((own for own in self.own.values[place.number] if own), [None])
+        index, moment = self._since(place.number)
+        taken = self.own.values[place.number][index][self.own.times[place.number][index].index(moment) :]
         if place.right is not None:
             wrong = [one.actual for one in self._pairs(place) if one.wrong]
             taken = wrong or taken
-        return "" if taken[0] is None else f"\n  {show.line_of('its value there', taken[0], FULL)}"
+        return "" if not taken or taken[0] is None else f"\n  {show.line_of('its value there', taken[0], FULL)}"
 
 
 def _holds(relation: Any, seen: Seen) -> bool:

@@ -118,6 +118,7 @@ class _Notes(ast.NodeTransformer):
         self.owner: list[str] = []
         self.results: dict[str, list[int]] = defaultdict(list)
         self.scope = self.function = ""
+        self.local: set[str] = set()
         self._open: list[list[int]] = [[]]
 
     def call(
@@ -134,11 +135,18 @@ class _Notes(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         """The body alone: no defaults, types or decorators."""
-        outer = self.scope, self.function
+        outer = self.scope, self.function, self.local
         self.scope, self.function = self.scope or node.name, node.name
+        arguments = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
+        self.local = arguments | {name for one in node.body for name in _names([one])} - self._shared(node)
         node.body = self._all(node.body)
-        self.scope, self.function = outer
+        self.scope, self.function, self.local = outer
         return node
+
+    def _shared(self, node: ast.FunctionDef) -> set[str]:
+        shared = (one for one in ast.walk(node) if isinstance(one, ast.Global | ast.Nonlocal))
+        inner = (one for one in ast.walk(node) if isinstance(one, ast.FunctionDef) and one is not node)
+        return {name for one in shared for name in one.names} | {name for one in inner for name in _names(one.body)}
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         """Its methods."""
@@ -205,8 +213,10 @@ class _Notes(ast.NodeTransformer):
         made = [visit()]
         parts = self._open.pop()
         for base in filter(None, bases):
-            load = ast.Name(base, ast.Load())
-            made.append(ast.copy_location(ast.Expr(self.call(original, load, parts, [base], base)), node))
+            call = self.call(original, ast.Name(base, ast.Load()), parts, [base], base)
+            own = base in self.local  # so that another value can take its place
+            new = ast.Assign([ast.Name(base, ast.Store())], call) if own else ast.Expr(call)
+            made.append(ast.copy_location(new, node))
         return made
 
     def _noted(self, node: Any, targets: list[str]) -> Any:
