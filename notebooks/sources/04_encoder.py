@@ -225,7 +225,9 @@ inside = sum(p.numel() for p in paper.feed_forward.parameters())
 print(f"feed-forward: {inside:,} of {total:,} weights, {inside / total:.0%}")
 
 # %% [markdown] id="activations-table"
-# Later models bend in other ways. All of them widen, bend and narrow.
+# Later models bend in other ways: BERT and GPT-2 with GELU, Llama with SwiGLU. All of them widen, bend and narrow.
+#
+# <details><summary>The formulas of three bends</summary>
 #
 # | bend | formula | used by |
 # |---|---|---|
@@ -234,6 +236,8 @@ print(f"feed-forward: {inside:,} of {total:,} weights, {inside / total:.0%}")
 # | SwiGLU | one map of x, bent, times a second map of x | Llama; gated forms by Shazeer 2020 |
 #
 # SwiGLU has three matrices instead of two. With F = 8/3 · D it has as many weights as the usual network with F = 4 D.
+#
+# </details>
 
 # %% id="gated-count" tags=["hide-input"]
 # Check: the counts of the last sentence, and two thirds
@@ -932,10 +936,8 @@ for name, pair in (
 # `[CLS]` collects it there.
 
 # %% [markdown] id="uses"
-# The same lines, with other sentences and answers, are a classifier for anything that you can ask about a text: the
-# sentiment of a review, friendly or not, or whether one sentence follows from another. To find an answer *in* a text,
-# the head reads every position instead of `[CLS]` and rates it as beginning or end of the answer (Devlin et al. 2019,
-# section 4.2).
+# The same lines, with other sentences and answers, are a classifier for anything that you can ask about a text, such as
+# whether a review is friendly.
 #
 # *A good place to stop: your encoder judges sentences. Next we stack more layers, and let it learn without labels.*
 #
@@ -1210,14 +1212,19 @@ prove("six layers and 30,000 tokens: 34,274,304 parameters", sum(p.numel() for p
 print("ids (2, 128) go in, out come", tuple(output.shape), f"with {built:,} parameters")
 
 # %% [markdown] id="sizes"
+# [Chapter 7](07_variants.ipynb) loads BERT's weights and compares its outputs.
+#
+# <details><summary>The sizes of BERT, and of the paper's encoder</summary>
+#
 # | model | layers | D | heads | F | parameters |
 # |---|---|---|---|---|---|
 # | encoder of the paper, base | 6 | 512 | 8 | 2048 | 18.9 million and the table |
 # | BERT-base | 12 | 768 | 12 | 3072 | 109.5 million |
 # | BERT-large | 24 | 1024 | 16 | 4096 | 335 million (340 in the paper) |
 #
-# The sizes are from Vaswani et al. 2017, table 3, and Devlin et al. 2019, section 3. [Chapter 7](07_variants.ipynb)
-# loads BERT's weights and compares its outputs.
+# The sizes are from Vaswani et al. 2017, table 3, and Devlin et al. 2019, section 3.
+#
+# </details>
 #
 # <details><summary>Must word vectors be multiplied by the root of D?</summary>
 #

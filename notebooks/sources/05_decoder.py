@@ -1442,8 +1442,7 @@ prove("trained, they cost nothing", max(map(abs, full)) < 0.01)
 # translation or speech to text: its encoder may look at the source in both directions. Where everything is one text, a
 # GPT does.
 #
-# **A good place to stop: your encoder–decoder reads and writes.** A short section follows on searching, and a word on
-# writing faster.
+# **A good place to stop: your encoder–decoder reads and writes.**
 
 # %% [markdown] id="beam-question"
 # ## 9 Beam search
@@ -1464,8 +1463,13 @@ drawings.beam_tree().show()
 # token, and of *all* these continuations it keeps the K best: here *cat sleeps* with 0.36 and *dog and* with 0.20. Both
 # could as well have come from the same beam. One beam alone is greedy.
 #
-# Programs add logarithms instead of multiplying probabilities, since products of many small numbers vanish: log 0.4 +
-# log 0.9 = −0.916 − 0.105 = −1.02 for *cat sleeps*, −0.693 − 0.916 = −1.61 for *dog and*. The greater sum wins.
+# Programs add logarithms instead of multiplying probabilities, since products of many small numbers vanish.
+#
+# <details><summary>The same two texts in logarithms</summary>
+#
+# log 0.4 + log 0.9 = −0.916 − 0.105 = −1.02 for *cat sleeps*, −0.693 − 0.916 = −1.61 for *dog and*. The greater sum wins.
+#
+# </details>
 
 # %% id="beam-by-hand" tags=["hide-input"]
 # Check: the numbers of the tree
@@ -1541,8 +1545,8 @@ prove("more beams may end lower", lower > 0)
 # Nothing guarantees that more beams find a more probable text. After some prompts four beams end lower than two: they
 # threw the beginning of the better text away. And each further token lowers the sum, so a text that stops early can win though it
 # is worse. The cure is a **length penalty**: finished texts are compared by log-probability divided by
-# length<sup>α</sup>. Say a text of two tokens has −1.0 and one of four tokens −1.4. By the sum, with α = 0, the short one
-# wins. With α = 1 they have −0.5 and −0.35, and the long one wins.
+# length<sup>α</sup>. Of −1.0 for two tokens and −1.4 for four, the first wins with α = 0; with α = 1 they have −0.5 and
+# −0.35, and the second wins.
 #
 # More probable is not always better. In translation a few beams help, and many do harm. For stories beam search is the
 # wrong tool: people do not write the most probable thing.
@@ -1570,17 +1574,16 @@ prove("more beams may end lower", lower > 0)
 drawings.guesses_and_checks().show()
 
 # %% [markdown] id="speculative-says"
-# With greedy choice the text is the very same, token by token, up to rounding, since a guess is kept only if the large
-# model would have written it. With sampling, guesses are refused by a rule that brings each token back to the large
-# model's own probability, exactly. A bad draft makes the writing slower, never worse. The lab on [choosing
-# tokens](labs/05_choosing.ipynb) derives the rule and measures what it saves.
+# With greedy choice the text is the very same, up to rounding, since a guess is kept only if the large model would have
+# written it. A bad draft makes the writing slower, never worse. The lab on [choosing tokens](labs/05_choosing.ipynb) has
+# the rule for sampling, and measures what it saves.
 
 # %% [markdown] id="thread-text"
 # ## 11 Your model writes
 #
 # Your GPT, your loop, your filter and your decoder layer go into `my_transformer.py`. There they all stand on one
-# attention, that of chapters 1 to 3, and your encoder of chapter 4 gets a decoder. Let the GPT of the file learn from your text
-# for a moment, if you put one into section 5.1, or from ours. Chapter 6 adds what is missing for longer runs.
+# attention, that of chapters 1 to 3, and your encoder of chapter 4 gets a decoder. Let the GPT of the file learn for a
+# moment, from your text of section 5.1 or from ours.
 
 # %% id="thread" tags=["not-compared:sampled-text"]
 from coursework.assembly.thread import so_far
@@ -1603,7 +1606,7 @@ print(repr("".join(known[token] for token in written)))
 # %% [markdown] id="end"
 # ## 12 What you have
 #
-# ### The chapter on one card
+# <details><summary>The chapter on one card</summary>
 #
 # | what | in short | section |
 # |---|---|---|
@@ -1618,6 +1621,8 @@ print(repr("".join(known[token] for token in written)))
 # | decoder layer | causal self-attention, cross-attention (keys, values from the encoder), feed-forward | 6 |
 # | beam search | keep the K best texts of all continuations; correct for length | 9 |
 # | speculative decoding | a draft guesses, one pass checks | 10 |
+#
+# </details>
 #
 # ### You can now
 #

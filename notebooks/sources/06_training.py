@@ -140,8 +140,7 @@ for text in (german, english, "Straßenbahn"):
 # piece of *undacht*, which no grammar knows: counting does not care about meaning. *Straßenbahn* (tram) is no number,
 # so it falls into small pieces, but it can be written.
 #
-# From here on we use the library `tokenizers`, which does the same in fast compiled code. With the same merges it must
-# give the same ids.
+# From here on we use the library `tokenizers`: the same, compiled.
 
 # %% id="bpe-equal"
 tokenizer = FastBPETokenizer(by_hand.to_json())  # the same merges, compiled
@@ -184,9 +183,8 @@ print("reads  ", inputs.tolist())
 print("answers", labels.tolist())
 
 # %% [markdown] id="shift-cut"
-# Most code does the shift by slicing one tensor that has both signs. The decoder reads all but the last column,
-# `target[:, :-1]`, and the labels are all but the first, `target[:, 1:]`. In a short row the decoder then also reads
-# its end sign. This changes nothing, because the label there is padding.
+# Most code slices one tensor that has both signs: the decoder reads `target[:, :-1]`, and the labels are
+# `target[:, 1:]`. In a short row it then also reads its end sign, where the label is padding.
 #
 # ## 4 A batch, and its padding
 #
@@ -513,12 +511,16 @@ for source_text, wanted, guess in multi30k["first_wrong"][:2]:
 # and the pushes cancel. Along it all pushes point the same way, and the ball gets faster. So we keep a **velocity**
 # for each weight. In each step it fades a little and takes in the new gradient. Then the weight follows the velocity.
 #
-# **By hand.** The velocity keeps 0.9 of itself, and four gradients come in:
+# <details><summary>By hand: four gradients come in</summary>
+#
+# The velocity keeps 0.9 of itself:
 #
 # | gradients | velocity after 1, 2, 3, 4 steps |
 # |---|---|
 # | always 1 | 1, 1.9, 2.71, 3.44 |
 # | 1, −1, 1, −1 | 1, −0.1, 0.91, −0.18 |
+#
+# </details>
 #
 # Gradients that agree add up, in the end to 10 times one of them. Gradients that alternate hardly do. With the velocity
 # $v$ and the share $\beta$ (beta) that it keeps, mostly 0.9:
@@ -1140,8 +1142,7 @@ prove("yours gets more than 19 of 20", share > 0.95)
 prove("... and more than the first", share > score["the first translator"])
 
 # %% [markdown] id="debugging"
-# Nothing in the model has changed. That is what rates are worth, here with one seed. In the recorded runs of section 6.3,
-# with 500 steps, it is more than 97 of 100 with every one of five seeds.
+# Nothing in the model has changed. That is what rates are worth, here with one seed; with five, section 6.3 had it.
 #
 # *A good place to stop: your translator runs, and the loop is yours.*
 #
@@ -1372,8 +1373,8 @@ show(
 # What helps is more data, as the right panel shows. If there is no more, stop where the held-out loss is lowest
 # (`patience` in `Run`), or try dropout, weight decay, or a smaller model.
 #
-# And the rate? If you can tune only one thing, tune it: try a few, each two to ten times the one before, and compare
-# what comes out at the *end*. Panel B was ahead of C after ten steps, with each of the five seeds.
+# And the rate? If you can tune only one thing, tune it, and compare what comes out at the *end*: panel B was ahead of C
+# after ten steps.
 
 # %% [markdown] id="sweep-says"
 # ### 12.4 Diagnose this run
@@ -1455,16 +1456,12 @@ prove("the mended run ends far below the broken one", sum(loss for loss, _ in me
 #
 # ## 13 Your own text
 #
-# One command trains a language model, the GPT of chapter 5, on any text file. Another lets it write on:
-#
-# ```
-# course train lm --data my_text.txt --out runs/mine --steps 300
-# course generate runs/mine "Once"
-# ```
-#
-# A few hundred kilobytes of text are a good start. Press Ctrl-C when you like, and go on with `--resume`.
+# `course train lm --data my_text.txt --out runs/mine` trains a GPT of the library on any text file, and `course generate
+# runs/mine "Once"` lets it write on.
 #
 # <details><summary>What the command does, a translator of your own, and PyTorch's DataLoader</summary>
+#
+# A few hundred kilobytes of text are a good start. Press Ctrl-C when you like, and go on with `--resume`.
 #
 # It keeps a tenth of the text back, prints held-out losses, and leaves checkpoints. Each character is a token; `--set
 # tokenizer.kind=bpe` learns pieces. The command starts from the fastest recipe that we measured for a small model on a
