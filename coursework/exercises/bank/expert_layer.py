@@ -5,7 +5,7 @@ from torch import nn
 
 from coursework.exercises import modules
 from coursework.exercises.bank.route_experts import route_experts
-from coursework.exercises.given import Gated
+from coursework.exercises.given_llama import Gated
 from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
