@@ -758,7 +758,7 @@ prove("both remedies make the busiest less busy, with each of five seeds", remed
 # Two numbers now describe a model: the parameters that are stored, and those that work for one token. DeepSeek-V3 has
 # 671 billion, and 37 billion of them are active: each token uses 8 of 256 small experts, and one *shared* expert that
 # sees every token and keeps what all need. Kimi K2 stores a trillion and uses 32 billion. The total decides how much
-# memory you need, the active part how much each token costs. Nobody saves both.
+# memory you need, the active part how much each token costs.
 
 # %% exercise="moe_active_parameters"
 
@@ -897,9 +897,9 @@ with torch.no_grad():
 
 # %% [markdown] id="lora-says"
 # Seven per cent of the parameters learned, and the model has moved from manuals towards plays. Was 0.01 a good rate?
-# For training all weights it would be ruinous. But here B starts at zero, and what changes W is a product of two small
-# matrices. Such a product moves slowly at first. So we tried five rates, and two places for the update, with five seeds
-# each.
+# For training all weights it would be far too high. But here B starts at zero, and what changes W is a product of two
+# small matrices. Such a product moves slowly at first. So we tried five rates, and two places for the update, with five
+# seeds each.
 
 # %% id="thin-figure" tags=["hide-input", "picture:10"]
 # Figure: held-out loss against the rate, three ways of fine-tuning, little and much text; five seeds
