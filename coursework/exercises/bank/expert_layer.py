@@ -188,4 +188,8 @@ order-of-the-experts (order="expert"): writes the results of each expert into th
     sample=_sample,
     flop_limit=_flops,
     tolerance=(1e-4, 1e-4),
+    equivalent_mutants={
+        "0 -> -1 (3)": "the places in one column have a single coordinate",
+        "weights[rows, number, None] -> weights[rows, None, number]": "both are the same weights, one in each row",
+    },
 )
