@@ -5,7 +5,7 @@ from torch import nn
 from torch.func import functional_call
 
 from coursework.exercises.bank.gpt import GPT
-from coursework.exercises.given import LlamaLayer, RMSNorm
+from coursework.exercises.given_llama import LlamaLayer, RMSNorm
 from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import integers, normal
 

@@ -5,7 +5,7 @@ from torch import nn
 
 from coursework.exercises import modules
 from coursework.exercises.bank.route_experts import route_experts
-from coursework.exercises.given import Gated
+from coursework.exercises.given_llama import Gated
 from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import normal
 
@@ -188,4 +188,8 @@ order-of-the-experts (order="expert"): writes the results of each expert into th
     sample=_sample,
     flop_limit=_flops,
     tolerance=(1e-4, 1e-4),
+    equivalent_mutants={
+        "0 -> -1 (3)": "the places in one column have a single coordinate",
+        "weights[rows, number, None] -> weights[rows, None, number]": "both are the same weights, one in each row",
+    },
 )

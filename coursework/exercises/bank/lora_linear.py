@@ -17,17 +17,18 @@ class LoRALinear(nn.Module):
         self.base, self.factor = base, alpha / rank
         for parameter in base.parameters():
             parameter.requires_grad_(False)
-        self.A = nn.Parameter(base.weight.new_empty(rank, base.in_features).normal_())
-        self.B = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
+        self.A = nn.Parameter(torch.randn(rank, base.in_features).to(base.weight))
+        self.B = nn.Parameter(torch.zeros(base.out_features, rank).to(base.weight))
 
     def forward(self, x):
         """(..., D_in) -> (..., D_out)"""
         return self.base(x) + self.factor * (x @ self.A.T @ self.B.T)
 
 
-def _run(LoRALinear, d_in, d_out, bias, rank, alpha, state, x, device="cpu"):
+def _run(LoRALinear, alpha, state, x, device="cpu"):
     """What it gives with the weights of `state`, whether it starts as the base, what is trained, and where."""
-    base = nn.Linear(d_in, d_out, bias=bias, dtype=x.dtype, device=device)
+    (d_out, d_in), rank = state["base.weight"].shape, len(state["A"])
+    base = nn.Linear(d_in, d_out, bias="base.bias" in state, dtype=x.dtype, device=device)
     plain = base(x.detach().to(device))
     module = LoRALinear(base, rank, alpha)
     trained = ", ".join(sorted(name for name, one in module.named_parameters() if one.requires_grad))
@@ -125,8 +126,7 @@ def _case(shape, d_in, d_out, rank, alpha, seed, bias=True, dtype=torch.float32,
     state = {"base.weight": tensor(d_out, d_in, add=1), "A": tensor(rank, d_in, add=2), "B": tensor(d_out, rank, add=3)}
     if bias:
         state["base.bias"] = tensor(d_out, add=4)
-    made = {"d_in": d_in, "d_out": d_out, "bias": bias, "rank": rank, "alpha": alpha, "state": state}
-    return made | {"x": tensor(*shape, d_in, add=5)} | device
+    return {"alpha": alpha, "state": state, "x": tensor(*shape, d_in, add=5)} | device
 
 
 def _sample(draw):
@@ -135,10 +135,6 @@ def _sample(draw):
     shapes = {"base.weight": (d_out, d_in), "A": (rank, d_in), "B": (d_out, rank)}
     shapes |= {"base.bias": (d_out,)} if bias else {}
     return {
-        "d_in": d_in,
-        "d_out": d_out,
-        "bias": bias,
-        "rank": rank,
         "alpha": draw.choice((1.0, 2.0, 16.0)),
         "state": {name: draw.normal(*shape, dtype=dtype) for name, shape in shapes.items()},
         "x": draw.normal(draw.integer(1, 3), draw.integer(1, 4), d_in, dtype=dtype),
@@ -159,7 +155,7 @@ EXERCISE = Exercise(
     what="""Write both methods of `LoRALinear`. It wraps `base`, an `nn.Linear`, and computes $W x + b +
 \\frac{\\alpha}{r} B A x$ for x of shape (…, D_in). In the constructor keep the map as `self.base` and freeze its weight
 and its bias, if it has one, with `requires_grad_(False)`. Make two parameters, `A` (r, D_in), drawn at random, and `B`
-(D_out, r), zeros, with the dtype and on the device of the base's weight: `base.weight.new_zeros(…)` makes such zeros.
+(D_out, r), zeros, with the dtype and on the device of the base's weight: `.to(base.weight)` moves a tensor there.
 `rank` is r, `alpha` a number above zero.""",
     why="Put into each linear map, it fine-tunes a model of your own with a few per cent of its parameters.",
     difficulty=3,
@@ -198,9 +194,9 @@ made-elsewhere (where="default"): makes A and B in the default dtype and on the 
 """),
     cases=[
         Case("1 row, rank 1, alpha 2", _case((1,), 2, 3, 1, 2.0, seed=1)),
-        Case("3 rows, rank 2, alpha 6", _case((3,), 5, 4, 2, 6.0, seed=11)),
+        Case("3 rows, rank 3, alpha 6", _case((3,), 5, 4, 3, 6.0, seed=11)),
         Case("2 sentences of 3 tokens, rank 2, alpha 1, no bias", _case((2, 3), 5, 7, 2, 1.0, seed=21, bias=False)),
-        Case("4 rows, rank 3, float64", _case((4,), 7, 5, 3, 5.0, seed=31, dtype=torch.float64)),
+        Case("4 rows, rank 5, float64", _case((4,), 7, 5, 5, 3.0, seed=31, dtype=torch.float64)),
         Case("on another device", _case((2,), 5, 3, 2, 3.0, seed=41, device="meta")),
     ],
     properties=[Property("With B at zero it is the base.", _an_update_of_zero_changes_nothing)],
@@ -212,8 +208,8 @@ made-elsewhere (where="default"): makes A and B in the default dtype and on the 
     hints=(
         "Which three numbers does the update need, and which of the four tensors may be trained?",
         "x @ A.T is thin, (…, r). What takes it up to (…, D_out), and what does the product get multiplied by?",
-        """self.A = nn.Parameter(base.weight.new_empty(...).normal_())
-self.B = nn.Parameter(base.weight.new_zeros(...))
+        """self.A = nn.Parameter(torch.randn(...).to(base.weight))
+self.B = nn.Parameter(torch.zeros(...).to(base.weight))
 return self.base(x) + ____""",
     ),
     sample=_sample,

@@ -100,7 +100,9 @@ prove("T5 does not divide its scores", model.config.attention_scale == 1.0)
 # ## 3 How GPT-2 begins
 #
 # GPT-2 uses one table twice: it turns tokens into vectors at the start, and vectors into logits at the end. torch draws
-# a new table from N(0, 1). **Predict.** Which token does such a model think comes next, before any training?
+# a new table from N(0, 1).
+#
+# **Predict.** Which token does such a model think comes next, before any training?
 
 # %% id="predict-tied"
 ex.predict("first_guess_of_a_tied_model", "")
@@ -129,8 +131,10 @@ prove("a tied table of N(0, 1) repeats what it reads", again > 0.99)
 # ## 4 A published encoder
 #
 # all-MiniLM-L6-v2 is a BERT of six layers, trained so that the mean of a sentence's vectors says what the sentence
-# means. **Predict.** Twelve sentences, three each on animals, money, cooking and space. How often is the nearest
-# sentence one of the same topic?
+# means.
+#
+# **Predict.** Twelve sentences, three each on animals, money, cooking and space. How often is the nearest sentence one
+# of the same topic?
 
 # %% id="predict-neighbours"
 ex.predict("neighbours_of_the_same_topic", "")
@@ -194,7 +198,7 @@ show(
 # equal size do not cost the same: in an encoder–decoder half of the layers read only the source. So everything is
 # measured twice, for equal steps and for equal operations, with three seeds and one rate.
 #
-# **Predict** the best and the worst family on each task.
+# **Predict.** Which family is the best on each task, and which the worst?
 
 # %% id="predict-tournament"
 ex.predict("best_and_worst_family", "")
