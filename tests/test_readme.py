@@ -80,7 +80,7 @@ def test_it_counts_the_exercises_and_names_the_first_edition():
     spent = f"{WORDS_PER_MINUTE} words a minute, the exercises' own minutes and {PLAYING} for playing"
     assert f"{spent}; {len(registry.places())} exercises in all" in " ".join(README.split())
     old = [chapter for chapter in CHAPTERS if chapter in FIRST_EDITION]
-    assert f"Chapters {' and '.join(chapter[:2] for chapter in old)} are still in their first edition" in README
+    assert re.findall(r"Chapter (\d\d) is still in its first edition", README) == [chapter[:2] for chapter in old]
     assert not [lab for chapter in old for lab in labs_of(chapter)]
 
 

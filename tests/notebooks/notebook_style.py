@@ -11,7 +11,6 @@ WORDS_BEFORE_CODE = 80
 # These still prove before they explain. Of all others, what a reader sees has a measured form.
 FIRST_EDITION = {
     "07_variants",
-    "08_scaling",
 }
 FOLDED = "hide-input"
 VISIBLE_LINES, VISIBLE_COLUMNS = 15, 88  # of a cell in sight
