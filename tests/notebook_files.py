@@ -1,11 +1,6 @@
 """The notebooks of the course and their sources: chapters, then labs. Whatever runs over all of them asks here."""
 
-import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).with_name("notebooks")))
-
-from notebook_style import FIRST_EDITION as FIRST_EDITION
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SOURCES = [*sorted((FOLDER / "sources").glob("*.py")), *sorted((FOLDER / "sources" / "labs").glob("*.py"))]

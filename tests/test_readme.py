@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from notebook_files import FIRST_EDITION, FOLDER, NOTEBOOKS, SOURCES, name
+from notebook_files import FOLDER, NOTEBOOKS, SOURCES, name
 
 from coursework.cli import app
 from coursework.desk.chapters import PLAYING, WORDS_PER_MINUTE, total_minutes
@@ -76,14 +76,9 @@ def test_the_beginning_says_who_what_how_long_and_shows_it():
     assert int(minutes) == pytest.approx(60 * taken(CHAPTERS[0]), abs=5)
 
 
-def test_it_counts_the_exercises_and_names_the_first_edition():
+def test_it_counts_the_exercises():
     spent = f"{WORDS_PER_MINUTE} words a minute, the exercises' own minutes and {PLAYING} for playing"
     assert f"{spent}; {len(registry.places())} exercises in all" in " ".join(README.split())
-    old = [chapter for chapter in CHAPTERS if chapter in FIRST_EDITION]
-    said = [f"Chapter {chapter[:2]} is still in its first edition" for chapter in old]
-    assert [one for one in said if one not in README] == []
-    assert README.count("first edition") == len(old)
-    assert not [lab for chapter in old for lab in labs_of(chapter)]
 
 
 def test_it_is_short():

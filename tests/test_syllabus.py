@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from notebook_files import FIRST_EDITION
 
 ROOT = Path(__file__).resolve().parents[1]
 SYLLABUS = ROOT / "docs" / "syllabus.csv"
@@ -51,11 +50,10 @@ def test_how_much_is_placed(note):
 
 
 def test_no_topic_of_a_shipped_chapter_is_open():
-    """A chapter whose notebook exists teaches all that the syllabus gives it; X rows wait for its second edition."""
+    """A chapter whose notebook exists teaches all that the syllabus gives it."""
     shipped = {str(int(path.name[:2])) for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")}
-    first = {str(int(name[:2])) for name in FIRST_EDITION}
     still = [row for row in rows() if row["chapter"] in shipped and row["place"] == OPEN]
-    assert [row["id"] for row in still if row["chapter"] not in first or not row["id"].startswith("X-")] == []
+    assert [row["id"] for row in still] == []
 
 
 def problem_of(place: str, root: Path = ROOT) -> str:

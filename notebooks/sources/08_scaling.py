@@ -1,56 +1,109 @@
 # %% [markdown] id="title"
 # # 8 Scaling
 #
-# In this notebook you work out what a Transformer costs before it exists, compare that with what is measured, and read
-# a scaling law from models that you train yourself. Afterwards you can say which size fits a machine, a budget and a
-# text. It builds on chapters 1 to 7 and takes about {minutes} minutes. Measured: 90 seconds of processor time, 0.8 GB of memory. Run the first cell:
+# Before you train a large model you have to know what it will cost and how good it will be. Both can be said in advance.
+# At the end of this chapter you write down the loss of a model that does not exist yet, train it, and compare. On the way
+# you learn to count what a model weighs, what it computes, what it waits for, and how many machines share the work.
+#
+# The chapter uses the GPT of [chapter 5](05_decoder.ipynb) and the training of [chapter 6](06_training.ipynb). With its
+# exercises it takes about {minutes} minutes, and it names three places to stop.
 
-# %% id="first-look"
-import torch
-
-from course_lib import scaling
-from course_lib.variants import PUBLISHED
-
-torch.set_num_threads(1)  # the same rounding everywhere
-
-gpt2 = PUBLISHED["gpt2"].config()
-print(f"{scaling.count_parameters(gpt2).total():15,} parameters")
-operations = scaling.count_flops(gpt2, 1, 1024, backward=True).total()
-print(f"{operations:15,} operations to train on 1024 tokens")
-in_cache = scaling.kv_cache_bytes(gpt2, 1, 1024)
-print(f"{in_cache:15,} bytes of cache to write 1024 tokens")
-
-# %% [markdown] id="what-just-happened"
-# Three numbers from the sizes alone. The sections count **parameters** (1), **operations** (2) and **bytes** (3), ask
-# how much of this **machine** a program uses (4) and what makes it **faster** (5), then measure what size is good for:
-# a **scaling law** (6). Section 7 spreads the work over processes, section 8 shows famous bugs.
-
-# %% id="imports"
+# %% id="imports" tags=["hide-input"]
+# Imports, and settings so that the numbers come out nearly the same in every run
 import math
 import statistics
 import time
 from dataclasses import replace
 
+import torch
 import torch.nn.functional as F
-from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib import testing
+from course_lib import scaling, testing
 from course_lib.attention import scaled_dot_product_attention
+from course_lib.config import TransformerConfig
 from course_lib.data import CharTokenizer
-from course_lib.encoder import EncoderLayer
-from course_lib.scaling import read_sweep
-from course_lib.testing import complaint, prove, proved  # prove stops at a false claim
-from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
+from course_lib.testing import prove
+from course_lib.transformer import LanguageModel, Transformer
+from course_lib.variants import PUBLISHED
 from coursework import exercises as ex
+from coursework.corpora import tiny_shakespeare
 from coursework.explorers import CostExplorer
-from coursework.pictures import show
-
-# %% id="prove"
-from coursework.corpora import reference_text
+from coursework.pictures import drawings, palette, show
 from coursework.pictures.plots import chapter_08 as plots
-from coursework.records import claim, record
+from coursework.pictures.plots import common
+from coursework.records import record
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+# %% [markdown] id="parameters"
+# ## 1 What a model weighs
+#
+# Somebody tells you that a GPT is 768 wide and has 12 layers. How many parameters is that? You can nearly do it in your
+# head, because almost all of them stand in six matrices per layer.
+
+# %% id="layer-drawn" tags=["hide-input"]
+# Drawing: the six matrices of one layer
+drawings.matrices_of_a_layer().show()
+
+# %% [markdown] id="parameters-by-hand"
+# Queries, keys, values and the way back take four matrices, each D × D. The feed-forward is usually four times as wide
+# inside, so each of its two matrices is as large as four of those. Four and eight make twelve: **a layer has about 12 · D²
+# parameters**, and L layers have
+#
+# $$N \approx 12 \, L \, D^2$$
+#
+# By hand: 12 · 768² is about 7.1 million, times 12 layers is 85 million. GPT-2 has 124 million. The difference is the
+# table of 50,257 tokens with 768 numbers each, nearly 39 million, and the positions. Biases and norms hardly count.
+
+# %% exercise="count_parameters"
+
+# %% id="published-counts" tags=["hide-input"]
+# Table: models built without numbers, counted, and what their publishers state
+names = ["bert-base-uncased", "gpt2", "gpt2-xl", "llama-2-7b", "llama-2-13b", "llama-2-70b", "llama-3-8b"]
+counted = {}
+print(f"{'model':>18} {'counted':>15} {'stated':>8} {'12 L D²':>15}")
+for name in names:
+    counted[name] = sum(weight.numel() for weight in PUBLISHED[name].build().parameters())
+    config = PUBLISHED[name].config()
+    layers = max(config.n_encoder_layers, config.n_decoder_layers) if "bert" not in name else config.n_encoder_layers
+    rule = 12 * layers * config.d_model**2
+    print(f"{name:>18} {counted[name]:15,} {PUBLISHED[name].stated:8.3g} {rule:15,}")
+    within = abs(counted[name] / PUBLISHED[name].stated - 1) < 0.05
+    prove(f"{name}, built without numbers, has its stated size within 5 %", within)
+gpt2 = PUBLISHED["gpt2"].config()
+prove("your function gives GPT-2's count", count_parameters(50257, 768, 3072, 12, 1024, True) == counted["gpt2"])
+
+# %% [markdown] id="published-say"
+# The rule of thumb is good to about a third for the small ones, whose tables weigh much, and to a few per cent for the
+# large ones. A count takes one line, so make it before you believe a number on a card.
+#
+# <details><summary>More counts: BERT piece by piece, the paper's two models, GPT-3, and two numbers that are wrong</summary>
+#
+# The Transformer paper's two models (its table 3):
+#
+# | | layers in each stack | width | inner width | heads | width of keys and values | stated |
+# |---|---|---|---|---|---|---|
+# | base | 6 | 512 | 2048 | 8 | 64 | 65 million |
+# | big | 6 | 1024 | 4096 | 16 | 64 | 213 million |
+#
+# Both counts come out right if the tables of source, target and head are one and the same, over about 37,000 pieces
+# (section 3.4 of the paper). With three tables of 32,000 pieces each, as in many programs, base has 93 million.
+#
+# GPT-3 has 96 layers of width 12,288 with 96 heads: 175 billion, two thirds of them in the feed-forward. PaLM, with 540
+# billion, has 118 layers of width 18,432.
+#
+# *You will read that* an encoder–decoder of two layers, width 128 and inner width 512 over 1,000 tokens has 3,416,232
+# parameters. It has 1,310,696, by formula and built. *And that* GPT-2 has 125 million parameters and saw 40 billion
+# tokens. It has 124.4 million, and its publishers state 40 giga-bytes of *text*, which is about 10 billion tokens; they
+# never said how often it was read.
+#
+# </details>
+
+# %% id="paper" tags=["hide-input"]
+# Check: BERT piece by piece, the paper's two models by tying, GPT-3, and the small encoder-decoder
 
 
 def built(model_class, config):
@@ -59,171 +112,62 @@ def built(model_class, config):
         return sum(weight.numel() for weight in model_class(config).parameters())
 
 
-total = scaling.count_parameters(gpt2).total()
-print(f"GPT-2: {total:,} by formula, {built(LanguageModel, gpt2):,} built")
-prove(
-    "GPT-2's parameters by formula are those of the built model",
-    total == built(LanguageModel, gpt2),
-)
-
-# %% [markdown] id="parameters"
-# ## 1 Parameters
-#
-# A parameter is a number in a matrix, a bias, a norm or a table, so counting them is a matter of shapes.
-
-# %% exercise="count_parameters"
-
-# %% id="published-counts"
-names = [
-    "bert-base-uncased",
-    "gpt2",
-    "gpt2-xl",
-    "llama-2-7b",
-    "llama-2-13b",
-    "llama-2-70b",
-    "llama-3-8b",
-]
-counted = {}
-print(f"{'model':>18} {'counted':>15} {'stated':>8}")
-for name in names:
-    weights = PUBLISHED[name].build().parameters()
-    counted[name] = sum(weight.numel() for weight in weights)
-    print(f"{name:>18} {counted[name]:15,} {PUBLISHED[name].stated:8.3g}")
-    within = abs(counted[name] / PUBLISHED[name].stated - 1) < 0.05
-    prove(f"{name}, built without numbers, has its stated size within 5 %", within)
-prove(
-    "your function gives GPT-2's count",
-    count_parameters(50257, 768, 3072, 12, 1024, True) == counted["gpt2"],
-)
-
-# %% [markdown] id="pieces"
-# Where are they? BERT-base is the encoder of chapter 4 with twelve layers:
-
-# %% id="pieces-counted"
-bert = PUBLISHED["bert-base-uncased"].config()
-pieces = scaling.count_parameters(bert, "encoder")
-for piece, count in pieces.items():
-    print(f"{piece:>14} {count:12,} {count / pieces.total():6.1%}")
-pooler = 768 * 768 + 768
-prove(
-    "BERT-base is its encoder, its tables and a pooler",
-    pieces.total() + pooler == counted["bert-base-uncased"],
-)
-without = {"n_token_types": 0, "embedding_norm": False}
-plain = replace(bert, positions="sinusoidal", **without, final_norm=True)
-encoder = scaling.count_parameters(plain, "encoder").total()
-tables = 512 * 768 + 2 * 768  # positions, sentences
-print(f"the paper's encoder in these sizes, with a norm at its end: {encoder:,}")
-prove(
-    "BERT-base has two more tables and the pooler",
-    counted["bert-base-uncased"] - encoder == tables + pooler,
-)
-
-# %% [markdown] id="gpt3"
-# GPT-3 has the blocks of GPT-2 in 96 layers of width 12,288 with 96 heads. In every second layer a token attends to a
-# band of near positions only (section 2.1 of its paper); that changes no count of parameters. PaLM, with 540 billion parameters, is
-# larger still; its width is 18,432 and its layers are 118.
-#
-# > **Predict.** GPT-3's parameters: in which piece are they, if the token table is hardly larger than GPT-2's?
-
-# %% id="gpt3-counted"
-sizes = {"d_model": 12288, "n_heads": 96, "n_decoder_layers": 96, "max_length": 2048}
-gpt3 = replace(gpt2, **sizes)
-pieces = scaling.count_parameters(gpt3)
-print(
-    {piece: f"{count / pieces.total():.1%}" for piece, count in pieces.items()},
-    f"{pieces.total():,}",
-)
-prove(
-    "GPT-3, with 96 layers, has 175 billion parameters",
-    round(pieces.total() / 1e9) == 175,
-)
-prove(
-    "two thirds of them are in the feed-forward",
-    abs(pieces["feed-forward"] / pieces.total() - 2 / 3) < 0.01,
-)
-
-# %% [markdown] id="paper"
-# ### 1.1 The paper's two models
-#
-# | | layers in each stack | width | inner width | heads | width of keys and values | stated |
-# |---|---|---|---|---|---|---|
-# | base | 6 | 512 | 2048 | 8 | 64 | 65 million |
-# | big | 6 | 1024 | 4096 | 16 | 64 | 213 million |
-#
-# > **You will read that** the base model has 65 million parameters, next to code with a table for the source, one for
-# > the target and a head.
-#
-# The paper shares all three (section 3.4), over about 37,000 pieces:
-
-# %% id="paper-counted"
+bert = scaling.count_parameters(PUBLISHED["bert-base-uncased"].config(), "encoder")
+print("BERT-base:", {piece: f"{count / bert.total():.1%}" for piece, count in bert.items()})
+prove("BERT-base is that and a pooler", bert.total() + 768 * 768 + 768 == counted["bert-base-uncased"])
 rows = {}
 for name, width, heads in (("base", 512, 8), ("big", 1024, 16)):
     config = TransformerConfig(d_model=width, n_heads=heads, vocab_size=37_000)
-    for tying, switches in {
-        "three tables shared": {"share_vocabulary": True},
-        "head and target shared": {},
-        "nothing shared": {"tie_embeddings": False},
-    }.items():
-        chosen = replace(config, **switches)
-        rows[name, tying] = scaling.count_parameters(chosen, "encoder-decoder").total()
-        print(f"{name:>5}, {tying:<22} {rows[name, tying]:12,}")
+    tyings = {"three tables shared": {"share_vocabulary": True}, "nothing shared": {"tie_embeddings": False}}
+    for tying, switches in tyings.items():
+        rows[name, tying] = scaling.count_parameters(replace(config, **switches), "encoder-decoder").total()
+        print(f"{name:>5}, {tying:<19} {rows[name, tying]:12,}")
 shared = TransformerConfig(vocab_size=37_000, share_vocabulary=True)
-prove(
-    "the formula is the built model",
-    built(Transformer, shared) == rows["base", "three tables shared"],
-)
-
-# %% id="paper-proof"
-print({name: f"{n / 1e6:.1f} M" for name, n in rows.items() if "three" in name[1]})
-prove(
-    "shared, base is within 3 % of 65 million",
-    abs(rows["base", "three tables shared"] / 65e6 - 1) < 0.03,
-)
-prove(
-    "shared, big is within 1 % of 213 million",
-    abs(rows["big", "three tables shared"] / 213e6 - 1) < 0.01,
-)
-prove(
-    "with nothing shared, base is half as large again",
-    rows["base", "nothing shared"] > 1.5 * 65e6,
-)
-untied = TransformerConfig(vocab_size=32_000, tie_embeddings=False)
-unshared = scaling.count_parameters(untied, "encoder-decoder").total()
-prove("untied over 32,000 pieces it has 93 million", round(unshared / 1e6) == 93)
-
-# %% [markdown] id="paper-says"
-# *True with sharing, false without.* The widths of keys and values are D / H = 64 in both models.
-#
-# > **You will read that** an encoder-decoder of two layers, width 128 and inner width 512 over 1,000 tokens, nothing
-# > shared, has 3,416,232 parameters.
-
-# %% id="two-layers"
-sizes = {"d_model": 128, "d_ff": 512, "vocab_size": 1000}
-sizes |= {"n_encoder_layers": 2, "n_decoder_layers": 2}
+prove("the formula is the built model", built(Transformer, shared) == rows["base", "three tables shared"])
+prove("shared, base is within 3 % of 65 million", abs(rows["base", "three tables shared"] / 65e6 - 1) < 0.03)
+prove("shared, big is within 1 % of 213 million", abs(rows["big", "three tables shared"] / 213e6 - 1) < 0.01)
+untied = scaling.count_parameters(TransformerConfig(vocab_size=32_000, tie_embeddings=False), "encoder-decoder")
+prove("untied over 32,000 pieces it has 93 million", round(untied.total() / 1e6) == 93)
+gpt3 = replace(gpt2, d_model=12288, n_heads=96, n_decoder_layers=96, max_length=2048)
+pieces = scaling.count_parameters(gpt3)
+prove("GPT-3, with 96 layers, has 175 billion parameters", round(pieces.total() / 1e9) == 175)
+prove("two thirds of them are in the feed-forward", abs(pieces["feed-forward"] / pieces.total() - 2 / 3) < 0.01)
+sizes = {"d_model": 128, "d_ff": 512, "vocab_size": 1000, "n_encoder_layers": 2, "n_decoder_layers": 2}
 two_layers = TransformerConfig(**sizes, tie_embeddings=False, head_bias=True)
-count = scaling.count_parameters(two_layers, "encoder-decoder")
-print(dict(count), f"{count.total():,}")
-prove(
-    "it has 1,310,696 parameters, by formula and built",
-    count.total() == built(Transformer, two_layers) == 1_310_696,
-)
-
-# %% [markdown] id="two-layers-says"
-# *False*, by a factor of 2.6. A count takes one line; print it before you quote a number.
+count = scaling.count_parameters(two_layers, "encoder-decoder").total()
+prove("the small one has 1,310,696, by formula and built", count == built(Transformer, two_layers) == 1_310_696)
 
 # %% [markdown] id="operations"
-# ## 2 Operations
+# ## 2 What it computes
 #
-# A **FLOP** is one addition or multiplication of floating-point numbers. Almost all of a Transformer's are in products
-# of matrices, 2 m k n for shapes (m, k) and (k, n). The backward pass has two products for each of the forward pass:
-# one for the gradient of the input, one for that of the weights.
+# A **FLOP** is one addition or multiplication of numbers with a decimal point. Nearly all of them happen in products of
+# matrices, and there each weight has a simple life: for each token it multiplies one number and adds the result to
+# another. That is two operations. The backward pass does it twice more, once to send the gradient further down and once
+# to get the gradient of the weight itself.
+
+# %% id="six-drawn" tags=["hide-input"]
+# Drawing: what one weight does for one token
+drawings.six_operations().show()
+
+# %% [markdown] id="six-nd"
+# So a model with N parameters that is trained on D tokens costs about
+#
+# $$C \approx 6 \, N \, D$$
+#
+# operations. This is the most useful formula of the chapter. A table that is only looked up multiplies nothing, so it
+# does not belong into N; the head does. By hand: GPT-3 has 175 billion parameters and saw 300 billion tokens, which is
+# 6 · 1.75·10¹¹ · 3·10¹¹ = 3.15·10²³ operations.
+#
+# One thing is missing. Scores and mixing are products of matrices, too, but no weight takes part in them. With n tokens
+# in sight they cost 4 · n · D operations for each token and layer, and the weights of that layer 24 · D². The two are
+# equal at **n = 6 · D**.
 
 # %% exercise="count_flops"
 
-# %% id="flops-measured"
-chosen = {"d_model": 48, "n_heads": 3, "d_ff": 192, "n_decoder_layers": 2}
-model = LanguageModel(TransformerConfig(**chosen, vocab_size=101, dropout=0.0))
+# %% id="flops-measured" tags=["hide-input"]
+# Check: your formula against torch's own count, forward and with backward
+sizes = {"d_model": 48, "n_heads": 3, "d_ff": 192, "n_decoder_layers": 2}
+model = LanguageModel(TransformerConfig(**sizes, vocab_size=101, dropout=0.0))
 tokens = torch.zeros(2, 37, dtype=torch.long)  # (B, T)
 with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
     logits = model(tokens)
@@ -231,137 +175,151 @@ with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
     logits.sum().backward()
 total = counter.get_total_flops()
 print(f"torch counts {forward:,} forward and {total:,} with backward")
-prove(
-    "your formula is what torch counts, forward",
-    count_flops(2, 37, 48, 192, 2, 101, False) == forward,
-)
-both = count_flops(2, 37, 48, 192, 2, 101, True)
-prove(
-    "a training step costs three forward passes, in torch's count too",
-    both == total == 3 * forward,
-)
+prove("your formula is what torch counts, forward", count_flops(2, 37, 48, 192, 2, 101, False) == forward)
+prove("a training step costs three forward passes", count_flops(2, 37, 48, 192, 2, 101, True) == total == 3 * forward)
 
-# %% [markdown] id="six-nd"
-# ### 2.1 Six operations for each parameter and token
+# %% [markdown] id="six-nd-question"
+# "Attention is quadratic" is the best-known sentence about Transformers. When does it matter? For GPT-2, 6 · D is 4,608
+# tokens, more than four times its context. For Llama 3 8B, 4,096 wide, it is 24,576. Below that length the weights are
+# most of the work.
+
+# %% id="six-nd-left-out" tags=["hide-input"]
+# Figure: the share of scores and mixing in all operations of a layer, against the length
+lengths = [2**k for k in range(6, 18)]
+shares = {}
+for name in ("gpt2", "llama-3-8b"):
+    for n in lengths:
+        flops = scaling.count_flops(PUBLISHED[name].config(), 1, n, backward=True)
+        layer = flops["projections"] + flops["feed-forward"] + flops["scores and mixing"]
+        shares.setdefault(name, []).append(100 * flops["scores and mixing"] / layer)
+show(
+    common.curves(
+        lengths, {"GPT-2, D = 768": shares["gpt2"], "Llama 3 8B, D = 4096": shares["llama-3-8b"]},
+        xscale="log", xlabel="tokens in sight", ylabel="% of a layer's operations", ylim=(0, 100),
+        levels={"half": 50},
+    ),
+    alt="Share of the operations of a layer that scores and mixing take, against the length on a logarithmic axis. Both curves "
+    "rise from nearly nothing; GPT-2 crosses one half near 4,600 tokens, Llama 3 8B between 16,000 and 33,000.",
+    caption="Scores and mixing against all of a layer. A wider model feels its attention later.",
+)  # fmt: skip
+for n in (1024, 4608, 32_768):
+    flops = scaling.count_flops(gpt2, 1, n, backward=True)
+    layers = flops["projections"] + flops["feed-forward"]
+    prove(f"at {n} the products reach the rest iff T >= 6 D", (flops["scores and mixing"] >= layers) == (n >= 4608))
+
+# %% [markdown] id="attention-memory-says"
+# <details><summary>And the memory of attention? It need not be quadratic</summary>
 #
-# The shortcut of Kaplan et al. 2020 is C ≈ 6 N D for N parameters and D tokens: two operations forward and four
-# backward. Which parameters? Their N leaves out all tables, of tokens and of positions, and with the token table the
-# head. A table that is only looked up costs nothing, but the head is a product of matrices, and with GPT-2's
-# vocabulary a large one. So we keep the head in N here.
+# The table of scores has n² cells, and the simple way of computing attention keeps it. Flash kernels (Dao et al. 2022,
+# chapter 7) compute exactly the same output piece by piece and keep a number or two for each query: linear memory,
+# quadratic time. No length forces an approximation for want of memory; time may. The next cell counts what is kept for
+# the backward pass.
 #
-# > **Predict.** What does 6 N D leave out, and from which length on is that more than the rest of a layer?
+# </details>
 
-# %% id="six-nd-left-out"
-count = scaling.count_parameters(gpt2)
-in_layers = count["attention"] + count["feed-forward"]
-N = in_layers + gpt2.vocab_size * gpt2.d_model
-print(f"N of Kaplan et al.: {in_layers:,}; with the head: {N:,}")
-print("length   exact / 6ND   scores and mixing")
-for length in (64, 1024, 4608, 32_768):
-    flops = scaling.count_flops(gpt2, 1, length, backward=True)
-    products, layers = (
-        flops["scores and mixing"],
-        flops["projections"] + flops["feed-forward"],
-    )
-    ratio = flops.total() / scaling.six_n_d(N, length)
-    print(f"{length:6}   {ratio:11.3f}   {products / flops.total():17.1%}")
-    prove(
-        f"at {length} the products reach the rest of the layer iff T >= 6 D",
-        (products >= layers) == (length >= 6 * 768),
-    )
-
-# %% [markdown] id="six-nd-says"
-# It leaves out the products of attention, which no parameter takes part in: 2 n² d multiply-adds in a layer against
-# 12 n d² in its weights, equal at n = 6 d. So "attention is quadratic" decides the cost only of long texts in narrow
-# models. (Biases and norms, which hardly count, are left out on both sides here.)
-#
-# With it the known budgets are one line each:
-
-# %% id="budgets"
-budgets = {"GPT-3 1.3B": (1.3e9, 300e9), "GPT-3": (174.6e9, 300e9)}
-budgets |= {f"Llama 2 {size}B": (size * 1e9, 2e12) for size in (7, 13, 70)}
-for name, (parameters, tokens_seen) in budgets.items():
-    flops = scaling.six_n_d(int(parameters), int(tokens_seen))
-    each = tokens_seen / parameters
-    print(f"{name:>12}: {flops:.1e} FLOP, {each:6.1f} tokens a parameter")
-prove("Llama 2 70B took 8.4e23 operations", round(6 * 70e9 * 2e12 / 1e23, 1) == 8.4)
-prove("GPT-3 saw fewer than two tokens a parameter", 300e9 / 174.6e9 < 2)
-
-# %% [markdown] id="budgets-says"
-# > **You will read that** GPT-2 has 125 million parameters and saw 40 billion tokens.
-#
-# *False.* It has 124.4 million; its publishers state 40 **giga-bytes of text**, about 10 billion tokens at four bytes
-# each, and never said how often it was read.
-#
-# Of the models with 13 and 70 billion parameters the sizes and the tokens are published, and the operations follow from
-# them. How able a model is does not: that has to be measured on tasks.
-
-# %% [markdown] id="attention-memory"
-# ### 2.2 Quadratic, in what?
-#
-# "Attention is quadratic" is said of its memory and of its time. Does a long text then force us to leave something out?
-# Count what the backward pass needs of one head, and compare outputs:
+# %% id="attention-memory-measured" tags=["hide-input"]
+# Check: what attention keeps for the backward pass, explicit and fused, and that both give the same output
 
 
-# %% id="attention-memory-measured"
 def kept_bytes(backend, n):
     """Bytes kept for the backward pass over n positions, besides inputs and output."""
     found = []
     query, key, value = (torch.randn(1, 1, n, 16, requires_grad=True) for _ in range(3))
-    hooks = torch.autograd.graph.saved_tensors_hooks
-    with hooks(lambda x: (found.append(x), x)[1], lambda x: x):
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: (found.append(x), x)[1], lambda x: x):
         output = scaled_dot_product_attention(query, key, value, backend=backend)
     known = {x.data_ptr() for x in (query, key, value, output)}
-    new = [x for x in found if x.data_ptr() not in known]
-    kept = {x.data_ptr(): x.untyped_storage().nbytes() for x in new}
-    return sum(kept.values()), output
+    return sum({x.data_ptr(): x.untyped_storage().nbytes() for x in found if x.data_ptr() not in known}.values())
 
 
-kept = {}
-for backend in ("explicit", "fused"):
-    kept[backend] = [kept_bytes(backend, n)[0] for n in (256, 512, 1024)]
+kept = {backend: [kept_bytes(backend, n) for n in (256, 512, 1024)] for backend in ("explicit", "fused")}
 print(kept)
-prove(
-    "the explicit form keeps four times as much at twice the length",
-    kept["explicit"][2] > 3.9 * kept["explicit"][1],
-)
+prove("the explicit form keeps four times as much at twice the length", kept["explicit"][2] > 3.9 * kept["explicit"][1])
 prove("the fused kernel keeps twice as much", kept["fused"][2] < 2.1 * kept["fused"][1])
+qkv = torch.randn(3, 1, 1, 512, 16).double()
+outputs = [scaled_dot_product_attention(*qkv, backend=backend) for backend in ("explicit", "fused")]
+prove("the fused kernel is exact attention, to rounding", torch.allclose(*outputs, atol=1e-12))
 
-# %% id="attention-exact"
-torch.manual_seed(0)
-query, key, value = torch.randn(3, 1, 1, 512, 16).double()
-outputs = []
-for backend in ("explicit", "fused"):
-    outputs.append(scaled_dot_product_attention(query, key, value, backend=backend))
-difference = (outputs[0] - outputs[1]).abs().max()
-print(f"largest difference of the two outputs below 1e-12: {difference < 1e-12}")
-prove(
-    "the fused kernel is exact attention, to rounding",
-    torch.allclose(*outputs, atol=1e-12),
-)
-times = [scaling.count_flops(gpt2, 1, n)["scores and mixing"] for n in (4096, 8192)]
-prove(
-    "its operations still grow with the square of the length",
-    times[1] == 4 * times[0],
-)
+# %% [markdown] id="known-run"
+# ### 2.1 A known bill
+#
+# Does 6 N D hold for a real model? DeepSeek published the whole bill of its V3: 14.8 trillion tokens, and 2.664 million
+# hours on H800 chips for this pre-training, 2.788 million with everything after it (DeepSeek-AI 2024, table 1). The
+# model has 671 billion parameters, but each token passes through only some of its experts, 37 billion parameters. Those
+# are the ones that multiply, so
+#
+# $$C = 6 \cdot 37 \cdot 10^9 \cdot 14.8 \cdot 10^{12} = 3.3 \cdot 10^{24}$$
+#
+# Divide by 2.664 million hours of 3,600 seconds, and each chip did 3.4·10¹⁴ operations per second. The data sheet
+# promises 9.9·10¹⁴ for products in bfloat16. So the bill is plausible: about a third of what the chip could do.
+#
+# This share has a name, **model FLOPs utilisation** or *MFU*: the operations that the model needs per second, divided by
+# those that the machine can do. Work that a program does twice, to save memory, does not count as needed. Large runs
+# report between a third and a half; Llama 3 405B reached 38 to 43 % on up to 16,384 chips (Llama team 2024, table 4).
+# Always ask for the denominator. DeepSeek multiplied mostly in 8 bits, where the same chip can do twice as much, and
+# against that peak the same run reached half the share.
 
-# %% [markdown] id="attention-memory-says"
-# The table is quadratic, and it is not needed: Flash kernels (Dao et al. 2022) compute exact attention, linear in memory
-# and quadratic in time. No length forces an approximation; time may.
+# %% exercise="mfu"
+
+# %% id="known-run-counted" tags=["hide-input"]
+# Check: the numbers of this section, and the budgets of other known runs
+deepseek = scaling.six_n_d(37_000_000_000, 14_800_000_000_000)
+per_second = deepseek / (2.664e6 * 3600)
+print(f"{deepseek:.2e} operations, {per_second:.2e} per second and chip", end=", ")
+print(f"{per_second / scaling.PEAKS['H100']['bfloat16']:.0%} of the peak in bfloat16")
+prove("about a third of the peak", 0.3 < per_second / scaling.PEAKS["H100"]["bfloat16"] < 0.37)
+runs = {"GPT-3 1.3B": (1.3e9, 300e9), "GPT-3": (174.6e9, 300e9), "Llama 3 8B": (8.03e9, 15e12)}
+runs |= {f"Llama 2 {size}B": (size * 1e9, 2e12) for size in (7, 13, 70)}
+for name, (parameters, seen) in runs.items():
+    flops = scaling.six_n_d(int(parameters), int(seen))
+    print(f"{name:>12}: {flops:.1e} operations, {seen / parameters:7.1f} tokens per parameter")
+same = mfu(1000, 2, 5, 7, 11.0, 1, 1e5)
+prove("your utilisation is the course's", math.isclose(same, scaling.mfu(6 * 1000 + 12 * 2 * 5 * 7, 1 / 11.0, 1e5)))
 
 # %% [markdown] id="bytes"
-# ## 3 Bytes
+# ## 3 What it holds
 #
-# Training holds four things: weights, gradients, the optimizer's two averages, and what the backward pass needs of the
-# forward pass (**activations**). The first three follow from the parameters. The fourth grows with batch and length:
+# A model of 8 billion parameters in 16 bits is a file of 16 GB. A chip of 80 GB should train it with ease. It cannot:
+# training it takes 128 GB before the first token is read. Where do they come from?
+#
+# A weight in training is not alone. It has a gradient. It has the two averages that Adam keeps for it, the mean gradient
+# and its usual size (chapter 6). In float32 each of the four takes four bytes: **16 bytes for each parameter**.
 
-# %% id="activations-measured"
-chosen = {"d_model": 64, "n_heads": 4, "n_decoder_layers": 3, "vocab_size": 211}
-config = TransformerConfig(**chosen, positions="learned", dropout=0.0)
-model = LanguageModel(config)
+# %% id="bytes-drawn" tags=["hide-input"]
+# Drawing: the sixteen bytes of a parameter
+drawings.sixteen_bytes().show()
+
+# %% [markdown] id="mixed"
+# **Mixed precision** does not change that sum. It computes with weights and gradients in bfloat16, two bytes each, and
+# keeps a second copy of the weights in float32. Why not do without the copy? Because an update is small. bfloat16 has
+# about three digits, and a number with three digits cannot get one thousandth larger:
+
+# %% id="lost-update"
+weight = torch.tensor(1.0, dtype=torch.bfloat16)
+for _ in range(1000):
+    weight += 0.001
+print("1 + 1000 updates of 0.001 =", weight.item())
+
+# %% [markdown] id="activations"
+# All thousand updates are lost, each one rounded away. In the float32 copy they add up. So what does mixed precision buy?
+# Time, because chips multiply 16-bit numbers much faster, and half of the **activations**: everything that the forward
+# pass keeps for the backward pass.
+#
+# Activations grow with the number of tokens in a batch, and for long texts they are the largest part. There is a way to
+# trade them for time. Keep only what enters each layer, and when the backward pass arrives there, compute the rest of the
+# layer again. This *recomputation* costs about one more forward pass, up to a third more operations.
+#
+# <details><summary>Evidence: activations by formula and as autograd keeps them, and the trade for GPT-2</summary>
+#
+# The formula of `course_lib.scaling` is compared with what autograd really keeps, for three batches. For GPT-2 in
+# float32 with one text of 1,024 tokens the next cell shows all four parts, with and without recomputation. What it costs
+# by the clock is less than a third in our recording, a factor of 1.24, because it saves some waiting for memory.
+#
+# </details>
 
 
-class Loss(nn.Module):
+# %% id="activations-measured" tags=["hide-input"]
+# Check: activations by formula and as autograd keeps them; the memory of training GPT-2 on one text
+class Loss(torch.nn.Module):
     """A model and its loss, as one module."""
 
     def __init__(self, model):
@@ -373,867 +331,843 @@ class Loss(nn.Module):
         return F.cross_entropy(self.model(tokens).flatten(0, 1), tokens.flatten())
 
 
+sizes = {"d_model": 64, "n_heads": 4, "n_decoder_layers": 3, "vocab_size": 211}
+config = TransformerConfig(**sizes, positions="learned", dropout=0.0)
+model = LanguageModel(config)
 for batch, length in ((2, 32), (4, 32), (2, 64)):
     ids = torch.zeros(batch, length, dtype=torch.long)
     formula = scaling.activation_bytes(config, batch, length)
     found = testing.assert_counts(Loss(model), ids, saved_bytes=formula, tolerance=0.02)
-    print(f"{batch} x {length} tokens: {formula:,} bytes by formula", end=", ")
-    print(f"{found.saved_bytes:,} kept by autograd")
-prove(
-    "activations by formula are what autograd keeps, within 2 %",
-    abs(found.saved_bytes / formula - 1) < 0.02,
-)
-
-# %% [markdown] id="training-memory"
-# For GPT-2 in float32, with AdamW, one text of 1024 tokens:
-
-# %% id="training-memory-counted"
+    print(f"{batch} x {length} tokens: {formula:,} bytes by formula, {found.saved_bytes:,} kept by autograd")
 for recompute in (False, True):
     memory = scaling.training_memory(gpt2, 1, 1024, recompute=recompute)
-    print(
-        {part: f"{n_bytes / 2**30:.2f} GiB" for part, n_bytes in memory.items()},
-        "recomputed" if recompute else "",
-    )
-prove(
-    "optimizer and gradients take three times the weights",
-    memory["optimizer"] + memory["gradients"] == 3 * memory["weights"],
-)
-all_kept = scaling.activation_bytes(gpt2, 1, 1024)
-saved = all_kept / scaling.activation_bytes(gpt2, 1, 1024, recompute=True)
-more = scaling.count_flops(gpt2, 1, 1024, backward=True, recompute=True).total()
-more /= scaling.count_flops(gpt2, 1, 1024, backward=True).total()
-print(f"recomputing: activations divided by {saved:.1f}, operations times {more:.2f}")
-prove(
-    "recomputation trades up to a third more operations for less memory",
-    saved > 2 and 1.2 < more < 1.34,
-)
+    print({part: f"{n_bytes / 2**30:.2f} GiB" for part, n_bytes in memory.items()}, "recomputed" if recompute else "")
+once, again = (scaling.count_flops(gpt2, 1, 1024, backward=True, recompute=r).total() for r in (False, True))
+prove("recomputation costs up to a third more operations", 1.2 < again / once < 1.34)
 
 # %% [markdown] id="cache"
-# A generator needs no gradients, but keeps its keys and values:
+# A model that only writes needs no gradients and no averages. It keeps its weights, and the keys and values of all tokens
+# so far: the cache of chapter 5. It grows with the text, with the layers, and with the heads that have keys of their own.
 
 # %% exercise="kv_cache_bytes"
 
-# %% id="cache-measured"
-chosen = {"d_model": 48, "n_heads": 6, "n_kv_heads": 2, "n_decoder_layers": 3}
-config = TransformerConfig(**chosen, vocab_size=31, dropout=0.0)
-model = LanguageModel(config).eval()
+# %% id="cache-measured" tags=["hide-input"]
+# Check: your formula and a real cache, and Llama 3 8B
+sizes = {"d_model": 48, "n_heads": 6, "n_kv_heads": 2, "n_decoder_layers": 3}
+model = LanguageModel(TransformerConfig(**sizes, vocab_size=31, dropout=0.0)).eval()
 cache = model.new_cache(20)
 with torch.no_grad():
     model(torch.zeros(2, 20, dtype=torch.long), cache=cache)
 print(f"{cache.n_bytes:,} bytes in the cache")
-prove(
-    "your formula gives the bytes of a real cache",
-    kv_cache_bytes(3, 2, 20, 6, 2, 8, 4) == cache.n_bytes,
-)
-llama = PUBLISHED["llama-3-8b"].config()
-gib = scaling.kv_cache_bytes(llama, 1, 8192, dtype=torch.bfloat16) / 2**30
+prove("your formula gives the bytes of a real cache", kv_cache_bytes(3, 2, 20, 6, 2, 8, 4) == cache.n_bytes)
+gib = scaling.kv_cache_bytes(PUBLISHED["llama-3-8b"].config(), 1, 8192, dtype=torch.bfloat16) / 2**30
 prove("8192 tokens of Llama 3 8B take one GiB in bfloat16", gib == 1.0)
 
-# %% exercise="sharded_bytes"
-
-# %% [markdown] id="explorer-question"
-# > **Predict.** GPT-2 is trained by 8 processes with one text of 1024 tokens each. What is left in a process if all
-# > that can be split is split, and what takes most of it?
+# %% [markdown] id="explorer-text"
+# Here are all three counts at once, for any sizes. It opens on GPT-2 in training. Which part is largest? Double the
+# length and look again.
 
 # %% id="explorer"
 CostExplorer(model="GPT-2", length=1024, processes=8)
 
-# %% id="explorer-checked"
-stages = []
-for stage in range(4):
-    stages.append(scaling.training_memory(gpt2, 1, 1024, ranks=8, sharding=stage))
-print([f"{stage.total() / 2**30:.2f} GiB" for stage in stages])
-prove(
-    "with everything split, activations are most of it",
-    stages[3]["activations"] > stages[3].total() / 2,
-)
-
 # %% [markdown] id="roofline"
-# ## 4 How much of the machine
+# **A good place to stop: you can say what any model weighs, computes and holds.**
 #
-# A machine multiplies at one speed and moves bytes at another. A kernel takes at least the longer of the two times
-# (Williams et al. 2009). Below we
-# measure both where you are; a table of peaks is right only for the machine in the table.
-
-# %% [markdown] id="intensity"
-# Work with fewer operations a byte than the ridge waits for memory. A step of decoding at batch 1 reads every weight
-# for two operations; training reads it for many tokens:
-
-# %% id="intensity-counted"
-weight_bytes = 4 * scaling.count_parameters(gpt2).total()
-for name, tokens_at_once in (
-    ("decode, batch 1", 1),
-    ("decode, batch 64", 64),
-    ("train, 8 x 1024", 8192),
-):
-    flops = 2 * N * tokens_at_once
-    print(f"{name:>17}: {flops / weight_bytes:8.1f} FLOP a byte of weights")
-prove(
-    "decoding one text has about half an operation a byte",
-    0.4 < 2 * N / weight_bytes < 0.6,
-)
-
-# %% exercise="mfu"
-
-# %% [markdown] id="clock-question"
-# Now the clock, for a training step of a small model, and for an old question:
+# ## 4 What it waits for
 #
-# > **You will read that** a transformer is faster than an RNN. *Predict:* on one thread, at 64 and at 512 tokens?
+# Two programs do the same number of operations, and one takes fifty times as long. How can that be? A processor can only
+# multiply what has arrived. It computes at one speed, and memory delivers at another, much lower one.
 
-# %% id="step"
-chosen = {"d_model": 128, "n_heads": 4, "n_decoder_layers": 4, "vocab_size": 108}
-config = TransformerConfig(**chosen, norm_place="pre", dropout=0.0)
+# %% id="fetch-drawn" tags=["hide-input"]
+# Drawing: fetching and computing, for one token and for many
+drawings.fetch_and_compute().show()
+
+# %% [markdown] id="roofline-idea"
+# When a model writes one text, it reads all of its weights for a single token. In float32 a weight is four bytes, and it
+# does two operations: half an operation for each byte. When the same model reads a prompt of 64 tokens in one pass, each
+# weight still comes once, but now it works 64 times. Reading the prompt is called *prefill*, writing token by token
+# *decode*. How many operations a program does for each byte is its **intensity**.
+#
+# Let us measure your processor.
+
+# %% id="machine-clock" tags=["not-compared:clock"]
+machine = scaling.measure_roofline()
+print(f"computes {machine.flops_per_second / 1e9:.0f} billion operations per second")
+print(f"fetches  {machine.bytes_per_second / 1e9:.0f} billion bytes per second")
+print(f"so it can do {machine.ridge:.1f} operations while one byte arrives")
+
+# %% [markdown] id="ridge"
+# The last number is the intensity at which computing and fetching take equally long. It is called the **ridge**. A
+# program with a lower intensity waits for memory, one with a higher intensity waits for the arithmetic. The least time of
+# any pass is the longer of the two:
+#
+# $$\text{time} \ge \max\left(\frac{\text{operations}}{\text{operations per second}},\ \frac{\text{bytes}}{\text{bytes per
+# second}}\right)$$
+#
+# Now three passes of one real model by the clock: writing, reading a prompt, and a training step. With 26 million
+# parameters its weights are too large for the small, fast memory inside the processor.
+#
+# The figure draws them under the limit that the formula gives, which looks like a roof: a **roofline**.
+#
+# **Predict.** Which of the three comes near what your processor can do, and which is far below?
+
+# %% id="predict-roofline"
+ex.predict("near_the_roof", "")
+
+# %% id="three-passes" tags=["hide-input", "not-compared:clock"]
+# Measure: writing, prefill and a training step of one model; then the figure
+sizes = {"d_model": 512, "n_heads": 8, "n_decoder_layers": 8, "vocab_size": 1000}
+config = TransformerConfig(**sizes, positions="rotary", norm_place="pre", dropout=0.0)
 model = LanguageModel(config)
-tokens = torch.randint(108, (12, 65))  # (B, T + 1)
+n_weights = scaling.count_parameters(config).total()
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+rows = torch.randint(1000, (2, 257))
 
 
-def step():
-    """One update of the model."""
-    loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+def decode():
+    with torch.no_grad():
+        model(rows[:1, :1], cache=model.new_cache(8))
+
+
+def prefill():
+    with torch.no_grad():
+        model(rows[:1, :64])
+
+
+def train():
+    loss = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
 
 
-def milliseconds(work, rounds=5):
-    """Median time of a call, after one that does not count."""
+def fastest(work):
+    """Seconds of the fastest of four calls, after one that does not count."""
     taken = []
-    for _ in range(rounds + 1):
+    for _ in range(5):
         began = time.perf_counter()
         work()
-        taken.append(1e3 * (time.perf_counter() - began))
-    return statistics.median(taken[1:])
+        taken.append(time.perf_counter() - began)
+    return min(taken[1:])
 
 
-# %% id="machine-clock" tags=["not-compared:clock"]
-roofline = scaling.measure_roofline()
-print(f"products: {roofline.flops_per_second / 1e9:.0f} GFLOP/s", end=", ")
-print(f"copies: {roofline.bytes_per_second / 1e9:.1f} GB/s")
-print(f"ridge: {roofline.ridge:.1f} FLOP a byte")
-seconds = milliseconds(step) / 1e3
-flops = scaling.count_flops(config, 12, 64, backward=True).total()
-share = scaling.mfu(flops, seconds, roofline.flops_per_second)
-print(f"a step: {1e3 * seconds:.0f} ms, {share:.0%} of this thread's measured peak")
-lstm = nn.LSTM(256, 256, batch_first=True)
-layer = EncoderLayer(TransformerConfig(d_model=256, n_heads=4, dropout=0.0))
-with torch.no_grad():
-    for n in (64, 512):
-        x = torch.randn(1, n, 256)
-        times = [milliseconds(lambda net=net, x=x: net(x)) for net in (lstm, layer)]
-        print(f"{n:4} tokens: LSTM {times[0]:6.1f} ms", end=", ")
-        print(f"encoder layer {times[1]:6.1f} ms")
-
-# %% id="rnn-steps"
-lstm_work = 4 * (256 * 256 + 256 * 256)  # multiply-adds for each token, at any length
-for n in (64, 512):
-    layer_work = 12 * 256 * 256 + 2 * n * 256
-    print(f"{n:4} tokens: multiply-adds for each token: LSTM {lstm_work:,}", end=", ")
-    print(f"layer {layer_work:,}, {layer_work / lstm_work:.2f} times as many")
-prove(
-    "at length 512 the layer has twice the work of the LSTM",
-    layer_work == 2 * lstm_work,
-)
-
-# %% [markdown] id="rnn-says"
-# *Depends on the hardware, and on the length.* An LSTM takes n steps one after the other, and each is a product with one
-# vector. A layer takes all positions in one product of matrices. Even one thread does such a product faster for each
-# multiplication: it computes several numbers with one instruction and uses each weight that it has fetched many times.
-# So the layer, with about one and a half times the work, is often no slower at 64 tokens. At 512 it has twice the work,
-# and is mostly the slower one. Where there are many processors, as on a GPU, the gain is far larger. Recurrent and state-space models of several billion parameters exist; attention has
-# been scaled further, to hundreds of billions.
-
-# %% [markdown] id="denominators"
-# The denominator decides. The same run on an H100 is half as good against the peak of the data sheet that assumes
-# sparse matrices, and 15 times better against that of float32:
-
-# %% id="denominators-counted"
-peaks = scaling.PEAKS["H100"]
-shares = {
-    "dense bfloat16": 1,
-    "sparse": 0.5,
-    "float32": peaks["bfloat16"] / peaks["float32"],
-}
-print({name: f"{0.4 * share:.0%}" for name, share in shares.items()})
-prove(
-    "against the wrong peak a utilisation can exceed one",
-    0.4 * shares["float32"] > 1,
-)
-same = mfu(1000, 2, 5, 7, 11.0, 1, 1e5)
-prove(
-    "your utilisation is the course's",
-    math.isclose(same, scaling.mfu(6 * 1000 + 12 * 2 * 5 * 7, 1 / 11.0, 1e5)),
-)
-
-# %% [markdown] id="ladder"
-# ## 5 A ladder of speed
-#
-# Each rung changes one thing and keeps the model. What a rung gains is a matter of the machine: read your own numbers.
-
-
-# %% id="ladder-clock" tags=["not-compared:clock", "long-cell"]
-def rung(name, batch=8, length=128, autocast=False, fused=True, backend=None):
-    """Print tokens per second of training with these switches."""
-    torch.manual_seed(0)
-    model = LanguageModel(replace(config, d_model=192, n_heads=6))
-    optimizer = torch.optim.AdamW(model.parameters(), fused=fused, foreach=False)
-    tokens = torch.randint(108, (batch, length + 1))
-
-    def step():
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            logits = model(tokens[:, :-1]).flatten(0, 1)
-            loss = F.cross_entropy(logits, tokens[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    with sdpa_kernel(backend or [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
-        speed = 1e3 * batch * length / milliseconds(step, rounds=3)
-        print(f"{name:>28}: {speed:8,.0f} tokens a second")
-
-
-rung("explicit attention, plain Adam", fused=False, backend=SDPBackend.MATH)
-rung("+ fused attention", fused=False)
-rung("+ fused optimizer")
-rung("+ one text at a time instead", batch=1)
-rung("+ bfloat16 autocast", autocast=True)
-
-# %% [markdown] id="ladder-compile"
-# `torch.compile` joins steps that only move numbers into one kernel. On a processor it needs a C++ compiler and most of
-# a minute for this model, so here is what `python benchmarks/speed_ladder.py` recorded on one thread of a machine that
-# multiplies bfloat16 in hardware; ratios to the first rung are medians over interleaved rounds, with 95 % intervals:
-
-# %% id="ladder-recorded"
-recorded = record("speed-ladder-cpu")
-where = f"{recorded['device']}, {recorded['threads']} thread"
-print(f"{recorded['parameters']:,} parameters on {where}")
-for row in recorded["rungs"]:
-    middle, low, high = row["ratio"]
-    print(f"{row['rung']:>32}: x {middle:.2f} ({low:.2f} to {high:.2f})", end=", ")
-    print(f"first step {row['first_step_seconds']:5.1f} s")
-gain = {row["rung"]: row["ratio"][0] for row in recorded["rungs"]}
-prove(
-    "recorded: the highest rung is bfloat16",
-    max(gain, key=gain.get) == "+ bfloat16 autocast",
-)
-(_, plain_low, _), (_, _, compiled_high) = (
-    next(row["ratio"] for row in recorded["rungs"] if row["rung"] == name)
-    for name in ("+ fused optimizer", "+ torch.compile")
-)
-prove(
-    "recorded: the intervals with and without compiling overlap",
-    compiled_high > plain_low,
-)
-
-# %% id="compile-recorded"
-print("time of a step, compiled / not compiled, in another record:")
-for shape, found in record("training-step-cpu")["shapes"].items():
-    times = {row["way"]: row["seconds"] for row in found["rows"]}
-    tokens_of = " × ".join(map(str, found["tokens"]))
-    ratio = times["ours, compiled"] / times["ours"]
-    print(f"{shape:>6}, {tokens_of} tokens: {ratio:.2f}")
-
-# %% [markdown] id="ladder-says"
-# On this thread eight texts at once instead of one give most, then bfloat16, then the fused kernels. Compiling costs a
-# minute, and whether it gains anything here cannot be told: the intervals overlap, and the other record, of
-# `python benchmarks/training_step.py`, has it within a few per cent for every shape. Where starting a kernel takes
-# long and elementwise steps wait for memory, as on a GPU, there is more to gain. Do not believe a ladder
-# from another machine, this one included: climb it on yours.
-#
-# Tokens a second are half of the way to a quality. The other half is how much each token teaches, which optimizer, rates
-# and switches of the model decide. `course train lm` starts with the best that we measured of both. [How long it
-# takes](../benchmarks/results/time-to-quality.md) to the quality of a well-known recipe is recorded.
-#
-# Writing has a ladder of its own, as it waits for the weights to arrive (section 4). Put them into the order in which
-# the processor reads them (`pack_` of `course_lib.variants.packed`), or make them smaller: `quantize_` of
-# `course_lib.variants.int8` rounds each to 8 bits, or to 4. [How fast that
-# writes](../benchmarks/results/generation-cpu.md) is one question, and [what the rounding
-# costs](../benchmarks/results/rounding-cpu.md) is another. It is asked of trained models, by the loss on text that they
-# never saw: 8 bits cost them nothing that can be told, 4 bits a little, and 2 bits clearly more.
-
-# %% [markdown] id="law"
-# ## 6 A law that you measure
-#
-# Kaplan et al. 2020 trained models of many sizes and found that the loss follows a power law. With a part that no size
-# removes:
-#
-# $$L(N) = E + a / N^{\alpha}$$
-#
-# What is that part, the **floor** E? One share of it is the entropy of the text itself: what nobody can predict. But
-# our models all see the same number of tokens D, and even an endless model could not learn everything from so few. So
-# at a fixed budget of tokens the floor is higher than the entropy. The law of both sizes, which section 6.1 fits, has a
-# term for each, and the floor of a single budget is its E + b / D^β.
-
-# %% exercise="fit_power_law"
-
-# %% [markdown] id="sweep"
-# Now the experiment: models of one layer and growing width predict the next character of Python's language reference,
-# three of each. The law is fitted to the small ones; the largest, with four times the parameters of any other, is held
-# out.
-#
-# > **Predict.** By how many per cent will the prediction miss the loss of the held-out model?
-
-# %% id="text"
-text = reference_text()
-cut = len(text) - len(text) // 10
-tokenizer = CharTokenizer.train([text[:cut]])
-print(tokenizer.vocab_size, "tokens in the vocabulary")
-train = torch.tensor(tokenizer.encode(text[:cut]))
-held_out = torch.tensor(tokenizer.encode(text[cut : cut + 32_500]))
-held_out = held_out.view(-1, 65)  # (500, T + 1)
-
-
-# %% id="model-of"
-def model_of(width, layers=1, heads=2, seed=0):
-    """A small language model of this size, new, and its count of parameters."""
-    sizes = {"d_model": width, "n_heads": heads, "n_decoder_layers": layers}
-    switches = {"positions": "rotary", "norm": "rms", "norm_place": "pre"}
-    switches |= {"activation": "gelu", "bias": False, "dropout": 0.0}
-    switches |= {"scale_embeddings": False, "tie_embeddings": False}
-    config = TransformerConfig(**sizes, **switches, vocab_size=tokenizer.vocab_size)
-    torch.manual_seed(seed)
-    return LanguageModel(config), scaling.count_parameters(config)
-
-
-# %% id="train-one"
-def loss_of(model, rows):
-    return F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-
-
-def train_one(model, peak, steps, seed=0):
-    """Train a model; return its held-out loss, and its loss in training by step."""
-    how = {"betas": (0.9, 0.95), "weight_decay": 0.1, "fused": True}
-    optimizer = torch.optim.AdamW(model.parameters(), **how)
-    generator, curve = torch.Generator().manual_seed(seed), []
-    for step in range(1, steps + 1):
-        share = min(10 * step / steps, (steps + 1 - step) / (0.9 * steps + 1))
-        optimizer.param_groups[0]["lr"] = peak * share  # up in a line, down in a line
-        start = torch.randint(len(train) - 65, (8, 1), generator=generator)
-        batch = train[start + torch.arange(65)]  # (B, T + 1)
-        loss = loss_of(model, batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        curve.append(loss.item())
-    with torch.no_grad():
-        return loss_of(model, held_out).item(), curve
-
-
-# %% [markdown] id="rate"
-# Which learning rate? To choose it by held-out losses would spend them before the experiment. The text that the models
-# are trained on costs nothing: it is new to them too, as no part of it comes twice in so short a run. Recorded by
-# `python benchmarks/claims.py law_of_size`:
-
-# %% id="rate-chosen"
-found = claim("law_of_size")
-tried, best = {}, {}
-print("width   loss in training at each rate, mean of five seeds")
-for width in (8, 12, 16, 24, 32, 72):
-    shown = []
-    for base in found.rates:
-        rate = base * min(1, 32 / width)  # beyond 32 lower rates were tried
-        losses_at = found.values(f"width {width}", "training loss", base)
-        tried[width, rate] = statistics.mean(losses_at)
-        shown.append(f"{rate:.4f}: {tried[width, rate]:.3f}")
-    print(f"{width:5}   {'   '.join(shown)}")
-    best[width] = min((key for key in tried if key[0] == width), key=tried.get)[1]
-print(
-    "best rate times width:",
-    {width: round(rate * width, 2) for width, rate in best.items()},
-)
-prove(
-    "the widest model of the fit wants a lower rate than the narrowest",
-    best[32] < best[8],
-)
-
-# %% [markdown] id="rate-says"
-# One rate does not suit them all. What suits is a rate that falls as 1 / width (Yang et al. 2022): 0.64 divided by the
-# width is at or beside the best rate of each, and where two rates are nearly level, as for widths 8 and 32, either will
-# do.
-
-# %% id="sweep-run" tags=["tol:0.02"]
-WIDTHS, SEEDS, STEPS = (8, 12, 16, 24, 32, 72), 3, 500
-losses, curves, in_layers, everything = {}, {}, {}, {}
-
-
-def run_of(width, seed, **change):
-    return train_one(model_of(width, seed=seed, **change)[0], 0.64 / width, STEPS, seed)
-
-
-print("width  parameters  in layers   losses of three seeds")
-for width in WIDTHS:
-    count = model_of(width)[1]
-    everything[width] = count.total()
-    in_layers[width] = count["attention"] + count["feed-forward"] + count["norms"]
-    trained = [run_of(width, seed) for seed in range(SEEDS)]
-    losses[width], curves[width] = zip(*trained, strict=True)
-    shown = "  ".join(f"{x:.3f}" for x in losses[width])
-    print(f"{width:5} {everything[width]:11,} {in_layers[width]:10,}  {shown}")
-mean = {width: statistics.mean(losses[width]) for width in WIDTHS}
-prove(
-    "the held-out model is four times larger than any in the fit",
-    everything[72] > 4 * everything[32],
-)
-prove("it has the lowest mean loss of all sizes", mean[72] == min(mean.values()))
-
-# %% [markdown] id="law-fitted-intro"
-# So much for three seeds, here and now. The law is fitted to the recorded runs, five seeds for each size, each size at
-# its best rate; and once more to the runs that all have the same rate, as one might do it without thinking of rates.
-# To judge a prediction we need something to compare it with. The simplest guess is that the large model is as good as
-# the largest of the small ones.
-
-# %% id="law-fitted" tags=["long-cell"]
-# At the best rate of each
-kept = {width: found.values(f"width {width}", "held-out loss") for width in WIDTHS}
-
-
-def law_of(runs):
-    """The law through all but the last width, and its miss of that one's mean loss."""
-    points = [(everything[w], loss) for w in WIDTHS[:-1] for loss in runs[w]]
-    fit = scaling.fit_power_law(*zip(*points, strict=True), n_resamples=100)
-    return fit, fit.law.predict(everything[72]).item() / statistics.mean(kept[72]) - 1
-
-
-small, miss = law_of(kept)
-one_rate = {w: found.values(f"width {w}", "held-out loss", 0.02) for w in WIDTHS}
-careless, _ = law_of(one_rate)
-for name, fit in (("best rates", small), ("one rate", careless)):
-    low, high = fit.interval("exponent")
-    law = f"{fit.law.floor:.2f} + {fit.law.scale:.3g} N^-{fit.law.exponent:.2f}"
-    print(f"{name:>10}: L = {law}, exponent {low:.2f} to {high:.2f}")
-guess = statistics.mean(kept[32]) / statistics.mean(kept[72]) - 1
-print(f"measured {statistics.mean(kept[72]):.3f}; predicted {miss:+.1%}", end="; ")
-print(f"the largest small model as a guess {guess:+.1%}")
-prove(
-    "the prediction is hardly better than the simplest guess",
-    guess / 2 < miss < guess,
-)
-prove(
-    "the held-out loss lies below the floor of the fitted law",
-    statistics.mean(kept[72]) < small.law.floor,
-)
-prove(
-    "the rates alone double the exponent",
-    small.law.exponent > 2 * careless.law.exponent,
-)
-
-# %% id="law-figure" tags=["picture:8", "long-cell"]
-by_size = {everything[width]: kept[width] for width in WIDTHS}
+passes = {}  # name: operations, bytes of weights and what belongs to them, seconds
+for name, work, batch, length, per_weight in (
+    ("decode", decode, 1, 1, 4), ("prefill", prefill, 1, 64, 4), ("training", train, 2, 256, 36)
+):  # fmt: skip
+    operations = scaling.count_flops(config, batch, length, backward=name == "training").total()
+    passes[name] = operations, per_weight * n_weights, fastest(work)
 show(
-    plots.law_and_residuals(by_size, small.law),
-    alt="Left: losses of five seeds against parameters on a logarithmic axis, five "
-    "sizes about a curve that falls and becomes level, and a larger size below its "
-    "level end. Right: what is left over, up to a few per cent of each loss.",
-    caption="The curve becomes level where the sizes of the fit end. The loss of the "
-    "larger model, drawn as squares, does not.",
+    plots.roofline(machine, passes),
+    alt="Operations per second against operations per byte, both on logarithmic axes. A slanted line rises to a corner, the ridge, "
+    "and goes on level: the roof. Decode lies at half an operation for each byte, far to the left and far below the level part; "
+    "prefill and training lie to the right of the ridge, near the level part.",
+    caption="The roofline of the machine that ran this page. Writing one token at a time can only be as fast as memory; "
+    "reading and training come near what the processor can do.",
 )
 
-# %% [markdown] id="law-says"
-# > **You will read that** performance improves predictably with size.
+# %% [markdown] id="roofline-says"
+# Each point has to stay under the roof. Decode sits far to the left: it could only become faster with fewer bytes, or
+# with more tokens per pass. That is why servers write many texts at once, why a draft that guesses four tokens helps
+# (chapter 5), and why rounded weights write faster. Training sits to the right. There fewer bytes help little, and faster
+# arithmetic helps a lot.
 #
-# *Under conditions:* one text, one recipe, rates that suit each size, and enough data. This experiment shows that the
-# loss falls, and by less and less. It does not predict: the law misses by about as much as a guess that needs no law,
-# and says that no size can reach what the larger model reached. Nor does it tell the exponent, which moves more with
-# the rates than with the seeds. Five sizes within a factor of eight are too few, for a law with three unknowns.
+# <details><summary>How the bytes are counted, and what other machines have</summary>
 #
-# ### 6.1 The same, longer
+# For decode and prefill each weight is read once, four bytes. A training step reads it forward and backward, writes and
+# reads its gradient, and reads and writes the weight and both averages in the update: 36 bytes. Activations are left
+# out, so the true intensity of training is somewhat lower.
 #
-# So here is a recorded sweep over more sizes, four budgets of tokens and a text that no run reads twice (the source of
-# Python's standard library, 8 million characters). Its learning rate, too, was chosen by training losses alone, those
-# of models in the fit at the smallest budget. It was made by this command, which you can stop and start again at any
-# time, as was done here:
+# An H100 computes 989·10¹² operations per second in bfloat16 and fetches 3.35·10¹² bytes: its ridge lies near 295, far to
+# the right of ours. The more a chip can compute, the more tokens it wants at once. The picture is by Williams, Waterman and
+# Patterson (2009).
 #
-# ```
-# course sweep
-# ```
-
-# %% id="recorded-sweep"
-recorded = record("sweep")
-rows = recorded["rows"]
-budgets = sorted({row["tokens"] for row in rows})
-most = max(row["epochs"] for row in rows)
-print(f"{recorded['command']}: {len(rows)} of {recorded['points']} runs", end=", ")
-print(f"each over {most:.2f} of the text or less")
-print("parameters   tokens:" + "".join(f"{budget:11,}" for budget in budgets))
-for size in sorted({row["parameters"] for row in rows}):
-    of_size = [row for row in rows if row["parameters"] == size]
-    shown = ""
-    for budget in budgets:
-        cell = [row["loss"] for row in of_size if row["tokens"] == budget]
-        shown += f"{statistics.mean(cell):11.3f}" if cell else f"{'':11}"
-    print(f"{size:10,}          {shown}")
-
-# %% id="recorded-law" tags=["long-cell"]
-readings = {}
-ways = {"parameters": "all parameters", "layer_parameters": "those in layers"}
-for column, words in ways.items():
-    reading = readings[column] = read_sweep(rows, parameters=column)
-    fit = reading.fit
-    law = f"{fit.law.floor:.2f} + {fit.law.scale:.3g} N^-{fit.law.exponent:.3f}"
-    print(f"counting {words}, at the largest budget: L = {law}\n", end="  ")
-    for name in ("exponent", "floor"):
-        low, high = fit.interval(name)
-        print(f"{name} {low:.2f} to {high:.2f}", end=", ")
-    print(f"residuals up to {abs(fit.residuals).max():.1%}")
-    print(f"  held out: measured {reading.held_out_loss:.4f}", end=", ")
-    print(f"predicted {reading.predicted:.4f}: {reading.error:+.1%}")
-    print("  from runs of all budgets", end=", ")
-    print(f"predicted {reading.surface_predicted:.4f}: {reading.surface_error:+.1%}")
-    between = reading.predicted < reading.held_out_loss < reading.surface_predicted
-    prove(
-        f"counting {words}, one budget predicts too low a loss, all budgets too high",
-        between,
-    )
-    prove(
-        f"counting {words}, both within 4 %",
-        max(abs(reading.error), abs(reading.surface_error)) < 0.04,
-    )
-    largest = max(reading.sizes)  # of those in the fit
-    fitted = zip(reading.sizes, reading.losses, strict=True)
-    same = statistics.mean(loss for size, loss in fitted if size == largest)
-    guess = same / reading.held_out_loss - 1
-    print(f"  the largest model of the fit as a guess: {guess:+.1%}")
-    prove(
-        f"counting {words}, the law is nearer than that guess",
-        abs(reading.error) < guess,
-    )
-
-# %% id="recorded-figure" tags=["long-cell"]
-show(
-    plots.budgets_and_residuals(rows, readings["parameters"]),
-    alt="Left: held-out loss against parameters for four budgets of tokens, lower for "
-    "more tokens and larger models; two curves run on to squares, the held-out model: "
-    "that of the largest budget ends below them, that of all budgets above. Right: "
-    "residuals of the first.",
-    caption="A fit to one budget ends below the held-out model, whose runs are drawn "
-    "as squares. A fit to all budgets ends as far above it.",
-)
-
-# %% [markdown] id="exponents"
-# Six sizes at one budget leave the floor open. Their law falls too steeply at its end, and the larger model does not
-# follow. A fit to all budgets must agree with the short runs too, and falls too slowly. Neither comes within 2 %: how
-# far two reasonable fits are apart shows what such a sweep cannot know. Both were written into the program before the
-# held-out model was trained, and nothing was adjusted after.
+# What makes a training step faster on one thread is [recorded](../benchmarks/results/speed-ladder-cpu.md): many texts at
+# once, fused kernels, bfloat16 where the processor has it. A ladder from another machine is no promise for yours.
 #
-# Kaplan et al. 2020 give 0.076 for N and 0.095 for D; Hoffmann et al. 2022 give 0.34 and 0.28, with a floor. With the
-# surface L(N, D) = E + a / N^α + b / D^β fitted to all budgets:
-
-# %% id="exponents-compared"
-for column, words in ways.items():
-    reading, surface = readings[column], readings[column].surface
-    print(f"{words:>16}", end=": ")
-    for sign, power in (("α", "n_exponent"), ("β", "d_exponent")):
-        value, (low, high) = getattr(surface, power), reading.interval_of(power)
-        print(f"{sign} {value:.2f} ({low:.2f} to {high:.2f})", end=", ")
-    print(f"best size ~ C^{surface.size_power:.2f}")
-points = (reading.sizes, reading.losses)
-line = scaling.fit_power_law(*points, floor=False, n_resamples=0).law
-print("a straight line, no floor, those in layers, as Kaplan et al.:", end=" ")
-print(f"exponent {line.exponent:.3f}")
-surfaces = [readings[column].surface for column in ways]
-prove(
-    "leaving the tables out of the count gives a smaller exponent",
-    surfaces[1].n_exponent < surfaces[0].n_exponent,
-)
-prove(
-    "without a floor the exponent is smaller still",
-    line.exponent < surfaces[1].n_exponent,
-)
-
-# %% [markdown] id="exponents-says"
-# One sweep, two readings. An exponent depends on what is counted as size, on whether there is a floor, and on how long
-# the runs are: with 200 steps a loss says as much about the schedule as about the text. Ours are those of models
-# hundreds of times smaller than the largest of Kaplan et al., over characters of code; none of these numbers is a
-# constant of nature. What carries over is the method: fit, leave one size out, look at residuals and intervals.
+# *You will read that* a Transformer is faster than a recurrent network. In training, yes, where it takes all positions in
+# one pass of high intensity, while an LSTM takes them one after the other. In writing both go token by token. The LSTM's
+# state stays small, and the cache grows. That training runs so well on parallel chips is one reason why attention has
+# been scaled to a trillion parameters and more (Kimi K2, chapter 7), and recurrent networks so far less.
 #
-# > **You will read that** a bigger model reaches a given loss with less data.
-
-# %% id="steps-to-loss" tags=["tol:0.1"]
-print("width   steps to a training loss of 2.6   operations")
-steps_needed, spent = [], []
-for width in WIDTHS:
-    # The mean over seeds, and over 20 steps
-    smooth = torch.tensor(curves[width]).mean(0).unfold(0, 20, 1).mean(-1)
-    steps_needed.append((smooth < 2.6).nonzero()[0].item() + 20)
-    weights = in_layers[width] + width * tokenizer.vocab_size
-    spent.append(scaling.six_n_d(weights, 512 * steps_needed[-1]))
-    print(f"{width:5} {steps_needed[-1]:33} {spent[-1]:12.1e}")
-prove(
-    "the largest model needs fewer steps than the smallest",
-    steps_needed[-1] < steps_needed[0],
-)
-prove("the largest model needs more operations than the smallest", spent[-1] > spent[0])
-
-# %% [markdown] id="kaplan"
-# *Imprecise.* With fewer steps, so with less data, but not with less compute: each step costs more.
+# </details>
 #
-# ### 6.2 Kaplan and Chinchilla
+# ### 4.1 Does it run on my laptop?
 #
-# How should a budget C = 6 N D be split between size and text? Kaplan et al. 2020 said: mostly into size, N growing
-# with C^0.73. GPT-3 followed, with fewer than two tokens a parameter. Hoffmann et al. 2022 (Chinchilla) found N and D
-# growing alike, about twenty tokens for each parameter.
+# Two questions decide. Does it fit? And how many bytes must come for each token? Take Llama 3 8B on a laptop with 16 GB of
+# memory that delivers 50 GB per second, of which a browser and the rest leave 12 GB for the model.
+
+# %% id="laptop"
+free, bandwidth = 12e9, 50e9  # bytes, bytes per second
+for bits in (16, 8, 4):
+    n_bytes = 8.03e9 * bits / 8
+    fits = "fits" if n_bytes < free else "does not fit"
+    tokens = bandwidth / n_bytes  # at most
+    print(f"{bits:2} bits: {n_bytes / 1e9:4.1f} GB {fits:>12} {tokens:5.1f} per second")
+
+# %% [markdown] id="laptop-says"
+# So it is 8 bits or 4. What does the rounding cost? We trained a small GPT five times and rounded its weights afterwards.
+# With 8 bits the loss did not change by more than 0.0002. With 4 bits and a step for each 32 weights it rose by about
+# 0.008, less than what two seeds differ by. With 2 bits it rose by 0.22 ([the
+# record](../benchmarks/results/rounding-cpu.md)).
 #
-# Why do they differ? Hoffmann et al. suspected the schedule: they let the rate fall by a factor of 10 over exactly the
-# tokens of each run, while Kaplan et al. read shorter runs off one long schedule. Porian et al. 2024 repeated the
-# experiment of Kaplan et al. and changed one thing at a time until the other answer came out. Three things did it: to
-# count the operations of the last layer, the head; a warm-up that was too long for small models; and settings of the
-# optimizer that were not tuned for each size. The fall of the rate was not needed. So the hypothesis that scale alone
-# decides was not refuted but revised: of what, and how much of each.
-
-# %% exercise="compute_optimal"
-
-# %% id="optimal-counted" tags=["long-cell"]
-gopher = 5.76e23  # operations
-fits = {"Hoffmann et al. 2022": scaling.HOFFMANN}
-fits["Besiroglu et al. 2024"] = scaling.BESIROGLU
-for name, surface in fits.items():
-    size, seen = compute_optimal(*surface[1:], gopher)
-    print(f"{name}: {size / 1e9:5.1f} B parameters", end=", ")
-    print(f"{seen / 1e12:.1f} T tokens, {seen / size:.0f} a parameter")
-    best = scaling.compute_optimal(surface, gopher)
-    prove(
-        f"{name}: your split is the course's",
-        math.isclose(size, best.parameters, rel_tol=1e-6),
-    )
-prove("the corrected fit gives about twenty tokens a parameter", 15 < seen / size < 30)
-at_gpt3 = scaling.BESIROGLU.predict(174.6e9, 300e9).item()
-same_budget = scaling.compute_optimal(scaling.BESIROGLU, 6 * 174.6e9 * 300e9)
-print(f"GPT-3 as it was: {at_gpt3:.3f} nats", end="; ")
-print(f"its budget on {same_budget.parameters / 1e9:.0f} B: {same_budget.loss:.3f}")
-smaller = same_budget.parameters < 174.6e9 / 2
-prove(
-    "by that fit, GPT-3's budget is better spent on a smaller model",
-    smaller and same_budget.loss < at_gpt3,
-)
-
-# %% id="fits-compared"
-smaller_wins = []
-for name, surface in fits.items():
-    thirteen = surface.predict(13e9, 2e12).item()
-    large = surface.predict(174.6e9, 300e9).item()
-    print(f"{name}: 13 B on 2 T tokens {thirteen:.3f}, GPT-3 {large:.3f}")
-    smaller_wins.append(thirteen < large)
-prove(
-    "whether 13 B on 2 T tokens beat GPT-3, the two fits disagree",
-    smaller_wins == [True, False],
-)
-
-# %% [markdown] id="optimal-says"
-# The published numbers of Hoffmann's own fit give a different answer than their text; the corrected fit of the same
-# runs agrees with twenty. On a comparison as close as that of 13 B on 2 T tokens with GPT-3 the two fits of the same
-# runs disagree: a fit says which way to go, and not which of two near models is better. A model that will be used much is trained longer than that: Llama 3 8B saw 15 T tokens.
+# At equal bytes you can have one model in 4 bits or one of half its size in 8. Dettmers and Zettlemoyer (2023) made this
+# comparison for models from 19 million to 176 billion parameters. Four bits were the best use of the bytes almost
+# everywhere, and three bits were worse: down to four, rounding costs less than giving up half of the parameters. So our
+# decision for this laptop is the 8B model in 4 bits. It takes 4 GB and writes at most twelve tokens per second.
 #
-# ### 6.3 Depth, width, heads
+# **A good place to stop: you know what your own machine can do, and what it waits for.**
 #
-# > **You will read that** more layers, more heads, more width and more data each improve results.
-
-# %% id="shape-run" tags=["tol:0.02"]
-shapes = {"6 heads": {"heads": 6}, "2 layers": {"layers": 2}}
-sizes, gains = {"width 24": in_layers[24]}, {"width 24": losses[24]}
-for name, change in shapes.items():
-    count = model_of(24, **change)[1]
-    sizes[name] = count["attention"] + count["feed-forward"] + count["norms"]
-    gains[name] = [run_of(24, seed, **change)[0] for seed in range(SEEDS)]
-sizes["width 32"], gains["width 32"] = in_layers[32], losses[32]
-print("change     in layers   mean loss   seeds")
-for name, found in gains.items():
-    seeds = "  ".join(f"{loss:.3f}" for loss in found)
-    print(f"{name:<10} {sizes[name]:9,}   {statistics.mean(found):9.3f}   {seeds}")
-same = sizes["6 heads"] == sizes["width 24"]
-prove("more heads at one width are no more parameters", same)
-prove("six heads are no better than two", statistics.mean(gains["6 heads"]) > mean[24])
-prove("two layers are better than one", statistics.mean(gains["2 layers"]) < mean[24])
-prove(
-    "a second layer costs as much as the first",
-    sizes["2 layers"] - 24 == 2 * (sizes["width 24"] - 24),
-)
-
-# %% [markdown] id="shape-says"
-# *Not heads.* At one width more heads are narrower heads: they add no parameter, and here they bring nothing. A second
-# layer and a greater width add parameters, cost time in proportion, and gain. To rank depth against width takes longer
-# runs than these. More layers can also remember more of a small text: watch the held-out loss, not that of training.
-
-# %% [markdown] id="processes"
-# ## 7 Several processes
+# ## 5 Many devices
 #
-# Data parallelism (DDP) gives each process its share of a batch and averages the gradients, so that all make the same
-# step. On paper that is the step of one process. Check it, with four "processes" that are four passes:
+# A model of 8 billion parameters needs 128 GB for its training, and a chip has 80. A model of 400 billion needs 6.5
+# terabytes. So the work has to be shared, and what is shared has to be sent. For each way of sharing ask three questions:
+# what does a device hold, what is sent, and when? In the drawings below, a model has four layers, one in each row, and a
+# filled cell is held by the device. The numbers are those of Llama 3 8B on 8 devices, with a text of 8,192 tokens on each
+# and two bytes for each number that is sent.
+#
+# ### 5.1 Different texts
+#
+# The simplest way is **data parallelism**. Every device has the whole model and reads its own texts. After the backward
+# pass each has a gradient, and they must take the mean of all, so that all make the same step.
 
-# %% id="processes-equal"
+# %% id="data-drawn" tags=["hide-input"]
+# Drawing: data parallelism
+drawings.split_texts().show()
+
+# %% [markdown] id="ring"
+# How do eight devices add up 16 GB of gradients each? If all sent theirs to one, that one would receive 112 GB. Instead
+# they stand in a **ring**, and each talks to its neighbour only. Cut the gradient into as many parts as there are devices.
+# In each step every device passes one part on, and the neighbour adds its own numbers to it. After seven steps each device
+# holds one part that is complete. Then the complete parts go round, seven more steps, and everyone has everything.
+#
+# Each device has sent 14 parts of an eighth: 28 GB, or 2 (R − 1) / R of the gradient for R devices. However many they are,
+# it is never more than twice the gradient.
+
+# %% id="ring-drawn" tags=["hide-input"]
+# Drawing: the ring, with three devices
+drawings.ring_sum().show()
+
+# %% exercise="ring_all_reduce_bytes"
+
+# %% id="processes-equal" tags=["hide-input"]
+# Check: four processes have the gradient of one, and after a ring of six steps everyone has it
 torch.manual_seed(0)
-chosen = {"d_model": 32, "n_heads": 4, "n_decoder_layers": 2, "vocab_size": 31}
-model = LanguageModel(TransformerConfig(**chosen, dropout=0.0))
+sizes = {"d_model": 32, "n_heads": 4, "n_decoder_layers": 2, "vocab_size": 31}
+model = LanguageModel(TransformerConfig(**sizes, dropout=0.0))
 tokens = torch.randint(31, (8, 17))
 
 
 def gradients(rows):
     """The gradients of the mean loss over some rows, as one vector."""
     loss = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-    found = torch.autograd.grad(loss, list(model.parameters()))
-    return torch.cat([g.flatten() for g in found])
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
 
 
-whole = gradients(tokens)
-ranks = [gradients(tokens[rank::4]) for rank in range(4)]
-print(len(ranks), "vectors of", whole.numel(), "gradients")
-prove(
-    "four processes with a quarter of the batch each have the gradient of one",
-    torch.allclose(sum(ranks) / 4, whole, atol=1e-6),
-)
-
-# %% [markdown] id="ring"
-# The average must reach everyone. In a **ring** each process talks to one neighbour only:
-
-# %% exercise="ring_all_reduce_bytes"
-
-# %% id="ring-run"
-parts = [list(gradient.tensor_split(4)) for gradient in ranks]  # of each process
-sent = [0] * 4
+whole, ranks = gradients(tokens), [gradients(tokens[rank::4]) for rank in range(4)]
+prove("four processes with a quarter each have the gradient of one", torch.allclose(sum(ranks) / 4, whole, atol=1e-6))
+parts, sent = [list(gradient.tensor_split(4)) for gradient in ranks], [0] * 4
 for step in range(6):
-    summing = step < 3  # then each finished part goes round
-    moves = [(rank, (rank - step) % 4) for rank in range(4)]
-    messages = [(rank, part, parts[rank][part].clone()) for rank, part in moves]
+    messages = [(rank, (rank - step) % 4, parts[rank][(rank - step) % 4].clone()) for rank in range(4)]
     for rank, part, message in messages:
         target = parts[(rank + 1) % 4]
-        target[part] = target[part] + message if summing else message
+        target[part] = target[part] + message if step < 3 else message  # first sums, then copies
         sent[rank] += message.nbytes
 everyone = [torch.cat(row) / 4 for row in parts]
-prove(
-    "after six steps every process has the mean gradient",
-    all(torch.allclose(g, whole, atol=1e-6) for g in everyone),
-)
+prove("after six steps everyone has the mean", all(torch.allclose(g, whole, atol=1e-6) for g in everyone))
 formula = scaling.ring_all_reduce_bytes(whole.nbytes, 4)
 print("sent by each:", sent, " formula:", formula)
-rounding = max(abs(n - formula) for n in sent)
-prove("each sent 3/2 of its gradients, to rounding of the parts", rounding <= 24)
+prove("each sent 3/2 of its gradients, to rounding of the parts", max(abs(n - formula) for n in sent) <= 24)
 
-# %% [markdown] id="stages"
-# Splitting goes further than the batch. FSDP also splits the optimizer, the gradients and the weights (stages 1 to 3 of
-# ZeRO, Rajbhandari et al. 2020), and gathers the weights of one layer at a time. The training command does both:
+# %% [markdown] id="sharded"
+# ### 5.2 Lend the weights
 #
-# ```
-# torchrun --standalone --nproc-per-node 2 -m coursework.cli train --help
-# ```
+# Data parallelism is wasteful: all eight devices keep the same weights and the same averages of Adam, 128 GB each. **Fully
+# sharded** data parallelism, *FSDP*, lets each keep an eighth of everything, 16 GB. Just before a layer is needed, the
+# devices send each other its missing parts. When it has been used, they drop them again.
+
+# %% id="sharded-drawn" tags=["hide-input"]
+# Drawing: sharded data parallelism
+drawings.split_states().show()
+
+# %% [markdown] id="sharded-says"
+# The weights travel twice, for the forward and for the backward pass, and the gradients once, each time 7/8 of 16 GB:
+# 42 GB, half as much again as before. Since the next layer can be fetched while this one computes, much of it costs no
+# time. The stages of ZeRO (Rajbhandari et al. 2020) split first the optimizer's numbers, then also the gradients, then also
+# the weights.
+
+# %% exercise="sharded_bytes"
+
+# %% [markdown] id="tensor"
+# ### 5.3 Cut the model
 #
-# The tests of this course run it with two and four processes and compare every loss with that of one process;
-# [measured here](../benchmarks/results/distributed-cpu.md) are speed and memory of each stage. Activations are cheaper
-# to compute again than to keep: `--recompute` keeps only what enters each layer.
-# [From a laptop to a cluster](../docs/scale_out.md) has the commands for Slurm and Kubernetes, and the arithmetic of
-# 1.5, 8 and 70 billion parameters.
+# In **tensor parallelism** nobody borrows. Each device keeps an eighth of every matrix and computes with that part alone,
+# all on the same text. A head belongs to one device, and so do some of the inner units of the feed-forward. Each device
+# then has an eighth of the sum that goes into the residual stream, so they add up, once after attention and once after the
+# feed-forward.
 
-# %% id="stages-counted"
-whole_bytes = scaling.training_memory(gpt2, 1, 1024)
-for stage in range(4):
-    memory = scaling.training_memory(gpt2, 1, 1024, ranks=4, sharding=stage)
-    print(
-        f"stage {stage}, MiB:",
-        ", ".join(f"{part} {n_bytes / 2**20:,.0f}" for part, n_bytes in memory.items()),
-    )
-prove(
-    "stage 3 leaves a quarter of weights, gradients and optimizer",
-    4 * memory["weights"] == whole_bytes["weights"],
-)
-prove("activations are not split", memory["activations"] == whole_bytes["activations"])
+# %% id="tensor-drawn" tags=["hide-input"]
+# Drawing: tensor parallelism
+drawings.split_matrices().show()
 
-# %% [markdown] id="bugs"
-# ## 8 Bug museum
+# %% [markdown] id="tensor-says"
+# What is added has 8,192 · 4,096 numbers, 67 MB, and each device sends 2 · 7/8 of it, 117 MB. That happens twice in each
+# layer forward and twice backward, 128 times in all: 15 GB for one text. And each time everybody waits. So it is used
+# inside one machine, where the links between the chips are fastest (Shoeybi et al. 2019).
 #
-# Each of these numbers was published somewhere. A count against something built catches all of them.
+# In **pipeline parallelism** a device has whole layers. Only the stream between two layers is sent, 67 MB for each text
+# and direction, so this works over slow links, too. Its price is waiting.
 
-# %% id="bugs-caught"
-sizes = {"vocab": 50257, "width": 768, "inner": 3072, "layers": 12, "positions": 1024}
-twice = count_parameters(**sizes, tied=True) + 50257 * 768
-prove("a tied table counted twice is 163 million, not GPT-2", round(twice / 1e6) == 163)
-found = complaint(testing.assert_counts, PUBLISHED["gpt2"].build(), parameters=twice)
-print(found[:80])
-prove("tied weights counted twice are caught by counting the built model", found)
-with_products = scaling.count_flops(gpt2, 1, 32_768).total()
-without = with_products - scaling.count_flops(gpt2, 1, 32_768)["scores and mixing"]
-prove(
-    "without the attention products a long text seems to cost a quarter",
-    0.15 < without / with_products < 0.3,
+# %% id="pipeline-drawn" tags=["hide-input"]
+# Drawing: pipeline parallelism
+drawings.split_layers().show()
+
+# %% [markdown] id="pipeline-says"
+# At the beginning the last device has nothing to do, and at the end the first. With p stages and a batch that is cut into
+# m parts, a share of (p − 1) / (m + p − 1) of the time is idle, the *bubble*: 47 % for 8 stages and 8 parts, 10 % for 64
+# parts (Huang et al. 2019).
+#
+# ### 5.4 Cut what flows
+#
+# A model with experts (chapter 7) can put each expert on another device, **expert parallelism**. Then it is the tokens that
+# travel.
+
+# %% id="experts-drawn" tags=["hide-input"]
+# Drawing: expert parallelism
+drawings.split_experts().show()
+
+# %% [markdown] id="experts-say"
+# With 2 experts for each token, 8,192 vectors of 4,096 numbers are sent twice there and twice back: up to 268 MB for one
+# layer and text, and the same again for the gradients. If all tokens want the same expert, all wait for one device. That
+# is one more reason for a balanced router.
+#
+# The last thing that can be cut is the text itself. For 131,072 tokens the activations are too large for one device, so in
+# **context parallelism** each takes a piece. Norms and feed-forward treat every position alone and notice nothing.
+# Attention does: a query must meet all keys.
+
+# %% id="context-drawn" tags=["hide-input"]
+# Drawing: context parallelism
+drawings.split_positions().show()
+
+# %% [markdown] id="context-says"
+# So the keys and values of the pieces go round a ring, and each device adds what they contribute by the running softmax of
+# chapter 7 (Liu et al. 2023). In Llama 3 8B a token has 2 · 8 · 128 numbers in each layer, 4 kB. Each device passes on 7/8
+# of 131,072 such rows, 470 MB per layer.
+#
+# Real runs combine these. Llama 3 405B was trained with tensor parallelism over the 8 chips of a machine, a pipeline of 16
+# stages, and sharded data parallelism over 64 or 128 of such groups; for its longest texts it took context parallelism
+# over 16 (Llama team 2024, table 4). The order follows from *when*: what everybody waits for goes over the fastest link.
+#
+# <details><summary>Evidence: the numbers of this section, and the same in real processes</summary>
+#
+# The next cell computes each number. The command `course train` under `torchrun` does data parallelism and all stages of
+# sharding; its losses are compared with those of one process, and [memory and speed are
+# recorded](../benchmarks/results/distributed-cpu.md). [From a laptop to a cluster](../docs/scale_out.md) has the commands.
+# Tensor, pipeline, expert and context parallelism are not built in this course.
+#
+# </details>
+
+# %% id="devices-counted" tags=["hide-input"]
+# Check: the numbers of this section
+llama = PUBLISHED["llama-3-8b"].config()
+N, R, T, D = scaling.count_parameters(llama).total(), 8, 8192, llama.d_model
+prove("training it takes 128 GB, an eighth is 16 GB", (round(16 * N / 1e9), round(2 * N / 1e9)) == (128, 16))
+ring = scaling.ring_all_reduce_bytes(2 * N, R)
+prove("the ring sends 28 GB, sharded 42 GB", (round(ring / 1e9), round(1.5 * ring / 1e9)) == (28, 42))
+stream = 2 * T * D
+layers = llama.n_decoder_layers
+tensor = scaling.ring_all_reduce_bytes(stream, R)
+prove("tensor: 67 MB, 117 MB sent each time", (round(stream / 1e6), round(tensor / 1e6)) == (67, 117))
+prove("15 GB in all, 128 times", (round(4 * layers * tensor / 1e9), 4 * layers) == (15, 128))
+prove("bubbles of 47 and 10 %", [round(100 * 7 / (m + 7)) for m in (8, 64)] == [47, 10])
+prove("experts: 268 MB", round(2 * 2 * stream / 1e6) == 268)
+row = scaling.kv_cache_bytes(llama, 1, 1, dtype=torch.bfloat16) / layers
+prove("keys and values: 4 kB, 470 MB", (row, round(row * 131_072 * 7 / 8 / 1e6)) == (4096, 470))
+stages = [scaling.training_memory(gpt2, 1, 1024, ranks=8, sharding=stage) for stage in range(4)]
+print("GPT-2 on 8, stages 0 to 3:", [f"{stage.total() / 2**30:.2f} GiB" for stage in stages])
+prove("activations are not split", stages[3]["activations"] == stages[0]["activations"])
+
+# %% [markdown] id="law"
+# **A good place to stop: you know how the work is shared.**
+#
+# ## 6 Which size?
+#
+# Now the question of the chapter. You have a budget of operations, say a week on some chips. You can spend it on a large
+# model that reads little, or on a small one that reads much. 6 · N · D is the same. Which one becomes better?
+
+# %% id="budgets-drawn" tags=["hide-input"]
+# Drawing: three ways to spend the same budget
+drawings.equal_budgets().show()
+
+# %% [markdown] id="experiment"
+# A tiny model has nowhere to put what it reads. A huge one has hardly begun when the budget is gone. Somewhere in between
+# must be the best size, and we can find it by trying. We take six GPTs from 9,000 to 200,000 parameters, deeper and wider
+# at once, and let each spend the same budget on characters of Shakespeare: 8·10¹⁰ operations, a few seconds of a laptop.
+# Then come two more budgets, each twice the one before.
+#
+# That is a lot of training. One trick saves part of it. With the cosine of chapter 6 the rate depends on where the run
+# ends, so each budget would need a run of its own. We keep the **rate constant** instead. At four fifths of each budget a
+# copy of the model leaves, its rate falls to zero, and it is measured. The trunk goes on to the next budget (Hägele et al.
+# 2024).
+
+# %% id="trunk-drawn" tags=["hide-input"]
+# Drawing: one trunk and a branch for each budget
+drawings.trunk_and_branches().show()
+
+# %% [markdown] id="predict-sizes-text"
+# **Predict.** Draw the loss against the size at one budget, in your mind. And when the budget is four times as large, does
+# its lowest point move to larger models, to smaller ones, or not at all?
+
+# %% id="predict-sizes"
+ex.predict("where_the_bowl_goes", "")
+
+# %% id="points"
+found = record("isoflop")
+points = {}  # budget: size: losses of the seeds
+for row in found["rows"]:
+    if row["best"]:
+        sizes = points.setdefault(row["budget"], {})
+        sizes.setdefault(row["parameters"], []).append(row["loss"])
+points = {b: dict(sorted(sizes.items())) for b, sizes in sorted(points.items())}
+for budget, sizes in points.items():
+    means = (f"{N / 1e3:.0f}k {statistics.mean(ls):.3f}" for N, ls in sizes.items())
+    print(f"{budget:.1e} operations: ", ",  ".join(means))
+
+# %% id="record-made" tags=["hide-input"]
+# Record: its command, how many runs and seeds, and how much processor time
+every = found["rows"] + found["held_out"]
+seeds = sorted({len(losses) for sizes in points.values() for losses in sizes.values()})
+print(f"{found['environment']['command']}: {len(every)} runs,", end=" ")
+print(f"{sum(row['cpu_seconds'] for row in every) / 60:.0f} minutes of one processor, seeds per point: {seeds}")
+bracketed = 0
+for budget, sizes in points.items():
+    for N in sizes:
+        here = [row for row in found["rows"] if (row["budget"], row["parameters"]) == (budget, N)]
+        tried = [row["rate"] for row in here if row["seed"] == 0]
+        bracketed += min(tried) < next(row["rate"] for row in here if row["best"]) < max(tried)
+print(f"the best rate has a worse one on each side at {bracketed} of {sum(map(len, points.values()))} points")
+prove("no run reads the text more than two and a half times", max(row["passes"] for row in every) < 2.6)
+
+# %% [markdown] id="bowl"
+# Each row is a bowl: the loss falls with the size, and rises again. Between two of our sizes it may be lower still. A
+# parabola through the points, with the *logarithm* of the size below, finds the bottom.
+
+# %% exercise="isoflop_minimum"
+
+# %% id="minima"
+minima = {}
+for budget, sizes in points.items():
+    means = [statistics.mean(losses) for losses in sizes.values()]
+    N = torch.tensor(list(sizes), dtype=torch.float64)
+    minima[budget] = isoflop_minimum(N, torch.tensor(means, dtype=torch.float64))
+    size, loss = minima[budget]
+    tokens = budget / 6 / size
+    print(f"{budget:.1e} operations: best size {size:8,.0f}, loss {loss:.3f}", end=", ")
+    print(f"{tokens / size:4.0f} tokens per parameter")
+
+# %% id="minima-figure" tags=["hide-input"]
+# Figure: the bowls of three budgets with their lowest points
+show(
+    plots.equal_operations(points, minima),
+    alt="Loss against parameters on a logarithmic axis for three budgets. Each set of points lies on a bowl; a diamond marks its "
+    "lowest point. With a larger budget the bowl lies lower and its diamond further to the right.",
+    caption="Models that spent the same number of operations, a dot for each seed. The bottom of the bowl moves to larger "
+    "models as the budget grows.",
 )
-one_head = kv_cache_bytes(12, 1, 1024, 1, 1, 64, 4)
-real = scaling.kv_cache_bytes(gpt2, 1, 1024)
-prove("a cache without the heads is twelve times too small", 12 * one_head == real)
-prove(
-    "over the peak with sparsity a run seems half as good",
-    mfu(1000, 2, 5, 7, 11.0, 1, 2e5) == mfu(1000, 2, 5, 7, 11.0, 1, 1e5) / 2,
+
+# %% [markdown] id="minima-say"
+# Such curves are called *isoFLOP* curves, and this is how Chinchilla was found (Hoffmann et al. 2022). With more
+# operations the best model is larger, *and* it reads more. Neither takes everything.
+#
+# Here the best models read dozens of characters for each parameter. Do not compare that with the rule below: a character says
+# much less than a piece of a word, and these models are tiny.
+#
+# <details><summary>Evidence: how the record was made, and what it cannot say</summary>
+#
+# Rates were tried in steps of two, with seed 0 and on a part of the text that is used for nothing else. Above stands at how
+# many points the best rate has a worse one on each side. Most points have three seeds at that rate, the models of 16,000
+# parameters only one; the same command would go on with what is missing. Losses are measured on the last twentieth of the
+# text. No run reads the text more than two and a half times. Batches have 256 characters, the warm-up 25 steps. [All
+# points](../benchmarks/results/isoflop.md) are in a table.
+#
+# Two smaller budgets were tried first, 5·10⁹ and 2·10¹⁰ operations, and left out before the larger model was trained.
+# From the first to the second, a factor of four, the best loss fell from 2.34 to 2.26, and with the next factor of four to
+# below 2.1. So small a run mostly learns which letters are frequent together, and its losses do not yet follow the law of the
+# larger ones. A power law holds over a range, and one has to look where it begins.
+#
+# </details>
+#
+# ### 6.1 Kaplan and Chinchilla
+#
+# How fast should the size grow with the budget? In 2020 Kaplan et al. answered: like C<sup>0.73</sup>, most of it goes into
+# size. GPT-3 followed, with fewer than two tokens per parameter. In 2022 Hoffmann et al. answered: like C<sup>0.5</sup>, size
+# and text grow alike. Their Chinchilla, a quarter as large as its predecessor Gopher, read four times as much with the same
+# budget and was better at nearly everything. The rule of thumb that remained is **20 tokens per parameter**.
+#
+# Why did two careful groups differ? Porian et al. (2024) repeated Kaplan's experiment and changed one thing at a time. Three
+# things were to blame: the operations of the head were not counted, the warm-up was too long for small models, and the
+# optimizer was not tuned for each size. Pearce and Song (2024) show how much the counting alone does: leave the tables out of
+# N, look only at small models, and Chinchilla's own law looks like Kaplan's. So an exponent belongs to a recipe and to a way
+# of counting. Ours, over models of a few thousand parameters and single characters, is no law for anything else.
+#
+# Hoffmann et al. also fitted one formula to all of their runs, a **scaling law** that says what a loss is made of:
+#
+# $$L(N, D) = E + \frac{a}{N^{\alpha}} + \frac{b}{D^{\beta}}$$
+#
+# E is the **floor**, what even a perfect model cannot know about the next token. The second term is what the model loses by
+# being small, the third by having read too little. Along a fixed budget one falls while the other rises, and the bottom of
+# the bowl follows by setting a derivative to zero.
+
+# %% exercise="compute_optimal"
+
+# %% id="optimal-counted" tags=["hide-input"]
+# Check: the best split of Gopher's budget and of GPT-3's by the published fit and by the corrected one
+gopher = 5.76e23  # operations
+fits = {"Hoffmann et al. 2022": scaling.HOFFMANN, "Besiroglu et al. 2024": scaling.BESIROGLU}
+for name, surface in fits.items():
+    size, seen = compute_optimal(*surface[1:], gopher)
+    print(f"{name}: {size / 1e9:5.1f} B parameters, {seen / 1e12:.1f} T tokens, {seen / size:.0f} per parameter")
+    best = scaling.compute_optimal(surface, gopher)
+    prove(f"{name}: your split is the course's", math.isclose(size, best.parameters, rel_tol=1e-6))
+prove("the corrected fit gives about twenty tokens per parameter", 15 < seen / size < 30)
+as_it_was = scaling.BESIROGLU.predict(174.6e9, 300e9).item()
+better = scaling.compute_optimal(scaling.BESIROGLU, 6 * 174.6e9 * 300e9)
+print(f"GPT-3 as it was: {as_it_was:.3f} nats; its budget on {better.parameters / 1e9:.0f} B: {better.loss:.3f}")
+prove("GPT-3's budget is better spent on a smaller model", better.parameters < 174.6e9 / 2 and better.loss < as_it_was)
+
+# %% [markdown] id="by-hand"
+# ### 6.2 A budget by hand, and why it is broken on purpose
+#
+# You get 10²⁰ operations, about 80 hours of one H100 at a third of its peak. With D = 20 N the budget is 6 · N · 20 N = 120
+# N². So N² = 8.3·10¹⁷, and **N is 0.9 billion parameters, D 18 billion tokens**. That is all. On a napkin.
+#
+# Yet Llama 3 8B read 15 trillion tokens, nearly 1,900 per parameter, a hundred times the rule. Was that a waste? The rule
+# asks for the best model *at the end of training*. But a model is used. Every token that it writes costs 2 · N operations,
+# and if a trillion tokens will be written, a smaller model that was trained far too long is cheaper in total. Sardana et al.
+# (2024) put the tokens of use into the law: the more a model will be asked, the smaller it should be, and the longer it
+# should read.
+#
+# Four more laws change the answer, each in one direction:
+#
+# - **Text runs out.** Up to about four passes, old text is worth nearly as much as new; after that its worth fades
+#   (Muennighoff et al. 2023).
+# - **Experts.** With experts the total and the active size count differently, and finer experts are better at the same
+#   budget (Krajewski et al. 2024).
+# - **Precision.** Training in fewer bits is like having fewer parameters, and a model that read very much is hurt more by
+#   rounding afterwards (Kumar et al. 2024).
+# - **Thinking longer.** Operations can also be spent when a question is asked. On some tasks a small model that tries many
+#   times beats a model 14 times its size (Snell et al. 2024).
+
+# %% exercise="fit_power_law"
+
+# %% id="floor-matters" tags=["hide-input"]
+# Check: your fit on an older sweep of this course, with a floor and without, and the size that both had not seen
+older = [row for row in record("sweep")["rows"] if row["tokens"] > 1_500_000]
+sizes = sorted({row["parameters"] for row in older})
+means = [statistics.mean(row["loss"] for row in older if row["parameters"] == size) for size in sizes]
+x, y = (torch.tensor(values, dtype=torch.float64) for values in (sizes, means))
+with_floor = fit_power_law(x[:-1], y[:-1], torch.linspace(0, 0.99, 100, dtype=torch.float64) * y[:-1].min())
+without = fit_power_law(x[:-1], y[:-1], torch.zeros(1, dtype=torch.float64))
+print(f"{sizes[-1]:,} parameters, held out: measured {means[-1]:.3f}")
+for name, (floor, scale, exponent) in (("with a floor", with_floor), ("without", without)):
+    predicted = floor + scale * sizes[-1] ** -exponent
+    law = f"floor {floor:.2f}, exponent {exponent:.2f}"
+    print(f"  {name}: {law}, predicts {predicted:.3f}: {predicted / means[-1] - 1:+.1%}")
+prove("without a floor the exponent is smaller", without[2] < with_floor[2])
+
+# %% [markdown] id="shape"
+# <details><summary>You will read that more layers, more heads and more width each help</summary>
+#
+# More *parameters* help, as layers or as width: both cost operations in proportion, and for a given size the loss hardly
+# depends on how deep or wide the model is, as long as it is neither extreme (Kaplan et al. 2020, section 3.1). More heads
+# at one width are narrower heads. They add no parameter, and in [chapter 2](02_multi_head.ipynb) and its lab they bring no
+# steady gain.
+#
+# *You will read that* a larger model reaches a given loss with less data. With less data, yes: fewer steps. Not with fewer
+# operations, as each step costs more; the bowls show that at a fixed budget the largest model is far from the best.
+#
+# *And that* scale alone decides. This was the scaling hypothesis. What is left of it: the loss falls in a predictable way
+# if size, text and recipe grow together.
+#
+# </details>
+#
+# ## 7 You predict a model
+#
+# Everything is ready for the experiment that this chapter is about. There is a fourth budget, 1.28·10¹² operations, four
+# times the largest so far. You have seen no model that spent it. How good will the best one be, and how large?
+
+# %% exercise="predict_loss"
+
+# %% id="prediction"
+TARGET = 1.28e12
+budgets = torch.tensor(list(minima), dtype=torch.float64)
+best_sizes, best_losses = torch.tensor(list(minima.values()), dtype=torch.float64).T
+size_predicted, loss_predicted = predict_loss(budgets, best_sizes, best_losses, TARGET)
+print(f"best size {size_predicted:,.0f}, its loss {loss_predicted:.3f}")
+
+# %% id="prediction-figure" tags=["hide-input"]
+# Figure: the best sizes and losses of three budgets, and the lines to the fourth
+show(
+    plots.extended(budgets.tolist(), best_sizes.tolist(), best_losses.tolist(), TARGET),
+    alt="Two panels with logarithmic axes. Left, the best size against the budget: three diamonds on a rising line, a circle where it "
+    "reaches the fourth budget. Right, their losses: three diamonds on a falling line, a circle at the fourth budget.",
+    caption="Two straight lines, drawn on to a budget that none of these models has spent.",
+)
+nearest = min({row["parameters"] for row in found["rows"]}, key=lambda N: abs(math.log(N / size_predicted)))
+prove("three layers of width 48 are the nearest shape", nearest == 86_640)
+
+# %% [markdown] id="size-chosen"
+# Of our shapes, three layers of width 48 come nearest to that size, with 87,000 parameters. That is the model that you train.
+# The bottom of a bowl is flat, so a little more or less hardly changes the loss.
+#
+# And the loss? Before you believe the line, think of what could bend it. A loss has a floor, and a line on these axes has
+# none. Three points are few, and each of them is uncertain.
+#
+# **Predict.** Write down the loss that you expect, with three digits. You may take the line's answer or correct it.
+
+# %% id="predict-loss"
+ex.predict("loss_of_my_model", "")
+
+# %% [markdown] id="train-text"
+# Now it is trained, on your machine. This takes about a minute, with a seed that the record has not. The text is divided as in the record: nine tenths to train,
+# and the last twentieth to measure. In between lies a twentieth by which the rates were chosen. The loop is that of chapter
+# 6, with the constant rate and the fall of one branch.
+
+# %% id="text"
+text = tiny_shakespeare()
+tokenizer = CharTokenizer.train([text])
+ids = torch.tensor(tokenizer.encode(text))
+train_ids, held_out = ids[: len(ids) * 90 // 100], ids[len(ids) * 95 // 100 :]
+held_out = held_out.unfold(0, 65, 64)  # (n, T + 1)
+
+
+def loss_of(model, rows):
+    logits = model(rows[:, :-1])  # (B, T, V)
+    return F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+
+
+# %% id="model-of" tags=["hide-input"]
+# The GPT of the record: as many heads as layers, rotary positions, RMSNorm before each part
+def gpt_of(layers, width):
+    """A GPT of this shape, and its config."""
+    sizes = {"d_model": width, "n_heads": layers, "n_decoder_layers": layers, "n_encoder_layers": 0}
+    switches = {"positions": "rotary", "norm": "rms", "norm_place": "pre", "activation": "gelu", "bias": False}
+    switches |= {"scale_embeddings": False, "tie_embeddings": False, "init": "normal", "zero_residual_init": True}
+    config = TransformerConfig(**sizes, **switches, vocab_size=tokenizer.vocab_size, dropout=0.0)
+    return LanguageModel(config), config
+
+
+# %% id="train"
+def train(model, steps, rate, seed):
+    how = {"betas": (0.9, 0.95), "weight_decay": 0.1, "fused": True}
+    optimizer = torch.optim.AdamW(model.parameters(), **how)
+    generator, curve = torch.Generator().manual_seed(seed), []
+    for step in range(steps):
+        left = (steps - step) / (0.2 * steps)  # below 1 in the last fifth
+        optimizer.param_groups[0]["lr"] = rate * min(1, (step + 1) / 25, left)
+        start = torch.randint(len(train_ids) - 65, (4, 1), generator=generator)
+        loss = loss_of(model, train_ids[start + torch.arange(65)])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        curve.append(loss.item())
+    return curve
+
+
+# %% id="trained" tags=["tol:0.02"]
+torch.manual_seed(3)  # the record has seeds 0, 1 and 2
+mine, mine_config = gpt_of(layers=3, width=48)
+for_a_token = scaling.count_flops(mine_config, 1, 64, backward=True).total() / 64
+steps = round(TARGET / for_a_token / (4 * 64))
+curve = train(mine, steps, rate=0.01, seed=3)
+with torch.no_grad():
+    reached = loss_of(mine, held_out).item()
+print(f"{steps:,} steps of 256 characters: loss {reached:.3f}")
+
+# %% [markdown] id="trained-says"
+# Compare it with what you wrote down.
+#
+# How good is such a prediction? A line through three points looks clever, so we ask what simpler guesses would have said,
+# and what the record's own trainings of this model reached.
+
+# %% id="ways" tags=["hide-input"]
+# Compare: simple guesses, the lines, the fitted law with its interval, and the trained models of the record
+larger = {}
+for row in found["held_out"]:
+    if row["best"]:
+        larger.setdefault(row["parameters"], []).append(row)
+mine_size = scaling.count_parameters(mine_config).total() - tokenizer.vocab_size * mine_config.d_model
+measured = [row["loss"] for row in larger[mine_size]]
+runs = [row for row in found["rows"] if row["best"]]
+columns = torch.tensor([[row["parameters"], row["tokens"], row["loss"]] for row in runs], dtype=torch.float64).T
+surface = scaling.fit_loss_surface(*columns.numpy())
+target_tokens = larger[mine_size][0]["tokens"]
+draw, by_law, by_lines = torch.Generator().manual_seed(0), [], []
+
+
+def redrawn(rows):
+    """As many of some runs, drawn with replacement: sizes, tokens and losses (3, n)."""
+    return rows[:, torch.randint(rows.size(1), (rows.size(1),), generator=draw)]
+
+
+of_budget = [columns[:, torch.tensor([row["budget"] == budget for row in runs])] for budget in minima]
+for _ in range(200):
+    law = scaling.fit_loss_surface(*redrawn(columns).numpy(), start=surface)
+    by_law.append(law.predict(mine_size, target_tokens).item())
+    bowls = [isoflop_minimum(*redrawn(rows)[[0, 2]]) for rows in of_budget]
+    by_lines.append(predict_loss(budgets, *torch.tensor(bowls, dtype=torch.float64).T, TARGET)[1])
+intervals = {
+    name: (sorted(found)[4], sorted(found)[-5])
+    for name, found in (("your two lines", by_lines), ("E + a / N^α + b / D^β", by_law))
+}
+*_, before, last = best_losses.tolist()
+ways = {
+    "the best so far": last,
+    "the last step once more": last + 2 * (last - before),
+    "your two lines": loss_predicted,
+    "E + a / N^α + b / D^β": surface.predict(mine_size, target_tokens).item(),
+}
+middle = statistics.mean(measured)
+print(f"trained models of the record: {', '.join(f'{loss:.3f}' for loss in sorted(measured))}; mean {middle:.3f}")
+for name, value in ways.items():
+    print(f"{name:>24}: {value:.3f}, {value / middle - 1:+.1%}")
+for name, (low, high) in intervals.items():
+    print(f"{name:>24}: 95 % of 200 fits to runs drawn again lie between {low:.3f} and {high:.3f}")
+prove("the lines miss by less than two per cent", abs(ways["your two lines"] / middle - 1) < 0.02)
+prove("to expect no progress misses by more than five", ways["the best so far"] / middle - 1 > 0.05)
+prove("the law misses by more than the lines", abs(list(ways.values())[3] - middle) > abs(loss_predicted - middle))
+(low, high), (law_low, _) = intervals.values()
+prove("the interval of the lines holds the mean", low < middle < high)
+prove("and the law's lies above it", law_low > middle)
+show(
+    plots.ways_to_predict(ways, intervals, measured),
+    alt="Four rows with a dot each on an axis of loss: the best so far, the last step once more, your two lines and the fitted law, "
+    "these two with bars for their intervals. Vertical lines show the three trained models.",
+    caption="What each way predicted for the model, and what its trainings in the record reached.",
 )
 
-# %% [markdown] id="proved"
-# ## What you have proved
-
-# %% id="proved-table"
-for count, sentence in enumerate(proved, start=1):
-    print(f"{count:3}  {sentence}")
-
-# %% [markdown] id="card"
-# ### The formulas on one card
+# %% [markdown] id="ways-say"
+# Your lines saw models of at most 3.2·10¹¹ operations, and they missed the loss of one that spent four times as much by less
+# than two per cent. You knew it before you paid for it. That is what the large laboratories do, with more budgets and more
+# zeros.
+#
+# Look at the other rows honestly, too. To expect no progress is seven per cent off. But a guess that simply repeats the last
+# step was as good as your lines: over so short a stretch the two hardly differ. And the fitted law, with its floor and its
+# five numbers, promised too little. Even its interval lies above what came. Three budgets close together say where a loss is
+# going. They do not say by which law, and a floor that is fitted to them should not be believed.
+#
+# **This is the end of the experiment, and the best place to stop.**
+#
+# ### The chapter on one card
+#
+# You can now
+#
+# - say what a Transformer weighs, computes and holds before it exists;
+# - say whether a program waits for memory or for arithmetic, and what would make it faster;
+# - choose how to share a model among devices, and say what is sent and when;
+# - find the best size for a budget, and predict the loss of a run before paying for it.
 #
 # | what | formula | section |
 # |---|---|---|
-# | parameters of a layer | 4 (D² + D) + 2 D F + F + D + 4 D | 1 |
-# | **operations of a pass** | **2 N + 4 L n D a token; three times that in training** | 2 |
-# | scores reach the rest of a layer | n = 6 D, if F = 4 D | 2.1 |
-# | training | weights, gradients, two averages: 16 bytes a parameter in float32; and activations | 3 |
-# | cache | 2 · layers · batch · length · key/value heads · width of a head · bytes | 3 |
-# | utilisation | model operations a second / (devices · dense peak of that format) | 4 |
-# | law of size | L = E + a / N^α, fitted to logarithms, floor included | 6 |
-# | split of a budget | α a / N^α = β b / D^β with 6 N D = C | 6.2 |
-# | ring all-reduce | 2 (R − 1) / R of the bytes, sent by each of R processes | 7 |
+# | parameters of a layer | 12 D² | 1 |
+# | operations of training | 6 N D, D tokens; attention reaches the rest of a layer at n = 6 D | 2 |
+# | bytes of training | 16 for each parameter, and activations | 3 |
+# | cache | 2 · layers · length · key/value heads · width of a head, for each text | 3 |
+# | least time | the longer of operations / speed and bytes / bandwidth | 4 |
+# | ring | 2 (R − 1) / R of the bytes, sent by each of R devices | 5 |
+# | the loss | E + a / N<sup>α</sup> + b / D<sup>β</sup> | 6 |
+#
+# <details><summary>1. A model card says 163 million for a GPT-2. What happened?</summary>
+#
+# The tied table was counted twice, as table and as head: 124 and 39 million (section 1).
+#
+# </details>
+#
+# <details><summary>2. A run reports 80 % utilisation. What do you ask?</summary>
+#
+# Which operations were counted, recomputed ones too, and over which peak: dense or sparse, 16 or 8 bits (2.1).
+#
+# </details>
+#
+# <details><summary>3. Weights in 8 bits make writing faster and prefill hardly. Why?</summary>
+#
+# Writing waits for bytes, prefill for arithmetic (4).
+#
+# </details>
+#
+# <details><summary>4. Which way of sharing needs the fastest links, and why?</summary>
+#
+# Tensor parallelism: it sums activations four times in each layer, and everybody waits for them (5.3).
+#
+# </details>
+#
+# <details><summary>5. Two models spent the same budget; the larger one is worse. Is it a bad model?</summary>
+#
+# It read too little. It lies on the right side of the bowl (6).
+#
+# </details>
+#
+# ## 8 The end of the course
+#
+# Look at the whole once more. You have written every box of it.
 
-# %% [markdown] id="self-check"
-# ### Check yourself
-#
-# Answer in a sentence, then open.
-#
-# <details><summary>1. A model card says 163 M for a GPT-2. What happened?</summary>
-#
-# The tied table was counted as table and as head (8).
-#
-# </details>
-#
-# <details><summary>2. When does 6 N D mislead?</summary>
-#
-# On texts that are long for the width: at n = 6 D the products of attention cost as much as all else in a layer (2.1).
-#
-# </details>
-#
-# <details><summary>3. A run reports 80 % utilisation. What do you ask?</summary>
-#
-# Which operations were counted, recomputed ones too, and over which peak (4).
-#
-# </details>
-#
-# <details><summary>4. What does FSDP not split?</summary>
-#
-# Activations: each process keeps those of its own texts (3, 7).
-#
-# </details>
-#
-# <details><summary>5. A straight line through the logarithms fits your losses. What does it promise?</summary>
-#
-# That a large enough model has loss zero. Fit the floor, and check on a model that the fit has not seen (6).
-#
-# </details>
+# %% id="whole" tags=["hide-input"]
+# Drawing: the whole Transformer, with the chapters that built it
+drawings.whole_transformer().show()
 
-# %% [markdown] id="next"
-# ### What you have
+# %% [markdown] id="whole-says"
+# A token becomes a vector. Attention lets it ask all others, several heads at a time, and positions tell it where they stand.
+# A feed-forward computes on what has arrived. Residual streams and norms let many such layers learn. An encoder reads, a
+# decoder writes, and a loss tells both how wrong they were. That is all of it, from the paper of 2017 to the model that you
+# talked to this morning. What changed since then are switches, sizes, and the text.
 #
-# Attention, heads, positions; norms, residuals and feed-forward; encoder and decoder; tokenizers and training; the
-# families that grew from it; and what each of them costs. There is no further chapter: train something of your own.
-
-# %% [markdown] id="sources"
-# ### Sources
+# What you have is a file. `course assemble` puts your answers into `my/my_transformer.py`, which needs PyTorch alone, trains
+# a translator and a GPT, and writes. And you have a way of asking: predict, measure, look for what could prove you wrong.
 #
-# - Vaswani et al. 2017, arXiv:1706.03762, table 3; Devlin et al. 2019, arXiv:1810.04805; Brown et al. 2020 (GPT-3),
-#   arXiv:2005.14165, table 2.1; Chowdhery et al. 2022 (PaLM), arXiv:2204.02311, table 1 and section 4.1; Touvron et al.
-#   2023 (Llama 2), arXiv:2307.09288, table 1.
-# - Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, arXiv:2001.08361; Hoffmann et al. 2022, *Training
-#   Compute-Optimal Large Language Models*, arXiv:2203.15556; Besiroglu et al. 2024, *Chinchilla Scaling: A Replication
-#   Attempt*, arXiv:2404.10102; Porian et al. 2024, *Resolving Discrepancies in Compute-Optimal Scaling of Language
-#   Models*, arXiv:2406.19146.
-# - Yang et al. 2022, *Tensor Programs V*, arXiv:2203.03466 (rates that suit each width).
-# - Dao et al. 2022, *FlashAttention*, arXiv:2205.14135; Williams, Waterman and Patterson 2009, *Roofline*.
-# - Rajbhandari et al. 2020, *ZeRO*, arXiv:1910.02054; Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce*.
+# Where to go? Read a paper of this year and find its switches. Take a text that matters to you, choose a budget, and find its
+# bowl with `course sweep --data my_text.txt`. Open the code of `transformers` or nanoGPT; you will recognise everything. Or
+# stay for a lab on a question that was left open.
+#
+# <details><summary>All formulas of the course on one sheet</summary>
+#
+# | chapter | what | paper's notation | code |
+# |---|---|---|---|
+# | 1 | attention | $\mathrm{softmax}(QK^T / \sqrt{d_k})\,V$ | `(q @ k.mT / sqrt(d_head)).softmax(-1) @ v` |
+# | 1 | causal mask | score −∞ where j > i | `scores.masked_fill(~mask, -inf)` |
+# | 2 | heads | $\mathrm{Concat}(\mathrm{head}_1, …)\,W^O$ | `x.view(B, T, H, d_head).transpose(1, 2)` |
+# | 3 | sinusoids | $\sin(pos / 10000^{2i/d})$, cos beside it | `position * base ** (-2 * i / d_model)` |
+# | 3 | rotary | pair i turned by $m\,\theta_i$ | `a * cos - b * sin`, `a * sin + b * cos` |
+# | 4 | feed-forward | $\max(0, xW_1 + b_1)\,W_2 + b_2$ | `outward(relu(inward(x)))` |
+# | 4 | LayerNorm | $\gamma (x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta$ | `(x - mean) / (var + eps).sqrt()` |
+# | 4 | layer, pre-norm | $x + \mathrm{Sublayer}(\mathrm{Norm}(x))$ | `x = x + attention(norm(x))` |
+# | 5 | language model | $p(x) = \prod_t p(x_t \mid x_{<t})$ | `logits[:, :-1]`, `tokens[:, 1:]` |
+# | 5 | temperature | $\mathrm{softmax}(z / \tau)$ | `(logits / temperature).softmax(-1)` |
+# | 6 | loss, perplexity | $-\frac{1}{n}\sum \log p$, its exponential | `F.cross_entropy(...)`, `.exp()` |
+# | 6 | Adam | $w - \eta\, \hat m / (\sqrt{\hat v} + \epsilon)$ | `w -= rate * mean / (square.sqrt() + eps)` |
+# | 7 | SwiGLU | $(\mathrm{silu}(xW) \odot xV)\,W_2$ | `outward(silu(gate(x)) * inward(x))` |
+# | 7 | LoRA | $W + BA$, rank r | `x @ W.T + x @ A.T @ B.T` |
+# | 8 | training | $C = 6ND$ | `6 * parameters * tokens` |
+# | 8 | loss | $E + a N^{-\alpha} + b D^{-\beta}$ | `floor + a / N**alpha + b / D**beta` |
+#
+# </details>
+#
+# <details><summary>Sources</summary>
+#
+# - Vaswani et al. 2017, arXiv:1706.03762, table 3; Devlin et al. 2019 (BERT), arXiv:1810.04805; Brown et al. 2020 (GPT-3),
+#   arXiv:2005.14165, table 2.1; Chowdhery et al. 2022 (PaLM, and utilisation), arXiv:2204.02311; Touvron et al. 2023 (Llama
+#   2), arXiv:2307.09288; Llama team 2024 (Llama 3), arXiv:2407.21783, table 4; DeepSeek-AI 2024 (DeepSeek-V3),
+#   arXiv:2412.19437, table 1.
+# - Kaplan et al. 2020, arXiv:2001.08361; Hoffmann et al. 2022 (Chinchilla), arXiv:2203.15556; Besiroglu et al. 2024,
+#   arXiv:2404.10102 (its corrected fit); Porian et al. 2024, arXiv:2406.19146; Pearce and Song 2024, arXiv:2406.12907;
+#   Hägele et al. 2024, arXiv:2405.18392 (constant rates).
+# - Sardana et al. 2024, arXiv:2401.00448 (use); Muennighoff et al. 2023, arXiv:2305.16264 (repeated text); Krajewski et al.
+#   2024, arXiv:2402.07871 (experts); Kumar et al. 2024, arXiv:2411.04330 (precision); Snell et al. 2024, arXiv:2408.03314
+#   (thinking longer); Dettmers and Zettlemoyer 2023, arXiv:2212.09720 (bits).
+# - Micikevicius et al. 2018 (mixed precision), arXiv:1710.03740; Rajbhandari et al. 2020 (ZeRO), arXiv:1910.02054; Zhao et
+#   al. 2023 (FSDP), arXiv:2304.11277; Shoeybi et al. 2019 (Megatron), arXiv:1909.08053; Huang et al. 2019 (GPipe),
+#   arXiv:1811.06965; Lepikhin et al. 2020 (GShard), arXiv:2006.16668; Liu et al. 2023 (Ring Attention), arXiv:2310.01889;
+#   Patarasuk and Yuan 2009 (the ring).
+# - Williams, Waterman and Patterson 2009, *Roofline*; Dao et al. 2022 (FlashAttention), arXiv:2205.14135; Kimi team 2025
+#   (Kimi K2), arXiv:2507.20534.
+#
+# </details>

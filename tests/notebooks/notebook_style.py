@@ -1,24 +1,17 @@
 """How a notebook of this course reads: the few rules of style that a machine can judge."""
 
-import ast
 import re
 from collections.abc import Iterator
 from typing import Any
 
 MAX_LINES = 18  # of a code cell, without blank ones and prose; the tag long-cell lifts it
-WORDS_BEFORE_CODE = 80
-
-# These still prove before they explain. Of all others, what a reader sees has a measured form.
-FIRST_EDITION = {
-    "08_scaling",
-}
 FOLDED = "hide-input"
 VISIBLE_LINES, VISIBLE_COLUMNS = 15, 88  # of a cell in sight
 EXERCISE_COLUMNS = 96  # of a cell that the reader widens anyway
 WORDS_FOR_A_LINE = 9  # of explanation, for each visible line of code
 WORDS_FOR_A_PICTURE = 400
 PICTURES = 12  # of a chapter; labs and the overview may do with fewer
-PROOFS_IN_SIGHT, EXERCISES = 15, 10
+PROOFS_IN_SIGHT, EXERCISES = 5, 10
 
 EMOJI = re.compile("[\U0001f000-\U0001faff☀-➿️]")
 FILLER = re.compile(
@@ -33,15 +26,10 @@ PROSE_LINE = re.compile(r"""\s*((alt|caption)=)?f?("{1,3}[^"]*"{1,3})?,?\s*""")
 Problem = tuple[str, str]  # cell id, what is wrong
 
 
-def style_problems(notebook: Any, *, second_edition: bool = False, chapter: bool = False) -> list[Problem]:
+def style_problems(notebook: Any, *, chapter: bool = False) -> list[Problem]:
     """Return where a notebook breaks a rule of style; `chapter`: it is one, no lab and not the overview."""
     problems = [(cell.id, what) for cell in notebook.cells for what in _cell_problems(cell)]
-    if second_edition:
-        return problems + list(_form_problems(notebook, PICTURES if chapter else 0))
-    words, first = _before_code(notebook)
-    if words > WORDS_BEFORE_CODE:
-        problems.append((first, f"comes after {words} words; the first code that does something, after at most 80"))
-    return problems
+    return problems + list(_form_problems(notebook, PICTURES if chapter else 0))
 
 
 def _cell_problems(cell: Any) -> Iterator[str]:
@@ -92,17 +80,6 @@ def _form_problems(notebook: Any, least_pictures: int) -> Iterator[Problem]:
         yield "the whole", f"has {proofs} proofs in sight; at most {PROOFS_IN_SIGHT}, the others folded"
     if exercises > EXERCISES:
         yield "the whole", f"has {exercises} exercises; at most {EXERCISES}"
-
-
-def _before_code(notebook: Any) -> tuple[int, str]:
-    """Return the number of words before the first code cell that does more than import, and its id."""
-    words = 0
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            words += sum(any(letter.isalnum() for letter in word) for word in cell.source.split())
-        elif any(not isinstance(statement, ast.Import | ast.ImportFrom) for statement in ast.parse(cell.source).body):
-            return words, cell.id
-    return words, "the end"
 
 
 def _around(text: str, position: int) -> str:

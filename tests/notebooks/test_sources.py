@@ -8,13 +8,11 @@ import pytest
 from each import each
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from notebook_files import FOLDER, NOTEBOOKS, SOURCES, name
-from notebook_style import FIRST_EDITION, style_problems
+from notebook_style import style_problems
 from prose import captions, prose_problems, relapses, unexplained
 
 from coursework.exercises import registry
 from coursework.exercises.spec import Question
-
-SECOND_EDITION = [path for path in SOURCES if name(path) not in FIRST_EDITION]
 
 
 @cache
@@ -70,17 +68,15 @@ def test_a_notebook_reads_as_the_course_reads(source, builder):
     notebook = read(builder, source)
     paths = [(cell.id, what) for cell in notebook.cells for what in builder.rules.path_problems(cell.source)]
     assert paths == []
-    if name(source) in FIRST_EDITION:
-        assert style_problems(notebook) == []
 
 
-@each([path for path in NOTEBOOKS if name(path) not in FIRST_EDITION], name)
-def test_a_notebook_of_the_second_edition_has_its_form(notebook):
-    assert style_problems(nbformat.read(notebook, 4), second_edition=True, chapter=is_chapter(notebook)) == []
+@each(NOTEBOOKS, name)
+def test_a_notebook_has_its_form(notebook):
+    assert style_problems(nbformat.read(notebook, 4), chapter=is_chapter(notebook)) == []
 
 
-@each(SECOND_EDITION, name)
-def test_a_notebook_of_the_second_edition_is_written_in_plain_sentences(source, builder):
+@each(SOURCES, name)
+def test_a_notebook_is_written_in_plain_sentences(source, builder):
     assert list(prose_problems(read(builder, source), source.stem[:2])) == []
 
 
@@ -192,12 +188,12 @@ def folded(source):
     ],
 )
 def test_the_rules_of_form_bite(cells, complaint):
-    found = style_problems(new_notebook(cells=cells), second_edition=True, chapter=True)
+    found = style_problems(new_notebook(cells=cells), chapter=True)
     assert any(complaint in what for _, what in found)
 
 
 def test_plumbing_may_be_long_when_it_is_folded():
-    assert style_problems(new_notebook(cells=[folded("# A figure\n" + "x = 1\n" * 40)]), second_edition=True) == []
+    assert style_problems(new_notebook(cells=[folded("# A figure\n" + "x = 1\n" * 40)])) == []
 
 
 @each(SOURCES, name)

@@ -81,10 +81,11 @@ def _nothing_near_is_better(split) -> str | None:
 
 EXERCISE = Exercise(
     title="How large, and for how long",
-    what="""The loss of a model with $N$ parameters after $D$ tokens is fitted by $L = E + a / N^{\\alpha} + b /
-D^{\\beta}$, and training costs $6ND$ operations. Write `compute_optimal(a, alpha, b, beta, flops)`: the pair $(N, D)$
-with the lowest loss for a budget of `flops` operations, as two numbers (not rounded: six digits are compared). Put $D
-= C / (6N)$ into the loss and set the derivative by $N$ to zero.""",
+    what="""The loss of a model with $N$ parameters after $D$ tokens is fitted by
+$L = E + a / N^{\\alpha} + b / D^{\\beta}$, and training costs $6ND$ operations. Write
+`compute_optimal(a, alpha, b, beta, flops)`: the pair $(N, D)$ with the lowest loss for a budget of `flops` operations,
+as two numbers. Do not round them: six digits are compared. Put $D = C / (6N)$ into the loss and set the derivative by
+$N$ to zero.""",
     why="""Chinchilla, a quarter of the size of Gopher on four times the text, used the same budget and was better. This
 formula is the argument.""",
     difficulty=3,

@@ -84,9 +84,9 @@ EXERCISE = Exercise(
     what="""Write `count_flops(batch, length, width, inner, layers, vocab, training)` for the same decoder. Count
 the products of matrices and nothing else: a product of $(m, k)$ and $(k, n)$ takes $2mkn$ operations, a
 multiplication and an addition each. In a layer these are the four maps of attention, the scores $QK^\\top$, the
-mixing of the values (both over all `length` × `length` pairs, as the explicit form computes them, and all heads
-together are `width` wide) and the two maps of the feed-forward; after the layers, the head. Reading a row of a
-table costs nothing. If `training`, count forward and backward: for each product the backward pass has two of the
+mixing of the values, and the two maps of the feed-forward. Scores and mixing go over all `length` × `length` pairs, as
+the explicit form computes them, and all heads together are `width` wide. After the layers comes the head. Reading a row
+of a table costs nothing. If `training`, count forward and backward: for each product the backward pass has two of the
 same size. Return a whole number.""",
     why="""Seconds are operations divided by speed. The usual shortcut, six operations for each parameter and token, is
 this count without the scores and the mixing.""",

@@ -1,64 +1,100 @@
-"""Figures of chapter 8: laws fitted to small models, and what they miss."""
+"""Figures of chapter 8: a roofline with passes on it, losses at equal operations, and what they predict."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
-import torch
-from matplotlib.axes import Axes
+import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from coursework.pictures.style import palette
 
 
-def _panels(height: float, sizes: Sequence[float]) -> tuple[Figure, Axes, Axes, torch.Tensor]:
-    """Two panels by size, losses and what a law leaves over, and the sizes at which to draw the law."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(7.5, height))
-    left.set(xscale="log", xlabel="parameters", ylabel="loss (nats a character)")
-    right.set(xscale="log", xlabel="parameters", ylabel="residual (%)")
-    right.axhline(0, color=palette.residual, linewidth=0.8)
-    return fig, left, right, torch.logspace(math.log10(sizes[0] / 1.2), math.log10(sizes[-1] * 1.2), 60)
-
-
-def law_and_residuals(losses: Mapping[int, Sequence[float]], law: Any) -> Figure:
-    """The losses of each seed by size, the law of all but the last size, and what it leaves over."""
-    smallest, *_, largest = losses
-    fig, left, right, grid = _panels(3.0, (smallest, largest))
-    left.plot(grid, law.predict(grid), color=palette.residual, label="fit to the small ones")
-    for size, found in losses.items():
-        style: dict[str, Any] = {"color": palette.query, "marker": "o", "linestyle": "", "markersize": 4}
-        style |= {"color": palette.key, "marker": "s"} if size == largest else {}
-        label = {smallest: "measured, five seeds", largest: "held out"}.get(size)
-        left.plot([size] * len(found), found, label=label, **style)
-        predicted = law.predict(size).item()
-        right.plot([size] * len(found), [100 * math.log(loss / predicted) for loss in found], **style)
-    left.legend()
-    right.xaxis.set_minor_formatter(NullFormatter())
+def roofline(machine: Any, passes: Mapping[str, tuple[float, float, float]]) -> Figure:
+    """The roof of a machine, and passes under it: each with its operations, bytes and seconds."""
+    fig, ax = plt.subplots(figsize=(6.6, 3.4))
+    intensities = np.logspace(-1.3, 3.2, 200)
+    roof = np.minimum(intensities * machine.bytes_per_second, machine.flops_per_second)
+    ax.plot(intensities, roof, color=palette.residual)
+    ax.plot([machine.ridge], [machine.flops_per_second], "D", color=palette.residual)
+    ax.annotate(
+        f"ridge: {machine.ridge:.1f}", (machine.ridge, machine.flops_per_second), (-6, 8),
+        textcoords="offset points", ha="right",
+    )  # fmt: skip
+    for number, (name, (operations, n_bytes, seconds)) in enumerate(passes.items()):
+        at = (operations / n_bytes, operations / seconds)
+        ax.plot(*at, "o", color=palette.series[number], markersize=8)
+        ax.annotate(
+            name,
+            at,
+            (0, -18 - 14 * (number % 2)),
+            textcoords="offset points",
+            color=palette.series[number],
+            ha="center",
+        )
+    ax.set(xscale="log", yscale="log", xlabel="operations for each byte", ylabel="operations per second")
+    ax.set_ylim(roof.min() / 3, 3 * machine.flops_per_second)
     return fig
 
 
-def budgets_and_residuals(rows: Sequence[Mapping[str, float]], reading: Any) -> Figure:
-    """The losses for each budget of tokens by size, the laws of one budget and of all, and what they leave over."""
-    held_out = reading.held_out_size
-    fig, left, right, grid = _panels(3.2, (reading.sizes[0], held_out))
-    budgets = sorted({row["tokens"] for row in rows})
-    for budget, shade in zip(budgets, (0.35, 0.55, 0.75, 1.0), strict=True):
-        points = sorted((row["parameters"], row["loss"]) for row in rows if row["tokens"] == budget)
-        left.plot(*zip(*points, strict=True), "o", color=palette.query, alpha=shade, markersize=3.5)
-        if budget < budgets[-1]:
-            name = f"{budget / 1e6:.1f} M tokens"
-            left.annotate(name, points[-1], (5, 2), textcoords="offset points", fontsize=8)
-    left.plot(grid, reading.fit.law.predict(grid), color=palette.residual, label="fit to 1.6 M tokens")
-    surface = reading.surface.predict(grid, budgets[-1])
-    left.plot(grid, surface, "--", color=palette.residual, label="fit to all budgets")
-    largest = [row["loss"] for row in rows if row["parameters"] == held_out]
-    left.plot([held_out] * len(largest), largest, "s", color=palette.key, label="held out")
-    left.legend(loc="lower left")
-    right.plot(reading.sizes, 100 * reading.fit.residuals, "o", color=palette.query)
-    for miss, fill in ((reading.error, "full"), (reading.surface_error, "none")):
-        right.plot(held_out, -100 * miss, "s", color=palette.key, fillstyle=fill)
-    place = (held_out, -100 * reading.surface_error)
-    right.annotate("from all budgets", place, (-78, -3), textcoords="offset points", fontsize=8)
+def equal_operations(
+    points: Mapping[float, Mapping[float, Sequence[float]]], minima: Mapping[float, tuple[float, float]]
+) -> Figure:
+    """For each budget the losses of each size, a dot for each seed, the parabola through them and its lowest point."""
+    fig, ax = plt.subplots(figsize=(6.6, 3.8))
+    for (budget, found), colour in zip(points.items(), palette.series, strict=False):
+        for size, losses in found.items():
+            ax.plot([size] * len(losses), losses, "o", color=colour, markersize=4, alpha=0.7)
+        sizes = np.array(list(found))
+        means = [float(np.mean(losses)) for losses in found.values()]
+        grid = np.geomspace(sizes.min(), sizes.max(), 80)
+        ax.plot(grid, np.polyval(np.polyfit(np.log(sizes), means, 2), np.log(grid)), color=colour, linewidth=1.2)
+        ax.plot(*minima[budget], "D", color=colour, markersize=9, markeredgecolor="white")
+        side: dict[str, Any] = {"textcoords": "offset points", "va": "center", "color": colour}
+        ax.annotate(f"{budget:.1e} operations", (sizes[-1], means[-1]), (8, 0), **side)
+    ax.set(xscale="log", xlabel="parameters", ylabel="loss (nats per character)")
+    ax.margins(0.05, 0.12)
+    ax.set_xlim(right=3 * ax.get_xlim()[1])
+    return fig
+
+
+def extended(
+    budgets: Sequence[float],
+    sizes: Sequence[float],
+    losses: Sequence[float],
+    target: float,
+) -> Figure:
+    """The best sizes and their losses against the budget, and straight lines through their logarithms to the target."""
+    fig, axes = plt.subplots(1, 2, figsize=(7.2, 3.0))
+    grid = np.geomspace(budgets[0] / 1.3, target * 1.3, 40)
+    for ax, values, name in zip(axes, (sizes, losses), ("best size (parameters)", "its loss"), strict=True):
+        line = np.polyfit(np.log(budgets), np.log(values), 1)
+        ax.plot(grid, np.exp(np.polyval(line, np.log(grid))), "--", color=palette.residual, linewidth=1.2)
+        ax.plot(budgets, values, "D", color=palette.query)
+        ax.plot(
+            [target], [np.exp(np.polyval(line, np.log(target)))], "o", color=palette.key, fillstyle="none", markersize=9
+        )
+        ax.set(xscale="log", yscale="log", xlabel="operations", ylabel=name)
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if values is sizes else MaxNLocator(5))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value > 10 else f"{value:.2f}"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    return fig
+
+
+def ways_to_predict(
+    ways: Mapping[str, float], intervals: Mapping[str, tuple[float, float]], measured: Sequence[float]
+) -> Figure:
+    """What each way predicts, a row each, with its interval if it has one; the measured losses are upright lines."""
+    fig, ax = plt.subplots(figsize=(6.8, 0.9 + 0.42 * len(ways)))
+    for height, (name, value) in enumerate(ways.items()):
+        colour = palette.query if name in intervals else palette.residual
+        if name in intervals:
+            ax.plot(intervals[name], [height] * 2, color=colour, linewidth=5, alpha=0.35, solid_capstyle="butt")
+        ax.plot([value], [height], "o", color=colour, markersize=8)
+    for loss in measured:
+        ax.axvline(loss, color=palette.key, linewidth=1.2)
+    ax.set_yticks(range(len(ways)), list(ways))
+    ax.set_ylim(len(ways) - 0.5, -0.5)
+    ax.set_xlabel("loss (nats per character); the upright lines are the trained models")
     return fig

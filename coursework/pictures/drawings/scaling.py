@@ -1,0 +1,311 @@
+"""The drawings of chapter 8: where parameters, operations and bytes are, how devices share them, how a law is read."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from coursework.pictures.drawing import INK, Drawing
+from coursework.pictures.style import palette
+
+GREY = "#767676"
+
+
+def matrices_of_a_layer() -> Drawing:
+    """The six matrices of one layer as areas, D wide or 4 D wide."""
+    picture = Drawing(
+        250,
+        alt="The matrices of one layer as areas. Attention has four squares, D by D: query, key, value and output. "
+        "The feed-forward has two rectangles, each as large as four squares: D by 4 D and 4 D by D. Together they "
+        "are twelve squares.",
+        caption="Four squares for attention and twice four for the feed-forward: twelve squares, 12 · D².",
+    )
+    side = 46.0
+    for i, name in enumerate(("query", "key", "value", "output")):
+        x = 48.0 + 60 * i
+        picture.box((x, 96), (side, side), "D²", colour=palette.query)
+        picture.text((x, 138), name, size=15)
+    picture.text((138, 44), "attention", bold=True)
+    picture.text((138, 182), "4 · D²", colour=palette.query, bold=True)
+    for y, words in ((84.0, "D × 4 D"), (140.0, "4 D × D")):
+        for k in range(4):
+            picture.box((360 + side * k, y), (side, side), colour=palette.key)
+        picture.text((530, y), words, anchor="start", size=15)
+    picture.text((429, 44), "feed-forward", bold=True)
+    picture.text((429, 182), "8 · D²", colour=palette.key, bold=True)
+    picture.text((300, 224), "one layer: 12 · D²", bold=True, size=19)
+    return picture
+
+
+def six_operations() -> Drawing:
+    """What one weight does for one token: two operations forward, four backward."""
+    picture = Drawing(
+        226,
+        alt="Three boxes for one weight w and one token. Forward: x times w is added to the output, 2 operations. "
+        "Backward, for the layer below: the output's gradient g times w is added, 2 operations. Backward, for the "
+        "weight itself: g times x is added, 2 operations. Together 6.",
+        caption="One weight and one token: one product and one sum forward, two of each backward. Together six "
+        "operations.",
+    )
+    parts = (
+        ("forward", ("output += x · w",), palette.query, "2 operations"),
+        ("back, to the input", ("gradient of x", "+= g · w"), palette.key, "2 operations"),
+        ("back, to the weight", ("gradient of w", "+= g · x"), palette.key, "2 operations"),
+    )
+    for i, (title, lines, colour, count) in enumerate(parts):
+        x = 102.0 + 198 * i
+        picture.text((x, 28), title, size=16, bold=True)
+        picture.box((x, 86), (176, 66), lines, colour=colour)
+        picture.text((x, 144), count)
+        if i:
+            picture.text((x - 99, 86), "+", size=22, bold=True)
+    picture.text((300, 196), "6 for each parameter and each token", bold=True, size=19)
+    return picture
+
+
+def sixteen_bytes() -> Drawing:
+    """The bytes of one parameter in training, in float32 and in mixed precision."""
+    rows = (
+        ("float32", (("weight", 4), ("gradient", 4), ("Adam: mean", 4), ("Adam: square", 4))),
+        ("mixed", (("weight", 2), ("grad.", 2), ("float32 copy", 4), ("Adam: mean", 4), ("Adam: square", 4))),
+    )
+    picture = Drawing(
+        212,
+        alt="Two bars of sixteen bytes. In float32: weight 4, gradient 4, Adam's mean 4, Adam's square 4. In mixed "
+        "precision: weight 2, gradient 2, a float32 copy of the weight 4, Adam's mean 4, Adam's square 4.",
+        caption="Sixteen bytes for each parameter, either way. Mixed precision saves time and activations, not these.",
+    )
+    unit = 32.0
+    colours = {"weight": palette.query, "float32 copy": palette.query, "gradient": palette.key, "grad.": palette.key}
+    for row, (name, parts) in enumerate(rows):
+        y, x = 52.0 + 84 * row, 80.0
+        picture.text((8, y), name, anchor="start", size=16, bold=True)
+        for what, size in parts:
+            middle = x + unit * size / 2
+            picture.box((middle, y), (unit * size - 4, 66), colour=colours.get(what, palette.value))
+            picture.text((middle, y - 11), what, size=15)
+            picture.text((middle, y + 12), f"{size}", size=16, bold=True)
+            x += unit * size
+    picture.text((80 + 8 * unit, 196), "16 bytes for each parameter", bold=True)
+    return picture
+
+
+def fetch_and_compute() -> Drawing:
+    """Two timelines: one token a pass waits for weights, many tokens a pass keep the processor busy."""
+    picture = Drawing(
+        262,
+        alt="Two timelines with two rows each, fetch and compute. Writing one token: fetching the weights takes the "
+        "whole time, computing a sliver of it. Reading many tokens at once: the same fetch is a sliver, and computing "
+        "takes the whole time.",
+        caption="The weights have to come either way. With one token there is little to do with them; with thousands "
+        "the fetch no longer matters.",
+    )
+    for top, title, fetch, compute in (
+        (40.0, "one token: the processor waits for memory", 400.0, 22.0),
+        (160.0, "thousands of tokens: the processor is busy", 60.0, 400.0),
+    ):
+        picture.text((110, top - 14), title, anchor="start", bold=True)
+        for y, name, length, colour in (
+            (top + 20, "fetch", fetch, palette.key),
+            (top + 56, "compute", compute, palette.query),
+        ):
+            picture.text((100, y), name, anchor="end", size=15)
+            picture.bar((110, y), (length, 26), colour=colour)
+    picture.line([(110, 248), (560, 248)], colour=GREY)
+    picture.text((580, 248), "time", size=15, colour=GREY)
+    return picture
+
+
+Held = Callable[[int, int, int], bool]  # device, layer, column
+
+
+def _devices(held: Held, reads: Sequence[str], sent: str, when: str, path: str, *, alt: str, caption: str) -> Drawing:
+    """Four devices, each with the part of a model of four layers and four columns that it holds."""
+    picture = Drawing(262, alt=alt, caption=caption)
+    middles = [79.5 + 147 * device for device in range(4)]
+    for device, x in enumerate(middles):
+        picture.text((x, 18), f"device {device}", size=16, bold=True)
+        picture.frame((x - 67.5, 34), (135, 138))
+        picture.text((x, 52), reads[device], size=15, colour=palette.value)
+        for layer in range(4):
+            for column in range(4):
+                at = (x - 36 + 24 * column, 82 + 24.0 * layer)
+                picture.cell(at, 20, allowed=held(device, 3 - layer, column))
+    for left, right in pairwise(middles):
+        way = [(left + 12, 174), (left + 12, 190), (right - 12, 190), (right - 12, 174)]
+        picture.line(way, colour=palette.key)
+        if path == "all":
+            picture.line(way[::-1], colour=palette.key)
+    if path != "next":
+        back = [(middles[3] + 12, 174), (middles[3] + 12, 204), (middles[0] - 12, 204), (middles[0] - 12, 174)]
+        picture.line(back, colour=palette.key)
+        if path == "all":
+            picture.line(back[::-1], colour=palette.key)
+    picture.text((300, 226), sent, colour=palette.key, bold=True)
+    picture.text((300, 248), when, size=15, colour=GREY)
+    return picture
+
+
+def split_texts() -> Drawing:
+    """Data parallelism: whole models, different texts."""
+    return _devices(
+        lambda device, layer, column: True,
+        [f"text {n}" for n in "ABCD"],
+        "gradients, summed over all",
+        "once for each step, while the backward pass still runs",
+        "ring",
+        alt="Data parallelism. Four devices, each with the whole model and a text of its own. Gradients go round a "
+        "ring once for each step.",
+        caption="Data parallelism: everyone has the whole model (all cells filled) and reads another text.",
+    )
+
+
+def split_states() -> Drawing:
+    """Sharded data parallelism: a quarter of each layer lies on each device and is lent to the others."""
+    return _devices(
+        lambda device, layer, column: column == device,
+        [f"text {n}" for n in "ABCD"],
+        "weights of one layer at a time, lent and returned",
+        "before each layer, forward and backward; gradients after it",
+        "ring",
+        alt="Sharded data parallelism. Each of four devices keeps one column of each layer and reads a text of its "
+        "own. Before each layer the missing columns are sent to all, and afterwards they are dropped.",
+        caption="Sharded: hatched cells lie elsewhere. Each device borrows a layer when it needs it, and drops it.",
+    )
+
+
+def split_matrices() -> Drawing:
+    """Tensor parallelism: each device multiplies with a part of each matrix."""
+    return _devices(
+        lambda device, layer, column: column == device,
+        ["text A"] * 4,
+        "activations: four partial results, summed",
+        "twice in each layer forward, and twice backward; all must wait",
+        "ring",
+        alt="Tensor parallelism. Each of four devices keeps one column of each layer, and all read the same text. "
+        "Their partial results are summed twice in each layer.",
+        caption="Tensor: the same cells as before, but nobody borrows. All work on the same text, each with its part.",
+    )
+
+
+def split_layers() -> Drawing:
+    """Pipeline parallelism: each device has some layers."""
+    return _devices(
+        lambda device, layer, column: layer == device,
+        [f"part {n}" for n in (4, 3, 2, 1)],
+        "activations at the border of two stages",
+        "after each part of the batch; gradients come back the same way",
+        "next",
+        alt="Pipeline parallelism. Device 0 has the first layer, device 1 the second, and so on. Device 0 works on "
+        "part 4 of the batch while device 3 works on part 1. Activations go from each device to the next.",
+        caption="Pipeline: a device has whole layers. While the last one works on part 1, the first is at part 4.",
+    )
+
+
+def split_experts() -> Drawing:
+    """Expert parallelism: attention everywhere, each expert in one place."""
+    return _devices(
+        lambda device, layer, column: layer % 2 == 0 or column == device,
+        [f"text {n}" for n in "ABCD"],
+        "vectors of tokens, to their experts and back",
+        "twice in each layer of experts forward, and twice backward",
+        "all",
+        alt="Expert parallelism. All four devices have the attention layers whole. Of the experts in the other layers "
+        "each device has one. Tokens are sent to the device of their expert and back, from all to all.",
+        caption="Experts: each lies on one device. Tokens travel to it, from every device to every other.",
+    )
+
+
+def split_positions() -> Drawing:
+    """Context parallelism: one text, cut into pieces."""
+    return _devices(
+        lambda device, layer, column: True,
+        [f"A, piece {n}" for n in (1, 2, 3, 4)],
+        "keys and values of each piece",
+        "in the attention of each layer, around the ring, while it computes",
+        "ring",
+        alt="Context parallelism. Each of four devices has the whole model and a quarter of one long text. In each "
+        "layer the keys and values of the pieces go round a ring, so that each query meets all of them.",
+        caption="Context: one long text in pieces. Queries stay, keys and values go round.",
+    )
+
+
+def ring_sum() -> Drawing:
+    """A ring of three that adds up parts: who has the sum of which part after each step."""
+    picture = Drawing(
+        252,
+        alt="Three devices with three parts each, a, b and c, in four columns. At the start each has its own "
+        "numbers. After one step device 1 has a of two devices, device 2 b of two, device 0 c of two. After two "
+        "steps each has one part summed over all three. After two more all have all sums.",
+        caption="Three devices, three parts. Two steps add up, two more steps spread the sums. A darker cell holds "
+        "the sum over all.",
+    )
+    titles = ("start", "1 step", "2 steps", "4 steps")
+    counts = [[[1] * 3 for _ in range(3)]]
+    for step in range(2):
+        now = [list(row) for row in counts[-1]]
+        for device in range(3):
+            part = (device - step) % 3
+            now[(device + 1) % 3][part] += counts[-1][device][part]
+        counts.append(now)
+    counts.append([[3] * 3 for _ in range(3)])
+    for column, (title, found) in enumerate(zip(titles, counts, strict=True)):
+        left = 92.0 + 130 * column
+        picture.text((left + 51, 22), title, bold=True)
+        for part, name in enumerate("abc"):
+            picture.text((left + 17 + 34 * part, 48), name, size=15, colour=GREY)
+        for device in range(3):
+            if column == 0:
+                picture.text((82, 82 + 44 * device), f"device {device}", anchor="end", size=15)
+            for part in range(3):
+                done, at = found[device][part] == 3, (left + 17 + 34 * part, 82.0 + 44 * device)
+                picture.box(at, (30, 34), str(found[device][part]), colour=palette.key if done else INK, filled=done)
+    picture.text((300, 228), "the number in a cell: how many devices' gradients it holds", size=15, colour=GREY)
+    return picture
+
+
+def equal_budgets() -> Drawing:
+    """Three rectangles of the same area: parameters times tokens."""
+    picture = Drawing(
+        262,
+        alt="Three rectangles of the same area. Their height is the number of parameters, their width the number of "
+        "tokens. A small model reads a long text, a middle one a middle text, a large model a short text.",
+        caption="The area is 6 · N · D, the budget. The same area buys a small model on much text or a large one on "
+        "little.",
+    )
+    area, x = 11_000.0, 64.0
+    for (width, name), colour in zip(
+        ((220.0, "small, long text"), (110.0, "in between"), (66.0, "large, short")),
+        (palette.query, palette.value, palette.key),
+        strict=True,
+    ):
+        height = area / width
+        picture.bar((x, 206 - height / 2), (width, height), colour=colour)
+        picture.text((x + width / 2, 224), name, size=15)
+        x += width + 50
+    picture.line([(50, 206), (50, 22)], colour=GREY)
+    picture.upright((30, 180), "parameters N", colour=GREY)
+    picture.line([(50, 206), (590, 206)], colour=GREY)
+    picture.text((590, 248), "tokens D", anchor="end", size=15, colour=GREY)
+    return picture
+
+
+def trunk_and_branches() -> Drawing:
+    """The learning rate over the tokens: one constant trunk, a falling branch for each budget."""
+    picture = Drawing(
+        222,
+        alt="The learning rate over the tokens. It rises shortly and then stays level: the trunk. At three points a "
+        "branch leaves it and falls to zero in a straight line; each branch ends at one budget.",
+        caption="One training serves three budgets. The trunk is computed once; a copy leaves it for each budget and "
+        "lets the rate fall to zero.",
+    )
+    bottom, top, left = 168.0, 62.0, 60.0
+    picture.line([(left, bottom), (left, 30)], colour=GREY)
+    picture.line([(left, bottom), (590, bottom)], colour=GREY)
+    picture.text((68, 22), "learning rate", anchor="start", size=15, colour=GREY)
+    picture.text((590, 208), "tokens", anchor="end", size=15, colour=GREY)
+    picture.line([(left, bottom), (left + 14, top), (490, top)], width=5, colour=palette.query, arrow=False)
+    for end, name in ((120.0, "budget 1"), (260.0, "budget 2"), (590.0 - 20, "budget 3")):
+        start = left + 0.8 * (end - left)
+        picture.line([(start, top), (end, bottom)], width=3, colour=palette.key, arrow=False)
+        picture.text((end, 188), name, size=15, anchor="middle" if end < 500 else "end")
+    picture.text((400, 44), "trunk, constant", colour=palette.query)
+    return picture
