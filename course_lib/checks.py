@@ -93,7 +93,7 @@ Share = Annotated[float, Within(0, below=1)]
 
 def check_fields(config: Any) -> None:
     """Refuse values that are not as the fields of a dataclass declare: their types, ranges and choices."""
-    for name, declared in declarations(type(config)).items():
+    for name, declared in declarations(type(config)).items():  # type: ignore[arg-type]
         check_declared(name, getattr(config, name), declared)
 
 

@@ -210,7 +210,8 @@ class Run:
         if math.isnan(value) and interrupts.asked():
             self.interrupted = True
             return None
-        if value < (math.inf if self.best is None else self.best[0]):  # NaN is no best
+        best = math.inf if self.best is None else self.best[0]
+        if value < best:  # NaN is not
             self.best, self._waited = (value, self.step), 0
             if self.config.patience and self.folder is not None:
                 self._save(shown)
@@ -219,7 +220,7 @@ class Run:
         else:
             self._waited += 1
             if self._stopped_early():
-                shown.say(f"stopped at step {self.step}: {self._waited} evaluations, none below {self.best[0]:.4f}")
+                shown.say(f"stopped at step {self.step}: {self._waited} evaluations, none below {best:.4f}")
         return value
 
     def _record(self, result: Update, rate: float, held_out: float | None) -> bool:

@@ -112,9 +112,7 @@ class MaskedLanguageModelling:
     special_ids: tuple[int, ...] = ()  # never hidden
     share: Annotated[float, Within(above=0, below=1)] = 0.15
 
-    def __post_init__(self) -> None:
-        """Refuse a share that hides nothing, or all."""
-        check_fields(self)
+    __post_init__ = check_fields
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum over hidden tokens of the cross-entropy in nats, and their number."""
