@@ -68,7 +68,7 @@ OUR_TAGS = re.compile(r"\s*(a?tol|pictures?|not[-_ ]?compared?)\b", re.IGNORECAS
 NBVAL_TAG = re.compile(r"nbval-|pytest-validate-|skip", re.IGNORECASE)
 NBVAL_COMMENT = re.compile(r"^\s*#\s*(NBVAL_\w+|PYTEST_VALIDATE_\w+)", re.MULTILINE)
 FOLDED = "hide-input"  # plumbing: the reader sees its first line, a label, and its output
-OTHER_TAGS = {"raises-exception", "long-cell", FOLDED}
+OTHER_TAGS = {"raises-exception", FOLDED}
 
 
 def read_tags(tags: Sequence[str], only_known: bool = False) -> Allowance:

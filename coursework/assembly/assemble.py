@@ -40,6 +40,11 @@ class Assembled:
     backup: Path | None = None
     checks: list[list[str]] = field(default_factory=list)
 
+    @property
+    def whole(self) -> bool:
+        """Whether the module goes to its end, where it is a program."""
+        return self.chapter == LAST
+
 
 def assemble(desk: Desk, chapter: int = 1, *, judged: bool = True, seconds: float = SECONDS) -> Assembled:
     """Write the module from the latest right answers, as far as they go or this chapter; the course's stand in.

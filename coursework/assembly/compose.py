@@ -64,7 +64,7 @@ def _frame(chapter: int) -> str:
             lines.append(line)
         elif int(span[2]) <= chapter <= int(span[3] or LAST):
             lines.append(span[1].rstrip())
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 def _text(exercise_id: str, part: Part, taken: set[str], bound: dict[str, str]) -> str:

@@ -26,8 +26,8 @@ def assemble(
 
     Examples: `course assemble` · `course assemble --whole` · `python my/my_transformer.py lm --data notes.txt`
     """
+    from coursework.assembly.assemble import LAST
     from coursework.assembly.assemble import assemble as put_together
-    from coursework.assembly.parts import LAST
 
     done = put_together(the_desk(context.obj), LAST if whole else 1)
     _tell(done)
@@ -36,8 +36,6 @@ def assemble(
 
 
 def _tell(done: "Assembled") -> None:
-    from coursework.assembly.parts import LAST
-
     typer.echo(f"Written: {done.path}, {len(done.text.splitlines())} lines, to the end of chapter {done.chapter}")
     if done.backup:
         typer.echo(f"You had edited it; as it was: {done.backup}")
@@ -48,5 +46,5 @@ def _tell(done: "Assembled") -> None:
             typer.echo(f"  {name}: {why}")
     for state, claim, remark in done.checks:
         typer.echo(f"{state:<7} {claim}" + (f": {remark}" if remark else ""))
-    if done.chapter == LAST:
+    if done.whole:
         typer.echo(f"Train it: python {done.path} lm --data FILE")

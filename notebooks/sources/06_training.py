@@ -1496,12 +1496,12 @@ from coursework.assembly.thread import so_far
 
 my = so_far(chapter=6)
 numbers = [[number_parts(n, one) for one in ("de", "en")] for n in range(1000)]
-lines = ["".join(german) + "\t" + "".join(english) for german, english in numbers]
+lines = ["".join(german) + "\t" + " ".join(english) for german, english in numbers]
 with tempfile.TemporaryDirectory() as folder:
     Path(folder, "numbers.txt").write_text("\n".join(lines), encoding="utf-8")
     where = ["--out", f"{folder}/mine", "--device", "cpu"]
-    small = ["--steps", "200", "--d-model", "64", "--n-layers", "2"]
-    my.main(["translate", "--data", f"{folder}/numbers.txt", *small, *where])
+    size = ["--d-model", "64", "--n-layers", "2", "--batch", "128", "--steps", "300"]
+    my.main(["translate", "--data", f"{folder}/numbers.txt", *size, *where])
     my.main(["use", *where, "--text", "siebenundachtzig"])  # any time later
 
 # %% [markdown] id="data-loader-says"

@@ -4,14 +4,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-MAX_LINES = 18  # of a code cell, without blank ones and prose; the tag long-cell lifts it
 FOLDED = "hide-input"
 VISIBLE_LINES, VISIBLE_COLUMNS = 15, 88  # of a cell in sight
 EXERCISE_COLUMNS = 96  # of a cell that the reader widens anyway
 WORDS_FOR_A_LINE = 9  # of explanation, for each visible line of code
 WORDS_FOR_A_PICTURE = 400
 PICTURES = 12  # of a chapter; labs and the overview may do with fewer
-PROOFS_IN_SIGHT, EXERCISES = 5, 10
+PROOFS_IN_SIGHT, PROOFS_OF_A_LAB, EXERCISES = 5, 15, 10  # bugs of a lab are shown by the laws that they break
 
 EMOJI = re.compile("[\U0001f000-\U0001faff☀-➿️]")
 FILLER = re.compile(
@@ -20,8 +19,6 @@ FILLER = re.compile(
     re.IGNORECASE,
 )
 NOT_PROSE = re.compile(r"```.*?```|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$|<!--.*?-->|<[^>\n]*>|!\[", re.DOTALL)
-# A line that is blank or holds nothing but text for readers: of an alt, of a caption, a docstring.
-PROSE_LINE = re.compile(r"""\s*((alt|caption)=)?f?("{1,3}[^"]*"{1,3})?,?\s*""")
 
 Problem = tuple[str, str]  # cell id, what is wrong
 
@@ -29,7 +26,7 @@ Problem = tuple[str, str]  # cell id, what is wrong
 def style_problems(notebook: Any, *, chapter: bool = False) -> list[Problem]:
     """Return where a notebook breaks a rule of style; `chapter`: it is one, no lab and not the overview."""
     problems = [(cell.id, what) for cell in notebook.cells for what in _cell_problems(cell)]
-    return problems + list(_form_problems(notebook, PICTURES if chapter else 0))
+    return problems + list(_form_problems(notebook, chapter))
 
 
 def _cell_problems(cell: Any) -> Iterator[str]:
@@ -48,13 +45,9 @@ def _cell_problems(cell: Any) -> Iterator[str]:
     most = EXERCISE_COLUMNS if "exercise" in cell.metadata else VISIBLE_COLUMNS
     if widest > most and FOLDED not in cell.metadata.get("tags", []):
         yield f"is {widest} columns wide; at most {most}"
-    lines = sum(not PROSE_LINE.fullmatch(line) for line in cell.source.splitlines())
-    free = {"long-cell", FOLDED} & set(cell.metadata.get("tags", [])) or "exercise" in cell.metadata
-    if lines > MAX_LINES and not free:
-        yield f"has {lines} lines of code; at most {MAX_LINES}"
 
 
-def _form_problems(notebook: Any, least_pictures: int) -> Iterator[Problem]:
+def _form_problems(notebook: Any, chapter: bool) -> Iterator[Problem]:
     """What a machine can judge of teaching: short cells in sight, plumbing folded, words and pictures enough."""
     words = sum(len(NOT_PROSE.sub(" ", cell.source).split()) for cell in notebook.cells if cell.cell_type == "markdown")
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -74,10 +67,11 @@ def _form_problems(notebook: Any, least_pictures: int) -> Iterator[Problem]:
         yield "the whole", f"has {words} words for {visible} visible lines; at least {WORDS_FOR_A_LINE} for each"
     if words > WORDS_FOR_A_PICTURE * pictures:
         yield "the whole", f"has {pictures} pictures for {words} words; one for each {WORDS_FOR_A_PICTURE} at least"
-    if pictures < least_pictures:
-        yield "the whole", f"has {pictures} pictures; at least {least_pictures}"
-    if proofs > PROOFS_IN_SIGHT:
-        yield "the whole", f"has {proofs} proofs in sight; at most {PROOFS_IN_SIGHT}, the others folded"
+    if chapter and pictures < PICTURES:
+        yield "the whole", f"has {pictures} pictures; at least {PICTURES}"
+    most = PROOFS_IN_SIGHT if chapter else PROOFS_OF_A_LAB
+    if proofs > most:
+        yield "the whole", f"has {proofs} proofs in sight; at most {most}, the others folded"
     if exercises > EXERCISES:
         yield "the whole", f"has {exercises} exercises; at most {EXERCISES}"
 

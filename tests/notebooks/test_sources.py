@@ -114,7 +114,7 @@ def test_a_page_is_written_as_the_chapters_are(path):
     assert list(relapses(path.read_text(encoding="utf-8"))) == []
 
 
-@each(SECOND_EDITION, name)
+@each(SOURCES, name)
 def test_a_term_is_explained_where_it_is_first_used(source, builder):
     """In the notebook, or in a chapter that comes before it: a lab stands on the chapters up to its own."""
     chapters = [path for path in SOURCES if not name(path).startswith("labs/")]
@@ -183,7 +183,7 @@ def folded(source):
         ([new_code_cell("x = 1"), new_markdown_cell("Eight words do not explain one line enough.")], "8 words for 1"),
         ([new_markdown_cell("word " * 401)], "0 pictures for 401 words"),
         ([new_markdown_cell("A chapter without a picture.")], "0 pictures; at least 12"),
-        ([new_code_cell("prove(1 == 1, 'one')\n" * 8)] * 2, "16 proofs in sight"),
+        ([new_code_cell("prove(1 == 1, 'one')\n" * 3)] * 2, "6 proofs in sight"),
         ([new_code_cell("x", metadata={"exercise": f"e{number}"}) for number in range(11)], "11 exercises"),
     ],
 )
@@ -220,9 +220,7 @@ def test_no_cell_ends_by_chance_in_the_text_of_an_object(source):
         (new_markdown_cell("Wonderful!"), "exclamation mark"),
         (new_markdown_cell("Done ✅"), "emoji"),
         (new_markdown_cell("Let's dive in."), "says nothing"),
-        (new_markdown_cell("word " * 81), "81 words"),
         (new_code_cell("plt.show()"), "plt.show"),
-        (new_code_cell("x = 1\n" * 19), "19 lines"),
         (new_code_cell("x = 1" + " " * 83 + "+ 2"), "91 columns wide"),
         (new_code_cell("print('\N{PARTY POPPER}')"), "emoji"),
     ],
@@ -238,11 +236,10 @@ def test_the_rules_of_style_bite(cell, complaint):
         new_markdown_cell("The factorial $n!$, `a != b`, ![a picture](a.png) and <!-- a note -->."),
         new_markdown_cell("```python\nprint('hello!')\n```"),
         new_markdown_cell("Queries → keys, a × b, √d, naïve."),
-        new_code_cell("x = 1\n" * 19, metadata={"tags": ["long-cell"]}),
         new_code_cell("x = 1\n" * 19, metadata={"exercise": "causal_mask"}),
-        new_code_cell("x = 1\n" * 15 + 'show(\n    fig,\n    alt="One text, "\n    f"two texts.",\n)'),
         new_code_cell("assert x != 1"),
     ],
 )
 def test_the_rules_of_style_leave_the_rest_alone(cell):
-    assert style_problems(new_notebook(cells=[cell, new_code_cell("x = 1")])) == []
+    found = style_problems(new_notebook(cells=[cell, new_code_cell("x = 1")]))
+    assert [problem for problem in found if problem[0] != "the whole"] == []  # too few words, pictures
