@@ -151,17 +151,13 @@ def test_the_module_trains_and_writes_on_another_device(module: Path, task: str,
     my = laws.load(module)
     data = module.parent / "data.txt"
     data.write_text("".join(f"{n}\t{n * n}{'.' * 40}\n" for n in range(60)), encoding="utf-8")
-<<<<<<< HEAD
-    with another_device() as device:
-=======
     save = torch.save  # what the pretended device holds cannot be stored
 
     def saved(what: object, path: Path) -> None:
         save(tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), what), path)
 
     monkeypatch.setattr(torch, "save", saved)
-    with testing.another_device() as device:
->>>>>>> thread
+    with another_device() as device:
         how = ["--steps", "2", "--evaluate-every", "1", "--d-model", "16", "--n-layers", "1", "--device", str(device)]
         out = ["--out", str(module.parent / "mine")]
         my.main([task, "--data", str(data), *out, *how])

@@ -144,8 +144,11 @@ class Clerk:
 
     def __init__(self) -> None:
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.failed: set[str] = set()
 
     def pytest_runtest_logreport(self, report) -> None:
+        if report.failed:
+            self.failed.add(report.nodeid.partition("[")[2].rstrip("]"))
         for kind, value in report.user_properties:
             name, counts = value
             if kind == "ledger":
@@ -163,12 +166,13 @@ def main() -> int:
     clerk = Clerk()
     named = ["-k", " or ".join(chosen)] if chosen else []
     code = pytest.main([str(HERE), "-m", "proof", "-q", "-n", "2", *named], plugins=[clerk])
-    if code == pytest.ExitCode.OK:
-        found = {name: (digest(name, counts), counts) for name, counts in clerk.counts.items()}
-        if chosen:
-            found = lines() | {name: found[name] for name in chosen}
-        text = [f"{name} {hashed} {written(counts)}\n" for name, (hashed, counts) in sorted(found.items())]
-        LEDGER.write_text("".join(text), encoding="utf-8")
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):  # interrupted: proofs may be missing
+        return int(code)
+    found = {name: (digest(name, counts), counts) for name, counts in clerk.counts.items() if name not in clerk.failed}
+    if chosen or code != pytest.ExitCode.OK:
+        found = lines() | {name: line for name, line in found.items() if not chosen or name in chosen}
+    text = [f"{name} {hashed} {written(counts)}\n" for name, (hashed, counts) in sorted(found.items())]
+    LEDGER.write_text("".join(text), encoding="utf-8")
     return int(code)
 
 
