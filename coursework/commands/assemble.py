@@ -26,10 +26,9 @@ def assemble(
 
     Examples: `course assemble` · `course assemble --whole` · `python my/my_transformer.py lm --data notes.txt`
     """
-    from coursework.assembly.assemble import LAST
-    from coursework.assembly.assemble import assemble as put_together
+    from coursework.assembly import assemble as assembling
 
-    done = put_together(the_desk(context.obj), LAST if whole else 1)
+    done = assembling.assemble(the_desk(context.obj), assembling.LAST if whole else 1)
     _tell(done)
     if done.open or any(state == "broken" for state, _, _ in done.checks):
         raise typer.Exit(1)
