@@ -466,16 +466,19 @@ def _other_letters(a: Image.Image, b: Image.Image, word: Moved, lines: np.ndarra
     """Return how many pixels of a word differ, wherever it moved to; where lines cross it does not count."""
     left, top, right, bottom = word.stored[3]
     x, y = word.new[3][0] - left, word.new[3][1] - top
-    stored, free = (
-        _pixels(a.crop((left, top, right, bottom))),
-        np.asarray(Image.fromarray(lines).crop((left, top, right, bottom))) == 0,
-    )
-    new = (
-        _pixels(b.crop((left + x + i, top + y + j, right + x + i, bottom + y + j)))
-        for i in (0, -1, 1)
-        for j in (0, -1, 1)
-    )
-    return min(int((free & (np.abs(stored - other).max(axis=-1) > WORD_STEP)).sum()) for other in new)
+    stored = _pixels(a.crop((left, top, right, bottom)))
+    free = np.asarray(Image.fromarray(lines).crop((left, top, right, bottom))) == 0
+    around = b.crop((left + x - 2, top + y - 2, right + x + 2, bottom + y + 2))
+    low = high = around
+    if "$" in word.stored[1]:  # in a formula each letter has a place of its own, a pixel or two up or down
+        size = 5 if word.distance else 3
+        low, high = around.filter(ImageFilter.MinFilter(size)), around.filter(ImageFilter.MaxFilter(size))
+    counts = []
+    for i, j in np.ndindex(3, 3):
+        here = (1 + i, 1 + j, 1 + i + right - left, 1 + j + bottom - top)
+        near = (_pixels(low.crop(here)) - WORD_STEP <= stored) & (stored <= _pixels(high.crop(here)) + WORD_STEP)
+        counts.append(int((free & ~near.all(axis=-1)).sum()))
+    return min(counts)
 
 
 def _outside(a: Image.Image, b: Image.Image, reach: np.ndarray, steps: np.ndarray) -> float:

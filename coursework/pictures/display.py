@@ -51,7 +51,7 @@ def show(fig: Figure, *, alt: str, caption: str) -> None:
     """Display a matplotlib figure with alternative text and a caption, and close it.
 
     The output is `text/html`, a PNG of at most 60 KB inside a figure element, and `text/plain`, the alternative text.
-    The same figure gives the same bytes.
+    The same figure gives the same bytes. In them is what it says, as text: its words and all that is drawn.
 
     Args:
         fig: the figure. Its type must be at least 8 points when shown at 96 pixels an inch, at most 720 pixels wide.
