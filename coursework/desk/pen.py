@@ -24,6 +24,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any, cast
 
+import psutil
+
 FORKS = sys.platform == "linux" and hasattr(os, "fork")
 SECONDS = 60.0
 START = 300.0
@@ -250,8 +252,6 @@ class Pen:
 
 def temporary_folder() -> Path:
     """A new folder; those are removed whose process has ended without doing so."""
-    import psutil
-
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         owner = path.name.removeprefix(_PREFIX).partition("-")[0]
         if owner.isdecimal() and not psutil.pid_exists(int(owner)):
@@ -266,8 +266,6 @@ def how(code: int) -> str:
 
 def end_tree(child: subprocess.Popen[bytes]) -> None:
     """End a process that leads a session of its own, with all that it has started."""
-    import psutil
-
     below = []
     with contextlib.suppress(psutil.Error):
         below = psutil.Process(child.pid).children(recursive=True)

@@ -28,13 +28,12 @@ def test_no_notebook_gains_or_harms(tmp_path):
 def test_in_a_sandbox_files_and_the_network_are_out_of_reach(tmp_path):
     """What each line finds decides whether a right answer is made wrong."""
     looks = [
-        f"os.listdir({str(tmp_path)!r})",
+        f"os.listdir({str(tmp_path)!r})[0]",
         f"open({str(tmp_path / 'new')!r}, 'w')",
         f"open({str(Path(sandbox.__file__))!r}, 'a')",
         "open('/dev/shm/new', 'w')",
         "os.listdir(os.path.join(os.path.dirname(coursework.__file__), 'exercises', 'bank'))[0]",
         "socket.create_connection(('127.0.0.1', 1), 1) if len(socket.if_nameindex()) > 1 else 1 / 0",
-        "os.kill(os.getppid(), 0)",
         "ctypes.CDLL(None).umount(os.fsencode(os.getcwd())) == 0 or 1 / 0",
     ]
     head = "import ctypes, os, socket\nimport coursework\n"
