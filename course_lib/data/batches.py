@@ -234,7 +234,7 @@ class TokenWindows(Batches):
         check_integer("batch_size", batch_size)
         self.tokens = open_tokens(tokens) if isinstance(tokens, str | Path) else torch.as_tensor(tokens).numpy()
         if self.tokens.ndim != 1 or self.tokens.dtype.kind not in "ui":
-            raise ValueError(f"tokens: expected integer ids (N,), got {self.tokens.dtype} {self.tokens.shape}")
+            raise ValueError(f"tokens: expected ids (N,), got {self.tokens.dtype} {self.tokens.shape}")
         if self.tokens.dtype.kind == "i" and self.tokens.size and self.tokens.min() < 0:
             raise ValueError(f"tokens: expected ids of at least 0, got {self.tokens.min()}")
         self.length, self.batch_size = length, batch_size
