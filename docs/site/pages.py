@@ -285,8 +285,7 @@ equivariance, masked-language pre-training, fine-tuning, autoregressive, greedy,
 exposure bias, key–value cache, top-k, top-p, min-p, beam search, length penalty, byte-pair encoding,
 loss per token, perplexity, SGD, Adam, AdamW, Muon, weight decay, warm-up, checkpoint, BLEU, over-fitting,
 mixture of experts, router, LoRA, latent attention, scaling law, roofline, isoFLOP, activation patching, probe, hook,
-forget gate,
-position interpolation, rejection sampling, verifier, bfloat16"""
+forget gate, position interpolation, rejection sampling, verifier, bfloat16"""
 
 
 def _prose_rules() -> Any:

@@ -312,7 +312,7 @@ print("1 + 1000 updates of 0.001 =", weight.item())
 #
 # The formula of `course_lib.scaling` is compared with what autograd really keeps, for three batches. For GPT-2 in
 # float32 with one text of 1,024 tokens the next cell shows all four parts, with and without recomputation. What it costs
-# by the clock is less than a third in our recording, a factor of 1.24, because it saves some waiting for memory.
+# by the clock depends on the machine. It is never free: recomputing is not cheaper than keeping, it only takes less room.
 #
 # </details>
 
@@ -776,10 +776,11 @@ show(
 )
 
 # %% [markdown] id="minima-say"
-# Such curves are called *isoFLOP* curves, and this is how Chinchilla was found (Hoffmann et al. 2022). With more
-# operations the best model is larger, *and* it reads more. Neither takes everything.
+# Such curves are called *isoFLOP* curves, and this is how Chinchilla was found (Hoffmann et al. 2022). Four times the
+# operations made our best model about three times as large and its text about a third longer. Neither takes everything.
+# Where exactly the bottom of a bowl lies is uncertain, because bowls are flat.
 #
-# Here the best models read dozens of characters for each parameter. Do not compare that with the rule below: a character says
+# The best models read dozens of characters for each parameter. Do not compare that with the rule below: a character says
 # much less than a piece of a word, and these models are tiny.
 #
 # <details><summary>Evidence: how the record was made, and what it cannot say</summary>
@@ -790,10 +791,9 @@ show(
 # text. No run reads the text more than two and a half times. Batches have 256 characters, the warm-up 25 steps. [All
 # points](../benchmarks/results/isoflop.md) are in a table.
 #
-# Two smaller budgets were tried first, 5·10⁹ and 2·10¹⁰ operations, and left out before the larger model was trained.
-# From the first to the second, a factor of four, the best loss fell from 2.34 to 2.26, and with the next factor of four to
-# below 2.1. So small a run mostly learns which letters are frequent together, and its losses do not yet follow the law of the
-# larger ones. A power law holds over a range, and one has to look where it begins.
+# Two smaller budgets were tried first, and left out before the model of section 7 was trained; those runs are not in the
+# record. There the best loss fell more slowly than here, because so small a run mostly learns which letters stand together.
+# A power law holds over a range, and one has to look where it begins.
 #
 # </details>
 #
