@@ -184,7 +184,7 @@ def garbage(exercise: Exercise) -> dict[str, Callable[..., Any]]:
         hoarding,
         forgetful,
     ]
-    if any(map(_is_number, made)):
+    if any(_is_number(leaf) for leaf in made):  # else what it returns, a module, would come back as it is
         battery += [zeros, mean]
     if makes_tensors:
         battery.append(numpy)
