@@ -864,7 +864,7 @@ print(f"right in {accuracy(blind):.3f}")
 # Where does the trained model look? Here is what `[CLS]` reads in the last layer, one row for each head, for one
 # sentence of the test.
 
-# %% id="look" tags=["hide-input", "picture:40"]
+# %% id="look" tags=["hide-input", "not-compared:heads-share-the-work-by-chance"]
 # Figure: what [CLS] reads in the last layer
 shown = next(s for s in test_sentences if s[0] == "near" and len(s) > 12)
 with torch.no_grad():
