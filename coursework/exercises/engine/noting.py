@@ -104,7 +104,9 @@ class Noted:
         self.recorder[0] = Recorder(exchanged=exchanged or {})
         try:
             value = call(self.candidate)
-        except Exception as problem:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:  # an answer may leave by exit()
             value = problem
         return value, self.recorder[0]
 
