@@ -124,6 +124,6 @@ def weights(
 def _shapes(
     candidate: Callable[..., nn.Module], sizes: tuple[tuple[str, Any], ...]
 ) -> list[tuple[str, tuple[int, ...]]]:
-    with torch.device("meta"):
+    with torch.random.fork_rng(devices=[]):  # not on `meta`: drawing there loads a compiler, seconds long
         own = candidate(**dict(sizes)).state_dict()
     return [(name, tuple(tensor.shape)) for name, tensor in own.items()]
