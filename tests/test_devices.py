@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from pretended_device import REAL, another_device, assert_follows_device
 from test_attention import KINDS, H
 from torch import nn
 
@@ -28,6 +27,7 @@ from course_lib.variants.int8 import quantize_
 from course_lib.variants.latent import use_latent_attention
 from course_lib.variants.lora import add_lora, merge_lora
 from course_lib.variants.packed import pack_
+from coursework.assembly.pretended_device import REAL, another_device, assert_follows_device
 from coursework.export import FORMATS, export
 
 sys.path += [str(Path(__file__).with_name(room)) for room in ("variants", "export")]  # whose lists these tests go over

@@ -112,7 +112,9 @@ class MaskedLanguageModelling:
     special_ids: tuple[int, ...] = ()  # never hidden
     share: Annotated[float, Within(above=0, below=1)] = 0.15
 
-    __post_init__ = check_fields
+    def __post_init__(self) -> None:
+        """Refuse what the fields do not allow."""
+        check_fields(self)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum over hidden tokens of the cross-entropy in nats, and their number."""

@@ -23,6 +23,7 @@ from coursework.exercises.engine import guard
 from coursework.exercises.engine.compare import kind_of
 from coursework.exercises.engine.guard import Guard
 from coursework.exercises.engine.run import bind, observe
+from coursework.exercises.handle import ExerciseHandle
 from coursework.exercises.spec import Case
 
 FILE_BYTES = 64 << 20
@@ -92,7 +93,9 @@ def _act(
 
 def _advise(exercise: str, made: Any, say: Callable[[dict[str, Any]], None]) -> None:
     """Say all that the check would, more each time, for any step may be the last."""
-    running.handle(exercise, None).report_on(made, False, say)
+    handle = running.handle(exercise, None)
+    assert isinstance(handle, ExerciseHandle)
+    handle.report_on(made, False, say)
 
 
 class _NoBank:

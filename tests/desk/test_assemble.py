@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from pretended_device import another_device
 from thorough import rounds
 from torch.utils._pytree import tree_map_only
 from typer.testing import CliRunner
@@ -22,6 +21,7 @@ from coursework.assembly.assemble import Assembled, assemble, stand_in
 from coursework.assembly.compose import Part, compose
 from coursework.assembly.extract import Extract, Unusable, extract, renamed
 from coursework.assembly.parts import FUNCTIONS, LAST, PARTS, up_to
+from coursework.assembly.pretended_device import another_device
 from coursework.assembly.thread import keep_weights, so_far
 from coursework.desk import isolated
 from coursework.desk.store import Desk, DeskError

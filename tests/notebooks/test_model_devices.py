@@ -10,11 +10,11 @@ import re
 import pytest
 import torch
 from notebook_files import FOLDER
-from pretended_device import assert_follows_device
 from torch import nn
 
 from course_lib.attention import SelfAttention
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
+from coursework.assembly.pretended_device import assert_follows_device
 from coursework.exercises import registry
 
 LLAMA_LAYER = "LlamaLayer(8, 4, n_kv_heads=2, d_head=4, d_ff=9, eps=1e-6, base=50.0, bias=True, qk_norm=True)"

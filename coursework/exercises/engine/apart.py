@@ -102,15 +102,16 @@ def apart(function: Callable[[Report], None]) -> Any:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGTERM)
         os.waitpid(child, 0)
-    lines, code = [line for line in lines if line], None
+    lines = [line for line in lines if line]
+    ended: int | None = None
     if lines and lines[-1].startswith(_ENDED):
-        code = int(lines.pop()[len(_ENDED) :])
+        ended = int(lines.pop()[len(_ENDED) :])
     done = lines[-1:] == [_DONE]
     try:
         reported = json.loads(lines[-2 if done else -1])
     except (ValueError, IndexError):
         reported = None
-    return reported if done else Ended(reported, code)
+    return reported if done else Ended(reported, ended)
 
 
 def _keep(parent: int, writer: int) -> None:

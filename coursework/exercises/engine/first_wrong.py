@@ -9,6 +9,7 @@ Two places are sure if that mends the result at both together.
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import math
 import textwrap
@@ -66,6 +67,7 @@ class Way:
 
 def flat(value: Any) -> tuple[tuple[int, ...], np.ndarray] | None:
     """The numbers of a value, and its shape without axes of size 1; None for what is no array of numbers."""
+    array: np.ndarray | None
     if isinstance(value, Tensor | np.ndarray):
         array = (value.double() if isinstance(value, Tensor) else torch.from_numpy(value).double()).numpy()
     elif isinstance(value, bool | int | float):
@@ -361,8 +363,7 @@ class FirstWrong:
                         return []
                     if self._mends({first: one, second: other}):
                         return [Place(first, one), Place(second, other)]
-        told = (number for number in suspects if not isinstance(self.own.noted.nodes[number], ast.stmt))
-        return [Place(number) for number in told if self._so_far(number)][:1]
+        return [Place(number) for number in suspects if not isinstance(self.own.noted.nodes[number], ast.stmt)]
 
 
 def _equal(one: list[Any], other: list[Any]) -> bool:
@@ -391,6 +392,8 @@ class Said(FirstWrong):
     def sentence(self) -> str:
         """Where the answer goes wrong, in words; "" if nothing is known."""
         places = self.find()
+        if places and places[0].right is None:
+            places = [one for one in places if self._so_far(one.number)][:1]
         if not places:
             return ""
         where = [f"`{code}` (line {line})" for code, line in (_code(self.own, place.number) for place in places)]
@@ -493,5 +496,9 @@ def first_wrong_value(
     answer = noted(candidate, lambda one: getattr(code_of(one), "co_filename", "") == file)
     if answer is None:
         return ""
-    ways = [noted(one, lambda other, m=one.__module__: other.__module__ == m) for one in rights]
+    ways = [noted(one, functools.partial(_stands_in, one.__module__)) for one in rights]
     return Said(answer, [way for way in ways if way is not None], calls, seen, finder).sentence()
+
+
+def _stands_in(module: str, one: Any) -> bool:
+    return bool(one.__module__ == module)

@@ -27,7 +27,7 @@ class Slip(NamedTuple):
 
     value: float
     words: str
-    count: int
+    places: int
 
 
 def value_of(formula: str) -> float:
@@ -87,6 +87,14 @@ def _evaluated(tree: ast.Module) -> float:
     return value
 
 
+def _becomes(other: ast.expr) -> Callable[[Any], ast.expr]:
+    return lambda node: copy.deepcopy(other)
+
+
+def _calls(function: str, node: Any) -> ast.expr:
+    return ast.Call(ast.Name(function, ast.Load()), node.args, [])
+
+
 def _changes(tree: ast.Module) -> Iterator[Change]:
     """Every slip in one place, and what it is called."""
     lines = [line for line in tree.body if isinstance(line, ast.Assign)]
@@ -98,27 +106,23 @@ def _changes(tree: ast.Module) -> Iterator[Change]:
         if isinstance(node, ast.BinOp):
             yield from (([place], change, words) for words, change in _of_operation(node))
         elif isinstance(node, ast.Constant) and "bytes" in _target(place.parent):
-            for other in (1, 2, 4, 8):
-                if other != node.value:
-                    yield [place], lambda n, other=other: ast.Constant(other), f"a number takes {other} bytes"
+            for size in (1, 2, 4, 8):
+                if size != node.value:
+                    yield [place], _becomes(ast.Constant(size)), f"a number takes {size} bytes"
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in numbers:
             for other in numbers:
                 if other != node.id and (other not in read or set(other.split("_")) & set(node.id.split("_"))):
                     taken = f"this is taken for the {_words(node)}: {other.replace('_', ' ')}"
-                    yield [place], lambda n, other=other: ast.Name(other, ast.Load()), taken
+                    yield [place], _becomes(ast.Name(other, ast.Load())), taken
         elif isinstance(node, ast.Expr):
             for term in _terms(node.value):
                 if term is not node.value:
                     only = next(one for one in every if one.node is node.value)
-                    yield [only], lambda n, term=term: copy.deepcopy(term), f"this alone is counted: {_words(term)}"
+                    yield [only], _becomes(term), f"this alone is counted: {_words(term)}"
     for name, others in OTHER_FUNCTIONS.items():
         where = [one for one in every if isinstance(one.node, ast.Call) and ast.unparse(one.node.func) == name]
         for other in others if where else ():
-            yield (
-                where,
-                lambda n, other=other: ast.Call(ast.Name(other, ast.Load()), n.args, []),
-                f"{other} stands for {name}",
-            )
+            yield where, functools.partial(_calls, other), f"{other} stands for {name}"
         for place in where:
             yield [place], lambda n: n.args[0], f"this is not taken: the {name} of {_words(place.node.args[0])}"
 
@@ -167,9 +171,9 @@ def follows(formula: str, fits: Callable[[float], bool]) -> str:
     """What may have slipped where a wrong number comes out, in words; "" if nothing, or too much to choose from."""
     found: dict[int, dict[str, None]] = {1: {}, 2: {}}
     for slip in slips(formula):
-        if slip.count == 2 and found[1]:
+        if slip.places == 2 and found[1]:
             break  # one slip explains it
         if fits(slip.value):
-            found[slip.count][slip.words] = None
+            found[slip.places][slip.words] = None
     words = found[1] or found[2]
     return ", or if ".join(words) if 0 < len(words) <= (2 if found[1] else 1) else ""

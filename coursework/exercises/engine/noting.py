@@ -269,7 +269,8 @@ def noted(candidate: Any, is_own: Callable[[Any], bool]) -> Noted | None:
         candidate: the function or class.
         is_own: whether a function or class that it calls by name is to note its values, too.
     """
-    todo, found, names = [candidate], {}, {}
+    todo, found = [candidate], {}
+    names: dict[str, Any] = {}
     while todo:
         one = todo.pop()
         own = definition(one)
@@ -314,7 +315,9 @@ def _lines_before(one: Any, node: ast.AST) -> int:
     if not inspect.isclass(one):
         return one.__code__.co_firstlineno - 1
     method = next(iter(_methods(one)), None)
-    inner = next((n for n in ast.walk(node) if method is not None and getattr(n, "name", "") == method.__name__), None)
+    inner: Any = next(
+        (n for n in ast.walk(node) if method is not None and getattr(n, "name", "") == method.__name__), None
+    )
     if method is None or inner is None:
         return 0
     first = min([inner.lineno, *(one.lineno for one in inner.decorator_list)])
