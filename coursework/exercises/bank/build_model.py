@@ -192,7 +192,7 @@ A fresh `GPT` ends in a LayerNorm, `model.norm`, and in a map with a bias, `mode
 without a bias in their places. A tied model's `to_logits` has the very parameter of `embedding` as its weight.""",
     why="This is the step that every program which runs published models begins with.",
     difficulty=4,
-    minutes=18,
+    minutes=30,
     reference=build,
     parts={"GPT": GPT, "LlamaLayer": LlamaLayer, "RMSNorm": RMSNorm},
     run=_run,
