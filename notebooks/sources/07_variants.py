@@ -59,8 +59,8 @@ def count(model):
 drawings.two_layers().show()
 
 # %% [markdown] id="block-says"
-# The plan has not changed. What changed is inside the boxes, and every published model of this chapter is one row of a
-# table of switches:
+# The plan has not changed. What changed is inside the boxes, and where the norms stand. Every published model of this
+# chapter is one row of a table of switches:
 #
 # | | stacks | positions | norm | feed-forward | heads of keys, values |
 # |---|---|---|---|---|---|
@@ -72,7 +72,7 @@ drawings.two_layers().show()
 # | Llama 3 8B, 2024 | decoder | rotary | RMS, before | SwiGLU | a quarter |
 # | Qwen3, 2025 | decoder | rotary | RMS, before, and on q and k | SwiGLU | a sixteenth to a half |
 #
-# ### 1.1 Who may read whom
+# ### 1.1 What a token may read
 #
 # The largest difference is the column *stacks*, and that is a difference of masks.
 
@@ -85,7 +85,8 @@ drawings.three_families().show()
 # what came before. An **encoder–decoder** such as T5 has both: an encoder for the source, and a decoder that reads all
 # of the source and the past of its own text.
 #
-# **Predict.** We change token 3 of seven. At which positions of the output does something move, in each family?
+# **Predict.** We change token 3 of seven; an encoder–decoder has seven in its source and seven in its target, where its
+# outputs stand. Which outputs move, in each family?
 
 # %% id="predict-who"
 ex.predict("who_notices_token_three", "")
@@ -98,7 +99,7 @@ torch.manual_seed(0)
 bert = BERT(BERT.configure(**sizes, n_encoder_layers=2, pad_id=None), head="masked_lm").eval()
 gpt = LibraryGPT(LibraryGPT.configure(**sizes, n_decoder_layers=2)).eval()
 t5 = T5(T5.configure(**sizes, n_encoder_layers=1, n_decoder_layers=1, d_head=8, pad_id=None)).eval()
-tokens, start = torch.randint(V, (1, 7)), torch.zeros(1, 5, dtype=torch.long)  # (B, T)
+tokens, start = torch.randint(V, (1, 7)), torch.zeros(1, 7, dtype=torch.long)  # (B, T)
 
 
 def moved(model_of):
@@ -113,14 +114,14 @@ def moved(model_of):
 reach = {
     "encoder (BERT)": moved(bert),
     "decoder (GPT-2)": moved(gpt),
-    "both (T5), token of the source": moved(lambda x: t5(x, start)),
-    "both (T5), token of the target": moved(lambda x: t5(tokens, x)),
+    "both (T5), source changed": moved(lambda x: t5(x, start)),
+    "both (T5), target changed": moved(lambda x: t5(tokens, x)),
 }
 for family, positions in reach.items():
-    print(f"{family:<32} outputs that move: {positions}")
+    print(f"{family:<28}outputs that move: {positions}")
 prove("in an encoder every output depends on every token", reach["encoder (BERT)"] == list(range(7)))
 prove("in a decoder the token's own and later outputs", reach["decoder (GPT-2)"] == [3, 4, 5, 6])
-prove("an encoder-decoder reads its whole source", reach["both (T5), token of the source"] == list(range(5)))
+prove("an encoder-decoder reads its whole source", reach["both (T5), source changed"] == list(range(7)))
 
 # %% id="encoder-under-mask-proof" tags=["hide-input"]
 # Check: encoder layers under a causal mask are decoder layers without cross-attention
@@ -134,8 +135,8 @@ prove("encoder layers under a causal mask are decoder layers without cross-atten
 prove("such a stack obeys the law of causality", not complaint(testing.assert_causal, decoder, x))
 
 # %% [markdown] id="families-table"
-# Nothing else separates a GPT's layer from a BERT's: copy the weights, add the mask, and the two give the same numbers.
-# What follows from the mask is what each family is for.
+# With the norm at the same place, nothing else separates the two kinds of layer: copy an encoder's weights, add the
+# mask, and it is a decoder's. What follows from the mask is what each family is for.
 #
 # | family | learns by | good for | gives up | examples |
 # |---|---|---|---|---|
@@ -143,10 +144,10 @@ prove("such a stack obeys the law of causality", not complaint(testing.assert_ca
 # | decoder | the next word, at every position | writing, chat, code; by writing the answer, nearly all else | the right-hand side of its input | GPT-2, Llama, Qwen3 |
 # | encoder–decoder | writing what was cut out of a text | translation, speech, where source and answer are two things | half of its layers read only the source | T5, Whisper, T5Gemma |
 #
-# Why did the decoder win? It needs no labels and no pairs, every position of every text is a question, its cache makes
-# writing cheap, and every task can be put as text that goes on. In a small experiment of ours it was ahead of a model
-# that fills in hidden letters after 150 steps, with each of five seeds. But for a search engine that must turn a
-# billion pages into vectors, a small encoder is still the right tool.
+# Why did the decoder win? Every position of every text is a question, its cache makes writing cheap, and every task can
+# be put as text that goes on. In a small experiment of ours it was ahead of a model that fills in hidden letters after
+# 150 steps, with each of five seeds. But for a search engine that must turn a billion pages into vectors, a small
+# encoder is still the right tool.
 #
 # <details><summary>Evidence: five seeds, three rates, and a control; what is known of closed models</summary>
 #
@@ -200,11 +201,12 @@ drawings.patches_in_a_row().show()
 # %% [markdown] id="vit-question"
 # What does a ViT *not* know? A convolution looks at small neighbourhoods and uses the same weights everywhere, so it
 # knows two things before it has seen an image: pixels that are close belong together, and a cat is a cat wherever it
-# sits. A ViT knows neither. Above and below are just two learned positions, and it must find out that they touch.
+# sits. Beyond the one map that all patches share, a ViT knows neither. Above and below are just two learned positions,
+# and it must find out that they touch.
 #
 # What it does know sits in its patches. We can test that on handwritten digits of 8 by 8 pixels. Put the 64 pixels into
-# another order, the same for all images. No pixel now stands beside its neighbour. A linear map, which has one weight
-# for each pixel, cannot care. Does the ViT?
+# another order, the same for all images. Few pixels now stand beside their neighbours. To a linear map, with one weight
+# for each pixel, it makes no difference. To the ViT?
 
 # %% id="pixels-figure" tags=["hide-input", "picture:10"]
 # Figure: right answers with pixels in order and mixed, five seeds
@@ -279,8 +281,9 @@ print(RMSNorm(4)(torch.tensor([1.0, 2.0, 3.0, 6.0])).data)
 # The same idea, once more, inside the head. In long trainings of large models the queries and keys of some heads grow
 # and grow. Their scores reach the hundreds, the softmax puts all its weight on one key, its gradient vanishes, and the
 # loss jumps. **QK-norm** puts an RMSNorm on each query and each key before they are turned. Two vectors of $d_{head}$
-# numbers of size one have length √d_head each, so no score can exceed √d_head, times the trained factors. Qwen3, Gemma
-# 3 and OLMo 2 have it. It costs two small norms for each layer.
+# numbers of size one have length √d_head each, so their product is at most d_head, and the score, divided by √d_head,
+# at most √d_head, times the trained factors. Qwen3, Gemma 3 and OLMo 2 have it. It costs two small norms for each
+# layer.
 #
 # ### 2.2 A gate in the feed-forward
 #
@@ -360,7 +363,7 @@ prove("so do half as many heads of keys and values", abs(losses[3].mean() - loss
 #
 # ## 3 The cache decides
 #
-# You ask a chat model about a long document. Its weights lie on the chip already, the same for all users. What is yours
+# You ask a chat model about a long document. Its weights are loaded already, the same for all users. What is yours
 # alone is the **cache**: the keys and values of every token so far, in every layer ([chapter 5](05_decoder.ipynb)).
 # With $n$ tokens, $L$ layers and $G$ heads of keys and values of width $E$ it holds
 #
@@ -376,9 +379,9 @@ prove("so do half as many heads of keys and values", abs(losses[3].mean() - loss
 # 8 for its 32, so that the cache shrinks to a quarter, 1 GiB. The queries stay different; they only have fewer views to
 # look at.
 #
-# **Latent attention** (DeepSeek-V2, 2024) goes another way. For each token and layer it keeps one short vector $c$, and
-# every head makes its own key and its own value out of it, with matrices of its own: $k = W c$. Heads differ again, and
-# the cache holds $c$ alone.
+# **Latent attention** (DeepSeek-V2, 2024) goes another way. One trained linear map makes a short vector $c$ of each
+# token, and only $c$ is kept. Every head makes its own key and its own value out of it, with matrices of its own: $k =
+# W c$. Heads differ again.
 
 # %% id="caches-drawn" tags=["hide-input"]
 # Drawing: what one token leaves in one layer's cache
@@ -402,10 +405,10 @@ drawings.cache_of_a_token().show()
 drawings.absorbed_matrix().show()
 
 # %% [markdown] id="absorb-rotary"
-# Rotary positions break it. They turn the key by *its* position, q · R(s) W c, and the turn stands between the query
-# and W. It is a different one for each key, so no single matrix can move to the query's side. DeepSeek's way out: the
-# heads' keys are not turned at all. Beside $c$ the cache keeps one small rotary key that all heads share, 64 numbers
-# next to 512, and each score is the sum of both products.
+# Rotary positions break it. They turn the key at position s by a rotation R(s), and in q · R(s) W c this turn stands
+# between the query and W. It is a different one for each key, so no single matrix can move to the query's side.
+# DeepSeek's way out: the heads' keys are not turned at all. Beside $c$ the cache keeps one small rotary key that all
+# heads share, 64 numbers next to 512, and each score is the sum of both products.
 
 # %% id="latent-absorbed" tags=["hide-input"]
 # Check: the numbers above; with turned keys no vector does it; cached latent attention equals the full pass
@@ -419,7 +422,7 @@ turn = RotaryEmbedding(8)(torch.arange(30))
 scores = apply_rotary((c @ W.T)[None, None], turn)[0, 0] @ apply_rotary(q.expand(1, 1, 30, 8), turn)[0, 0, -1]
 nearest = torch.linalg.lstsq(c, scores[:, None]).solution[:, 0]  # the best single vector of all
 missed = ((c @ nearest - scores).norm() / scores.norm()).item()
-print(f"with turned keys, the best single vector misses the scores by {missed:.0%} of their length")
+print(f"with turned keys no single vector gives all 30 scores: the best one is off by {missed:.0%} of their size")
 prove("with turned keys no vector gives all scores", missed > 0.1)
 
 torch.manual_seed(0)
@@ -472,8 +475,8 @@ drawings.local_layers_for_one_global().show()
 #
 # ## 4 Flash: the same numbers, faster
 #
-# All of the above changed what a model computes. The next idea changes nothing in the result. To see why it is faster,
-# look at a chip first, not at a formula.
+# Shared heads and windows changed what a model computes. The next idea changes nothing in the result. To see why it is
+# faster, look at a chip.
 
 # %% id="memory-drawn" tags=["hide-input"]
 # Drawing: three levels of memory
@@ -535,7 +538,7 @@ tiles = online_softmax(iter((q[0, 0] @ k[0, 0].T / 4).split(16, dim=1)), iter(v[
 prove("your pass over five tiles is exact attention", torch.allclose(tiles, sdpa(q, k, v)[0, 0]))
 
 # %% [markdown] id="flash-measured"
-# On an ordinary processor the levels are other ones, and the idea holds:
+# An ordinary processor has other levels of memory, but the idea holds:
 
 # %% id="costs-figure" tags=["hide-input"]
 # Figure: recorded time and memory from 512 to 8,192 tokens (python benchmarks/efficient_attention.py)
@@ -551,8 +554,9 @@ show(
     common.panels(common.curves, [row["n"] for row in forward], lines, size=(7.4, 3.2), share="", **axes),
     alt="Two panels with logarithmic axes, time and memory of five attentions from 512 to 8,192 tokens. The memory of "
     "plain attention is the steepest line; tiles and torch's kernel need a hundredth of it and are faster.",
-    caption="At 8,192 tokens the plain table takes 2 GiB, the tiles 25 MiB. In time, both grow with the square. "
-    "A window and linear attention (section 5) grow with the length, and compute something else.",
+    caption="Four heads, four-byte numbers. At 8,192 tokens plain scores and weights take 1 GiB each, the tiles 25 MiB "
+    "in all. In time, both grow with the square. A window and linear attention (section 5) grow with the length, in memory "
+    "too, since each token has an output; they compute something else.",
 )
 last = forward[-1]
 prove("tiles need less than a fiftieth of the table's memory", last["mib"]["tiled"] < last["mib"]["plain"] / 50)
@@ -562,8 +566,8 @@ prove("torch's kernel is quadratic in time", 1.7 < power < 2.3)
 # %% [markdown] id="flash-says"
 # In training the backward pass needs the weights again. Flash does not keep them: it stores $m$ and $l$ for each query
 # and computes each tile a second time. More arithmetic, fewer bytes, and still faster. The price: the time still grows
-# with the square of the length, and each new chip needs a new kernel. If you call `F.scaled_dot_product_attention` on a
-# GPU, you already use one.
+# with the square of the length, and each new chip needs a new kernel. On a GPU `F.scaled_dot_product_attention` uses
+# one where dtype and mask allow it.
 #
 # **A good place to stop: you can explain Flash to a colleague.**
 #
@@ -582,8 +586,8 @@ drawings.pairs_in_a_state().show()
 
 # %% [markdown] id="state-by-hand"
 # **By hand**, with values that are single numbers. Store 5 under the key (1, 0), and 10 under the key (0.6, 0.8). The
-# state is 5 · (1, 0) + 10 · (0.6, 0.8) = (11, 8). Ask for the first: (1, 0) · (11, 8) = **11**. It should be 5. The 6
-# too much come from the second pair, because its key points partly in the same direction. A softmax would have
+# state is 5 · (1, 0) + 10 · (0.6, 0.8) = (11, 8). Ask for the first: (1, 0) · (11, 8) = **11**. It should be 5. The
+# extra 6 comes from the second pair, because its key points partly in the same direction. A softmax would have
 # suppressed it; a sum cannot. With keys of 128 numbers there are only 128 directions, and the more pairs are stored,
 # the more they talk into each other.
 #
@@ -629,7 +633,8 @@ show(
     common.curves(stored, dict(zip(names, table.tolist(), strict=True)), **axes),
     alt="Error of reading back against the number of stored pairs, from 1 to 128. The error of the sum rises to "
     "about two. The delta rule stays below it and ends a little above one. The cache stays near zero.",
-    caption="A state of 32 by 32 numbers. An error of one is that of reading zeros.",
+    caption="A state of 32 by 32 numbers. An error of one is that of reading zeros. The softmax gets the products times "
+    "20, which makes it sharp.",
 )
 prove("the delta rule forgets less than the sum, at each number of pairs above one", (table[1] < table[0])[1:].all())
 prove("and the cache stays exact within a tenth", table[2].max() < 0.1)
@@ -667,7 +672,9 @@ drawings.router_and_experts().show()
 # $$y = 0.73 \cdot \mathrm{Expert}_0(x) + 0.27 \cdot \mathrm{Expert}_2(x).$$
 #
 # Why weights at all, once the choice is made? Because a choice has no slope. The weights do, and through them the
-# router learns to trust one chosen expert more than the other.
+# router learns to trust one chosen expert more than the other. With k = 1 the softmax over the one score would always
+# be 1, without a slope. So **top-1** layers weight by the softmax over *all* scores; your exercises have k of 2 or
+# more.
 
 # %% exercise="route_experts"
 
@@ -687,9 +694,9 @@ drawings.router_and_experts().show()
 # $$\mathcal{L}_{\text{balance}} = N \sum_i f_i \, p_i.$$
 #
 # **By hand**, two experts. Evenly used: 2 · (0.5 · 0.5 + 0.5 · 0.5) = 1. All tokens to the first, with probability 0.9:
-# 2 · (1 · 0.9 + 0 · 0.1) = 1.8. The share $f_i$ is a count and has no slope. It acts as a price: the gradient lowers
-# the probability of each expert in proportion to how busy it is. The loss is added to the real one, times something
-# like 0.01, and pulls against what the model wants.
+# 2 · (1 · 0.9 + 0 · 0.1) = 1.8. The share $f_i$ is a count and has no slope. It acts as a price: the gradient presses
+# on each expert's probability in proportion to how busy it is, so the idle gain. The loss is added to the real one,
+# times something like 0.01, and pulls against what the model wants.
 #
 # **A bias** (DeepSeek-V3, 2024) leaves the loss alone. Each expert has a number that is added to its score *for the
 # choice only*, not in the weights. After each step it goes up a little if the expert had too few tokens, and down if it
@@ -736,13 +743,14 @@ def busiest(way, seed, steps=150):
 
 runs = {way: [busiest(way, seed) for seed in range(5)] for way in ("nothing", "balance loss", "bias")}
 curves, idle = {way: [curve for curve, _ in found] for way, found in runs.items()}, [n for _, n in runs["nothing"]]
-axes = {"ylim": (0, 1.02), "xlabel": "step", "ylabel": "share of the busiest expert"}
+panels = {way: {"": found} for way, found in curves.items()}
+axes = {"ylim": (0, 1.02), "xlabel": "step", "ylabel": "share of the busiest"}
 show(
-    common.curves(range(150), curves, styles="-", levels={"even: 1/8": 1 / 8}, **axes),
-    alt="Share of tokens that the busiest of eight experts gets, over 150 steps, five seeds for each of three ways. "
+    common.panels(common.curves, range(150), panels, size=(7.4, 2.6), styles="-", names="", levels={"": 1 / 8}, **axes),
+    alt="Three panels: the share of tokens that the busiest of eight experts gets, over 150 steps, five seeds each. "
     "Without help it rises, to between a third and nine tenths; with the balance loss or the bias it falls to about one eighth.",
-    caption="A layer of eight experts learns eight kinds of token that have much in common. Left alone, it ends with "
-    f"{min(idle)} to {max(idle)} idle experts of eight.",
+    caption="Eight experts, top-1, learn eight kinds of token that have much in common. Dashed: an even share, 1/8. "
+    f"Left alone, the layer ends with {min(idle)} to {max(idle)} idle experts.",
 )
 for way, found in runs.items():
     shares = [np.mean(curve[-20:]) for curve, _ in found]
@@ -763,9 +771,12 @@ prove("both remedies make the busiest less busy, with each of five seeds", remed
 
 # %% [markdown] id="experts-cost"
 # What does it cost besides memory? Experts usually lie on different chips, so tokens travel ([chapter
-# 8](08_scaling.ipynb)). And in a small model they do not pay: our letter models of two layers did as well with one
-# dense feed-forward as with two small experts of eight, for as many active parameters. The ranges of five seeds
-# overlap.
+# 8](08_scaling.ipynb)). And a small model may gain nothing: in our letter models of two layers, one dense feed-forward
+# did as well as two small experts of eight, with as many active parameters; the ranges of five seeds overlap. One large
+# expert of eight, top-1, did worse, because its weight is near 1/8 at first and damps its output; multiplied by 8 it is
+# level.
+#
+# **A good place to stop.** The last two sections change a model, and build one.
 
 # %% id="experts-recorded" tags=["hide-input"]
 # Record: dense, two of eight experts with and without balance, one large expert; five seeds, three rates
@@ -802,8 +813,8 @@ drawings.thin_update().show()
 
 
 # %% [markdown] id="lora-into"
-# Now put it into a model of your own: the GPT of chapter 5, yours if you wrote it. It was trained for a moment on
-# technical prose, and should now learn from plays.
+# Now put it into a model of your own: the GPT of chapter 5, yours if you wrote it. It has had 250 steps on technical
+# prose, and should now learn from plays.
 
 
 # %% id="own-gpt" tags=["hide-input", "tol:0.05"]
@@ -898,7 +909,7 @@ with torch.no_grad():
 # Seven per cent of the parameters learned, and the model has moved from manuals towards plays. Was 0.01 a good rate?
 # For training all weights it would be far too high. But here B starts at zero, and what changes W is a product of two
 # small matrices. Such a product moves slowly at first. So we tried five rates, and two places for the update, with five
-# seeds each.
+# seeds each, in a slightly smaller model of the course library.
 
 # %% id="thin-figure" tags=["hide-input", "picture:10"]
 # Figure: held-out loss against the rate, three ways of fine-tuning, little and much text; five seeds
@@ -915,7 +926,8 @@ axes = {"xlabel": "rate", "xscale": "log", "ylim": (2, 3)}
 show(
     common.panels(common.curves, found.rates, lines, size=(7.4, 3.2), share="y", ylabel="held-out loss", **axes),
     alt="Two panels, little text and much text, with the held-out loss against the rate for three ways of fine-tuning. All weights are best at a rate near 0.001 and get worse above it. The thin updates are best at 0.01 to 0.03.",
-    caption="Thin updates want a rate ten times higher or more. In every map they do better than the same number of parameters in the attention alone.",
+    caption="Thin updates want a rate ten times higher or more. On little text, in every map they do better than "
+    "about as many parameters in the attention alone, which were not tried on much text.",
 )
 
 # %% id="thin-recorded" tags=["hide-input"]
@@ -934,11 +946,11 @@ full, thin = (np.array(found.values(f"{way}, much text", "held-out loss")) for w
 prove("on much text, all weights are ahead with each seed", (full < thin).all())
 
 # %% [markdown] id="lora-limits"
-# Three things to take along. **The rate** is ten to thirty times higher, and 0.03 was the highest that we tried; for
-# large models about ten times was found (*LoRA Without Regret*, 2025). **The place**: in every map the update beats as
-# many parameters in the attention alone, with each of five seeds. **The limit**: on a page of text LoRA is as good as
+# **The rate** is ten to thirty times higher, and 0.03 was the highest that we tried; for large models about ten times
+# was found (*LoRA Without Regret*, 2025). **The place**: on little text the update in every map beats about as many
+# parameters in the attention alone, with each of five seeds. **The limit**: on a page of text LoRA is as good as
 # training everything, within 0.03 nats. On a hundred times more text it falls behind by 0.1 nats, with each seed. A
-# thin slice has little room, and it fills up.
+# thin slice may have too little room; or a still higher rate would have helped.
 #
 # **QLoRA** also keeps the frozen weights in four bits, so that a large model can be tuned on one card. And when
 # training is over, the update can be added into W. Then the model costs exactly what it cost before, if the sum is
@@ -1010,12 +1022,21 @@ ex.predict("parameters_of_qwen3", "")
 # | **one layer** | | **15,730,944** |
 #
 # 28 of them make 440,466,432. The last norm adds 1,024, and the token table 151,936 · 1,024 = 155,582,464, once,
-# because it is tied. The sum is **596,049,920**. A quarter of the model is its token table.
+# because it is tied. The sum is **596,049,920**. The feed-forwards have most, 44 %, and the token table a quarter.
 #
 # ### 8.1 From your GPT to a Llama
 #
-# Your GPT of chapter 5 takes any layers that are called as `layer(x, positions, mask, cache)`. So we give it new ones,
-# with the switches of this chapter as arguments. Read the layer against the drawing.
+# Remember how a GPT of chapter 5 was made:
+#
+# ```python
+# layers = [Layer(d_model, n_heads) for _ in range(n_layers)]
+# model = GPT(vocab_size, d_model, layers, dropout=0.0)
+# ```
+#
+# It takes any layers that are called as `layer(x, positions, mask, cache)`. Around them it has three parts:
+# `model.embedding`, the token table; `model.norm`, a LayerNorm; `model.to_logits`, a linear map with a bias. There are
+# no learned positions to remove: it counts `positions` and hands them to the layers, which turn queries and keys. So we
+# give it new layers, with the switches of this chapter as arguments. Read the layer against the drawing.
 
 
 # %% id="llama-parts" tags=["hide-input"]
@@ -1064,7 +1085,8 @@ def attend(layer, x, positions, mask, cache):
 
 
 # %% [markdown] id="build-text"
-# What remains is the step from a file to a model, and it is yours.
+# What remains is the step from a file to a model, and it is yours: make the layers, hand them to `GPT`, and assign a
+# new `model.norm` and `model.to_logits`.
 
 # %% exercise="build_model"
 
@@ -1088,9 +1110,9 @@ prove("a tied head saves V times D", count(untied) - count(PUBLISHED["gpt2"].bui
 # %% [markdown] id="load-text"
 # ### 8.2 It loads a checkpoint
 #
-# A checkpoint is a folder: a `config.json`, and a file of tensors, each under a name. Those of Qwen3-0.6B take 1.2 GB,
-# so we use a small one with the same layout. Another program has trained it on technical prose, and saved it in the
-# published form. Its names are not ours, so we need a little dictionary.
+# A checkpoint is a folder: a `config.json`, and a file of tensors, each under a name. Those of Qwen3-0.6B take more
+# than a gigabyte, so we use a small one with the same layout. Another program has trained it on technical prose, and
+# saved it in the published form. Its names are not ours, so we need a little dictionary.
 
 # %% id="checkpoint" tags=["hide-input", "tol:0.05"]
 # Another program: the course's Qwen3 learns for 400 steps and is saved as `transformers` would save it
@@ -1138,8 +1160,8 @@ gap = (llama(ids) - theirs(ids)).abs().max()
 prove("your Llama gives the logits of the model that was saved", gap < 1e-4)
 
 # %% [markdown] id="write-text"
-# The same `build` and the same dictionary load the 1.2 GB. And because its layers keep a cache, your `generate` of
-# chapter 5 works unchanged:
+# The published file has the same names, with 28 layers in place of two. And because the layers keep a cache, your
+# `generate` of chapter 5 works unchanged:
 
 # %% id="it-writes" tags=["not-compared:text-of-a-trained-model"]
 draws = torch.Generator().manual_seed(1)
@@ -1153,13 +1175,14 @@ for prompt in ("The value of ", "A function "):
     print(to_text(generate(llama, to_ids(prompt)[None], 70, by_chance)[0]))
 
 # %% [markdown] id="end"
-# It is your model, from the norm to the loop that writes, and it reads the format of the published ones.
+# No sense yet, after 400 steps on letters. But it is your model, from the norm to the loop that writes, and it reads
+# the format of the published ones.
 #
 # ### The chapter on one card
 #
 # | decision | problem | change | price |
 # |---|---|---|---|
-# | mask | who may read whom | none, causal, or both | an encoder cannot write |
+# | mask | what a token may read | none, causal, or both | an encoder cannot write |
 # | norm in front, RMS, QK | deep stacks break; scores explode | x + f(RMS(x)); norms on q and k | the stream grows |
 # | gate | a sum cannot say *if* | down(silu(gate x) ⊙ up x) | a third matrix |
 # | grouped, latent | the cache | share G heads; keep c and absorb W | fewer views; more arithmetic |
@@ -1167,7 +1190,7 @@ for prompt in ("The value of ", "A function "):
 # | Flash | moving the table | tiles, running m, l, a | a kernel for each chip |
 # | linear, delta rule | the cache, again | a state of fixed size | exact recall |
 # | experts | knowledge costs every token | a router, top-k, weighted sum | memory, balance |
-# | LoRA | a copy for each task | W + α/r · B A, r(D_in + D_out) | little room to learn |
+# | LoRA | a copy for each task | W + α/r · B A, r(D_in + D_out) | behind on much text |
 #
 # **You can now** read a `config.json`, count its model by hand, build it and load its checkpoint; say of each switch
 # which problem it solved and what it costs; and write the tiled pass of Flash, a layer of experts, and LoRA.
@@ -1204,8 +1227,7 @@ for prompt in ("The value of ", "A function "):
 #
 # <details><summary>5. LoRA with r = 8 on a map from 1,024 to 3,072: how many parameters, and when will it not be enough?</summary>
 #
-# 8 · (1,024 + 3,072) = 32,768. When there is much new text to learn, an update of low rank has no room for it (section
-# 7).
+# 8 · (1,024 + 3,072) = 32,768. When there is much new text to learn: there ours fell behind (section 7).
 #
 # </details>
 #

@@ -192,7 +192,7 @@ A fresh `GPT` ends in a LayerNorm, `model.norm`, and in a map with a bias, `mode
 without a bias in their places. A tied model's `to_logits` has the very parameter of `embedding` as its weight.""",
     why="This is the step that every program which runs published models begins with.",
     difficulty=4,
-    minutes=18,
+    minutes=30,
     reference=build,
     parts={"GPT": GPT, "LlamaLayer": LlamaLayer, "RMSNorm": RMSNorm},
     run=_run,
@@ -258,7 +258,8 @@ dropout-left-on (dropout=0.1): leaves dropout at the default of `GPT`
         "Write down the nine arguments of `LlamaLayer`. From which entry does each of them come?",
         "`config.get(name, default)` reads an entry that may be absent. Two parts of the fresh `GPT` are replaced.",
         """D, H = config["hidden_size"], config["num_attention_heads"]
-layers = [LlamaLayer(D, H, n_kv_heads=..., d_head=..., ...) for _ in range(...)]
+rest = {"n_kv_heads": ..., "d_head": ...}  # and five more
+layers = [LlamaLayer(D, H, **rest) for _ in range(...)]
 model = GPT(config["vocab_size"], D, layers, dropout=0.0)
 model.norm = RMSNorm(D, config["rms_norm_eps"])
 model.to_logits = nn.Linear(D, config["vocab_size"], bias=False)

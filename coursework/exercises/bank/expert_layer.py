@@ -136,9 +136,9 @@ EXERCISE = Exercise(
 `top_k` experts' outputs, each times its weight. Each expert, a `Gated`, takes tokens (n, D) and may compute only those
 that chose it: the check counts operations. `top_k` is at least 2. Nothing is added to the stream here; the layer
 around it does that.""",
-    why="This is the layer of Mixtral, Qwen3's large models and DeepSeek, without the traffic between chips.",
+    why="This is the layer of Mixtral and of Qwen3's large models, without the traffic between chips.",
     difficulty=3,
-    minutes=12,
+    minutes=18,
     reference=Experts,
     blank=("forward",),
     parts={"Gated": Gated, "route_experts": route_experts},

@@ -162,7 +162,7 @@ and on the device of the base's weight: `.to(base.weight)` moves a tensor there.
 zero.""",
     why="Put into each linear map, it fine-tunes a model of your own with a few per cent of its parameters.",
     difficulty=3,
-    minutes=12,
+    minutes=15,
     reference=LoRALinear,
     blank=("__init__", "forward"),
     run=_run,

@@ -108,7 +108,7 @@ EXERCISE = Exercise(
 number of rows of `down`. `merge` should return the one weight that gives the same outputs alone, as a new tensor. It
 runs, and the merged model is not the one that was trained. Repair it.""",
     why="""A merged update costs nothing at inference. The factor is written in a config file and not in the weights,
-so a wrong one is the most common fault of merged models, and no shape tells.""",
+so a wrong one is easily used, and all shapes still fit.""",
     difficulty=2,
     minutes=6,
     reference=merge,

@@ -215,7 +215,7 @@ for each query, no tiles. Scores lie between −1000 and 1000.""",
     why="""Flash attention is this loop on tiles that fit into fast memory. It is why exact attention does not need the
 n by n table that everyone draws.""",
     difficulty=4,
-    minutes=15,
+    minutes=18,
     reference=online_softmax,
     model=_model,
     misconceptions=misconceptions("""

@@ -104,7 +104,7 @@ Height and width are multiples of `size`; the memory need not be contiguous.""",
     why="""It is all that ViT adds to an encoder: after it, an image is a sequence of vectors like any other. In
 published code it hides inside a convolution.""",
     difficulty=3,
-    minutes=10,
+    minutes=12,
     reference=patchify,
     model=_model,
     misconceptions=misconceptions("""

@@ -82,7 +82,7 @@ stands on the last key. True = may attend. `window` is at least 1.""",
     why="""The cost of attention falls from n² to n times the window, and the cache stops growing. Mistral's first
 model used a window of 4096.""",
     difficulty=2,
-    minutes=6,
+    minutes=8,
     reference=sliding_window_mask,
     model=_model,
     misconceptions=misconceptions("""

@@ -151,14 +151,14 @@ def cache_of_a_token() -> Drawing:
         alt="Four bars for what one token leaves in one layer's cache, with 32 query heads of width 128. 32 heads of "
         "keys and values: 8,192 numbers. 8 heads: 2,048. 1 head: 256. A latent vector of 512 and a rotary key of 64: "
         "576.",
-        caption="One token in one layer, 32 query heads of width 128. The latent vector is as large as two and a "
-        "quarter heads of keys and values, and still serves 32 different heads.",
+        caption="One token in one layer, 32 query heads of width 128. Latent: c with 512 numbers, and 64 for the "
+        "position (below). That is as large as two and a quarter heads of k and v, and serves 32 different ones.",
     )
     rows = (
         ("32 heads of k, v", 8192, palette.key),
         ("8 heads (Llama 3)", 2048, palette.key),
         ("1 head", 256, palette.key),
-        ("latent vector", 576, palette.value),
+        ("latent: 512 + 64", 576, palette.value),
     )
     for number, (name, numbers, colour) in enumerate(rows):
         y = 40 + 50 * number
@@ -181,7 +181,7 @@ def absorbed_matrix() -> Drawing:
         "query. The scores are the same.",
     )
     for top, fast in ((14, False), (154, True)):
-        picture.text((14, top + 10), "absorbed" if fast else "by the letter", anchor="start", bold=True)
+        picture.text((14, top + 10), "absorbed" if fast else "as defined", anchor="start", bold=True)
         picture.text(
             (14, top + 34), "one product" if fast else "a product for each", anchor="start", size=15, colour=GREY
         )
@@ -216,16 +216,16 @@ def local_layers_for_one_global() -> Drawing:
     picture = Drawing(
         270,
         alt="Six layers from the bottom to the top. Beside each a bar for the tokens in its cache. The global layer "
-        "keeps all of them; each of the five local layers keeps only the latest, a short piece at the right end.",
-        caption="What the caches keep of a long text, oldest token on the left. Five layers see the latest 1,024 "
-        "tokens, one sees everything.",
+        "keeps all of them; each of the five local layers keeps only the latest, a thin line at the right end.",
+        caption="What the caches keep of 131,072 tokens, to scale, oldest on the left. Five layers keep the latest "
+        "1,024, the thin blue line; one keeps everything.",
     )
     for number in range(6):
         y, whole = 36 + 36 * number, number == 0
         picture.box((76, y), (124, 30), "global" if whole else "local", colour=palette.key if whole else palette.query)
-        picture.frame((156, y - 12), (424, 24))
-        start, width = (156, 424) if whole else (550, 30)
-        picture.bar((start, y), (width, 24), colour=palette.key if whole else palette.query)
+        picture.bar((156, y), (424, 24), colour=palette.key if whole else palette.residual)
+        if not whole:
+            picture.line([(578.4, y - 12), (578.4, y + 12)], colour=palette.query, width=424 / 128, arrow=False)
     picture.text((156, 250), "first token", anchor="start", size=15, colour=GREY)
     picture.text((580, 250), "newest token", anchor="end", size=15, colour=GREY)
     return picture
@@ -247,8 +247,8 @@ def levels_of_memory() -> Drawing:
     picture.box((190, 130), (300, 54), ["small memory, on the chip", "20 MB"], colour=palette.value)
     picture.line([(190, 190), (190, 160)], colour=palette.key, width=3)
     picture.box((190, 222), (356, 56), ["large memory, beside the chip", "40 GB"], colour=palette.key)
-    picture.text((360, 83), "19 TB / s", anchor="start", size=18, colour=palette.value, bold=True)
-    picture.text((390, 175), "1.5 TB / s", anchor="start", size=18, colour=palette.key, bold=True)
+    picture.text((212, 84), "19 TB / s", anchor="start", size=18, colour=palette.value, bold=True)
+    picture.text((212, 175), "1.5 TB / s", anchor="start", size=18, colour=palette.key, bold=True)
     picture.text((390, 222), "queries, keys, values,", anchor="start", size=15, colour=GREY)
     picture.text((390, 243), "weights, the cache", anchor="start", size=15, colour=GREY)
     return picture
@@ -332,10 +332,10 @@ def router_and_experts() -> Drawing:
     scores, weights = ("2.0", "−1.0", "1.0", "0.0"), ("0.73", "", "0.27", "")
     for number, (score, weight) in enumerate(zip(scores, weights, strict=True)):
         y, colour = 58 + 78 * number, palette.value if weight else "#9A9A9A"
-        picture.line([(228, 175 + 8 * (number - 1.5)), (302, y)], colour=colour, width=3 if weight else 1.5)
         picture.text((360, y - 33), f"score {score}", size=15, colour=INK if weight else GREY)
         picture.box((360, y), (112, 44), f"expert {number}", colour=colour)
         if weight:
+            picture.line([(228, 175 + 8 * (number - 1.5)), (302, y)], colour=colour, width=3)
             picture.line([(418, y), (512, 175 + (-12 if number == 0 else 10))], colour=colour, width=3)
             picture.text((472, y + (24 if number == 0 else 12)), f"× {weight}", size=16, bold=True, anchor="start")
     picture.plus((526, 175))
@@ -375,29 +375,34 @@ def thin_update() -> Drawing:
 def config_and_layer() -> Drawing:
     """Which entries of a config describe which part of the model."""
     picture = Drawing(
-        440,
+        520,
         alt="A model from the bottom to the top with the entries of its config beside the parts. Token table: "
-        "vocab_size, hidden_size. Attention: num_attention_heads 16, num_key_value_heads 8, head_dim 128, "
-        "rope_theta, attention_bias. Norms: rms_norm_eps. Gated feed-forward: intermediate_size, hidden_act. The "
-        "layer is repeated num_hidden_layers times. Logits: tie_word_embeddings.",
-        caption="Qwen3-0.6B. Every entry of the file belongs to one part; the part that no entry names is given by "
+        "vocab_size, hidden_size. In the layer, the stream is read through a norm, rms_norm_eps, by the attention: "
+        "num_attention_heads 16, num_key_value_heads 8, head_dim 128, rope_theta, attention_bias; and through "
+        "another norm by the gated feed-forward: intermediate_size, hidden_act. Both are added to the stream. The "
+        "layer is repeated num_hidden_layers times. A last norm. Logits: tie_word_embeddings.",
+        caption="Qwen3-0.6B, and the entries that decide what is built. What none of them spells out follows from "
         "model_type.",
     )
-    picture.frame((18, 92), (566, 256), dashed=True)
-    picture.stream((60, 410), (60, 20))
-    picture.text((572, 110), "× 28  num_hidden_layers", size=15, anchor="end", colour=GREY)
-    rows = (
-        (388, "token table", "vocab_size 151,936 · hidden_size 1,024", GREY),
-        (300, "attention", "heads 16 and 8 · head_dim 128", palette.query),
-        (172, "feed-forward", "intermediate_size 3,072 · silu", palette.value),
-        (38, "logits", "tie_word_embeddings: the token table", GREY),
-    )
-    for y, name, said, colour in rows:
-        picture.box((160, y), (126, 38), name, colour=colour)
-        picture.text((236, y), said, size=15, anchor="start")
-    picture.text((236, 322), "rope_theta 10⁶ · attention_bias: none", size=15, anchor="start")
-    picture.text((236, 278), "model_type qwen3: norms on q and k", size=15, anchor="start", colour=palette.key)
-    for y in (250, 128):
-        picture.plus((60, y))
-    picture.text((236, 224), "rms_norm_eps 10⁻⁶: a norm before each", size=15, anchor="start", colour=GREY)
+    picture.frame((18, 112), (566, 342), dashed=True)
+    picture.text((572, 132), "× 28  num_hidden_layers", size=15, anchor="end", colour=GREY)
+    picture.stream((80, 470), (80, 92))
+    picture.box((80, 488), (126, 36), "token table", colour=GREY)
+    picture.text((156, 488), "vocab_size 151,936 · hidden_size 1,024", size=15, anchor="start")
+    picture.box((80, 76), (126, 32), "norm", colour=palette.key)
+    picture.line([(80, 60), (80, 44)])
+    picture.box((80, 26), (126, 34), "logits", colour=GREY)
+    picture.text((156, 26), "tie_word_embeddings: the token table", size=15, anchor="start")
+    for y, name, colour in ((434, "attention", palette.query), (290, "feed-forward", palette.value)):
+        picture.line([(80, y), (136, y)])
+        picture.box((190, y), (106, 30), "norm", colour=palette.key)
+        picture.text((256, y), "rms_norm_eps 10⁻⁶", size=15, anchor="start")
+        picture.line([(190, y - 15), (190, y - 36)])
+        picture.box((190, y - 57), (126, 40), name, colour=colour)
+        picture.line([(190, y - 77), (190, y - 104), (94, y - 104)])
+        picture.plus((80, y - 104))
+    picture.text((262, 356), "model_type qwen3: norms on q and k", size=15, anchor="start", colour=palette.key)
+    picture.text((262, 378), "heads 16 and 8 · head_dim 128", size=15, anchor="start")
+    picture.text((262, 400), "rope_theta 10⁶ · attention_bias: none", size=15, anchor="start")
+    picture.text((262, 233), "intermediate_size 3,072 · silu", size=15, anchor="start")
     return picture
