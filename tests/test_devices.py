@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from pretended_device import REAL, another_device, assert_follows_device
 from test_attention import KINDS, H
 from torch import nn
 
@@ -21,6 +20,7 @@ from course_lib.generation import beam_search, generate, pad_left, speculative_g
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.rotary_scaling import DynamicNTKScaling, Llama3Scaling, YarnScaling
 from course_lib.scaling import count_parameters
+from course_lib.testing.devices import REAL, another_device, assert_follows_device
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from course_lib.variants import EncoderModel, from_pretrained, save_pretrained
 from course_lib.variants.experts import MixtureOfExperts, balance_loss

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from course_lib import testing
 from course_lib.files import write_atomic
+from course_lib.testing.devices import assert_follows_device
 from coursework.assembly.parts import FUNCTIONS
 from coursework.exercises import registry
 from coursework.exercises.engine.diagnose import diagnose
@@ -183,14 +184,12 @@ def _devices(my: Any) -> None:
 
     for switches in SWITCHES:
         gpt, pair = _gpt(my, **switches).eval(), _pair(my, **switches).eval()
-        testing.assert_follows_device(gpt, _tokens(2, 5))
-        testing.assert_follows_device(pair, _tokens(2, 4), _tokens(2, 5))
+        assert_follows_device(gpt, _tokens(2, 5))
+        assert_follows_device(pair, _tokens(2, 4), _tokens(2, 5))
         write = functools.partial(my.generate, gpt)
-        testing.assert_follows_device(
-            lambda ids, w=write: w(ids, 3, choose), _tokens(2, 5), module=gpt, gradients=False
-        )
+        assert_follows_device(lambda ids, w=write: w(ids, 3, choose), _tokens(2, 5), module=gpt, gradients=False)
         turn = functools.partial(my.translate, pair, longest=3)
-        testing.assert_follows_device(turn, _tokens(2, 5), module=pair, gradients=False)
+        assert_follows_device(turn, _tokens(2, 5), module=pair, gradients=False)
 
 
 def _resumes(my: Any) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from pretended_device import another_device
 from thorough import rounds
 from torch.utils._pytree import tree_map_only
 from typer.testing import CliRunner
 
+from course_lib.testing.devices import another_device
 from coursework import cli
 from coursework.assembly import assemble as assembling
 from coursework.assembly import judge, laws

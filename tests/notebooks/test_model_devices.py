@@ -10,10 +10,10 @@ import re
 import pytest
 import torch
 from notebook_files import FOLDER
-from pretended_device import assert_follows_device
 from torch import nn
 
 from course_lib.attention import SelfAttention
+from course_lib.testing.devices import assert_follows_device
 from course_lib.transformer import LanguageModel, Transformer, TransformerConfig
 from coursework.exercises import registry
 
