@@ -19,9 +19,7 @@ __all__ = ["RandomState", "load_model", "load_optimizers", "model_tensors", "opt
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters and saved buffers by name, each once."""
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
-    found: dict[str, Any] = get_model_state_dict(model, options=_gathered())
+    found: dict[str, Any] = _state_dict().get_model_state_dict(model, options=_gathered())
     return {name: found[name] for name in _own(model) if name in found}
 
 
@@ -41,19 +39,15 @@ def load_model(model: nn.Module, tensors: dict[str, Tensor], where: str) -> None
             )
     if unknown := sorted(set(tensors) - set(own)):
         raise ValueError(f"{where}: tensor {unknown[0]!r} is not in the model")
-    from torch.distributed.checkpoint.state_dict import set_model_state_dict
-
-    set_model_state_dict(model, dict(tensors), options=_gathered())
+    _state_dict().set_model_state_dict(model, dict(tensors), options=_gathered())
 
 
 def optimizer_tensors(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
     """Return what the optimizers remember of each parameter, as "parameter's name/what"."""
-    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-
     for optimizer in optimizers:
         _names(model, optimizer)  # refuses parameters of another model
     begun = [optimizer for optimizer in optimizers if optimizer.state]  # torch would take a first step of the others
-    found: Any = get_optimizer_state_dict(model, begun, options=_gathered()) if begun else {}
+    found: Any = _state_dict().get_optimizer_state_dict(model, begun, options=_gathered()) if begun else {}
     return {
         f"{name}/{key}": torch.as_tensor(value)
         for name, remembered in found.get("state", {}).items()
@@ -131,11 +125,15 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
 
 
-def _gathered() -> Any:
-    """Torch's options for state put together from its shards; to import them takes half a second."""
-    from torch.distributed.checkpoint.state_dict import StateDictOptions
+def _state_dict() -> Any:
+    from torch.distributed.checkpoint import state_dict  # takes half a second
 
-    return StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)  # tied tensors lack a second name
+    return state_dict
+
+
+def _gathered() -> Any:
+    """Torch's options for state put together from its shards; of tied tensors a second name is missing."""
+    return _state_dict().StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
 
 
 def _own(model: nn.Module) -> dict[str, Tensor]:

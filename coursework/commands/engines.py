@@ -1,6 +1,7 @@
-"""`course generate --engine`: a model in an engine that is installed, exported when that is first asked for."""
+"""Open a model for use; for `course generate --engine` in an engine, exported when that is first asked for."""
 
 import contextlib
+import itertools
 import json
 import tempfile
 from collections.abc import Iterator
@@ -8,15 +9,68 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from course_lib.checks import check_choice
+from course_lib.data import Tokenizer, load_tokenizer
 from course_lib.files import write_atomic
 from course_lib.reading import read_json
-from course_lib.training import RunFolder
+from course_lib.training import RunFolder, chosen_device
+from course_lib.transformer import LanguageModel
+from course_lib.variants import from_pretrained, locate
+from course_lib.variants.int8 import quantize_
+from course_lib.variants.packed import pack_
+from coursework.export import export
 
-__all__ = ["ENGINES", "OURS", "engine_writes", "fastest_engine"]
+__all__ = ["ENGINES", "OURS", "engine_writes", "fastest_engine", "open_model", "written_by"]
 
 OURS = "course_lib"
 ENGINES = {"ctranslate2": ("ctranslate2",), "llama.cpp": ("xllamacpp", "gguf")}  # by the packages that they need
 _LARGE = 50_000_000  # parameters; above, llama.cpp is faster (benchmarks/results/generation-cpu.md)
+
+
+def open_model(name: str, device: str | None, *, int8: bool, bf16: bool, rows: int) -> tuple[Any, Tokenizer]:
+    """Open a model for use on a device, to decode about so many examples at once, and its tokenizer."""
+    where = chosen_device(device)
+    folder = locate(name)
+    network, tokenizer = from_pretrained(folder).eval(), load_tokenizer(folder)
+    network.to(where, torch.bfloat16 if bf16 else None)
+    if int8:
+        quantize_(network)
+    elif next(network.parameters()).is_cpu:
+        pack_(network, rows=rows)
+    return network, tokenizer
+
+
+def written_by(
+    engine: str | None, network: Any, name: str, ids: list[int], *, hub: bool, plain: bool, **options: Any
+) -> Iterator[int | str] | None:
+    """What an engine writes, the fastest one unless named; None where the code of the course is to write it.
+
+    Raises ValueError where the engine that is named cannot.
+    """
+    check_choice("engine", engine, (None, OURS, *ENGINES))
+    window = getattr(network, "config", None) and network.config.window
+    if engine == "llama.cpp" and window is not None and len(ids) + options["max_new_tokens"] > window:
+        raise ValueError(f"--engine: llama.cpp has no window, and this model sees {window} tokens; ctranslate2 has one")
+    named, here = engine, next(network.parameters()).is_cpu and plain and isinstance(network, LanguageModel)
+    if not here and engine in ENGINES:
+        raise ValueError("--engine: expected a language model on the CPU, without --int8, --bf16 and --compile")
+    if engine is None and here and not hub:
+        count = sum(parameter.numel() for parameter in network.parameters())
+        engine = fastest_engine(count, window=network.config.window is not None)
+    if engine in (None, OURS):
+        return None
+    try:
+        written = engine_writes(
+            engine, locate(name), ids, threads=torch.get_num_threads(), **options  # type: ignore[arg-type]
+        )  # fmt: skip
+        first = next(written, "")
+    except ValueError:  # not a model for it
+        if named is None:
+            return None
+        raise
+    return itertools.chain([first], written)
 
 
 def fastest_engine(parameters: int, *, window: bool) -> str:
@@ -49,8 +103,6 @@ def engine_writes(
 
 def _exported(engine: str, folder: Path, stack: contextlib.ExitStack) -> Path:
     """What the engine opens, in the folder of the model; written anew where the weights are others."""
-    from coursework.export import export
-
     run, to = RunFolder(folder), "gguf" if engine == "llama.cpp" else engine
     mark = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(folder.glob("*.safetensors"))]
     place = folder / "engines" / to

@@ -299,6 +299,7 @@ FOUND = {"vocab_size", "target_vocab_size", "pad_id"}  # fields of a model that 
 
 
 def tables() -> dict[str, Any]:
+    """What declares the settings of each table of a recipe."""
     from course_lib.config import TransformerConfig
 
     own = {"data": Data, "start": Start, "tokenizer": Tokens, "batches": Cut, "result": Result}

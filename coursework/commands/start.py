@@ -20,13 +20,17 @@ LORA_RATE = 2e-3
 HEADS = ("classifier.", "pooler.")
 
 
-def start_layer(folder: str, task: str, recipe: Recipe, lora: int | None) -> dict[str, dict[str, Any]]:
+def start_layer(
+    folder: str, task: str, stacks: Sequence[str], recipe: Recipe, lora: int | None
+) -> dict[str, dict[str, Any]]:
     """Return the tables of a recipe that follow from the model gone on from: its own settings, and finer rates.
 
-    Raises ValueError for a folder that `course train` did not write.
+    Raises ValueError for a folder that `course train` did not write, and for a model of other stacks of layers.
     """
     was, config = trained_recipe(folder), read_json(RunFolder(folder).config, {"transformer": {str: object}})
     model = {name: value for name, value in config["transformer"].items() if name not in FOUND and value is not None}
+    if any((model.get(name, 0) > 0) != (name in stacks) for name in ("n_encoder_layers", "n_decoder_layers")):
+        raise ValueError(f"--from: expected a model that {task} can go on from, got one of {was['task']}")
     rates: dict[str, Any] = {"optimizer": "adamw", "learning_rate": LORA_RATE}
     if lora is None:
         names = {"learning_rate", "muon_learning_rate"} & recipe["training"].keys()

@@ -54,7 +54,7 @@ class Task(ABC):
         if start.get("model") is not None:
             from coursework.commands.start import start_layer
 
-            layers = (start_layer(start["model"], self.name, self.recipe, start.get("lora")), *layers)
+            layers = (start_layer(start["model"], self.name, self.stacks, self.recipe, start.get("lora")), *layers)
         elif start.get("lora"):
             raise ValueError("--lora: an update needs a model to go on from; name it by --from")
         for layer in layers:

@@ -1,15 +1,12 @@
 """`course generate`, `translate`, `classify` and `evaluate`: use a model that lies in a folder, and measure it."""
 
-import itertools
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from course_lib import data, generation, training
-from course_lib.checks import check_choice
 from course_lib.reading import read_text
 from coursework.commands.tasks import TASKS
 from coursework.commands.train import Device, plainly, say_figures
@@ -57,12 +54,16 @@ def generate(
     """
     import torch
 
-    network, tokenizer = _load(model, device, int8=int8, bf16=bf16, rows=1)
+    from coursework.commands import engines
+
+    name = model_name(model)
+    network, tokenizer = engines.open_model(name, device, int8=int8, bf16=bf16, rows=1)
     where = next(network.parameters()).device
     prompt = prompt or sys.stdin.read().rstrip("\n")
     ids = tokenizer.encode(prompt) or [tokenizer.bos_id]
-    tokens: Any = _by_engine(
-        engine, network, model, ids, plain=not (int8 or bf16 or compile), max_new_tokens=max_new_tokens,
+    plain = not (int8 or bf16 or compile)
+    tokens: Any = engines.written_by(
+        engine, network, name, ids, hub=name != model, plain=plain, max_new_tokens=max_new_tokens,
         stop=tokenizer.eos_id, seed=seed, temperature=temperature, top_k=top_k, top_p=top_p,
     )  # fmt: skip
     if tokens is None:
@@ -111,9 +112,10 @@ def translate(
     Example: course translate runs/translate "dreiundzwanzig" "3. Mai 1987"
     """
     from course_lib.transformer import Transformer
+    from coursework.commands.engines import open_model
     from coursework.commands.measures import translate_texts
 
-    network, tokenizer = _load(model, device, int8=int8, bf16=bf16, rows=16)
+    network, tokenizer = open_model(model_name(model), device, int8=int8, bf16=bf16, rows=16)
     if not isinstance(network, Transformer):
         raise ValueError(f"{model}: expected an encoder-decoder, got a {type(network).__name__}")
     lines = texts or [line.rstrip("\n") for line in sys.stdin]
@@ -136,10 +138,11 @@ def classify(
     Examples: course classify runs/classify "dreiundzwanzig" · course classify runs/mine new.csv --columns review
     """
     from course_lib.variants import EncoderModel
+    from coursework.commands.engines import open_model
     from coursework.commands.measures import label_shares
     from coursework.commands.start import trained_recipe
 
-    network, tokenizer = _load(model, device, int8=False, bf16=False, rows=16)
+    network, tokenizer = open_model(model_name(model), device, int8=False, bf16=False, rows=16)
     if not isinstance(network, EncoderModel) or network.n_classes is None:
         raise ValueError(f"{model}: expected a classifier, got a {type(network).__name__}")
     labels = trained_recipe(model)["labels"]
@@ -204,65 +207,8 @@ def evaluate(
         say_figures(task.measure(network))
 
 
-def _by_engine(
-    engine: str | None, network: Any, model: str, ids: list[int], *, plain: bool, **options: Any
-) -> Iterator[int | str] | None:
-    """What an engine writes, the fastest one unless named; None where the code of the course is to write it.
-
-    Raises ValueError where the engine that is named cannot.
-    """
-    import torch
-
-    from course_lib.transformer import LanguageModel
-    from course_lib.variants import locate
-    from coursework.commands.engines import ENGINES, OURS, engine_writes, fastest_engine
-
-    check_choice("engine", engine, (None, OURS, *ENGINES))
-    window = getattr(network, "config", None) and network.config.window
-    if engine == "llama.cpp" and window is not None and len(ids) + options["max_new_tokens"] > window:
-        raise ValueError(f"--engine: llama.cpp has no window, and this model sees {window} tokens; ctranslate2 has one")
-    named, here = engine, next(network.parameters()).is_cpu and plain and isinstance(network, LanguageModel)
-    if not here and engine in ENGINES:
-        raise ValueError("--engine: expected a language model on the CPU, without --int8, --bf16 and --compile")
-    if engine is None and here and not model.startswith("hf:"):
-        count = sum(parameter.numel() for parameter in network.parameters())
-        engine = fastest_engine(count, window=network.config.window is not None)
-    if engine in (None, OURS):
-        return None
-    try:
-        written = engine_writes(
-            engine, locate(model_name(model)), ids, threads=torch.get_num_threads(), **options  # type: ignore[arg-type]
-        )  # fmt: skip
-        first = next(written, "")
-    except ValueError:  # not a model for it
-        if named is None:
-            return None
-        raise
-    return itertools.chain([first], written)
-
-
 def model_name(model: str) -> str:
     """Return the folder, or the name on the hub, that MODEL means. Raises FileNotFoundError for no such folder."""
     if not model.startswith("hf:") and not Path(model).exists():
         raise FileNotFoundError(f"MODEL: there is no folder {model}; a model on the hub is written hf:{model}")
     return model.removeprefix("hf:")
-
-
-def _load(model: str, device: str | None, *, int8: bool, bf16: bool, rows: int) -> tuple[Any, data.Tokenizer]:
-    """Open a model for use on a device, to decode about so many examples at once, and its tokenizer."""
-    import torch
-
-    from course_lib.variants import from_pretrained, locate
-    from course_lib.variants.int8 import quantize_
-    from course_lib.variants.packed import pack_
-
-    name = model_name(model)
-    where = training.chosen_device(device)
-    folder = locate(name)
-    network, tokenizer = from_pretrained(folder).eval(), data.load_tokenizer(folder)
-    network.to(where, torch.bfloat16 if bf16 else None)
-    if int8:
-        quantize_(network)
-    elif next(network.parameters()).is_cpu:
-        pack_(network, rows=rows)
-    return network, tokenizer

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import psutil
 
-from coursework.desk import running, sandbox, wire
+from coursework.desk import frames, running, sandbox, wire
 from coursework.desk.store import DeskError
 from coursework.exercises import modules, registry, watched  # noqa: F401
 from coursework.exercises.engine import guard
@@ -44,8 +44,8 @@ def answer(from_judge: IO[bytes], to_judge: IO[bytes], head: dict[str, Any], con
     if not head["trusted"]:
         sys.meta_path.insert(0, _NoBank())
     guard.expendable = True
-    wire.send(to_judge, wire.dumps({"ready": True}))
-    received = wire.receive(from_judge)
+    frames.send(to_judge, frames.dumps({"ready": True}))
+    received = frames.receive(from_judge)
     if received is None:
         return
     request = pickle.loads(received)
@@ -54,7 +54,7 @@ def answer(from_judge: IO[bytes], to_judge: IO[bytes], head: dict[str, Any], con
 
     def say(said: dict[str, Any]) -> None:
         with speaking:
-            wire.send(to_judge, wire.dumps(said))
+            frames.send(to_judge, frames.dumps(said))
 
     with (
         running.working_in(Path(head["folder"])),
@@ -70,7 +70,7 @@ def answer(from_judge: IO[bytes], to_judge: IO[bytes], head: dict[str, Any], con
         if head["trusted"]:
             _advise(request["exercise"], made, say)
         else:
-            _act(request, made, say, lambda: wire.receive(from_judge))
+            _act(request, made, say, lambda: frames.receive(from_judge))
 
 
 def _act(

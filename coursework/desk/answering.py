@@ -4,8 +4,6 @@ It knows neither what is right nor how closely: it has no bank, and of an exerci
 "trusted" in its head it has, and says what `Handle.check` would say; that is advice, for the verdict is made before.
 """
 
-# What loads torch is imported where it is used: a namespace is entered before there are threads.
-
 from __future__ import annotations
 
 import contextlib
@@ -15,8 +13,9 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from coursework.desk import sandbox
 from coursework.exercises.engine.ending import adopt, end_all, end_with_parent
@@ -32,8 +31,7 @@ def serve(control: socket.socket, start: dict[str, Any]) -> None:
     if confined:
         sandbox.enter(hidden)
     adopt()
-    from coursework.desk.acting import answer
-
+    answer = _acting()
     me = os.getpid()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 1)
@@ -69,6 +67,12 @@ def _end(child: int) -> int:
     return code
 
 
+def _acting() -> Callable[[IO[bytes], IO[bytes], dict[str, Any], bool], None]:
+    from coursework.desk.acting import answer  # loads torch: a namespace is entered before there are threads
+
+    return answer
+
+
 def main() -> None:
     """Serve the judge that started this process: over a socket, or as a fresh process over its own streams."""
     where, start = sys.argv[1], json.loads(sys.argv[2])
@@ -81,9 +85,7 @@ def main() -> None:
         os.dup2(nowhere, descriptor)
     end_with_parent(start["judge"])
     try:
-        from coursework.desk.acting import answer
-
-        answer(os.fdopen(streams[0], "rb"), os.fdopen(streams[1], "wb"), start, confined=False)
+        _acting()(os.fdopen(streams[0], "rb"), os.fdopen(streams[1], "wb"), start, False)
     finally:
         os._exit(0)  # whatever threads it has left
 

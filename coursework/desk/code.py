@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from course_lib.forwarding import MOVED, new_name
 from coursework.desk.notebooks import Cell, Notebook
+from coursework.exercises import registry
 
 _CHECK = re.compile(r"\bex\.(\w+)\.(?:check|part)\(")
 _SHELL = re.compile(r"^\s*[%!?]|\?\s*$")
@@ -80,7 +81,6 @@ def prelude(above: Iterable[Cell], answer: str, *, whole: bool = False) -> tuple
 
 def _solution(exercise_id: str, name: str) -> str:
     """The course's own answer as text, under the name that the learner's notebook gives to it."""
-    from coursework.exercises import registry
     from coursework.exercises.engine import cells
 
     try:

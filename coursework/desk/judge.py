@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from coursework.desk import answers, pen, running, wire
+from coursework.desk.frames import Malformed
 from coursework.desk.notebooks import read_notebook
 from coursework.desk.pen import Gone, Limits, Line, Pen
 from coursework.desk.store import Desk, DeskError
@@ -65,7 +66,7 @@ class _Afar(Examiner):
     @staticmethod
     def _heard(line: Line, case: Case, seed: int) -> Outcome:
         try:
-            line.tell({"arguments": wire.ship(case.make()), "seed": seed})
+            line.tell(wire.ship({"arguments": wire.ship(case.make()), "seed": seed}))
             return wire.unpack_outcome(line.hear())
         except Gone as problem:
             if problem.code is not None and -problem.code in guard.TIMERS:
@@ -112,7 +113,7 @@ def judge(request: Mapping[str, Any], pen: Pen) -> dict[str, Any]:
             said["text"] += f"\n{running.explain_missing(answer.missing)}\n"
     except DeskError as problem:
         said["problem"] = str(problem)
-    except wire.Malformed as problem:
+    except Malformed as problem:
         said["problem"] = f"the answer could not be judged: {problem}."
     except Gone as problem:
         said["problem"] = without_verdict(problem.code, pen.limits.seconds)
@@ -138,13 +139,14 @@ def _answer(request: Mapping[str, Any], handle: Handle, desk: Desk | None) -> ru
 def _judged(handle: Handle, answer: running.Answer, pen: Pen, said: dict[str, Any]) -> Judged:
     """The verdict, and for a wrong answer the advice."""
     spec = handle.spec
-    request = {
+    asked = {
         "exercise": spec.id,
         "answer": answer,
         "asks_for": handle.asks_for,
         "parts": running.parts(spec),
         "terms": Terms.of(spec) if isinstance(spec, Exercise) else None,
     }
+    request = wire.ship(asked)
     line = pen.line(request)
     try:
         made = line.hear()
@@ -191,7 +193,7 @@ def _advised(spec: Exercise, judged: Judged, line: Line) -> Judged:
     try:
         while True:
             advice |= line.hear()
-    except (Gone, wire.Malformed):
+    except (Gone, Malformed):
         pass
     finally:
         line.end()

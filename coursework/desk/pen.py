@@ -26,6 +26,8 @@ from typing import IO, Any, cast
 
 import psutil
 
+from coursework.desk import frames
+
 FORKS = sys.platform == "linux" and hasattr(os, "fork")
 SECONDS = 60.0
 START = 300.0
@@ -76,23 +78,19 @@ class Line:
         self._timer.daemon = True
         self._timer.start()
 
-    def tell(self, message: Any) -> None:
+    def tell(self, message: bytes) -> None:
         """Send a message; Gone if nobody is there."""
-        from coursework.desk import wire
-
         try:
-            wire.send(self._to, wire.ship(message))
+            frames.send(self._to, message)
         except (OSError, ValueError):
             raise Gone(self.end()) from None
 
     def hear(self) -> Any:
         """The next answer, as JSON; Gone if none comes any more, Malformed if it is something else."""
-        from coursework.desk import wire
-
         while (said := self._said.get()) is not None:
-            heard = wire.loads(said)
+            heard = frames.loads(said)
             if not isinstance(heard, dict):
-                raise wire.Malformed("what came from the answer is no answer")
+                raise frames.Malformed("what came from the answer is no answer")
             if "prints" not in heard:
                 return heard
             self.printed += str(heard["prints"])[: max(0, 2 * SHOWN - len(self.printed))]
@@ -113,10 +111,8 @@ class Line:
         self.end()
 
     def _read(self) -> None:
-        from coursework.desk import wire  # loads torch
-
         with contextlib.suppress(OSError, ValueError):
-            while (message := wire.receive(self._back)) is not None:
+            while (message := frames.receive(self._back)) is not None:
                 self._said.put(message)
         self._said.put(None)
 
@@ -153,7 +149,7 @@ class Pen:
         self._close()
         shutil.rmtree(self._room, ignore_errors=True)
 
-    def line(self, request: Mapping[str, Any], *, trusted: bool = False) -> Line:
+    def line(self, request: bytes, *, trusted: bool = False) -> Line:
         """Start a process for an answer; `trusted` with the bank, for advice after the verdict."""
         own = self._room / secrets.token_hex(4)
         own.mkdir()
@@ -165,7 +161,7 @@ class Pen:
             "judge": os.getpid(),
         }
         line = self._forked(head, own) if FORKS else self._fresh(head, own)
-        line.tell(dict(request))
+        line.tell(request)
         return line
 
     def _forked(self, head: dict[str, Any], own: Path) -> Line:

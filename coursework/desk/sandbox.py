@@ -74,7 +74,7 @@ def enter(hidden: Iterable[Path]) -> None:
     user, group, parent = os.getuid(), os.getgid(), os.getppid()
     _do("unshare", _NEW_USER | _NEW_MOUNTS | _NEW_PROCESSES | _NEW_NET | _NEW_IPC)
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-        Path("/proc/self", name).write_text(text)
+        Path("/proc/self", name).write_text(text, encoding="ascii")
     end_with_parent(parent)  # anew: new rights have ended it
     outside = os.getpid()
     inside = os.fork()

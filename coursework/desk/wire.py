@@ -12,28 +12,24 @@ import builtins
 import importlib
 import io
 import itertools
-import json
 import marshal
 import math
 import pickle
-import struct
 import types
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coursework.desk.frames import Malformed
 from coursework.exercises import bank
 from coursework.exercises.engine.compare import kind_of
 from coursework.exercises.engine.guard import OutOfMemory, RanAway
 from coursework.exercises.engine.run import Outcome
 from coursework.exercises.modules import Unfit
-
-LARGEST = 64 << 20
-"""Bytes of one message."""
 
 TENSOR = 4 << 20
 """Bytes of one tensor that are sent. No right result has as many: of a larger one goes the shape."""
@@ -42,27 +38,8 @@ DEPTH, PARTS, DIGITS = 50, 100_000, 4000
 """How deep containers lie in one another, how many parts they have in all, and bits of an int."""
 
 
-class Malformed(ValueError):
-    """A message that the answer's process would not have written."""
-
-
 _UNREADABLE = TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError
 """What reading such a message may raise."""
-
-
-def send(stream: IO[bytes], message: bytes) -> None:
-    """Write a message with its length."""
-    stream.write(struct.pack("!Q", len(message)) + message)
-    stream.flush()
-
-
-def receive(stream: IO[bytes]) -> bytes | None:
-    """The next message; None at the end, or if it is longer than any may be."""
-    head = stream.read(8)
-    if len(head) < 8 or (length := struct.unpack("!Q", head)[0]) > LARGEST:
-        return None
-    message = stream.read(length)
-    return message if len(message) == length else None
 
 
 # -- to the answer: a pickle with the bank's functions and classes written out -----------------------------------------
@@ -348,16 +325,3 @@ def _error(said: Any) -> BaseException:
             except TypeError:  # of an encoding, say, which needs more than a text
                 continue
     return Exception(text)
-
-
-def dumps(said: Any) -> bytes:
-    """As bytes of JSON."""
-    return json.dumps(said).encode()
-
-
-def loads(message: bytes) -> Any:
-    """From bytes of JSON; Malformed if it is none."""
-    try:
-        return json.loads(message)
-    except (ValueError, RecursionError):
-        raise Malformed("what came from the answer is no JSON") from None

@@ -527,7 +527,7 @@ def test_in_a_process_of_its_own(chapter: Path) -> None:
     wrong = process("check", BUILD, cwd=chapter / "my")
     assert wrong.returncode == 1
     assert "Not yet" in wrong.stdout
-    assert wrong.stderr == f"Checking {BUILD} …\n"
+    assert wrong.stderr == f"Checking {BUILD} …\nLoading PyTorch …\n"
     none = process("status", cwd=chapter.parent)
     assert none.returncode == 2
     assert none.stdout == ""

@@ -11,7 +11,7 @@ from coursework.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 DESK = re.compile(r"\bdesks?\b", re.IGNORECASE)
-NAMES = {"desk", "coursework.desk.judge"}  # a key, and a module that is run
+NAMES = {"desk", "coursework.desk.judge", "coursework.desk.answering"}  # a key, and modules that are run
 PROSE = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),

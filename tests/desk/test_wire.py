@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from thorough import rounds
 
-from coursework.desk import wire
+from coursework.desk import frames, wire
 from coursework.exercises import registry
 from coursework.exercises.engine.compare import kind_of
 from coursework.exercises.engine.diagnose import examiner
@@ -33,7 +33,7 @@ def test_what_is_right_is_right_beyond_the_wire(exercise):
         assert b"coursework.exercises.bank" not in sent
         arrived = Case("", lambda sent=sent: pickle.loads(sent))
         outcome = observe(terms, bind(terms, exercise.reference), arrived, again=False)
-        back = wire.unpack_outcome(wire.loads(wire.dumps(wire.pack_outcome(outcome))))
+        back = wire.unpack_outcome(frames.loads(frames.dumps(wire.pack_outcome(outcome))))
         assert own.difference(number, back) is None, case.name
 
 
@@ -59,7 +59,7 @@ JSON = st.recursive(
 @given(JSON)
 def test_any_json_is_a_plain_value_or_malformed(said):
     for read in (wire.unpack, wire.unpack_outcome, lambda said: wire.unpack_outcome(outcome_of(said))):
-        with contextlib.suppress(wire.Malformed):
+        with contextlib.suppress(frames.Malformed):
             read(json.loads(json.dumps(said)))
 
 
@@ -84,7 +84,7 @@ class Odd(int):
     ids=lambda value: kind_of(value)[:20],
 )  # fmt: skip
 def test_only_exact_types_arrive(value):
-    arrived = wire.unpack(wire.loads(wire.dumps(wire.pack(value))))
+    arrived = wire.unpack(frames.loads(frames.dumps(wire.pack(value))))
     assert not isinstance(arrived, Odd)
     assert type(arrived) in (int, list, dict, set, torch.Tensor) or not isinstance(arrived, type(value))
 

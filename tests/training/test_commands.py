@@ -592,7 +592,8 @@ def test_a_new_head_on_an_encoder_that_read(tmp_path):
     more = ["--from", folder, "--out", tmp_path / "more", "--steps=1", "--device=cpu"]
     assert "a new head" not in course("train", "classify", "--data", file, *more)
     wrong = ["--from", folder, "--out", tmp_path / "wrong", "--steps=1", "--device=cpu"]
-    assert "expected a LanguageModel" in course("train", "lm", "--data", text, *wrong, code=2)
+    said = course("train", "lm", "--data", text, *wrong, code=2)
+    assert "--from: expected a model that lm can go on from, got one of classify" in said
 
 
 def test_every_setting_is_printed_with_what_it_may_be():

@@ -279,12 +279,8 @@ def flash_tiles() -> Drawing:
     picture.text((56, top + 1.5 * side - 10), "a block", size=15, colour=palette.query)
     picture.text((56, top + 1.5 * side + 10), "of queries", size=15, colour=palette.query)
     picture.line([(left + 4 * side + 6, top + 1.5 * side), (376, top + 1.5 * side)])
-    picture.box(
-        (472, top + 1.5 * side),
-        (186, 108),
-        ["kept for each query", "maximum  m", "sum  l", "mixture  a"],
-        colour=palette.value,
-    )
+    kept = ["kept for each query", "maximum  m", "sum  l", "mixture  a"]
+    picture.box((472, top + 1.5 * side), (186, 108), kept, colour=palette.value)
     picture.text((472, 216), "at the end: a / l", size=17, bold=True)
     picture.text((220, 278), "the table of scores is never whole", size=15, colour=GREY)
     return picture
