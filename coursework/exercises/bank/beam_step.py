@@ -135,11 +135,11 @@ the log-probabilities of the tokens of text k so far, and `log_probabilities[k]`
 row need not sum to one). Among all K·V ways to go on, find the `n_beams` (at most K·V) with the highest new sums.
 Return three tensors, the best first: the new sums, the number k of the text that each continues (its parent), and its
 new token. K need not equal `n_beams`: at the first step K is 1. No two sums are equal in the cases. Parents and tokens
-are int64. There is no gradient to compute here.""",
+are int64. You need no gradients.""",
     why="""All of beam search is this step, again and again, and a rule for what has ended. Texts fork when two of their
 continuations are kept, and die when none is.""",
     difficulty=3,
-    minutes=10,
+    minutes=14,
     reference=beam_step,
     model=_model,
     misconceptions=misconceptions("""

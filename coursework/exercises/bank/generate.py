@@ -161,7 +161,7 @@ of the logits (B, V) at the newest position. Return prompt and new tokens in one
 `n_new` may be 0. No gradients are needed here. Leave the prompt as it is.""",
     why="This loop is what runs when a chat answers you.",
     difficulty=3,
-    minutes=12,
+    minutes=15,
     reference=generate,
     run=_run,
     model=_model,

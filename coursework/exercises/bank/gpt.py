@@ -248,7 +248,7 @@ values as `"v"`; the layer fills its own dict. `tokens` are the T new ones only.
 token sees itself and all tokens before it. Make every tensor on the device of `tokens`.""",
     why="It is the form of nearly every chat model. You will train it in the next section, and then let it write.",
     difficulty=4,
-    minutes=20,
+    minutes=28,
     reference=GPT,
     blank=("forward",),
     run=_run,

@@ -145,12 +145,12 @@ EXERCISE = Exercise(
     what="""Write `top_p_filter(logits, p)`. For each row, keep the fewest tokens, the most likely first, that have
 probability `p` or more together: the token with which the sum reaches `p` is kept, the next one is not. So at least
 one token is always kept. Return the logits in their old order, with minus infinity for the tokens that are cut. No two
-logits of a row are equal in the cases, `p` lies between 0 and 1, and no sum comes so near to it that rounding
-decides.""",
-    why="""It is the filter that most chat systems offer. Dropping the crossing token can leave nothing at all, and
-forgetting to undo the sorting cuts tokens at random: both were published.""",
+logits of a row are equal in the cases, `p` lies between 0 and 1, and no sum of probabilities is so near to
+`p` that rounding could decide.""",
+    why="""It is the filter that most chat systems offer. Whoever cuts the token that reaches `p`, too, may keep
+nothing, and whoever forgets to undo the sorting cuts the wrong tokens.""",
     difficulty=3,
-    minutes=10,
+    minutes=15,
     reference=top_p_filter,
     model=_model,
     misconceptions=misconceptions("""

@@ -21,7 +21,7 @@ def choose_and_append(prompt: Sequence[str], words: Sequence[str], chances: Sequ
     """
     said = ", ".join(f"{word} {chance:.2f}" for word, chance in zip(words, chances, strict=True))
     picture = Drawing(
-        300,
+        250,
         alt=f"The loop of writing. The tokens {' '.join(prompt)} go into the model. Out come probabilities of the next "
         f"token: {said}. One token is chosen, {words[chosen]}. It is appended to the tokens, and all begins again.",
         caption="One turn of the loop. The model ends at the probabilities; choosing is a step of its own, and only "
@@ -42,13 +42,14 @@ def choose_and_append(prompt: Sequence[str], words: Sequence[str], chances: Sequ
         y = 164 + 30 * number
         picture.text((418, y), word, anchor="end", bold=number == chosen)
         picture.bar((426, y), (150 * chance + 2, 22), colour=palette.output if number == chosen else INK)
-        picture.text((434, y), f"{chance:.2f}", anchor="start", size=15)
+        picture.text((434 + 150 * chance, y), f"{chance:.2f}", anchor="start", size=15)
     y = 164 + 30 * chosen
     picture.line([(362, y), (300, y)], colour=palette.output, width=3)
     picture.box((232, y), (128, 40), ["choose one"], colour=palette.output)
     picture.text((150, y), "4", size=16, colour=GREY)
     picture.line([(232, y - 22), (232, 116), (last, 116), (last, 80)], colour=palette.output, width=3)
-    picture.text((14, 270), "append it, and begin again at 1", size=16, colour=palette.output, anchor="start")
+    for y, words in ((138, "append it, and"), (158, "begin again at 1")):
+        picture.text((14, y), words, size=16, colour=palette.output, anchor="start")
     return picture
 
 
@@ -110,13 +111,13 @@ def decoder_layer_stream() -> Drawing:
         picture.box((330, y + 6), (140, 70), words, colour=colour)
         if number == 2:
             picture.line([(206, y + 24), (258, y + 24)])
-        for name, dy, ink in (("q", 30, palette.query), ("k", 8, palette.key), ("v", -14, palette.value)):
+        for name, dy, ink in (("q", 24, palette.query), ("k", 0, palette.key), ("v", -24, palette.value)):
             if number == 0 or (number == 1 and name == "q"):
-                picture.line([(206, y + 24), (220, y + 6 + 0.8 * dy), (258, y + 6 + 0.8 * dy)], colour=ink)
-                picture.text((240, y - 4 + 0.8 * dy), name, size=15, colour=ink, bold=True)
+                picture.line([(206, y + 24), (220, y + 6 + dy), (258, y + 6 + dy)], colour=ink)
+                picture.text((238, y - 5 + dy), name, size=15, colour=ink, bold=True)
         picture.line([(330, y - 30), (330, y - 62), (x + 14, y - 62)], colour=palette.output)
         picture.plus((x, y - 62))
-        picture.text((440, y - 62), f"add  {number + 1}", size=16, colour=GREY, anchor="start")
+        picture.text((x + 24, y - 78), f"add  {number + 1}", size=16, colour=GREY, anchor="start")
     y = 335
     picture.box((516, y + 6), (132, 62), ["encoder’s", "output"], colour=palette.key)
     for name, dy, ink in (("k", -12, palette.key), ("v", 14, palette.value)):
@@ -261,7 +262,7 @@ def cut_and_share(words: Sequence[str], scores: Sequence[float], *, k: int = 3, 
                 picture.text((left - 10, y), word, anchor="end")
             if i < n:
                 picture.bar((left, y), (110 * chance + 2, 24), colour=palette.output)
-                picture.text((left + 6, y), f"{chance:.2f}", anchor="start", size=15)
+                picture.text((left + 110 * chance + 8, y), f"{chance:.2f}", anchor="start", size=15)
             else:
                 picture.text((left + 6, y), "cut", anchor="start", size=15, colour=BAD)
         if panel:
@@ -283,10 +284,11 @@ def beam_tree() -> Drawing:
     )
     picture.box((50, 190), (70, 36), "The")
     places = {"dog": 80, "cat": 250, "car": 350}
+    labels = {"dog": (120, 130), "cat": (136, 203), "car": (112, 262)}  # beside the lines
     for word, chance in first:
         y, kept = places[word], word != "car"
         picture.line([(86, 190), (196, y)], colour=palette.output if kept else GREY, width=3 if kept else 1.5)
-        picture.text((136, 190 + (y - 190) * 0.45 - 14), f"{chance:.1f}", size=15, colour=GREY)
+        picture.text(labels[word], f"{chance:.1f}", size=15, colour=GREY)
         picture.box((256, y), (116, 36), f"{word}  {chance:.2f}", colour=palette.output if kept else GREY)
     rows = iter((30, 86, 142, 220, 284))
     for parent, children in second.items():
@@ -297,7 +299,10 @@ def beam_tree() -> Drawing:
                 [(316, places[parent]), (432, y)], colour=palette.output if kept else GREY, width=3 if kept else 1.5
             )
             picture.text(
-                (378, places[parent] + (y - places[parent]) * 0.55 - 12), f"{chance:.1f}", size=15, colour=GREY
+                (378, places[parent] + (y - places[parent]) * 0.55 + (12 if word == "runs" else -12)),
+                f"{chance:.1f}",
+                size=15,
+                colour=GREY,
             )
             picture.box((506, y), (144, 36), f"{word}  {total:.2f}", colour=palette.output if kept else GREY)
     picture.text((324, 350), "not kept", anchor="start", size=16, colour=BAD)
@@ -307,20 +312,20 @@ def beam_tree() -> Drawing:
 def guesses_and_checks() -> Drawing:
     """Time lines of writing alone and of writing with a draft: one pass checks several guesses at once."""
     picture = Drawing(
-        330,
+        336,
         alt="Two time lines. Above, the large model alone: four passes, one after the other, each gives one token: the "
         "cat sat on. Below, a small draft makes four short passes and guesses the cat sat in; one pass of the large "
         "model, hardly longer than before, checks all four side by side; three are kept, the fourth is refused and "
-        "replaced by on. Then the next four guesses begin. The same four tokens are there in less than half the time.",
+        "replaced by on. Then the next four guesses begin. The same four tokens are there in less time.",
         caption="The same four tokens, in less time. When few texts are written at a time, one pass of a large model "
-        "over several tokens takes hardly longer than over one. Lengths are for illustration; the text gives measured "
-        "ones.",
+        "over several tokens takes hardly longer than over one. Lengths are only for illustration.",
     )
     picture.text((14, 22), "the large model alone", anchor="start", bold=True)
     for number, word in enumerate(("the", "cat", "sat", "on")):
         picture.box((82 + 134 * number, 60), (128, 40), "one pass", colour=palette.query)
         picture.text((82 + 134 * number, 98), word, bold=True)
     picture.text((14, 146), "with a small draft that guesses", anchor="start", bold=True)
+    picture.frame((112, 201), (152, 107), colour=palette.query)
     for number, word in enumerate(("the", "cat", "sat", "in")):
         picture.box((34 + 24 * number, 184), (20, 30), (), colour=palette.key, filled=True)
         y = 208 + 25 * number
@@ -333,8 +338,8 @@ def guesses_and_checks() -> Drawing:
         colour = BAD if refused else palette.output
         verdict = "“in” refused, “on” taken" if refused else f"“{word}” kept"
         picture.text((270, y + 9), verdict, size=16, anchor="start", colour=colour)
-    picture.text((20, 318), "guesses", anchor="start", size=15, colour=palette.key)
-    picture.text((188, 318), "one pass checks all", size=15, colour=palette.query)
+    picture.text((20, 322), "guesses", anchor="start", size=15, colour=palette.key)
+    picture.text((188, 322), "one pass checks all", size=15, colour=palette.query)
     for number in range(4):
         picture.box((398 + 24 * number, 184), (20, 30), (), colour=palette.key, filled=True)
     picture.box((542, 184), (108, 40), "next check", colour=palette.query)
