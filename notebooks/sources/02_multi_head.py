@@ -2,9 +2,9 @@
 # # 2 Multi-head attention
 #
 # In chapter 1 a word looked at other words and took along a weighted average of what they have to say. Here you see
-# what one average loses, and how several attentions side by side keep it. At the end you hold a multi-head attention of
-# your own that gives the same numbers as PyTorch's. You will have taken heads out of a trained model, and set two by
-# hand that continue your own list.
+# what one average loses, and how several attentions side by side keep it. At the end you have a layer around your own
+# split and merge that gives the same numbers as PyTorch's. You will have taken heads out of a trained model, and set two
+# by hand that continue your own list.
 #
 # You need chapter 1: queries, keys and values, softmax, masks. The chapter takes about {minutes} minutes, more than half
 # of them for its nine exercises. After sections 3 and 5 there are good places to stop.
@@ -22,6 +22,7 @@ import string
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
+from IPython.display import HTML, display
 from torch import nn
 
 from course_lib import masks, testing
@@ -79,8 +80,8 @@ for first, second in ((queen, boy), (boy, queen)):
 # together are **multi-head attention**.
 #
 # Could *sees* not simply give unequal weights, say 0.7 to who sees and 0.3 to who is seen? Then the averages are (0.7,
-# 0.3) and (0.3, 0.7), and they do differ. But a linear map that reads such an average can name only the word with more
-# weight, never the other one. Let us see whether training finds a way around this.
+# 0.3) and (0.3, 0.7), and they do differ. But as soon as a language has more than these two words, a linear map that
+# reads such averages cannot always name the word with less weight. Does training find a way around this?
 #
 # <details><summary>Why can a linear map not name the word with less weight?</summary>
 #
@@ -107,7 +108,7 @@ drawings.two_places_task().show()
 # with two heads of width 16, so both models have the same number of parameters.
 #
 # **Predict.** A blind guess is right one time in twelve, 0.08. How often will one head be right in each of the two
-# questions? Write your guess between the quotes, here and in all cells like this one. It is kept, and nobody judges it.
+# questions? Write your guess between the quotes. It is kept, and nobody judges it.
 
 # %% id="two-places-guess"
 ex.predict("one_head_two_questions", "")
@@ -185,10 +186,9 @@ show(
 )
 
 # %% [markdown] id="two-places-lead"
-# The two diagonals of the single head are nearly equally dark. Then why is it right so often in one question only?
-# Because a small lead is enough: at nearly every position the letter one back has a little more weight, and it wins in
-# both questions. If so, the model should name the letter one back even when it is asked for the letter three back. Let
-# us count.
+# The two diagonals of the single head are nearly equally dark. Then why is it right so often in one question only? A
+# small lead is enough: if the letter one back has a little more weight nearly everywhere, it wins in both questions.
+# Then the model should name it even when it is asked for the letter three back. Let us count.
 
 # %% id="two-places-lead-counted" tags=["hide-input", "not-compared:differs-by-processor"]
 # Count: the second question, answered as if it were the first
@@ -213,6 +213,12 @@ show(
 for arm in two_places.arms:
     low, high = two_places.range(arm, "worse answer")
     print(f"{arm:<24} the worse answer is right in {low:.2f} to {high:.2f}")
+print("one head and a network, its weights, seed by seed")
+for place in ("one back", "three back"):
+    print(
+        f"   on {place:<11}",
+        *(f"{weight:.2f}" for weight in two_places.values("one head and a network", f"on {place}")),
+    )
 prove(
     "one head: at most one of two questions, whatever the seed", two_places.range("one head", "worse answer")[1] < 0.4
 )
@@ -220,8 +226,8 @@ prove("two heads: both, whatever the seed", two_places.range("two heads", "worse
 
 # %% [markdown] id="two-places-argument"
 # Five times as many steps help one head little. The last row is another story: there we put a small non-linear network
-# between the head and the answers, and now one head can do it. It gives the two positions unequal weights, and the
-# network tells the stronger part of the mixture from the weaker one.
+# between the head and the answers, and now one head can do it. With each seed it gives one position about twice the
+# weight of the other, so a network can tell the stronger part of the mixture from the weaker one.
 
 # %% [markdown] id="two-places-says"
 # **One head gives one average. Several heads keep several things apart, and ask nothing of what comes after.** A
@@ -271,12 +277,11 @@ for arm in ("two heads", "eight heads"):
 # | **T**, **S** | tokens that look, tokens that are looked at | |
 # | **D** | numbers in the vector of a token | `d_model` |
 # | **H** | heads | `n_heads` |
-# | **E** = D / H | numbers in the vector of one head | `d_head` |
+# | **E** | numbers in the vector of one head, mostly D / H | `d_head` |
 # | **E'** | numbers in a value, where they may differ from E | |
 #
 # First the formula word by word, as a loop. In it, `sdpa` is the attention of chapter 1, short for *scaled dot-product
-# attention*. The sizes 2, 5, 3 and 7 are different primes on purpose. If we mix up two axes, Python often complains
-# instead of going on with nonsense.
+# attention*. The sizes 2, 5, 3 and 7 are different primes on purpose: if we mix up two axes, Python often complains.
 
 # %% id="loop-over-heads"
 B, T, H, E = 2, 5, 3, 7
@@ -338,11 +343,9 @@ drawings.split_into_heads(straight=True).show()
 
 # %% [markdown] id="split-says"
 # The shape is right and the content is wrong. Head 0 consists of two pieces of token 0, so it compares a token with
-# itself and never sees the other one. Nothing warns you: the program runs, and it even trains. Under a causal mask the
-# model may look better than any honest one: if the merge is right, some outputs hold pieces of later tokens. After a
-# merge that is wrong in the same way, nothing leaks, and a test for leaks finds nothing.
+# itself and never sees the other one. Nothing warns you: the program runs, and it even trains.
 #
-# So take two steps: first cut each token's vector, then exchange two axes.
+# So take two steps: first cut each token's vector, which gives (B, T, H, E), then exchange two axes.
 
 # %% exercise="split_heads"
 
@@ -367,11 +370,9 @@ print("split_heads gives each head its own numbers:", tuple(split_heads(wide, H)
 #
 # One thing is new. Exchanging two axes moves no number in memory; PyTorch only notes that it has to count differently.
 # To join axes after that, the numbers often have to move. Then `view`, which never moves any, stops with an error, and
-# `reshape` makes a copy. If you forget the exchange, `reshape` scrambles the sentence without a word, and `view` stops
-# you only if the numbers happen to lie in memory in another order.
+# `reshape` makes a copy. If you forget the exchange, `reshape` scrambles the sentence, and no error tells you.
 #
-# Below the exercise, `prove` checks your two functions. It prints nothing if the check holds, and stops the cell with
-# an error if not.
+# Below the exercise, `prove` checks your two functions. It stops the cell with an error if the check fails.
 
 # %% exercise="merge_heads"
 
@@ -405,10 +406,10 @@ prove("side by side, then W_O, is the sum of the heads' parts", same)
 # Because the parts are added, we can take a single head away and see what is missing, as section 5 does.
 #
 # Narrow heads have a price. A query or a key of one head holds only E numbers. Each is a weighted sum of the D numbers
-# of the token, and the weights of such a sum are called a *direction*. One sum may say how much the token
-# is like a person. If none of its E sums differs between two tokens, a head cannot tell them apart. One wide head
-# compares in D directions, but gives a single average. Several narrow heads have fewer directions each, but give one
-# average each.
+# of the token, and the factors of such a sum are called a *direction*. Say that E is 2, that one sum tells how much a
+# token is like a person, and the other how much it is like a verb. Then this head cannot tell *queen* from *king*. One
+# wide head compares in D directions, but gives a single average. Several narrow heads have fewer directions each, but
+# give one average each.
 
 # %% id="sum-of-heads-rank" tags=["hide-input"]
 # Check: the table that scores any token against any other has rank E in each head
@@ -419,7 +420,7 @@ print(f"directions in which each head compares: {ranks.pop()} of {D}")
 # %% [markdown] id="multi-head-text"
 # Now put the parts together: three products, split, attention, merge, and the output matrix. This is the main exercise
 # of the chapter. The attention inside may be your own from chapter 1, or PyTorch's `F.scaled_dot_product_attention`. A
-# mask with fewer axes than the scores is broadcast, as in chapter 1; section 3.3 says when that goes wrong.
+# mask with fewer axes than the scores is broadcast, as in chapter 1.
 
 # %% exercise="multi_head_attention"
 
@@ -434,8 +435,7 @@ prove("all heads at once equal the loop", same)
 # ## 3 The layer
 #
 # A layer for a model is the same function with its four matrices kept in one place, as linear maps with biases. Read
-# the drawing from bottom to top. Then read the code: first the attention inside, where `key.mT` exchanges the last two
-# axes of `key`, and then the layer around it.
+# the drawing from bottom to top, then the code: first the attention inside, where `key.mT` exchanges the last two axes.
 
 # %% id="layer-drawn" tags=["hide-input"]
 # Drawing: the layer, with the shape on each line
@@ -478,9 +478,8 @@ class MultiHead(nn.Module):
 
 
 # %% [markdown] id="layer-shapes-text"
-# With the sizes of the paper, 8 heads of 64 numbers make a width of 512. The library's
-# `MultiHeadAttention` is the same layer with more checks. With `record_weights` we keep its weights to look at them:
-# one map of T × S weights for each head and each sentence.
+# In the paper, 8 heads of 64 numbers make a width of 512. The library's `MultiHeadAttention` is the same layer with more
+# checks. `record_weights` keeps its weights: one map of T × S weights for each head and each sentence.
 
 # %% id="layer-shapes"
 layer = MultiHead(512, 8)
@@ -555,10 +554,9 @@ print("equal both ways, with the maps of every head")
 #
 # ### 3.2 Fused
 #
-# Many programs have one linear map with 3 · D outputs instead of three maps with D each. Heads stand side by side in
-# one matrix, and so can queries, keys and values. The maps are then called *fused*, and the numbers that come out are
-# the same. On a graphics card one large product is often faster than three smaller ones, because starting a product
-# takes time, too.
+# Many programs have one linear map with 3 · D outputs instead of three maps with D each. The maps are then called
+# *fused*, and the numbers that come out are the same. On a graphics card one large product is often faster than three
+# smaller ones, because starting a product takes time, too.
 
 # %% id="fused-equals" tags=["hide-input"]
 # Check: fused equals separate
@@ -609,8 +607,7 @@ for name, mask in shapes.items():
 
 # %% [markdown] id="mask-says"
 # In the last row, plain PyTorch takes the mask of sentence 1 and uses it in *head* 1 of all sentences. The library
-# refuses every mask of three axes. It refuses (B, S), too, unless there are as many sentences as tokens. Then it looks
-# like a (T, S) mask, and is used as one.
+# refuses every mask of three axes.
 #
 # Sometimes each head is meant to have a mask of its own, for example when some heads may look only at the last few
 # tokens. Such a mask is written with all four axes, (1, H, T, S).
@@ -624,12 +621,11 @@ for name, mask in shapes.items():
 # ## 4 What heads cost
 #
 # You may have found that sixteen heads have as many parameters as eight. Each of the four maps goes from D numbers to H
-# · E = D numbers. That takes D² weights and D biases, so the layer has 4 (D² + D) parameters, about 4 D². There is no H
+# · E = D numbers. That takes a matrix of D² numbers and D biases, so the layer has 4 (D² + D) parameters. There is no H
 # in it. What about the work, and the memory?
 #
 # **Predict.** Take a width of 256 and 512 tokens, and go from 1 head to 8. How does the number of multiplications and
-# additions change, and how the memory for the weights? The weights are the maps of T × S numbers, four bytes for each
-# number.
+# additions change? And how does the memory for the maps of attention weights, each of T × S numbers, four bytes for each?
 
 # %% id="cost-guess"
 ex.predict("cost_of_heads", "")
@@ -646,21 +642,21 @@ for n_heads in (1, 8, 32):
         testing.assert_counts(layer, long, flops=flops)
     (size,) = (weights.nbytes for weights in maps.values())
     counted[n_heads] = size
-    prove(f"the weights of {n_heads} heads take 4 · H · n² bytes", size == 4 * n_heads * n * n)
-    print(f"heads: {n_heads:2}  operations: {flops:,}  weights: {size / 2**20:.0f} MiB")
+    prove(f"the maps of {n_heads} heads take 4 · H · n² bytes", size == 4 * n_heads * n * n)
+    print(f"heads: {n_heads:2}  operations: {flops:,}  maps: {size / 2**20:.0f} MiB")
 
 # %% id="cost-figure" tags=["hide-input"]
 # Figure: what grows with the number of heads, and what does not
 costs = {
     "parameters (thousand)": [4 * (width * width + width) / 1e3] * 3,
     "operations (million)": [flops / 1e6] * 3,
-    "weights (MiB)": [size / 2**20 for size in counted.values()],
+    "maps (MiB)": [size / 2**20 for size in counted.values()],
 }
 show(
     panels(bars, [str(n) for n in counted], costs, share="", colours=palette.query, xlabel="heads", size=(7.5, 2.5)),
     alt="Three bar charts for 1, 8 and 32 heads at width 256 and 512 tokens. Parameters and operations are the same in "
-    "all three; the memory of the weights grows from 1 to 8 to 32 MiB.",
-    caption="At equal width, heads cost no parameters and no operations in the products. The weights grow with the "
+    "all three; the memory of the maps grows from 1 to 8 to 32 MiB.",
+    caption="At equal width, extra heads add no parameters and no multiplications. The memory of the maps grows with the "
     "number of heads.",
 )
 
@@ -676,10 +672,8 @@ show(
 #
 # </details>
 #
-# The memory is another matter. Each head has a map of its own, so H heads take H times as much room for maps. Each cell
-# of a map also needs an exponential and a division, which the count leaves out, so equal counts need not mean equal
-# times. Modern programs save the room with a *fused kernel*, which never stores whole maps; chapter 7 explains one,
-# Flash attention.
+# The memory is another matter. Each head has a map of its own, so H heads take H times as much room for maps. Modern
+# programs save the room with a *fused kernel*, which never stores whole maps; chapter 7 explains one, Flash attention.
 #
 # Then why not hundreds of heads? With the width fixed, each head gets narrower and compares in fewer directions. Do
 # more heads make a model better at all? The [lab on heads](labs/02_heads.ipynb) trains a model of width 64 to read
@@ -697,16 +691,16 @@ prove(
 
 # %% [markdown] id="cost-better-says"
 # After these 300 steps one head and four heads are alike. Sixteen heads, of four numbers each, are worse with each of
-# the five seeds. After more steps the order was another one, as the lab reports. So more heads are not better by
-# themselves. Models larger than that of 2017 mostly keep 64 or 128 numbers for a head, and add heads.
+# the five seeds. That is not the last word: in the lab's trial of 1000 steps with two seeds, four heads were best, and
+# sixteen had passed one head. So more heads are not better by themselves.
 
 # %% [markdown] id="roles"
 # ## 5 What heads do
 #
 # So far our heads looked at letters, and we knew beforehand what they should find. What do heads look at in sentences?
 # We train a small language model on the English of the overview, in which somebody sees, hears or paints somebody. It
-# has two layers of four heads. To end *the queen near the king paints …* with *herself*, and not with *himself*, it has
-# to find out who the subject is.
+# has two layers of four heads; in the code it is called `reader`. To end *the queen near the king paints …* with
+# *herself*, and not with *himself*, it has to find out who the subject is.
 
 # %% id="english-model" tags=["hide-input"]
 # Training: two layers of four heads, 500 steps on the small English
@@ -799,8 +793,7 @@ HeadExplorer(
 # %% [markdown] id="text-roles-text"
 # One sentence is an anecdote. So we take 300 sentences with another person between the subject and the verb. In each
 # head we measure how much the last verb takes from its subject, from the other person, from the word before it, and
-# from itself. The word before is the other person in a sentence with *near*, and the other person's verb in one with
-# *that*.
+# from itself. The code keeps the four tables in `roles`.
 
 # %% id="text-roles" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: what each head takes at the last verb, mean of 300 sentences
@@ -858,7 +851,7 @@ show(
 #
 # A map shows where a head looks. Whether the model uses what it finds is another question, and we can ask it directly:
 # silence the head and see what breaks. This is called *ablation*. You have all you need for it: a head reaches the
-# stream only through its own rows of $W^O$ (section 2.3).
+# stream only through its own rows of $W^O$ (section 2.3). Mind that PyTorch stores this matrix transposed.
 
 # %% exercise="silence_head"
 
@@ -877,7 +870,7 @@ def without(*heads):
 # **Predict.** With all heads the model nearly always chooses right. Someone who knows only the verb is right about
 # three times in four: after *paint* only *themselves* can follow, and after *paints* one has to guess between *herself*
 # and *himself*. How often will the model be right without the head that looks most at the subject? And without the
-# three heads that look most at it?
+# three heads that look most at it? Below, `right(model)` counts it.
 
 # %% id="ablation-guess"
 ex.predict("without_the_subject_head", "")
@@ -908,30 +901,39 @@ for name, silent in groups.items():
     print(f"{name:34} {right(without(*silent)):.2f}")
 
 # %% [markdown] id="ablation-says"
-# Such a beautiful map, and the model does nearly as well without the head. Only when three heads are gone does it
-# begin to err. Was this training an exception? Here are five, and for comparison five models that were not trained at
-# all.
+# Such a beautiful map, and the model does nearly as well without the head. Without the three that look most at the
+# subject it errs. Was this training an exception? Here are five.
 
 # %% id="ablation-record" tags=["hide-input"]
 # Record: five seeds, what the heads look at, and what happens without them
 english = claim("english_heads")
-rows = (
-    "right", "best weight on the subject", "right without that head", "right without the 2nd and 3rd",
-    "right without the 3 that look most", "right without the 3 that look least", "right without layer 2",
-    "right without the worst single head",
-)  # fmt: skip
-print(f"{'seed':<42}" + "".join(f"{seed:>7}" for seed in range(english.seeds)) + "   untrained")
-for row in rows:
-    fresh = english.values("untrained", row)
-    values = "".join(f"{value:7.2f}" for value in english.values("trained", row))
-    print(f"{row:<42}{values}   {min(fresh):.2f} to {max(fresh):.2f}")
-places = zip(
-    english.values("trained", "layer of that head"), english.values("trained", "number of that head"), strict=True
-)
-worst = "".join(f"{place:7.0f}" for place in english.values("trained", "place of the worst single head"))
-print(f"{'its rank in looking at the subject, of 8':<42}{worst}")
-print(f"{'which head looks most':<42}" + "".join(f"{f'L{layer:.0f} H{head:.0f}':>7}" for layer, head in places))
-print(f"rates tried: {', '.join(map(str, english.rates))}; {english.command}")
+
+
+def row_of(name, values, form=".2f"):
+    return f"{name:<42}" + "".join(f"{value:>7{form}}" for value in values)
+
+
+def row_of_claim(row):
+    return row_of(row, english.values("trained", row))
+
+
+print(row_of("seed", range(english.seeds), ""))
+for what in ("that head", "the 3 that look most", "the 3 that look least", "layer 2"):
+    print(row_of_claim(f"right without {what}"))
+places = zip(*(english.values("trained", f"{what} of that head") for what in ("layer", "number")), strict=True)
+rest = [
+    row_of("seed", range(english.seeds), ""),
+    row_of("which head looks most", [f"L{layer:.0f} H{head:.0f}" for layer, head in places], ""),
+    *map(row_of_claim, ("right", "best weight on the subject", "right without the 2nd and 3rd")),
+    row_of_claim("right without the worst single head"),
+    row_of("its rank in looking, of 8", english.values("trained", "place of the worst single head"), ".0f"),
+    *(
+        "untrained: {}, {:.2f} to {:.2f}".format(row, *english.range("untrained", row))
+        for row in ("right", "best weight on the subject")
+    ),
+    f"rates tried: {', '.join(map(str, english.rates))}; {english.command}",
+]
+display(HTML(f"<details><summary>The other rows</summary><pre>{chr(10).join(rest)}</pre></details>"))
 prove(
     "the head that looks most at the subject can be spared, with every seed",
     english.range("trained", "right without that head")[0] > 0.95,
@@ -949,8 +951,11 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # trainings, with seeds 5 to 8, one could spare that head, and the other three fell to between 0.8 and 0.93. Without the
 # three heads that look most at the subject, all nine got worse, and worse than without the three that look least.
 #
-# **A map shows where a head looks. What the model needs, only the experiment says.** And the experiment has to go on
-# after the first cut: a head that can be spared alone may be needed once others are gone.
+# Look at seed 3. Without the three heads it is right in 0.27, far less than someone who knows only the verb, yet it
+# can spare all of layer 2. So a cut need not only take away: zeros where a head used to write may mislead the rest.
+#
+# **A map shows where a head looks. To learn what the model needs, make an experiment, and more than one.** A head that
+# can be spared alone may be needed once others are gone.
 #
 # <details><summary>Evidence: nine trainings, with single heads, groups and a whole layer taken away</summary>
 #
@@ -984,11 +989,11 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # ### 5.2 What is reported of large models
 #
 # In BERT, researchers found heads that look at neighbours, at separators, along single grammatical relations, or from a
-# pronoun to whom it means. A head for rare words was found in a translator, not in BERT.
+# pronoun to the noun it refers to.
 #
-# Most heads can be removed one at a time with hardly any loss, but quality falls soon when they are removed together.
-# If two heads do the same work, each can be spared, but not both. So a head that can be spared need not be a head that
-# does nothing.
+# Most heads can be removed one at a time with hardly any loss. Together, a fifth of the heads of a translator and two
+# fifths of those of a BERT could go without much harm; beyond that, quality fell sharply. If two heads do the same
+# work, each can be spared, but not both.
 #
 # <details><summary>Evidence: each finding with its source</summary>
 #
@@ -997,10 +1002,10 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # | heads that look at the next or the previous token | BERT: Clark et al. 2019, section 3 |
 # | heads that look at the separator between sentences; read there as doing nothing | BERT: Clark et al. 2019, section 3.2 |
 # | heads for single grammatical relations, such as from an article to its noun; none does the whole grammar | BERT: Clark et al. 2019, section 4 |
-# | a head that looks from a pronoun to whom it means | BERT: Clark et al. 2019, section 4.3 |
+# | a head that looks from a pronoun to the noun it refers to | BERT: Clark et al. 2019, section 4.3 |
 # | a head for rare words | a translation encoder, not BERT: Voita et al. 2019 |
 # | most heads can be removed, one at a time, with hardly any loss | Michel et al. 2019, section 3 |
-# | removed together, quality falls soon: after 20 % of the heads in a translator, 40 % in a BERT | Michel et al. 2019, section 4 |
+# | removed together, 20 % of the heads in a translator and 40 % in a BERT go with little loss; then quality falls sharply | Michel et al. 2019, section 4 |
 #
 # More heads can go if the model is trained further while they are taken away. Voita et al. 2019 removed 38 of the 48
 # heads of an encoder that way, at a loss of 0.15 BLEU, points of a score for translations.
@@ -1030,8 +1035,8 @@ show(
 # - **Layer 1, head 3** looks at the token before, with nearly all its weight.
 # - **Layer 2, head 9** often looks at the next token: each *the* looks at its noun.
 # - **Layer 5, head 6** looks at [CLS], from everywhere. Weights sum to one, so a head has to put them somewhere.
-# - **Layer 6, head 3**: you might hope that *herself* looks most at *queen*. It looks most at *king*. One sentence does
-#   not tell why.
+# - **Layer 6, head 3**: you might hope that *herself* looks most at *queen*. It looks most at *king*. One sentence
+#   can't tell us why.
 #
 # How common are such heads? For all 72, here are the shares of their weight on the token before, on the token after,
 # and on [CLS], over twelve other sentences.
@@ -1062,19 +1067,15 @@ prove("half of the 72 heads give [CLS] more than half of their weight", above["[
 
 # %% [markdown] id="minilm-read"
 # Heads for the word before and the word after exist here, too, but they are few. Half of all heads give most of their
-# weight to one token, and it is [CLS], not the separator. What was found in one model is a fact about that model; in
-# the next one you have to look again.
+# weight to [CLS], not to the separator. What was found in one model is a fact about that model.
 
 # %% [markdown] id="roles-in-general"
-# To read a map, put the words on the axes, and fix the scale from 0 to 1. Measure over many sentences before you give a
-# head a name. And before you say that a model needs a head, take it away.
-#
 # A good place to stop: you have looked into trained heads, and you know what their maps cannot tell.
 
 # %% [markdown] id="induction"
 # ## 6 Two heads that work together
 #
-# There is one kind of head whose work is understood well, and it is a pretty piece of machinery. Read this text:
+# Here is a pair of heads whose work is well understood. Read this text:
 #
 # > K Q B Z R M K …
 #
@@ -1097,13 +1098,28 @@ drawings.induction_steps().show()
 # %% [markdown] id="induction-by-hand"
 # ### 6.1 Set it by hand
 #
-# Build this machine. No training is needed: you choose the matrices yourself, and each number in them has a meaning.
+# You can build this machine without training, by choosing the matrices. First see a single head set by hand, one that
+# looks *two* positions back. Position p is told by a row of zeros with a one at place p. The key is the position itself.
+# The query has to look like the key of position p - 2, so it is the position times a *shift matrix*: row p of it has
+# its one in column p - 2.
+
+# %% id="shift-by-hand"
+place = torch.eye(6)  # row p tells position p
+two_back = place.roll(-2, dims=1)
+print(two_back.int())
+for scale in (1, 50):
+    scores = scale * (place @ two_back) @ place.T / math.sqrt(6)
+    print(f"scale {scale:2}: position 5 looks", [f"{share:.2f}" for share in scores.softmax(-1)[5].tolist()])
+
+# %% [markdown] id="shift-by-hand-says"
+# A match scores 1 and every other place 0, divided by a root, and softmax makes little of that. With a large factor on
+# the query the head looks at one place only. Your two heads need such a factor, too.
 
 # %% exercise="induction_pair"
 
 
 # %% [markdown] id="induction-list-text"
-# Does it work? Write a list of your own that begins again, in words that no model has seen.
+# Does it work? Write a list that starts to repeat itself.
 #
 # **Predict.** In the list below, two different words have followed *milk*. What will your pair answer after the last
 # *milk*?
@@ -1135,8 +1151,7 @@ for name, share in zip(names, (x @ answer)[-1].tolist(), strict=True):
 # do the work. Each text has five people of its own, each with a first name and a family name of one letter. They come
 # in random order. A first name that has come before tells which family name must follow.
 #
-# In the code, `nn.LayerNorm` brings each letter's vector to mean 0 and to the same spread before a layer reads it. It
-# looks at no other letter; chapter 4 explains it.
+# In the code, `nn.LayerNorm` brings each letter's vector to mean 0 and to the same spread; chapter 4 explains it.
 
 
 # %% id="induction-model"
@@ -1219,17 +1234,21 @@ counts = (F.one_hot(held_out, 26).float().cumsum(1) + 0.1).log()  # the rival th
 rival = known_loss(counts, held_out, known)
 different = F.one_hot(held_out, 26).cumsum(1).gt(0).sum(-1)[:, :-1]  # letters that have come: (B, T - 1)
 alike = different[known].float().log().mean()  # each of them equally likely
-print(f"loss of counting letters {rival:.2f}, of taking all letters so far as equally likely {alike:.2f}")
+prove("taking all letters so far as equally likely does better than counting", alike < rival)
+print(f"loss of counting letters {rival:.2f}")
 print(f"at the end: two layers {history[-1][1]:.2f}, one layer {single[-1][1]:.2f}")
 steps, losses, before, followed = zip(*history, strict=True)
 fig = panels(
     curves, steps,
     {
         "loss where a name can be known": {"two layers": losses, "one layer": [row[1] for row in single]},
-        "weight, best head": {"on what followed (layer 2)": followed, "on the letter before (layer 1)": before},
+        "two layers: weight, best head": {"on what followed (layer 2)": followed, "on the letter before (layer 1)": before},
     },
-    each=({"levels": {"counting letters": rival}, "ylim": (0, 3.7)}, {"ylim": (0, 1)}), share="", styles=("-", "--"),
-    names="", xlabel="step", size=(7.5, 3.0),
+    each=(
+        {"levels": {"counting letters": rival}, "ylim": (0, 3.7)},
+        {"ylim": (0, 1), "colours": palette.series[2:4]},  # both of the two-layer model
+    ),
+    share="", styles=("-", "--"), names="", xlabel="step", size=(7.5, 3.0),
 )  # fmt: skip
 for ax in fig.axes:
     ax.legend()
@@ -1266,27 +1285,33 @@ print(f"the last K gives {on_q:.2f} of its weight to the two Qs")
 # %% id="induction-record" tags=["hide-input"]
 # Record: two layers against one, five seeds
 induction = claim("induction")
-rows = (
-    "loss", "loss of counting letters", "previous-token score", "induction score", "steepest fifth",
-    "loss at period 10", "counting letters at period 10",
-)  # fmt: skip
-print(f"{'five seeds, least to greatest':<34}{'two layers':>16}{'one layer':>16}")
+rows = {
+    "loss": "loss",
+    "loss of counting letters": "loss of counting letters",
+    "previous-token score": "weight on the letter before",
+    "induction score": "weight on what followed",
+    "loss at period 10": "ten random letters, repeated: loss",
+    "counting letters at period 10": "   loss of counting letters there",
+    "steepest fifth": "",
+}
+lines = {}
 for row in rows:
     cells = ["{:.2f} to {:.2f}".format(*induction.range(arm, row)) for arm in ("two layers", "one layer")]
-    print(f"{row:<34}{cells[0]:>16}{cells[1]:>16}")
+    lines[row] = f"{rows[row] or row:<38}{cells[0]:>16}{cells[1]:>16}"
+print(f"{'five seeds, least to greatest':<38}{'two layers':>16}{'one layer':>16}")
+print("\n".join(line for row, line in lines.items() if rows[row]))
+display(HTML(f"<details><summary>How steep the fall is</summary><pre>{lines['steepest fifth']}</pre></details>"))
 prove(
     "two layers go far below counting letters, one layer does not, with every seed",
     induction.range("two layers", "loss")[1] < 0.5 * induction.range("one layer", "loss")[0],
 )
 
 # %% [markdown] id="induction-says"
-# With each of the five seeds, two layers end far below the rival that counts letters, and one layer ends near it. The
-# weights on the letter before and on what followed are high with two layers and low with one. So here it takes two
-# layers.
+# With each of the five seeds, two layers end far below the rival that counts letters, and one layer ends near it. So
+# here it takes two layers.
 #
 # Did the model learn only names? The two lines at the bottom test it on ten random letters that repeat, texts that no
-# model here has seen in training. Two layers predict the second copy better than counting does; one layer does not. So
-# what was learned is more than names, though it is not perfect.
+# model here has seen in training. Two layers predict the second copy better than counting does; one layer does not.
 #
 # <details><summary>Evidence: is it a phase change? And a third rival, which knows less</summary>
 #
@@ -1330,16 +1355,17 @@ prove(
 drawings.shared_heads().show()
 
 # %% [markdown] id="grouped-who"
-# G = H gives the usual form, and G = 1 the multi-query form. Llama 3 8B has 32 query heads in 8 groups, as Mistral 7B
+# Llama 3 8B has 32 query heads in 8 groups, as Mistral 7B
 # does; PaLM and Falcon 7B have a single head of keys and values.
 #
 # In the drawing, neighbours share: heads 0 and 1 read the first key head, heads 2 and 3 the second. Published
-# parameters rely on that order. Another order runs just as well and gives nonsense with them.
+# parameters rely on that order.
 
 # %% exercise="grouped_query_attention"
 
 
-# %% id="grouped-proof"
+# %% id="grouped-proof" tags=["hide-input"]
+# Check: yours equals PyTorch's
 query = torch.randn(2, 6, 5, 7)  # H = 6
 key, value = torch.randn(2, 3, 11, 7), torch.randn(2, 3, 11, 7)  # G = 3
 kernel = functools.partial(F.scaled_dot_product_attention, enable_gqa=True)
@@ -1411,8 +1437,8 @@ print("grouped heads with a cache, token by token, equal one pass")
 
 # %% [markdown] id="grouped-says"
 # What does it cost? Full heads can do all that grouped heads can, with key and value matrices that repeat, so grouping
-# only restricts. The sources report a small loss in quality, and less of it with groups than with a single head. We
-# have not measured it. The scores stay as many as before: each query head still compares with every token.
+# only restricts. The sources report a small loss in quality, and less of it with groups than with a single head. The
+# scores stay as many as before: each query head still compares with every token.
 
 # %% [markdown] id="thread-text"
 # ## 8 Your model goes on with your list
@@ -1447,7 +1473,7 @@ print(" ".join(mine))
 #
 # - say what one head cannot do, and show it;
 # - write split, merge and the whole layer, and prove it right against PyTorch;
-# - tell a mask that will be read per head from one that is right;
+# - spot a mask that would be applied per head by mistake;
 # - draw the maps of heads so that others can read them, and test what they are needed for;
 # - silence a head, and set two by hand that continue a repeated text;
 # - compute what a cache costs, and what sharing saves.
@@ -1458,7 +1484,7 @@ print(" ".join(mine))
 # |---|---|---|
 # | one head | Attention(X W_Q, X W_K, X W_V), with matrices D × E | 2 |
 # | **multi-head** | **heads side by side, times W_O = sum of each head times its rows of W_O** | 2, 2.3 |
-# | width of a head | E = D / H | 2 |
+# | width of a head | mostly E = D / H | 2 |
 # | split | (B, T, H · E) to (B, H, T, E) | 2.1 |
 # | merge | (B, H, T, E) to (B, T, H · E) | 2.2 |
 # | scale of the scores | 1 / √E, by the width of a head | 3 |
@@ -1525,8 +1551,8 @@ print(" ".join(mine))
 # ### What comes next
 #
 # In this chapter heads looked one position back, or three positions back. How could they? Attention compares vectors,
-# and the vector of a letter does not say where the letter stands. We had added a learned vector for each position
-# without a word about it. [Chapter 3](03_positional_encoding.ipynb) asks how to tell a token its position.
+# and the vector of a letter does not say where the letter stands. We gave each position a vector that was learned. What
+# other ways are there? [Chapter 3](03_positional_encoding.ipynb) asks how to tell a token its position.
 #
 # The lab [on heads](labs/02_heads.ipynb) takes an induction circuit to pieces. The [bug museum](labs/02_bugs.ipynb)
 # shows eight ways to get heads wrong that no error tells you about.

@@ -987,7 +987,8 @@ show(
 # Rotary positions and T5's buckets know only distances, and the distance 3 has been practised very well. Still they
 # are right in only 0.54 to 0.60 of the cases. That is surprising.
 
-# %% id="three-back-proof"
+# %% id="three-back-proof" tags=["hide-input"]
+# Check: inside and beyond, all seeds; and two arms trained longer
 able = [arm for arm in record.arms if arm not in ("none", "ALiBi")]
 inside = min(record.range(arm, "inside")[0] for arm in able)
 prove("inside, five schemes are right in 97 % of the cases, every seed", inside > 0.97)
@@ -1098,7 +1099,8 @@ show(
     f"the learned table nothing that would help. ({record.command})",
 )
 
-# %% id="hidden-proof"
+# %% id="hidden-proof" tags=["hide-input"]
+# Check: far keys hidden, all seeds; and the buckets of T5
 low, high = record.range("rotary", "beyond, far hidden")
 prove("with far keys hidden, rotary is right again with every seed", low > 0.98)
 absolute = ("sinusoidal", "learned")
@@ -1157,7 +1159,8 @@ show(
     f"keys hidden. ({text_record.command})",
 )
 
-# %% id="text-proof"
+# %% id="text-proof" tags=["hide-input"]
+# Check: the losses on text, all seeds
 near, far = text_record.values("rotary", "near"), text_record.values("rotary", "far")
 hidden = text_record.values("rotary", "far, far hidden")
 alibi = text_record.values("ALiBi", "far")

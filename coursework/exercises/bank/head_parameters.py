@@ -10,11 +10,11 @@ def _compute():
 
 
 EXERCISE = Question(
-    title="What sixteen heads weigh",
+    title="How many parameters do sixteen heads have?",
     what="""Multi-head attention of width D = 512 with H = 8 heads of width 64 has four linear maps, queries, keys,
 values and output, each with a bias: 1,050,624 parameters. How many does it have with H = 16 heads at the same
 width, so that a head is 32 wide?""",
-    why="It tells what heads cost, and what they do not.",
+    why="It shows what extra heads cost and what they don't.",
     difficulty=1,
     minutes=3,
     right=1_050_624,

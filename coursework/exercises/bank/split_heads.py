@@ -88,7 +88,7 @@ EXERCISE = Exercise(
 one per head, and put the axis of heads before that of tokens: `(B, T, H * E)` becomes `(B, H, T, E)`. `x` need not
 be contiguous in memory.""",
     why="""With the heads beside the batch, the attention of chapter 1 treats all heads at once. A reshape that only
-gets the shape right mixes tokens, and no error tells.""",
+gets the shape right mixes tokens, and no error tells you.""",
     difficulty=2,
     minutes=6,
     reference=split_heads,

@@ -41,7 +41,7 @@ def two_places_task(letters: str = "CAFBD") -> Drawing:
         190,
         alt=f"A row of letters, {' '.join(letters)}. The last position has two questions to answer: which letter "
         f"stands one position back, {letters[-2]}, and which stands three positions back, {letters[-4]}.",
-        caption="Each position has two questions to answer. Both answers stand elsewhere.",
+        caption="Each position has two questions to answer. Both answers are at other positions.",
     )
     step, y = 82, 128
     places = [60 + step * number for number in range(len(letters))]
@@ -110,7 +110,7 @@ def multi_head_layer() -> Drawing:
         alt="Multi-head attention from bottom to top. x of shape (B, T, D) goes into three linear maps for queries, "
         "keys and values. Each result, still (B, T, D), is split into H heads, (B, H, T, E). H attentions run side by "
         "side. Their outputs are merged to (B, T, D), and a fourth linear map gives the output, (B, T, D).",
-        caption="The layer. Lines carry the shape of what passes; B sentences, T tokens, H heads, D = H · E numbers.",
+        caption="The layer. At the right, the shape of what passes; B sentences, T tokens, H heads, D = H · E numbers.",
     )
     x = 220
     picture.box((x, 492), (150, 34), "x")
