@@ -403,8 +403,6 @@ same = torch.allclose(written, by_loop, atol=1e-5)
 prove("side by side, then W_O, is the sum of the heads' parts", same)
 
 # %% [markdown] id="sum-of-heads-says"
-# Because the parts are added, we can take a single head away and see what is missing, as section 5 does.
-#
 # Narrow heads have a price. A query or a key of one head holds only E numbers. Each is a weighted sum of the D numbers
 # of the token, and the factors of such a sum are called a *direction*. Say that E is 2, that one sum tells how much a
 # token is like a person, and the other how much it is like a verb. Then this head cannot tell *queen* from *king*. One
@@ -569,8 +567,7 @@ print("fused and separate maps agree, the gradients too")
 # %% [markdown] id="masks"
 # ### 3.3 Masks for several heads
 #
-# The scores now have four axes, (B, H, T, S), and broadcasting lines up the shapes *from the right* (chapter 1, section
-# 4.2). So a *causal* mask fits as it is, with its shape (T, S), and a *padding* mask as (B, 1, 1, S).
+# The scores now have four axes, (B, H, T, S), and broadcasting lines up the shapes *from the right*. So a *causal* mask fits as it is, with its shape (T, S), and a *padding* mask as (B, 1, 1, S).
 #
 # Danger comes with a full mask for each sentence, in shape (B, T, S). Line it up from the right.
 
@@ -870,7 +867,7 @@ def without(*heads):
 # **Predict.** With all heads the model nearly always chooses right. Someone who knows only the verb is right about
 # three times in four: after *paint* only *themselves* can follow, and after *paints* one has to guess between *herself*
 # and *himself*. How often will the model be right without the head that looks most at the subject? And without the
-# three heads that look most at it? Below, `right(model)` counts it.
+# three heads that look most at it? Below, `right(model)` counts that.
 
 # %% id="ablation-guess"
 ex.predict("without_the_subject_head", "")
@@ -951,8 +948,8 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # trainings, with seeds 5 to 8, one could spare that head, and the other three fell to between 0.8 and 0.93. Without the
 # three heads that look most at the subject, all nine got worse, and worse than without the three that look least.
 #
-# Look at seed 3. Without the three heads it is right in 0.27, far less than someone who knows only the verb, yet it
-# can spare all of layer 2. So a cut need not only take away: zeros where a head used to write may mislead the rest.
+# Look at seed 3. Without the three heads it is right less often than someone who knows only the verb, yet it can spare
+# all of layer 2. So a cut need not only take away: zeros where a head used to write may mislead the rest.
 #
 # **A map shows where a head looks. To learn what the model needs, make an experiment, and more than one.** A head that
 # can be spared alone may be needed once others are gone.
@@ -1099,21 +1096,22 @@ drawings.induction_steps().show()
 # ### 6.1 Set it by hand
 #
 # You can build this machine without training, by choosing the matrices. First see a single head set by hand, one that
-# looks *two* positions back. Position p is told by a row of zeros with a one at place p. The key is the position itself.
-# The query has to look like the key of position p - 2, so it is the position times a *shift matrix*: row p of it has
-# its one in column p - 2.
+# looks *two* positions back. Position p is told by a row of zeros with a one in column p, and this row is its key. Its
+# query has to be the key of position p - 2, so we multiply the row by a *shift matrix*. Row p of that matrix has its
+# one in column p - 2.
 
 # %% id="shift-by-hand"
 place = torch.eye(6)  # row p tells position p
-two_back = place.roll(-2, dims=1)
-print(two_back.int())
+two_back = place.roll(-2, dims=1)  # the shift matrix
+print(two_back.int().numpy())
 for scale in (1, 50):
     scores = scale * (place @ two_back) @ place.T / math.sqrt(6)
-    print(f"scale {scale:2}: position 5 looks", [f"{share:.2f}" for share in scores.softmax(-1)[5].tolist()])
+    shares = scores.softmax(-1)[5].tolist()
+    print(f"scale {scale:2}, from position 5:", *(f"{share:.2f}" for share in shares))
 
 # %% [markdown] id="shift-by-hand-says"
-# A match scores 1 and every other place 0, divided by a root, and softmax makes little of that. With a large factor on
-# the query the head looks at one place only. Your two heads need such a factor, too.
+# A match scores 1 and everything else 0, divided by a root, and softmax makes little of that. With a large factor on
+# the query the head looks at one position only. Your two heads need such a factor, too.
 
 # %% exercise="induction_pair"
 
