@@ -1,12 +1,15 @@
 # %% [markdown] id="title"
 # # 8 Scaling
 #
-# Before you train a large model you have to know what it will cost and how good it will be. Both can be said in advance.
-# At the end of this chapter you write down the loss of a model that does not exist yet, train it, and compare. On the way
-# you learn to count what a model weighs, what it computes, what it waits for, and how many machines share the work.
+# Before you train a large model you have to know what it will cost and how good it will be. Both can be estimated in advance.
+# At the end of this chapter you write down the loss of a model that does not exist yet, train it, and compare.
+#
+# Your hand makes ten small things: functions that count weights, operations and bytes, two numbers of bytes that devices
+# send, and functions that read a best size and a loss off trained models. Two of them,
+# `isoflop_minimum` and `predict_loss`, name the model that you train in section 7.
 #
 # The chapter uses the GPT of [chapter 5](05_decoder.ipynb) and the training of [chapter 6](06_training.ipynb). With its
-# exercises it takes about {minutes} minutes, and it names three places to stop.
+# exercises it takes about {minutes} minutes, and it names four places to stop.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -42,7 +45,7 @@ torch.set_num_threads(1)
 # ## 1 What a model weighs
 #
 # Somebody tells you that a GPT is 768 wide and has 12 layers. How many parameters is that? You can nearly do it in your
-# head, because almost all of them stand in six matrices per layer.
+# head, because almost all of them sit in six matrices per layer.
 
 # %% id="layer-drawn" tags=["hide-input"]
 # Drawing: the six matrices of one layer
@@ -57,6 +60,7 @@ drawings.matrices_of_a_layer().show()
 #
 # By hand: 12 · 768² is about 7.1 million, times 12 layers is 85 million. GPT-2 has 124 million. The difference is the
 # table of 50,257 tokens with 768 numbers each, nearly 39 million, and the positions. Biases and norms hardly count.
+# Your first function counts them all, and below it has to meet GPT-2 to the last number.
 
 # %% exercise="count_parameters"
 
@@ -77,8 +81,9 @@ gpt2 = PUBLISHED["gpt2"].config()
 prove("your function gives GPT-2's count", count_parameters(50257, 768, 3072, 12, 1024, True) == counted["gpt2"])
 
 # %% [markdown] id="published-say"
-# The rule of thumb is good to about a third for the small ones, whose tables weigh much, and to a few per cent for the
-# large ones. A count takes one line, so make it before you believe a number on a card.
+# The rule of thumb misses a third of GPT-2, whose table weighs much, and 3 to 7 % of the Llama 2 models. Of Llama 3 8B it
+# misses a fifth: that model has two tables of 128,256 tokens, and its layers have 13 · D². A count takes one line, so make
+# it before you believe a number on a card.
 #
 # <details><summary>More counts: BERT piece by piece, the paper's two models, GPT-3, and two numbers that are wrong</summary>
 #
@@ -150,17 +155,18 @@ prove("the small one has 1,310,696, by formula and built", count == built(Transf
 drawings.six_operations().show()
 
 # %% [markdown] id="six-nd"
-# So a model with N parameters that is trained on D tokens costs about
+# So a model with N parameters that is trained on D tokens (the papers call both tokens and width D) costs about
 #
 # $$C \approx 6 \, N \, D$$
 #
 # operations. This is the most useful formula of the chapter. A table that is only looked up multiplies nothing, so it
-# does not belong into N; the head does. By hand: GPT-3 has 175 billion parameters and saw 300 billion tokens, which is
+# is not counted in N; the head is. By hand: GPT-3 has 175 billion parameters and saw 300 billion tokens, which is
 # 6 · 1.75·10¹¹ · 3·10¹¹ = 3.15·10²³ operations.
 #
-# One thing is missing. Scores and mixing are products of matrices, too, but no weight takes part in them. With n tokens
-# in sight they cost 4 · n · D operations for each token and layer, and the weights of that layer 24 · D². The two are
-# equal at **n = 6 · D**.
+# One thing is missing. Scores and mixing are products of matrices, too, but no weight takes part in them. With n tokens in
+# sight, each query is multiplied with n keys, which is 2 · n · width operations, and mixing n values takes as many. That is
+# 4 · n · width for each token and layer. The weights of that layer, 12 · width², do two operations each: 24 · width². The
+# two are equal at **n = 6 · width**. Your function counts both, and torch's own counter judges it.
 
 # %% exercise="count_flops"
 
@@ -179,9 +185,9 @@ prove("your formula is what torch counts, forward", count_flops(2, 37, 48, 192, 
 prove("a training step costs three forward passes", count_flops(2, 37, 48, 192, 2, 101, True) == total == 3 * forward)
 
 # %% [markdown] id="six-nd-question"
-# "Attention is quadratic" is the best-known sentence about Transformers. When does it matter? For GPT-2, 6 · D is 4,608
-# tokens, more than four times its context. For Llama 3 8B, 4,096 wide, it is 24,576. Below that length the weights are
-# most of the work.
+# "Attention is quadratic" is the best-known sentence about Transformers. When does it matter? For GPT-2, 6 · width is 4,608
+# tokens, more than four times its context. Llama 3 8B is 4,096 wide and has 13 · width² in a layer, so there it is 6.5 ·
+# width, about 26,600. Below that length the weights are most of the work.
 
 # %% id="six-nd-left-out" tags=["hide-input"]
 # Figure: the share of scores and mixing in all operations of a layer, against the length
@@ -200,7 +206,7 @@ show(
     ),
     alt="Share of the operations of a layer that scores and mixing take, against the length on a logarithmic axis. Both curves "
     "rise from nearly nothing; GPT-2 crosses one half near 4,600 tokens, Llama 3 8B between 16,000 and 33,000.",
-    caption="Scores and mixing against all of a layer. A wider model feels its attention later.",
+    caption="Scores and mixing against all of a layer. In a wider model attention dominates only at longer contexts.",
 )  # fmt: skip
 for n in (1024, 4608, 32_768):
     flops = scaling.count_flops(gpt2, 1, n, backward=True)
@@ -255,8 +261,8 @@ prove("the fused kernel is exact attention, to rounding", torch.allclose(*output
 # This share has a name, **model FLOPs utilisation** or *MFU*: the operations that the model needs per second, divided by
 # those that the machine can do. Work that a program does twice, to save memory, does not count as needed. Large runs
 # report between a third and a half; Llama 3 405B reached 38 to 43 % on up to 16,384 chips (Llama team 2024, table 4).
-# Always ask for the denominator. DeepSeek multiplied mostly in 8 bits, where the same chip can do twice as much, and
-# against that peak the same run reached half the share.
+# Always ask for the denominator. Ours was the peak in bfloat16. But DeepSeek multiplied mostly in 8 bits, where the same
+# chip can do twice as much, and against that peak the same run reached half the share.
 
 # %% exercise="mfu"
 
@@ -301,7 +307,7 @@ print("1 + 1000 updates of 0.001 =", weight.item())
 
 # %% [markdown] id="activations"
 # All thousand updates are lost, each one rounded away. In the float32 copy they add up. So what does mixed precision buy?
-# Time, because chips multiply 16-bit numbers much faster, and half of the **activations**: everything that the forward
+# Time, because chips multiply 16-bit numbers much faster, and half the memory for **activations**: everything that the forward
 # pass keeps for the backward pass.
 #
 # Activations grow with the number of tokens in a batch, and for long texts they are the largest part. There is a way to
@@ -311,8 +317,8 @@ print("1 + 1000 updates of 0.001 =", weight.item())
 # <details><summary>Evidence: activations by formula and as autograd keeps them, and the trade for GPT-2</summary>
 #
 # The formula of `course_lib.scaling` is compared with what autograd really keeps, for three batches. For GPT-2 in
-# float32 with one text of 1,024 tokens the next cell shows all four parts, with and without recomputation. What it costs
-# by the clock depends on the machine. It is never free: recomputing is not cheaper than keeping, it only takes less room.
+# float32 with one text of 1,024 tokens the next cell shows all four parts, with and without recomputation. How much time it
+# costs depends on the machine.
 #
 # </details>
 
@@ -348,6 +354,7 @@ prove("recomputation costs up to a third more operations", 1.2 < again / once < 
 # %% [markdown] id="cache"
 # A model that only writes needs no gradients and no averages. It keeps its weights, and the keys and values of all tokens
 # so far: the cache of chapter 5. It grows with the text, with the layers, and with the heads that have keys of their own.
+# Your formula is held against the bytes of a real cache.
 
 # %% exercise="kv_cache_bytes"
 
@@ -364,8 +371,8 @@ gib = scaling.kv_cache_bytes(PUBLISHED["llama-3-8b"].config(), 1, 8192, dtype=to
 prove("8192 tokens of Llama 3 8B take one GiB in bfloat16", gib == 1.0)
 
 # %% [markdown] id="explorer-text"
-# Here are all three counts at once, for any sizes. It opens on GPT-2 in training. Which part is largest? Double the
-# length and look again.
+# Here are all three counts at once, for any sizes. It opens on GPT-2 in training. Which part is largest? Double the length
+# and look again. Its *stages* share the bytes among processes: stage 0 shares nothing, and section 5.2 explains the others.
 
 # %% id="explorer"
 CostExplorer(model="GPT-2", length=1024, processes=8)
@@ -375,7 +382,7 @@ CostExplorer(model="GPT-2", length=1024, processes=8)
 #
 # ## 4 What it waits for
 #
-# Two programs do the same number of operations, and one takes fifty times as long. How can that be? A processor can only
+# Two programs do the same number of operations, and one takes many times as long. How can that be? A processor can only
 # multiply what has arrived. It computes at one speed, and memory delivers at another, much lower one.
 
 # %% id="fetch-drawn" tags=["hide-input"]
@@ -404,7 +411,7 @@ print(f"so it can do {machine.ridge:.1f} operations while one byte arrives")
 # $$\text{time} \ge \max\left(\frac{\text{operations}}{\text{operations per second}},\ \frac{\text{bytes}}{\text{bytes per
 # second}}\right)$$
 #
-# Now three passes of one real model by the clock: writing, reading a prompt, and a training step. With 26 million
+# Now we time three passes of one real model: writing, reading a prompt, and a training step. With 26 million
 # parameters its weights are too large for the small, fast memory inside the processor.
 #
 # The figure draws them under the limit that the formula gives, which looks like a roof: a **roofline**.
@@ -467,9 +474,10 @@ show(
 )
 
 # %% [markdown] id="roofline-says"
-# Each point has to stay under the roof. Decode sits far to the left: it could only become faster with fewer bytes, or
-# with more tokens per pass. That is why servers write many texts at once, why a draft that guesses four tokens helps
-# (chapter 5), and why rounded weights write faster. Training sits to the right. There fewer bytes help little, and faster
+# Each point has to stay under the roof, and it may stay well below: a pass with many small operations does not reach it.
+# Decode sits far to the left, where the roof is low. To rise above that slope it needs fewer bytes, or more tokens per pass.
+# That is why servers write many texts at once, why a draft that guesses four tokens helps (chapter 5), and why a model with
+# rounded weights can write faster. Training sits to the right. There fewer bytes help little, and faster
 # arithmetic helps a lot.
 #
 # <details><summary>How the bytes are counted, and what other machines have</summary>
@@ -495,41 +503,44 @@ show(
 # ### 4.1 Does it run on my laptop?
 #
 # Two questions decide. Does it fit? And how many bytes must come for each token? Take Llama 3 8B on a laptop with 16 GB of
-# memory that delivers 50 GB per second, of which a browser and the rest leave 12 GB for the model.
+# memory that delivers 50 GB per second; 12 GB are free beside the browser.
 
 # %% id="laptop"
-free, bandwidth = 12e9, 50e9  # bytes, bytes per second
+free, bandwidth = 12, 50  # GB, GB per second
 for bits in (16, 8, 4):
-    n_bytes = 8.03e9 * bits / 8
-    fits = "fits" if n_bytes < free else "does not fit"
-    tokens = bandwidth / n_bytes  # at most
-    print(f"{bits:2} bits: {n_bytes / 1e9:4.1f} GB {fits:>12} {tokens:5.1f} per second")
+    size = 8.03 * bits / 8  # GB
+    fits = "fits" if size < free else "does not fit"
+    speed = bandwidth / size  # tokens per second, at most
+    print(f"{bits:2} bits: {size:4.1f} GB {fits:>12} {speed:5.1f} per second")
 
 # %% [markdown] id="laptop-says"
-# So it is 8 bits or 4. What does the rounding cost? We trained a small GPT five times and rounded its weights afterwards.
-# With 8 bits the loss did not change by more than 0.0002. With 4 bits and a step for each 32 weights it rose by about
-# 0.008, less than what two seeds differ by. With 2 bits it rose by 0.22 ([the
+# So it is 8 bits or 4. What does the rounding cost? We trained a small GPT five times and rounded its weights afterwards, to
+# whole multiples of a step. With 8 bits the loss did not change by more than 0.0002. With 4 bits, where each 32 neighbours
+# share a step, it rose by about 0.008, less than what two seeds differ by. With 2 bits it rose by 0.22 ([the
 # record](../benchmarks/results/rounding-cpu.md)).
 #
-# At equal bytes you can have one model in 4 bits or one of half its size in 8. Dettmers and Zettlemoyer (2023) made this
-# comparison for models from 19 million to 176 billion parameters. Four bits were the best use of the bytes almost
-# everywhere, and three bits were worse: down to four, rounding costs less than giving up half of the parameters. So our
-# decision for this laptop is the 8B model in 4 bits. It takes 4 GB and writes at most twelve tokens per second.
+# So 8 bits are safe, and 4 bits cost little and write up to twice as fast. They also leave room for a model of twice the
+# size, and at equal bytes that is the better use: Dettmers and Zettlemoyer (2023) compared models from 19 million to 176
+# billion parameters, and a larger one in 4 bits nearly always beat one of half its size in 8. With 3 bits this ended. Two
+# things come on top: the steps, half a bit for each weight, and the cache, 1 GiB for 8,192 tokens.
 #
 # **A good place to stop: you know what your own machine can do, and what it waits for.**
 #
 # ## 5 Many devices
 #
-# A model of 8 billion parameters needs 128 GB for its training, and a chip has 80. A model of 400 billion needs 6.5
-# terabytes. So the work has to be shared, and what is shared has to be sent. For each way of sharing ask three questions:
-# what does a device hold, what is sent, and when? In the drawings below, a model has four layers, one in each row, and a
-# filled cell is held by the device. The numbers are those of Llama 3 8B on 8 devices, with a text of 8,192 tokens on each
-# and two bytes for each number that is sent.
+# A model of 8 billion parameters needs 128 GB for its training, and a chip has 80. One of 405 billion needs 6.5 terabytes.
+# So the work has to be shared, and what is shared has to be sent. For each way of sharing ask three questions: what does a
+# device hold, what is sent, and when? In the drawings below, a model has four layers, one in each row, and a filled cell is
+# held by the device. The numbers are those of Llama 3 8B on 8 devices, with a text of 8,192 tokens on each and two bytes for
+# each number that is sent.
+#
+# Sections 5.1 and 5.2 are the ways that you will use first. The four after them are for larger machines; nothing in section
+# 6 needs them, so you may leave them for later.
 #
 # ### 5.1 Different texts
 #
-# The simplest way is **data parallelism**. Every device has the whole model and reads its own texts. After the backward
-# pass each has a gradient, and they must take the mean of all, so that all make the same step.
+# The simplest way is **data parallelism**, in PyTorch *DDP*. Every device has the whole model and reads its own texts. After
+# the backward pass each has a gradient, and they must take the mean of all, so that all make the same step.
 
 # %% id="data-drawn" tags=["hide-input"]
 # Drawing: data parallelism
@@ -542,7 +553,7 @@ drawings.split_texts().show()
 # holds one part that is complete. Then the complete parts go round, seven more steps, and everyone has everything.
 #
 # Each device has sent 14 parts of an eighth: 28 GB, or 2 (R − 1) / R of the gradient for R devices. However many they are,
-# it is never more than twice the gradient.
+# it is never more than twice the gradient. The exercise asks for the same number with four processes.
 
 # %% id="ring-drawn" tags=["hide-input"]
 # Drawing: the ring, with three devices
@@ -582,7 +593,8 @@ prove("each sent 3/2 of its gradients, to rounding of the parts", max(abs(n - fo
 # %% [markdown] id="sharded"
 # ### 5.2 Lend the weights
 #
-# Data parallelism is wasteful: all eight devices keep the same weights and the same averages of Adam, 128 GB each. **Fully
+# Data parallelism is wasteful: all eight devices keep the same weights and the same averages of Adam. Here it cannot even
+# run, as that takes 128 GB on each and a chip has 80. **Fully
 # sharded** data parallelism, *FSDP*, lets each keep an eighth of everything, 16 GB. Just before a layer is needed, the
 # devices send each other its missing parts. When it has been used, they drop them again.
 
@@ -594,7 +606,7 @@ drawings.split_states().show()
 # The weights travel twice, for the forward and for the backward pass, and the gradients once, each time 7/8 of 16 GB:
 # 42 GB, half as much again as before. Since the next layer can be fetched while this one computes, much of it costs no
 # time. The stages of ZeRO (Rajbhandari et al. 2020) split first the optimizer's numbers, then also the gradients, then also
-# the weights.
+# the weights: stages 1, 2 and 3 of the explorer above. Now count the bytes yourself.
 
 # %% exercise="sharded_bytes"
 
@@ -603,7 +615,7 @@ drawings.split_states().show()
 #
 # In **tensor parallelism** nobody borrows. Each device keeps an eighth of every matrix and computes with that part alone,
 # all on the same text. A head belongs to one device, and so do some of the inner units of the feed-forward. Each device
-# then has an eighth of the sum that goes into the residual stream, so they add up, once after attention and once after the
+# then has one of the eight summands of what goes into the residual stream, so they add up, once after attention and once after the
 # feed-forward.
 
 # %% id="tensor-drawn" tags=["hide-input"]
@@ -623,9 +635,17 @@ drawings.split_matrices().show()
 drawings.split_layers().show()
 
 # %% [markdown] id="pipeline-says"
-# At the beginning the last device has nothing to do, and at the end the first. With p stages and a batch that is cut into
-# m parts, a share of (p − 1) / (m + p − 1) of the time is idle, the *bubble*: 47 % for 8 stages and 8 parts, 10 % for 64
-# parts (Huang et al. 2019).
+# Here is the forward pass with four parts. A cell names the part that a device works on, and time runs to the right:
+#
+# | | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
+# |---|---|---|---|---|---|---|---|
+# | device 0 | a | b | c | d | | | |
+# | device 1 | | a | b | c | d | | |
+# | device 2 | | | a | b | c | d | |
+# | device 3 | | | | a | b | c | d |
+#
+# The empty cells are the *bubble*, three of seven for each device. With p stages and m parts it is a share of (p − 1) / (m +
+# p − 1) of the time: 47 % for 8 stages and 8 parts, 10 % for 64 parts (Huang et al. 2019).
 #
 # ### 5.4 Cut what flows
 #
@@ -637,13 +657,12 @@ drawings.split_layers().show()
 drawings.split_experts().show()
 
 # %% [markdown] id="experts-say"
-# With 2 experts for each token, 8,192 vectors of 4,096 numbers are sent twice there and twice back: up to 268 MB for one
-# layer and text, and the same again for the gradients. If all tokens want the same expert, all wait for one device. That
-# is one more reason for a balanced router.
+# With 2 experts for each token, each of 8,192 vectors of 4,096 numbers goes to two devices, and two results come back: up to
+# 268 MB for one layer and text, and the same again for the gradients.
 #
 # The last thing that can be cut is the text itself. For 131,072 tokens the activations are too large for one device, so in
-# **context parallelism** each takes a piece. Norms and feed-forward treat every position alone and notice nothing.
-# Attention does: a query must meet all keys.
+# **context parallelism** each takes a piece. Norms and feed-forward work position by position, so the cut changes nothing for
+# them. Attention is different: a query must meet all keys.
 
 # %% id="context-drawn" tags=["hide-input"]
 # Drawing: context parallelism
@@ -749,8 +768,13 @@ print(f"the best rate has a worse one on each side at {bracketed} of {sum(map(le
 prove("no run reads the text more than two and a half times", max(row["passes"] for row in every) < 2.6)
 
 # %% [markdown] id="bowl"
-# Each row is a bowl: the loss falls with the size, and rises again. Between two of our sizes it may be lower still. A
-# parabola through the points, with the *logarithm* of the size below, finds the bottom.
+# Each row is a bowl: the loss falls with the size, and rises again. In the third row the smallest model is missing, as it
+# would have to read the text more than four times.
+#
+# You could take the lowest number of each row, but a single number may be luck: the models of 16,000 parameters were
+# trained with one seed only. A parabola through all points of a row, with the *logarithm* of the size below, evens this out.
+# Its bottom may lie between two of our sizes, and it may lie above the luckiest point. Write the function that finds
+# it. It gives the three sizes and losses on which section 7 builds.
 
 # %% exercise="isoflop_minimum"
 
@@ -761,9 +785,7 @@ for budget, sizes in points.items():
     N = torch.tensor(list(sizes), dtype=torch.float64)
     minima[budget] = isoflop_minimum(N, torch.tensor(means, dtype=torch.float64))
     size, loss = minima[budget]
-    tokens = budget / 6 / size
-    print(f"{budget:.1e} operations: best size {size:8,.0f}, loss {loss:.3f}", end=", ")
-    print(f"{tokens / size:4.0f} tokens per parameter")
+    print(f"{budget:.1e} operations: best size {size:8,.0f}, loss {loss:.3f}")
 
 # %% id="minima-figure" tags=["hide-input"]
 # Figure: the bowls of three budgets with their lowest points
@@ -777,11 +799,9 @@ show(
 
 # %% [markdown] id="minima-say"
 # Such curves are called *isoFLOP* curves, and this is how Chinchilla was found (Hoffmann et al. 2022). Four times the
-# operations made our best model about three times as large and its text about a third longer. Neither takes everything.
+# operations made our best model about three times as large, and its text about 1.4 times as long. Neither
+# takes everything.
 # Where exactly the bottom of a bowl lies is uncertain, because bowls are flat.
-#
-# The best models read dozens of characters for each parameter. Do not compare that with the rule below: a character says
-# much less than a piece of a word, and these models are tiny.
 #
 # <details><summary>Evidence: how the record was made, and what it cannot say</summary>
 #
@@ -802,13 +822,18 @@ show(
 # How fast should the size grow with the budget? In 2020 Kaplan et al. answered: like C<sup>0.73</sup>, most of it goes into
 # size. GPT-3 followed, with fewer than two tokens per parameter. In 2022 Hoffmann et al. answered: like C<sup>0.5</sup>, size
 # and text grow alike. Their Chinchilla, a quarter as large as its predecessor Gopher, read four times as much with the same
-# budget and was better at nearly everything. The rule of thumb that remained is **20 tokens per parameter**.
+# budget and was better at nearly everything. Its 70 billion parameters
+# read 1.4 trillion tokens, and that is the rule of thumb that remained: **20 tokens per parameter**.
 #
-# Why did two careful groups differ? Porian et al. (2024) repeated Kaplan's experiment and changed one thing at a time. Three
+# <details><summary>Why did two careful groups differ?</summary>
+#
+# Porian et al. (2024) repeated Kaplan's experiment and changed one thing at a time. Three
 # things were to blame: the operations of the head were not counted, the warm-up was too long for small models, and the
 # optimizer was not tuned for each size. Pearce and Song (2024) show how much the counting alone does: leave the tables out of
 # N, look only at small models, and Chinchilla's own law looks like Kaplan's. So an exponent belongs to a recipe and to a way
 # of counting. Ours, over models of a few thousand parameters and single characters, is no law for anything else.
+#
+# </details>
 #
 # Hoffmann et al. also fitted one formula to all of their runs, a **scaling law** that says what a loss is made of:
 #
@@ -816,7 +841,11 @@ show(
 #
 # E is the **floor**, what even a perfect model cannot know about the next token. The second term is what the model loses by
 # being small, the third by having read too little. Along a fixed budget one falls while the other rises, and the bottom of
-# the bowl follows by setting a derivative to zero.
+# the bowl follows by setting a derivative to zero. That is your next function.
+#
+# We give it two fits of the five numbers. The published ones send Gopher's budget to 32 billion parameters with 93 tokens for
+# each, which is not what Chinchilla was. Besiroglu et al. (2024) read the runs off the paper's figure and fitted them again.
+# Theirs say 72 billion and 18 tokens for each, close to the rule.
 
 # %% exercise="compute_optimal"
 
@@ -839,7 +868,7 @@ prove("GPT-3's budget is better spent on a smaller model", better.parameters < 1
 # ### 6.2 A budget by hand, and why it is broken on purpose
 #
 # You get 10²⁰ operations, about 80 hours of one H100 at a third of its peak. With D = 20 N the budget is 6 · N · 20 N = 120
-# N². So N² = 8.3·10¹⁷, and **N is 0.9 billion parameters, D 18 billion tokens**. That is all. On a napkin.
+# N². So N² = 8.3·10¹⁷, and **N is 0.9 billion parameters, D 18 billion tokens**.
 #
 # Yet Llama 3 8B read 15 trillion tokens, nearly 1,900 per parameter, a hundred times the rule. Was that a waste? The rule
 # asks for the best model *at the end of training*. But a model is used. Every token that it writes costs 2 · N operations,
@@ -847,7 +876,7 @@ prove("GPT-3's budget is better spent on a smaller model", better.parameters < 1
 # (2024) put the tokens of use into the law: the more a model will be asked, the smaller it should be, and the longer it
 # should read.
 #
-# Four more laws change the answer, each in one direction:
+# <details><summary>Four more findings that change the answer</summary>
 #
 # - **Text runs out.** Up to about four passes, old text is worth nearly as much as new; after that its worth fades
 #   (Muennighoff et al. 2023).
@@ -857,6 +886,14 @@ prove("GPT-3's budget is better spent on a smaller model", better.parameters < 1
 #   rounding afterwards (Kumar et al. 2024).
 # - **Thinking longer.** Operations can also be spent when a question is asked. On some tasks a small model that tries many
 #   times beats a model 14 times its size (Snell et al. 2024).
+#
+# </details>
+#
+# ### 6.3 Is there a floor in sight?
+#
+# On axes of logarithms a power law is a straight line, and it falls for ever. A loss ends at its floor, so its line must
+# bend. Your next function fits a law with a floor and without one, to models of an older sweep with up to three million
+# parameters. Both then predict the largest model, which they have not seen.
 
 # %% exercise="fit_power_law"
 
@@ -895,6 +932,9 @@ prove("without a floor the exponent is smaller", without[2] < with_floor[2])
 #
 # Everything is ready for the experiment that this chapter is about. There is a fourth budget, 1.28·10¹² operations, four
 # times the largest so far. You have seen no model that spent it. How good will the best one be, and how large?
+#
+# We draw two straight lines through your three bottoms. You have just seen that a floor can matter. But three points cannot
+# show where it is, and over a factor of four the line has little room to bend.
 
 # %% exercise="predict_loss"
 
@@ -918,10 +958,9 @@ prove("three layers of width 48 are the nearest shape", nearest == 86_640)
 
 # %% [markdown] id="size-chosen"
 # Of our shapes, three layers of width 48 come nearest to that size, with 87,000 parameters. That is the model that you train.
-# The bottom of a bowl is flat, so a little more or less hardly changes the loss.
 #
-# And the loss? Before you believe the line, think of what could bend it. A loss has a floor, and a line on these axes has
-# none. Three points are few, and each of them is uncertain.
+#
+# And the loss? The floor would bend the line upwards. Three points are few, and each of them is uncertain.
 #
 # **Predict.** Write down the loss that you expect, with three digits. You may take the line's answer or correct it.
 
@@ -929,7 +968,7 @@ prove("three layers of width 48 are the nearest shape", nearest == 86_640)
 ex.predict("loss_of_my_model", "")
 
 # %% [markdown] id="train-text"
-# Now it is trained, on your machine. This takes about a minute, with a seed that the record has not. The text is divided as in the record: nine tenths to train,
+# Now it is trained, on your machine. This takes about a minute, with a seed not in the record. The text is divided as in the record: nine tenths to train,
 # and the last twentieth to measure. In between lies a twentieth by which the rates were chosen. The loop is that of chapter
 # 6, with the constant rate and the fall of one branch.
 
@@ -988,7 +1027,8 @@ print(f"{steps:,} steps of 256 characters: loss {reached:.3f}")
 # Compare it with what you wrote down.
 #
 # How good is such a prediction? A line through three points looks clever, so we ask what simpler guesses would have said,
-# and what the record's own trainings of this model reached.
+# and what the record's own trainings of this model reached. The bars show how much of a prediction is luck. For them we drew
+# as many runs from the record as it has, some twice and some not at all, fitted again, and did so 200 times (a *bootstrap*).
 
 # %% id="ways" tags=["hide-input"]
 # Compare: simple guesses, the lines, the fitted law with its interval, and the trained models of the record
@@ -1023,7 +1063,7 @@ intervals = {
 *_, before, last = best_losses.tolist()
 ways = {
     "the best so far": last,
-    "the last step once more": last + 2 * (last - before),
+    "the last drop, twice": last + 2 * (last - before),
     "your two lines": loss_predicted,
     "E + a / N^α + b / D^β": surface.predict(mine_size, target_tokens).item(),
 }
@@ -1038,23 +1078,26 @@ prove("to expect no progress misses by more than five", ways["the best so far"] 
 prove("the law misses by more than the lines", abs(list(ways.values())[3] - middle) > abs(loss_predicted - middle))
 (low, high), (law_low, _) = intervals.values()
 prove("the interval of the lines holds the mean", low < middle < high)
-prove("and the law's lies above it", law_low > middle)
+prove("the law's lies above the mean, but not above all runs", middle < law_low < max(measured))
 show(
     plots.ways_to_predict(ways, intervals, measured),
-    alt="Four rows with a dot each on an axis of loss: the best so far, the last step once more, your two lines and the fitted law, "
+    alt="Four rows with a dot each on an axis of loss: the best so far, the last drop twice, your two lines and the fitted law, "
     "these two with bars for their intervals. Vertical lines show the three trained models.",
     caption="What each way predicted for the model, and what its trainings in the record reached.",
 )
 
 # %% [markdown] id="ways-say"
 # Your lines saw models of at most 3.2·10¹¹ operations, and they missed the loss of one that spent four times as much by less
-# than two per cent. You knew it before you paid for it. That is what the large laboratories do, with more budgets and more
-# zeros.
+# than two per cent. You knew it before you paid for it.
 #
-# Look at the other rows honestly, too. To expect no progress is seven per cent off. But a guess that simply repeats the last
-# step was as good as your lines: over so short a stretch the two hardly differ. And the fitted law, with its floor and its
-# five numbers, promised too little. Even its interval lies above what came. Three budgets close together say where a loss is
+# To expect no progress is seven per cent off. The last doubling of the budget
+# lowered the loss; a guess that takes this drop twice more was as good as your lines, because over so short a stretch the two
+# hardly differ. And the fitted law, with its floor and its five numbers, predicted too little progress. The mean of the three
+# trainings lies just below its interval, and one of them inside. Three budgets close together say where a loss is
 # going. They do not say by which law, and a floor that is fitted to them should not be believed.
+#
+# So before you spend a large budget: count the memory, measure the utilisation in a short run, train small models at three
+# or more budgets, and write the expected loss down.
 #
 # **This is the end of the experiment, and the best place to stop.**
 #
@@ -1069,10 +1112,10 @@ show(
 #
 # | what | formula | section |
 # |---|---|---|
-# | parameters of a layer | 12 D² | 1 |
-# | operations of training | 6 N D, D tokens; attention reaches the rest of a layer at n = 6 D | 2 |
+# | parameters of a layer | 12 · width² | 1 |
+# | operations of training | 6 N D for D tokens; attention reaches the rest of a layer at n = 6 · width | 2 |
 # | bytes of training | 16 for each parameter, and activations | 3 |
-# | cache | 2 · layers · length · key/value heads · width of a head, for each text | 3 |
+# | cache | 2 · layers · length · key/value heads · width of a head · bytes of a number, for each text | 3 |
 # | least time | the longer of operations / speed and bytes / bandwidth | 4 |
 # | ring | 2 (R − 1) / R of the bytes, sent by each of R devices | 5 |
 # | the loss | E + a / N<sup>α</sup> + b / D<sup>β</sup> | 6 |
@@ -1118,14 +1161,15 @@ drawings.whole_transformer().show()
 # %% [markdown] id="whole-says"
 # A token becomes a vector. Attention lets it ask all others, several heads at a time, and positions tell it where they stand.
 # A feed-forward computes on what has arrived. Residual streams and norms let many such layers learn. An encoder reads, a
-# decoder writes, and a loss tells both how wrong they were. That is all of it, from the paper of 2017 to the model that you
-# talked to this morning. What changed since then are switches, sizes, and the text.
+# decoder writes, and a loss tells both how wrong they were. These are the parts of
+# the paper of 2017 and of the model that you talked to this morning. What changed are switches, sizes and the text, and a
+# second training, which makes an assistant of a model that continues texts.
 #
 # What you have is a file. `course assemble` puts your answers into `my/my_transformer.py`, which needs PyTorch alone, trains
 # a translator and a GPT, and writes. And you have a way of asking: predict, measure, look for what could prove you wrong.
 #
 # Where to go? Read a paper of this year and find its switches. Take a text that matters to you, choose a budget, and find its
-# bowl with `course sweep --data my_text.txt`. Open the code of `transformers` or nanoGPT; you will recognise everything. Or
+# bowl with `course sweep --data my_text.txt`. Open the code of `transformers` or nanoGPT; you will recognise the parts. Or
 # stay for a lab on a question that was left open.
 #
 # <details><summary>All formulas of the course on one sheet</summary>

@@ -87,7 +87,7 @@ $L = E + a / N^{\\alpha} + b / D^{\\beta}$, and training costs $6ND$ operations.
 as two numbers. Do not round them: six digits are compared. Put $D = C / (6N)$ into the loss and set the derivative by
 $N$ to zero.""",
     why="""Chinchilla, a quarter of the size of Gopher on four times the text, used the same budget and was better. This
-formula is the argument.""",
+formula says how such a split follows from a fitted loss, and two fits of the same runs may disagree.""",
     difficulty=3,
     minutes=15,
     reference=compute_optimal,

@@ -73,13 +73,13 @@ def _never_above_one(mfu) -> str | None:
 EXERCISE = Exercise(
     title="The share of the peak",
     what="""Write `mfu(parameters, layers, width, length, tokens_per_second, devices, peak)`: model FLOPs utilisation,
-the operations that training the model needs in a second divided by those that the devices could do. A token needs $6
-\\cdot$ `parameters` operations for the weights, forward and backward, and $12 \\cdot$ `layers` · `width` · `length`
-for the scores and the mixing of attention, all pairs counted. `tokens_per_second` is that of all `devices` together,
-`peak` the operations per second of one of them. Operations that a program repeats to save memory do not count. Return
+the operations that training the model needs in a second divided by those that the devices could do. A token needs
+6 · `parameters` operations for the weights, forward and backward, and 12 · `layers` · `width` · `length` for the scores
+and the mixing of attention, all pairs counted. `tokens_per_second` is that of all `devices` together, `peak` the
+operations per second of one of them. Operations that a program repeats to save memory do not count. Return
 a share between 0 and 1, not per cent.""",
     why="""It is the one number by which runs on different machines and of different models can be compared, and each of
-its three ingredients is often taken wrong.""",
+its parts is often taken wrong: repeated work is counted, devices are forgotten, the peak is that of other numbers.""",
     difficulty=2,
     minutes=5,
     reference=mfu,

@@ -16,7 +16,7 @@ def matrices_of_a_layer() -> Drawing:
         alt="The matrices of one layer as areas. Attention has four squares, D by D: query, key, value and output. "
         "The feed-forward has two rectangles, each as large as four squares: D by 4 D and 4 D by D. Together they "
         "are twelve squares.",
-        caption="Four squares for attention and twice four for the feed-forward: twelve squares, 12 · D².",
+        caption="Four squares for attention and eight for the feed-forward: twelve squares, 12 · D².",
     )
     side = 46.0
     for i, name in enumerate(("query", "key", "value", "output")):
@@ -163,7 +163,7 @@ def split_states() -> Drawing:
     return _devices(
         lambda device, layer, column: column == device,
         [f"text {n}" for n in "ABCD"],
-        "weights of one layer at a time, lent and returned",
+        "weights of one layer at a time, lent and dropped",
         "before each layer, forward and backward; gradients after it",
         "ring",
         alt="Sharded data parallelism. Each of four devices keeps one column of each layer and reads a text of its "
@@ -210,7 +210,8 @@ def split_experts() -> Drawing:
         "all",
         alt="Expert parallelism. All four devices have the attention layers whole. Of the experts in the other layers "
         "each device has one. Tokens are sent to the device of their expert and back, from all to all.",
-        caption="Experts: each lies on one device. Tokens travel to it, from every device to every other.",
+        caption="Experts: attention, the full rows, lies on every device, each expert on one. Tokens travel to their "
+        "expert, from every device to every other.",
     )
 
 
@@ -235,8 +236,8 @@ def ring_sum() -> Drawing:
         alt="Three devices with three parts each, a, b and c, in four columns. At the start each has its own "
         "numbers. After one step device 1 has a of two devices, device 2 b of two, device 0 c of two. After two "
         "steps each has one part summed over all three. After two more all have all sums.",
-        caption="Three devices, three parts. Two steps add up, two more steps spread the sums. A darker cell holds "
-        "the sum over all.",
+        caption="Three devices, three parts. In a step each sends one part to the next device below, the last to the "
+        "first. Two steps add up, two more spread the sums. A filled cell holds the sum over all.",
     )
     titles = ("start", "1 step", "2 steps", "4 steps")
     counts = [[[1] * 3 for _ in range(3)]]
@@ -302,8 +303,8 @@ def trunk_and_branches() -> Drawing:
     picture.line([(left, bottom), (590, bottom)], colour=GREY)
     picture.text((68, 22), "learning rate", anchor="start", size=15, colour=GREY)
     picture.text((590, 208), "tokens", anchor="end", size=15, colour=GREY)
-    picture.line([(left, bottom), (left + 14, top), (490, top)], width=5, colour=palette.query, arrow=False)
-    for end, name in ((120.0, "budget 1"), (260.0, "budget 2"), (590.0 - 20, "budget 3")):
+    picture.line([(left, bottom), (left + 14, top), (468, top)], width=5, colour=palette.query, arrow=False)
+    for end, name in ((187.5, "budget 1"), (315.0, "budget 2"), (570.0, "budget 3")):
         start = left + 0.8 * (end - left)
         picture.line([(start, top), (end, bottom)], width=3, colour=palette.key, arrow=False)
         picture.text((end, 188), name, size=15, anchor="middle" if end < 500 else "end")

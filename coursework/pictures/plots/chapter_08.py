@@ -28,7 +28,7 @@ def roofline(machine: Any, passes: Mapping[str, tuple[float, float, float]]) -> 
         ax.annotate(
             name,
             at,
-            (0, -18 - 14 * (number % 2)),
+            (0, -18),
             textcoords="offset points",
             color=palette.series[number],
             ha="center",
