@@ -527,7 +527,8 @@ layer, cache = Layer(d_model=64, n_heads=4), {}
 for S, T in ((0, 5), (5, 2)):  # S tokens are in the cache, T are new
     positions, sees = torch.arange(S, S + T), causal_mask(S + T)[0, 0, S:]
     y = layer(torch.randn(3, T, 64), positions, sees, cache)
-    print(f"S = {S}, mask {tuple(sees.shape)}: returns {tuple(y.shape)}, cache['k'] is now {tuple(cache['k'].shape)}")
+    print(f"S = {S}, mask {tuple(sees.shape)}: returns {tuple(y.shape)},", end=" ")
+    print(f"cache['k'] is now {tuple(cache['k'].shape)}")
 
 # %% [markdown] id="gpt-shapes-text"
 # The layer fills the cache itself, so the third axis of `cache["k"]` tells how many tokens were read. The mask has a row
