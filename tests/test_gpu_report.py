@@ -10,8 +10,11 @@ import torch
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import gpu
 
+SLOW = {"tests", "training"}  # what they run has tests of its own
+KEPT = [pytest.param(part, marks=pytest.mark.thorough) if part in SLOW else part for part in gpu.PARTS]
 
-@pytest.mark.parametrize("part", gpu.PARTS)
+
+@pytest.mark.parametrize("part", KEPT)
 def test_a_part_runs_with_tiny_sizes(part):
     torch.manual_seed(0)
     rows = gpu.PARTS[part][0]("cpu", True)
