@@ -637,12 +637,12 @@ drawings.split_layers().show()
 # %% [markdown] id="pipeline-says"
 # Here is the forward pass with four parts. A cell names the part that a device works on, and time runs to the right:
 #
-# | | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
+# | time → | | | | | | | |
 # |---|---|---|---|---|---|---|---|
-# | device 0 | a | b | c | d | | | |
-# | device 1 | | a | b | c | d | | |
-# | device 2 | | | a | b | c | d | |
-# | device 3 | | | | a | b | c | d |
+# | device 0 | 1 | 2 | 3 | 4 | | | |
+# | device 1 | | 1 | 2 | 3 | 4 | | |
+# | device 2 | | | 1 | 2 | 3 | 4 | |
+# | device 3 | | | | 1 | 2 | 3 | 4 |
 #
 # The empty cells are the *bubble*, three of seven for each device. With p stages and m parts it is a share of (p − 1) / (m +
 # p − 1) of the time: 47 % for 8 stages and 8 parts, 10 % for 64 parts (Huang et al. 2019).
