@@ -474,7 +474,8 @@ show(
 )
 
 # %% [markdown] id="roofline-says"
-# Each point has to stay under the roof, and it may stay well below: a pass with many small operations does not reach it.
+# Each point has to stay under the roof, and it may stay well below: a pass with many small operations does not reach it. The
+# roof is a measurement, too, so a point may come out a little above it.
 # Decode sits far to the left, where the roof is low. To rise above that slope it needs fewer bytes, or more tokens per pass.
 # That is why servers write many texts at once, why a draft that guesses four tokens helps (chapter 5), and why a model with
 # rounded weights can write faster. Training sits to the right. There fewer bytes help little, and faster
