@@ -474,7 +474,8 @@ show(
 )
 
 # %% [markdown] id="roofline-says"
-# Each point has to stay under the roof, and it may stay well below: a pass with many small operations does not reach it.
+# Each point has to stay under the roof, and it may stay well below: a pass with many small operations does not reach it. The
+# roof is a measurement, too, so a point may come out a little above it.
 # Decode sits far to the left, where the roof is low. To rise above that slope it needs fewer bytes, or more tokens per pass.
 # That is why servers write many texts at once, why a draft that guesses four tokens helps (chapter 5), and why a model with
 # rounded weights can write faster. Training sits to the right. There fewer bytes help little, and faster
@@ -637,12 +638,12 @@ drawings.split_layers().show()
 # %% [markdown] id="pipeline-says"
 # Here is the forward pass with four parts. A cell names the part that a device works on, and time runs to the right:
 #
-# | | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
+# | time → | | | | | | | |
 # |---|---|---|---|---|---|---|---|
-# | device 0 | a | b | c | d | | | |
-# | device 1 | | a | b | c | d | | |
-# | device 2 | | | a | b | c | d | |
-# | device 3 | | | | a | b | c | d |
+# | device 0 | 1 | 2 | 3 | 4 | | | |
+# | device 1 | | 1 | 2 | 3 | 4 | | |
+# | device 2 | | | 1 | 2 | 3 | 4 | |
+# | device 3 | | | | 1 | 2 | 3 | 4 |
 #
 # The empty cells are the *bubble*, three of seven for each device. With p stages and m parts it is a share of (p − 1) / (m +
 # p − 1) of the time: 47 % for 8 stages and 8 parts, 10 % for 64 parts (Huang et al. 2019).
