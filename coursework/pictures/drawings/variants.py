@@ -3,8 +3,7 @@
 from coursework.pictures.drawing import INK, Drawing
 from coursework.pictures.style import palette
 
-GREY = "#555555"
-BAD = "#C22F2F"
+GREY, BAD = "#555555", "#C22F2F"
 
 
 def two_layers() -> Drawing:
@@ -41,7 +40,7 @@ def two_layers() -> Drawing:
 
 def three_families() -> Drawing:
     """The masks of an encoder, a decoder and an encoder-decoder."""
-    n, side, top = 5, 28, 78
+    n, side, top, small, width = 5, 28, 78, 21, 3
     picture = Drawing(
         270,
         alt="Four grids of five by five cells; rows are queries, columns are keys. Encoder: all cells open. Decoder: "
@@ -61,16 +60,13 @@ def three_families() -> Drawing:
             for j in range(n):
                 at = (left + side * (j + 0.5), top + side * (i + 0.5))
                 picture.cell(at, side - 4, allowed=j <= i or not causal)
-    small, width = 21, 3
     for left, causal, rows in ((344, False, 3), (424, False, 4), (510, True, 4)):
-        columns = 4 if causal else 3
         for i in range(rows):
-            for j in range(columns):
+            for j in range(4 if causal else 3):
                 at = (left + small * (j + 0.5) - 8, top + small * (i + 0.5))
                 picture.cell(at, small - width, allowed=j <= i or not causal)
-    picture.text((366, 186), "source", size=15, colour=GREY)
-    picture.text((448, 186), "on source", size=15, colour=GREY)
-    picture.text((544, 186), "target", size=15, colour=GREY)
+    for x, words in ((366, "source"), (448, "on source"), (544, "target")):
+        picture.text((x, 186), words, size=15, colour=GREY)
     picture.text((86, 236), "all read all", size=15)
     picture.text((246, 236), "itself, and before", size=15)
     picture.text((462, 222), "the target reads the source,", size=15)
