@@ -1179,7 +1179,7 @@ drawings.whole_transformer().show()
 # |---|---|---|---|
 # | 1 | attention | $\mathrm{softmax}(QK^T / \sqrt{d_k})\,V$ | `(q @ k.mT / sqrt(d_head)).softmax(-1) @ v` |
 # | 1 | causal mask | score −∞ where j > i | `scores.masked_fill(~mask, -inf)` |
-# | 2 | heads | $\mathrm{Concat}(\mathrm{head}_1, …)\,W^O$ | `x.view(B, T, H, d_head).transpose(1, 2)` |
+# | 2 | heads | $\mathrm{Concat}(\mathrm{head}_1, \ldots)\,W^O$ | `x.view(B, T, H, d_head).transpose(1, 2)` |
 # | 3 | sinusoids | $\sin(pos / 10000^{2i/d})$, cos beside it | `position * base ** (-2 * i / d_model)` |
 # | 3 | rotary | pair i turned by $m\,\theta_i$ | `a * cos - b * sin`, `a * sin + b * cos` |
 # | 4 | feed-forward | $\max(0, xW_1 + b_1)\,W_2 + b_2$ | `outward(relu(inward(x)))` |
