@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import random
 import shutil
 import tempfile
 import time
@@ -142,9 +143,10 @@ def read_together(folder: str | os.PathLike[str], read: Callable[[], Result]) ->
         except Exception:
             if _writing(folder) == before is not None:
                 raise
-            continue
-        if _writing(folder) == before is not None:
-            return found
+        else:
+            if _writing(folder) == before is not None:
+                return found
+        time.sleep(random.uniform(0, 0.02))  # out of step with the writers
     return read()
 
 

@@ -36,7 +36,7 @@ NOT_RUN = {
     "serving.md: import time": SERVED,
     "serving.md: import ctranslate2": "needs a translator: tests/export/test_exported_pairs.py does the same",
     "serving.md: curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\": SERVED,
-    "serving.md: course train lm --set model.qk_norm=none --set model.window=null": SERVED,
+    'where_to_run.md: .venv/bin/python -c "import torch; print(torch.cuda.get_device_name())"': "a GPU",
 }
 LINES_NOT_RUN = {
     "torchrun": "several processes: tests/training/test_several_processes.py",

@@ -225,7 +225,7 @@ def test_bad_input(call, error, message):
         ({"norm": "batch"}, "norm: expected one of .*got 'batch'"),
         ({"norm_place": "mid"}, "norm_place: expected one of .*got 'mid'"),
         ({"local_layers": (True,)}, r"local_layers: expected None without a window, got \(True,\)"),
-        ({"window": 3, "local_layers": ()}, r"local_layers: expected True or False for each layer, got \(\)"),
+        ({"window": 3, "local_layers": ()}, r"local_layers: expected True or False for each layer, got none"),
         ({"window": 3, "local_rotary_base": 10.0}, "local_rotary_base: expected None with positions 'sinusoidal'"),
         ({"positions": "rope"}, "positions: expected one of .*got 'rope'"),
         ({"rotary_layout": "split"}, "rotary_layout: expected one of .*got 'split'"),

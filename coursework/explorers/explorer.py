@@ -22,7 +22,7 @@ from coursework.pictures.arrays import Array
 from coursework.pictures.display import check_text, figure_tag, render
 
 MAX_OUTPUT = 100_000  # bytes of HTML: a notebook with several explorers must stay quick to open
-MAX_IMAGE = 30_000  # bytes of the PNG inside it
+MAX_IMAGE = 34_000  # bytes of the PNG inside it
 _HERE = Path(__file__).parent
 
 
