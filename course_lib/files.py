@@ -146,14 +146,19 @@ def read_together(folder: str | os.PathLike[str], read: Callable[[], Result]) ->
         else:
             if _writing(folder) == before is not None:
                 return found
-        time.sleep(random.uniform(0, 0.02))  # out of step with the writers
-    return read()
+        time.sleep(random.uniform(0, 0.005))  # out of step with the writers
+    with _held(folder):
+        _finish(folder)
+        return read()
 
 
 def _writing(folder: Path) -> bytes | None:
     """What tells one writing of a folder's files from another; None while they are being replaced."""
-    sums = (folder / SUMS).read_bytes() if (folder / SUMS).is_file() else b""
-    return None if (folder / _COMMIT).exists() else sums
+    written = b""
+    with contextlib.suppress(FileNotFoundError), (folder / SUMS).open("rb") as file:
+        about = os.fstat(file.fileno())  # the same sums may be written twice, and others between
+        written = file.read() + f"{about.st_ino} {about.st_mtime_ns}".encode()
+    return None if (folder / _COMMIT).exists() else written
 
 
 # A writer holds what it writes to by a lock, which ends with its process: what nobody holds is litter. Windows locks no

@@ -29,8 +29,8 @@ def content(fig: Figure, dpi: float) -> str:
 
     The kind is "text", "path", "marks" or "cells"; words are those of a text, else empty; the width is that of the
     stroke, or of the largest of the marks, in pixels. Places are x, y, x, y, … in pixels of a picture of `dpi`, from
-    its upper left corner: the box of a text or of cells, the corners of a path, the middles of marks. Colours are r, g, b,
-    a, … from 0 to 255: of a text; of a path's stroke and its inside; of marks, one or each; of cells, row by row.
+    its upper left corner: the box of a text or of cells, the corners of a path, the middles of marks. Colours are r, g,
+    b, a, … from 0 to 255: of a text; of a path's stroke and its inside; of marks, one or each; of cells, row by row.
     Lines of axes and grids are left out: the labels of the ticks say where they are.
     """
     before = fig.dpi

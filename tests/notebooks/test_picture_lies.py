@@ -188,7 +188,7 @@ def test_an_honest_picture_is_not_refused(draw, wobble, rules):
 
 
 @pytest.mark.parametrize("draw", DRAWN)
-@pytest.mark.parametrize("wobble", [0.002, 0.004])
+@pytest.mark.parametrize("wobble", [0.002])
 def test_what_the_tags_allow_is_not_refused_and_nothing_else(draw, wobble, rules):
     """Another processor's training: all that is plotted lies a little elsewhere."""
     before, now = png(draw), png(draw, wobble=wobble)
