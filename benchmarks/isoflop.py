@@ -28,6 +28,7 @@ from course_lib.data import CharTokenizer
 from course_lib.files import write_atomic
 from course_lib.scaling import count_flops, count_parameters
 from course_lib.transformer import LanguageModel
+from coursework.commands.points import gpt_config
 from coursework.corpora import tiny_shakespeare
 from coursework.records.record import MEASURED
 
@@ -43,23 +44,7 @@ LENGTH, BATCH, WARM_UP, DECAY = 64, 4, 25, 0.2
 
 def model_config(layers: int, width: int, vocab_size: int) -> TransformerConfig:
     """The GPT of chapter 05 with as many heads as layers."""
-    return TransformerConfig(
-        d_model=width,
-        n_heads=layers,
-        n_encoder_layers=0,
-        n_decoder_layers=layers,
-        vocab_size=vocab_size,
-        positions="rotary",
-        norm="rms",
-        norm_place="pre",
-        activation="gelu",
-        bias=False,
-        scale_embeddings=False,
-        tie_embeddings=False,
-        init="normal",
-        zero_residual_init=True,
-        dropout=0.0,
-    )
+    return gpt_config(layers, width, n_heads=layers, vocab_size=vocab_size)
 
 
 def split() -> tuple[int, Tensor, Tensor, Tensor]:

@@ -56,12 +56,17 @@ def grid(shapes: Sequence[tuple[int, int]], tokens: Sequence[int], seeds: Sequen
 
 
 def model_config(point: Point, vocab_size: int) -> TransformerConfig:
-    """The model of a point: rotary positions, RMSNorm before each part, heads of width 16 or 32, no dropout."""
+    """The model of a point: heads of width 16 or 32."""
+    return gpt_config(point.layers, point.width, max(2, point.width // 32), vocab_size)
+
+
+def gpt_config(layers: int, width: int, n_heads: int, vocab_size: int) -> TransformerConfig:
+    """A GPT of which losses are compared by size: rotary positions, RMSNorm before each part, no dropout."""
     return TransformerConfig(
-        d_model=point.width,
-        n_heads=max(2, point.width // 32),
+        d_model=width,
+        n_heads=n_heads,
         n_encoder_layers=0,
-        n_decoder_layers=point.layers,
+        n_decoder_layers=layers,
         vocab_size=vocab_size,
         positions="rotary",
         norm="rms",
