@@ -250,9 +250,19 @@ def temporary_folder() -> Path:
     """A new folder; those are removed whose process has ended without doing so."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         owner = path.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
+        if owner.isdecimal() and not _runs(int(owner)):
             shutil.rmtree(path, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+
+
+def _runs(process: int) -> bool:
+    """Whether it does; one that has ended and that nobody has asked about yet still has its number."""
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:  # it is another user's
+        return True
 
 
 def how(code: int) -> str:
