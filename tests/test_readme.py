@@ -77,7 +77,7 @@ def test_the_beginning_says_who_what_how_long_and_shows_it():
 
 
 def test_it_counts_the_exercises():
-    spent = f"{WORDS_PER_MINUTE} words a minute, the exercises' own minutes and {PLAYING} for playing"
+    spent = f"{WORDS_PER_MINUTE} words or a picture a minute, the exercises' own minutes and {PLAYING} for playing"
     assert f"{spent}; {len(registry.places())} exercises in all" in " ".join(README.split())
 
 

@@ -13,8 +13,10 @@ from coursework.exercises import registry
 
 WORDS_PER_MINUTE = 120
 LINES_PER_MINUTE = 10
+PICTURE = 1
+"""Minutes for what a folded cell shows, a figure or a table."""
 PLAYING = 10
-"""Minutes for predictions, explorers and changes of one's own. The three numbers fit readers who were timed."""
+"""Minutes for predictions, explorers and changes of one's own. The four numbers fit readers who were timed."""
 
 _FOLD = re.compile(r"<details.*?</details>", re.DOTALL)
 
@@ -36,8 +38,8 @@ class Standing:
 
 
 def reading_minutes(cells: Iterable[Cell]) -> float:
-    """Minutes to read the words and the code in sight; those of an exercise are part of the exercise's own minutes."""
-    words = lines = 0
+    """Minutes to read what is in sight; those of an exercise are part of the exercise's own minutes."""
+    words = lines = pictures = 0
     for cell in cells:
         text = cell["source"]
         if cell["cell_type"] == "markdown" and not text.startswith("### Exercise:"):
@@ -45,7 +47,8 @@ def reading_minutes(cells: Iterable[Cell]) -> float:
         elif cell["cell_type"] == "code" and not exercise_of(cell):
             folded = cell["metadata"].get("jupyter", {}).get("source_hidden", False)
             lines += 0 if folded else len(re.findall(r"^.*\S", text, re.MULTILINE))
-    return words / WORDS_PER_MINUTE + lines / LINES_PER_MINUTE
+            pictures += folded
+    return words / WORDS_PER_MINUTE + lines / LINES_PER_MINUTE + pictures * PICTURE
 
 
 def total_minutes(cells: Iterable[Cell]) -> float:

@@ -195,7 +195,7 @@ def test_status_has_a_line_for_each_chapter_with_the_time_of_a_person(chapter: P
     )  # 01 to 08, and 02 heads
 
 
-def test_a_person_reads_120_words_and_10_lines_of_code_a_minute() -> None:
+def test_a_person_reads_120_words_10_lines_of_code_or_a_picture_a_minute() -> None:
     text = course_cell(
         "markdown", "text", "word " * 600 + "<details><summary>More</summary>" + "word " * 600 + "</details>"
     )
@@ -204,7 +204,7 @@ def test_a_person_reads_120_words_and_10_lines_of_code_a_minute() -> None:
     folded = course_cell("code", "folded", "x = 1\n" * 20)
     folded["metadata"]["jupyter"] = {"source_hidden": True}
     found = [text, prompt, code, folded]
-    assert reading_minutes(found) == pytest.approx(7, abs=0.1)
+    assert reading_minutes(found) == pytest.approx(8, abs=0.1)
     assert total_minutes([text]) == pytest.approx(5 + PLAYING, abs=0.1)
     assert [duration(minutes) for minutes in (0, 59, 60, 125)] == ["0 min", "59 min", "1 h", "2 h 5 min"]
 
