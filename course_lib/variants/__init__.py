@@ -16,7 +16,7 @@
 
 from course_lib.variants.bert import BERT
 from course_lib.variants.course_models import config_from_dict, config_to_dict
-from course_lib.variants.encoder_model import EncoderModel, mean_pool
+from course_lib.variants.encoder_model import EncoderModel
 from course_lib.variants.folders import locate
 from course_lib.variants.gemma3 import Gemma3
 from course_lib.variants.gpt import GPT
@@ -45,7 +45,6 @@ __all__ = [
     "family_configs",
     "from_pretrained",
     "locate",
-    "mean_pool",
     "patchify",
     "save_pretrained",
     "switch_table",

@@ -24,17 +24,22 @@ class EncoderModel(nn.Module):
 
     Args:
         config: any; `pad_id` hides padding unless a mask is given.
-        head: "none" returns the vectors (B, T, D); "classifier" reads the pooled first token, as BERT does, and
-            returns (B, n_classes); "masked_lm" returns (B, T, V) from a head tied to the token table if the config
-            ties.
+        head: "none" returns the vectors (B, T, D); "classifier" returns (B, n_classes); "masked_lm" returns (B, T, V)
+            from a head tied to the token table if the config ties.
         n_classes: of the classifier.
-        pooler: whether there is a pooler (a map and tanh on the first token) without a classifier too.
+        pooler: whether there is one, a map and tanh on the first token; unless given, with a classifier only, which
+            reads it, as BERT's does. A classifier without reads the mean of the real tokens.
 
     Source: Devlin et al. 2019 (BERT), sections 3 and 3.1.
     """
 
     def __init__(
-        self, config: TransformerConfig, *, head: Head = "none", n_classes: int | None = None, pooler: bool = False
+        self,
+        config: TransformerConfig,
+        *,
+        head: Head = "none",
+        n_classes: int | None = None,
+        pooler: bool | None = None,
     ) -> None:
         super().__init__()
         check_choice("head", head, get_args(Head))
@@ -46,7 +51,8 @@ class EncoderModel(nn.Module):
         self.config, self.head, self.n_classes = config, head, n_classes
         self.embedding = Embedding(config, config.vocab_size)
         self.encoder = TransformerEncoder(config)
-        self.pooler = nn.Linear(config.d_model, config.d_model) if pooler or head == "classifier" else None
+        pooled = head == "classifier" if pooler is None else pooler
+        self.pooler = nn.Linear(config.d_model, config.d_model) if pooled else None
         self.classifier = None if n_classes is None else nn.Linear(config.d_model, n_classes)
         self.masked_lm = MaskedTokenHead(config) if head == "masked_lm" else None
         for part in (self.pooler, self.classifier):
@@ -81,11 +87,16 @@ class EncoderModel(nn.Module):
             raise ValueError("pooler: this model has none; build it with pooler=True")
         return torch.tanh(self.pooler(vectors[:, 0]))
 
+    def classify(self, vectors: Tensor, real: Tensor | None = None) -> Tensor:
+        """Encoded tokens (B, T, D), and which are real, bool (B, T), to the logits of the classes (B, n_classes)."""
+        read = mean_of_real(vectors, real) if self.pooler is None else self.pool(vectors)
+        return self.classifier(self.dropout(read))  # type: ignore[misc]
+
     def forward(self, tokens: Tensor, *, mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
         """Token ids (B, T) to what the head gives; arguments as `encode`."""
         vectors = self.encode(tokens, mask=mask, token_types=token_types)
         if self.classifier is not None:
-            return self.classifier(self.dropout(self.pool(vectors)))
+            return self.classify(vectors, None if self.config.pad_id is None else tokens != self.config.pad_id)
         return vectors if self.masked_lm is None else self.masked_lm(vectors)
 
     def embed_sentences(
@@ -104,17 +115,15 @@ class EncoderModel(nn.Module):
             )
         keys = None if mask is None else mask[:, None, None]  # (B, T) -> (B, 1, 1, T)
         vectors = self.encode(tokens, mask=keys, token_types=token_types)
-        return mean_pool(vectors, mask)
+        return nn.functional.normalize(mean_of_real(vectors, mask), dim=-1)
 
 
-def mean_pool(vectors: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The mean of the real vectors of each sentence, made to length 1: (B, T, D), bool (B, T) -> (B, D)."""
+def mean_of_real(vectors: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The mean of the real vectors of each sentence: (B, T, D), bool (B, T) -> (B, D)."""
     if mask is None:
-        mean = vectors.mean(dim=1)
-    else:
-        real = mask[:, :, None].to(vectors.dtype)  # (B, T) -> (B, T, 1)
-        mean = (vectors * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)  # (B, D)
-    return nn.functional.normalize(mean, dim=-1)
+        return vectors.mean(dim=1)
+    real = mask[:, :, None].to(vectors.dtype)  # (B, T) -> (B, T, 1)
+    return (vectors * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 
 
 class MaskedTokenHead(nn.Module):

@@ -146,7 +146,7 @@ class ClassifyTask(Pairs):
         from course_lib.variants import EncoderModel
 
         config = self._config(pad_id=self.tokenizer.pad_id)
-        return EncoderModel(config, head="classifier", n_classes=len(self.labels))
+        return EncoderModel(config, head="classifier", n_classes=len(self.labels), pooler=False)
 
     def objective(self) -> Any:
         """Return the loss of labels."""

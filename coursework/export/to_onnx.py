@@ -117,7 +117,7 @@ class _Encoder(_Half):
         if self.model is None:
             return x
         if self.model.classifier is not None:
-            return self.model.classifier(self.model.pool(x))
+            return self.model.classify(x, attention_mask != 0)
         return x if self.model.masked_lm is None else self.model.masked_lm(x)
 
 

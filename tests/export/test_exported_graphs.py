@@ -78,9 +78,10 @@ def test_t5_gives_the_same_tokens(tmp_path):
     assert rows == ours_of_pair(model, SOURCES, new=20)
 
 
-def test_a_classifier_gives_the_same_logits(tmp_path):
+@pytest.mark.parametrize("pooler", [True, False])
+def test_a_classifier_gives_the_same_logits(tmp_path, pooler):
     config = TransformerConfig(**{**SIZES, "n_encoder_layers": 1, "n_decoder_layers": 0, "pad_id": 0})
-    model = shaken(lambda: EncoderModel(config, head="classifier", n_classes=3))
+    model = shaken(lambda: EncoderModel(config, head="classifier", n_classes=3, pooler=pooler))
     graph = session(export(model, to="onnx", out=tmp_path) / "model.onnx")
     tokens = torch.tensor([[5, 6, 7, 0, 0], [9, 8, 7, 6, 5]])
     logits = graph.run(None, {"input_ids": tokens.numpy(), "attention_mask": (tokens != 0).long().numpy()})[0]

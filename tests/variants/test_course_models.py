@@ -29,6 +29,7 @@ def models():
         "LanguageModel": LanguageModel(config(positions="rotary", norm="rms", rotary_scaling=Llama3Scaling())),
         "EncoderModel": EncoderModel(config(n_token_types=2), pooler=True),
         "classifier": EncoderModel(config(positions="learned"), head="classifier", n_classes=3),
+        "classifier without a pooler": EncoderModel(config(pad_id=0), head="classifier", n_classes=3, pooler=False),
         "masked_lm": EncoderModel(config(embedding_norm=True), head="masked_lm"),
         "masked_lm, untied": EncoderModel(config(tie_embeddings=False), head="masked_lm"),
     }
@@ -36,6 +37,13 @@ def models():
 
 def run(model):
     return model(IDS, IDS.flip(1)) if isinstance(model, Transformer) else model(IDS)
+
+
+def test_a_classifier_without_a_pooler_reads_the_mean_of_the_real_tokens():
+    model = models()["classifier without a pooler"].eval()
+    padded = torch.cat([IDS + 1, torch.zeros(2, 3, dtype=torch.long)], dim=1)
+    mean = model.encode(IDS + 1).mean(dim=1)  # (B, D)
+    torch.testing.assert_close(model(padded), model.classifier(mean))
 
 
 @pytest.mark.parametrize("name", models())
