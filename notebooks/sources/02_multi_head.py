@@ -2,11 +2,11 @@
 # # 2 Multi-head attention
 #
 # In chapter 1 a word looked at other words and took along a weighted average of what they have to say. Here you see
-# what one average loses, and how several attentions side by side keep it. At the end you have a layer around your own
-# split and merge that gives the same numbers as PyTorch's. You will have taken heads out of a trained model, and set two
-# by hand that continue your own list.
+# what one average loses, and how several attentions side by side keep it. At the end you have a layer, with your own
+# split and merge, that gives the same numbers as PyTorch's. You will also have silenced heads of a trained model, and
+# set two by hand that continue your own list.
 #
-# You need chapter 1: queries, keys and values, softmax, masks. The chapter takes about {minutes} minutes, more than half
+# You need chapter 1: queries, keys and values, softmax, masks. The chapter takes about {minutes} minutes, nearly half
 # of them for its nine exercises. After sections 3 and 5 there are good places to stop.
 
 # %% id="imports" tags=["hide-input"]
@@ -57,15 +57,12 @@ drawings.whole_transformer(here=2).show()
 # seen. So it should look at both other words. What does it take along?
 #
 # Attention gives it one average. Let the value of *queen* be (1, 0) and that of *boy* (0, 1). If *sees* gives both the
-# same weight, it takes along (0.5, 0.5). Now take *boy sees queen*. The same two values, the same weights, the same
+# same weight, it takes along (0.5, 0.5). In *boy sees queen* the values and the weights are the same, and so is the
 # average. The two sentences mean different things, and at the word *sees* the difference is gone.
 
 # %% id="why-drawn" tags=["hide-input"]
 # Drawing: one average against two
 drawings.one_average_or_two().show()
-
-# %% id="why-by-hand" tags=["hide-input"]
-# Check: the averages of the drawing
 queen, boy = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
 for first, second in ((queen, boy), (boy, queen)):
     prove(
@@ -80,31 +77,23 @@ for first, second in ((queen, boy), (boy, queen)):
 # together are **multi-head attention**.
 #
 # Could *sees* not simply give unequal weights, say 0.7 to who sees and 0.3 to who is seen? Then the averages are (0.7,
-# 0.3) and (0.3, 0.7), and they do differ. But as soon as a language has more than these two words, a linear map that
-# reads such averages cannot always name the word with less weight. Does training find a way around this?
-#
-# <details><summary>Why can a linear map not name the word with less weight?</summary>
-#
-# Say that it gives each word points, in proportion to the word's weight in the mixture, and names the word with the
-# most points. To name who sees, more weight must bring more points, so that 0.7 beats 0.3. To name who is seen, 0.3
-# must beat 0.7, so more weight must cost points. But a word that is not in the sentence has no weight and loses no
-# points at all, and it beats both. Only in a language of two words would this work.
-#
-# </details>
+# 0.3) and (0.3, 0.7), and they do differ. But suppose that the language has a third word, *girl*. A linear map that is to
+# name who is seen must give a word more points the less weight it has. Then *girl*, which is not in the sentence and has
+# no weight at all, gets the most points. Does training find a way around this?
 
 # %% [markdown] id="two-places-question"
 # ### 1.1 The same, measured
 #
-# Here is a task as bare as it can be. A text is a row of 16 letters, drawn at random from twelve. Each position has to
-# name two of them: the letter one position back, and the letter three positions back.
+# Here is a very simple task. A text is a row of 16 letters, drawn at random from twelve. Each position has to name two of
+# them: the letter one position back, and the letter three positions back.
 
 # %% id="two-places-drawn" tags=["hide-input"]
 # Drawing: what each position has to answer
 drawings.two_places_task().show()
 
 # %% [markdown] id="two-places-rules"
-# The model is a single attention layer. Where a position looks depends on the positions alone, and what it finds there
-# depends on the letters alone. One linear map reads off both answers. We train it with one head of width 32, and again
+# The model is a single attention layer. Where a position looks depends only on the positions, and what it finds there
+# depends only on the letters. One linear map reads off both answers. We train it with one head of width 32, and again
 # with two heads of width 16, so both models have the same number of parameters.
 #
 # **Predict.** A blind guess is right one time in twelve, 0.08. How often will one head be right in each of the two
@@ -184,22 +173,20 @@ show(
     caption="One head has to share its weight between the two positions. Two heads take one position each, though nobody told "
     "them to.",
 )
-
-# %% [markdown] id="two-places-lead"
-# The two diagonals of the single head are nearly equally dark. Then why is it right so often in one question only? A
-# small lead is enough: if the letter one back has a little more weight nearly everywhere, it wins in both questions.
-# Then the model should name it even when it is asked for the letter three back. Let us count.
-
-# %% id="two-places-lead-counted" tags=["hide-input", "not-compared:differs-by-processor"]
-# Count: the second question, answered as if it were the first
 named = trained[1](letters).argmax(-1)[:, 3:, 1]
 mistaken = (named == wanted[:, 3:, 0]).float().mean()
-print(f"asked for three back, one head names the letter one back: {mistaken:.2f}")
+why = (
+    "A small lead is enough: if the letter one back has a little more weight nearly everywhere, it wins in both questions. "
+    f"Asked for the letter three back, the head names the letter one back in {mistaken:.2f} of all cases. (This share and "
+    "that of the right answers add up to more than one: one time in twelve both letters are the same.)"
+)
+title = "Why is one head right in one question only, if its diagonals are nearly equally dark?"
+display(HTML(f"<details><summary>{title}</summary><p>{why}</p></details>"))
 
 # %% [markdown] id="two-places-record"
 # Was this bad luck, a bad learning rate, or too little time? The figure shows five trainings of each kind, with
-# different *seeds*, the numbers from which random choices begin. One *arm*, as the compared settings are called, was
-# trained five times as long. Each arm is shown at the best of three learning rates.
+# different *seeds*, the numbers from which random choices begin, each at the best of three learning rates. In one
+# setting, training went on five times as long.
 
 # %% id="two-places-seeds" tags=["hide-input"]
 # Figure: the worse of the two answers, five seeds, recorded
@@ -210,63 +197,66 @@ show(
     caption="How often the worse of the two answers is right. With one head it stays below a third, even after "
     f"five times as many steps. Recorded by {two_places.command}.",
 )
+lines = []
 for arm in two_places.arms:
     low, high = two_places.range(arm, "worse answer")
-    print(f"{arm:<24} the worse answer is right in {low:.2f} to {high:.2f}")
-print("one head and a network, its weights, seed by seed")
-for place in ("one back", "three back"):
-    print(
-        f"   on {place:<11}",
-        *(f"{weight:.2f}" for weight in two_places.values("one head and a network", f"on {place}")),
-    )
+    lines.append(f"{arm:<24} the worse answer is right in {low:.2f} to {high:.2f}")
+lines.append("one head and a network, its weights, seed by seed")
+for where in ("one back", "three back"):
+    weights = two_places.values("one head and a network", f"on {where}")
+    lines.append(f"   on {where:<11} " + " ".join(f"{weight:.2f}" for weight in weights))
+display(HTML(f"<details><summary>The numbers</summary><pre>{chr(10).join(lines)}</pre></details>"))
 prove(
     "one head: at most one of two questions, whatever the seed", two_places.range("one head", "worse answer")[1] < 0.4
 )
 prove("two heads: both, whatever the seed", two_places.range("two heads", "worse answer")[0] > 0.98)
 
 # %% [markdown] id="two-places-argument"
-# Five times as many steps help one head little. The last row is another story: there we put a small non-linear network
-# between the head and the answers, and now one head can do it. With each seed it gives one position about twice the
-# weight of the other, so a network can tell the stronger part of the mixture from the weaker one.
+# Longer training helps one head little. In the last row a small non-linear network stands between the head and the
+# answers, and now one head can do it: it gives one position about twice the weight of the other, and the network can tell
+# the stronger part of the mixture from the weaker one.
 
 # %% [markdown] id="two-places-says"
-# **One head gives one average. Several heads keep several things apart, and ask nothing of what comes after.** A
-# Transformer does have networks that could unmix some averages, its feed-forward layers. With several heads they need
-# not.
+# **One head gives one average. Several heads keep several things apart, and nothing afterwards has to untangle them.** A
+# Transformer does have networks that could untangle some averages, its feed-forward layers. With several heads they do
+# not have to.
 #
 # > **You will read that** different heads learn different things.
 #
-# Nothing in the formula makes them. Ours did because the task needed two different things. Eight heads move apart, too,
-# although two would do. The distance counted here is 0 if two heads have the same weights, and 1 if they look at
-# different positions altogether.
-#
-# <details><summary>How the distance is counted</summary>
-#
-# Take the same row of both maps and add up the differences between their weights, all taken as positive. Half of that
-# sum is the distance. The numbers are means over all rows that have both answers, and over all pairs of heads.
-#
-# </details>
+# Nothing in the formula makes them. Ours did because the task needed two different things.
 
 # %% id="two-places-differ" tags=["hide-input"]
-# Count: how far heads move apart, five seeds
+# Evidence: how far heads move apart, five seeds
+lines = []
 for arm in ("two heads", "eight heads"):
     fresh, after = two_places.range(arm, "apart, fresh"), two_places.range(arm, "apart")
-    print(
+    lines.append(
         f"{arm:<12} differ by {fresh[0]:.2f} to {fresh[1]:.2f} before training, {after[0]:.2f} to {after[1]:.2f} after"
     )
+how = (
+    "Eight heads move apart, too, although two would do. The distance is 0 if two heads have the same weights, and 1 if "
+    "they look at different positions altogether: half the sum of the differences between two rows, all taken as "
+    "positive. The numbers are means over all rows that have both answers, and over all pairs of heads."
+)
+display(
+    HTML(
+        "<details><summary>Evidence: how far heads move apart</summary>"
+        f"<p>{how}</p><pre>{chr(10).join(lines)}</pre></details>"
+    )
+)
 
 # %% [markdown] id="build"
 # ## 2 Split, attend, merge
 #
-# Now we build it. One head needs three linear maps, for its queries, keys and values. So *h* heads need three each. In
-# the letters of the paper (Vaswani et al. 2017, section 3.2.2):
+# Now we build it. Each head needs three linear maps of its own, for queries, keys and values. In the letters of the
+# paper (Vaswani et al. 2017, section 3.2.2):
 #
 # $$\mathrm{head}_i = \mathrm{Attention}(X W_i^Q, X W_i^K, X W_i^V) \qquad
 # \mathrm{MultiHead}(X) = [\mathrm{head}_1, \ldots, \mathrm{head}_h]\, W^O$$
 #
-# $X$ holds the vectors of all tokens, one in each row. Head $i$ multiplies them by three matrices of its own and does
-# the attention of chapter 1. On the right, the square brackets lay the outputs of all heads side by side, and one more
-# matrix, $W^O$, maps them back to the width of a token.
+# Here $X$ holds the vectors of all tokens, one in each row. Head $i$ multiplies them by its own three matrices and does
+# the attention of chapter 1. On the right, the square brackets lay the outputs of all heads side by side. One more
+# matrix, the *output matrix* $W^O$, maps them back to the width of a token.
 #
 # How wide is a head? We could give each head the full width, but then *h* heads would cost *h* times as much. The paper
 # divides the width among them. From here on we use these letters for shapes:
@@ -349,7 +339,6 @@ drawings.split_into_heads(straight=True).show()
 
 # %% exercise="split_heads"
 
-
 # %% id="split-library" tags=["hide-input"]
 # Check: yours against four plain loops and against the library
 wide = x @ torch.cat(list(W_query), dim=-1)  # (B, T, D) @ (D, H E)
@@ -368,14 +357,14 @@ print("split_heads gives each head its own numbers:", tuple(split_heads(wide, H)
 # After attention each head has a result of its own, and the results must stand side by side again. In the drawing you
 # walk from right to left, with the same two steps in the opposite order.
 #
-# One thing is new. Exchanging two axes moves no number in memory; PyTorch only notes that it has to count differently.
-# To join axes after that, the numbers often have to move. Then `view`, which never moves any, stops with an error, and
-# `reshape` makes a copy. If you forget the exchange, `reshape` scrambles the sentence, and no error tells you.
+# One thing is new. Exchanging two axes moves no number in memory; PyTorch only notes that it has to count differently,
+# and the tensor is no longer *contiguous*. To join axes after that, the numbers often have to move. Then `view`, which
+# never moves any, stops with an error, and `reshape` makes a copy. If you forget the exchange, `reshape` scrambles the
+# sentence, and no error tells you.
 #
 # Below the exercise, `prove` checks your two functions. It stops the cell with an error if the check fails.
 
 # %% exercise="merge_heads"
-
 
 # %% id="merge-proof"
 prove("merging undoes splitting", torch.equal(merge_heads(split_heads(x, H)), x))
@@ -383,12 +372,12 @@ prove("merging undoes splitting", torch.equal(merge_heads(split_heads(x, H)), x)
 # %% [markdown] id="sum-of-heads"
 # ### 2.3 Each head adds its part
 #
-# What is the last matrix, $W^O$, good for? Side by side, the results still live apart: head 0 in the first E numbers,
-# head 1 in the next E. The matrix $W^O$ decides where in the token's vector each head writes.
+# What is the output matrix good for? Side by side, the results still live apart: head 0 in the first E numbers, head 1
+# in the next E. The output matrix decides where in the token's vector each head writes.
 #
-# Cut $W^O$ into H blocks of E rows. The first block meets only the numbers of head 0, the second only those of head 1.
-# So the output of the layer is a **sum**, with one part from each head. In a Transformer this sum is added to the
-# *residual stream*, the vector that runs through all layers. Each head reads from the stream and adds something to it.
+# Cut it into H blocks of E rows. The first block meets only the numbers of head 0, the second only those of head 1. So
+# the output of the layer is a **sum**, with one part from each head. In a Transformer this sum is added to the *residual
+# stream*, the vector that runs through all layers. Each head reads from the stream and adds something to it.
 
 # %% id="sum-of-heads-drawn" tags=["hide-input"]
 # Drawing: each head through its own rows of the output map
@@ -405,12 +394,11 @@ prove("side by side, then W_O, is the sum of the heads' parts", same)
 # %% [markdown] id="sum-of-heads-says"
 # Narrow heads have a price. A query or a key of one head holds only E numbers. Each is a weighted sum of the D numbers
 # of the token, and the factors of such a sum are called a *direction*. Say that E is 2, that one sum tells how much a
-# token is like a person, and the other how much it is like a verb. Then this head cannot tell *queen* from *king*. One
-# wide head compares in D directions, but gives a single average. Several narrow heads have fewer directions each, but
-# give one average each.
+# token is like a person, and the other how much it is like a verb. Then this head cannot tell *queen* from *king*. A
+# wide head compares in more directions, but it, too, gives a single average.
 
 # %% id="sum-of-heads-rank" tags=["hide-input"]
-# Check: the table that scores any token against any other has rank E in each head
+# Check: each head compares tokens in E directions
 ranks = {int(torch.linalg.matrix_rank(W_query[h] @ W_key[h].T)) for h in range(H)}
 prove("a narrow head compares tokens in E directions, not in D", ranks == {E})
 print(f"directions in which each head compares: {ranks.pop()} of {D}")
@@ -421,7 +409,6 @@ print(f"directions in which each head compares: {ranks.pop()} of {D}")
 # mask with fewer axes than the scores is broadcast, as in chapter 1.
 
 # %% exercise="multi_head_attention"
-
 
 # %% id="multi-head-proof"
 flat = [torch.cat(list(W), dim=-1) for W in (W_query, W_key, W_value)]
@@ -453,8 +440,8 @@ def attend(query, key, value, mask=None):
 # We divide by the root of E, the width of a head, and not by that of D: the dot product of a query and a key is here a
 # sum of E products.
 #
-# Now the layer. Its argument `context` holds the tokens that are looked at. They may belong to another sequence. If
-# none are given, the tokens look at their own.
+# Now the layer. Its argument `context` holds the tokens that are looked at, which may belong to another sequence. If none
+# are given, the tokens look at one another.
 
 
 # %% id="layer-code"
@@ -477,18 +464,19 @@ class MultiHead(nn.Module):
 
 # %% [markdown] id="layer-shapes-text"
 # In the paper, 8 heads of 64 numbers make a width of 512. The library's `MultiHeadAttention` is the same layer with more
-# checks. `record_weights` keeps its weights: one map of T × S weights for each head and each sentence.
+# checks. Its attention weights are one map of T × S numbers for each head and each sentence.
 
-# %% id="layer-shapes"
+# %% id="layer-shapes" tags=["hide-input"]
+# Shapes: four sentences, eight heads; and a width that cannot be cut
 layer = MultiHead(512, 8)
 output = layer(torch.randn(4, 20, 512))  # four sentences of 20 tokens
 print("out", tuple(output.shape))
-for width, T_ in ((512, 20), (64, 10)):  # eight heads of 64, and of 8
+for width, length in ((512, 20), (64, 10)):  # eight heads of 64, and of 8
     library_layer = MultiHeadAttention(width, 8)
     with record_weights(library_layer) as maps:
-        library_layer(torch.randn(4, T_, width))
+        library_layer(torch.randn(4, length, width))
     (weights,) = maps.values()
-    print(f"width {width}, {T_} tokens: weights", tuple(weights.shape))
+    print(f"width {width}, {length} tokens: weights", tuple(weights.shape))
 try:
     MultiHead(10, 3)
 except ValueError as error:
@@ -496,13 +484,15 @@ except ValueError as error:
 
 # %% exercise="head_parameters"
 
-
 # %% [markdown] id="parity"
 # ### 3.1 Equal to PyTorch's
 #
 # PyTorch has this layer as `nn.MultiheadAttention`. If ours is right, it must give the same numbers with the same
 # parameters, and the same *gradients*, which say how training would change each parameter. PyTorch keeps the three
-# input maps in one tall matrix, `in_proj_weight`: queries first, then keys, then values. We cut it in three.
+# input maps in one tall, *fused* matrix, `in_proj_weight`: queries first, then keys, then values. We cut it in three.
+#
+# `assert_equivalent` runs both layers on the same inputs, compares outputs and gradients, and returns the largest
+# differences.
 
 
 # %% id="copy-from-torch"
@@ -519,11 +509,11 @@ def copy_from_torch(ours, theirs):
 # %% id="parity-from-torch"
 theirs, ours = nn.MultiheadAttention(D, H, batch_first=True), MultiHead(D, H)
 copy_from_torch(ours, theirs)
-found = testing.assert_equivalent(ours, lambda x: theirs(x, x, x)[0], x)
-prove("ours equals PyTorch's layer, gradients too", max(found) < 1e-5)
+gaps = testing.assert_equivalent(ours, lambda x: theirs(x, x, x)[0], x)
+prove("ours equals PyTorch's layer, gradients too", max(gaps) < 1e-5)
 context = torch.randn(B, 11, D)  # another sequence, of 11 tokens
-found = testing.assert_equivalent(ours, lambda x, c: theirs(x, c, c)[0], x, context)
-prove("the same in cross-attention, 5 tokens looking at 11", max(found) < 1e-5)
+gaps = testing.assert_equivalent(ours, lambda x, c: theirs(x, c, c)[0], x, context)
+prove("the same in cross-attention, 5 tokens looking at 11", max(gaps) < 1e-5)
 
 # %% id="parity-to-torch" tags=["hide-input"]
 # Check: the other way round, from a layer of the library to PyTorch, with the maps of each head
@@ -544,30 +534,16 @@ with record_weights(attention) as maps:
     attention(x)
 _, their_maps = back(x, x, x, average_attn_weights=False)
 prove("the maps of every head are equal too", torch.allclose(next(iter(maps.values())), their_maps, atol=1e-6))
-print("equal both ways, with the maps of every head")
+print("equal the other way round, too, with the maps of every head")
 
-# %% [markdown] id="parity-says"
+# %% [markdown] id="masks"
 # One warning. Unless you say `average_attn_weights=False`, PyTorch's layer returns the average of the maps of all
 # heads. An average may show a pattern that no single head has.
 #
-# ### 3.2 Fused
+# ### 3.2 Masks for several heads
 #
-# Many programs have one linear map with 3 · D outputs instead of three maps with D each. The maps are then called
-# *fused*, and the numbers that come out are the same. On a graphics card one large product is often faster than three
-# smaller ones, because starting a product takes time, too.
-
-# %% id="fused-equals" tags=["hide-input"]
-# Check: fused equals separate
-separate, fused = MultiHeadAttention(64, 4), MultiHeadAttention(64, 4, fused=True)
-fused.load_state_dict(separate.state_dict())  # the library joins the three matrices
-found = testing.assert_equivalent(separate, fused, torch.randn(2, 13, 64))
-prove("fused query, key and value maps equal separate ones, gradients too", max(found) < 1e-4)
-print("fused and separate maps agree, the gradients too")
-
-# %% [markdown] id="masks"
-# ### 3.3 Masks for several heads
-#
-# The scores now have four axes, (B, H, T, S), and broadcasting lines up the shapes *from the right*. So a *causal* mask fits as it is, with its shape (T, S), and a *padding* mask as (B, 1, 1, S).
+# The scores now have four axes, (B, H, T, S), and broadcasting lines up the shapes *from the right*. So a *causal* mask
+# fits as it is, with its shape (T, S), and a *padding* mask fits as (B, 1, 1, S).
 #
 # Danger comes with a full mask for each sentence, in shape (B, T, S). Line it up from the right.
 
@@ -577,11 +553,11 @@ drawings.mask_axes().show()
 
 # %% [markdown] id="mask-text"
 # The mask's axis of sentences meets the scores' axis of heads. If the two lengths differ and neither is 1, PyTorch
-# stops with an error, and you are safe. But when a batch happens to hold as many sentences as there are heads, nothing
-# stops. Here are three sentences and three heads, each mask tried in plain PyTorch and in the library.
+# stops with an error, and you are safe. But with as many sentences as heads, nothing stops. Here are three sentences and
+# three heads, each mask tried in plain PyTorch and in the library.
 
-# %% id="mask-shapes" tags=["hide-input"]
-# The masks, and three sentences for three heads
+# %% id="mask-shapes-tried" tags=["hide-input"]
+# Four masks tried, with three sentences and three heads
 real = torch.arange(5) < torch.tensor([5, 3, 2])[:, None]  # (B, S): three sentences
 shapes = {
     "(T, S)": masks.causal_mask(5),
@@ -590,8 +566,6 @@ shapes = {
     "(B, T, S)": real[:, None].expand(3, 5, 5),
 }
 three = torch.randn(3, 5, D)
-
-# %% id="mask-shapes-tried"
 for name, mask in shapes.items():
     plain, library = "error", "refuses"
     with contextlib.suppress(RuntimeError):
@@ -604,15 +578,17 @@ for name, mask in shapes.items():
 
 # %% [markdown] id="mask-says"
 # In the last row, plain PyTorch takes the mask of sentence 1 and uses it in *head* 1 of all sentences. The library
-# refuses every mask of three axes.
+# refuses every mask of three axes. But neither notices a padding mask left in shape (B, S) if there happen to be as
+# many sentences as tokens: it looks like a mask of shape (T, S).
 #
 # Sometimes each head is meant to have a mask of its own, for example when some heads may look only at the last few
 # tokens. Such a mask is written with all four axes, (1, H, T, S).
 
 # %% exercise="mask_for_every_head"
 
-
 # %% [markdown] id="cost"
+# So a mask for each sentence has to be (B, 1, T, S).
+#
 # A good place to stop: you can split, attend and merge, and the layer gives the same numbers as PyTorch's.
 #
 # ## 4 What heads cost
@@ -622,13 +598,14 @@ for name, mask in shapes.items():
 # in it. What about the work, and the memory?
 #
 # **Predict.** Take a width of 256 and 512 tokens, and go from 1 head to 8. How does the number of multiplications and
-# additions change? And how does the memory for the maps of attention weights, each of T × S numbers, four bytes for each?
+# additions in the matrix products change? And how does the memory for the maps of attention weights change, if each of
+# their T × S numbers takes four bytes?
 
 # %% id="cost-guess"
 ex.predict("cost_of_heads", "")
 
 # %% id="cost-counted" tags=["hide-input"]
-# Count: operations and bytes for 1, 8 and 32 heads
+# Count and figure: what grows with the number of heads, and what does not
 n, width = 512, 256
 long = torch.randn(1, n, width)
 flops = 8 * n * width**2 + 4 * n * n * width  # four linear maps, two products of all heads together
@@ -640,10 +617,6 @@ for n_heads in (1, 8, 32):
     (size,) = (weights.nbytes for weights in maps.values())
     counted[n_heads] = size
     prove(f"the maps of {n_heads} heads take 4 · H · n² bytes", size == 4 * n_heads * n * n)
-    print(f"heads: {n_heads:2}  operations: {flops:,}  maps: {size / 2**20:.0f} MiB")
-
-# %% id="cost-figure" tags=["hide-input"]
-# Figure: what grows with the number of heads, and what does not
 costs = {
     "parameters (thousand)": [4 * (width * width + width) / 1e3] * 3,
     "operations (million)": [flops / 1e6] * 3,
@@ -653,12 +626,13 @@ show(
     panels(bars, [str(n) for n in counted], costs, share="", colours=palette.query, xlabel="heads", size=(7.5, 2.5)),
     alt="Three bar charts for 1, 8 and 32 heads at width 256 and 512 tokens. Parameters and operations are the same in "
     "all three; the memory of the maps grows from 1 to 8 to 32 MiB.",
-    caption="At equal width, extra heads add no parameters and no multiplications. The memory of the maps grows with the "
-    "number of heads.",
+    caption="At equal width, extra heads add no parameters, and no operations to the matrix products. The memory of the "
+    "maps grows with the number of heads.",
 )
 
 # %% [markdown] id="cost-says"
-# More heads cost no more multiplications, because each of them works on fewer numbers, and the two cancel out.
+# The matrix products cost the same, because each head works on fewer numbers. Only scaling and softmax, which treat every
+# score of every head, have more to do.
 #
 # <details><summary>How the operations are counted</summary>
 #
@@ -669,12 +643,12 @@ show(
 #
 # </details>
 #
-# The memory is another matter. Each head has a map of its own, so H heads take H times as much room for maps. Modern
-# programs save the room with a *fused kernel*, which never stores whole maps; chapter 7 explains one, Flash attention.
+# The memory is another matter: H heads have H maps. Modern programs save the room with a *fused kernel*, which never
+# stores whole maps; chapter 7 explains one, Flash attention.
 #
-# Then why not hundreds of heads? With the width fixed, each head gets narrower and compares in fewer directions. Do
-# more heads make a model better at all? The [lab on heads](labs/02_heads.ipynb) trains a model of width 64 to read
-# English prose, with 1, 4 or 16 heads in each layer and five seeds. This is its loss on text that was held out.
+# Then why not hundreds of heads? Each gets narrower and compares in fewer directions. The [lab on
+# heads](labs/02_heads.ipynb) trains a model of width 64 to read English prose, with 1, 4 or 16 heads in each layer and
+# five seeds. This is its loss on text that was held out.
 
 # %% id="cost-better" tags=["hide-input"]
 # Record: the loss with 1, 4 and 16 heads at equal width, five seeds
@@ -687,9 +661,104 @@ prove(
 )
 
 # %% [markdown] id="cost-better-says"
-# After these 300 steps one head and four heads are alike. Sixteen heads, of four numbers each, are worse with each of
+# After 300 steps one head and four heads are alike. Sixteen heads, of four numbers each, are worse with each of
 # the five seeds. That is not the last word: in the lab's trial of 1000 steps with two seeds, four heads were best, and
 # sixteen had passed one head. So more heads are not better by themselves.
+
+# %% [markdown] id="grouped"
+# ### 4.1 Heads that share
+#
+# When a model writes, it keeps the keys and values of all earlier tokens in a *cache* (chapter 1, section 4.3). A
+# model that talks with many people at once needs a cache for each of them, and together they can fill more memory than
+# the parameters.
+#
+# For each token and each layer, a cache holds one key and one value for each head. So we can make it smaller with fewer
+# heads *of keys and values*. The queries are not kept, so there may be as many query heads as before.
+#
+# - **Multi-query attention** (Shazeer 2019): all query heads share one head of keys and values.
+# - **Grouped-query attention** (Ainslie et al. 2023): they form G groups, and each group shares one.
+
+# %% id="grouped-drawn" tags=["hide-input"]
+# Drawing: full, grouped and multi-query attention
+drawings.shared_heads().show()
+
+# %% [markdown] id="grouped-who"
+# Llama 3 8B has 32 query heads in 8 groups, as Mistral 7B does; PaLM and Falcon 7B have a single head of keys and values.
+#
+# In the drawing, neighbours share: heads 0 and 1 read the first key head, heads 2 and 3 the second. Published
+# parameters rely on that order.
+
+# %% exercise="grouped_query_attention"
+
+# %% [markdown] id="grouped-cache-question"
+# **Predict.** A layer of width 64 has 8 query heads. It keeps 100 tokens, four bytes for each number. How many bytes does
+# its cache take with G = 8, and with G = 1?
+
+# %% id="grouped-cache-guess"
+ex.predict("cache_of_grouped_heads", "")
+
+# %% id="grouped-cache" tags=["hide-input"]
+# Count and figure: the cache for 8, 4, 2 and 1 groups
+sizes = {}
+for G in (8, 4, 2, 1):
+    layer, cache = MultiHeadAttention(64, 8, n_kv_heads=G), KVCache(capacity=100)
+    with torch.no_grad():
+        layer(torch.randn(1, 100, 64), causal=True, cache=cache)
+    sizes[G] = cache.n_bytes
+    print(f"G = {G}: {cache.n_bytes:>6,} bytes")
+    prove(f"a cache of {G} groups takes 2 · G · E · 4 bytes for each token", cache.n_bytes == 100 * 2 * G * 8 * 4)
+show(
+    bars(
+        [f"G = {G}" for G in sizes],
+        [size / 1000 for size in sizes.values()],
+        lying=True,
+        colours=palette.key,
+        xlabel="cache (thousand bytes)",
+        size=(6.0, 2.3),
+    ),
+    alt="Four bars: the cache takes 51.2 thousand bytes with 8 groups, 25.6 with 4, 12.8 with 2, and 6.4 with one.",
+    caption="Half as many groups, half the cache.",
+)
+
+# %% [markdown] id="grouped-formula"
+# With 2 for a key and a value, the cache of one sequence takes
+#
+# $$\mathrm{bytes} = 2 \cdot \mathrm{layers} \cdot G \cdot E \cdot \mathrm{tokens} \cdot \text{bytes of a number}$$
+#
+# Now count it for a real model.
+
+# %% exercise="grouped_cache_bytes"
+
+# %% id="grouped-equal" tags=["hide-input"]
+# Checks: yours equals PyTorch's; grouped heads are full heads whose matrices repeat; with a cache, the same step by step
+query = torch.randn(2, 6, 5, 7)  # H = 6
+key, value = torch.randn(2, 3, 11, 7), torch.randn(2, 3, 11, 7)  # G = 3
+kernel = functools.partial(F.scaled_dot_product_attention, enable_gqa=True)
+found = testing.assert_equivalent(grouped_query_attention, kernel, query, key, value)
+prove("grouped_query_attention equals PyTorch's, gradients too", max(found) < 1e-4)
+few, many = MultiHeadAttention(64, 8, n_kv_heads=2), MultiHeadAttention(64, 8)
+state = few.state_dict()
+for part in ("key", "value"):
+    rows_of = state[f"{part}.weight"].unflatten(0, (2, 8))  # (G E, D) -> (G, E, D)
+    state[f"{part}.weight"] = rows_of.repeat_interleave(4, dim=0).flatten(0, 1)  # (H, E, D) -> (H E, D)
+    state[f"{part}.bias"] = state[f"{part}.bias"].unflatten(0, (2, 8)).repeat_interleave(4, dim=0).flatten()
+many.load_state_dict(state)
+tokens = torch.randn(2, 5, 64)
+prove("grouped heads equal full heads with repeated matrices", torch.allclose(few(tokens), many(tokens), atol=1e-5))
+few.requires_grad_(False)
+
+
+def step_by_step(new, cache):
+    cache = KVCache() if cache is None else cache
+    return few(new, causal=True, cache=cache), cache
+
+
+testing.assert_cache_consistent(lambda x: few(x, causal=True), step_by_step, torch.randn(2, 7, 64))
+
+# %% [markdown] id="grouped-says"
+# What does it cost? Full heads can do all that grouped heads can, with key and value matrices that repeat, so grouping
+# only restricts. The sources report a small loss in quality, and less of it with groups than with a single head. There
+# are still as many scores: each query head compares with every token.
 
 # %% [markdown] id="roles"
 # ## 5 What heads do
@@ -729,12 +798,13 @@ def maps_of(words):
 
 
 # %% [markdown] id="text-maps-text"
-# To see what a head does, draw its map with the words on both axes. This function draws up to four maps. Each cell says
-# how much the word of its row takes from the word of its column. The first word is a full stop, because in training
-# each sentence follows the full stop of the one before.
+# Each cell of these maps says how much the word of its row takes from the word of its column. The first word is a full
+# stop, because in training each sentence follows the full stop of the one before. The upper right is empty, because a
+# word may not look at later words. Is there a head in which *paints* looks at *queen*?
 
 
-# %% id="text-maps-function"
+# %% id="text-maps" tags=["hide-input", "not-compared:differs-by-processor"]
+# Figure: four heads of the trained model on one sentence
 def draw_heads(weights, words, names):
     """A map for each head: weights (H, T, T), T words, H names."""
     fig, axes = plt.subplots(2, 2, figsize=(7.2, 6.4), layout="constrained")
@@ -750,31 +820,19 @@ def draw_heads(weights, words, names):
     return fig
 
 
-# %% id="text-maps" tags=["hide-input", "not-compared:differs-by-processor"]
-# Figure: four heads of the trained model on one sentence
 words = ". the queen near the king paints".split()
 sentence_maps = maps_of(words)  # (layers, H, T, T)
+on_queen = [f"head {1 + h}" for h in range(4) if sentence_maps[1, h, 6, 2] > 0.5]
 show(
     draw_heads(sentence_maps[1], words, [f"layer 2, head {h}" for h in range(1, 5)]),
     alt="Four maps, the heads of layer 2, for the words: full stop, the, queen, near, the, king, paints. All are lower "
     "triangles. The heads differ: in some the row of paints is dark at queen, in others it is spread or dark elsewhere.",
-    caption="The four heads of layer 2, after training. Read the bottom rows: that is where “paints” looks.",
+    caption="The four heads of layer 2. Read the bottom rows, where “paints” looks. It gives more than half of its weight to "
+    f"“queen” in {' and '.join(on_queen) or 'none of them'}.",
 )
 
 # %% [markdown] id="text-maps-says"
-# The upper right of each map is empty, because a word may not look at later words. Now look at the last row, the one of
-# *paints*. Is there a head that looks at *queen*?
-#
-# Below are all eight heads; L1 H2 is head 2 of layer 1.
-#
-# <details><summary>The numbers that come with a head</summary>
-#
-# They are means over its words. *Entropy* says how evenly the weights are spread, as in chapter 1: it is 0 if all the
-# weight lies on one word. Its unit, the *nat*, says that the logarithm is the natural one. *Largest* is the largest
-# weight, *distance* is how many positions away the head looks, *previous* is the weight on the word before, and *first*
-# the weight on the first word.
-#
-# </details>
+# Below are all eight heads; L1 H2 is head 2 of layer 1. Our figures count heads from 1, the code counts them from 0.
 
 # %% id="text-explore" tags=["hide-input", "not-compared:differs-by-processor"]
 # Explorer: all eight heads on the sentence, and what each word takes from the others
@@ -785,12 +843,15 @@ HeadExplorer(
     names=names,
     selected=4 + int(sentence_maps[1, :, 6, 2].argmax()),
     query=6,
+    caption="Choose a head and a word. The table on the right gives averages over all words of the sentence: entropy (how "
+    "evenly the weight is spread; 0 if all of it is on one word), the largest weight, how far away the head looks, and the "
+    "weight on the previous and on the first word.",
 )
 
 # %% [markdown] id="text-roles-text"
-# One sentence is an anecdote. So we take 300 sentences with another person between the subject and the verb. In each
-# head we measure how much the last verb takes from its subject, from the other person, from the word before it, and
-# from itself. The code keeps the four tables in `roles`.
+# One sentence is an anecdote. So we take 300 sentences with another person between the subject and the verb, and measure
+# in each head how much the last verb takes from its subject, from the other person, from the word before it, and from
+# itself. Sometimes the other person *is* the word before, and then counts as both. The code keeps the tables in `roles`.
 
 # %% id="text-roles" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: what each head takes at the last verb, mean of 300 sentences
@@ -839,16 +900,27 @@ show(
     "the other person, to the word before it, and to itself. In the first grid one head stands out.",
     caption=f"The head that takes most from the subject is head {subject[1] + 1} of layer {subject[0] + 1}.",
 )
+# How often the right reflexive is the likeliest of the three
+REFLEXIVE_IDS = [WORD[word] for word in REFLEXIVES]
+
+
+def right(model):
+    found = 0
+    for sentences in of_length:
+        chosen = model(read(sentences))[:, -1, REFLEXIVE_IDS].argmax(-1).tolist()
+        found += sum(REFLEXIVES[one] == each[-2] for one, each in zip(chosen, sentences, strict=True))
+    return found / len(tests)
+
 
 # %% [markdown] id="ablation-text"
 # ### 5.1 Does the model need that head?
 #
-# One head of layer 2 looks at the subject more than any other does, just when the model has to choose between
-# *herself*, *himself* and *themselves*. So that is the head that finds the subject. Or is it?
+# One head looks at the subject more than any other does, just when the model has to choose between *herself*, *himself*
+# and *themselves*. So that is the head that finds the subject. Or is it?
 #
-# A map shows where a head looks. Whether the model uses what it finds is another question, and we can ask it directly:
-# silence the head and see what breaks. This is called *ablation*. You have all you need for it: a head reaches the
-# stream only through its own rows of $W^O$ (section 2.3). Mind that PyTorch stores this matrix transposed.
+# A map shows where a head looks, not whether the model uses what it finds. We can ask that directly: silence the head and
+# see what breaks. This is called *ablation*. You have all you need for it: a head reaches the stream only through its own
+# rows of the output matrix (section 2.3). Note that PyTorch stores this matrix transposed.
 
 # %% exercise="silence_head"
 
@@ -872,19 +944,6 @@ def without(*heads):
 # %% id="ablation-guess"
 ex.predict("without_the_subject_head", "")
 
-# %% id="ablation-right" tags=["hide-input"]
-# How often the right reflexive is the likeliest of the three
-REFLEXIVE_IDS = [WORD[word] for word in REFLEXIVES]
-
-
-def right(model):
-    found = 0
-    for sentences in of_length:
-        chosen = model(read(sentences))[:, -1, REFLEXIVE_IDS].argmax(-1).tolist()
-        found += sum(REFLEXIVES[one] == each[-2] for one, each in zip(chosen, sentences, strict=True))
-    return found / len(tests)
-
-
 # %% id="ablation-measured" tags=["atol:0.15"]
 order = roles["its subject"].flatten().argsort(descending=True).tolist()
 by_subject = [divmod(number, 4) for number in order]  # who looks most at it, first
@@ -898,8 +957,8 @@ for name, silent in groups.items():
     print(f"{name:34} {right(without(*silent)):.2f}")
 
 # %% [markdown] id="ablation-says"
-# Such a beautiful map, and the model does nearly as well without the head. Without the three that look most at the
-# subject it errs. Was this training an exception? Here are five.
+# It is a beautiful map, and the model does nearly as well without the head. Without the three that look most at the
+# subject it makes mistakes. Was this training an exception? Here are five.
 
 # %% id="ablation-record" tags=["hide-input"]
 # Record: five seeds, what the heads look at, and what happens without them
@@ -915,14 +974,14 @@ def row_of_claim(row):
 
 
 print(row_of("seed", range(english.seeds), ""))
-for what in ("that head", "the 3 that look most", "the 3 that look least", "layer 2"):
+for what in ("that head", "the 3 that look most", "the 3 that look least"):
     print(row_of_claim(f"right without {what}"))
 places = zip(*(english.values("trained", f"{what} of that head") for what in ("layer", "number")), strict=True)
 rest = [
     row_of("seed", range(english.seeds), ""),
     row_of("which head looks most", [f"L{layer:.0f} H{head:.0f}" for layer, head in places], ""),
     *map(row_of_claim, ("right", "best weight on the subject", "right without the 2nd and 3rd")),
-    row_of_claim("right without the worst single head"),
+    *map(row_of_claim, ("right without layer 2", "right without the worst single head")),
     row_of("its rank in looking, of 8", english.values("trained", "place of the worst single head"), ".0f"),
     *(
         "untrained: {}, {:.2f} to {:.2f}".format(row, *english.range("untrained", row))
@@ -945,18 +1004,15 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 
 # %% [markdown] id="ablation-record-says"
 # In these five trainings the model could spare the head that looks most at the subject. That is not a law. Of four more
-# trainings, with seeds 5 to 8, one could spare that head, and the other three fell to between 0.8 and 0.93. Without the
+# trainings, one could spare that head, and the other three fell to between 0.8 and 0.93. Without the
 # three heads that look most at the subject, all nine got worse, and worse than without the three that look least.
-#
-# Look at seed 3. Without the three heads it is right less often than someone who knows only the verb, yet it can spare
-# all of layer 2. So a cut need not only take away: zeros where a head used to write may mislead the rest.
 #
 # **A map shows where a head looks. To learn what the model needs, make an experiment, and more than one.** A head that
 # can be spared alone may be needed once others are gone.
 #
 # <details><summary>Evidence: nine trainings, with single heads, groups and a whole layer taken away</summary>
 #
-# The table has seeds 0 to 4, each arm at the best of three rates, which is 0.003 for the trained models. Seeds 5 to 8
+# The table has seeds 0 to 4, each at the best of three rates, which is 0.003 for the trained models. Seeds 5 to 8
 # were trained later at this rate and are not in the record.
 #
 # *Where the head is.* In each of the five trainings some head came to look at the subject, far more than any head of an
@@ -977,44 +1033,19 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # can be spared alone *may* be needed once others are gone. It need not be.
 #
 # *A whole layer.* The row *without layer 2* is a warning. With seeds 0 to 4 the head that looks most belongs to this
-# layer. Yet without all the heads of the layer the model is right more often than without the three. So what a cut does
-# depends on what is left, and one cut does not tell you where in the model an answer is found.
-#
-# </details>
-
-# %% [markdown] id="claims"
-# ### 5.2 What is reported of large models
-#
-# In BERT, researchers found heads that look at neighbours, at separators, along single grammatical relations, or from a
-# pronoun to the noun it refers to.
-#
-# Most heads can be removed one at a time with hardly any loss. Together, a fifth of the heads of a translator and two
-# fifths of those of a BERT could go without much harm; beyond that, quality fell sharply. If two heads do the same
-# work, each can be spared, but not both.
-#
-# <details><summary>Evidence: each finding with its source</summary>
-#
-# | finding | where |
-# |---|---|
-# | heads that look at the next or the previous token | BERT: Clark et al. 2019, section 3 |
-# | heads that look at the separator between sentences; read there as doing nothing | BERT: Clark et al. 2019, section 3.2 |
-# | heads for single grammatical relations, such as from an article to its noun; none does the whole grammar | BERT: Clark et al. 2019, section 4 |
-# | a head that looks from a pronoun to the noun it refers to | BERT: Clark et al. 2019, section 4.3 |
-# | a head for rare words | a translation encoder, not BERT: Voita et al. 2019 |
-# | most heads can be removed, one at a time, with hardly any loss | Michel et al. 2019, section 3 |
-# | removed together, 20 % of the heads in a translator and 40 % in a BERT go with little loss; then quality falls sharply | Michel et al. 2019, section 4 |
-#
-# More heads can go if the model is trained further while they are taken away. Voita et al. 2019 removed 38 of the 48
-# heads of an encoder that way, at a loss of 0.15 BLEU, points of a score for translations.
+# layer. Yet without all the heads of the layer the model is right more often than without the three. With seed 3 it can
+# spare the whole layer, but without the three heads it is right less often than someone who knows only the verb. Cutting
+# a head can also do harm: zeros where it used to write may mislead the rest. So what a cut does depends on what is left,
+# and one cut does not tell you where in the model an answer is found.
 #
 # </details>
 
 # %% [markdown] id="minilm"
-# ### 5.3 Heads of a real model
+# ### 5.2 Heads of a real model
 #
-# Can we see such heads ourselves? Here is a small relative of BERT, all-MiniLM-L6-v2, with 6 layers of 12 heads. It
-# reads a whole sentence at once, so its maps have no empty corner. It puts a token [CLS] in front of each sentence and
-# [SEP] behind it. The maps were recorded, so there is nothing to download.
+# BERT is a Transformer that reads a whole sentence at once (chapter 4). Here is a small relative of it, all-MiniLM-L6-v2,
+# with 6 layers of 12 heads. Its maps have no empty corner, because it may look ahead. It puts a token [CLS] in front of
+# each sentence and [SEP] behind it. The maps were recorded, so there is nothing to download.
 
 # %% id="minilm-maps" tags=["hide-input"]
 # Figure: four heads of MiniLM on one sentence, recorded
@@ -1062,11 +1093,31 @@ show(
 )
 prove("half of the 72 heads give [CLS] more than half of their weight", above["[CLS]"] == 36)
 
-# %% [markdown] id="minilm-read"
+# %% [markdown] id="claims"
 # Heads for the word before and the word after exist here, too, but they are few. Half of all heads give most of their
-# weight to [CLS], not to the separator. What was found in one model is a fact about that model.
-
-# %% [markdown] id="roles-in-general"
+# weight to [CLS].
+#
+# In BERT itself, researchers found heads that look at neighbours, at [SEP], along single grammatical relations, or from a
+# pronoun to the noun it refers to. Most heads can be removed one at a time with hardly any loss. Together, a fifth of the
+# heads of a translator and two fifths of those of a BERT could go without much harm; beyond that, quality fell sharply.
+#
+# <details><summary>Evidence: each finding with its source</summary>
+#
+# | finding | where |
+# |---|---|
+# | heads that look at the next or the previous token | BERT: Clark et al. 2019, section 3 |
+# | heads that look at the separator between sentences, [SEP]; read there as doing nothing | BERT: Clark et al. 2019, section 3.2 |
+# | heads for single grammatical relations, such as from an article to its noun; none does the whole grammar | BERT: Clark et al. 2019, section 4 |
+# | a head that looks from a pronoun to the noun it refers to | BERT: Clark et al. 2019, section 4.3 |
+# | a head for rare words | a translation encoder, not BERT: Voita et al. 2019 |
+# | most heads can be removed, one at a time, with hardly any loss | Michel et al. 2019, section 3 |
+# | removed together, 20 % of the heads in a translator and 40 % in a BERT go with little loss; then quality falls sharply | Michel et al. 2019, section 4 |
+#
+# More heads can go if the model is trained further while they are taken away. Voita et al. 2019 removed 38 of the 48
+# heads of an encoder that way, at a loss of 0.15 BLEU, points of a score for translations.
+#
+# </details>
+#
 # A good place to stop: you have looked into trained heads, and you know what their maps cannot tell.
 
 # %% [markdown] id="induction"
@@ -1080,9 +1131,9 @@ prove("half of the 72 heads give [CLS] more than half of their weight", above["[
 # an earlier K and took what followed it. Names work like this: after *Ada Lovelace* has been mentioned once, the next
 # *Ada* is probably followed by *Lovelace*. A head that does this is called an **induction head** (Olsson et al. 2022).
 #
-# One attention alone cannot do it. The last K can find an earlier K. But at that position stands K, and what it needs
-# stands one position further on, at Q. Could it look for Q directly? It does not know that it wants Q. It wants *the one
-# that came after K*, and the key of Q says only that it is a Q.
+# One attention alone cannot do it. The last K can find an earlier K, but the letter that it needs is one position further
+# on. Could it look for Q directly? It does not know that it wants Q. It wants *the one that came after K*, and the key of
+# Q says only that it is a Q.
 #
 # Two layers can do it. In the first, a **previous-token head** writes a note into each letter: what stood before me.
 # Then Q carries the note *after K*. In the second layer, the last K asks: who has the note *after K*? It finds Q and
@@ -1096,9 +1147,10 @@ drawings.induction_steps().show()
 # ### 6.1 Set it by hand
 #
 # You can build this machine without training, by choosing the matrices. First see a single head set by hand, one that
-# looks *two* positions back. Position p is told by a row of zeros with a one in column p, and this row is its key. Its
+# looks *two* positions back. Position p is written as a row of zeros with a one in column p, and this row is its key. Its
 # query has to be the key of position p - 2, so we multiply the row by a *shift matrix*. Row p of that matrix has its
-# one in column p - 2.
+# one in column p - 2. Rows 0 and 1 have nothing two positions back; `roll` moves their ones round to the right edge. They
+# ask for later positions, which a causal mask will hide.
 
 # %% id="shift-by-hand"
 place = torch.eye(6)  # row p tells position p
@@ -1110,11 +1162,10 @@ for scale in (1, 50):
     print(f"scale {scale:2}, from position 5:", *(f"{share:.2f}" for share in shares))
 
 # %% [markdown] id="shift-by-hand-says"
-# A match scores 1 and everything else 0, divided by a root, and softmax makes little of that. With a large factor on
-# the query the head looks at one position only. Your two heads need such a factor, too.
+# Before the scale, a match scores 1 / √6 and everything else 0, and after softmax the difference is small. With a large
+# factor on the query the head looks at one position only. Your two heads need such a factor, too.
 
 # %% exercise="induction_pair"
-
 
 # %% [markdown] id="induction-list-text"
 # Does it work? Write a list that starts to repeat itself.
@@ -1145,11 +1196,12 @@ for name, share in zip(names, (x @ answer)[-1].tolist(), strict=True):
 #
 # ### 6.2 Does training find it?
 #
-# We use a model with attention layers and no feed-forward networks, so that nothing else can
-# do the work. Each text has five people of its own, each with a first name and a family name of one letter. They come
-# in random order. A first name that has come before tells which family name must follow.
+# Our model has attention layers and no feed-forward networks, so that nothing else can do the work. Each training text
+# has five people of its own, each with a first name and a family name of one letter. They come in random order. A first
+# name that has come before tells which family name must follow.
 #
-# In the code, `nn.LayerNorm` brings each letter's vector to mean 0 and to the same spread; chapter 4 explains it.
+# In the code, `nn.LayerNorm` brings each letter's vector to mean 0 and to the same spread; chapter 4 explains it. There
+# is one before each layer and one before the answer. `causal=True` hides the later letters.
 
 
 # %% id="induction-model"
@@ -1159,19 +1211,25 @@ class AttentionOnly(nn.Module):
         self.letter = nn.Embedding(letters, d_model)
         self.position = nn.Parameter(torch.randn(places, d_model))
         layers = [MultiHeadAttention(d_model, 2, bias=False) for _ in range(n_layers)]
-        self.layers, self.norms = nn.ModuleList(layers), nn.ModuleList()
-        self.norms.extend(nn.LayerNorm(d_model) for _ in range(n_layers + 1))
+        self.layers = nn.ModuleList(layers)
+        self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in layers)
+        self.last_norm = nn.LayerNorm(d_model)
         self.answer = nn.Linear(d_model, letters, bias=False)
 
     def forward(self, letters):
         x = self.letter(letters) + self.position[: letters.size(1)]
-        for layer, norm in zip(self.layers, self.norms, strict=False):
+        for norm, layer in zip(self.norms, self.layers, strict=True):
             x = x + layer(norm(x), causal=True)  # the residual stream
-        return self.answer(self.norms[-1](x))
+        return self.answer(self.last_norm(x))
 
 
-# %% id="induction-data" tags=["hide-input"]
-# The texts of names, and the training
+# %% [markdown] id="induction-rival"
+# Its first rival is the same model with a single layer. If our story is right, that one must fail. The second is not a
+# network: it predicts each letter by how often it has come so far, without knowing who belongs to whom.
+
+
+# %% id="induction-measured" tags=["hide-input", "picture:60"]
+# The texts of names, the training, and figure: two layers against one
 def names_text(B, generator):
     """Texts (B, 24), and where the next letter can be known (B, 23)."""
     people = torch.rand(B, 26, generator=generator).argsort(1)[:, :10].view(B, 5, 2)
@@ -1208,7 +1266,7 @@ def look(model):
 def train_induction(n_layers, steps=500, seed=0):
     torch.manual_seed(seed)
     model, generator = AttentionOnly(n_layers), torch.Generator().manual_seed(seed)
-    optimizer, history = torch.optim.Adam(model.parameters(), lr=3e-3), []
+    optimizer, history = torch.optim.Adam(model.parameters(), lr=1e-2), []
     for step in range(steps + 1):
         if step % 25 == 0:
             history.append((step, *look(model)[:3]))
@@ -1220,12 +1278,6 @@ def train_induction(n_layers, steps=500, seed=0):
     return model.requires_grad_(False), history
 
 
-# %% [markdown] id="induction-rival"
-# Its first rival is the same model with a single layer. If our story is right, that one must fail. The second is no
-# network: it predicts each letter by how often it has come so far, without knowing who belongs to whom.
-
-# %% id="induction-measured" tags=["hide-input", "picture:60"]
-# Training, and figure: two layers against one
 two_layers, history = train_induction(2)
 _, single = train_induction(1)
 counts = (F.one_hot(held_out, 26).float().cumsum(1) + 0.1).log()  # the rival that counts letters
@@ -1254,13 +1306,15 @@ show(
     fig,
     alt="Left: the loss of two layers falls from above 3 to below 1 within 200 steps; that of one layer falls to the "
     "dashed line of counting letters and stays near it. Right: in the two-layer model the weight on the letter before "
-    "in layer 1, and the weight on what followed in layer 2, rise together between steps 50 and 200.",
+    "in layer 1, and the weight on what followed in layer 2, rise together in the first 200 steps.",
     caption="One layer gets hardly further than counting letters. With two layers both kinds of head appear, at the same "
     "time, and the loss goes below what counting can do.",
 )
 
 # %% [markdown] id="induction-map-text"
-# Here is the better of the two heads of layer 2. Does it look where yours does? Find the row of the last K.
+# Here is the better of the two heads of layer 2, on a short text with three people: KQ, BZ and RM. Does it look where
+# yours does? Find the row of the last K. A letter that is new has no earlier copy. Its weights have to go somewhere, and
+# here the first K gets most of them.
 
 # %% id="induction-map" tags=["hide-input", "picture:60"]
 # Figure: the induction head on one text
@@ -1286,19 +1340,22 @@ induction = claim("induction")
 rows = {
     "loss": "loss",
     "loss of counting letters": "loss of counting letters",
-    "previous-token score": "weight on the letter before",
-    "induction score": "weight on what followed",
     "loss at period 10": "ten random letters, repeated: loss",
     "counting letters at period 10": "   loss of counting letters there",
-    "steepest fifth": "",
+    "previous-token score": "weight on the letter before",
+    "induction score": "weight on what followed",
+    "steepest fifth": "steepest fifth",
 }
 lines = {}
 for row in rows:
     cells = ["{:.2f} to {:.2f}".format(*induction.range(arm, row)) for arm in ("two layers", "one layer")]
-    lines[row] = f"{rows[row] or row:<38}{cells[0]:>16}{cells[1]:>16}"
+    lines[row] = f"{rows[row]:<38}{cells[0]:>16}{cells[1]:>16}"
 print(f"{'five seeds, least to greatest':<38}{'two layers':>16}{'one layer':>16}")
-print("\n".join(line for row, line in lines.items() if rows[row]))
-display(HTML(f"<details><summary>How steep the fall is</summary><pre>{lines['steepest fifth']}</pre></details>"))
+print("\n".join(list(lines.values())[:4]))
+rest = "\n".join(list(lines.values())[4:])
+display(
+    HTML(f"<details><summary>Where the best heads look, and how steep the fall is</summary><pre>{rest}</pre></details>")
+)
 prove(
     "two layers go far below counting letters, one layer does not, with every seed",
     induction.range("two layers", "loss")[1] < 0.5 * induction.range("one layer", "loss")[0],
@@ -1331,126 +1388,32 @@ prove(
 #
 # </details>
 #
-# How do the two heads find each other? The second head's query and the note that the first one wrote must speak the
-# same language. The [lab on heads](labs/02_heads.ipynb) reads that off the matrices, and takes heads away to test it.
-
-# %% [markdown] id="grouped"
-# ## 7 Heads that share
-#
-# When a model writes, it keeps the keys and values of all earlier tokens in a *cache* (chapter 1, section 4.3). A
-# model that talks with many people at once needs a cache for each of them, and together they can fill more memory than
-# the parameters.
-#
-# How large is one cache? For each token and each layer it holds one key and one value for each head. So we can make it
-# smaller with fewer heads *of keys and values*. The queries are not kept, so there may be as many query heads as
-# before.
-#
-# - **Multi-query attention** (Shazeer 2019): all query heads share one head of keys and values.
-# - **Grouped-query attention** (Ainslie et al. 2023): they form G groups, and each group shares one.
-
-# %% id="grouped-drawn" tags=["hide-input"]
-# Drawing: full, grouped and multi-query attention
-drawings.shared_heads().show()
-
-# %% [markdown] id="grouped-who"
-# Llama 3 8B has 32 query heads in 8 groups, as Mistral 7B
-# does; PaLM and Falcon 7B have a single head of keys and values.
-#
-# In the drawing, neighbours share: heads 0 and 1 read the first key head, heads 2 and 3 the second. Published
-# parameters rely on that order.
-
-# %% exercise="grouped_query_attention"
-
-
-# %% id="grouped-proof" tags=["hide-input"]
-# Check: yours equals PyTorch's
-query = torch.randn(2, 6, 5, 7)  # H = 6
-key, value = torch.randn(2, 3, 11, 7), torch.randn(2, 3, 11, 7)  # G = 3
-kernel = functools.partial(F.scaled_dot_product_attention, enable_gqa=True)
-found = testing.assert_equivalent(grouped_query_attention, kernel, query, key, value)
-prove("grouped_query_attention equals PyTorch's, gradients too", max(found) < 1e-4)
-
-# %% [markdown] id="grouped-cache-question"
-# **Predict.** A layer of width 64 has 8 query heads. It keeps 100 tokens, four bytes for each number. How many bytes does
-# its cache take with G = 8, and with G = 1?
-
-# %% id="grouped-cache-guess"
-ex.predict("cache_of_grouped_heads", "")
-
-# %% id="grouped-cache" tags=["hide-input"]
-# Count and figure: the cache for 8, 4, 2 and 1 groups
-sizes = {}
-for G in (8, 4, 2, 1):
-    layer, cache = MultiHeadAttention(64, 8, n_kv_heads=G), KVCache(capacity=100)
-    with torch.no_grad():
-        layer(torch.randn(1, 100, 64), causal=True, cache=cache)
-    sizes[G] = cache.n_bytes
-    count = sum(p.numel() for p in layer.parameters())
-    print(f"G = {G}: cache {cache.n_bytes:>6,} bytes, {count:,} parameters")
-    prove(f"a cache of {G} groups takes 2 · G · E · 4 bytes for each token", cache.n_bytes == 100 * 2 * G * 8 * 4)
-show(
-    bars(
-        [f"G = {G}" for G in sizes],
-        [size / 1000 for size in sizes.values()],
-        lying=True,
-        colours=palette.key,
-        xlabel="cache (thousand bytes)",
-        size=(6.0, 2.3),
-    ),
-    alt="Four bars: the cache takes 51.2 thousand bytes with 8 groups, 25.6 with 4, 12.8 with 2, and 6.4 with one.",
-    caption="Half as many groups, half the cache.",
-)
-
-# %% [markdown] id="grouped-formula"
-# With 2 for a key and a value, the cache of one sequence takes
-#
-# $$\mathrm{bytes} = 2 \cdot \mathrm{layers} \cdot G \cdot E \cdot \mathrm{tokens} \cdot \text{bytes of a number}$$
-#
-# Now count it for a real model.
-
-# %% exercise="grouped_cache_bytes"
-
-
-# %% id="grouped-equal" tags=["hide-input"]
-# Check: grouped heads are full heads whose key and value matrices repeat; with a cache, step by step equals one pass
-few, many = MultiHeadAttention(64, 8, n_kv_heads=2), MultiHeadAttention(64, 8)
-state = few.state_dict()
-for part in ("key", "value"):
-    rows_of = state[f"{part}.weight"].unflatten(0, (2, 8))  # (G E, D) -> (G, E, D)
-    state[f"{part}.weight"] = rows_of.repeat_interleave(4, dim=0).flatten(0, 1)  # (H, E, D) -> (H E, D)
-    state[f"{part}.bias"] = state[f"{part}.bias"].unflatten(0, (2, 8)).repeat_interleave(4, dim=0).flatten()
-many.load_state_dict(state)
-tokens = torch.randn(2, 5, 64)
-prove("grouped heads equal full heads with repeated matrices", torch.allclose(few(tokens), many(tokens), atol=1e-5))
-few.requires_grad_(False)
-
-
-def step_by_step(new, cache):
-    cache = KVCache() if cache is None else cache
-    return few(new, causal=True, cache=cache), cache
-
-
-testing.assert_cache_consistent(lambda x: few(x, causal=True), step_by_step, torch.randn(2, 7, 64))
-print("grouped heads with a cache, token by token, equal one pass")
-
-# %% [markdown] id="grouped-says"
-# What does it cost? Full heads can do all that grouped heads can, with key and value matrices that repeat, so grouping
-# only restricts. The sources report a small loss in quality, and less of it with groups than with a single head. The
-# scores stay as many as before: each query head still compares with every token.
+# How do the two heads find each other? The second head's query has to match the note that the first one wrote. The [lab
+# on heads](labs/02_heads.ipynb) reads that off the matrices, and takes heads away to test it.
 
 # %% [markdown] id="thread-text"
-# ## 8 Your model goes on with your list
+# ## 7 Your model goes on with your list
 #
-# Your split and merge go into `my_transformer.py`, and with them a `MultiHeadAttention` that later chapters build on.
-# Two looks, set by hand, are the pair of section 6: the first notes the word before each position, the second finds
-# where the newest word stood before, and hands over what followed. Type a list that repeats itself.
+# Your split and merge go into `my_transformer.py`, inside a `MultiHeadAttention` that later chapters build on. Does that
+# layer, too, give PyTorch's numbers?
 
 # %% id="thread"
 from coursework.assembly.thread import so_far
 
 my = so_far(chapter=2)
+layer, theirs = my.MultiHeadAttention(21, 3), nn.MultiheadAttention(21, 3, batch_first=True)
+copy_from_torch(layer, theirs)
+x = torch.randn(2, 5, 21)
+same = torch.allclose(layer(x, x), theirs(x, x, x)[0], atol=1e-5)
+print("equal to PyTorch's:", same)
+
+# %% [markdown] id="thread-list-text"
+# Now the pair of section 6, set by hand: two attention steps with one head each. One head has nothing to split, so they
+# call your `attention` itself. The first notes the word before each position. The second finds where the newest word
+# stood before, and hands over what followed. Type a list that repeats itself.
 
 
+# %% id="thread-list"
 def look(query, key, value):  # a head whose maps are set by hand; sharp, and causal
     rows = (99 * query[None, None], key[None, None], value[None, None])
     return my.attention(*rows, my.causal_mask(len(key), len(key)))[0, 0]
@@ -1465,14 +1428,14 @@ for _ in range(4):
 print(" ".join(mine))
 
 # %% [markdown] id="card"
-# ## 9 What you have
+# ## 8 What you have
 #
 # ### You can now
 #
 # - say what one head cannot do, and show it;
 # - write split, merge and the whole layer, and prove it right against PyTorch;
 # - spot a mask that would be applied per head by mistake;
-# - draw the maps of heads so that others can read them, and test what they are needed for;
+# - read the maps of heads, and test what the heads are needed for;
 # - silence a head, and set two by hand that continue a repeated text;
 # - compute what a cache costs, and what sharing saves.
 #
@@ -1487,9 +1450,9 @@ print(" ".join(mine))
 # | merge | (B, H, T, E) to (B, T, H · E) | 2.2 |
 # | scale of the scores | 1 / √E, by the width of a head | 3 |
 # | parameters | 4 (D² + D), however many heads | 4 |
-# | operations of the products, for n tokens | 8 n D² + 4 n² D, however many heads | 4 |
+# | operations of the matrix products, for n tokens | 8 n D² + 4 n² D, however many heads | 4 |
 # | bytes of the maps | 4 H n² in float32 | 4 |
-# | bytes of the cache | 2 · layers · G · E · tokens · bytes of a number | 7 |
+# | bytes of the cache | 2 · layers · G · E · tokens · bytes of a number | 4.1 |
 #
 # </details>
 
@@ -1515,13 +1478,13 @@ print(" ".join(mine))
 # <details><summary>3. Your mask has shape (B, T, S), and all tests pass. What do you ask?</summary>
 #
 # How many heads and how many sentences the tests use. If they are equally many, the mask is read per head, without an
-# error (3.3).
+# error (3.2).
 #
 # </details>
 #
 # <details><summary>4. What do 16 heads cost instead of 8, at the same width?</summary>
 #
-# No parameters, and no operations in the products. Twice as many exponentials, twice the room for the maps where they are
+# No parameters, and no operations in the matrix products. Twice as many exponentials, twice the room for the maps where they are
 # stored, and heads that are half as wide (4).
 #
 # </details>
@@ -1541,15 +1504,15 @@ print(" ".join(mine))
 #
 # <details><summary>7. What do grouped heads save, and what not?</summary>
 #
-# They save cache, by the factor H / G, and parameters of the key and value maps. They do not save scores (7).
+# They save cache, by the factor H / G, and parameters of the key and value maps. They do not save scores (4.1).
 #
 # </details>
 
 # %% [markdown] id="next"
 # ### What comes next
 #
-# In this chapter heads looked one position back, or three positions back. How could they? Attention compares vectors,
-# and the vector of a letter does not say where the letter stands. We gave each position a vector that was learned. What
+# In this chapter heads looked one position back, or three. How could they? Attention compares vectors, and the vector of
+# a letter does not say where the letter stands. We gave each position a vector of its own, learned or set by hand. What
 # other ways are there? [Chapter 3](03_positional_encoding.ipynb) asks how to tell a token its position.
 #
 # The lab [on heads](labs/02_heads.ipynb) takes an induction circuit to pieces. The [bug museum](labs/02_bugs.ipynb)

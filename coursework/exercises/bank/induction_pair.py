@@ -134,9 +134,9 @@ part: `x @ letter` reads the letters from the stream, `found @ note.T` writes to
 
 The first head looks one position back and notes the letter that it finds there. The second looks where its own letter
 is noted, and answers with the letter that stands there. A head should give at least 0.95 of its weight to where it
-looks. If a letter came several times, the second head shares its weight among those places; if it is new, where the
-head looks is up to you. Each text begins with a sign that never comes again, so what the first position does is up to
-you, too. V and P are at most 8 and 13.""",
+looks. If a letter came several times, the second head shares its weight among those positions; if it is new, where
+the head looks is up to you. So is what the first position does, because each text begins with a sign that never comes
+again. V and P are at most 8 and 13.""",
     why="The pair continues texts that it has never seen, and you know what each number in it does.",
     difficulty=4,
     minutes=25,

@@ -135,10 +135,16 @@ EXERCISE = Exercise(
     title="A mask that lines up with the heads",
     kind="debug",
     what="""This attention gets a mask of its own for each sentence, `(B, T, S)`, True = may attend, to be used in
-every head. It passed its tests. Some had one sentence, and there it is right. The others had as many sentences as
-heads and looked only at the shape of the result; there it runs, and its numbers are wrong. With a single head it
-runs, too, and the result has too many heads. With all other numbers it raises an error. Repair it. You may rely on
-at least one True for each query; scores may be of any finite size.""",
+every head. It is wrong, and yet it passed its tests:
+
+| sentences and heads | what happens | in the tests? |
+|---|---|---|
+| one sentence | the result is right | yes |
+| as many sentences as heads | wrong numbers, no error | yes, but they looked only at the shape |
+| several sentences, one head | a result with too many heads, no error | no |
+| all others | an error | no |
+
+Repair it. You may rely on at least one True for each query; scores may be of any finite size.""",
     why="""Broadcasting lines shapes up from the right: against (B, H, T, S) the first axis of a (B, T, S) mask
 meets the heads.""",
     difficulty=2,

@@ -167,11 +167,11 @@ def _parts_add_up(silence_head) -> str | None:
 
 EXERCISE = Exercise(
     title="Silence a head",
-    what="""Write `silence_head(layer, head)`. It returns a copy of the layer, as `copy.deepcopy(layer)` makes it, whose
-output no longer holds what that head wrote. Everything else stays in it: what the other heads write, and the bias of
-the output map. Leave the layer that you got as it was. It has `n_heads` heads, numbered from 0, and four linear maps,
-`query`, `key`, `value` and `output`. PyTorch stores the weight of a linear map as (out, in), and no gradient may be
-recorded when you change it: `with torch.no_grad():`.""",
+    what="""Write `silence_head(layer, head)`. It returns a copy of the layer whose output no longer holds what that
+head wrote. Everything else stays in it: what the other heads write, and the bias of the output map. Make the copy with
+`copy.deepcopy(layer)`, and leave the layer that you got as it was. It has `n_heads` heads, numbered from 0, and four
+linear maps, `query`, `key`, `value` and `output`. PyTorch stores the weight of a linear map as (out, in). Change it
+inside `with torch.no_grad():`, so that no gradient is recorded.""",
     why="This is the experiment that tells what a model needs. You use it in the next cells.",
     difficulty=4,
     minutes=8,

@@ -85,8 +85,8 @@ def _tokens_stay_apart(split) -> str | None:
 EXERCISE = Exercise(
     title="Split the width into heads",
     what="""Write `split_heads(x, n_heads)`: cut each token's vector into `n_heads` blocks of neighbouring columns,
-one per head, and put the axis of heads before that of tokens: `(B, T, H * E)` becomes `(B, H, T, E)`. `x` need not
-be contiguous in memory.""",
+one per head, and put the axis of heads before that of tokens: `(B, T, H * E)` becomes `(B, H, T, E)`. Use
+`reshape` rather than `view`, which stops with an error on some inputs (section 2.2 says why).""",
     why="""With the heads beside the batch, the attention of chapter 1 treats all heads at once. A reshape that only
 gets the shape right mixes tokens, and no error tells you.""",
     difficulty=2,

@@ -237,7 +237,7 @@ def shared_heads(n_heads: int = 6, groups: Sequence[int] = (6, 3, 1)) -> Drawing
         236,
         alt="Three arrangements of six query heads. Full: six heads of keys and values, one for each query head. "
         "Grouped: three, each shared by two neighbouring query heads. Multi-query: one, shared by all six.",
-        caption="Only the keys and values below are kept in the cache. The query heads above are as many as ever.",
+        caption="Only the keys and values below are kept in the cache. There are as many query heads as before.",
     )
     width = Drawing.WIDTH / len(groups)
     for column, (title, shared) in enumerate(zip(("full", "grouped", "multi-query"), groups, strict=True)):

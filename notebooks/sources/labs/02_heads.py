@@ -33,8 +33,8 @@ torch.set_num_threads(1)
 # %% [markdown] id="circuit"
 # ## 1 The circuit
 #
-# The story of chapter 2 in one picture. In layer 1 each letter gets a note of its predecessor. In layer 2 the last K
-# looks for the note *after K*, and copies the letter that carries it.
+# Here is the story of chapter 2 in one picture. In layer 1 each letter gets a note of its predecessor. In layer 2 the
+# last K looks for the note *after K*, and copies the letter that carries it.
 
 # %% id="circuit-drawn" tags=["hide-input"]
 # Drawing: the two steps of induction
@@ -87,8 +87,8 @@ model = model.requires_grad_(False)
 # %% [markdown] id="score-text"
 # ### 1.1 A number for each head
 #
-# First find the two heads. The head of layer 1 is easy: how much weight does it put on the letter before? For that of
-# layer 2 we use texts in which ten random letters repeat. When the model stands at a letter for the second time, an
+# First find the two heads. The head of layer 1 is easy: how much weight does it put on the letter before? For the head
+# of layer 2 we use texts in which ten random letters repeat. When the model stands at a letter for the second time, an
 # induction head looks at the letter *after* its first copy. You write the function that measures it.
 
 # %% exercise="induction_score"
@@ -115,9 +115,8 @@ writer, reader = int(previous.argmax()), int(induction.argmax())
 #
 # At a letter, the head of layer 2 finds two things in the stream: the letter itself, and the note that the head of
 # layer 1 has added. The note is the predecessor's vector, sent through the value map and the output map of that head.
-# So we can write down all 26 possible notes. Where the model normalises vectors, we do the same to the 26 letters once,
-# with mean 0 and spread 1; the factors and shifts that its norms have learned, and where the letters stand, are left
-# out.
+# So we can write down all 26 possible notes. The model's norms bring each vector to mean 0 and spread 1, and we do the
+# same to the 26 letters once. We leave out the factors and shifts that the norms have learned, and the positions.
 
 
 # %% id="qk-code"
@@ -289,7 +288,7 @@ print(f"weight on what followed: {before[0]:.2f} to {before[1]:.2f}, without the
 # ### 1.5 How far does it carry?
 #
 # The model was trained on names. Does it continue texts of another kind, in which five, seven or ten random letters
-# repeat? Two rivals are no networks. One counts again: it predicts each letter by how often it has come so far. The
+# repeat? Two rivals are not networks. One counts again: it predicts each letter by how often it has come so far. The
 # other knows less: it takes all letters that have come so far as equally likely.
 
 # %% id="periods-record" tags=["hide-input"]
@@ -322,9 +321,9 @@ for period in (5, 7, 10):
 #
 # > **You will read that** most heads can be removed after training.
 #
-# Michel et al. (2019) removed heads one at a time and lost hardly anything. When they removed them together, the loss
-# came soon. Here is the same question on a model that reads English prose, character by character. It has two layers,
-# with 1, 4 or 16 heads in each, always of the same width in all. Each head is taken away alone, then all of them
+# Michel et al. (2019) removed heads one at a time and lost hardly anything. When they removed them together, the
+# quality soon fell. Here is the same question on a model that reads English prose, character by character. It has two
+# layers, with 1, 4 or 16 heads in each, and always the same total width. Each head is taken away alone, then all of them
 # together.
 
 # %% id="removed-record" tags=["hide-input", "picture:20"]
@@ -361,8 +360,8 @@ prove("seven of eight heads can be spared, one at a time", spared[0] >= 7)
 # %% [markdown] id="removed-says"
 # With four heads in each layer, seven of eight can be removed alone for less than 0.1 nats. (A *nat* is the unit of the
 # loss.) The eighth is a head that looks at the previous character. It is the one that is missed most, with every seed.
-# Now compare the two columns. If heads had nothing to do with each other, costs would add up. That is nearly what they do
-# where a layer has a single head. Where it has more, removing all costs more than the sum. Each can be spared *because the
+# Now compare the sum with the cost together. If heads had nothing to do with each other, costs would add up. Where a layer has a single
+# head, they nearly do. Where it has more, removing all costs more than the sum. Each can be spared *because the
 # others are there*.
 #
 # So the sentence is true of heads one at a time, and says nothing about all of them together.
@@ -383,8 +382,8 @@ show(
 # %% [markdown] id="more-says"
 # After 300 steps one head and four heads are alike, and 16 heads are worse with every seed. It is tempting to explain
 # that: a head of 4 numbers compares in four directions only. But in a trial with 1000 steps and two seeds, four heads
-# were best, and 16 had passed one head. So the order after 300 steps is not the last word. What decides it, we did not
-# measure.
+# were best, and 16 had passed one head. So the order after 300 steps is not the last word. We did not measure what
+# decides it.
 #
 # ## 4 Do heads differ before they are trained?
 #
@@ -425,13 +424,14 @@ show(
 #
 # ## 5 Is one fused product faster?
 #
-# Programs often compute queries, keys and values with one matrix. On a graphics card that saves the cost of starting two
-# more products. On this processor?
+# Programs often compute queries, keys and values with one *fused* matrix. The numbers are the same. On a graphics card
+# that saves the cost of starting two more products. On this processor?
 
 # %% id="fused-time" tags=["not-compared:clock"]
 separate, fused = MultiHeadAttention(512, 8), MultiHeadAttention(512, 8, fused=True)
-fused.load_state_dict(separate.state_dict())
+fused.load_state_dict(separate.state_dict())  # the library joins the three matrices
 tokens = torch.randn(4, 128, 512)
+prove("fused maps give what separate ones give", torch.allclose(separate(tokens), fused(tokens), atol=1e-5))
 for name, layer in 2 * (("separate", separate), ("fused", fused)):
     with torch.no_grad():
         layer(tokens)
@@ -442,7 +442,6 @@ for name, layer in 2 * (("separate", separate), ("fused", fused)):
 
 # %% [markdown] id="fused-says"
 # Each was timed twice. If two timings of the same layer differ as much as the two layers do, the clock has no answer.
-# The arithmetic is the same either way.
 
 # %% [markdown] id="end"
 # ## What you have
