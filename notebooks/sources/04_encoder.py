@@ -1054,9 +1054,9 @@ prove("about 0.01 in post-norm and 0.2 in pre-norm", last["post-norm"] < 0.015 a
 # alike is called **rank collapse**: a table whose rows are all the same has *rank* 1 (Dong et al. 2021; Noci et al.
 # 2022).
 #
-# The blue line falls even with residuals, because words grow alike there, too. In post-norm each norm shrinks the old
-# part of the stream, and after twelve layers the mean cosine is above 0.98. In pre-norm nothing shrinks the old part,
-# and the mean cosine is about 0.8.
+# The blue line falls even with residuals, mostly because words grow alike there, too. In post-norm each norm shrinks
+# the old part of the stream, and after twelve layers the mean cosine is above 0.98. In pre-norm nothing shrinks the
+# old part, and the mean cosine is about 0.8.
 #
 # Does training repair this? We trained such stacks to write six letters backwards, which needs to know where to look,
 # five times each. Twelve layers without residuals were hardly better than a guess. Twelve post-norm layers knew
@@ -1064,9 +1064,9 @@ prove("about 0.01 in post-norm and 0.2 in pre-norm", last["post-norm"] < 0.015 a
 #
 # And the **warm-up**? At a high rate the first steps can ruin a stack, post-norm more easily than pre-norm; why is
 # still an open question ([chapter 6](06_training.ipynb)). Of five post-norm stacks with six layers and small starting
-# weights, none learned at a rate of 0.02; when the rate rose to it over 50 steps, all five did; at half the rate they
-# needed no warm-up. So a warm-up buys a higher rate, but it did not rescue the twelve post-norm layers, whose words
-# were alike from the start.
+# weights, none learned at a rate of 0.02 without a warm-up, and all five with one of 50 steps; at half the rate they
+# needed none. So a warm-up buys a higher rate, but it did not rescue the twelve post-norm layers, whose words were
+# alike from the start.
 #
 # <details><summary>Evidence: three stacks, two rates, five seeds each; and how post-norm can be saved</summary>
 #
