@@ -1152,8 +1152,8 @@ def read_text(text, steps=1000):
 # their last words, and deal them out anew. Each word occurs as often as before, but the last word says nothing about
 # the subject any more.
 #
-# **Predict.** With 100 labels: how often is a judge that has read nothing right, how often one that has read right
-# sentences, and how often one that has read the control?
+# **Predict.** With 100 labels, how often will the judge be right after reading nothing, after reading right sentences,
+# and after reading the control?
 
 # %% id="predict-read"
 ex.predict("read_first_three_ways", "")
