@@ -2,16 +2,15 @@
 # # 4 The encoder
 #
 # *Near the old king the tall queen saw herself.* Or *himself*? At the end of this chapter you hold a model that can
-# tell, and every line of it that matters is yours. It is an encoder: a stack of layers that read a sentence in both
-# directions. Then you let it read Shakespeare and ask it whose line you typed.
+# tell, and you have written its layer, its encoder and its classifier. It is an encoder: a stack of layers that read a
+# sentence in both directions. Then you let it read Shakespeare and ask it whose line you typed.
 #
 # Words can already read each other (chapters 1 and 2) and know where they stand (chapter 3). Three things turn
-# attention into a *layer* that can be stacked: a feed-forward network, a residual stream, and norms. You see what each is
-# for, and then you write the layer, the encoder and the classifier, train them, and let the encoder learn from text
-# without labels.
+# attention into a *layer* that can be stacked: a feed-forward network, a residual stream, and norms. You see what each
+# is for, write the model, train it, and let it learn from text without labels.
 #
-# You need attention with several heads, padding masks, and positions. With its exercises the chapter takes about {minutes}
-# minutes; three good places to stop are marked.
+# You need attention with several heads, padding masks, and positions. With its exercises the chapter takes about
+# {minutes} minutes; four good places to stop are marked.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -19,10 +18,12 @@ import copy
 import math
 import random
 import re
+import warnings
 from collections import Counter
 
 import torch
 import torch.nn.functional as F
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
@@ -55,16 +56,13 @@ drawings.whole_transformer(here=4).show()
 # ## 1 From attention to a layer
 #
 # A sentence is a row of vectors, one for each word, with the word's position added to it. Attention takes this row and
-# gives back a row of the same shape: (B, T, D) goes in, (B, T, D) comes out. B is the number of sentences, T the number
-# of words in each, and D the number of numbers in each vector, which is also called $d_{model}$. The words that a model
-# reads are called **tokens**, and so are their vectors.
+# gives back a row of the same shape: (B, T, D) goes in, (B, T, D) comes out, for B sentences of T words with D numbers
+# each. D is also called $d_{model}$. The words that a model reads are called **tokens**, and so are their vectors.
 #
 # As the shape stays the same, the output can go into a second attention. Why would we want this? Take *near the old
 # king the tall queen saw herself*. One natural way to judge *herself* takes two steps. First find the subject: the
 # person who does not come after *near*. Then compare this person with *herself*. The second step needs the result of
-# the first.
-#
-# But if we just put attention on top of attention, three things go wrong.
+# the first. But if we just put attention on top of attention, three things go wrong.
 #
 # - Attention mixes the words, but it computes little with what it has found. The cure is the **feed-forward network**
 #   (section 2).
@@ -88,9 +86,10 @@ drawings.whole_transformer(here=4).show()
 drawings.exactly_one_on().show()
 
 # %% [markdown] id="linear-cannot"
-# Can attention compute it? A sentence of one word we can follow on paper. There is one score, and a softmax over one
-# score is 1, so the word takes its own value with weight 1. The value is a matrix times the vector, and the output map
-# is one more matrix. So the vector has gone through a **linear map**, and a second attention on top is one more.
+# Can attention compute it? Both facts stand in one vector, so let its word be the whole sentence. Then we can
+# follow on paper. There is one score, and a softmax over one score is 1, so the word takes its own value with weight 1. The
+# value is a matrix times the vector, and the output map is one more matrix. So the vector has gone through a **linear
+# map**, and a second attention on top is one more.
 #
 # But no linear map can answer our question. From the two numbers $a$ and $b$ it computes $u a + v b + c$, where $u$,
 # $v$ and $c$ are three fixed numbers. Add up its answers at two opposite corners of the square:
@@ -98,14 +97,15 @@ drawings.exactly_one_on().show()
 # - at (0, 0) and (1, 1): $c + (u + v + c)$;
 # - at (1, 0) and (0, 1): $(u + c) + (v + c)$.
 #
-# The two sums are always equal. We want the first to be 0 + 0 and the second to be 1 + 1. So no choice of $u$, $v$, $c$
-# works, and no training can find one.
+# The two sums are always equal. We want the first to be 0 + 0 and the second to be 1 + 1. So no choice of $u$, $v$,
+# $c$ works, and no training can find one. In a longer sentence attention takes an average of values, and each value is
+# still a linear map of one word.
 #
-# <details><summary>And in a longer sentence?</summary>
+# <details><summary>Can the weights of a longer sentence do it?</summary>
 #
-# With more words attention is not linear, because its weights depend on the words. With two words one head can even
-# find "exactly one". But what it gives to a word is still an average of values, and each value is a linear map of one
-# word. So with two facts in *one* word it computes hardly anything.
+# They can. The weights depend on the words, and not linearly. With two words one head can even find "exactly one" by
+# its weights alone. But such a head is busy with one question about one word. What follows answers many, at each word
+# by itself.
 #
 # </details>
 #
@@ -131,7 +131,7 @@ drawings.two_hidden_units().show()
 
 # %% [markdown] id="feed-forward"
 # A linear map, a bend at zero, and another linear map: this is a **feed-forward network**. In a Transformer it is much
-# wider, so that it has room for many such little rules. Training finds the rules. As a formula (Vaswani et al. 2017,
+# wider, with room for many such little rules, and training finds the rules. As a formula (Vaswani et al. 2017,
 # equation 2):
 #
 # $$\mathrm{FFN}(x) = \max(0,\; x W_1 + b_1)\, W_2 + b_2$$
@@ -142,8 +142,7 @@ drawings.two_hidden_units().show()
 # - $W_2$ is a matrix (F, D) and $b_2$ a vector of D numbers. They bring the result back to D numbers, so that it fits
 #   into the stack.
 #
-# F is usually four times D. The four is only a convention: the paper took 2048 for a width of 512, and many later
-# models kept the ratio. The largest T5 has an F of 64 times D (Raffel et al. 2020).
+# F is usually four times D, by convention: the paper took 2048 for a width of 512.
 
 # %% id="widths-drawn" tags=["hide-input"]
 # Drawing: three tokens, each widened and narrowed by itself
@@ -153,7 +152,7 @@ drawings.feed_forward_widths().show()
 
 # %% [markdown] id="two-units-check-text"
 # Give your function the matrices of our example, and the four tokens as a sentence. Each column of $W_1$ makes one
-# inner number: the first is (+1, −1), the second (−1, +1).
+# inner number.
 
 # %% id="two-units-check"
 W_1 = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])  # (D, F)
@@ -183,7 +182,7 @@ difference = (feed_forward(changed, W_1, b_1, W_2, b_2) - before).abs().amax((0,
 print("positions that changed:", difference.nonzero().flatten().tolist())
 
 # %% id="feed-forward-equal" tags=["hide-input"]
-# Check: plain loops, two convolutions of width one, and the library give the same; without the bend two maps are one
+# Check: plain loops and the library give the same; without the bend two maps are one
 by_hand = torch.empty(2, 5, 3)
 for b in range(2):
     for t in range(5):
@@ -212,14 +211,15 @@ print("shape in, inside, out:", tuple(x.shape), tuple((x @ W_1).shape), tuple(be
 # %% [markdown] id="activations"
 # Only at position 3. With attention all five would change, because every word reads word 3. This is how the two share
 # the work. **Attention moves information between words; the feed-forward network computes with what has arrived, at
-# each word alone.** Some books call this "two convolutions of width one", which is the same thing.
+# each word alone.**
 #
 # **What it costs.** Attention has four matrices of D times D numbers: queries, keys, values, output. The feed-forward
-# network has two of D times 4D, as many as eight of D times D. So it holds about **two thirds** of a layer's weights.
-# Let us count.
+# network has two of D times 4D, as many numbers as eight of D times D. So it holds about **two thirds** of a layer's
+# weights. Here they are counted, biases and norms included:
 
-# %% id="feed-forward-share"
-paper = EncoderLayer(TransformerConfig(d_model=512, n_heads=8))  # the sizes of 2017
+# %% id="feed-forward-share" tags=["hide-input"]
+# Count: the weights of one layer in the sizes of 2017
+paper = EncoderLayer(TransformerConfig(d_model=512, n_heads=8))
 total = sum(p.numel() for p in paper.parameters())
 inside = sum(p.numel() for p in paper.feed_forward.parameters())
 print(f"feed-forward: {inside:,} of {total:,} weights, {inside / total:.0%}")
@@ -235,6 +235,7 @@ print(f"feed-forward: {inside:,} of {total:,} weights, {inside / total:.0%}")
 # | GELU | z · Φ(z), where Φ is the distribution function of the normal distribution: a ReLU with a soft corner | BERT, GPT-2 |
 # | SwiGLU | one map of x, bent, times a second map of x | Llama; gated forms by Shazeer 2020 |
 #
+# F need not be 4 D: the largest T5 has an F of 64 D (Raffel et al. 2020).
 # SwiGLU has three matrices instead of two. With F = 8/3 · D it has as many weights as the usual network with F = 4 D.
 #
 # </details>
@@ -257,8 +258,8 @@ prove("with F = 4 D the feed-forward holds two thirds of a layer", abs(inside / 
 # are no residual connections. What happens to the words on the way up?
 #
 # Nobody has told a fresh attention where to look. It spreads its weights at random, and each word becomes a mixture of
-# all of them. The feed-forward network does its part, too: after the ReLU no inner number is negative, and that pushes
-# all words towards one side. The next layer mixes words that are already alike.
+# all of them. The feed-forward network adds to this: after the ReLU no inner number is negative, and that pushes all
+# words towards one side. The next layer mixes words that are already alike.
 
 # %% id="collapse-drawn" tags=["hide-input"]
 # Drawing: three tokens as arrows, averaged again and again
@@ -309,8 +310,7 @@ show(
 
 # %% [markdown] id="residual-idea"
 # It is like a meeting in which everybody keeps repeating the average of what was said. After four rounds nobody can
-# tell who thought what: as far as two decimals show, the eleven words point the same way. A fifth layer has little to
-# go by.
+# tell who thought what.
 #
 # ### 3.2 Add, do not replace
 #
@@ -318,12 +318,12 @@ show(
 #
 # $$x \leftarrow x + \mathrm{Sublayer}(x)$$
 #
-# **Sublayer** is the name for either half of a layer, the attention or the feed-forward network. The word keeps its
-# vector, and each sublayer writes something on top. This is the **residual connection**.
+# **Sublayer** is the name for either half of a layer, the attention or the feed-forward network. The plus sign is the
+# **residual connection**.
 #
-# Picture it from the word's side. Its vector travels along a line that runs from the bottom of the stack to the top and
-# is never cut. Each sublayer reads from the line and adds its result to it. The line is called the **residual stream**.
-# In the drawings of this course it is thick and grey.
+# Picture it from the word's side. Its vector travels along a line that runs from the bottom of the stack to the top
+# and is never cut. Each sublayer reads from the line and adds its result to it. The line is called the **residual
+# stream**. In the drawings of this course it is thick and grey.
 #
 # **By hand.** A word has the vector (4, 0) and its neighbour (0, 4). Suppose that attention gives both the average, (2,
 # 2).
@@ -333,11 +333,15 @@ show(
 # | replaced by the average | (2, 2) | (2, 2) |
 # | with the average added | (6, 2) | (2, 6) |
 #
-# In the second row the two words have moved closer in direction: their cosine was 0 and is now 0.6. But the difference
-# between them is what it was, (4, −4). They can still be told apart.
+# In the second row the two words have moved closer in direction: their cosine was 0 and is now 0.6. But their
+# difference is what it was, (4, −4). Add the average once more, and you get (10, 6) and (6, 10), closer still in
+# direction, with the same difference.
+#
+# So words still grow alike, but more slowly. In the figure the plus sign is the only change: after four layers the
+# mean cosine is 0.67 and not 1.00. After twelve it comes close to 1 all the same; sections 5 and 8 take this up.
 
-# %% id="residual-by-hand" tags=["hide-input"]
-# Check: the numbers by hand
+# %% id="residual-by-hand" tags=["hide-input", "picture:25"]
+# Figure: the same four maps with residual connections. Check: the numbers by hand
 two = torch.tensor([[4.0, 0.0], [0.0, 4.0]])
 average = two.mean(dim=0)
 prove("replaced, both words are (2, 2)", average.tolist() == [2, 2])
@@ -345,6 +349,25 @@ added = two + average
 prove("added, they are (6, 2) and (2, 6)", added.tolist() == [[6, 2], [2, 6]])
 prove("their cosine is 0.6 and was 0", abs(token_similarity(added[None]).item() - 0.6) < 1e-6 and two[0] @ two[1] == 0)
 prove("their difference stays (4, −4)", (added[0] - added[1]).tolist() == (two[0] - two[1]).tolist() == [4, -4])
+again = added + added.mean(dim=0)
+prove("added once more, they are (10, 6) and (6, 10)", again.tolist() == [[10, 6], [6, 10]])
+with_plus, without = fresh_encoder(), fresh_encoder(residual=False)
+same = zip(with_plus.parameters(), without.parameters(), strict=True)
+prove("both stacks have the same weights", all(torch.equal(a, b) for a, b in same))
+stages = tokens_by_layer(with_plus, eleven)
+cosines = {}
+for depth in (0, 1, 2, 4):
+    units = F.normalize(stages[depth][0], dim=-1)
+    cosines[f"after {depth} layers: {token_similarity(stages[depth]).item():.2f}"] = units @ units.T
+after_four, after_twelve = token_similarity(stages[4]).item(), token_similarity(stages[12]).item()
+prove("0.67 after four layers, close to 1 after twelve", abs(after_four - 0.67) < 0.02 and after_twelve > 0.98)
+show(
+    plots.words_two_by_two(cosines),
+    alt="Four maps of eleven by eleven cosines, with residual connections. From map to map the cells beside the diagonal "
+    "get darker, but after four layers they are still clearly lighter than the diagonal, and unlike each other.",
+    caption="The same eleven words and the same weights as above, now with residual connections. The words grow alike "
+    "more slowly: after four layers the mean cosine is 0.67.",
+)
 
 # %% [markdown] id="norms"
 # ## 4 Norms
@@ -362,7 +385,7 @@ for layer in (0, 1, 2, 4, 8, 12):
 
 # %% [markdown] id="layer-norm"
 # Nearly three hundred times as large. Scores made from such numbers would be huge, and a softmax over huge scores puts
-# everything on one word (chapter 1). So we want each layer to get vectors of a size that it knows.
+# everything on one word (chapter 1). So we want each layer to get vectors of about the same size.
 #
 # ### 4.2 LayerNorm
 #
@@ -381,7 +404,7 @@ for layer in (0, 1, 2, 4, 8, 12):
 drawings.layer_norm_bars((1, 2, 6)).show()
 
 # %% [markdown] id="layer-norm-formula"
-# As a formula, for the vector $x$ of one word with its D numbers $x_1 \ldots x_D$:
+# As a formula, for the vector $x$ of one word:
 #
 # $$\mathrm{LN}(x) = \frac{x - \mu}{\sqrt{\sigma^2 + \varepsilon}} \odot w + b \qquad
 # \mu = \frac1D \sum_d x_d \qquad \sigma^2 = \frac1D \sum_d (x_d - \mu)^2$$
@@ -477,22 +500,22 @@ drawings.norm_place("post").show()
 drawings.norm_place("pre").show()
 
 # %% [markdown] id="place-says"
-# Follow the thick line in both drawings. In post-norm it runs through a norm after each plus, so what a word was at the
-# beginning is made smaller again and again. In pre-norm nothing stands in the way. The word's first vector arrives at
-# the top unchanged, with everything else added to it. So the stream grows, and a pre-norm stack has **one more norm at
-# its end**. A post-norm stack ends with a norm anyway.
+# Follow the thick line in both drawings. In post-norm it runs through a norm after each plus, so what a word was at
+# the beginning is made smaller again and again. In pre-norm the word's first vector arrives at the top unchanged, with
+# everything else added to it. So the stream grows, and a pre-norm stack has **one more norm at its end**. A post-norm
+# stack ends with a norm anyway.
 #
 # ### 5.2 Dropout
 #
-# One part of the paper's layer is missing in the drawings. During training, **dropout** sets each number to 0 with a small
-# probability $p$ and divides the others by $1 - p$, so that their expected size stays what it was. Then the model cannot
-# rely on any single number. The paper uses $p = 0.1$ in two places: on the output of each sublayer before it is added, and
-# on the sum of word and position at the bottom (section 5.4 there). In `eval()` mode nothing is dropped.
+# One part of the paper's layer is missing in the drawings. During training, **dropout** sets each number to 0 with a
+# small probability $p$ and divides the others by $1 - p$, so that their expected size stays what it was. Then the
+# model cannot rely on any single number. The paper uses $p = 0.1$ on the output of each sublayer before it is added,
+# and on the sum of word and position at the bottom. In `eval()` mode nothing is dropped.
 #
 # ### 5.3 From the formula to a module
 #
-# You have all the parts. Two of them we give you as modules with weights of their own. The feed-forward network is the
-# function that you wrote, with its matrices inside.
+# You have all the parts. Two of them you get as modules. The feed-forward network is the function that you wrote, with
+# its matrices inside.
 
 
 # %% id="own-feed-forward"
@@ -506,8 +529,8 @@ class FeedForward(nn.Module):
 
 
 # %% [markdown] id="own-attention-text"
-# Attention is that of your file, with the heads of chapter 2 and what chapter 1 gave. It is called as `attention(x,
-# mask)`. We let it keep its last weights, so that we can look at them later.
+# Attention comes from your file: chapter 1's, with the heads of chapter 2. It is called as `attention(x, mask)`. We
+# let it keep its last weights, so that we can look at them later.
 
 # %% id="own-attention"
 my = so_far(chapter=3)
@@ -515,8 +538,8 @@ keep_weights(my)
 Attention = my.Attention
 
 # %% [markdown] id="layer-text"
-# Now the layer. We take pre-norm, the more patient of the two. Its four parts and the dropout are made; how they work
-# together is yours to write.
+# Now the layer. We take pre-norm, the more forgiving of the two, as section 8 will show. Its four parts and the
+# dropout are there; how they work together is yours to write.
 
 # %% exercise="layer"
 
@@ -565,8 +588,7 @@ with record_weights(EncoderLayer.from_torch(theirs)) as maps:
 print("4 sentences of 20 tokens go in and come out as", tuple(output.shape))
 
 # %% [markdown] id="order-of-parts"
-# *A good place to stop: you have written a layer, and with the same weights it gives what PyTorch's own layer gives. Next
-# it becomes an encoder.*
+# *A good place to stop: you have written a layer, and with the same weights it gives what PyTorch's own layer gives.*
 #
 # ## 6 Your encoder
 #
@@ -574,7 +596,7 @@ print("4 sentences of 20 tokens go in and come out as", tuple(output.shape))
 #
 # Words come in as numbers, their **ids**. One table holds a trained vector for each word. Another one, `position`, holds
 # one for each position (the learned positions of chapter 3). Both start small, so that neither drowns the other.
-# Your file has such an `Embedding` since chapter 3.
+# Your file has had such an `Embedding` since chapter 3.
 
 # %% id="own-embedding"
 Embedding = my.Embedding
@@ -601,9 +623,9 @@ PAD, CLS, MASK = 0, 1, 2  # [MASK] is for section 9
 
 # %% [markdown] id="own-equal-text"
 # Is it right? We copy its weights into the library's encoder, which was checked against PyTorch's, and compare outputs
-# and gradients, for a batch with padding in it. Then comes the *leak test*: write other words behind the mask, and see
-# whether the vector of any real word changes. It must not. Try as many sentences as positions, too, because there a
-# mask of the wrong shape, (B, T), passes for (T, T) without an error.
+# and gradients, with padding in the batch. Then comes the *leak test*: change the words that the mask hides. The
+# vectors of the real words must not change. The check also tries B = T, because there a mask of shape (B, T) raises no
+# error: PyTorch takes its rows for the words that look.
 
 # %% id="own-equal" tags=["hide-input"]
 # Check: with the same weights, course_lib's encoder gives the same outputs and gradients
@@ -675,8 +697,8 @@ short = mine(ids[2:3, :4])
 prove("a sentence alone and in a padded batch has the same vectors", torch.allclose(short, here[2:3, :4], atol=1e-5))
 
 # %% [markdown] id="mend-text"
-# There is a second leak test, which needs nothing but the model: a sentence must get the same vectors alone and beside a
-# longer one. Here is a small encoder that fails it.
+# A second leak test needs nothing but the model: a sentence must get the same vectors alone and beside a longer one.
+# Here is a small encoder that fails it.
 
 # %% exercise="mend_reader"
 
@@ -688,9 +710,13 @@ prove("a sentence alone and in a padded batch has the same vectors", torch.allcl
 # each answer. It has nothing to do with the heads of attention. As `[CLS]` may look at every word, training can make it
 # gather what the answer needs. A second common way is the mean of the vectors of the words.
 #
+# <details><summary>Two traps of [CLS]</summary>
+#
 # Before training for a task, the vector at `[CLS]` says little: BERT's was worse at comparing sentences than a mean of
-# plain word vectors (Reimers and Gurevych 2019, table 1). And if the padding stands in front of the sentence, position 0
-# is not `[CLS]`.
+# plain word vectors (Reimers and Gurevych 2019, table 1). And some programs fill sentences up in front. Then position
+# 0 holds `[PAD]`, and `[CLS]` stands further to the right.
+#
+# </details>
 
 # %% id="encoder-drawn" tags=["hide-input"]
 # Drawing: the whole classifier
@@ -745,11 +771,11 @@ print(f"{len(train_sentences)} sentences to learn from, {len(test_sentences)} ot
 # %% [markdown] id="task-fair"
 # The sentences come in pairs: two persons have changed places, and so a right sentence has become a wrong one. Both
 # have exactly the same words. So a method that only **counts words** gives both the same answer, and it is right
-# exactly half of the time, however clever the rest of it is. Counting pairs or triples of neighbouring words sees a
-# little of the order. No sentence of the test occurs in the training.
+# exactly half of the time. Counting pairs or triples of neighbouring words sees a little of the order. No sentence of
+# the test occurs in the training.
 #
-# The answers are in `train_y` and `test_y`: 1 for a right sentence, 0 for a wrong one. The sentences must still become
-# ids, with `[CLS]` in front and `[PAD]` behind.
+# The answers are in `train_y` and `test_y`: 1 for right, 0 for wrong. Now the sentences become ids, with `[CLS]` in
+# front and `[PAD]` behind.
 
 # %% id="encode"
 words = ["[PAD]", "[CLS]", "[MASK]", *JUDGED_WORDS]
@@ -767,9 +793,9 @@ print(tuple(train_x.shape), train_x[0].tolist())
 # %% [markdown] id="train-text"
 # And a training loop. Each step draws 64 sentences at random, computes the loss, and changes the weights. The loss,
 # `cross_entropy`, is minus the logarithm of the probability that the model gives to the right answer. `AdamW` is the
-# rule that changes the weights; chapter 6 explains it. `OneCycleLR` lets the rate rise at the beginning, which is the
-# **warm-up** of the paper, and fall again towards the end. `loss_of` says what is to be learned, so that section 9 can
-# use the same loop.
+# rule that changes the weights; chapter 6 explains it. `OneCycleLR` lets the rate rise at the beginning and fall again
+# towards the end. The rise is the **warm-up** of the paper; section 8 says what it is for. `loss_of` says what is to
+# be learned, so that section 9 can use the same loop.
 
 
 # %% id="train"
@@ -803,8 +829,8 @@ train(judge, lambda i: F.cross_entropy(judge(train_x[i]), train_y[i]), 4000, ste
 print(f"right in {accuracy(judge):.3f} of {len(test_x)} new sentences")
 
 # %% [markdown] id="baselines-live-text"
-# Now the simple rivals, on the same sentences. They get counts: of words, of words and pairs, or of words, pairs and
-# triples. One kind is a linear model of these counts, the other a network with 64 inner numbers.
+# Now the simple rivals: a linear model and a network with 64 inner numbers. They get counts of words, of words and
+# pairs, or of words, pairs and triples.
 
 # %% id="baselines-live" tags=["hide-input", "atol:0.06"]
 # Count: linear models and networks on counts of words, pairs and triples
@@ -813,7 +839,10 @@ for longest, name in ((1, "words"), (2, "words and pairs"), (3, "words, pairs an
     counter = CountVectorizer(ngram_range=(1, longest), token_pattern=r"\S+")
     counts, others = counter.fit_transform(as_text[0]), counter.transform(as_text[1])
     linear = LogisticRegression(max_iter=300).fit(counts, train_right).score(others, test_y)
-    network = MLPClassifier((64,), max_iter=200, early_stopping=True, random_state=0).fit(counts, train_right)
+    network = MLPClassifier((64,), max_iter=13, batch_size=64, learning_rate_init=3e-3, random_state=0)
+    with warnings.catch_warnings():  # 13 rounds, as many as in the recorded runs, are no convergence to scikit-learn
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        network.fit(counts, train_right)
     print(f"{name:>24} counted: linear {linear:.2f}, network {network.score(others, test_y):.2f}")
     if longest == 1:
         prove("counts of words are right in exactly half", linear == network.score(others, test_y) == 0.5)
@@ -827,25 +856,32 @@ record = claim("far_subject")
 rivals = [record.range(arm, "accuracy") for arm in list(record.arms)[1:]]
 ahead = record.range("encoder", "accuracy")[0] > max(high for _, high in rivals)
 prove("with every seed the encoder is ahead of every rival", ahead)
+prove("and makes no mistake", record.range("encoder", "accuracy")[0] == 1)
+wrong = "the old girls near the old woman near the old queen heard herself".split()
+right = "the old woman near the old girls near the old queen heard herself".split()
+runs = [Counter(tuple(said[i : i + n]) for n in (1, 2, 3) for i in range(len(said) - n + 1)) for said in (wrong, right)]
+prove("a wrong and a right sentence with the same words, pairs and triples", runs[0] == runs[1])
 show(
     record.figure(),
     alt=record.alt(),
-    caption="New sentences, five seeds. Pairs and triples of words help a network a good way, a linear map hardly; the "
-    f"encoder is nearly always right. ({record.command})",
+    caption="New sentences, five seeds. Counts of pairs and triples help a network a lot, a linear map hardly. The encoder "
+    f"makes no mistake. ({record.command})",
 )
 
 # %% [markdown] id="baselines-say"
-# The encoder makes no mistake with any of the five seeds. A linear map of pairs stays near a guess, between 0.49 and
-# 0.54, and with triples it reaches 0.58 to 0.60. Whether two facts *fit each other* is the question of section 2, which
-# no linear map answers. A network on counts does better, 0.82 to 0.87, because neighbours tell something. If the pair
-# *king the* occurs, the king is not the subject: after the subject comes *near* or the verb, never *the*. But such a
-# network sees pieces and not the sentence. The encoder had to find out what no count of words or neighbours says: who
-# the subject is, and whether it fits the last word.
+# A linear map of pairs stays near a guess, between 0.49 and 0.54, and with triples it reaches 0.58 to 0.60. Whether
+# two facts *fit each other* is the question of section 2, which no linear map answers. A network on counts does
+# better, 0.82 to 0.87, because neighbours tell something. If the pair *king the* occurs, the king is not the subject:
+# after the subject comes *near* or the verb.
+#
+# But such a network sees pieces and not the sentence. *The old girls near the old woman near the old queen heard
+# herself* is wrong. Exchange *girls* and *woman*, and it is right, with the same pairs and triples. The encoder had to
+# find out who the subject is, and whether it fits the last word.
 #
 # <details><summary>Could counting do it after all?</summary>
 #
 # Yes, for someone who knows beforehand which pair to count: each person with the word three positions before. In *near
-# the old king* that word is *near*. These pairs hold all that is needed. The encoder had to find that out by itself.
+# the old king* that word is *near*. These pairs hold all that is needed. Nobody told the encoder about them.
 #
 # </details>
 #
@@ -886,9 +922,9 @@ show(
 # A dark cell means: `[CLS]` reads the vector at this position. Three of the four heads read *near*, the very first
 # word, and one reads mostly *himself*. None reads the subject, *boy*. Does the model not need the subject?
 #
-# The picture cannot say. After the first layer a vector is not the word alone any more; it may have gathered others. So
-# we take something away and count, as in chapter 2. First no word may read the subject, then another person instead.
-# After that we hide the subject in only one of the two layers.
+# The picture cannot say. After the first layer a vector may have gathered something from other words. So we take
+# something away and count, as in chapter 2. First no word may read the subject, then another person instead. After
+# that we hide the subject in only one of the two layers.
 
 
 # %% id="hide-person" tags=["hide-input", "atol:0.1"]
@@ -929,32 +965,28 @@ for name, pair in (
     print(f"{name:>34}: right in {right_with(*pair):.2f}")
 
 # %% [markdown] id="hide-says"
-# With the subject hidden the judge can only guess; it hardly misses another person. So it does need the subject. How
-# does the subject reach `[CLS]`? See the last two lines. In layer 1, hiding the subject ruins everything. In layer 2,
-# where our picture was taken, hiding it costs this model nothing; models from two other seeds still reached 0.95 and
-# 0.87. So layer 1 has already carried most of what is needed from the subject to other positions, and in layer 2
-# `[CLS]` collects it there.
+# With the subject hidden the judge can only guess; hiding another person hardly matters. So it does need the subject.
+# How does the subject reach `[CLS]`? See the last two lines. In layer 1, hiding the subject ruins everything. In layer
+# 2, where our picture was taken, it costs this model nothing; models from two other seeds still reached 0.95 and 0.87.
+# So layer 1 has already carried most of what is needed from the subject to other positions, and in layer 2 `[CLS]`
+# collects it there.
 
 # %% [markdown] id="uses"
-# The same lines, with other sentences and answers, are a classifier for anything that you can ask about a text, such as
-# whether a review is friendly.
-#
 # *A good place to stop: your encoder judges sentences. Next we stack more layers, and let it learn without labels.*
 #
 # ## 8 Twelve layers: which weights stop learning
 #
 # Our judge has two layers, BERT has twelve and more. Can you stack yours as high as you like? A weight learns from its
-# **gradient**: how much the loss changes if the weight changes a little. You may read that "without residual connections
-# the gradients vanish". Which ones?
+# **gradient**: how much the loss changes if the weight changes a little. You may read that "without residual
+# connections the gradients vanish". Which ones?
 #
-# Without residuals all words become one vector after a few layers (section 3.1). Take two words there, both with the same
-# value, say 3, and let a later word read them. With the weights 0.5 and 0.5 the reader gets 3. With 0.9 and 0.1 it gets
-# 2.7 + 0.3, which is 3 again. **If all words are alike, it makes no difference where you look.** Where you look is decided
-# by the queries and keys. Change their matrices, and the output stays the same, so their gradient is zero. The values and
-# the feed-forward network decide *what* is passed on. That still changes the output, though in the same way for all words.
+# Without residuals all words become one vector after a few layers (section 3.1). Take two words there, both with the
+# same value, say 3, and let a later word read them. With the weights 0.5 and 0.5 it gets 3. With 0.9 and 0.1 it gets
+# 2.7 + 0.3, which is 3 again. **If all words are alike, it makes no difference where you look.** Where you look is
+# decided by the queries and keys. Change their matrices, and the output stays the same, so their gradient is zero. The
+# values and the feed-forward network decide *what* is passed on, and that still changes the output.
 #
-# We test this on three stacks of twelve fresh layers, all drawn by Xavier's rule: without residuals, with post-norm, and
-# with pre-norm.
+# We test this on three stacks of twelve fresh layers: without residuals, with post-norm, and with pre-norm.
 #
 # **Predict.** In which of the three stacks do the queries and keys of the last layer still get a gradient?
 
@@ -998,7 +1030,8 @@ show(
     "falls below a millionth by layer four or five, while the other two stay above one. Post-norm: queries and keys fall "
     "slowly to about a hundredth at layer 12. Pre-norm: all lines stay between a tenth and a few tens.",
     caption="Twelve fresh layers, five draws (band: least to greatest; values below a millionth are drawn at the bottom). "
-    "Without residuals the queries and keys get nothing; the others get a gradient, but they see words that are all alike.",
+    "Without residuals the queries and keys get next to nothing from the fourth or fifth layer on; the other weights get "
+    "a gradient in every layer.",
 )
 
 # %% id="gradients-proof" tags=["hide-input"]
@@ -1008,26 +1041,44 @@ lost = max(rows["queries and keys"][-1] for rows in bare)
 kept = min(min(rows[kind]) for rows in bare for kind in list(KINDS)[1:])
 prove("without residuals, queries and keys of layer 12 get no gradient", lost < 1e-4)
 prove("values and feed-forward get one in every layer", kept > 0.1)
+ends = {name: [similarity for _, similarity in draws] for name, draws in measured.items()}
+prove("post-norm ends above 0.98", min(ends["post-norm"]) > 0.98)
+prove("pre-norm ends between 0.6 and 0.9", min(ends["pre-norm"]) > 0.6 and max(ends["pre-norm"]) < 0.9)
+last = {name: sorted(rows["queries and keys"][-1] for rows, _ in draws)[2] for name, draws in measured.items()}
+prove("about 0.01 in post-norm and 0.2 in pre-norm", last["post-norm"] < 0.015 and 0.1 < last["pre-norm"] < 0.3)
 
 # %% [markdown] id="gradients-say"
-# Left, without residuals: the queries and keys are dead from about the fourth layer on. The other weights get a gradient of
-# a usual size, so the gradient as a whole does not vanish. What vanishes is the chance to learn **where to look**. This is
-# known as **rank collapse** (Dong et al. 2021; Noci et al. 2022).
+# The answer: in post-norm a little, about 0.01, and in pre-norm more, about 0.2. Without residuals the queries and
+# keys get next to nothing from about the fourth layer on. The other weights get a gradient of a usual size, so the
+# gradient as a whole does not vanish. What vanishes is the chance to learn **where to look**. That all words become
+# alike is called **rank collapse**: a table whose rows are all the same has *rank* 1 (Dong et al. 2021; Noci et al.
+# 2022).
 #
-# Middle, post-norm: the line falls slowly. Each sublayer writes about as much as the stream holds, and each norm shrinks
-# the old part, so the words become alike here, too, only later. Right, in pre-norm nothing shrinks the old part.
+# The blue line falls even with residuals, mostly because words grow alike there, too. In post-norm each norm shrinks
+# the old part of the stream, and after twelve layers the mean cosine is above 0.98. In pre-norm nothing shrinks the
+# old part, and the mean cosine is about 0.8.
 #
-# Fresh weights are one thing, trained ones another. We trained such stacks to write six letters backwards, which needs to
-# know where to look. Twelve layers without residuals were hardly better than a guess, twelve post-norm layers knew *which*
-# letters there were but not *where*, and twelve pre-norm layers learned the task, each of them with five seeds.
+# Does training repair this? We trained such stacks to write six letters backwards, which needs to know where to look,
+# five times each. Twelve layers without residuals were hardly better than a guess. Twelve post-norm layers knew
+# *which* letters there were but not *where*. Twelve pre-norm layers learned the task.
+#
+# And the **warm-up**? At a high rate the first steps can ruin a stack, post-norm more easily than pre-norm; why is
+# still an open question ([chapter 6](06_training.ipynb)). Of five post-norm stacks with six layers and small starting
+# weights, none learned at a rate of 0.02 without a warm-up, and all five with one of 50 steps; at half the rate they
+# needed none. So a warm-up buys a higher rate, but it did not rescue the twelve post-norm layers, whose words were
+# alike from the start.
 #
 # <details><summary>Evidence: three stacks, two rates, five seeds each; and how post-norm can be saved</summary>
 #
-# A guess is right in 0.125; always naming the most frequent of the six letters is right in about 0.36. At most 300 steps at
-# a rate of 0.001 or 0.003, the better rate of each: without residuals below 0.25, post-norm between 0.3 and 0.4, pre-norm
-# above 0.9. Twelve post-norm layers learn it, too, if their weights start small, as PyTorch's layer draws them smaller. A
-# warm-up of 100 steps does not save them. The lab [04 Depth](labs/04_depth.ipynb) has all of it: four ways to start, one and
-# two layers, other rates, and what warm-up is good for.
+# A guess is right in 0.125; always naming the most frequent of the six letters is right in about 0.36. At most 300
+# steps at a rate of 0.001 or 0.003, the better rate of each: without residuals below 0.25, post-norm between 0.3 and
+# 0.4, with 100 steps of warm-up or without, pre-norm above 0.9. Twelve post-norm layers learn it, too, if their
+# weights start small, as PyTorch's layer draws them smaller.
+#
+# Six post-norm layers at a rate of 0.02, after 150 steps: at most 0.13 without a warm-up, 0.85 to 1.00 with it. Six
+# pre-norm layers reach 0.26 to 0.99 without it and at least 0.97 with it. Xiong et al. (2020) explain why post-norm
+# needs it by large gradients near the output; in our six layers they are no larger there. The lab [04
+# Depth](labs/04_depth.ipynb) has all of it: four ways to start, one and two layers, other rates.
 #
 # </details>
 
@@ -1040,6 +1091,13 @@ stuck = (reached["post-norm"], reached["post-norm, 100 steps of warm-up"])
 prove("12 post-norm layers stay near 0.36, with warm-up or not", min(stuck)[0] > 0.3 and max(stuck)[1] < 0.4)
 prove("12 pre-norm layers with the same weights learn it", reached["pre-norm"][0] > 0.9)
 prove("and so do 12 post-norm layers with smaller ones", reached["post-norm, small weights"][0] > 0.9)
+warm = claim("warm_up_of_encoders")
+alone, warmed = (warm.range(f"post-norm, {arm}", "accuracy", 0.02) for arm in ("no warm-up", "50 steps"))
+prove("six post-norm layers at 0.02: none learns without a warm-up", alone[1] < 0.135)
+prove("and all do with it", 0.85 < warmed[0] < warmed[1] < 1)
+prove("at half that rate none needs it", warm.range("post-norm, no warm-up", "accuracy", 0.01)[0] > 0.95)
+alone, warmed = (warm.range(f"pre-norm, {arm}", "accuracy", 0.02) for arm in ("no warm-up", "50 steps"))
+prove("pre-norm: 0.26 to 0.99 without, 0.97 with", 0.255 < alone[0] < 0.3 and alone[1] < 0.99 and warmed[0] > 0.97)
 draws = torch.randint(8, (20000, 6), generator=torch.Generator().manual_seed(0))
 most = F.one_hot(draws, 8).sum(dim=1).amax(dim=1).float().mean().item() / 6
 prove("the letter that occurs most often is right in about 0.36", abs(most - 0.36) < 0.01)
@@ -1056,16 +1114,15 @@ prove("torch draws what its sublayers write with about half as large", all(0.4 <
 #
 # BERT's idea (Devlin et al. 2019): hide some words behind the sign `[MASK]` and let the encoder name them, from what
 # stands to the left and to the right. This is **masked-language pre-training**. The right answers are in the text
-# itself. And to fill the gap in *the tall queen near the king saw [MASK]*, the encoder has to find out who the subject
-# is.
+# itself. And to fill the gap in *the tall queen near the king saw [MASK]*, the encoder has to find the subject.
 
 # %% id="hidden-words-drawn" tags=["hide-input"]
 # Drawing: hidden words, and who names them
 drawings.hidden_words().show()
 
 # %% [markdown] id="hide-text"
-# We hide one word in five. BERT hides 15 of 100, and not always behind `[MASK]`. The loss counts at the hidden
-# positions only. The text consists of right sentences, as most text does; none of them will get a label later.
+# We hide one word in five. BERT hides 15 of 100, and not always behind `[MASK]`. The loss counts only at the hidden
+# positions. The text consists of right sentences, none of which will get a label later.
 
 
 # %% id="hide"
@@ -1087,16 +1144,16 @@ def read_text(text, steps=1000):
 
 
 # %% [markdown] id="control-text"
-# Then we put a new head on the encoder and train it on only **100** labelled sentences. This second step is called
+# Then we put a new head on the encoder and train it on only **100** labelled sentences, which is called
 # **fine-tuning**.
 #
 # Suppose it works better than without reading. Has the encoder understood something, or has it only got used to the
 # words? To tell, we need a **control**: a text that lacks one thing only. We take the same right sentences, shuffle
-# their last words, and deal them out anew. Each word occurs as often as before. But the last word now says nothing
-# about the subject, so nobody can learn from this text that the two belong together.
+# their last words, and deal them out anew. Each word occurs as often as before, but the last word says nothing about
+# the subject any more.
 #
-# **Predict.** With 100 labels: how often is a judge right that has read nothing, one that has read right sentences, and
-# one that has read the control?
+# **Predict.** With 100 labels, how often will the judge be right after reading nothing, after reading right sentences,
+# and after reading the control?
 
 # %% id="predict-read"
 ex.predict("read_first_three_ways", "")
@@ -1131,47 +1188,45 @@ print(f"has read the control: right in {fine_tune(read_text(control)):.2f}")
 record = claim("read_first_dealt")
 nothing, right, dealt = (record.values(arm, "accuracy") for arm in record.arms)
 prove("after right sentences it is right in more than 0.8, with every seed", min(right) > 0.8)
-prove("and more than 0.15 ahead of the control, seed by seed", all(a > b + 0.15 for a, b in zip(right, dealt)))
+prove("and more than 0.2 ahead of the control, seed by seed", all(a > b + 0.2 for a, b in zip(right, dealt)))
 prove("after nothing it guesses; after the control too, but for two seeds", max(nothing) < 0.55 > sorted(dealt)[2])
 show(
     record.figure(),
     alt=record.alt(),
     caption="With 100 labels. Reading right sentences helps a lot, with each of the five seeds. The same sentences with "
-    f"their last words dealt out anew help little with most seeds, and with one a good part of the way. ({record.command})",
+    f"their last words dealt out anew help little or nothing with three seeds, and up to 0.76 with the others. ({record.command})",
 )
 
 # %% [markdown] id="read-first-says"
 # With 100 labels alone the judge only guesses. After reading right sentences it is right more than 0.8 of the time,
-# with each of five seeds. After the control it stays far behind, again with each seed. So most of the gain comes from
-# the one thing that the control lacks: in right sentences the last word belongs to the subject. **Nobody told the
-# encoder what a subject is. It found out because it had to fill gaps.**
+# with each of five seeds. After the control it is at least 0.2 behind, seed by seed. So most of the gain comes from
+# the one thing that the control lacks. The control can help, too, because it shows how sentences are built: one seed
+# reached 0.76 with it. **Nobody told the encoder what a subject is. It found out because it had to fill gaps.**
 #
 # <details><summary>Evidence: five seeds, two rates, one control</summary>
 #
 # The better rate of fine-tuning for each text, on 1000 new sentences: 0.49 to 0.54 after nothing, 0.81 to 0.96 after
-# right sentences, 0.49 to 0.76 after the control. Seed by seed, right sentences are more than 0.15 ahead of the
-# control. With three of the five seeds the control helps little or nothing. With one it comes a good part of the way,
-# 0.76: the control, too, shows how sentences are built, where persons stand and what comes after *near*. This is one
-# small task with 100 labels and 1000 steps of reading.
+# right sentences, 0.49 to 0.76 after the control. With three of the five seeds the control helps little or nothing,
+# with one it reaches 0.62, with one 0.76. This is one small task with 100 labels and 1000 steps of reading.
 #
 # </details>
 #
 # ## 10 How large is an encoder?
 #
-# You can count a model before you build it. First the layers.
+# You can count a model before you build it. First the layers, here in post-norm, as BERT has them. Your pre-norm stack
+# has one more norm, at its end.
 
 # %% exercise="encoder_parameters"
 
 # %% [markdown] id="bert-text"
-# And a whole model. BERT has the parts that you know, but with post-norm and GELU, and it adds three small things. A
-# third table tells the first of two texts from the second; each of the two is called a **segment**. A norm follows the
-# sum of word, position and segment. And a **pooler**, one more map with a bend, works on the vector at `[CLS]` before a
-# head reads it.
+# And a whole model. BERT adds three small things. A third table tells the first of two texts, called **segments**,
+# from the second. A norm follows the sum of word, position and segment. And a **pooler**, one more map with a bend,
+# works on the vector at `[CLS]` before a head reads it.
 
 # %% exercise="bert_parameters"
 
 # %% id="bert-pieces" tags=["hide-input"]
-# Count: the pieces of BERT-base, and your formula against built models
+# Count: the shares of BERT-base's pieces, and your formula against built models
 V, D, inner = 30_522, 768, 3_072
 pieces = {
     "table of tokens": V * D,
@@ -1184,8 +1239,7 @@ pieces = {
 }
 total = sum(pieces.values())
 for name, size in pieces.items():
-    print(f"{name:>32}: {size:>11,}  {size / total:6.1%}")
-print(f"{'BERT-base':>32}: {total:>11,}")
+    print(f"{name:>32}: {size / total:6.1%}")
 prove("BERT-base has 109,482,240 parameters, piece by piece", total == 109_482_240)
 layers = sum(size for name, size in pieces.items() if name.startswith("12"))
 prove("its layers are what encoder_parameters counts", layers == encoder_parameters(D, inner, 12))
@@ -1209,7 +1263,7 @@ with torch.device("meta"):
 built = sum(p.numel() for p in bert.parameters())
 prove("the switches of BERT build it", built == total - 2 * 768 - pieces["pooler"])
 prove("six layers and 30,000 tokens: 34,274,304 parameters", sum(p.numel() for p in six.parameters()) == 34_274_304)
-print("ids (2, 128) go in, out come", tuple(output.shape), f"with {built:,} parameters")
+print("ids (2, 128) go in, out come", tuple(output.shape))
 
 # %% [markdown] id="sizes"
 # [Chapter 7](07_variants.ipynb) loads BERT's weights and compares its outputs.
@@ -1238,9 +1292,10 @@ print("ids (2, 128) go in, out come", tuple(output.shape), f"with {built:,} para
 #
 # ## 11 Whose line is it?
 #
-# So far a program made the sentences. Now real ones, with real labels. The course ships 25,000 lines of Shakespeare, each
-# with the name of the speaker. We take two of them: Romeo, who is in love, and Menenius, an old politician of Rome. Your
-# encoder gets single lines and says whose they are. It never sees a line of the speeches that are kept for the test.
+# So far a program made up the sentences. Now come real ones. The course ships 25,000 lines of Shakespeare, each with
+# the name of its speaker. We take two speakers: Romeo, who is in love, and Menenius, an old politician of Rome. Your
+# encoder gets single lines and says whose they are. The lines of the test come from speeches that it never saw. A word
+# that occurs fewer than five times in the plays becomes `[UNKNOWN]`.
 
 # %% id="lines-data" tags=["hide-input"]
 # Lines of two speakers, those of four fifths of their speeches to learn from; a word is known if it occurs five times
@@ -1277,7 +1332,8 @@ line_x, line_y, new_x, new_y = lines_of(who)
 print(f"{len(line_x)} lines to learn from, {len(new_x)} new ones; {len(lexicon)} words")
 
 # %% [markdown] id="lines-predict-text"
-# There are few lines and many words, so this time dropout stands in the encoder, and the vectors have 64 numbers.
+# There are a hundred times as many words as before, so each vector gets 64 numbers instead of 32. With few lines to
+# learn from, we also switch dropout on.
 #
 # **Predict.** How often will your encoder be right on new lines? And a linear map that counts words?
 
@@ -1302,15 +1358,17 @@ prove("both are far better than a guess, with each of five seeds", min(low.value
 show(
     record.figure(),
     alt=record.alt(),
-    caption="Whose line is it? Five times other speeches are kept for the test. An encoder that learned from 850 lines and "
-    f"a linear map of word counts are about equally often right. ({record.command})",
+    caption="Whose line is it? Five times other speeches are kept for the test, and 811 to 914 lines are left to learn from. "
+    "An encoder and a linear map of word counts are about equally often right. Each has the better of two rates; for the "
+    "encoder this is 0.01, while yours above had 0.001. "
+    f"({record.command})",
 )
 
 # %% [markdown] id="lines-say"
-# About three lines in four, from single lines out of context. And the linear map, which counts words and knows nothing of
-# their order? About as often. In section 7 the order decided, and counting failed. Here the words themselves say most, and
-# some 850 lines are too few to learn much more. **Which model is better is a question about the data**, so always ask the
-# simple rival.
+# About three lines in four, from single lines out of context. And the linear map, which knows nothing of the order?
+# About as often. In section 7 the order decided, and counting stopped at 0.87. Here the words themselves say most, and
+# with so few lines the encoder is no better than a count. **Which model is better is a question about the data**, so
+# always ask the simple rival.
 #
 # Now it is your turn. Type a line.
 
@@ -1326,9 +1384,9 @@ for name, share in zip(who, shares):
 #
 # ## 12 Your model reads
 #
-# Your feed-forward network, layer, encoder and classifier go into `my_transformer.py`, and stand there on your own
-# attention. The classifier of the file has the weights that you have just trained under the same names. So it can take
-# them, and reads new lines as your trained one does.
+# Your feed-forward network, layer, encoder and classifier go into `my_transformer.py`, where they use your own
+# attention. The file's classifier gives its weights the same names as the model that you have just trained. So it can
+# load them.
 
 # %% id="thread" tags=["atol:0.2"]
 my = so_far(chapter=4)
@@ -1348,7 +1406,7 @@ prove("the file's classifier agrees with the trained one", gap < 1e-3)
 #
 # - say what each part of a layer is for, and show it with numbers on paper;
 # - write a layer, an encoder and a classifier, and train them on sentences with real labels;
-# - find the doors by which padding comes in, and say which weights of a deep stack stop learning without residuals;
+# - find the doors by which padding comes in, and say which weights stop learning without residuals;
 # - compare a model with rivals that count, and choose a control;
 # - count the weights of an encoder before you build it.
 #
@@ -1388,7 +1446,7 @@ prove("the file's classifier agrees with the trained one", gap < 1e-3)
 # <details><summary>3. A stack of 12 post-norm layers does not learn. What do you try?</summary>
 #
 # Measure how alike its words are at the start. If they are alike: smaller starting weights or pre-norm. In our
-# experiment warm-up did not help then (section 8). If they are not alike: a lower rate, or warm-up (the lab on depth).
+# experiment warm-up did not help then (section 8). If they are not alike: a lower rate, or a warm-up.
 #
 # </details>
 #

@@ -163,7 +163,7 @@ EXERCISE = Exercise(
 one vector for the sentence into one number for each answer, (B, n_answers).
 
 - `mean=False`: the vector of the sentence is the one at position 0, where `[CLS]` stands.
-- `mean=True`: it is the mean of the vectors of all positions without `PAD`, `[CLS]` among them.
+- `mean=True`: it is the mean of the vectors of all positions that do not hold `PAD`, including `[CLS]`.
 
 Each sentence has at least one word.""",
     why="The first is BERT's way to judge a sentence, the second the usual way to compare sentences in a search.",

@@ -117,7 +117,7 @@ EXERCISE = Exercise(
     what="""Write `layer_norm(x, weight, bias, eps=1e-5)` from its formula. For each token by itself: subtract the mean
 of its D components; divide by √(variance + eps), where the variance is the mean of the squared differences from the
 mean; multiply each component by its `weight` and add its `bias`.""",
-    why="Every layer has two of them, and implementations that differ by a detail do not share weights.",
+    why="Every layer has two. Divide by D - 1, or add eps outside the root, and yours differs from PyTorch's.",
     difficulty=2,
     minutes=8,
     reference=layer_norm,

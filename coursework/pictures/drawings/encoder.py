@@ -147,16 +147,16 @@ def norm_place(place: str = "post") -> Drawing:
         "with a norm and the feed-forward. No norm stands on the stream."
     )
     picture = Drawing(
-        196 if post else 226,
+        206 if post else 226,
         alt=f"One encoder layer, {place}-norm, from left to right, with the residual stream as one thick line. {order}",
         caption="Post-norm, as in 2017: each norm stands on the stream, after the plus."
         if post
-        else "Pre-norm: each norm stands on the branch, before the sublayer. The stream itself runs through untouched.",
+        else "Pre-norm: each norm stands on the branch, before the sublayer. No norm stands on the stream.",
     )
     y, branch = 150 if post else 180, 52
     picture.stream((14, y), (586, y))
     picture.text((14, y + 26), "x", anchor="start", bold=True)
-    picture.text((586, y + 26), "x of the next layer", anchor="end", size=15)
+    picture.text((586, y + (38 if post else 26)), "x of the next layer", anchor="end", size=15)
     for left, name, colour in ((40, "attention", palette.query), (320, "feed-forward", INK)):
         middle, added = left + 92, left + 170
         if not post:
