@@ -168,8 +168,7 @@ prove("such a stack obeys the law of causality", not complaint(testing.assert_ca
 #
 # What closed systems are made of is known to nobody outside. Most published language models are Transformers;
 # state-space models such as Mamba (arXiv:2312.00752), recurrent ones such as RWKV (arXiv:2305.13048), and models that
-# refine a whole text at once (diffusion, such as LLaDA, arXiv:2502.09992) are published too. The lab on
-# [families](labs/07_families.ipynb) compares all five families on three tasks.
+# refine a whole text at once (diffusion, such as LLaDA, arXiv:2502.09992) are published too.
 #
 # </details>
 #
@@ -243,15 +242,15 @@ prove("and in 300 steps the linear map is ahead with every seed", (lines[0] > or
 # %% [markdown] id="vit-says"
 # ## 2 The layer of today
 #
-# From here on we follow the decoder, from the layer of 2017 to that of Qwen3.
+# From here on we follow the decoder.
 #
 # ### 2.1 A norm in front, and a cheaper one
 #
 # In 2017 the norm stood *after* the sum: x ← LN(x + sublayer(x)). A gradient on its way back goes through all these
-# norms, and a deep stack needs a careful warm-up, or it does not learn at all ([chapter 4](04_encoder.ipynb)). GPT-2
-# moved the norm in *front* of each sublayer: x ← x + sublayer(LN(x)). Now the stream is a sum from end to end, and a
-# gradient reaches the first layer undisturbed. The price: the stream grows from layer to layer, so that each layer
-# changes it less, and one more norm is needed at the end.
+# norms, and with a high rate a deep stack needs a careful warm-up, or it does not learn at all ([chapter
+# 4](04_encoder.ipynb)). GPT-2 moved the norm in *front* of each sublayer: x ← x + sublayer(LN(x)). Now the stream is a
+# sum from end to end, and a gradient reaches the first layer undisturbed. The price: the stream grows from layer to
+# layer, so that each layer changes it less, and one more norm is needed at the end.
 #
 # <details><summary>Where Gemma 3 and OLMo 2 put the norm</summary>
 #
@@ -292,7 +291,7 @@ print(RMSNorm(4)(torch.tensor([1.0, 2.0, 3.0, 6.0])).data)
 #
 # The same idea helps inside the head. In long trainings of large models the queries and keys of some heads grow and
 # grow, until their scores reach the hundreds and the softmax puts all its weight on one key. Hardly any gradient comes
-# through it. Then a small change makes another key the largest, all the weight jumps there, and so does the loss.
+# through it. Then a small change makes another key the largest, all the weight moves there, and the loss jumps.
 # **QK-norm** puts an RMSNorm on each query and each key before they are turned. With E numbers in a head, each then has
 # the length √E. A product of two vectors is at most the product of their lengths, here E. So a score, divided by √E, is
 # at most √E, times the trained factors. Qwen3, Gemma 3 and OLMo 2 pay two small norms in each layer for that.
@@ -488,12 +487,12 @@ drawings.local_layers_for_one_global().show()
 drawings.levels_of_memory().show()
 
 # %% [markdown] id="flash-traffic"
-# A GPU computes on data in small memories beside its arithmetic units. They are tiny, 20 MB on an A100, and everything
-# else lies in the large memory, which is thirteen times slower. Now count what plain attention moves, for one head of
-# width 128 and a text of 8,192 tokens. The table of scores has 8,192² = 67 million numbers, 134 MB in two bytes each.
-# That does not fit into the small memory. So the table is written to the large one, read for the softmax, written again
-# as weights, and read for the product with the values: 537 MB in all. Queries, keys, values and outputs together are
-# only 8 MB.
+# A GPU computes on data in small memories beside its arithmetic units. They are tiny: 20 MB on an A100. Everything else
+# lies in the large memory, which is thirteen times slower. Now count what plain attention moves, for one head of width
+# 128 and a text of 8,192 tokens. The table of scores has 8,192² = 67 million numbers, 134 MB in two bytes each. That
+# does not fit into the small memory. So the table is written to the large one, read for the softmax, written again as
+# weights, and read for the product with the values: 537 MB in all. Queries, keys, values and outputs together are only
+# 8 MB.
 #
 # At 1.5 TB a second, 537 MB take 0.36 ms. The arithmetic is two matrix products of 2 · 8,192² · 128 operations each, 34
 # billion together. At 312 trillion a second it takes 0.11 ms. So the units wait two thirds of the time, for a table
@@ -571,8 +570,8 @@ prove("torch's kernel is quadratic in time", 1.7 < power < 2.3)
 
 # %% [markdown] id="flash-says"
 # In training the backward pass needs the weights again. Flash does not keep them: it stores $m$ and $l$ for each query
-# and computes each tile a second time. More arithmetic, fewer bytes, and still faster. The price: the time still grows
-# with the square of the length, and each new chip needs a new kernel.
+# and computes each tile a second time. That is more arithmetic and fewer bytes, and it is still faster. The price: the
+# time still grows with the square of the length, and each new chip needs a new kernel.
 #
 # **A good place to stop: you can explain Flash to a colleague.**
 #
@@ -602,7 +601,7 @@ drawings.pairs_in_a_state().show()
 # $$S \leftarrow S + \beta \, (v - S k) \, k^\top$$
 #
 # where β, between 0 and 1, says how much of the correction is made. With β = 1: after the first pair the state is (5,
-# 0). Under the second key it says 3; 10 was wanted, so 7 is missing. Add 7 · (0.6, 0.8) to get (9.2, 5.6). Now the
+# 0). Under the second key it says 3; 10 was wanted, so 7 is missing. Adding 7 · (0.6, 0.8) gives (9.2, 5.6). Now the
 # second key, whose length is one, reads 5.52 + 4.48 = 10. The first reads 9.2, which is still wrong, but less so.
 #
 # **Predict.** A state of 32 by 32 numbers stores 4, 16, 64 pairs with random keys. How wrong is what we read back, with
@@ -656,16 +655,16 @@ prove(
 
 # %% [markdown] id="hybrids"
 # So a fixed state loses *exact recall*: the phone number from page one. With 16 pairs the delta rule lowers the error
-# of the sum from 0.68 to 0.53; with 64, either is worse than reading zeros. But its cost does not grow. Models
-# therefore mix again. Qwen3-Next and Kimi Linear have three layers with a gated delta rule for each layer of full
-# attention. The gate is a factor below one on the state, so that old things fade when the model wants it. Three
+# of the sum from 0.68 to 0.53; with 64, either is worse than reading zeros. But the cost of a state does not grow.
+# Models therefore mix again. Qwen3-Next and Kimi Linear have three layers with a gated delta rule for each layer of
+# full attention. The gate is a factor below one on the state, so that old things fade when the model wants it. Three
 # quarters of the cache are gone, and the fourth layer can look up the phone number.
 #
 # ## 6 Experts: store much, use little
 #
-# Most of a layer's parameters are in its feed-forward: 60 % in Qwen3-0.6B, 81 % in Llama 3 8B. A wider one knows more,
-# but then every token pays for all of it, even a comma. A **mixture of experts** has many feed-forwards, the *experts*,
-# and a **router** that picks a few of them for each token.
+# Most of a layer's parameters are in its feed-forward: 60 % in Qwen3-0.6B, 81 % in Llama 3 8B. A wider one can store
+# more, but then every token pays for all of it, even a comma. A **mixture of experts** has many feed-forwards, the
+# *experts*, and a **router** that picks a few of them for each token.
 
 # %% id="router-drawn" tags=["hide-input"]
 # Drawing: a router sends one token to two of four experts
@@ -703,7 +702,7 @@ drawings.router_and_experts().show()
 #
 # **By hand**, two experts. Evenly used: 2 · (0.5 · 0.5 + 0.5 · 0.5) = 1. All tokens to the first, with probability 0.9:
 # 2 · (1 · 0.9 + 0 · 0.1) = 1.8. The share $f_i$ is a count and has no gradient. It acts as a price: the busier an
-# expert, the harder the gradient presses on its probability, so idle experts become likelier. The loss is added to the
+# expert, the harder the gradient pushes its probability down, so idle experts become likelier. The loss is added to the
 # real one, times something like 0.01, and pulls against it.
 #
 # **A bias** (DeepSeek-V3, 2024) leaves the loss alone. Each expert has a number that is added to its score *for the
@@ -772,8 +771,8 @@ prove("both remedies make the busiest less busy, with each of five seeds", remed
 #
 # Two numbers now describe a model: the parameters that are stored, and those that work for one token. DeepSeek-V3 has
 # 671 billion, and 37 billion of them are active: each token uses 8 of 256 small experts, and one *shared* expert that
-# sees every token and keeps what all need. Kimi K2 stores a trillion and uses 32 billion. The total decides how much
-# memory you need, the active part how much each token costs.
+# sees every token and keeps what all need. The total decides how much memory you need, the active part how much each
+# token costs.
 
 # %% exercise="moe_active_parameters"
 
@@ -995,7 +994,7 @@ with torch.no_grad():
 # %% [markdown] id="config"
 # ## 8 Your Llama
 #
-# Everything is there. This is the `config.json` of Qwen3-0.6B, without the entries that concern only software.
+# This is the `config.json` of Qwen3-0.6B, without the entries that concern only software.
 
 # %% id="config-json"
 config = json.loads("""{
@@ -1106,8 +1105,7 @@ def attend(layer, x, positions, mask, cache):
 
 
 # %% [markdown] id="build-text"
-# What remains is the step from a file to a model, and it is yours: make the layers, hand them to `GPT`, and assign a
-# new `model.norm` and `model.to_logits`.
+# What remains is the step from a file to a model, and it is yours.
 
 # %% exercise="build_model"
 
@@ -1137,9 +1135,9 @@ prove("a tied head saves V times D", count(untied) - count(PUBLISHED["gpt2"].bui
 # ### 8.2 It loads a checkpoint
 #
 # A checkpoint is a folder: a `config.json`, and a file of tensors, each under a name. That of Qwen3-0.6B takes more
-# than a gigabyte, so another program has trained a small model on technical prose and saved it in the same form. Its
-# heads pair number i with number i + E/2, the halves of your `apply_rotary` in [chapter
-# 3](03_positional_encoding.ipynb). Its names are not ours, so we need a little dictionary.
+# than a gigabyte, so another program has trained a small model on technical prose and saved it in the same form. In its
+# heads, number i is turned with number i + E/2, as in your `apply_rotary` of [chapter 3](03_positional_encoding.ipynb).
+# Its names are not ours, so we need a little dictionary.
 
 # %% id="checkpoint" tags=["hide-input", "tol:0.05"]
 # Another program: the course's Qwen3 learns for 400 steps and is saved as `transformers` would save it
@@ -1278,13 +1276,12 @@ for prompt in ("The value of ", "A function "):
 #   arXiv:2505.09388; OLMo 2, arXiv:2501.00656; Gemma 3, arXiv:2503.19786.
 # - The cache: Ainslie et al. 2023 (grouped heads), arXiv:2305.13245; DeepSeek-V2 (latent attention), arXiv:2405.04434;
 #   Beltagy et al. 2020 (windows), arXiv:2004.05150; Xiao et al. 2023 (sinks), arXiv:2309.17453; gpt-oss,
-#   arXiv:2508.10925. DeepSeek-V3.2 lets each query choose 2,048 earlier tokens by a small scorer (its report of 2025).
-# - Flash: Dao et al. 2022, arXiv:2205.14135, whose figure 1 has the speeds of an A100; Milakov and Gimelshein 2018
-#   (softmax in one pass), arXiv:1805.02867.
+#   arXiv:2508.10925.
+# - Flash: Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018 (softmax in one pass), arXiv:1805.02867.
 # - Linear: Katharopoulos et al. 2020, arXiv:2006.16236; Schlag et al. 2021 (the delta rule), arXiv:2102.11174; Yang et
 #   al. 2024 (gated), arXiv:2412.06464; Kimi Linear, arXiv:2510.26692.
 # - Experts: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2021 (Switch), arXiv:2101.03961; Wang et al. 2024 (the
-#   bias), arXiv:2408.15664; DeepSeek-V3, arXiv:2412.19437; Kimi K2, arXiv:2507.20534.
+#   bias), arXiv:2408.15664; DeepSeek-V3, arXiv:2412.19437.
 # - LoRA: Hu et al. 2021, arXiv:2106.09685; Dettmers et al. 2023 (QLoRA), arXiv:2305.14314; Schulman and Thinking
 #   Machines Lab 2025, *LoRA Without Regret*.
 #
