@@ -46,7 +46,8 @@ def three_families() -> Drawing:
         alt="Four grids of five by five cells; rows are queries, columns are keys. Encoder: all cells open. Decoder: "
         "open up to the diagonal. Encoder-decoder: a grid that is open everywhere for the source, and for the target "
         "one that is open up to the diagonal beside one on the source that is open everywhere.",
-        caption="Rows ask, columns are read, blue means: may be read. An encoder–decoder has three of these masks.",
+        caption="Rows are queries, columns are keys; what is blue may be read. An encoder–decoder has three of "
+        "these masks.",
     )
     grids = ((16, False), (176, True), (334, False), (334, True))
     picture.text((86, 22), "encoder", bold=True)
@@ -79,10 +80,9 @@ def patches_in_a_row() -> Drawing:
     picture = Drawing(
         250,
         alt="On the left an image, cut into four squares by a cross and numbered 0 to 3, row by row. In the middle "
-        "the same squares in a row. One linear map turns each into a vector, a learned position is added, and a "
-        "class vector stands in front. The five vectors go into an encoder.",
-        caption="To the encoder an image is a sentence. That patch 2 lies below patch 0 is in no number until it is "
-        "learned.",
+        "the same squares in a row. One linear map turns each into a vector, a learned position is added, and the "
+        "vector of [CLS] goes in front. The five vectors go into an encoder.",
+        caption="To the encoder an image is a sentence. The model must learn that patch 2 lies below patch 0.",
     )
     side, corner = 50, (18, 70)
     for number in range(4):
@@ -101,7 +101,7 @@ def patches_in_a_row() -> Drawing:
         picture.text((196 + 56 * number, 56), f"+ p{number}", size=16, colour=palette.key)
         picture.line([(196 + 56 * number, 44), (196 + 56 * number, 30), (452, 30)], arrow=False)
     picture.line([(380, 30), (452, 30)])
-    picture.text((506, 88), "class vector", size=15, colour=GREY)
+    picture.text((506, 88), "[CLS], in front", size=15, colour=GREY)
     picture.line([(506, 74), (506, 58)])
     picture.box((506, 32), (106, 46), "encoder", filled=True)
     return picture
@@ -114,8 +114,8 @@ def gate_in_numbers() -> Drawing:
         alt="A feed-forward with a gate. The token goes into two maps. The map called gate gives 3 and minus 2, "
         "which SiLU turns into 2.86 and minus 0.24. The map called up gives 0.5 and 0.5. They are multiplied number "
         "by number: 1.43 and minus 0.12. The map called down makes the output.",
-        caption="Both hidden numbers carry the same content, 0.5. The gate lets one of them through and nearly "
-        "closes for the other.",
+        caption="Both hidden numbers carry the same content, 0.5. The gate makes the first nearly three times as "
+        "large, and of the second it leaves little, with the sign turned.",
     )
     picture.box((56, 135), (84, 44), "token x")
     picture.line([(98, 122), (150, 78)])
@@ -148,7 +148,7 @@ def cache_of_a_token() -> Drawing:
         "keys and values: 8,192 numbers. 8 heads: 2,048. 1 head: 256. A latent vector of 512 and a rotary key of 64: "
         "576.",
         caption="One token in one layer, 32 query heads of width 128. Latent: c with 512 numbers, and 64 for the "
-        "position (below). That is as large as two and a quarter heads of k and v, and serves 32 different ones.",
+        "position (below). That is as large as two and a quarter heads of k and v, but it serves 32 different ones.",
     )
     rows = (
         ("32 heads of k, v", 8192, palette.key),
@@ -214,7 +214,7 @@ def local_layers_for_one_global() -> Drawing:
         alt="Six layers from the bottom to the top. Beside each a bar for the tokens in its cache. The global layer "
         "keeps all of them; each of the five local layers keeps only the latest, a thin line at the right end.",
         caption="What the caches keep of 131,072 tokens, to scale, oldest on the left. Five layers keep the latest "
-        "1,024, the thin blue line; one keeps everything.",
+        "1,024, the thin blue line, and drop what is grey; one keeps everything.",
     )
     for number in range(6):
         y, whole = 36 + 36 * number, number == 0
@@ -228,10 +228,10 @@ def local_layers_for_one_global() -> Drawing:
 
 
 def levels_of_memory() -> Drawing:
-    """The levels of a GPU's memory with their sizes and speeds."""
+    """A GPU's small and large memory with their sizes and speeds."""
     picture = Drawing(
         280,
-        alt="Three levels of memory. On top the arithmetic units, 312 trillion operations a second. Below them the "
+        alt="Arithmetic units and two memories. On top the units, 312 trillion operations a second. Below them the "
         "small memory on the chip: 20 megabytes, 19 terabytes a second. Below that the large memory: 40 gigabytes, "
         "1.5 terabytes a second. A wide arrow joins the units with the small memory, a thin one the small with the "
         "large.",
@@ -255,9 +255,11 @@ def flash_tiles() -> Drawing:
     picture = Drawing(
         300,
         alt="A table of scores that is never written as a whole, cut into four by four tiles. The row of one block "
-        "of queries is worked on: three tiles are done, the fourth lies in the small memory. Beside it stand the "
-        "only numbers that are kept for each query: the maximum m, the sum l and the mixture a.",
-        caption="Only the dark tile exists at this moment. What is left of the pale ones is in m, l and a.",
+        "of queries is worked on: two tiles, blue, are done, the third, dark, lies in the small memory, and the "
+        "fourth is still to come. Beside it stand the only numbers that are kept for each query: the maximum m, the "
+        "sum l and the mixture a.",
+        caption="Only the black tile exists at this moment. What is left of the blue ones is in m, l and a; the grey "
+        "ones are still to come.",
     )
     left, top, side = 120, 54, 50
     for i in range(4):
