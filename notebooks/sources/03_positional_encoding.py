@@ -971,7 +971,7 @@ print(longer.command)
 # distance at position 63, the last (right). The score of distance 3 is set to 0.
 
 # %% id="why-figure" tags=["hide-input"]
-# Figure: where the trained rotary model is right, and what score its heads give to each distance
+# Figure: where the rotary model is right, and its scores by distance
 tokens, right = three_back(400, 64, torch.Generator().manual_seed(99))
 with torch.no_grad(), record_weights(models["rotary"].decoder.layers[0]) as maps:
     share = (models["rotary"](tokens)[:, 3:].argmax(-1) == right).float().mean(0)  # (T - 3,)
@@ -1017,7 +1017,7 @@ show(
 #
 # - The **fast clock** comes round every 6.3 positions. It makes the peaks, at 3, and again at 9, 15, 22, 28 and so on.
 # - The **second clock**, dashed, is ten times slower. Training used it to tell 3 from 9 and 15: its part falls from each to the
-#   next. But it is a wave. Beyond 15, where nothing corrects it, it reaches its lowest point at 20, and then it must rise.
+#   next. But it is a wave. Beyond 15, where nothing corrects it, it reaches its lowest point at about 20, and then it must rise.
 #
 # At 34 the peak is already close to the line. At 41 it is above it: both clocks together favour this key more than the right
 # one, and from position 41 on it is in sight. With all five seeds, 41 is the first distance that beats 3.
