@@ -87,7 +87,7 @@ drawings.order_lost(list(vector), list(vector.values())).show()
 #
 # So attention gives both sentences the same outputs, but in another order: exchange the words, and the results are
 # exchanged with them. The name for this is *permutation-equivariant*. Who bites? Each word has the same vector in both
-# stories, so the vectors cannot tell. Average them, as a classifier may do, and the sentences are identical.
+# stories, so the vectors cannot tell. Average them, as a classifier may do, and the two sentences look identical.
 
 # %% id="dog-man-proof"
 first, second = results.values()
@@ -159,7 +159,7 @@ drawings.added_places(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(1, 0)
 #
 # You know something that does nearly all of this: a clock. Let the hand start at twelve and turn a little for
 # each position. Two numbers say where it points: how high its tip is, and how far to the right. In mathematics they are the
-# **cosine** and the **sine** of the angle, never larger than 1. They need no length, and near positions look alike.
+# **cosine** and the **sine** of the angle, never larger than 1. A clock needs no length, and near positions look alike.
 
 # %% id="clock-drawn" tags=["hide-input"]
 # Drawing: the two numbers of a hand
