@@ -48,7 +48,7 @@ torch.set_num_threads(1)
 # >
 # > man bites dog
 #
-# The same three words, and two quite different stories. Give each word a vector of two numbers: *dog* is (2, 0),
+# The same three words, and two different stories. Give each word a vector of two numbers: *dog* is (2, 0),
 # *bites* is (1, 1), *man* is (0, 2). To keep it small, this vector is query, key and value at once. Then we run the attention
 # of chapter 1 on both sentences, without a mask.
 #
@@ -205,7 +205,8 @@ drawings.clock_rows().show()
 #   clock has speed 1, and each further one is slower by the same factor. Between our two clocks the factor is 100. In a wide
 #   table the steps are smaller, and the last clock is nearly 10,000 times slower than the first.
 #
-# Such vectors are called **sinusoids**, or sinusoidal positions, after the sine.
+# Such vectors are called **sinusoids**, or sinusoidal positions, after the sine. In section 4 they come back
+# as *rotary* positions.
 #
 # Now write the table yourself. The exercises use shorter letters: D is $d_{model}$, E is $d_{head}$, B counts the texts, H
 # the heads, and T the positions.
@@ -404,7 +405,7 @@ prove("the library's matrix is the same", torch.allclose(positions.position_shif
 print("one matrix for each shift of 1, 7, 100 and 1000 positions: right at 5000 positions")
 
 # %% [markdown] id="explorer-text"
-# Play with it. Move the position alone: the hands turn, but does the angle between the two hands of a clock change? For
+# Move the position alone: the hands turn, but does the angle between the two hands of a clock change? For
 # $\sin(p \cdot \theta_i)$ the column titles write "sin p".
 
 # %% id="explorer" tags=["hide-input"]
@@ -892,7 +893,7 @@ def accuracy(model, mask=None):
     return share[:13].mean().item(), share[13:].mean().item()  # inside, beyond
 
 
-record = claim("three_back")  # recorded trainings, among them the best learning rate of each model
+record = claim("three_back")  # recorded trainings; it knows the best rate of each model
 models = {}
 for name, settings in record.arms.items():
     torch.manual_seed(0)
@@ -902,7 +903,7 @@ for name, settings in record.arms.items():
     print(f"{name:>20}: inside {inside:.2f}, beyond {beyond:.2f}")
 
 # %% [markdown] id="three-back-seeds"
-# That was one training of each model. Here are **five**.
+# Here are **five** trainings of each.
 #
 # <details><summary>Evidence: five seeds, three learning rates</summary>
 #
@@ -1246,12 +1247,13 @@ mine = "the cat saw the dog".split()  # a sentence of yours, with one word twice
 here, there = [i for i, word in enumerate(mine) if mine.count(word) > 1][:2]
 torch.manual_seed(0)
 word = my.Embedding(len(mine), max_length=len(mine), d_model=32).word
-x = 9 * word(torch.tensor([[mine.index(one) for one in mine]]))  # (1, T, D); 9: an untrained table has small numbers
+# 9 times, because the numbers of an untrained table are small
+x = 9 * word(torch.tensor([[mine.index(one) for one in mine]]))  # (1, T, D)
 for rotary in (False, True):
     torch.manual_seed(0)
     y = my.MultiHeadAttention(32, 4, rotary)(x, x)[0]
     off, size = (y[here] - y[there]).norm(), y[here].norm()
-    print(f"rotary {rotary!s:5}: {mine[here]!r} twice, vectors of length {size:.2f}, {off:.2f} apart")
+    print(f"rotary {rotary!s:5}: two vectors of length {size:.2f}, {off:.2f} apart")
 
 # %% [markdown] id="what-you-have"
 # ## 9 What you have
