@@ -15,6 +15,7 @@ from course_lib.config import TransformerConfig
 from course_lib.encoder import TransformerEncoder
 from course_lib.layers import TokenEmbedding
 from course_lib.masks import causal_mask, sliding_window_mask
+from course_lib.positions import frequencies
 from course_lib.transformer import LanguageModel
 from coursework.corpora import reference_text
 from coursework.records import Claim
@@ -182,6 +183,58 @@ def three_back_where(seed: int, rate: float, scheme: str) -> dict[str, float]:
     found = {"inside": right[:13], "to place 30": right[13:28], "at place 63": right[60:]}
     return {name: part.mean().item() for name, part in found.items()} | {
         "weight at turns": back[[round(3 + 2 * math.pi * turns) for turns in (6, 7, 8, 9)]].sum().item()
+    }
+
+
+def _clocks_decide(record: Claim) -> bool:
+    """With every seed: the first rival of rotary stands at 41, and shifted sinusoids need their many clocks."""
+    return (
+        record.range("rotary, 4 clocks", "first rival") == (41, 41)
+        and record.range("shifted, 16 clocks", "beyond")[0] > 0.9
+        and record.range("shifted, 4 clocks", "beyond")[1] < 0.85
+        and min(record.range(arm, "inside")[0] for arm in record.arms) > 0.97
+    )
+
+
+@experiment(
+    claim="Trained on 16 tokens, rotary positions with 4 clocks give the key 41 positions back, and none between, a "
+    "higher mean score at position 63 than the key 3 positions back. Shifted sinusoids find the third token back "
+    "beyond 16 with 16 clocks, and often miss it with 4.",
+    arms={
+        "rotary, 4 clocks": {"scheme": "rotary", "heads": 4},
+        "rotary, 8 clocks": {"scheme": "rotary", "heads": 2},
+        "rotary, 16 clocks": {"scheme": "rotary", "heads": 1},
+        "shifted, 16 clocks": {"scheme": "sinusoidal"},
+        "shifted, 4 clocks": {"scheme": "sinusoidal", "few": True},
+    },
+    rates=RATES,
+    better="max inside",
+    holds=_clocks_decide,
+)
+def three_back_clocks(seed: int, rate: float, scheme: str, heads: int = 4, few: bool = False) -> dict[str, float]:
+    """The task of `three_back` with fewer heads, so more clocks for each; or sinusoids with four clocks, four times."""
+    config = replace(small_gpt(scheme, 11, 64).config, n_heads=heads)
+    torch.manual_seed(seed)
+    model = LanguageModel(config)
+    if few:
+        model.embedding.positions.values = frequencies(8).repeat_interleave(4)
+    generator, shifted = torch.Generator().manual_seed(1000 + seed), scheme == "sinusoidal"
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    for _ in range(300):
+        start = int(torch.randint(49, (), generator=generator)) if shifted else 0
+        loss = _three_back_loss(model, generator, torch.arange(start, start + 16) if shifted else None)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    tokens = torch.randint(11, (400, 64), generator=torch.Generator().manual_seed(99))
+    with torch.no_grad(), record_weights(model.eval().decoder.layers[0]) as maps:
+        right = (model(tokens)[:, 3:].argmax(-1) == tokens[:, :-3]).float().mean(0)  # (T - 3,)
+    score = maps["self_attention"][:, :, -1].log().mean((0, 1)).flip(0)  # (S,), by distance, up to a constant
+    rivals = [distance for distance in range(16, 64) if score[distance] > score[3]]
+    return {
+        "inside": right[:13].mean().item(),
+        "beyond": right[13:].mean().item(),
+        "first rival": float(min(rivals, default=64)),
     }
 
 

@@ -1,14 +1,14 @@
 # %% [markdown] id="title"
 # # 3 Positions
 #
-# Attention does not know in which order the words stand. This chapter shows exactly what it does not know, and four ways to
-# tell it: vectors that are added to the words (sinusoids and learned tables), queries and keys that are turned (rotary
-# positions), scores that are lowered with distance (ALiBi), and a learned number for each distance (T5). By the end you have
-# built the most used of them, invented one, and measured what each does with a text longer than any in its training.
+# Attention does not know in which order the words stand. This chapter shows four ways to tell it: vectors that are added to
+# the words (sinusoids and learned tables), queries and keys that are turned (rotary positions), scores that are lowered with
+# distance (ALiBi), and a learned number for each distance (T5). By the end you have built the most used of them, invented
+# one, and measured what each does with a text longer than any in its training.
 #
 # You need [chapter 1](01_attention.ipynb), and one idea from [chapter 2](02_multi_head.ipynb): attention runs in several
 # *heads* side by side, each with queries, keys and values of its own. The chapter takes
-# about {minutes} minutes, about half of them for its eight exercises. A good place to stop is the end of section 4.
+# about {minutes} minutes, with eight exercises. A good place to stop is the end of section 4.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out the same in every run
@@ -48,12 +48,12 @@ torch.set_num_threads(1)
 # >
 # > man bites dog
 #
-# The same three words, and two quite different stories. Give each word a vector of two numbers: *dog* is (2, 0),
-# *bites* is (1, 1), *man* is (0, 2). To keep it small, this vector is query, key and value at once. Then run attention
-# from chapter 1 on both sentences, without a mask.
+# The same three words, and two different stories. Give each word a vector of two numbers: *dog* is (2, 0),
+# *bites* is (1, 1), *man* is (0, 2). To keep it small, this vector is query, key and value at once. Then we run the attention
+# of chapter 1 on both sentences, without a mask.
 #
 # **Predict.** Look at the vector that attention makes of *dog*. In the second sentence *dog* stands at the other end.
-# Is its new vector the same in both? Write down your guess and one reason, then run the next two cells.
+# Is its new vector the same in both? Write down your guess, then run the next two cells.
 
 # %% id="predict-dog"
 ex.predict("dog_in_both_sentences", "")
@@ -69,10 +69,10 @@ for sentence in ("dog bites man", "man bites dog"):
         print(f"{sentence}: {word:>5} becomes ({row[0]:.2f}, {row[1]:.2f})")
 
 # %% [markdown] id="dog-man-says"
-# The dog of the first sentence and the dog of the second become the same vector, and so do the two men. The formula shows
-# why. A score depends on two words, a query and a key. To turn scores into weights, the softmax divides by a **sum** over all
-# words, and a word's new vector is a weighted sum over all words, too. Nothing in it says where a word stands, and a sum does
-# not change when its terms are added in another order.
+# Both dogs become the same vector, and so do both men. The formula shows why. A score depends on two words, a query and a
+# key. To turn scores into weights, the softmax divides by a **sum** over all words, and a word's new vector is a weighted sum
+# over all words, too. Nothing in it says where a word stands, and a sum does not change when its terms are added in another
+# order.
 
 # %% id="dog-man-drawn" tags=["hide-input"]
 # Drawing: both sentences, with lines between equal results
@@ -82,13 +82,12 @@ drawings.order_lost(list(vector), list(vector.values())).show()
 # What exactly is equal here? By the **position** of a word we mean its number in the text, counted from 0.
 #
 # - Compare **position by position**: at position 0 stands *dog* in one sentence and *man* in the other, so the two vectors
-#   there are different. Only the middle ones agree.
+#   there are different.
 # - Compare **word by word**: everything is equal.
 #
-# So attention does not give the same output for both sentences. It gives the same outputs in another order: exchange the
-# words, and the results are exchanged with them. The name for this is *permutation-equivariant*. Now imagine
-# that someone reads these vectors and wants to know who bites. Each word has the same vector in both stories, so the
-# vectors cannot tell. Whoever takes the mean of all vectors, as a classifier may do, gets exactly the same thing twice.
+# So attention gives both sentences the same outputs, but in another order: exchange the words, and the results are
+# exchanged with them. The name for this is *permutation-equivariant*. Who bites? Each word has the same vector in both
+# stories, so the vectors cannot tell. Average them, as a classifier may do, and the two sentences look identical.
 
 # %% id="dog-man-proof"
 first, second = results.values()
@@ -121,13 +120,12 @@ prove("under a causal mask they are not", masked)
 print("three layers without positions: permutation-equivariant without a mask, not with a causal mask")
 
 # %% [markdown] id="causal"
-# More layers do not help. The other parts of a Transformer work on each position alone, so a whole stack of layers has the
-# same blind spot. The cell above checked three layers.
+# More layers do not help. The other parts of a Transformer work on each position alone, so a whole stack has the same blind
+# spot.
 #
 # A **causal mask** changes this. Under it the first word sees one word, the second sees two, and so on. The positions
-# are no longer alike, and a model can learn to count. Language models without any positions do learn where a word stands
-# (Haviv et al. 2022); the [lab on positions](labs/03_positions.ipynb) measures how well. But why make a model work out
-# something so plain and so useful? Most models are simply told.
+# are no longer alike. Deep language models without any position scheme do learn where a word stands (Haviv et al. 2022); the
+# [lab on positions](labs/03_positions.ipynb) measures how well. But most models are simply told.
 #
 # <details><summary>How a model could count</summary>
 #
@@ -142,8 +140,8 @@ print("three layers without positions: permutation-equivariant without a mask, n
 # ### 2.1 A second vector for each word
 #
 # Here is the simplest way to tell a word its position: each position gets a vector, too, and it is **added** to the vector
-# of the word. What goes into the model is word plus position. Now *dog* at
-# the beginning and *dog* at the end are two different vectors, and so are their queries, keys and values.
+# of the word. Now *dog* at the beginning and *dog* at the end are two
+# different vectors, and so are their queries, keys and values.
 
 # %% id="added-drawn" tags=["hide-input"]
 # Drawing: word plus position
@@ -160,9 +158,8 @@ drawings.added_places(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(1, 0)
 # ### 2.2 Clocks
 #
 # You know something that does nearly all of this: a clock. Let the hand start at twelve and turn a little for
-# each position. It stays small, it needs no length, and near positions look alike. For the last
-# wish, no two positions the same, we need several clocks. Two numbers say where the hand points: how high its tip is, and
-# how far to the right. In mathematics they are the **cosine** and the **sine** of the angle, never larger than 1.
+# each position. Two numbers say where it points: how high its tip is, and how far to the right. In mathematics they are the
+# **cosine** and the **sine** of the angle, never larger than 1. A clock needs no length, and near positions look alike.
 
 # %% id="clock-drawn" tags=["hide-input"]
 # Drawing: the two numbers of a hand
@@ -172,12 +169,9 @@ drawings.clock_hand(60).show()
 # One clock is not enough. A hand that turns by 57 degrees for each position has gone all the way round after a little more
 # than six positions, and then position 0 and position 6 look nearly the same. A slower hand does not come round so soon, but
 # it hardly tells neighbours apart. A real clock has the solution: several hands. The second hand tells neighbouring seconds
-# apart, the hour hand tells morning from noon, and together they name every second of half a day. Then the hour hand
-# has come round as well, and nine in the evening looks like nine in the morning. The slowest hand decides how far a
-# clock can count.
+# apart, the hour hand tells morning from noon, and together they name every second of half a day.
 #
-# So a position gets many clocks, from fast to slow. In the drawing each row is one position. A vector of 64 numbers has room
-# for 32 clocks, two numbers each.
+# So a position gets many clocks, from fast to slow. A vector of 64 numbers has room for 32 clocks, two numbers each.
 
 # %% id="clocks-drawn" tags=["hide-input"]
 # Drawing: the clocks of four positions
@@ -206,13 +200,13 @@ drawings.clock_rows().show()
 # - $PE$ is the table of positions, one row for each position $p$. Each row is as wide as a word's vector, $d_{model}$
 #   numbers, so that the two can be added.
 # - $i$ numbers the clocks, from 0 to $d_{model}/2 - 1$. The paper writes the sine first: clock $i$ has it in column
-#   $2i$, and its cosine in the column after it. These two numbers are **pair** $i$.
+#   $2i$, and its cosine in the column after it. Together they are pair $i$.
 # - $\theta_i$ (theta) is the speed of clock $i$, in radians for each position, also called the frequency. The first
 #   clock has speed 1, and each further one is slower by the same factor. Between our two clocks the factor is 100. In a wide
 #   table the steps are smaller, and the last clock is nearly 10,000 times slower than the first.
 #
-# Such vectors are called **sinusoids**, or sinusoidal positions, after the sine. The same clocks come back in section 4,
-# where they turn queries and keys: the *rotary* positions.
+# Such vectors are called **sinusoids**, or sinusoidal positions, after the sine. In section 4 they come back
+# as *rotary* positions.
 #
 # Now write the table yourself. The exercises use shorter letters: D is $d_{model}$, E is $d_{head}$, B counts the texts, H
 # the heads, and T the positions.
@@ -250,7 +244,7 @@ prove("exp(−2i ln(10000)/d) is one over 10000^(2i/d), not that divisor itself"
 
 # %% [markdown] id="picture-text"
 # Here are whole tables as pictures: a row is a position, a column is one number of its vector, red is +1 and blue
-# is −1. On the left is the small table, then one of width 512, its sines and its cosines apart.
+# is −1. On the left is the small table, then the sines and the cosines of a table of width 512.
 
 # %% id="picture" tags=["hide-input"]
 # Figure: the tables of sinusoids
@@ -272,33 +266,23 @@ show(
     f"the colour changes from row to row, towards the right ever more slowly. In the table of width 512, {still} of the "
     "512 columns change by less than 0.1 over the 50 positions: these look like plain stripes, white for the sines and "
     "red for the cosines.",
-    caption=f"Fast clocks at the left, slow ones at the right. In a text of 50 words {still} of the 512 numbers hardly "
-    "change at all: the slow clocks are there for longer texts.",
+    caption=f"Fast clocks at the left, slow ones at the right. In a text of 50 words {still} of the 512 numbers change by "
+    "less than 0.1: the slow clocks are there for longer texts.",
 )
 
 # %% [markdown] id="binary-says"
-# ### 2.4 Like counting in binary, nearly
+# ### 2.4 How slow is the slowest clock?
 #
-# Count in binary and watch the digits. The last one changes at every step, the one before it half as often, the next a
-# quarter as often. Our clocks do the same, smoothly. The picture puts the fastest first.
-
-# %% id="binary" tags=["hide-input"]
-# Figure: sixteen numbers in binary beside four clocks
-digits = torch.tensor([[p >> i & 1 for i in range(4)] for p in range(16)])
-sines = sinusoidal_encoding(torch.arange(16), 8)[:, 0::2]
-ratio = 10000 ** (2 / 8)
-show(
-    plots.digits_beside_clocks(digits, sines),
-    alt="Left: the numbers 0 to 15 in binary, the fastest digit first: it changes in every row, the next in every second "
-    "row, the next in every fourth, the last once. Right: the sines of four clocks at the positions 0 to 15: the first "
-    "swings quickly, the second rises slowly, the last two hardly leave zero.",
-    caption=f"Each column is slower than the one to its left: by a factor of 2 among the digits, of {ratio:.0f} among "
-    "the clocks of this narrow table.",
-)
-
-# %% [markdown] id="binary-stops"
 # The number of positions after which a clock has come round once is called its **wavelength**. The fastest clock
 # turns by one radian for each position, so its wavelength is 2π, about 6.3 positions. And the slowest?
+#
+# <details><summary>Like counting in binary, nearly</summary>
+#
+# Count in binary: 000, 001, 010, 011, 100, 101, 110, 111. The last digit changes at every step, the one before it half as
+# often, the next a quarter as often. Clocks do the same, but smoothly, and their speeds need not differ by a factor of 2: in a
+# table of width 8 it is 10.
+#
+# </details>
 
 # %% exercise="longest_wavelength"
 
@@ -370,17 +354,14 @@ show(
     ),
     alt="Dot product of two positions against their distance from 0 to 79, for tables of width 16 and 128. Both start at "
     "1 and fall steeply. The narrow one then swings up and down, the wide one falls with small waves.",
-    caption="Near positions are similar. But the product does not fall all the way: it swings, and more so in a narrow "
-    "table.",
+    caption="Near positions are similar. But the product does not fall all the way: it swings, because the fast clocks "
+    "come round again, and more so in a narrow table.",
 )
 
 # %% [markdown] id="rotation-says"
-# Many texts say that the product falls with the distance. It does at first. Then it wobbles, because the fast clocks
-# come round again.
-#
 # ### 2.6 A step forward is a turn
 #
-# The authors chose sines for one more property. Go three positions forward. Each hand turns by three times its speed,
+# The authors chose sines for one more property. Go three positions forward: each hand turns by three times its speed,
 # wherever you start.
 
 # %% id="step-drawn" tags=["hide-input"]
@@ -388,19 +369,25 @@ show(
 drawings.step_of_a_clock().show()
 
 # %% [markdown] id="rotation-formula"
-# The school formulas for the sine and cosine of a sum say how to compute the turned hand. If a clock shows
-# $(\cos a, \sin a)$ and turns by a further angle $b$, then
+# The school formulas for the sine and cosine of a sum say how to compute the turned hand. If a clock stands at the angle $a$
+# and turns by a further angle $b$, then
 #
-# $$\cos(a + b) = \cos b \cdot \cos a - \sin b \cdot \sin a \qquad
-# \sin(a + b) = \sin b \cdot \cos a + \cos b \cdot \sin a$$
+# $$\begin{pmatrix} \cos(a + b) \\ \sin(a + b) \end{pmatrix} =
+# \begin{pmatrix} \cos b & -\sin b \\ \sin b & \cos b \end{pmatrix}
+# \begin{pmatrix} \cos a \\ \sin a \end{pmatrix} \qquad
+# \begin{pmatrix} \sin(a + b) \\ \cos(a + b) \end{pmatrix} =
+# \begin{pmatrix} \cos b & \sin b \\ -\sin b & \cos b \end{pmatrix}
+# \begin{pmatrix} \sin a \\ \cos a \end{pmatrix}$$
 #
-# The old pair is multiplied by four fixed numbers, which depend on $b$ alone: a small matrix, a **rotation**. If the sine is
-# written first, as in the paper, the two signs of $\sin b$ change places. Put the
-# small matrices of all clocks on the diagonal of a large one, and you have one matrix that moves the whole
-# vector of *any* position forward by $k$. What for? Call the matrix $M$. A head that looks for "the word
-# three positions before me" needs a query that matches the position vector three steps back, so it needs the position
-# vector times $M^{-1}$. Queries are made by a matrix that training chooses, and it can contain this one. So a layer *can*
-# learn to look three positions back, in the same way everywhere.
+# The second form has the sine first, as your table does. Either way the old pair is multiplied by four numbers that depend on
+# $b$ alone: a small matrix, a **rotation**. Put the small matrices of all clocks on the diagonal of a large one, and you have
+# a matrix $M$ that moves the vector of *any* position forward by $k$.
+#
+# What is this good for? Suppose that the query at position 5 looks for the word three positions back. The key there carries
+# the vector of position 2. Turned back by three positions, the vector of position 5 is that of position 2. The same matrix,
+# $M^{-1}$ for $k = 3$, does this at every position, and training can put it into the query matrix, for as many clocks as the
+# head has room for. So a layer *can* learn to look three positions back, in the same way everywhere, as far as the words in
+# the two vectors do not disturb it.
 
 # %% exercise="position_shift_matrix"
 
@@ -418,28 +405,26 @@ prove("the library's matrix is the same", torch.allclose(positions.position_shif
 print("one matrix for each shift of 1, 7, 100 and 1000 positions: right at 5000 positions")
 
 # %% [markdown] id="explorer-text"
-# Play with it. Move the position alone: the hands turn, but does the angle between the two hands of a clock change? For
+# Move the position alone: the hands turn, but does the angle between the two hands of a clock change? For
 # $\sin(p \cdot \theta_i)$ the column titles write "sin p".
 
 # %% id="explorer" tags=["hide-input"]
-# Explorer: eight clocks at two positions, and how similar the positions are
-PositionExplorer(positions.frequencies(16), position=5, shift=3)
+# Explorer: six clocks at two positions, and how similar the positions are
+PositionExplorer(positions.frequencies(12), position=5, shift=3)
 
 # %% [markdown] id="sinusoids-cost"
-# **What it buys and what it costs.** Sinusoids have no parameters, and a value at every position, however
-# large. But a word and its position are now mixed in one vector, and the model has to sort them out again. Sizes
-# matter, too. The numbers of a position are about as large as 1, and those of a word often start near
-# $1/\sqrt{d_{model}}$. So the paper first multiplies the words by $\sqrt{d_{model}}$. And a value at every position does not mean that a model can *use*
-# every position: it has practised only those of its training. Section 7 measures what comes of that.
+# **What it buys and what it costs.** Sinusoids have no parameters, and a value at every position. But a word and its position
+# are now mixed in one vector, and the model has to sort them out again. The numbers of a position are about as large as 1, and
+# those of a word often start near $1/\sqrt{d_{model}}$. The paper multiplies the words by $\sqrt{d_{model}}$ before adding;
+# it gives no reason, but then both are of a similar size. And a model has practised only the positions of its training.
 #
 # ## 3 Learned tables
 #
 # Why compute the vectors of the positions when everything else in the model is learned? Make a table with one row for each
-# position, fill it with random numbers, and let training change it like any other parameter. No formula, no clocks. The
-# model finds out for itself which numbers are useful.
+# position, fill it with random numbers, and let training change it like any other parameter.
 
 # %% id="learned-drawn" tags=["hide-input"]
-# Drawing: a table with a row for each place
+# Drawing: a table with a row for each position
 drawings.learned_table().show()
 
 
@@ -468,10 +453,10 @@ saved = not SinusoidalPositionalEncoding(64).state_dict()
 prove("the library's sinusoids save nothing: they are computed when needed", saved)
 
 # %% [markdown] id="learned-end"
-# BERT has such a table with 512 rows (Devlin et al. 2018) and GPT-2 one with 1024 (Radford et al. 2019). Beside the rest
-# of a large model it costs little. Its weak point is its **end**. A row learns only from texts that reach it, so a row that
-# training never reached still holds its random start. And after the last row there is nothing at all. A good program says
-# so. Here a table with 32 rows is asked for 40:
+# BERT has such a table with 512 rows (Devlin et al. 2018) and GPT-2 one with 1024 (Radford et al. 2019). Its weak point is
+# its **end**. A row learns only from texts that reach it, so a row that
+# training never reached still holds its random start. And after the last row there is nothing at all.
+# Here the library's table, which equals ours, has 32 rows and is asked for 40:
 
 # %% id="learned-error"
 try:
@@ -491,13 +476,13 @@ except ValueError as error:
 #
 # ### 4.1 What a score should know
 #
-# So far a position was something we *added* to a word. Look at what a score is made of then. The query holds a word and a
-# position, the key holds a word and a position, and their dot product mixes all four.
+# So far a position was something we *added* to a word. Then the query holds a word and a position, the key holds a word and a
+# position, and their dot product mixes all four.
 #
-# One part of the mixture is the product of the two positions. In section 2.5 this product knew only the distance. But there
-# the two position vectors were multiplied directly. In a score, one goes through the query matrix first and the other
-# through the key matrix. After that their product depends on where the two stand, unless training happens to make two matrices that fit together. A
-# layer *can* learn to read distances, as section 2.6 showed. Nothing *guarantees* that it does.
+# One part of the mixture is the product of the two positions. In section 2.5 this product knew only the distance. But in a
+# score, one of the two vectors goes through the query matrix first and the other through the key matrix. After that their
+# product usually depends on where the two stand. The turns of section 2.6 are an exception, and a layer *can* learn them.
+# Nothing *guarantees* that it does.
 
 # %% id="products-drawn" tags=["hide-input"]
 # Drawing: the four products in a score
@@ -505,8 +490,7 @@ drawings.four_products().show()
 
 # %% [markdown] id="rotary-idea"
 # Put three words in front of the sentence, so that everything moves to the right by three positions. Nothing that a reader
-# cares about has changed. Yet the two products of a word with a position change, and usually that of the two positions, too.
-# It would be better if the score knew only how far apart the two words are.
+# cares about has changed, and yet the score has. It would be better if it knew only how far apart the two words are.
 #
 # Here is a way to guarantee exactly that. Think of the query as the hand of a clock, and of the key as another hand. Before
 # we compare the two, we turn each hand by an angle that depends on its position, say 30 degrees for each position.
@@ -517,9 +501,8 @@ drawings.rotary_hands().show()
 
 # %% [markdown] id="rotary-by-hand"
 # The dot product of two hands of fixed length depends only on the angle between them. When the whole sentence moves,
-# both hands turn by the same amount, and the angle between them stays as it was. This is
-# **rotary position embedding**, or RoPE (Su et al. 2021). Llama, Qwen, Mistral and most open language models of today use
-# it.
+# both hands turn by the same amount, and the angle stays as it was. This is **rotary position embedding**, or RoPE (Su et al.
+# 2021). Llama, Qwen, Mistral and most open language models of today use it.
 #
 # **By hand.** A hand is again (cosine, sine): how high its tip is, then how far to the right. Let query and key both
 # be (1, 0), so that both hands point to twelve, and turn them by 30 degrees for each position.
@@ -533,9 +516,8 @@ drawings.rotary_hands().show()
 # The first two rows are the same two words, moved by three positions, and the product is the same. In the last row they
 # stand five positions apart, so the product differs.
 #
-# You know the weakness of a single clock. This one has gone round after twelve positions, so a key twelve positions back is
-# turned exactly like a key at the query's own position. Again the answer is many clocks. A head that is 64 numbers wide is
-# cut into 32 pairs. Each pair is a clock, with the speeds of the sinusoids: the first turns by one radian for each position,
+# You know the weakness of a single clock: after twelve positions this one has gone round. Again the answer is many clocks. A
+# head that is 64 numbers wide is cut into 32 pairs. Each pair is a clock, with the speeds of the sinusoids: the first turns by one radian for each position,
 # the last takes about 47,000 positions for one turn.
 #
 # With the rotation of section 2.6, the pair $(a, b)$ number $i$ of a query or key at position $p$ becomes
@@ -545,8 +527,7 @@ drawings.rotary_hands().show()
 # \begin{pmatrix} a \\ b \end{pmatrix} \qquad \theta_i = 10000^{-2i/d_{head}}$$
 #
 # Here $d_{head}$ is the width of one head, and $i$ runs from 0 to $d_{head}/2 - 1$. The 10000 is a setting, the *base*. A
-# larger one makes the slow clocks slower still: Llama 3 is published with 500,000 and Mixtral with 1,000,000. In code, for a
-# single pair:
+# larger one makes the slow clocks slower still: Llama 3 is published with 500,000. In code, for a single pair:
 
 
 # %% id="turn-pair"
@@ -572,16 +553,15 @@ slowest = 2 * math.pi * 10000 ** (62 / 64)
 prove("the slowest of 32 pairs takes about 47,000 positions", round(slowest, -3) == 47_000)
 
 # %% [markdown] id="rotary-exercise-text"
-# Now for whole heads. Which numbers of a head form a pair? Here number $i$ is paired with number $i + d_{head}/2$. So the
-# first half of the numbers are all the $a$, the second half all the $b$, and every pair can be turned at once.
+# Now for whole heads. Let the first half of a head's numbers be all the $a$, and the second half all the $b$: then every pair
+# can be turned at once.
 
 # %% exercise="apply_rotary"
 
 
 # %% [markdown] id="rotary-predict-text"
-# **Predict.** A query of 16 random numbers stands at position 5, a key at position 3. Now both are moved, by 1000
-# positions, to 1005 and 1003. By how much does their score change? And if only the query moves, to 1005? The cell prints
-# the dot products; divided by $\sqrt{d_{head}} = 4$ they are the scores.
+# **Predict.** A query of 16 random numbers stands at position 5, a key at position 3. Now both are moved by 1000
+# positions, to 1005 and 1003. By how much does their score change? And if only the query moves, to 1005?
 
 # %% id="rotary-predict"
 ex.predict("rotary_moved_by_1000", "")
@@ -592,7 +572,8 @@ query, key = torch.randn(2, 1, 1, 1, 16)  # each (B, heads, T, d_head) with one 
 for query_at, key_at in ((5, 3), (105, 103), (1005, 1003), (1005, 3)):
     q = apply_rotary(query, torch.tensor([query_at]))
     k = apply_rotary(key, torch.tensor([key_at]))
-    print(f"query at {query_at:4}, key at {key_at:4}: score {(q * k).sum():.3f}")
+    score = (q * k).sum() / math.sqrt(16)
+    print(f"query at {query_at:4}, key at {key_at:4}: score {score:.3f}")
 
 # %% [markdown] id="rotary-algebra"
 # Moved together, nothing changes. Why this must be so takes one line. Write $R(p)$ for the turn at position $p$. The query
@@ -602,8 +583,9 @@ for query_at, key_at in ((5, 3), (105, 103), (1005, 1003), (1005, 3)):
 # $$(R(p)\,q) \cdot (R(s)\,k) = q \cdot R(s - p)\,k$$
 #
 # Only the difference $s - p$ is left. Let us call this the **law of the moved sentence**: add the same number to all
-# positions, and no score changes. See it for a whole text: twelve times the same word, so that only the positions
-# can make a difference. Rows are queries, columns are keys, and again nothing is divided.
+# positions, and no score changes, so the outputs do not change either. See it for a whole text: twelve times the same
+# word, so that only the positions can make a difference, with a random query matrix and a random key matrix. The maps show
+# the dot products, without the $\sqrt{d_{head}}$.
 
 # %% id="rotary-maps" tags=["hide-input"]
 # Figure: scores of twelve equal words, with positions added and with queries and keys turned
@@ -622,7 +604,7 @@ diagonals = [by_turning.diagonal(k).std().item() for k in range(-5, 6)]
 prove("turned: along each diagonal the score is the same", max(diagonals) < 1e-4)
 prove("added: along the diagonals it is not", added.diagonal(2).std() > 0.1)
 show(
-    heat_maps(both, reach=None, every=2, xlabel="key at", ylabel="query at", size=(6.6, 3.3)),
+    heat_maps(both, reach=None, every=2, bar="dot product", xlabel="key at", ylabel="query at", size=(7.4, 3.3)),
     alt="Two maps of scores between twelve equal words. Left, positions added: an irregular pattern. Right, queries and keys "
     "turned: each diagonal has one colour from end to end, as only the distance counts.",
     caption="Right: along a diagonal the distance is the same, and so is the score. Left: the score depends on where "
@@ -631,9 +613,8 @@ show(
 
 # %% [markdown] id="rotary-values"
 # **Only queries and keys are turned.** The position is there to decide *who is read*, and that is settled in the scores. A
-# value is *what is handed over*. If each value arrived turned by an angle of its own, what a word says would depend on where
-# it stands in the text, and the law of the moved sentence would be broken. The [bug museum](labs/03_bugs.ipynb) has such a
-# case.
+# value is *what is handed over*. If each value were turned by its position, too, a moved sentence would still have the same
+# scores, but other outputs: the law would be broken. The [bug museum](labs/03_bugs.ipynb) has such a case.
 #
 # **Two layouts.** We paired number $i$ with number $i + d_{head}/2$, as the `transformers` library does for Llama. The paper
 # and Meta's own code pair neighbours, $2i$ with $2i + 1$. Both are right. But a model trained with one gives nonsense with
@@ -670,9 +651,7 @@ prove("after reordering the numbers of each head they agree", same)
 # A model that writes adds one word at a time, and keeps the keys and values of the earlier words in a *cache* (chapter 1,
 # section 4.3). A key is turned by its own position alone, so it is turned once, when it is stored. The
 # program only has to know the next position, and that is the number of tokens so far. Padding does not count: in a text
-# padded on the left, position 0 belongs to the first real token. Whatever number the padding gets, the mask hides it. Rotary
-# scores would forgive a count that is off by the same number everywhere; an added table would not. What if a program forgets
-# to count?
+# padded on the left, position 0 belongs to the first real token. What if a program forgets to count?
 
 # %% exercise="cache_restart"
 
@@ -697,23 +676,21 @@ law = complaint(testing.assert_cache_consistent, full, step, torch.randn(2, 7, 1
 prove("rotary attention with a cache equals the full pass", not law)
 
 # %% [markdown] id="rotary-cost"
-# **What it buys and what it costs.** There is nothing to learn and nothing to store. What the turns tell a score is the
-# distance and nothing else, by construction. Yet even a rotary model can know where a word stands. From the second layer on,
-# queries and keys are made from what earlier layers wrote, and under a causal mask those layers may already have counted. The price
-# is a turn of every query and key in every layer. Llama 4 and SmolLM3 save part of it: every fourth layer turns nothing.
+# **What it buys and what it costs.** There is nothing to learn and nothing to store. The turns tell a score the distance and
+# nothing else, by construction. Yet even a rotary model can know where a word stands, because under a causal mask its earlier
+# layers may have counted. The price is a turn of every query and key in every layer.
 #
-# **A good place to stop:** you have built sinusoids and rotary positions. One question stays open. Can a model read
+# **A good place to stop:** you have built sinusoids and rotary positions. One question stays open: can a model read
 # distances that never occurred in its training? Section 7 will tell.
 #
 # ## 5 ALiBi: far is lower
 #
 # Often it is enough to know that near words matter more than far ones. Then we need no clocks. We compute the scores
 # without any positions, and **subtract** something from each: nothing for the word itself, a little for its neighbour,
-# more for a word farther back. A lower score means less weight after the softmax. That is all of *ALiBi*, "attention
-# with linear biases" (Press et al. 2022).
+# more for a word farther back. That is all of *ALiBi*, "attention with linear biases" (Press et al. 2022).
 #
-# How fast should the scores fall? That depends on what a head is looking for. So each head gets its own **slope**: some fall
-# steeply and see only neighbours, others fall gently and see far.
+# How fast should the scores fall? That depends on what a head is looking for. So each head gets its own **slope**: with a
+# steep one, far words soon fade; with a gentle one, the head sees far.
 
 # %% id="alibi-drawn" tags=["hide-input"]
 # Drawing: what two slopes take from the scores
@@ -736,8 +713,7 @@ drawings.alibi_slopes().show()
 # $$\mathrm{score}_{t,s} = \frac{q_t \cdot k_s}{\sqrt{d_{head}}} - m_h \cdot |t - s|$$
 #
 # $m_h$ is the slope of head $h$. The slopes are not learned. With $H$ heads, where $H$ is a power of two, they
-# are $2^{-8/H}$, $2^{-16/H}$ and so on, so each is smaller than the one before by the same factor. With 8 heads that is
-# 1/2, 1/4, … 1/256.
+# are $2^{-8/H}$, $2^{-16/H}$ and so on. With 8 heads that is 1/2, 1/4, … 1/256.
 
 # %% id="alibi-code"
 scores = torch.tensor([2.0, 1.0, 2.0])  # of the last word, with all three
@@ -781,32 +757,31 @@ show(
     alt="By which factor a word's weight shrinks with its distance, for four of the eight slopes. With slope 1/2 nothing "
     "is left after ten positions, with 1/8 after thirty; with 1/32 a seventh is left after 64, with 1/128 more than half.",
     caption="Before the softmax divides by the sum, a distance d multiplies the weight by e to the power of −slope · d. "
-    "Steep heads see a few words, gentle ones the whole page.",
+    "Steep heads see a few words, gentle ones all 64.",
 )
 
 # %% [markdown] id="alibi-cost"
 # **What it buys and what it costs.** It takes one subtraction and nothing to learn, and far words fade however long the
 # text is. But no single head can say "exactly three back": a nearer word with the same score wins over a farther one. And
-# ALiBi was made for models with a causal mask. Without one it does not know before from after: reverse a sentence, and
-# every $|t - s|$ stays. Then *dog bites man* and *man bites dog* still give the same vectors.
+# without a causal mask ALiBi does not know before from after: reverse a sentence, and every $|t - s|$ stays. Then *dog bites
+# man* and *man bites dog* still give the same vectors.
 #
 # ## 6 T5: a learned number for each distance
 #
 # ALiBi decides in advance that far is lower. Why not let each head *learn* what to add to the score at each distance? One
-# head could then add much at distance 1 and nothing elsewhere, and so look exactly one word back. But there are as many
-# distances as a text has words, and far ones are rare in training. And does it matter whether a word stands 80 or 83
-# positions back? Hardly. So near distances get a number each, and far ones **share**. The groups are called *buckets*, and
-# they grow wider with the distance (Raffel et al. 2020, the model T5).
+# head could then add much at distance 1 and nothing elsewhere, and so look exactly one word back. But far distances are rare
+# in training. And does it matter whether a word stands 80 or 83 positions back? Hardly. So near distances get a number each,
+# and far ones **share**. The groups are called *buckets*, and they grow wider with the distance (Raffel et al. 2020, the
+# model T5).
 
 # %% id="buckets-drawn" tags=["hide-input"]
 # Drawing: eight buckets
 drawings.relative_buckets((0, 1, 2, 3, 4, 6, 8, 12), 23).show()
 
 # %% [markdown] id="buckets-by-hand"
-# **By hand.** The drawing has 8 buckets. The first four are for the distances 0 to 3, one each. The other four grow wider:
-# 4 and 5, then 6 and 7, then 8 to 11, and the last takes 12 and everything beyond. So distance 10 belongs to bucket 6.
-# Each head has one learned number for each bucket and adds it to the score. Here are the library's buckets for the
-# distances 0 to 15.
+# **By hand.** The first four of the 8 buckets are for the distances 0 to 3, one each. The others grow wider: 4 and 5, then 6
+# and 7, then 8 to 11, and the last takes 12 and everything beyond. So distance 10 belongs to bucket 6. Each head has one
+# learned number for each bucket and adds it to the score. Here are the library's buckets.
 #
 # <details><summary>The formula behind these borders</summary>
 #
@@ -836,54 +811,35 @@ by_formula = [d if d < 4 else min(7, 4 + math.floor(4 * math.log(d / 4) / math.l
 prove("the library's buckets are those of the formula", bucket.tolist() == by_formula)
 starts = [by_formula.index(b) for b in range(8)]
 prove("the drawing shows these buckets", starts == [0, 1, 2, 3, 4, 6, 8, 12])
+far = torch.arange(0, 200)
+t5 = positions.relative_bucket(-far, bidirectional=True)  # earlier keys
+by_formula = [d if d < 8 else min(15, 8 + math.floor(8 * math.log2(d / 8) / math.log2(16))) for d in range(200)]
+prove("T5's buckets are those of the formula", t5.tolist() == by_formula)
+later = positions.relative_bucket(far[1:], bidirectional=True)
+prove("later keys have 16 buckets of their own", torch.equal(later, t5[1:] + 16))
 
 # %% [markdown] id="buckets-real"
-# The real T5 has 32 buckets, with borders up to a distance of 128. Its encoder looks both ways, with 16 buckets for each.
+# The real T5 has 32 buckets. Its encoder looks both ways, with 16 buckets for each.
 
 # %% exercise="distance_bucket"
 
 
-# %% id="buckets-figure" tags=["hide-input"]
-# Figure: the buckets of T5's decoder
-distance = torch.arange(0, 200)
-bucket = positions.relative_bucket(-distance, bidirectional=True)  # earlier keys
-by_formula = [d if d < 8 else min(15, 8 + math.floor(8 * math.log2(d / 8) / math.log2(16))) for d in range(200)]
-prove("T5's buckets are those of the formula", bucket.tolist() == by_formula)
-later = positions.relative_bucket(distance[1:], bidirectional=True)
-prove("later keys have 16 buckets of their own", torch.equal(later, bucket[1:] + 16))
-bucket = positions.relative_bucket(-distance, bidirectional=False)  # the decoder's
-starts = [int((bucket == b).nonzero()[0]) for b in range(32)]
-prove("the decoder's first 16 buckets hold one distance each", starts[:17] == list(range(17)))
-show(
-    curves(
-        distance[:160].repeat_interleave(2)[1:],
-        {"": bucket[:160].repeat_interleave(2)[:-1]},
-        styles=["-"],
-        xlabel="distance of an earlier word",
-        ylabel="bucket of the decoder",
-        yticks=range(0, 32, 5),
-    ),
-    alt="A staircase: the bucket of an earlier word against its distance, in T5's decoder. One step for each distance up to "
-    f"16, then wider and wider steps, up to bucket 31, which begins at distance {starts[-1]} and never ends.",
-    caption=f"The 32 buckets of T5's decoder. The last one begins at distance {starts[-1]} and takes everything beyond.",
-)
-
 # %% [markdown] id="buckets-cost"
-# **What it buys and what it costs.** It costs 32 learned numbers for each head, which is nothing, and each head decides
-# for itself what distance means to it. Every
-# distance has a bucket, so there is no end. But the number of a far bucket learns only if training has texts that long.
+# **What it buys and what it costs.** For 32 learned numbers, each head decides for itself what distance means to it. Every
+# distance has a bucket, so there is no end. But the number of a far bucket is learned only if training has texts that
+# long.
 #
 # ## 7 Train short, test long
 #
 # ### 7.1 An experiment
 #
-# Training on long texts is expensive, so it would be good to train on short ones and read long ones. Apart from the learned
-# table behind its end, every scheme of this chapter can be computed at every position. But does a model that was trained
+# Training on long texts is expensive, so it would be good to train on short ones and read long ones. Except for the learned
+# table past its last row, every scheme of this chapter can be computed at every position. But does a model that was trained
 # with it still work there?
 #
-# We borrow the small GPT of the [overview](00_overview.ipynb), with one layer and width 32, and change only its positions.
+# We take the GPT of the [overview](00_overview.ipynb) with one layer and width 32, and change only its positions.
 # The task is made of positions and nothing else: the tokens are random, and the model must name the token that stood
-# **three positions back**. We train on 16 tokens, and test on 64. A guess is right one time in eleven.
+# **three positions back**. We train on 16 tokens, and test on 64. There are eleven different tokens.
 
 
 # %% id="small-gpt" tags=["hide-input"]
@@ -937,7 +893,8 @@ def accuracy(model, mask=None):
     return share[:13].mean().item(), share[13:].mean().item()  # inside, beyond
 
 
-record, models = claim("three_back"), {}
+record = claim("three_back")  # recorded trainings; it knows the best rate of each model
+models = {}
 for name, settings in record.arms.items():
     torch.manual_seed(0)
     models[name] = small_gpt(settings["scheme"], 11, longest=64)
@@ -946,7 +903,7 @@ for name, settings in record.arms.items():
     print(f"{name:>20}: inside {inside:.2f}, beyond {beyond:.2f}")
 
 # %% [markdown] id="three-back-seeds"
-# That was one training of each model. Here are **five**, one dot for each.
+# Here are **five** trainings of each.
 #
 # <details><summary>Evidence: five seeds, three learning rates</summary>
 #
@@ -975,17 +932,17 @@ show(
 )
 
 # %% [markdown] id="three-back-says"
-# **Inside**, everything that can single out a distance solves the task. A model without positions cannot. ALiBi has not
-# learned it either, in these 300 steps. With 2000 steps its heads learn it together, but only in part, as the cell below
-# shows.
+# **Inside**, everything that can single out a distance solves the task. One layer without positions cannot: it can only
+# guess among the tokens so far, and the most frequent of them is right in about 0.28 of the cases. ALiBi has not learned the task
+# in these 300 steps. With 2000 steps its heads together partly learn it, as the cell below shows.
 #
-# **Beyond**, first look at the schemes that number the positions. The learned table is little better than a guess: its
-# rows from 16 on were never trained. Plain sinusoids do have a value there, and still they are right in only
-# 0.13 to 0.24 of the cases. A value is not enough. The model has to have practised with it, as the shifted sinusoids show,
-# with 0.95 to 1.00.
+# **Beyond**, first look at the schemes that number the positions. The learned table is no better than drawing one of the
+# eleven tokens: its rows from 16 on were never trained. Plain sinusoids do have a value there, and still they are right in
+# only 0.13 to 0.24 of the cases. A value is not enough: the model has to have practised with it. The shifted sinusoids have,
+# and reach 0.95 to 1.00.
 #
-# Rotary positions and T5's buckets know only distances, and the distance 3 has been practised very well. Still they
-# are right in only 0.54 to 0.60 of the cases. That is surprising.
+# Rotary positions and T5's buckets know only distances, and distance 3 has been practised very well. Still they are right in
+# only 0.54 to 0.60 of the cases. Why?
 
 # %% id="three-back-proof" tags=["hide-input"]
 # Check: inside and beyond, all seeds; and two arms trained longer
@@ -995,6 +952,9 @@ prove("inside, five schemes are right in 97 % of the cases, every seed", inside 
 failing = ("sinusoidal", "learned", "rotary")
 beyond = max(record.range(arm, "beyond")[1] for arm in failing)
 prove("beyond, these three are not, with any seed", beyond < 0.9)
+seen = F.one_hot(three_back(4000, 16, torch.Generator().manual_seed(99))[0], 11).cumsum(1)[:, 3:]  # (B, T - 3, V)
+frequent = (seen.amax(-1) / torch.arange(4, 17)).mean()
+prove("the most frequent token so far is right in about 0.28 of the cases", abs(frequent - 0.28) < 0.01)
 longer = claim("three_back_longer")
 for arm in longer.arms:
     inside, beyond = (longer.spread(arm, measure) for measure in longer.measures)
@@ -1005,53 +965,80 @@ print(longer.command)
 # ### 7.2 What goes wrong, and a control
 #
 # The key three positions back gets the same score as ever, since only the distance counts. But at position 60 it has
-# **competitors** that never existed in training: keys that stand 16 to 60 positions back. With rotary positions, the clocks
-# then stand in combinations that the model has never seen. With T5's buckets, these keys fall into buckets whose numbers
-# were never trained. Either way the model has not learned to give them a low score. Some of them get a high one, and they
-# take weight from the right key.
+# **competitors** that never existed in training: keys that stand 16 to 60 positions back. The model has never learned to give
+# them a low score. With T5's buckets, they fall into buckets whose numbers were never trained.
 #
-# In the rotary model we can see it happen. On the left is how often it is right at each position. On the right is
-# how far back its heads read at position 63, the last.
+# For the rotary model, here is how often it is right at each position (left), and the mean score that its heads give to each
+# distance at position 63, the last (right). The score of distance 3 is set to 0.
 
 # %% id="why-figure" tags=["hide-input"]
-# Figure: where the trained rotary model is right, and where its heads look at the last place
+# Figure: where the rotary model is right, and its scores by distance
 tokens, right = three_back(400, 64, torch.Generator().manual_seed(99))
 with torch.no_grad(), record_weights(models["rotary"].decoder.layers[0]) as maps:
     share = (models["rotary"](tokens)[:, 3:].argmax(-1) == right).float().mean(0)  # (T - 3,)
-back = (
-    maps["self_attention"][:, :, -1].mean((0, 1)).flip(0)
-)  # (S,): the weight on each distance, mean of texts and heads
+last = maps["self_attention"][:, :, -1]  # (B, H, S): the weights of position 63
+level = last.log().mean((0, 1)).flip(0)  # (S,): a score is the logarithm of its weight, up to a constant for each row
+level = level - level[3]
+back, speeds = torch.arange(64), positions.frequencies(8)  # four clocks
+waves = [torch.ones(64), *(wave(back * speed) for speed in speeds[:2] for wave in (torch.cos, torch.sin))]
+waves = torch.stack(waves, dim=1)  # (S, 5)
+parts = torch.linalg.lstsq(waves, level[:, None]).solution[:, 0]
+second = waves[:, 3:] @ parts[3:]
 turns, where = (41, 47, 53, 60), claim("three_back_where")
+clocks = claim("three_back_clocks")
 off = [(d - 3) % (2 * math.pi) for d in turns]
 prove("there the fast clock stands as at distance 3, to half a radian", all(min(a, 2 * math.pi - a) < 0.5 for a in off))
 prove("up to position 30 rotary is right, with every seed", where.range("rotary", "to place 30")[0] > 0.97)
 prove("at position 63 it is not, with any seed", where.range("rotary", "at place 63")[1] < 0.25)
 prove("at position 63 more than half of the weight is there", where.range("rotary", "weight at turns")[0] > 0.5)
-prove("T5's heads do not look there", where.range("T5 buckets", "weight at turns")[1] < 0.1)
+reach = level.max() - level.min()
+prove("two clocks make the scores, to a twentieth of their range", (waves @ parts - level).abs().max() < reach / 20)
+prove("the second clock is lowest at 18 to 22", 18 <= int(second.argmin()) <= 22)
+said = {"shifted, 4 clocks": "0.77 to 0.83", "rotary, 16 clocks": "0.84 to 1.00", "rotary, 8 clocks": "0.42 to 0.57"}
+prove("the spreads in the text", all(clocks.spread(arm, "beyond") == spread for arm, spread in said.items()))
+first = clocks.range("rotary, 4 clocks", "first rival")
+prove("41 is the first distance with a higher mean score than 3, with every seed", first == (41, 41))
+prove("and so it is here", int((level[16:] > 0).nonzero()[0]) + 16 == 41)
 show(
-    plots.right_and_looked_at(share, back, turns),
+    plots.right_and_scored(share, level, second + level[3] - second[3], turns),
     alt="Left: accuracy of the rotary model at the positions 3 to 63. It is 1 up to about position 33, then falls within a dozen "
-    "positions to about 0.1. Right: the weight that its heads give at position 63 to each distance. Distance 3 has little; the "
-    "highest bars stand at 47 and 53, others at 41, 54 and 60.",
+    "positions to about 0.1. Right: the mean score of each distance, less that of distance 3. It swings up and down with a "
+    "peak every six positions. The peaks at 3, 9 and 15 fall, those at 22, 28 and 34 rise again, and those at 41, 47, 53 and "
+    "60 stand above the line at 0. A dashed curve through the peaks, the part of the second clock, falls to distance 20 and "
+    "rises to distance 51.",
     caption=f"One training. With all five seeds, rotary is right in {where.spread('rotary', 'to place 30')} of the cases "
-    f"up to position 30 and in {where.spread('rotary', 'at place 63')} at position 63. There the coloured distances, 41, 47, 53 "
-    f"and 60, have {where.spread('rotary', 'weight at turns')} of the weight, and "
-    f"{where.spread('T5 buckets', 'weight at turns')} with T5's buckets. ({where.command})",
+    f"up to position 30. At position 63 it is right in {where.spread('rotary', 'at place 63')}: there the keys at the "
+    f"marked distances get {where.spread('rotary', 'weight at turns')} of the weight. ({where.command})",
 )
 
 # %% [markdown] id="why-clock"
-# The mean over the positions 16 to 63 has hidden a cliff. And it is not chance which keys take the weight. The fast clock comes round every 6.3 positions, so at the
-# coloured distances it stands nearly as it does at distance 3.
+# The mean over the positions 16 to 63 has hidden a cliff: up to position 33 nearly everything is right, and from 41 on nearly
+# nothing. Why there? A head of this model is eight numbers wide, so it has four clocks. Two of them make the curve; the other
+# two hardly turn in 64 positions.
 #
-# <details><summary>Why the slower clocks do not help</summary>
+# - The **fast clock** comes round every 6.3 positions. It makes the peaks, at 3, and again at 9, 15, 22, 28 and so on.
+# - The **second clock**, dashed, is ten times slower. Training used it to tell 3 from 9 and 15: its part falls from each to the
+#   next. But it is a wave. Beyond 15, where nothing corrects it, it reaches its lowest point at about 20, and then it must rise.
 #
-# They could tell these distances apart. But in training the fast clock came near to this only at the distances 9 and 15. The
-# model learned to tell those from 3 by its slower clocks, and never had to learn it for 41 or 47.
+# At 34 the peak is already close to the line. At 41 it is above it: both clocks together favour this key more than the right
+# one, and from position 41 on it is in sight. With all five seeds, 41 is the first distance that beats 3.
+#
+# The shifted sinusoids meet the same new distances. Why do they survive? They have 16 clocks, and where one has come round,
+# others have not. Give them only the four speeds of our rotary head, train them in the same way, and they are right beyond
+# in only 0.77 to 0.83 of the cases. So the many clocks are a part of the answer.
+#
+# <details><summary>Is it the number of clocks alone?</summary>
+#
+# No. A rotary model with one head has 16 clocks, too, and is right beyond in 0.84 to 1.00 of the cases; but with a learning
+# rate ten times as high, only in 0.52 to 0.95. With two heads, so eight clocks each, it is right in 0.42 to 0.57, and 41 is
+# again the first distance that beats 3. More clocks make a rival less likely, but nothing rules it out. Five seeds and three
+# rates, `python benchmarks/claims.py three_back_clocks`.
 #
 # </details>
 #
 # If far keys are the trouble, it must help to take them away. We change nothing in the trained models. We only give them
-# another mask in the test: each position sees itself and the 15 positions before it, as many as in training.
+# another mask in the test: each position sees itself and the 15 positions before it, as in training. The drawing has 3
+# instead of 15.
 
 # %% id="hidden-drawn" tags=["hide-input"]
 # Drawing: the usual mask, and one that hides far keys
@@ -1073,8 +1060,8 @@ for name, model in models.items():
 # %% [markdown] id="hidden-says"
 # Rotary positions and T5's buckets are repaired: they had not lost the third token, they were distracted from it. The
 # learned table and the plain sinusoids are not repaired. There the position itself is new, and hiding other positions cannot
-# mend that. The model without positions gains almost as much, because among fewer tokens a guess is right more often. So
-# one test tells two illnesses apart. The picture shows five trainings of each.
+# mend that. Even the model without positions gains a little, because among fewer tokens a guess is right more often. So one
+# test tells two illnesses apart.
 #
 # <details><summary>A second test, for T5's buckets</summary>
 #
@@ -1095,8 +1082,8 @@ show(
     ),
     alt="Accuracy of seven schemes beyond the trained length, five trainings each, as usual and with far keys hidden. "
     + " ".join(f"{arm}: {spread(arm, 'beyond')} and {spread(arm, 'beyond, far hidden')}." for arm in record.arms),
-    caption="With the far keys hidden, rotary positions and T5's buckets are right again. The sinusoids gain a little, "
-    f"the learned table nothing that would help. ({record.command})",
+    caption="With the far keys hidden, rotary positions and T5's buckets are right again. Plain sinusoids gain something, "
+    f"but stay wrong in most cases; the learned table barely improves. ({record.command})",
 )
 
 # %% id="hidden-proof" tags=["hide-input"]
@@ -1116,8 +1103,7 @@ print(buckets.command)
 #
 # Naming the third token back is a strange task. So the same small models learned to predict the next character of
 # English prose, on pieces of 32 characters, and then read pieces of 128. The picture shows the loss, and lower is better:
-# near the beginning (positions 8 to 31), far on (64 to 127), and far on with all keys hidden that are more
-# than 31 positions back. Again there are five trainings of each.
+# near the beginning (positions 8 to 31), far on (64 to 127), and far on with every key beyond distance 31 hidden.
 
 # %% id="text-figure" tags=["hide-input"]
 # Figure: loss on text near the beginning, far on, and far on with far keys hidden
@@ -1179,10 +1165,9 @@ prove(
 
 # %% [markdown] id="long-says"
 # For rotary positions it is the same story, and a stronger one. Near the beginning they are among the best. Far on they
-# lose more than any other scheme, in each of the five trainings: they look back up to 127 positions, and have practised 31.
-# Hiding the far keys repairs them: they read about as well as near the beginning. ALiBi reads on almost without harm, and
-# so do T5's buckets, because this time training reached every bucket. These small models, trained for seconds, show a
-# mechanism, not a ranking of large models.
+# lose more than any other scheme, in each of the five trainings. With the far keys hidden they read about as well as near the
+# beginning. ALiBi reads on almost without harm, and so do T5's buckets, because this time training reached every bucket.
+# These small models show a mechanism, not a ranking of large ones.
 #
 # <details><summary>Evidence: the other schemes, and what protects ALiBi</summary>
 #
@@ -1200,11 +1185,9 @@ prove(
 #
 # </details>
 #
-# But a hidden key cannot be read. So people slow the clocks down. Say a model was trained on 16 positions and should read 64.
-# Let each clock run at a quarter of its speed: a distance of 40 now shows the angles that a distance of 10 showed in training.
-# The price is that a distance of 3 now shows the angles of ¾, which the model has never met, and that neighbours are harder
-# to tell apart. So a short training on long texts must follow, and often only the slow clocks are slowed. The [lab on long texts](labs/03_long_context.ipynb) builds this and
-# other repairs.
+# But a hidden key cannot be read. So people slow the clocks down. At a quarter of its speed, each clock shows at distance 40
+# what it showed at distance 10 in training. The price is that neighbours are harder to tell apart, so a short training on long
+# texts must follow. The [lab on long texts](labs/03_long_context.ipynb) builds this and other repairs.
 #
 # <details><summary>Do sinusoids let a model read longer texts than those of its training?</summary>
 #
@@ -1247,13 +1230,13 @@ for seed in range(3):
 
 # %% [markdown] id="own-says"
 # Were you right? If your scheme fails beyond, hide the far keys in the test, as in 7.2: has it lost the third token, or is
-# it distracted? And a head that likes just one distance is made for this task. Would it read English?
+# it distracted? And a head that favours just one distance is made for this task. Would it read English?
 
 # %% [markdown] id="your-model"
 # ## 8 Your model, and the same word twice
 #
-# Your rotation goes into `my_transformer.py`: a switch of its attention. The learned table comes with it, in an
-# `Embedding`. Now take a sentence of yours in which one word stands twice. Without positions it gets the same vector at
+# Your rotation goes into `my_transformer.py`, where `MultiHeadAttention` gets a switch: `rotary`. The learned table goes into
+# its `Embedding`. Now take a sentence of yours in which one word stands twice. Without positions it gets the same vector at
 # both positions. With rotary positions it does not, because it sees the others at other distances.
 
 # %% id="thread"
@@ -1264,12 +1247,13 @@ mine = "the cat saw the dog".split()  # a sentence of yours, with one word twice
 here, there = [i for i, word in enumerate(mine) if mine.count(word) > 1][:2]
 torch.manual_seed(0)
 word = my.Embedding(len(mine), max_length=len(mine), d_model=32).word
+# 9 times, because the numbers of an untrained table are small
 x = 9 * word(torch.tensor([[mine.index(one) for one in mine]]))  # (1, T, D)
 for rotary in (False, True):
     torch.manual_seed(0)
     y = my.MultiHeadAttention(32, 4, rotary)(x, x)[0]
-    cosine = torch.cosine_similarity(y[here], y[there], dim=0)
-    print(f"rotary {rotary!s:5}: {mine[here]!r} twice, cosine {cosine:.2f}")
+    off, size = (y[here] - y[there]).norm(), y[here].norm()
+    print(f"rotary {rotary!s:5}: two vectors of length {size:.2f}, {off:.2f} apart")
 
 # %% [markdown] id="what-you-have"
 # ## 9 What you have
@@ -1279,14 +1263,14 @@ for rotary in (False, True):
 # | scheme | what it does | learned numbers | beyond the trained length |
 # |---|---|---|---|
 # | none | only a causal mask tells positions apart | none | little to lose |
-# | sinusoidal | adds $\sin(p\,\theta_i)$, $\cos(p\,\theta_i)$ to the words | none | fails, unless practised |
-# | learned | adds row $p$ of a table to the words | one row for each position | fails, then ends |
-# | rotary | turns pair $i$ of queries and keys by $p\,\theta_i$ | none | distracted by far keys |
+# | sinusoidal | adds sin(p θᵢ) and cos(p θᵢ) to the words | none | fails, unless practised |
+# | learned | adds row p of a table to the words | one row for each position | fails, then ends |
+# | rotary | turns pair i of queries and keys by p θᵢ | none | distracted by far keys |
 # | ALiBi | lowers scores by slope · distance | none | reads on in text |
 # | T5 buckets | adds the number of bucket(distance) to scores | one for each bucket and head | distracted, unless the last bucket was trained |
 #
-# The speeds are $\theta_i = 10000^{-2i/d}$ for $i = 0 \ldots d/2 - 1$, where $d$ is the width of a word's vector (sinusoids)
-# or of a head (rotary).
+# Here p is the position, and θᵢ the speed of clock i: $\theta_i = 10000^{-2i/d}$ for $i = 0 \ldots d/2 - 1$, where $d$ is the
+# width of a word's vector (sinusoids) or of a head (rotary).
 #
 # <details><summary>Who uses what</summary>
 #

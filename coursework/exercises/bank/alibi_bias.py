@@ -94,7 +94,8 @@ EXERCISE = Exercise(
 slopes of shape `(H,)`, one per head. Entry (h, t, s) is minus the slope of head h times the distance between query t
 and key s, in positions, for keys before and after the query alike. The last query stands at the position of the last
 key: with more keys than queries, as while writing with a cache, the queries belong to the last T of the S positions.
-Keep the same rule with fewer keys; the first queries then stand before all keys. The result has the dtype of `slopes`,
+The rule is the same with fewer keys than queries, rare as that is: for T = 3 and S = 2 the queries stand at the
+positions −1, 0 and 1, and the distances are 1 2, 0 1 and 1 0. The result has the dtype of `slopes`,
 float32 or float64. There is no gradient to compute here.""",
     why="""ALiBi has no parameters and needs no table: it is this one sum. It is easy to get its sign wrong, and the
 position of the first query when there are more keys than queries.""",

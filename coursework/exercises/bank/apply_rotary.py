@@ -131,9 +131,7 @@ EXERCISE = Exercise(
 so at position p it is turned by the angle φ = p · θᵢ: a becomes a cos φ − b sin φ, and b becomes b cos φ + a sin φ.
 All heads turn alike. The result has the dtype of x, but the angles are computed in float32; their cosine and sine may
 be rounded to the dtype of x.""",
-    why="""Most open language models turn queries and keys, and a trained model works only with the pairs that it was
-trained with. Those here are those of Llama in `transformers`; the paper and Meta's own code of Llama pair
-neighbours.""",
+    why="""Most open language models turn queries and keys in this way.""",
     difficulty=3,
     minutes=12,
     reference=apply_rotary,

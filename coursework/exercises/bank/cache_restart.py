@@ -8,7 +8,7 @@ EXERCISE = Question(
 its key, already turned, joins the stored ones. A programmer turns query and key of each new token by
 `torch.arange(T)`, where T is the number of tokens in this call. The prompt is one token too. What does the new query
 see?""",
-    why="This bug has shipped more than once. The text stays fluent for a while, which hides it.",
+    why="No error gives this bug away: all shapes fit, and the first token comes out right.",
     difficulty=2,
     minutes=3,
     right="c",

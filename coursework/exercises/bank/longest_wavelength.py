@@ -15,7 +15,7 @@ EXERCISE = Question(
     title="The slowest wave",
     what="""A table of sinusoids has width D = 16: its clock i, also called pair i, turns by 1 / 10000^(2i/16)
 radians for each position. After how many positions has the slowest clock come round once?
-Three digits are enough: 12,300 for 12,345.""",
+Three digits are enough: 12,300 for 12,345. You may also write a formula, with `math.pi` where you need π.""",
     why="You will read that wavelengths run from 2π to 10000 · 2π. The answer says whether they do.",
     difficulty=2,
     minutes=4,

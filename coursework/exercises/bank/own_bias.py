@@ -130,13 +130,13 @@ before the softmax. What you add is your own idea: a head that likes one distanc
 something else. The next cells train a model with it. It must obey four laws.
 
 - The T queries are the last of S positions: query t stands at position t + S − T.
-- Only how far back a key stands may matter, neither where the two stand nor how long the text is. What is added to all
-  keys of a query alike changes nothing, and is free.
+- Only how far back a key stands may matter, neither where the two stand nor how long the text is. The softmax
+  cancels what is added to all keys of a query alike, so that is free.
 - Each key that is not later than its query gets a finite number. To hide a key, use −30 and not minus infinity.
 - In a text of 40 positions, not all distances are alike. Otherwise the model knows no order.
 
 A causal mask hides later keys, so what you add to those is free, too.""",
-    why="It is where ALiBi and T5's buckets began: with somebody's idea of what a head should like.",
+    why="It is where ALiBi and T5's buckets began: as someone's guess at what a head needs.",
     difficulty=5,
     minutes=15,
     reference=own_bias,

@@ -26,7 +26,7 @@ def order_lost(words: Sequence[str], vectors: Sequence[Point]) -> Drawing:
         alt=f"Above {' '.join(words)}, below {' '.join(reversed(words))}. Attention without positions makes "
         + "; ".join(f"{result} of {word}" for word, result in zip(words, results, strict=True))
         + ", in both sentences. Lines join the equal results: they cross, because only the positions have changed.",
-        caption="Each word gets the same vector in both sentences. Only the position where it stands is another.",
+        caption="Each word gets the same vector in both sentences. Only its position has changed.",
     )
     colours = (palette.query, INK, palette.key)
     places = (140.0, 330.0, 520.0)
@@ -115,8 +115,8 @@ def clock_rows(width: int = 64, positions: Sequence[int] = (0, 1, 10, 100), base
         alt=f"{len(shown)} of the {half} clocks of a code, in one row for each of the positions "
         f"{', '.join(map(str, positions))}. At position 0 all hands point to twelve. At 1 only the leftmost have "
         "moved. At 100 the left half points everywhere, and the last ones still stand nearly at twelve.",
-        caption=f"{len(shown)} of {half} clocks, the fastest at the left. The fast ones tell neighbours apart, the "
-        "slow ones near from far. No two rows are the same.",
+        caption=f"Every second one of {half} clocks, and the last; the fastest at the left. The fast ones tell "
+        "neighbours apart, the slow ones near from far. No two rows are the same.",
     )
     step = 490 / len(shown)
     picture.text((102, 18), "fast", anchor="start", size=15)
@@ -140,7 +140,7 @@ def step_of_a_clock(degrees: float = 30, positions: Sequence[int] = (1, 6), step
         alt=f"Two clocks that turn by {degrees:g} degrees for each position. On the left the hand goes from position "
         f"{positions[0]} to {positions[0] + step}, on the right from {positions[1]} to {positions[1] + step}. Both "
         f"times it turns by {step * degrees:g} degrees.",
-        caption=f"{step} positions forward is a turn by {step * degrees:g}°, from wherever one starts.",
+        caption=f"{step} positions forward turn the hand by {step * degrees:g}°, wherever it starts.",
     )
     for x, position in zip((150.0, 450.0), positions, strict=True):
         _face(picture, (x, 105.0), 85)
@@ -222,7 +222,7 @@ def rotary_hands(degrees: float = 30, query: int = 5, key: int = 3, moved: int =
         f"that of the key at position {key} by {key * degrees:g}; the angle between them is {apart:g} degrees. Right: "
         f"{moved} positions later they are turned by {(query + moved) * degrees:g} and {(key + moved) * degrees:g} "
         f"degrees, and the angle between them is again {apart:g} degrees.",
-        caption=f"Both hands have turned further, and the {apart:g}° between them have stayed.",
+        caption=f"Both hands have turned further, but the angle between them is still {apart:g}°.",
     )
     for x, offset in ((150.0, 0), (450.0, moved)):
         middle = (x, 120.0)
@@ -278,8 +278,8 @@ def alibi_slopes(
             + "."
             for slope in slopes
         ),
-        caption="Each head lowers the scores by slope × distance. A steep head hardly sees beyond its neighbours, a "
-        "flat one sees far.",
+        caption="Each head lowers the scores by slope × distance. With the steep slope, "
+        "far words soon fade; with the gentle one, less so.",
     )
     step = 500 / len(words)
     for row, slope in enumerate(slopes):

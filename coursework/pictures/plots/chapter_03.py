@@ -7,33 +7,29 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from coursework.pictures.plots.common import bars, curves
-from coursework.pictures.plots.maps import heat
+from coursework.pictures.plots.common import curves
 from coursework.pictures.style import palette
 
 PLACES = range(16, 256, 32)  # the middles of eight stretches of text
 
 
-def digits_beside_clocks(digits: Any, sines: Any) -> Figure:
-    """Numbers in binary, a row each, beside the sines of clocks."""
-    fig, axes = plt.subplots(1, 2, figsize=(6.6, 3.2))
-    look: dict[str, Any] = {"aspect": "auto", "every": (1, 3)}
-    heat(digits, ax=axes[0], cmap="Greys", reach=(0, 1.4), digits=0, title="binary digits, back to front", **look)
-    heat(sines, ax=axes[1], cmap=palette.signed, reach=(-1, 1), title="sines of four clocks", **look)
-    axes[0].set(xlabel="digit, fastest first", ylabel="number")
-    axes[1].set_xlabel("clock, fastest first")
-    return fig
+def right_and_scored(right: Any, score: Any, second: Any, turns: Collection[int]) -> Figure:
+    """Where a model that was trained on 16 positions is right, and the score of each distance, less that of 3.
 
-
-def right_and_looked_at(right: Any, weight: Any, turns: Collection[int]) -> Figure:
-    """Where a model that was trained on 16 positions is right, and how far back its heads look at the last position."""
-    fig, axes = plt.subplots(1, 2, figsize=(7.4, 2.9))
-    curves(range(3, 64), {"": right}, ax=axes[0], styles=("-",), xlabel="place", ylabel="accuracy", ylim=(0, 1.05))
-    axes[0].axvline(15.5, color=palette.residual, linestyle=":")
-    axes[0].text(16.2, 0.03, "not trained", color=palette.residual)
-    colours = [palette.output if back in turns else palette.residual for back in range(64)]
-    bars(range(64), weight, ax=axes[1], colours=colours, xticks=(3, 9, 15, *turns))
-    axes[1].set(xlabel="positions back from position 63", ylabel="weight")
+    `second` is the part of the second clock; `turns` are the distances to be marked.
+    """
+    fig, axes = plt.subplots(1, 2, figsize=(7.4, 2.9), width_ratios=(2, 3))
+    curves(range(3, 64), {"": right}, ax=axes[0], styles=("-",), xlabel="position", ylabel="accuracy", ylim=(0, 1.05))
+    curves(range(64), {"": score}, ax=axes[1], styles=("-",), colours=(palette.query,))
+    axes[1].plot(range(64), second, "--", color=palette.key)
+    axes[1].plot(turns, [score[back] for back in turns], "o", color=palette.output)
+    axes[1].axhline(0, color=palette.residual, linewidth=1)
+    axes[1].set_xticks((3, 9, 15, 22, 28, 34, *turns))
+    axes[1].set(xlabel="positions back from position 63", ylabel="score, less that of 3")
+    axes[1].set_ylim(bottom=1.2 * min(score))
+    for ax in axes:
+        ax.axvline(15.5, color=palette.residual, linestyle=":")
+        ax.text(16.2, 0.03, "not trained", color=palette.residual, transform=ax.get_xaxis_transform())
     return fig
 
 
@@ -58,7 +54,7 @@ def loss_by_place(methods: Mapping[str, Mapping[str, Any]], colours: Mapping[str
             ax.plot(PLACES, seeds.mean(1), color=colours[arm], marker="o", markersize=3, label=arm)
             ax.fill_between(PLACES, seeds.amin(1), seeds.amax(1), color=colours[arm], alpha=0.1, linewidth=0)
         ax.axvspan(0, 64, color="#EDEDED", zorder=0)
-        ax.set(title=title, xlabel="place", xlim=(0, 256))
+        ax.set(title=title, xlabel="position", xlim=(0, 256))
     axes[0].set_ylabel("loss on the text")
     axes[1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return fig

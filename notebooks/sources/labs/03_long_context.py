@@ -35,8 +35,8 @@ torch.set_num_threads(1)
 # %% [markdown] id="longer"
 # ## 1 A text longer than any before
 #
-# We need a task in which it matters what stands far away. Real text has few such places, so we put some in. In a piece
-# of English some letters are replaced by digits, the **notes**, and some by question marks. At a question mark the
+# We need a task in which it matters what stands far away. Real text has few such places, so we make some. In a piece of
+# English some letters are replaced by digits, the **notes**, and some by question marks. At a question mark the
 # model has to say the latest note before it. Everywhere else it has to continue the text, letter by letter.
 
 # %% id="notes-drawn" tags=["hide-input"]
@@ -45,8 +45,7 @@ drawings.notes_and_question("the 4 list is in 7 of a?").show()
 
 # %% [markdown] id="notes-text"
 # To continue a text, the near letters are nearly all it needs. To answer a question, it may have to go back a hundred
-# positions, and it must know which of several digits is the *nearest* one. Here is a piece as the model sees it; the sign ^
-# marks the start.
+# positions and find the *nearest* of several digits. Here is a piece as the model sees it; the sign ^ marks the start.
 
 # %% id="notes-shown"
 piece = notes_in_text(1, 64, generator=torch.Generator().manual_seed(4))
@@ -54,9 +53,8 @@ print(repr(spelled(piece.tokens[0])))
 print("answers:", spelled(piece.targets[piece.asked]))
 
 # %% [markdown] id="model-text"
-# The model is small: two layers, four heads, and a head is 16 numbers wide. Its positions are **rotary**
-# ([chapter 3](../03_positional_encoding.ipynb)): the 16 numbers of a query or key form 8 pairs, each pair is turned like the
-# hand of a clock, and so the turns tell a score how far apart the two stand, not where.
+# The model is small: two layers, four heads, and a head is 16 numbers wide. Its positions are **rotary**: the 16 numbers of a
+# query or key form 8 pairs, and each pair is turned like the hand of a clock.
 
 
 # %% id="model"
@@ -140,7 +138,7 @@ def head():
 # Now we give it 256 positions, four times as many, from a part of the text that was kept back.
 #
 # **Predict.** What happens to the loss on the text from position 64 on: does it go on falling because more has been read,
-# stay as it was, or rise? And are notes that stand more than 63 positions back found? Write it down.
+# stay as it was, or rise? And are notes that stand more than 63 positions back found?
 
 # %% id="beyond-guess"
 ex.predict("beyond_64", "")
@@ -170,11 +168,11 @@ show(
 )
 
 # %% [markdown] id="beyond-read"
-# The model reads on, and is simply worse. The grey line scores the *same letters* with the same model, which sees only 32 to
-# 63 letters before each. Beyond 64 the whole text is read worse than its pieces, although *more* is known.
+# The grey line scores the *same letters* with the same model, which sees only 32 to 63 letters before each. Beyond 64 the
+# whole text is read worse than its pieces, although *more* is known.
 #
-# Now the notes. Somebody who names any of the notes so far is right in about six of ten cases (dashed). Our model does
-# better only for the nearest. What does it say instead?
+# Now the notes. Naming any of the notes so far is right in about six of ten cases (dashed). Our model does better only for the
+# nearest. What does it say instead?
 
 # %% id="instead" tags=["hide-input", "atol:0.15"]
 # Measure: what is named at the questions, by how far back the right note stands
@@ -215,8 +213,8 @@ said("as trained", plain)
 said("far keys hidden", windowed)
 
 # %% [markdown] id="window-read"
-# The text is read better, and so are the near notes, by nothing but hiding. So it is the far keys that disturb. But a window
-# hides the far notes, too: two layers can hand them on over 126 positions at most, and this model seldom does so.
+# Hiding alone makes it read the text better, and the near notes, too. So it is the far keys that disturb. But a window hides
+# the far notes as well: two layers can hand them on over 126 positions at most, and this model seldom does so.
 #
 # So **a loss on text alone proves little**, because a window improves it, too. A model reads further only if it also *finds*
 # what stands far away.
@@ -294,8 +292,7 @@ between, outside = curve[fine < 63].abs().max().item(), curve[fine >= 64].abs().
 prove("between the fitted distances the curve stays below 1, beyond them it exceeds 10", between < 1 and outside > 10)
 
 # %% [markdown] id="fit-read"
-# Beyond the last distance the curve swings ten times as high as any dot. But *between* the distances it is calm. This is the
-# key to what follows: **the model cannot be trusted with larger angles than it has met, but it can be trusted with angles in
+# Beyond the last distance the curve is wild, but *between* the distances it is calm. This is the key to what follows: **the model cannot be trusted with larger angles than it has met, but it can be trusted with angles in
 # between.**
 #
 # ## 3 Position interpolation: squeeze the positions
@@ -346,9 +343,9 @@ said("as trained", plain)
 said("interpolated", read(squeezed))
 
 # %% [markdown] id="interpolate-read"
-# The far notes are found, which is astonishing for a model that has never seen such a distance. But the text has
-# suffered everywhere. The next figure shows why. The score of two vectors of ones used to fall steeply from one letter to the
-# next, and that is how a head tells the last letter from the one before. Squeezed, neighbours look nearly alike.
+# The far notes are found, by a model that has never seen such a distance. But the text has suffered everywhere. The next
+# figure shows why. The score of two vectors of ones used to fall steeply from one letter to the next. Squeezed, neighbours
+# look nearly alike.
 
 # %% id="near-drawn" tags=["hide-input", "picture:30"]
 # Figure: the score of two vectors of ones by their distance, before and after
@@ -366,9 +363,8 @@ show(
 # %% [markdown] id="tune-text"
 # ### A short training
 #
-# The model has to get used to the new distances, but it need not learn to read again. Chen et al. needed at most 1,000 steps.
-# We take 40, on texts of 256 positions. Perhaps these would repair *any* model? As a control, the unchanged model gets the
-# same 40 steps.
+# The model has to get used to the new distances. Chen et al. needed at most 1,000 steps. We take 40, on texts of 256
+# positions. Perhaps these would repair *any* model? As a control, the unchanged model gets the same 40 steps.
 #
 # <details><summary>How large that training was</summary>
 #
@@ -395,12 +391,12 @@ said("40 steps, interpolated", read(tuned(LinearScaling(4.0))))
 
 # %% [markdown] id="tuned-read"
 # Only the interpolated model finds the far notes reliably. The unchanged one is still no better than naming any note at 128
-# positions and more. One run proves little; section 5 shows five.
+# positions and more. Section 5 shows five such runs.
 #
 # ## 4 A larger base: slow the slow clocks, leave the fast
 #
-# Interpolation slows all clocks alike. But the fast ones know all their angles, and they are the ones that tell neighbours
-# apart. Only the slow ones meet something new.
+# Interpolation slows all clocks alike. But the fast ones know all their angles, and they tell neighbours apart. Only the slow
+# ones meet something new.
 #
 # A single number slows just these. All speeds come from the base: $\theta_i = b^{-2i/d}$. A larger base leaves pair 0 as it
 # is, and slows each following pair more. How large must the new base $b'$ be, so that the *last* pair, $i = d/2 - 1$, turns
@@ -408,7 +404,7 @@ said("40 steps, interpolated", read(tuned(LinearScaling(4.0))))
 #
 # $$b'^{-(d-2)/d} = \frac{1}{s}\, b^{-(d-2)/d}$$
 #
-# Solve this for $b'$ with pencil and paper, and write it as a function:
+# Solve this for $b'$ and write it as a function:
 
 # %% exercise="ntk_base"
 
@@ -449,13 +445,13 @@ for factor in (4.0, 8.0):
     said(f"larger base, factor {factor:g}", read(slower))
 
 # %% [markdown] id="base-read"
-# The text is read better than after interpolation. The larger factor finds nearly all notes 64 to 127 positions back. But at
+# The text is better than after interpolation. The larger factor finds nearly all notes 64 to 127 positions back. But at
 # 128 and more, this model finds fewer than after interpolation: the hands in the middle still go too far.
 #
 # ## 5 YaRN: clock by clock
 #
-# What do we want exactly? Let us ask the model. We keep the first $k$ pairs as they are and squeeze the others by four, for
-# every $k$. With $k = 0$ all are squeezed, which is interpolation; with $k = 8$ none is.
+# Which clocks should be slowed? Let us ask the model. We keep the first $k$ pairs as they are and squeeze the others by four,
+# for every $k$. With $k = 0$ all are squeezed, which is interpolation; with $k = 8$ none is.
 
 # %% id="sweep" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: text and notes when the first k pairs are kept and the others squeezed
@@ -684,8 +680,7 @@ show(
 # %% [markdown] id="five-read"
 # YaRN is the only one here that does both without any training: its text suffers little, and it finds nearly all far notes.
 # Interpolation finds them, too, but its text is worse than if nothing had been done. The larger base with factor 4 finds few
-# until it is trained, and the window finds what chance finds. This is no ranking for large models, but it agrees with what
-# YaRN's authors say: the fast clocks keep the neighbours apart, and the slow ones stay where they know their way.
+# until it is trained, and the window finds what chance finds. This is no ranking for large models.
 #
 # <details><summary>Evidence: five seeds, two rates, text and notes</summary>
 #
@@ -708,8 +703,8 @@ show(
 #
 # A program that listens all day cannot keep all keys and values. The obvious rule is to keep the latest thousand or so. A
 # window does not hurt the reading of text, as we have seen. But when Xiao et al. (2023) tried this with models such as
-# Llama 2, the text fell apart at the very moment when the **first** token left the cache. It became whole again when four
-# tokens from the beginning were kept, whatever they said.
+# Llama 2, the text fell apart when the **first** token left the cache. It became whole again when four tokens from the
+# beginning were kept, whatever they said.
 
 # %% id="streaming-drawn" tags=["hide-input"]
 # Drawing: three caches after the same stream
@@ -717,11 +712,11 @@ drawings.streaming_cache().show()
 
 # %% [markdown] id="sink-why"
 # Why should the first token matter? Think of a head that looks for something that is rarely there. Its weights must sum to
-# one; it *cannot* look at nothing. In the meantime it needs a token on which its weight does no harm, and every later position
-# can see the first. Xiao et al. call it an **attention sink**. If it is taken away, the weight goes to tokens whose values do
-# add something.
+# one; it *cannot* look at nothing. So it needs a token on which its weight does no harm, and every later position can see the
+# first. Xiao et al. call it an **attention sink**. If it is taken away, the weight goes to tokens whose values do add
+# something.
 #
-# Has our model a sink? The next cell measures how much weight each head gives to the start sign.
+# Does our model have a sink? How much weight does each head give to the start sign?
 #
 # <details><summary>What else StreamingLLM does</summary>
 #
@@ -750,10 +745,9 @@ for layer, shares in enumerate(weight_on_first(model, drawn), start=1):
     print(f"layer {layer}, weight on the first:", [round(s, 2) for s in shares])
 
 # %% [markdown] id="on-first-read"
-# An even share would be about 0.02, and in this training no head rests there. It can happen: a model that starts from seed 5
-# has a head in layer 2 with 0.94 of its weight on the first token. But we need a head that is surely idle. So here is another
-# task, the **echo**: at a question mark the model repeats the letter just before it, and one position in ten is a question.
-# And the model has one layer only, so that nobody else can do it.
+# An even share would be about 0.02, and in this training no head rests there. (From seed 5, one head puts 0.94 of its weight
+# there.) We need a head that is surely idle. So here is another task, the **echo**: at a question mark the model repeats the
+# letter just before it, and one position in ten is a question. This model has one layer only.
 
 # %% id="echo-train"
 echo_model = small_model(n_decoder_layers=1).train()
@@ -826,8 +820,8 @@ for words, mask in (("all keys", causal), ("latest 16", near)):
         print(f"{words:10} weight on the {words_of:14}", [round(share, 2) for share in shares])
 
 # %% [markdown] id="echo-heads-read"
-# Two heads read the letter before. A third rests on the first token just *at the questions*, with three quarters of its
-# weight. If the first token is hidden, most of this weight falls on other letters, and some answers become wrong.
+# Two heads read the letter before. A third rests on the first token *at the questions*, with three quarters of its weight. If
+# the first token is hidden, most of this weight falls on other letters, and some answers become wrong.
 #
 # Is it really the idle head? Two controls, five seeds each. In the first, the texts have **no start sign**. In the second,
 # attention **may look at nothing**: the softmax gets one more score, always 0, that belongs to no key.
@@ -877,8 +871,8 @@ show(
 # In all five echo models of the figure some head puts 0.28 or more of its weight on the start sign. The window then does
 # harm, and four kept tokens undo it. In the models that remember notes both depend on the seed.
 #
-# Without a start sign, no head gives the first token more than an even share, and the window does no harm. But the weights
-# must sum to one, too. Where do they rest? We train one such model and look.
+# Without a start sign, no head gives the first token more than an even share, and the window does no harm. Where does the
+# weight rest then? We train one such model and look.
 
 
 # %% id="no-sign" tags=["hide-input", "atol:0.15"]
@@ -901,8 +895,7 @@ for words, some, texts in (("with", echo_model, echoes), ("without", signless, l
 # %% [markdown] id="no-sign-read"
 # More of the weight lies on the latest 16, which the window keeps. So this control agrees with the explanation. The second
 # does **not**: heads that may look at nothing rest on the start sign nearly as much. “The weights have to go somewhere” is not
-# the whole story in our model. The practical rule stands on measurement: before you forget the first tokens of a model, look
-# at how much weight they get.
+# the whole story in our model. So measure: before you drop the first tokens of a model, look at how much weight they get.
 #
 # <details><summary>More on both controls</summary>
 #
@@ -921,8 +914,8 @@ for words, some, texts in (("with", echo_model, echoes), ("without", signless, l
 # ## 7 Some layers near, a few far
 #
 # Not all layers have to see everything. Suppose that a layer has a window of 4: each position reads itself and the three
-# before it. What can it know in the end? In the first layer it hears of 3 positions back. In the second it reads positions
-# that have themselves heard of 3 more, and so on: each layer adds 3.
+# before it. In the first layer it hears of 3 positions back. In the second it reads positions that have themselves heard of 3
+# more, and so on: each layer adds 3.
 
 # %% id="reach-drawn" tags=["hide-input"]
 # Drawing: how far three layers with a window of 4 look back
@@ -1056,15 +1049,13 @@ prove(
 prove("neither of the other two wins always", {a < b for a, b in zip(mixed, everywhere, strict=True)} == {True, False})
 
 # %% [markdown] id="mix-read"
-# With windows alone, notes beyond 21 positions are found about as often as by guessing, one in ten. The information does not
-# arrive. One global layer of three repairs that almost entirely. The text is read worst by the windows alone, with each of the
-# five seeds.
+# With windows alone, notes beyond 21 positions are found about as often as by guessing, one in ten. One global layer of three
+# repairs that almost entirely. The windows alone also read the text worst, with each of the five seeds.
 
 # %% [markdown] id="who"
 # ## 8 Who does what
 #
-# Read the settings of published models as decisions: how slow the clocks are, which of them are changed, and which layers may
-# look far.
+# The settings of published models say how slow the clocks are, which of them are changed, and which layers may look far.
 #
 # <details><summary>Nine published models</summary>
 #
@@ -1109,7 +1100,7 @@ if GptOssConfig is not None:
 # %% [markdown] id="end"
 # ## 9 The answer
 #
-# How can a model read further than it was trained? A rotary model fails beyond its length because its slow clocks enter
+# A rotary model fails beyond its length because its slow clocks enter
 # angles that they never met, so that far keys get scores which nobody trained. Slow the clocks, and the angles come back
 # to where the model knows its way. A short training on long texts does the rest. Whether it worked shows only in tasks that
 # need what stands far away.
