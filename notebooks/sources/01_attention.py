@@ -996,9 +996,10 @@ class Reader(nn.Module):
     def forward(self, tokens, shown=True):  # (B, T), True: may be read -> (B, 3)
         x = self.words(tokens) + self.positions.weight[: tokens.size(1)]
         length = (tokens != PAD).sum(dim=1)
-        verb = x[torch.arange(len(x)), length - 1]  # (B, d_model): the last word of each
+        verb = x[torch.arange(len(x)), length - 1]  # (B, d_model): each last word
         mask = padding_mask(tokens, PAD)[:, 0] & shown  # (B, 1, T)
-        return self.answer(self.head(verb[:, None], x, mask=mask)[:, 0])  # T is 1
+        found = self.head(verb[:, None], x, mask=mask)  # (B, 1, d_model)
+        return self.answer(found[:, 0])
 
 
 # %% [markdown] id="training-question"
