@@ -5,10 +5,10 @@
 # then with a few lines of code that you write yourself. At its end you train one head of attention, watch where it
 # looks, and look into a real model.
 #
-# You need Python, and you should know that a neural network learns by making a loss smaller. The chapter takes about
-# {minutes} minutes, half of them for its eight exercises. The checks name your mistake, and the notebook runs to its
-# end even if you solve none. Now and then you are asked to **predict** what a cell will show. Write your guess down
-# first: a wrong guess teaches more than a result that was only read.
+# You need Python and a little PyTorch, and you should know that a neural network learns by making a loss smaller. The
+# chapter takes about {minutes} minutes, more than 50 of them for its eight exercises. The checks name your mistake, and
+# the notebook runs to its end even if you solve none. When you are asked to **predict** what a cell will show, write
+# your guess down first: a wrong guess teaches more than a result that was only read.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -32,7 +32,8 @@ from coursework import exercises as ex
 from coursework.corpora.sentences import ENGLISH, REFLEXIVES, english_sentence
 from coursework.explorers import AttentionExplorer, MaskComposer
 from coursework.pictures import attention_map, colour_bar, drawings, reading_rows, show
-from coursework.pictures.plots.common import curves, panels
+from coursework.pictures.plots.common import curves, dot_rows, panels
+from coursework.pictures.style import palette
 from coursework.records import claim
 from coursework.records import record as recorded
 
@@ -71,26 +72,24 @@ drawings.sentence_arcs(
 # it has little room.
 #
 # Some networks for translation worked like this friend. They squeezed the whole sentence into one vector of fixed size,
-# and wrote the translation from it alone (Sutskever et al. 2014). Long sentences made some of them much worse (Cho et
-# al. 2014b). Bahdanau et al. (2014) kept a vector for every word, and looked back at all of them for each new word.
-# They called this attention.
-#
-# A person with the book at hand does the same: first comes the question, then the eye goes to the line that answers it.
+# and wrote the translation from it alone (Sutskever et al. 2014). Bahdanau et al. (2014) kept a vector for every word,
+# and looked back at all of them for each new word. They called this attention. A person with the book at hand does the
+# same: first comes the question, then the eye goes to the line that answers it.
 
 # %% id="one-vector-drawn" tags=["hide-input"]
 # Drawing: a novel in one vector, and a novel kept open
 drawings.one_vector().show()
 
 # %% [markdown] id="person-stops"
-# The picture of the reader fails in two places. A person reads one line; attention takes a little from *every* word.
-# And a person understands the question. Attention understands nothing: it compares lists of numbers by a fixed rule. It
-# is useful because these numbers are learned.
+# The picture of the reader fails in two ways. A person reads one line; attention takes a little from *every* word. And
+# a person understands the question. Attention only compares lists of numbers by a fixed rule. It is useful because
+# these numbers are learned.
 
 # %% [markdown] id="soft-dictionary"
-# ### 1.3 A dictionary that answers softly
+# ### 1.3 A dictionary with soft matches
 #
-# You know a tool that looks things up: the Python dictionary. It finds the **key** that equals your question, and
-# returns the **value** that belongs to it.
+# A Python dictionary looks things up. It finds the **key** that equals your question, and returns the **value** that
+# belongs to it.
 
 # %% id="dictionary"
 height = {"cat": 25, "dog": 60, "horse": 160}  # centimetres at the shoulder
@@ -112,16 +111,15 @@ print(height["horse"], height.get("pony"))
 drawings.dot_products(query=(2, 1), keys=[(1, 2), (-1, 2), (-2, 0)]).show()
 
 # %% [markdown] id="soft-dictionary-softmax"
-# It is also large when the arrows are long. Keep that in mind; it comes back in section 3.
+# It is also large when the arrows are long; section 3 comes back to that.
 #
-# So each key gets a number, its **score**. From the scores we want **weights**, shares of attention: all of them
-# positive, with the sum one. The function that makes them is called **softmax**. It replaces each score $s$ by $e^s$,
-# which is always positive, and divides by the sum of them all:
+# So each key gets a number, its **score**. From the scores we want **weights**, shares of attention, all positive and
+# summing to one. The function that makes them is called **softmax**. It replaces each score $s$ by $e^s$, which is
+# always positive, and divides by the sum of them all:
 #
 # $$\mathrm{softmax}(s)_i = \frac{e^{s_i}}{e^{s_1} + \ldots + e^{s_n}}$$
 #
-# A larger score gives a larger weight, but no key gets nothing. The answer is the average of the values with these
-# weights.
+# A larger score gives a larger weight. The answer is the average of the values with these weights.
 
 # %% id="soft-dictionary-drawn" tags=["hide-input"]
 # Drawing: the exact dictionary, and the soft one
@@ -161,10 +159,10 @@ for factor in (0, 1, 5, 100):
 
 # %% [markdown] id="soft-factor-answer"
 # With 0 all scores are equal, and the answer is the plain average of the three animals. With 100 the horse takes
-# everything, and we are back at a dictionary that picks one key. We want what lies between, because **it can learn**.
-# If the answer is a little too low, every key has a share in that. So each number in each key has a direction in which
-# a small change makes the answer better. These directions together are the **gradient**, which training follows. A
-# look-up that says "equal" or "not equal" has none.
+# practically everything, and we are back at a dictionary that picks one key. We want what lies between, because **it
+# can learn**. If the answer is too low, every key has a share in that. So each number in each key has a direction in
+# which a small change makes the answer better. These directions together are the **gradient**, which training follows.
+# A look-up that says "equal" or "not equal" has none.
 
 # %% [markdown] id="three-questions"
 # ### 1.4 Query, key, value
@@ -178,17 +176,15 @@ for factor in (0, 1, 5, 100):
 # | **key** | What can I be found by? | *queen* can be found as a person, and as a subject |
 # | **value** | What do I hand over when I am read? | *queen* hands over that she is female |
 #
-# Why three, and not one? A word rarely looks for something like itself: *paints* looks for a person, and is none. With
-# only one, a word would mostly fit itself best. And if *paints* listened to *queen*, *queen* would have to listen to
-# *paints* with the same score.
+# Why three, and not one? With only one, a word would mostly fit itself best, but *paints* looks for a person and is not
+# one. And *queen* would have to listen to *paints* with the same score as *paints* to *queen*.
 #
 # Each of the three is the word's own vector, sent through a **linear map**: multiplied by a table of numbers, a matrix.
-# There is one matrix for queries, one for keys, one for values, and the same three serve every word. A model learns
-# their numbers.
+# One matrix makes the queries, one the keys, one the values, for every word. A model learns their numbers.
 #
-# Three words go with us through this chapter: *queen*, *king* and *paints*. We stop at *paints*, because there a model
-# that writes must choose between *herself* and *himself*. Each word is a vector of four numbers. In a real model it
-# takes research to find out what these stand for. Ours have names: female, male, action, and "stands after *near*".
+# Three words go with us through this chapter: *queen*, *king* and *paints*. After *paints*, a model that writes must
+# choose between *herself* and *himself*. Each word is a vector of four numbers. In a real model nobody knows at first
+# what these stand for. Ours have names: female, male, action, and "stands after *near*".
 
 # %% id="projection-matrices"
 words = ["queen", "king", "paints"]
@@ -204,10 +200,10 @@ W_key = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [-0.7, 0.0]])
 W_value = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
 
 # %% [markdown] id="linear-map-text"
-# Our vectors are rows and stand to the left of the matrix, `X @ W_key`. Each number of the word's vector says how much
-# of one row of the matrix is taken, and what is taken is added up, as in the picture. Here the first number of a key
-# means "I look like the subject", the second "I am an action". *Female* and *male* both speak for a subject. *After
-# near* takes 0.7 away again, because the person after *near* is seldom the one who paints.
+# Our vectors are rows and stand to the left of the matrix, `X @ W_key`. Each number of the vector says how much of one
+# row of the matrix is taken, and what is taken is added up. Here the first number of a key means "I look like the
+# subject", the second "I am an action". *Female* and *male* both speak for a subject. *After near* takes 0.7 away
+# again, because the person after *near* is seldom the one who paints.
 
 # %% id="linear-map-drawn" tags=["hide-input"]
 # Drawing: the key of "king", from its vector and the matrix
@@ -267,7 +263,7 @@ drawings.attention_path(words, 2, X.tolist(), maps).show()
 
 # %% id="five-steps-scores"
 query, key, value = X @ W_query, X @ W_key, X @ W_value  # step 1: three rows each
-products = query @ key.T  # step 2: row 2 holds the dot products of "paints"
+products = query @ key.T  # step 2; rows count from 0: row 2 is "paints"
 scores = products / math.sqrt(2)  # step 3
 print(products[2], scores[2])
 
@@ -288,8 +284,8 @@ prove("what paints takes along is (0.74, 0.17)", [round(x, 2) for x in output[2]
 # %% [markdown] id="all-words-text"
 # We only talked about *paints*, but `scores`, `weights` and `output` have a row for each word: all three have read, in
 # the same step. Such a table of weights is called an **attention map**. Each row is a word that reads, and sums to one;
-# each column is a word that is read. On the diagonal each word reads itself, and it need not like what it finds:
-# *paints* gives itself 0.09.
+# each column is a word that is read. On the diagonal each word reads itself, and it may score itself low: *paints*
+# gives itself 0.09.
 
 # %% id="first-map" tags=["hide-input", "picture:20"]
 # Figure: the attention map of the three words
@@ -303,16 +299,17 @@ show(
 )
 
 # %% [markdown] id="formula"
-# As one formula, with the queries, keys and values of all words as rows of the matrices $Q$, $K$ and $V$:
+# As one formula, with the queries, keys and values of all words as rows of the matrices $Q$, $K$ and $V$ (Vaswani et
+# al. 2017, equation 1):
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V$$
 #
-# $Q K^\top$ is every query against every key, and $d_k$ is the width of queries and keys, 2 in our example. The softmax
-# works along each row, and $V$ hands over the values. This is equation 1 of "Attention Is All You Need" (Vaswani et al.
-# 2017), the paper in which attention became the only way that words exchange information.
+# $Q K^\top$ compares every query with every key, the softmax works along each row, and $V$ hands over the values. $d_k$
+# is the width of queries and keys, 2 in our example. Shapes call it E, and code calls it `d_head`.
 #
-# In the next picture you choose the word that reads. The *temperature* divides the scores: the pony's factor upside
-# down. The *entropy* measures how evenly the weights are spread.
+# In the next picture you choose the word that reads. The *temperature* divides the scores: it is 1 divided by the
+# pony's factor. The *entropy* says how evenly the weights are spread: 0 if one word has everything, ln 3 = 1.099 if all
+# three share equally. Its unit is the *nat*.
 
 # %% id="explore-attention"
 AttentionExplorer(query, key, value, words, selected=2)
@@ -338,9 +335,9 @@ print(attention_loop(query, key, value))
 # %% [markdown] id="rung-loops-text"
 # **T** is the number of words that read and **S** the number of words that are read; here both are 3.
 #
-# The second word does not wait for the result of the first. So two products of matrices can replace the loop, and the
-# machine may work on all words at the same time. The line with `prove` is a check: it stops the notebook if what it
-# says is not so.
+# The second word does not wait for the result of the first. So two matrix products can replace the loop, and the
+# machine may work on all words at once. The line with `prove` is a check: it stops the notebook if what it says is not
+# so.
 
 
 # %% id="rung-matrices"
@@ -359,10 +356,10 @@ prove("two matrix products give what the loop gives", same)
 #
 # Training works on many sentences at once, a *batch*. A tensor of queries then has three axes: the sentences (**B**),
 # the words, and the numbers of each word's vector. In chapter 2 a fourth joins them, **H**: several attentions side by
-# side, each called a *head*. The function above counts its axes from the front, and in a batch other things stand
-# there.
+# side, each called a *head*. The function above counts its axes from the front. Its axis 1 holds the numbers of a
+# vector; in a batch, axis 1 holds the words.
 #
-# Which sizes must agree? A query and a key need the same width E, because they are multiplied number by number, and
+# Which sizes must agree? Queries and keys need the same width E, because they are multiplied number by number, and
 # there must be as many values as keys, S. The number of queries T and the width E' of the values are free.
 
 # %% id="batch-drawn" tags=["hide-input"]
@@ -373,12 +370,12 @@ drawings.batch_of_sentences().show()
 
 
 # %% [markdown] id="rung-library-text"
-# PyTorch has this function built in. Do both give the same outputs and gradients? The sizes are different prime
-# numbers, so that a product over the wrong axis cannot pass by luck.
+# PyTorch has this function built in. Do both give the same outputs and gradients? `assert_equivalent` compares them,
+# and returns the largest differences.
 
 # %% id="rung-library"
 torch.manual_seed(0)
-B, T, S, E = 2, 5, 7, 11
+B, T, S, E = 2, 5, 7, 11  # different primes: no wrong axis fits by luck
 q, k, v = torch.randn(B, T, E), torch.randn(B, S, E), torch.randn(B, S, 13)
 gaps = testing.assert_equivalent(
     batched_attention,
@@ -413,14 +410,8 @@ class Head(nn.Module):
 
 
 # %% [markdown] id="own-layer-says"
-# Does the head do what we did by hand? We give it our matrices, turned round, as `nn.Linear` keeps them.
-#
-# <details><summary>Two widths and their names</summary>
-#
-# The width of a word's vector is `d_model` in code and D in the shapes of exercises; in our example it is 4. The width
-# of queries and keys is `d_head` in code, E in shapes, and $d_k$ in the formula; in our example it is 2.
-#
-# </details>
+# Does the head do what we did by hand? We give it our matrices, transposed, as `nn.Linear` keeps them. `d_model`, in
+# shapes D, is the width of a word's vector, 4 in our example.
 
 # %% id="own-layer-equals"
 head = Head(4, 2)
@@ -458,9 +449,9 @@ print("English reads German:", tuple(found.shape))
 # %% [markdown] id="root"
 # ## 3 Why divide by √d_k
 #
-# In one sentence: **a dot product adds up one term for each number in a query, so wide queries give large dot products,
-# and these make the softmax give nearly everything to one word, before anything is learned.** How large do they become?
-# We say it by the *standard deviation*, the usual measure of how far random numbers spread around their mean.
+# **A dot product adds up one term for each number in a query. So wide queries give large dot products, and these make
+# the softmax give nearly everything to one word, before anything is learned.** How large do they become? We measure it
+# by the *standard deviation*, which says how far random numbers spread around their mean.
 
 # %% exercise="score_spread"
 
@@ -479,8 +470,8 @@ for d_k in (4, 16, 64, 256, 1024):
 # variances add up. So d_k terms have variance d_k and spread √d_k. Divided by √d_k, the scores have spread 1 whatever
 # the width.
 #
-# You saw with the pony what large numbers do to the softmax: factor 100 picked one animal. And what do they do to the
-# gradient? The next figure measures both, for 400 random queries at each width.
+# You saw with the pony what large numbers do to the softmax: factor 100 picked one animal. What do they do to the
+# gradient?
 #
 # **Predict.** When nearly all weight lies on one word, and the scores change a little, how much do the weights change:
 # more than before, about the same, or hardly at all?
@@ -515,13 +506,13 @@ started = {
 # Figure: largest weight and gradient against d_k, with and without the division
 found = {
     "largest weight": {name: [[one[0] for one in row] for row in zip(*rows)] for name, rows in started.items()},
-    "gradient at the scores, median row": {
+    "gradient at the scores, median query": {
         name: [[one[1].median().item() for one in row] for row in zip(*rows)] for name, rows in started.items()
     },
 }
 for d_k in (256, 1024):
     shares = [died(d_k, seed) for seed in range(5)]
-    print(f"d_k = {d_k:4}, not divided: {min(shares):.2f} to {max(shares):.2f} of the rows have")
+    print(f"d_k = {d_k:4}, not divided: {min(shares):.2f} to {max(shares):.2f} of the queries keep")
     print("  less than a tenth of the median gradient with division")
 show(
     panels(
@@ -539,25 +530,25 @@ show(
     ),
     alt="Two panels against d_k from 4 to 1024. Divided by the root, the largest weight stays near 0.1 and the gradient "
     "near 0.16. Not divided, the largest weight rises to 0.95 and the gradient of the median row falls below 0.001.",
-    caption="Before any training: 64 random words share the attention of each query. A dot "
-    "for each of five seeds, that is, draws of all the random numbers. Divided, nothing depends on the width. Not "
-    "divided, one word takes the more, the wider the head is; at 1024 it takes nearly all, and for most rows hardly any "
-    "gradient is left at the scores.",
+    caption="Untrained: 400 random queries with 64 keys each, drawn five times (five seeds). On the right, a loss "
+    "pulls each weight up or down by a random amount, and we measure how much of the pull reaches the scores; the median "
+    "is the query in the middle. Divided, nothing depends on the width. Not divided, the wider the head, the more one "
+    "word takes. At 4 and 16 the sharper weights still pass on a little more; at 1024 most queries have hardly any "
+    "gradient left.",
 )
 
 # %% [markdown] id="root-verdict"
-# So without the division the gradient at the scores does vanish, for many rows. If one weight is 0.9999, the softmax
-# has no doubt left. A small change of the scores changes nothing, and where nothing changes there is nothing to learn
-# from.
+# So without the division the gradient at the scores does vanish, for many queries. If nearly all the weight lies on one
+# word, a small change of the scores hardly moves it, and where nothing moves there is nothing to learn from.
 #
-# Does it matter for learning? In a wide head it does. On a small look-up task, five heads of width 256 got 0.99 or more
-# of the answers right with the division, and between 0.08 and 0.97 without it. At width 16 it matters little.
+# Does it matter for learning? In a wide head it does. On a small look-up task, after 100 steps of training, five heads
+# of width 256 got 0.99 or more of the answers right with the division, and between 0.08 and 0.97 without it. At width
+# 16 it matters little. After the next figure is a good place to stop.
 #
-# <details><summary>Evidence: how the gradient was measured, the task, and a model that does not divide</summary>
+# <details><summary>Evidence: how many queries lose their gradient, the task, and a model that does not divide</summary>
 #
-# For the gradient, each of 64 weights gets a random number that says how much the loss would like it to grow. The
-# *median* row is the one in the middle when the 400 are ordered by the size of their gradient. At width 256 about half
-# of the rows keep less than a tenth of the median with division, at 1024 about three quarters.
+# At width 256 about half of the queries keep less than a tenth of the median with division, at 1024 about three
+# quarters.
 #
 # In the task a head reads a list of pairs, such as *a 7, k 2, c 9*, then a letter, and has to say which number stood
 # with it. It is trained for 100 steps, with the division and without. The *learning rate* says how large a step of
@@ -574,8 +565,8 @@ record = claim("scaled_scores")
 show(
     record.figure("right"),
     alt=record.alt("right"),
-    caption="Share of right answers after 100 steps, a dot for each of five seeds. At d_k = 16 the division makes a small "
-    f"difference, at 256 a large one. ({record.command})",
+    caption="Share of right answers after 100 steps, at the best of five learning rates, a dot for each of five seeds. At "
+    f"d_k = 16 the division makes a small difference, at 256 a large one. ({record.command})",
 )
 
 # %% [markdown] id="masks"
@@ -583,10 +574,10 @@ show(
 #
 # ### 4.1 Not the future: the causal mask
 #
-# A model that writes is trained to guess the next word at every position of a sentence. If the position of *queen*
-# could read the next word, *near*, there would be nothing to guess. So each word may read itself and the words before
-# it, and nothing after it. A table that says who may read whom is a **mask**; this one is called **causal**, because
-# nothing depends on what comes later.
+# A model that writes is trained to guess the next word at every position. If the position of *queen* could read the
+# next word, *near*, there would be nothing to guess. So each word may read itself and the words before it, and nothing
+# after it. A table that says who may read whom is a **mask**; this one is called **causal**, because nothing depends on
+# what comes later.
 
 # %% id="causal-drawn" tags=["hide-input"]
 # Drawing: the causal mask of five words
@@ -598,7 +589,7 @@ drawings.mask_grids(
 
 # %% [markdown] id="causal-how"
 # In code a mask holds `True` where one may read and `False` where not. Before the softmax, each hidden score is
-# replaced by minus infinity: `~mask` turns True and False round, and `masked_fill` fills in where it is True. Because
+# replaced by minus infinity: `~mask` exchanges True and False, and `masked_fill` fills in where it is True. Because
 # $e^{-\infty} = 0$, the weight is exactly zero, and the softmax shares out everything among the words that are left.
 #
 # **Predict.** Under a causal mask, what is the weight of the first word of a sentence on itself?
@@ -622,35 +613,33 @@ show(
     fig,
     alt="Two attention maps of queen, king, paints. With the causal mask the cells above the diagonal are hatched; queen "
     "reads only itself, with weight 1, king reads queen and itself, and the row of paints is as before.",
-    caption="What is hidden is shared out among the rest. “paints” is the last word, so nothing changes for it.",
+    caption="The words that are left share all the weight. “paints” is the last word, so nothing changes for it.",
 )
 prove("under a causal mask no weight lies on later words", bool((causal_weights.triu(1) == 0).all()))
 
 # %% [markdown] id="causal-why-once"
-# The first word can read nothing but itself, so it gives itself all its weight.
+# The first word can read only itself, so it gives itself all its weight.
 #
 # The mask has a second use, and it is why these models can be trained on so much text. No position reads what comes
 # after it, so its output is the same with or without the rest of the sentence. So **one pass over a sentence gives what
-# each of its beginnings alone would give**: seven words, seven guesses to learn from, at the price of one pass.
-
-# %% [markdown] id="causal-prefixes-text"
-# The next cell tries it with a causal head of the library.
+# each of its beginnings alone would give**: from eight words, seven guesses to learn from. The next cell tries it with
+# a causal head of the library.
 
 # %% id="causal-prefixes"
 torch.manual_seed(0)
 causal_head = CausalSelfAttention(8, 3)  # d_model 8, d_head 3
-x = torch.randn(1, 7, 8)  # a sentence of seven words
+x = torch.randn(1, 7, 8)  # the first seven words
 whole = causal_head(x)
 last = [causal_head(x[:, : t + 1])[:, -1:] for t in range(7)]  # of each beginning
 same = torch.allclose(whole, torch.cat(last, dim=1), atol=1e-6)
 prove("one causal pass equals seven passes over the beginnings", same)
 
 # %% [markdown] id="padding"
-# ### 4.2 Not the filling: the padding mask
+# ### 4.2 Hiding the padding
 #
 # Sentences differ in length, but a tensor is a rectangle. So short sentences are filled up with a sign that means
-# nothing, the **padding**, and nobody may read it. This mask is different for each sentence, and it hides *columns*: a
-# word that is padding is hidden from every reader alike.
+# nothing, the **padding**, and a *padding mask* hides it. This mask is different for each sentence, and it hides
+# *columns*: nobody may read a word that is padding.
 
 # %% id="padding-drawn" tags=["hide-input"]
 # Drawing: the padding masks of two sentences in one batch
@@ -668,9 +657,8 @@ drawings.mask_grids(
 # and all readers of a sentence share this mask, so it has length 1 on these two axes, (B, 1, 1, S). PyTorch repeats it
 # as needed, which is called *broadcasting*.
 #
-# The two axes of length 1 are no decoration. With 5 sentences of 5 words, a mask of shape (B, S) looks like one of
-# shape (T, S), and PyTorch takes it for one: its row 3, meant for sentence 3, is used for word 3 of every sentence. No
-# error says so.
+# Do not leave these axes out. With 5 sentences of 5 words, a mask of shape (B, S) looks like one of shape (T, S).
+# PyTorch then uses its row 0, meant for sentence 0, for word 0 of every sentence, and gives no error.
 #
 # <details><summary>Broadcasting in two sentences</summary>
 #
@@ -698,11 +686,10 @@ prove("a padded sentence gives what it gives alone", same)
 # %% [markdown] id="alignment"
 # ### 4.3 When only the newest words read
 #
-# One more case, and it is the one that people get wrong. A model that writes adds one word after the other. Under a
-# causal mask no earlier word reads the new one, so nothing changes for the earlier words, in any layer. Their keys and
-# values are kept in a **cache**, and only the new word is computed. Now one query meets many keys, and the mask is no
-# longer a square. The rule stays the same: each word reads itself and what came before. The new word is the *last* one,
-# so it gets the lowest row of the square. With more queries than keys, the first T − S queries see nothing.
+# A model that writes adds one word after another. Under a causal mask no earlier word reads the new one, so nothing
+# changes for the earlier words, in any layer. Their keys and values are kept in a **cache**, and only the new word is
+# computed. Now one query meets many keys, and the mask is no longer a square. But each word still reads itself and what
+# came before. The new word is the *last* one, so it gets the lowest row of the square.
 
 # %% id="alignment-drawn" tags=["hide-input"]
 # Drawing: the causal mask when two words are new, and when one is new
@@ -722,24 +709,25 @@ drawings.mask_grids(
 
 
 # %% [markdown] id="combine-text"
-# A word may be read if every mask allows it: masks are combined with a logical *and*. Try it with a sentence of two
-# words. The picture shows the same mask twice, because PyTorch has two habits: its function writes 1 where a word may
-# be read, as we do; its layer `nn.MultiheadAttention` writes 1 where a word is hidden. A *sliding window* hides what is
-# too far back.
+# A word may be read if every mask allows it: masks are combined with a logical *and*. Try it on two sentences, of which
+# "example 1" is the second, *she sleeps*. A *sliding window* hides what is too far back. The left table writes 1 where
+# a word may be read, as we do. The right one is for PyTorch's layer `nn.MultiheadAttention`, which writes 1 where a
+# word is hidden. Below stands the code for both, with functions of `course_lib`.
 
 # %% id="mask-composer"
 MaskComposer(5, tokens="she sleeps PAD PAD PAD".split(), lengths=[5, 2], example=1)
 
 # %% [markdown] id="empty-rows"
-# With the padding on the *left* and a causal mask, nothing is left for the first queries to read. The softmax then
-# computes 0/0, which is NaN, "not a number", and NaN spreads to everything it meets. Our function gives zeros instead.
-# So does PyTorch's `F.scaled_dot_product_attention`; its layer `nn.MultiheadAttention` by default gives NaN. [A
-# lab](labs/01_numbers.ipynb) measures what the other choices cost.
+# With the padding on the *left* and a causal mask, the first queries have nothing to read. The softmax then computes
+# 0/0, which is NaN, "not a number", and NaN spreads to everything it meets. Our function gives zeros instead, as
+# `F.scaled_dot_product_attention` does in PyTorch 2.13. [A lab](labs/01_numbers.ipynb) measures the other choices.
 #
 # ### 4.4 All in one function
 #
 # You have all the parts now: scores, scale, mask, softmax, weighted sum, in a batch with heads. Put them together. This
-# is the chapter's main exercise, and the function that every model of this course calls.
+# is the chapter's main exercise, and the function that every model of this course calls. If a query has nothing to
+# read, its row of `mask.any(dim=-1, keepdim=True)` is False. And no gradient flows back through a number that
+# `masked_fill` has filled in.
 
 # %% exercise="scaled_dot_product_attention"
 
@@ -767,8 +755,8 @@ prove("each row of weights sums to one", (shown.sum(dim=-1) - 1).abs().max() < 1
 # %% [markdown] id="order"
 # ## 5 It does not know the order
 #
-# In the five steps, a query is compared with a key, and nothing in either says where its word stands. What happens if
-# we shuffle the sentence?
+# A query is compared with a key, and nothing in either says where its word stands. What happens if we shuffle the
+# sentence?
 
 # %% exercise="permuted_tokens"
 
@@ -796,7 +784,7 @@ prove("a causal mask breaks the equivariance", law)
 # %% [markdown] id="order-says"
 # The outputs move with the words; this is called **equivariance**. *Dog* gets the same vector whether it bites or is
 # bitten. *Invariant*, the word in the question, would mean that shuffling changes nothing at all. A causal mask breaks
-# the equivariance, because under it the positions differ: the first reads one word, the last reads all.
+# the equivariance: under it the first position reads one word, the last reads all.
 #
 # In our running example we smuggled the order in: the king's vector said "stands after *near*". [Chapter
 # 3](03_positional_encoding.ipynb) shows how a real model gets it.
@@ -807,7 +795,7 @@ prove("a causal mask breaks the equivariance", law)
 # ### 6.1 Against recurrence
 #
 # Before, sentences were read by **recurrent** networks: one word after the other, with one vector, the *state*, handed
-# on from word to word. Attention was at first an addition to them. What does it buy to drop the rest?
+# on from word to word. Attention was at first an addition to them. What do we gain by dropping recurrence?
 #
 # <details><summary>What was new in 2017</summary>
 #
@@ -821,9 +809,8 @@ prove("a causal mask breaks the equivariance", law)
 # them. With attention the last word reads the first one directly.
 #
 # **Work side by side.** A recurrent network cannot compute the state after step 100 before that of step 99. In training
-# the whole text is there, and attention computes the scores of all words at once. A GPU, which does thousands of things
-# at a time, turns this into speed. In writing, both go word by word, and on one core a recurrent network can even be
-# faster: [a lab](labs/01_costs.ipynb) runs the race.
+# the whole text is there, and attention computes the scores of all words at once. A GPU turns this into speed. In
+# writing, both go word by word; [a lab](labs/01_costs.ipynb) runs the race.
 
 # %% id="recurrence-drawn" tags=["hide-input"]
 # Drawing: a chain of states beside attention
@@ -832,22 +819,11 @@ drawings.recurrent_and_attention("the queen near the king paints".split()).show(
 # %% [markdown] id="reach-text"
 # Why does a short path matter? A network learns from a word only if the gradient reaches it. So we ask networks before
 # any training: how much does a word far back change the last output, compared with the last word?
-#
-# <details><summary>How to read the figure</summary>
-#
-# An *RNN* is the plain recurrent network, in which each step makes a whole new state. An *LSTM* has a memory, and a
-# *forget gate* that decides at each step which share of the memory is kept. A gate that starts *open* keeps nearly
-# everything.
-#
-# Attention begins at about 0.1 and not at 1, because the last word is also the one that reads: changing it changes the
-# query as well. A number above 1 means that a word far back counts more than the last.
-#
-# </details>
 
 
 # %% id="reach-measured" tags=["hide-input", "picture:30"]
 # Figure: how far the gradient reaches in untrained networks, mean of five seeds
-def reach(network, distances, T=201, width=32):
+def reach(network, distances, T=301, width=32):
     x = torch.randn(1, T, width, dtype=torch.float64, requires_grad=True)
     output = network.double()(x)
     output = output[0] if isinstance(output, tuple) else output  # (1, T, width)
@@ -882,18 +858,19 @@ show(
         reached,
         xscale="log",
         yscale="log",
-        ylim=(1e-20, 1e4),
+        ylim=(1e-20, 10),
         xticks=distances,
         xticklabels=distances,
         xlabel="steps back",
-        ylabel="gradient, relative",
+        ylabel="gradient, relative to the last word",
         size=(6.8, 3.2),
     ),
     alt="Relative gradient against the number of steps back, both axes logarithmic. RNN and LSTM fall below 1e-10 by 50 "
     "steps. Attention, and an LSTM whose forget gate starts open, stay nearly level up to 200 steps.",
-    caption="Untrained, as PyTorch makes them: the RNN and the LSTM lose the gradient within tens of steps. Attention "
-    "does not, and neither does an LSTM whose forget gate starts wide open, with a bias of 5. (The usual advice is a bias "
-    "of about 1; Gers et al. 2000 were the first to give one.)",
+    caption="The RNN is the plain recurrent network. An LSTM also has a memory, and its forget gate decides at each step "
+    "which share is kept; open, it keeps nearly all. As PyTorch makes them, RNN and LSTM lose the gradient within tens of "
+    "steps. Attention starts near 0.1 and not at 1, because the last word is also the one that reads: changing it changes "
+    "the query as well.",
 )
 prove("at distance 50 a default LSTM keeps less than 1e-9 of the gradient", reached["LSTM"][5] < 1e-9)
 prove("an LSTM with an open gate keeps over 1 % at 200", reached["LSTM, forget gate open"][-1] > 0.01)
@@ -902,30 +879,29 @@ prove(
 )
 
 # %% [markdown] id="reach-says"
-# So forgetting is not a law of recurrence. An LSTM, a recurrent network with a memory, keeps the signal if its forget
-# gate starts open; the other two start with nearly none from words far back. Attention needs no such care: its path is
-# one step long. Its gradient does not fall with the distance, but all words share it. [A lab](labs/01_reach.ipynb) goes
-# further.
+# So forgetting is not a law of recurrence: an LSTM keeps the signal if its forget gate starts open. The other two start
+# with nearly none from words far back. Attention needs no such care, because its path is one step long. Its gradient
+# does not fall with the distance, though all words share it. [A lab](labs/01_reach.ipynb) goes further.
+#
+# <details><summary>How the gate is opened</summary>
+#
+# By a bias of 5, so that the gate keeps 0.993 of the memory at each step. The usual advice is a bias of about 1; Gers
+# et al. 2000 were the first to give one.
+#
+# </details>
 
 # %% [markdown] id="cost"
 # ### 6.2 The price
 #
-# Every word is compared with every word. For a text of n words these are n² comparisons: twice the text, four times the
-# work. The linear maps treat each word alone, so their work only doubles. Which of the two weighs more? We count both
-# for one *layer* of a Transformer, the stage that it repeats, of width d = 768, as in BERT-base and the smallest GPT-2.
-# The two are equal at n = 6d, here 4,608 words.
+# Every word is compared with every word. A text of $n$ words needs $n^2$ comparisons: twice the text, four times the
+# work. The linear maps treat each word alone, so their work only doubles. Which is more? We count both for one *layer*
+# of a Transformer, the stage that it repeats.
 #
-# <details><summary>Evidence: where the two formulas come from</summary>
-#
-# With one head as wide as the word, a score is a product of $d$ numbers with $d$ numbers, that is $2d$ operations, and
-# collecting a value takes as many. With $n^2$ pairs of words that is $4 n^2 d$.
-#
-# The linear maps include the feed-forward part, which [chapter 4](04_encoder.ipynb) explains. If it has the usual width
-# $4d$, the maps of a layer have $12 d^2$ numbers. Query, key, value and output have $d^2$ each. The feed-forward part
-# has $8 d^2$, in two maps, from $d$ to $4d$ numbers and back. Each number is used for each word in one multiplication
-# and one addition, that is $24 n d^2$.
-#
-# </details>
+# Comparing two words takes $d$ multiplications and $d$ additions, and collecting a value takes as many. That makes
+# $4n^2d$. The linear maps of a layer hold $12d^2$ numbers: $4d^2$ for query, key, value and a map after them, $8d^2$ in
+# the feed-forward part of [chapter 4](04_encoder.ipynb). Each number serves each word with a multiplication and an
+# addition. That makes $24nd^2$. The two are equal at $n = 6d$. With $d = 768$, as in BERT-base and the smallest GPT-2,
+# that is 4,608 words.
 
 # %% id="cost-figure" tags=["hide-input", "picture:20"]
 # Figure: operations of one layer, the part that grows with n² and the part that grows with n
@@ -963,21 +939,27 @@ prove("the linear maps of a layer take 24 n d² operations", counted["aten.addmm
 prove("comparing and collecting takes 4 n² d operations", counted["aten.bmm"] == 4 * 128**2 * 64)
 
 # %% [markdown] id="cost-says"
-# The table of weights has n² numbers, too. For n = 4096 it fills 64 MiB for each head and sentence in float32. Today's
-# programs do not keep it: they work through it tile by tile (FlashAttention, Dao et al. 2022). That saves memory and
-# time; the comparisons stay. [A lab](labs/01_costs.ipynb) measures both.
+# The table of weights has $n^2$ numbers, too, but today's programs never keep all of it (FlashAttention, Dao et al.
+# 2022). [A lab](labs/01_costs.ipynb) measures time and memory.
+#
+# <details><summary>How large the table is</summary>
+#
+# For 4,096 words it fills 64 MiB for each head and sentence in float32. FlashAttention works through it tile by tile.
+# That saves memory and time; the comparisons stay.
+#
+# </details>
 
 # %% [markdown] id="training"
 # ## 7 Train one head, and read its map
 #
 # Until now we wrote the matrices by hand. Can training find them?
 #
-# The task is the one we began with. A program writes sentences of a small English, such as *the old queen near the king
-# paints herself*. The model must find the last word: *herself*, *himself* or *themselves*. Some sentences hold a second
-# person, as a trap. `ENGLISH` lists the words of this small language, and `REFLEXIVES` the three answers.
+# The task is the one we began with. A program writes sentences in a tiny version of English, such as *the old queen
+# near the king paints herself*. The model must find the last word: *herself*, *himself* or *themselves*. Some sentences
+# hold a second person, as a trap.
 
 # %% id="training-sentences"
-PAD = len(ENGLISH)
+PAD = len(ENGLISH)  # the words of this language, as a list
 number = {word: i for i, word in enumerate(ENGLISH)}
 
 
@@ -988,7 +970,8 @@ def as_tensor(sentences):  # lists of words -> (B, T), filled up with PAD
 
 
 draw = random.Random(0)
-drawn = {tuple(english_sentence(draw)[:-1]): None for _ in range(30_000)}  # each once
+drawn = [tuple(english_sentence(draw)[:-1]) for _ in range(30_000)]  # no full stop
+drawn = list(dict.fromkeys(drawn))  # each sentence once
 sentences = [words for words in drawn if words[-1] in REFLEXIVES][:5000]
 for words in sentences[:3]:
     print(" ".join(words[:-1]), "→", words[-1])
@@ -996,8 +979,8 @@ for words in sentences[:3]:
 # %% [markdown] id="training-model-text"
 # The model is small. Each word becomes a vector, and a second vector is added for its position, because attention does
 # not know the order. Both come from tables, `nn.Embedding`. Then the last word that it gets, the verb, reads the
-# sentence with one head, and a linear map turns what it found into a number for each of the three answers. Only through
-# the head can the answer get from the subject to the verb. `CrossAttention` is your `Head` with a mask, and
+# sentence with one head, and a linear map turns what it found into a number for each of the three answers. So the
+# answer can come from the subject only through the head. `CrossAttention` is your `Head` with a mask, and
 # `record_weights` hands out its weights.
 
 
@@ -1013,9 +996,10 @@ class Reader(nn.Module):
     def forward(self, tokens, shown=True):  # (B, T), True: may be read -> (B, 3)
         x = self.words(tokens) + self.positions.weight[: tokens.size(1)]
         length = (tokens != PAD).sum(dim=1)
-        verb = x[torch.arange(len(x)), length - 1][:, None]  # the last word
+        verb = x[torch.arange(len(x)), length - 1]  # (B, d_model): each last word
         mask = padding_mask(tokens, PAD)[:, 0] & shown  # (B, 1, T)
-        return self.answer(self.head(verb, x, mask=mask)[:, 0])
+        found = self.head(verb[:, None], x, mask=mask)  # (B, 1, d_model)
+        return self.answer(found[:, 0])
 
 
 # %% [markdown] id="training-question"
@@ -1042,7 +1026,7 @@ asked = [text.split() for text in asked]
 def read(model, sentences):  # the weights of the verb on each word
     with torch.no_grad(), record_weights(model) as maps:
         model(as_tensor(sentences))
-    (weights,) = maps.values()  # (B, 1, T)
+    weights = next(iter(maps.values()))  # of the only head, (B, 1, T)
     return [row[0, : len(words)] for row, words in zip(weights, sentences)]
 
 
@@ -1072,17 +1056,18 @@ show(
     alt="Two blocks of four sentences whose last word, the verb, reads. Before training the colour is spread over all "
     "words. After training one word of each row is dark: queen, king, man in the first three sentences.",
     caption="Each row is one sentence; the darker a word, the more the verb at the end takes from it. After 400 steps "
-    "“paints” looks at the first person, which is the subject here, and not at the nearer one.",
+    "“paints” and “helps” look at the first person, which is the subject here, and not at the nearer one; “paint” looks "
+    "elsewhere.",
 )
 
 # %% [markdown] id="training-says"
 # Nobody told the head whom to look at. It was only told, sentence by sentence, which answer was right.
 #
 # And the boys? The verb *paint*, without an *s*, already says that there are several, so the answer is *themselves*
-# whatever the subject is called. The head need not read *boys*, and where it looks instead differs from one run to the
-# next. But the answer is made only from what the head has found, so how does *themselves* get through? By *where* the
-# verb looks. In this run *paint* looks at *the*, as none of the verbs with an *s* above does, and so the vector of
-# *the* can stand for *themselves*. **A weight is where the head looked, not what it needed.**
+# whatever the subject is. The head need not read *boys*, and where it looks instead differs from run to run. But the
+# answer is made only from what the head has found, so how does *themselves* get through? By *where* the verb looks. In
+# this run *paint* looks at *the*, as no verb with an *s* above does, and so the vector of *the* can stand for
+# *themselves*. **A weight is where the head looked, not what it needed.**
 #
 # To learn what it needs, take something away. Write a sentence in the next cell, and a word that the verb may not read.
 #
@@ -1101,49 +1086,60 @@ for word, chance in zip(REFLEXIVES, chances.tolist(), strict=True):
     print(f"{word:11} {chance:.2f}")
 
 # %% [markdown] id="hide-says"
-# One sentence and one training prove little. So now the same is counted: five runs with different *seeds*, and two
-# controls, a model without position vectors and one whose weights are always even.
+# If *herself* stays although *queen* is hidden, nothing is broken. Exchange *queen* and *king*, hide the king, and look
+# again. In the run printed here the answer is *herself* once more: this head looks for a man, and if it finds none, it
+# answers *herself*. It does not need the woman, although nearly all of its weight lies on her.
+#
+# One training proves little. The next figure shows five, with different *seeds*, and two controls: a model without
+# position vectors, and one whose weights are always even.
 
-# %% id="training-record" tags=["hide-input"]
-# Table: the recorded runs, least and greatest of five seeds
+# %% id="training-record" tags=["hide-input", "picture:20"]
+# Figure: the recorded runs, a dot for each of five seeds
 record = claim("pronoun_head")
-rows = [
-    ("right in unread sentences", "one head", "right", 1e-2),
-    ("  with a misleading person", "one head", "right, misleading person", 1e-2),
-    ("  misleading person, model without positions", "without places", "right, misleading person", None),
-    ("  misleading person, model with even weights", "even weights", "right, misleading person", None),
-    ("right if the other person is hidden", "one head", "other person hidden", 1e-2),
-    ("right if the subject is hidden: themselves", "one head", "subject hidden, themselves", 1e-2),
-    ("  the better one of herself and himself", "one head", "subject hidden, better", 1e-2),
-    ("  the worse one of herself and himself", "one head", "subject hidden, worse", 1e-2),
-    ("weight on the subject, a woman", "one head", "weight on subject, herself", 1e-2),
-    ("weight on the subject, a man", "one head", "weight on subject, himself", 1e-2),
-]
-for what, arm, measure, rate in rows:
-    low, high = record.range(arm, measure, rate)
-    print(f"{what:52}{low:.2f} to {high:.2f}")
-print("sentences turned round, the five runs one by one")
-for what, measure in (("right", "fronted, right"), ("weight on the first person", "fronted, weight on first person")):
-    print(f"  {what:50}" + "  ".join(f"{value:.2f}" for value in record.values("one head", measure, 1e-2)))
-print(f"({record.command})")
+rows = {
+    "all words shown": ("one head", "right", 1e-2),
+    "with a second person that misleads": ("one head", "right, misleading person", 1e-2),
+    "with one, no positions": ("without places", "right, misleading person", None),
+    "with one, even weights": ("even weights", "right, misleading person", None),
+    "the other person hidden": ("one head", "other person hidden", 1e-2),
+    "the subject hidden: “themselves”": ("one head", "subject hidden, themselves", 1e-2),
+    "the subject hidden: the singular it keeps": ("one head", "subject hidden, better", 1e-2),
+    "the subject hidden: the singular it loses": ("one head", "subject hidden, worse", 1e-2),
+    "sentences turned round": ("one head", "fronted, right", 1e-2),
+}
+show(
+    dot_rows(
+        {what: record.values(*which) for what, which in rows.items()},
+        colours=[palette.key if arm != "one head" else palette.query for arm, _, _ in rows.values()],
+        xlim=(-0.03, 1.03),
+        xlabel="share of right answers in unread sentences",
+        size=(7.2, 3.2),
+    ),
+    alt="Right answers of five runs. One head: 1.00 with all words, with a misleading person, and with the other person "
+    "hidden. Controls: 0.88 to 0.90 without positions, 0.66 to 0.71 with even weights. Subject hidden: themselves 1.00, "
+    "one singular 0.64 to 1.00, the other 0.00 to 0.31. Sentences turned round: four runs 0, one 0.5.",
+    caption=f"Blue: the head. Orange: the two controls. ({record.command})",
+)
+on_first = record.values("one head", "fronted, weight on first person", 1e-2)
+prove("in sentences turned round four of five heads read the first person", sum(w > 0.9 for w in on_first) == 4)
 
 # %% [markdown] id="training-record-says"
-# Both controls fall into the trap of the other person more often. So the head needs the positions, and the choice.
+# Both controls fall for the other person more often. So the head needs the positions, and freedom to choose its
+# weights.
 #
-# *Does it need the subject, at which it looks?* Only in part. Hide the subject, and *themselves* is still right in all
-# five runs, because the verb says it. Of *herself* and *himself* one drops to at most 0.31, and the other keeps 0.64 to
-# 1.00. Such a head looks for a man, say, and if it finds none, it answers *herself*. Then it does not need the woman,
-# although nearly all of its weight lies on her. One run at a tenth of the learning rate goes further: it gives a woman
-# who is the subject a weight of 0.01, and still has every answer right.
+# *Does it need the subject, at which it looks?* Only in part. Without the subject, *themselves* is still right in all
+# five runs, because the verb says it. Of *herself* and *himself* it keeps one, as its answer for "found nobody", and
+# mostly loses the other. One run at a tenth of the learning rate goes further: it gives a woman who is the subject a
+# weight of 0.01, and still has every answer right.
 #
 # *Has it learned what a subject is?* No. In all the sentences that it has read, the subject is the first person. The
-# last rows turn sentences round: *near the king the queen paints*. Four of the five heads read the first person, here
-# the king, and are always wrong. The fifth does not, and is right in half of them. They have learned what was enough
-# for their sentences. The maps alone could not have told you.
+# last row turns sentences round: *near the king the queen paints*. Four of the five heads read the first person, here
+# the king, and are always wrong; the fifth is right in half of them. They have learned what was enough for their
+# sentences, and maps of such sentences could not have told you.
 #
 # <details><summary>Evidence: three learning rates, and runs in which the subject matters more</summary>
 #
-# Each model was trained with the rates 0.001, 0.003 and 0.01. The table shows the one head at 0.01 and the controls at
+# Each model was trained with the rates 0.001, 0.003 and 0.01. The figure shows the one head at 0.01 and the controls at
 # their best rate. At all three rates all five heads have every unread sentence right, and hiding the other person
 # changes nothing.
 #
@@ -1161,9 +1157,9 @@ print(f"({record.command})")
 # %% [markdown] id="real-map-text"
 # ### 7.1 A real model
 #
-# Last, a model that people use: MiniLM, which turns sentences into vectors for search. It has six layers of twelve
-# heads. We look at one of the 72, in the last layer. The sentence comes from the article that presented the Transformer
-# to the public (Uszkoreit 2017). `[CLS]` and `[SEP]` are signs that the model puts around each sentence.
+# Last, a model that people use: MiniLM, which turns sentences into vectors for search. We look at one head of its 72,
+# in the last of six layers. The sentence comes from the article that presented the Transformer to the public (Uszkoreit
+# 2017). `[CLS]` and `[SEP]` are signs that the model puts around each sentence.
 
 # %% id="real-map" tags=["hide-input", "picture:40"]
 # Figure: a head of MiniLM, from the record (python benchmarks/sentence_maps.py)
@@ -1222,20 +1218,20 @@ for one in both:
 
 # %% [markdown] id="real-map-reading"
 # This head did not follow the meaning. It reads *animal* in both cases. Over all 72 heads, just as many prefer *animal*
-# in the one sentence as in the other. Now look down the column of *animal* in the whole map: nine of the fifteen rows
-# are darkest there. The word *it* is only one of them; we had looked at no other row.
+# in the one sentence as in the other. And look down the column of *animal* in the whole map: nine of the fifteen rows,
+# not only that of *it*, are darkest there.
 #
 # So how far may a map be read? It tells you exactly how the values were mixed, in this head, in this layer. It does not
 # tell you *why*, nor what the answer depends on: later layers mix again, a value may not matter, and other weights can
-# give the same result (Jain & Wallace 2019). A map is a good place to get an idea. To test the idea, change the
-# sentence or hide a word, as we did. [A lab](labs/01_who_sees_what.ipynb) goes on with this.
+# give the same result (Jain & Wallace 2019). A map gives you an idea. To test the idea, change the sentence or hide a
+# word. [A lab](labs/01_who_sees_what.ipynb) goes on with this.
 
 # %% [markdown] id="thread-text"
 # ## 8 Your model, and your sentence
 #
 # What you solved now goes into a file of your own, `my_transformer.py`. It grows with each chapter, and at the end of
-# chapter 6 it trains, translates and writes. The course's own stand in for what is still open. Use it on a sentence of
-# yours: say of each word what it is and what it looks for. If the values are the identity, the output is the weights.
+# chapter 6 it trains, translates and writes. Unsolved parts use the course's version. Try it on a sentence of yours:
+# say of each word what it is and what it looks for. If the values are the identity, the output is the weights.
 
 # %% id="thread"
 from coursework.assembly.thread import so_far
@@ -1257,6 +1253,8 @@ for word, row in zip(mine, weights):
 # ### The formulas on one card
 
 # %% [markdown] id="card"
+# <details><summary>To look things up later</summary>
+#
 # **The three vectors**: $x$ asks and $c$ is asked; in self-attention $c = x$.
 #
 # $$q = x W_Q \qquad k = c W_K \qquad v = c W_V$$
@@ -1274,15 +1272,16 @@ for word, row in zip(mine, weights):
 # $$4 n^2 d_{model} \qquad 24 n d_{model}^2$$
 #
 # **The spread** of a dot product of random numbers with variance 1 is $\sqrt{d_k}$.
+#
+# </details>
 
 # %% [markdown] id="you-can-now"
 # **You can now**
 #
-# - say what a query, a key and a value are, and compute attention for three words on paper;
+# - compute attention for three words on paper, and say what queries, keys and values are;
 # - write attention for a batch, with masks, and check it against PyTorch;
-# - say why dot products are divided by √d_k, and what happens without it;
-# - draw the causal mask and the padding mask, square or not;
-# - say what attention buys, what it costs, and what it does not know;
+# - say why dot products are divided by √d_k;
+# - say what attention costs, and what it does not know;
 # - read an attention map, and say what it does not show.
 
 # %% [markdown] id="self-check"
@@ -1337,9 +1336,8 @@ for word, row in zip(mine, weights):
 # One head takes one mixture for each word. What if a word needs two things at once, the subject *and* the verb?
 # [Chapter 2](02_multi_head.ipynb) gives it several heads.
 #
-# Five labs go deeper: [how far back learning can reach](labs/01_reach.ipynb), [what attention
-# costs](labs/01_costs.ipynb), [numbers that go wrong](labs/01_numbers.ipynb), [who sees
-# what](labs/01_who_sees_what.ipynb), and [a museum of bugs](labs/01_bugs.ipynb).
+# Five labs go deeper: [reach](labs/01_reach.ipynb), [costs](labs/01_costs.ipynb), [numbers](labs/01_numbers.ipynb),
+# [who sees what](labs/01_who_sees_what.ipynb), and [bugs](labs/01_bugs.ipynb).
 
 # %% [markdown] id="sources"
 # ### Sources

@@ -26,7 +26,6 @@ SAMPLES = {  # of the drawings that need arguments or can be called in more than
     "whole_transformer": [call(), call(here=3)],
     "sentence_arcs": [call(WORDS, 6, [0.02, 0.7, 0.03, 0.02, 0.05, 0.18, 0.0], caption="A caption.")],
     "recurrent_and_attention": [call(WORDS[:-1])],
-    "kept_past": [call(WORDS[:4])],
     "norm_place": [call(), call("pre")],
     "notes_and_question": [call("the old 4 key is in 7 of the ?"[-24:])],
     "clock_arcs": [call([10000 ** (-i / 8) for i in range(8)], 64, 256)],

@@ -135,7 +135,8 @@ EXERCISE = Exercise(
     title="A dictionary that answers with a mixture",
     what="""Write `soft_lookup(query, keys, values)` for one query. The score of a key is its dot product with the
 query. A softmax turns the S scores into S weights, and the answer is the average of the rows of `values` with these
-weights. Scores may be as large as 1000. Here they are used as they are; scaling comes later in the chapter.""",
+weights. Scores may be as large as 1000, and e to the power of 1000 is too large for float32; PyTorch's `softmax` takes
+care of that. The scores are used as they are; scaling comes later in the chapter.""",
     why="""A Python dictionary answers only if a key equals the query. This one always answers, and its answer changes
 smoothly with the query and the keys, so gradient descent can teach it where to look.""",
     difficulty=1,

@@ -184,7 +184,7 @@ def linear_maps(
         3 * block + 16,
         alt=f"The vectors of {', '.join(words)}, with the numbers {', '.join(features)}, are multiplied by three "
         f"matrices. {said}.",
-        caption="The same three vectors go through three matrices. What comes out are the queries, the keys and the "
+        caption="The vectors of the words go through three matrices. What comes out are the queries, the keys and the "
         "values, a row for each word.",
     )
     middle = 1.5 * block

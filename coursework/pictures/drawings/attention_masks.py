@@ -13,7 +13,7 @@ def batch_of_sentences(B: int = 3, T: int = 4, E: int = 3) -> Drawing:
         250,
         alt=f"A tensor of shape (B, T, E) drawn as {B} sheets, one behind the other. Each sheet is one sentence, each "
         "row of a sheet one word, each column one number of its vector. One sheet alone has the shape (T, E).",
-        caption="One sentence is a sheet (T, E). A batch is a pile of sheets (B, T, E), each worked on for itself.",
+        caption="One sentence is a sheet (T, E). A batch is a pile of sheets (B, T, E), each processed separately.",
     )
     for sheet in reversed(range(B)):
         corner = (210 + 34 * sheet, 106 - 34 * sheet)

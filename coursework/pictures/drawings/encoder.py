@@ -130,11 +130,12 @@ def layer_norm_bars(numbers: Sequence[float] = (1, 2, 6)) -> Drawing:
     return picture
 
 
-def norm_place(place: str = "post") -> Drawing:
+def norm_place(place: str = "post", *, caption: str = "") -> Drawing:
     """One layer with its residual stream as a thick line, the norms on it (post) or beside it (pre).
 
     Args:
         place: "post" or "pre".
+        caption: instead of the one that names the two.
     """
     if place not in ("post", "pre"):
         raise ValueError(f"place: expected 'post' or 'pre', got {place!r}")
@@ -149,9 +150,12 @@ def norm_place(place: str = "post") -> Drawing:
     picture = Drawing(
         206 if post else 226,
         alt=f"One encoder layer, {place}-norm, from left to right, with the residual stream as one thick line. {order}",
-        caption="Post-norm, as in 2017: each norm stands on the stream, after the plus."
-        if post
-        else "Pre-norm: each norm stands on the branch, before the sublayer. No norm stands on the stream.",
+        caption=caption
+        or (
+            "Post-norm, as in 2017: each norm stands on the stream, after the plus."
+            if post
+            else "Pre-norm: each norm stands on the branch, before the sublayer. No norm stands on the stream."
+        ),
     )
     y, branch = 150 if post else 180, 52
     picture.stream((14, y), (586, y))

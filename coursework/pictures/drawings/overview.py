@@ -151,39 +151,6 @@ def _side_by_side(middle: float, rooms: Sequence[float], before: Sequence[bool])
     return [found[n] for n in range(len(rooms))]
 
 
-def kept_past(words: Sequence[str]) -> Drawing:
-    """What a model computes when a word is appended: the new column alone; keys and values of the others are kept.
-
-    Args:
-        words: those so far; the last is the new one.
-    """
-    picture = Drawing(
-        250,
-        alt=f"The words {' '.join(words)}, each with a box for its key and value. The boxes of all but the last are "
-        f"grey: they are kept from the steps before. Only {words[-1]} is new. It gets a query, a key and a value, and "
-        "a line leads to its query from every box, its own included.",
-        caption="Under the causal mask no earlier word reads the new one, so nothing changes for them. Only the new "
-        "column is computed, and it reads what was kept.",
-    )
-    step = 470 / len(words)
-    places = [90 + step * (number + 0.5) for number in range(len(words))]
-    new = len(words) - 1
-    picture.text((10, 150), "key, value", anchor="start", size=15)
-    for number, (x, word) in enumerate(zip(places, words, strict=True)):
-        colour = palette.key if number == new else palette.residual
-        picture.text((x, 228), word, bold=number == new)
-        picture.line([(x, 214), (x, 170)], colour=colour)
-        picture.box((x, 150), (step - 20, 36), "new" if number == new else "kept", colour=colour)
-    for x in places:
-        picture.line([(x, 132), (x, 109)], colour=palette.value, width=3, arrow=False)
-    picture.line([(places[0], 109), (places[new], 109), (places[new], 87)], colour=palette.value, width=3)
-    picture.box((places[new], 66), (step - 20, 40), "query", colour=palette.query)
-    picture.line([(places[new], 46), (places[new], 30)], colour=palette.output)
-    picture.text((places[new], 16), "next word", colour=palette.output, bold=True)
-    picture.text((90, 78), "the past is not computed again", anchor="start", size=15, colour="#555555")
-    return picture
-
-
 def recurrent_and_attention(words: Sequence[str]) -> Drawing:
     """The same words read by a recurrent network, one after the other, and by attention, all at once."""
     picture = Drawing(
