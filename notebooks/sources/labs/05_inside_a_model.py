@@ -785,7 +785,7 @@ drawings.induction_steps().show()
 #
 # ## What you have
 #
-# Six tools, and for each a control.
+# Each tool answers one question, and each has its control.
 #
 # <details><summary>The lab on one card</summary>
 #
