@@ -51,7 +51,7 @@ drawings.whole_transformer(here=5).show()
 # models answer only one question, *what comes next?*, again and again.
 #
 # We begin with a model so simple that you can see through it. It has read one sentence, and for each word it has noted
-# which words came after it. After *the*, for example, it has seen *cat*, *dog* and *bird*.
+# which words came after it.
 
 # %% id="first-look"
 text = "the cat saw the dog and the dog saw the bird and the bird saw the cat and so on"
@@ -1590,7 +1590,6 @@ print(repr("".join(known[token] for token in written)))
 # - write a GPT, and the loop that lets it write with a cache;
 # - train it on a text of your own, and choose how it chooses;
 # - build an encoder–decoder from its parts;
-# - say what in the mask makes parallel training, honest losses and the cache possible;
 # - notice a leak by a loss that is too good.
 #
 # ### Check yourself
