@@ -23,7 +23,7 @@ from torch import nn
 
 from course_lib import decoder as library
 from course_lib import generation, masks, testing
-from course_lib.attention import CausalSelfAttention, SelfAttention, record_weights
+from course_lib.attention import SelfAttention, record_weights
 from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.config import TransformerConfig
 from course_lib.generation import Sampling, beam_search
@@ -32,7 +32,7 @@ from course_lib.transformer import LanguageModel, Transformer
 from coursework import exercises as ex
 from coursework.corpora import noise_floor, noise_tokens, reference_text
 from coursework.explorers import DecodingExplorer, SamplingExplorer
-from coursework.pictures import attention_map, drawings, live, palette, show
+from coursework.pictures import drawings, live, palette, show
 from coursework.pictures.plots import chapter_05 as plots
 from coursework.pictures.plots import common
 from coursework.records import claim
@@ -51,7 +51,7 @@ drawings.whole_transformer(here=5).show()
 # models answer only one question, *what comes next?*, again and again.
 #
 # We begin with a model so simple that you can see through it. It has read one sentence, and for each word it has noted
-# which words came after it. After *the*, for example, it has seen *cat*, *dog* and *bird*.
+# which words came after it.
 
 # %% id="first-look"
 text = "the cat saw the dog and the dog saw the bird and the bird saw the cat and so on"
@@ -66,7 +66,7 @@ print(followers["the"])
 print(" ".join(written))
 
 # %% [markdown] id="what-just-happened"
-# Every model of this chapter writes in four steps:
+# Such a model writes in four steps:
 #
 # 1. Take the **tokens** so far. Here a token is a word; later it is a letter.
 # 2. Give them to the model. (The one above looks at the last of them only.)
@@ -78,9 +78,9 @@ print(" ".join(written))
 drawings.choose_and_append(["the", "cat"], ["sat", "ran", "is"], [0.5, 0.3, 0.2], 1).show()
 
 # %% [markdown] id="loop-says"
-# The model does not write: it ends at the probabilities. The choice is made outside of it, and in the picture it fell
-# on *ran*, although *sat* was more probable. Section 5 is about that choice. In the
-# next turn the model reads *the cat ran*, and nothing tells it that *sat* was ahead.
+# The model ends at the probabilities; the choice is made outside of it. In the picture it fell on *ran*, although *sat*
+# was more probable. Section 5 is about that choice. In the next turn the model reads *the cat ran*, and nothing tells it
+# that *sat* was ahead.
 #
 # A model that reads its own output like this is called **autoregressive**. Always choosing the most probable token is
 # called **greedy**. Here is the greedy loop for a Transformer, in five lines. Its `model` takes B texts of T tokens,
@@ -117,10 +117,6 @@ prove("logits are no probabilities: some are negative", logits.min() < 0)
 prove("after a softmax they sum to one", abs(logits.softmax(-1).sum() - 1) < 1e-5)
 
 # %% [markdown] id="structure"
-# For this loop to work, and for all positions to be trained at once, a Transformer needs three properties. Each
-# position t predicts token t + 1. No position depends on later ones. And the same weights work for texts of any length
-# up to a limit, because the text grows.
-#
 # ## 2 Shift right, and do not look ahead
 #
 # How do we train such a model? Take a text that somebody has written, for example *the cat sat .*, and let the model
@@ -132,9 +128,9 @@ prove("after a softmax they sum to one", abs(logits.softmax(-1).sum() - 1) < 1e-
 # ⟨start⟩ *the cat*. So the model reads the targets, moved one position to the right, with ⟨start⟩ in front. This is
 # called **shift right**.
 #
-# Now something can go wrong. The second position reads *the* and has to predict *cat*. In the same row, one position
-# further on, stands *cat*. If the second position could look there, it would copy the answer and learn nothing. The
-# **causal mask** prevents that: a position may look at itself and at earlier positions, not at later ones.
+# Now something can go wrong. Position 1 reads *the* and has to predict *cat*. But *cat* stands in the same row, one
+# position further on. If position 1 could look there, it would copy the answer and learn nothing. The **causal mask**
+# prevents that: a position may look at itself and at earlier positions, not at later ones.
 
 # %% id="shift-drawn" tags=["hide-input"]
 # Drawing: shift right and the causal mask as one picture
@@ -142,8 +138,8 @@ drawings.shift_and_mask(["the", "cat", "sat", "."]).show()
 
 # %% [markdown] id="shift-says"
 # Look at the row of position 2. It reads *cat* and sees ⟨start⟩, *the* and *cat*. The first hatched cell is *sat*, and
-# *sat* is what it has to predict. So the two belong together: the shift puts the answer one position ahead, and the mask
-# hides it there. Only the last row has no answer to hide.
+# *sat* is what it has to predict. So the shift puts the answer one position ahead, and the mask hides it there. Only the
+# last row has no answer to hide.
 
 # %% exercise="shift_right"
 
@@ -180,60 +176,6 @@ by_rule = torch.tensor([[j <= i for j in range(5)] for i in range(5)])
 prove("position i sees position j exactly when j is not later", torch.equal(by_rule, mask[0, 0]))
 prove("the library's mask is the same", torch.equal(masks.causal_mask(5), by_rule))
 prove("the mask broadcasts to texts and heads", mask.expand(2, 3, 5, 5).shape == (2, 3, 5, 5))
-
-# %% id="triangle" tags=["hide-input", "tol:0.001"]
-# Figure: the weights of eight positions under the causal mask
-ax = attention_map(weights, mask=masks.causal_mask(8), title="weights of eight positions")
-show(
-    ax.figure,
-    alt="Attention map of eight positions. Cells above the diagonal are hatched, those on and below it hold the "
-    "weights; the first row has one cell of weight 1.",
-    caption="Under a causal mask the weights form a lower triangle. Position 0 has no choice: all its weight lies on "
-    "itself.",
-)
-
-# %% [markdown] id="module-text"
-# We build the mask anew in each pass. A stored mask can end up in the file of weights, and be larger than they are:
-#
-# <details><summary>In practice: a stored mask, and how not to save it</summary>
-#
-# Many programs build one mask for the longest text that they expect and keep it in the module as a buffer. A buffer is
-# saved with the weights unless it is registered with `persistent=False`. And a text that is longer than the stored mask
-# cannot be read at all.
-#
-# </details>
-
-
-# %% id="module-registered" tags=["hide-input"]
-# A causal module with a stored mask, as many programs have it
-class Registered(nn.Module):
-    """Causal attention, one head, with a stored mask: (B, T, d_model) -> (B, T, d_model)."""
-
-    def __init__(self, d_model, longest=512, persistent=True):
-        super().__init__()
-        self.query, self.key, self.value = (nn.Linear(d_model, d_model, bias=False) for _ in range(3))
-        self.register_buffer("mask", torch.ones(longest, longest).tril(), persistent=persistent)
-
-    def forward(self, x):
-        T, d_head = x.size(1), self.query.out_features
-        scores = self.query(x) @ self.key(x).mT / math.sqrt(d_head)  # (B, T, T)
-        scores = scores.masked_fill(self.mask[:T, :T] == 0, -math.inf)
-        return scores.softmax(dim=-1) @ self.value(x)
-
-
-# %% id="module-measured" tags=["hide-input"]
-# Check: what is saved, and that the library's module, which stores no mask, computes the same
-registered, stateless = Registered(64), CausalSelfAttention(64)
-saved = {name: tensor.numel() * tensor.element_size() for name, tensor in registered.state_dict().items()}
-print("bytes saved:", f"mask {saved.pop('mask'):,}, weights {sum(saved.values()):,}")
-kept = Registered(64, persistent=False).state_dict()
-prove("as a non-persistent buffer the mask is not saved", "mask" not in kept)
-stateless.projection.load_state_dict(kept)
-for part in ("query", "key", "value"):
-    getattr(registered, part).weight.data = kept[f"{part}.weight"]
-gaps = testing.assert_equivalent(registered, stateless, torch.randn(2, 7, 64))
-prove("both modules agree, gradients too", max(gaps) < 1e-4)
-prove("without a stored mask any length is fine", stateless(torch.randn(1, 513, 64)).shape == (1, 513, 64))
 
 # %% [markdown] id="leak"
 # ### 2.1 What a leak looks like
@@ -287,7 +229,7 @@ def losses_on_noise(mask, steps=100):
             optimizer.zero_grad()
             each.mean().backward()
             optimizer.step()
-    favourite = logits.detach().softmax(-1).amax(-1)[:, -1].mean().item()  # at the last place
+    favourite = logits.detach().softmax(-1).amax(-1)[:, -1].mean().item()  # at the last position
     return each.detach().mean(0), favourite
 
 
@@ -381,7 +323,7 @@ prove("one pass predicts the same as 13 passes over prefixes", gap < 1e-5)
 # | passes for texts of the same length T | one | T, one after the other |
 #
 # The first row has a price: a model that was always corrected has never seen its own mistakes (section 8). The second
-# row is why writing is slow. Section 4 keeps these passes, but makes each one cheaper.
+# row is why writing is slow. Section 4 does not save passes, but makes each one cheaper.
 #
 # <details><summary>Why may we add up the losses of single tokens?</summary>
 #
@@ -391,13 +333,6 @@ prove("one pass predicts the same as 13 passes over prefixes", gap < 1e-5)
 # </details>
 #
 # A good place to stop: you know how a decoder is trained.
-
-# %% id="chain-rule" tags=["hide-input"]
-# Check: the probabilities of all texts of three tokens sum to one
-with torch.no_grad():
-    everything = torch.cartesian_prod(*[torch.arange(17)] * 3)  # (17³, 3)
-    each = small(shift_right(everything, 1)).log_softmax(-1).gather(-1, everything[..., None])  # (N, T, 1)
-prove("the probabilities of all 4913 texts of three tokens sum to one", abs(each.sum((1, 2)).exp().sum() - 1) < 1e-4)
 
 # %% [markdown] id="gpt-intro"
 # ## 4 Your own GPT
@@ -411,16 +346,18 @@ drawings.gpt_stack().show()
 
 # %% [markdown] id="gpt"
 # Look at the layer. It is an encoder layer with a causal mask. That one mask turns a reader into a writer. Nearly all
-# chat models have this form. Prompt and answer are one text, and every token of any text is a target:
-# no second text is needed.
+# chat models have this form. Prompt and answer are one text, so no second text is needed for training.
 #
 # ### 4.1 Remember keys and values
 #
-# To write the thousandth token, the loop of section 1 reads all 999 tokens before it. One turn earlier it had read 998
-# of them. Nearly everything that it computes, it has computed before: in all, T tokens cost 1 + 2 + … + T = T(T + 1)/2
-# positions that run through the model.
+# To write the thousandth token, the loop of section 1 reads all 999 tokens before it. One turn earlier it read 998 of
+# them. Nearly everything that it computes, it has computed before. To write T tokens, 1 + 2 + … + T = T(T + 1)/2
+# positions run through the model.
 
 # %% [markdown] id="cache-asymmetry"
+# First some letters. From here on there are B texts of T tokens, D = d_model, V tokens in the vocabulary, and H heads,
+# each of width E = D / H. The width E is also called d_head.
+#
 # What is needed from the old tokens? Take the newest position, *t*. Its attention output in one layer is
 #
 # $$o_t = \sum_{s \le t} w_{ts} \, v_s, \qquad w_{ts} = \mathrm{softmax}_s\left(\frac{q_t \cdot k_s}{\sqrt{E}}\right)$$
@@ -428,12 +365,9 @@ drawings.gpt_stack().show()
 # with the query $q_t$ of the newest position, and the keys $k_s$ and values $v_s$ of all positions so far. So of the
 # old tokens only keys and values occur. Their queries are not needed: each query asks only once, at its own position.
 #
-# The letters from here on: B texts, T tokens, S tokens before them (from section 6 on: in the source), D = d_model, H
-# heads, each of width E = D / H, also called d_head, and V tokens in the vocabulary.
-#
 # But could a new token change the old keys and values? Here the causal mask helps a third time. In the first layer, the
 # key of the second token is made of that token alone. What its position hands on to the second layer is made of the
-# first two tokens only, because it may not look further. So it goes on through all layers. Whatever is appended later,
+# first two tokens only, because it may not look further. The same holds in every later layer. Whatever is appended,
 # **keys and values of earlier tokens never change**. In an encoder they would: there, each new word changes what all
 # the others hand on.
 #
@@ -445,9 +379,9 @@ drawings.gpt_stack().show()
 drawings.cache_steps().show()
 
 # %% [markdown] id="cache-mask-text"
-# One detail needs care: the mask. If S tokens are in the cache and n new ones come, there are n queries and S + n keys.
-# The first new token may see all S old ones and itself, the second sees one more. So the triangle moves to the right by
-# S: `tril(S)`.
+# One detail needs care: the mask. If P past tokens are in the cache and T new ones come, there are T queries and P + T
+# keys. The first new token may see all P past ones and itself, the second sees one more. So the triangle moves to the
+# right by P: `tril(P)`.
 
 # %% exercise="kv_cache_step"
 
@@ -466,10 +400,10 @@ prove(
 # %% [markdown] id="gpt-parts-text"
 # ### 4.2 The model
 #
-# Now the whole model. Its parts you have built before: heads in chapter 2, rotary positions in chapter 3, the layer in
+# Now the whole model. You have built its parts before: heads in chapter 2, rotary positions in chapter 3, the layer in
 # chapter 4. We reuse them in a folded cell, yours where you solved them. Only two things are new. The
 # attention keeps a cache, as in your step: a dictionary, empty at first, then with all keys `"k"` and values `"v"` so
-# far. And each key is turned by its position once, when it is made, and goes into the cache turned.
+# far. And each key is rotated by its position once, before it is cached.
 
 # %% id="gpt-parts" tags=["hide-input"]
 # Parts of earlier chapters: heads (2), rotary positions (3), feed-forward and layer (4); new is the cache
@@ -494,7 +428,7 @@ class Attention(nn.Module):
             k, v = torch.cat([cache["k"], k], dim=2), torch.cat([cache["v"], v], dim=2)
         if cache is not None:
             cache["k"], cache["v"] = k, v
-        scores = q @ k.mT / math.sqrt(q.size(-1))  # (B, H, T, S)
+        scores = q @ k.mT / math.sqrt(q.size(-1))  # (B, H, T, P + S)
         self.weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
         return self.output(merge_heads(self.weights @ v))
 
@@ -524,23 +458,22 @@ class Layer(nn.Module):
 
 # %% id="gpt-one-layer"
 layer, cache = Layer(d_model=64, n_heads=4), {}
-for S, T in ((0, 5), (5, 2)):  # S tokens are in the cache, T are new
-    positions, sees = torch.arange(S, S + T), causal_mask(S + T)[0, 0, S:]
+for P, T in ((0, 5), (5, 2)):  # P tokens are in the cache, T are new
+    positions, sees = torch.arange(P, P + T), causal_mask(P + T)[0, 0, P:]
     y = layer(torch.randn(3, T, 64), positions, sees, cache)
-    print(f"S = {S}, mask {tuple(sees.shape)}: returns {tuple(y.shape)},", end=" ")
+    print(f"P = {P}, mask {tuple(sees.shape)}: returns {tuple(y.shape)},", end=" ")
     print(f"cache['k'] is now {tuple(cache['k'].shape)}")
 
 # %% [markdown] id="gpt-shapes-text"
 # The layer fills the cache itself, so the third axis of `cache["k"]` tells how many tokens were read. The mask has a row
-# for each new token and a column for each key: (T, S + T). All layers share it, and the last linear map makes logits
-# (B, T, V).
+# for each new token and a column for each key: (T, P + T). All layers share it.
 
 # %% exercise="gpt"
 
 
 # %% [markdown] id="gpt-fresh-text"
 # We build ours small: two layers of width 64, and tables and matrices drawn so that a fresh model gives similar logits
-# to all characters. Dropout is 0, because it sees the text fewer than two times and cannot learn it by heart.
+# to all characters. Dropout is 0: it will see the text fewer than two times and cannot learn it by heart.
 
 
 # %% id="gpt-fresh"
@@ -615,6 +548,21 @@ for few, many in zip(short, caches, strict=True):  # of each layer
 #
 # Last, the loop of section 1, now with caches. The model reads the prompt once, and then one token at a time. `choose`
 # is any function from logits (B, V) to tokens (B, 1), so that we can choose in another way later.
+#
+# <details><summary>In practice: prompts of different lengths in one batch</summary>
+#
+# They are padded on the *left*, so that the newest token of each stands in the last column. The *mask* hides the padding,
+# in every later step too, and the *positions* count from the first real token:
+#
+# | | column 0 | column 1 | column 2 | column 3 |
+# |---|---|---|---|---|
+# | text | ⟨pad⟩ | ⟨pad⟩ | the | cat |
+# | may be read | no | no | yes | yes |
+# | position | – | – | 0 | 1 |
+#
+# The library's `generate` does both.
+#
+# </details>
 
 # %% exercise="generate"
 
@@ -629,24 +577,9 @@ without = write_greedily(mine, tokens[:, :5], 20)
 prove("with and without a cache, the same text", torch.equal(with_cache, without))
 
 # %% id="gpt-library-writes" tags=["hide-input"]
-# Check: it writes the library's greedy text
+# Check: it writes the library's greedy text; in a batch padded on the left each text goes on as it does alone
 by_library = generation.generate(theirs, tokens[:, :5], max_new_tokens=20, temperature=0)
 prove("it writes the library's greedy text", torch.equal(with_cache, by_library))
-
-# %% [markdown] id="left-padding"
-# Prompts of different lengths are padded on the *left*, so that the newest token of each stands in the last column. The
-# *mask* hides the padding, in every later step too, and the *positions* count from the first real token:
-#
-# | | column 0 | column 1 | column 2 | column 3 |
-# |---|---|---|---|---|
-# | text | ⟨pad⟩ | ⟨pad⟩ | the | cat |
-# | may be read | no | no | yes | yes |
-# | position | – | – | 0 | 1 |
-#
-# The library's `generate` does both.
-
-# %% id="left-padding-check" tags=["hide-input"]
-# Check: in a batch padded on the left each text goes on as it does alone; what happens without mask or positions
 torch.manual_seed(3)
 sized = {"vocab_size": 17, "d_model": 64, "n_heads": 4, "n_decoder_layers": 2}
 learned = LanguageModel(TransformerConfig(**shared, **sized, positions="learned", max_length=32, pad_id=0)).eval()
@@ -660,11 +593,14 @@ prove("padded on the left, each text goes on as it does alone", torch.equal(torc
 # ### 4.4 Train it on real text
 #
 # Our text is the reference of the Python language, as Python 3.11 has it in `pydoc_data.topics`. A token is a single
-# character. The last tenth is **held out**: the model never trains on it. All losses below are means over windows of
-# 128 held-out characters.
+# character. The last tenth is **held out**: the model never trains on it.
+#
+# <details><summary>Is the held-out part really new?</summary>
 #
 # The pages of this reference repeat whole paragraphs, so each is kept only once. The last two lines below count how much
 # of the held-out part also appears in the training part, now and with the repeats.
+#
+# </details>
 
 # %% id="text" tags=["hide-input"]
 # Data: 300,000 characters as ids, nine tenths for training; random windows of 128 characters
@@ -706,15 +642,17 @@ print(f"with repeated paragraphs it would be {seen_before(reference_text()[:300_
 # What shall we compare the loss with? With three simple models. The first gives each of the V
 # characters the same probability; its loss is ln V. The **unigram** knows how frequent each character is in the
 # training text. The **bigram** knows which character follows which; it is the table of followers of section 1 with
-# counts. Both add one to each count, so that nothing is impossible.
+# counts. Both add one to each count, so that nothing is impossible. Their losses are means over the whole held-out
+# text. Those of the GPT are means over 60 windows of it, each of 128 characters.
 
 # %% exercise="bigram_loss"
 
 
 # %% [markdown] id="gpt-question"
 # The training loop is the one you know. `windows` draws six pieces of 129 characters. The inputs are all but the last,
-# the targets all but the first: this slicing is the shift, and no ⟨start⟩ is needed. The learning rate rises for 20
-# steps and then falls; chapter 6 says why. `report`, in the folded cell, notes the loss.
+# the targets all but the first, and this slicing is the shift. No ⟨start⟩ is needed, because we never ask for a
+# window's first character. The learning rate rises for 20 steps and then falls; chapter 6 says why. `report`, in the
+# folded cell, notes the loss.
 
 
 # %% id="gpt-train"
@@ -763,7 +701,8 @@ for step, written in drawn.items():
     print(f"step {step:3}: {written!r}")
 
 # %% [markdown] id="gpt-watched-says"
-# From noise to letters in about the right proportions, then to pieces of words, then to something that looks like the text.
+# It goes from noise to letters in about the right proportions, then to pieces of words, and in the end it looks a little
+# like the reference.
 
 # %% id="gpt-curve" tags=["hide-input", "picture:30"]
 # Figure: the held-out loss beside the three baselines
@@ -799,7 +738,7 @@ prove("your GPT is, too", curve[-1][1] < baselines["bigram"] - 0.6)
 
 # %% [markdown] id="gpt-table-says"
 # The line *same, sees one character* is a control: the same GPT, but its attention may only look at the newest
-# character. It ends where the bigram ends. So what the GPT wins, it wins by looking further back.
+# character. It comes out about as good as the bigram. So the GPT's advantage comes from looking further back.
 #
 # ### 4.5 What the cache saves, and what it costs
 #
@@ -839,14 +778,13 @@ for name, each in spent.items():
     print(f"{name:>13} ms", *(f"{one:7.2f}" for one in each))
 
 # %% [markdown] id="cache-price"
-# Without a cache, the price of a token grows with the text before it. With one it stays nearly the same, for only the
-# look at the cache grows.
+# Without a cache, the price of a token grows with the text before it. From 256 to 1,024 characters it grows far more
+# than fourfold, since each pass also compares all positions with one another: four times the text means sixteen times
+# as many scores. With a cache the price stays nearly the same: only the attention over the cache gets slower.
 #
-# The price is memory. Each token leaves a key and a value in each layer: 2 · 2 layers · 64 = 256 numbers. At four bytes
-# each, one character takes 1 KiB, and 128 characters take 128 KiB, in each text of the batch. Llama 3 8B has 32 layers
-# and keys of 1,024 numbers in each, as four heads with queries of their own share one key. That is 2 · 32 · 1,024 = 65,536 numbers at two bytes:
-# 128 KiB for a *single* token, and one GiB for 8,192 tokens. Its weights take 15 GiB, so fifteen such texts need as much
-# memory as the model.
+# What the cache costs is memory. Each token leaves a key and a value in each layer: 2 · 2 layers · 64 = 256 numbers. At
+# four bytes each, one character takes 1 KiB, in each text of the batch. In large models it is far more; chapter 8 works
+# it out for Llama 3.
 
 # %% id="cache-bytes" tags=["hide-input"]
 # Count: positions that run through the model, and numbers in the cache, for texts of growing length
@@ -877,9 +815,9 @@ show(
 # ## 5 Choosing the next token
 #
 # Why not always choose the most probable token? Greedy texts of small models tend to run in circles, and they are the
-# same each time. So usually one **samples**: a token is drawn by chance, the more probable the more often. But below
-# the good tokens lies a long tail of unlikely ones. Together they are drawn now and then, and a single one can spoil a
-# text. So there are settings that make the draw more careful.
+# same each time. So usually one **samples**: a token is drawn by chance, and more probable ones are drawn more often. But
+# below the good tokens lies a long tail of unlikely ones, and a single one of them can spoil a text. So there are
+# settings that make the draw more careful.
 #
 # - **Temperature** divides all logits by a number. Below 1, differences grow, and the text becomes more careful. Above
 #   1 it becomes bolder. Towards 0 it is greedy.
@@ -899,6 +837,7 @@ show(
 # | temperature 2: logits halved | 0.35 | 0.24 | 0.19 | 0.12 | 0.10 |
 # | top-k with k = 3 | 0.56 | 0.28 | 0.17 | cut | cut |
 # | top-p with p = 0.7 | 0.67 | 0.33 | cut | cut | cut |
+# | min-p with p = 0.2: at least 0.10 | 0.56 | 0.28 | 0.17 | cut | cut |
 #
 # For top-p with p = 0.7 go from the left: *mat* alone has 0.50, which is not enough; *mat* and *floor* have 0.75. So
 # two are kept, and 0.50 and 0.25 are divided by their sum, 0.75. Temperature cuts nothing; it moves probability between
@@ -922,6 +861,7 @@ for settings, by_hand in (
     ({"temperature": 2.0}, (0.35, 0.24, 0.19, 0.12, 0.10)),
     ({"top_k": 3}, (0.56, 0.28, 0.17, 0, 0)),
     ({"top_p": 0.7}, (0.67, 0.33, 0, 0, 0)),
+    ({"min_p": 0.2}, (0.56, 0.28, 0.17, 0, 0)),
 ):
     gap = (Sampling(**settings).probabilities(five)[0] - torch.tensor(by_hand)).abs().max()
     prove(f"the row of the table for {settings or 'no setting'}", gap < 0.0051)
@@ -974,6 +914,10 @@ ex.predict("small_or_wide_nucleus", "")
 beginnings = ["the valu", "the value of ", "An ", "x = "]
 with torch.no_grad():
     logits = torch.cat([gpt(to_ids(beginning))[:, -1] for beginning in beginnings])  # (N, V)
+sizes = (Sampling(top_p=0.9).probabilities(logits) > 0).sum(-1)
+each = ", ".join(f"{size} after {beginning!r}" for size, beginning in zip(sizes, beginnings, strict=True))
+print(f"top-p 0.9 keeps of {V} characters: {each}")
+prove("the nucleus is small inside a word and wide where one begins", sizes[0] < 8 < sizes[1:3].max())
 SamplingExplorer(
     logits.round(decimals=1),
     alphabet,
@@ -985,11 +929,6 @@ SamplingExplorer(
     caption="Choose a beginning, and move the settings. Inside a word the nucleus is a few characters, where a word "
     "begins it is wide.",
 )
-
-# %% id="nucleus-sizes" tags=["hide-input"]
-# Check: the nucleus inside a word, and where one begins
-sizes = (Sampling(top_p=0.9).probabilities(logits) > 0).sum(-1)
-prove("the nucleus is small inside a word and wide where one begins", sizes[0] < 8 < sizes[1:3].max())
 
 # %% [markdown] id="strategies-text"
 # And what do the settings do to a text? One model, one prompt, four ways to choose:
@@ -1006,8 +945,8 @@ for name, choose in ways.items():
     print(f"{name:>15}: {to_text(generate(gpt, to_ids('The value of '), 80, choose)[0])!r}")
 
 # %% [markdown] id="strategies-says"
-# Look for repetition in the first line and for invented words in the last. No setting is best for everything; people
-# use low temperatures for programs and facts and higher ones for stories. The lab on [choosing
+# Look for repetition in the first line, and for invented words in all of them: the last has the most. No setting is best
+# for everything. People use low temperatures for programs and facts, and higher ones for stories. The lab on [choosing
 # tokens](labs/05_choosing.ipynb) measures them.
 #
 # ### 5.1 Your own text
@@ -1088,7 +1027,7 @@ prove(
 #
 # A translator's decoder must look at two things: at the English words that it has written so far, and at the German
 # sentence, which the encoder of chapter 4 has turned into one vector for each word. These vectors are called the
-# **context**.
+# **context**: (B, S, D) for S source tokens.
 #
 # So its layer has three steps, called **sublayers**, one more than that of a GPT:
 #
@@ -1115,13 +1054,18 @@ drawings.decoder_layer_stream().show()
 # %% exercise="decoder_block"
 
 
-# %% id="layer-equal" tags=["hide-input"]
-# Check: your layer, with the attention of your GPT, equals the library's on the same weights, gradients too
+# %% [markdown] id="layer-made-text"
+# It gets two attentions of the kind that your GPT has, and a feed-forward:
+
+
+# %% id="layer-made"
 def decoder_layer(d_model, n_heads, dropout=0.0):
     attentions = Attention(d_model, n_heads), Attention(d_model, n_heads)
     return DecoderLayer(d_model, *attentions, feed_forward(d_model), dropout)
 
 
+# %% id="layer-equal" tags=["hide-input"]
+# Check: your layer equals the library's on the same weights, gradients too; the shapes of its two maps
 torch.manual_seed(0)
 theirs = library.DecoderLayer(TransformerConfig(**shared, d_model=24, n_heads=3, positions="none"))
 own = decoder_layer(24, 3)
@@ -1132,19 +1076,12 @@ seen = (torch.arange(5) < torch.tensor([[5], [3]]))[:, None, None]  # (B, 1, 1, 
 ours = functools.partial(own, causal=causal_mask(7), real=seen)
 found = testing.assert_equivalent(ours, functools.partial(theirs, context_mask=seen), x, context)
 prove("your decoder layer equals the library's on the same weights, gradients too", max(found) < 1e-4)
-
-# %% [markdown] id="two-maps-text"
-# For four sentences, 15 target tokens, 20 source tokens and 8 heads,
-# the self-attention has weights of shape (4, 8, 15, 15), a triangle for each head. The cross-attention has (4, 8, 15,
-# 20): each target position may look at each source position.
-
-# %% id="two-maps" tags=["hide-input"]
-# Check: the shapes of the two maps, what each may see, and that the source is read as a set
 layer = library.DecoderLayer(TransformerConfig(d_model=64, n_heads=8, dropout=0.0))
 with record_weights(layer) as maps:
-    output = layer(torch.randn(4, 15, 64), torch.randn(4, 20, 64))
+    layer(torch.randn(4, 15, 64), torch.randn(4, 20, 64))
 own, across = maps["self_attention"], maps["cross_attention"]
-print("self-attention", tuple(own.shape), " cross-attention", tuple(across.shape), " output", tuple(output.shape))
+print("weights for 4 texts, 8 heads, T = 15, S = 20:", end=" ")
+print(f"self-attention {tuple(own.shape)}, cross-attention {tuple(across.shape)}")
 prove("the self-attention is causal", own.shape == (4, 8, 15, 15) and (own.triu(1) == 0).all())
 prove("the cross-attention may look at all of the source", across.shape == (4, 8, 15, 20) and (across > 0).all())
 x, context = torch.randn(2, 7, 64), torch.randn(2, 5, 64)
@@ -1238,7 +1175,7 @@ drawings.encoder_decoder_tokens("cab").show()
 # %% id="model-equal" tags=["hide-input"]
 # Check: the same weights in course_lib's Transformer give the same logits and gradients; what the mask of padding does
 torch.manual_seed(0)
-mine = EncoderDecoder(13, 9)
+mine = EncoderDecoder(vocab_size=13, max_length=9)
 theirs = Transformer(
     TransformerConfig(
         **shared, vocab_size=13, d_model=32, n_heads=2, n_encoder_layers=2, n_decoder_layers=2, positions="learned",
@@ -1287,14 +1224,16 @@ for a, b in zip(source.tolist(), target.tolist(), strict=True):
     print(f"{spell(a):>8} -> {spell(b)}   (the full stop is the stop token)")
 
 # %% [markdown] id="reversal-train-text"
-# This is teacher forcing in code. `shift_right` makes what the decoder reads, and one pass predicts all letters.
+# The vocabulary has 13 tokens: ten letters, padding, start and stop. The longest target has 9: eight letters and the
+# stop. Below is teacher forcing in code. `shift_right` makes what the decoder reads, and one pass predicts all letters.
 # `ignore_index=0` leaves padding out of the loss and out of the count that divides it.
 
 
 # %% id="reversal-train"
 def train_reversal(steps, seed=0, peak=5e-3):
     torch.manual_seed(seed)
-    model, generator = EncoderDecoder(13, 9), torch.Generator().manual_seed(seed)
+    model = EncoderDecoder(vocab_size=13, max_length=9)
+    generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=peak, betas=(0.9, 0.98))
     for step in range(steps):
         rate = peak * min(1, (step + 1) / 30) * (1 - step / steps)
@@ -1361,8 +1300,8 @@ DecodingExplorer(
     read=list(spell(read[0])),
     written=list(spell(target[0])),
     probabilities=chance.clamp(0, 1),
-    caption="Move the number of written letters, and choose a head. j → d: reads j, writes d; < is the start; a number "
-    "tells equal letters apart. Across, the weights draw a diagonal from the last source letter to the first: each "
+    caption="Move the number of written letters, and choose a head. j → d: reads j, writes d; < is the start. Where a "
+    "letter occurs twice, its position stands in brackets. Across, the weights draw a diagonal from the last source letter to the first: each "
     "written letter looks mostly at its mirror image. The encoder's map does not grow; the two others do.",
 )
 
@@ -1409,7 +1348,7 @@ row("each letter after its OWN ones before it", free[example].tolist(), wanted)
 # Compare the last two lines. At position 1 both are wrong in the same way, since both had read the same. From there
 # they part. In the upper line the teacher puts the right letter in each time; most letters after it are right. The
 # lower line has left out the letter *f*. Each later letter rightly follows the one before it, but stands *one letter
-# early*: so one mistake runs on to the end. Such beginnings never occurred in training.
+# early*: so one mistake runs on to the end. With this source, such a beginning never occurred in training.
 #
 # This gap between training and writing is called **exposure bias** (Ranzato et al. 2015). How large is it?
 #
@@ -1433,30 +1372,37 @@ show(
     "after its own letters mostly lies below the one after true letters, also at the stop token.",
     caption="The model that was trained for 100 steps. This is one training, with seed 0; the record below has five.",
 )
+answers, source = forced[long], held_source[long]  # position t should answer with the source letter 7 - t
+for t in (1, 4):
+    own, neighbour = (100 * (answers[:, t] == source[:, s]).float().mean() for s in (7 - t, 6 - t))
+    print(f"after true letters, position {t}: the right letter {own:.0f} %, the letter to its left {neighbour:.0f} %")
 
 # %% id="exposure-measured" tags=["hide-input"]
 # Record: five trainings of 100 and of 300 steps (the library's form of the same model)
 record = claim("own_letters")
-print("share right at the seventh of eight letters, five seeds")
+print("share right at position 6, five seeds")
 for arm in record.arms:
     true, own = (record.range(arm, f"after {whose}, letter 7") for whose in ("right letters", "its own"))
     print(f"  {arm}: after true letters {true[0]:.2f} to {true[1]:.2f}, after its own {own[0]:.2f} to {own[1]:.2f}")
 print(record.command)
 half, full = (record.range(arm, "lost at letter 7") for arm in record.arms)
-prove("half trained, own letters cost over a tenth at the seventh letter, with each seed", half[0] > 0.1)
+prove("half trained, own letters cost over a tenth at position 6, with each seed", half[0] > 0.1)
 prove("trained, they cost nothing", max(map(abs, full)) < 0.01)
 
 # %% [markdown] id="exposure-says"
-# So it depends on the training. In all five half-trained models the letter at position 6 suffered: it was right 14 to 34
-# percentage points less often after the model's own letters than after true ones. Trained for 300 steps, none of the
-# five lost anything.
+# Both curves are lowest in the middle. The half-trained model finds the two ends of a word, but in between it often takes
+# the letter beside the right one, even after true letters. Its own letters mostly make that worse.
 #
-# Free running is not to blame for the first mistake: here only one answer is right, so up to then the free text *is* a
-# true beginning. It can only harm what comes after.
+# How much worse depends on the training. In all five half-trained models the letter at position 6 suffered: it was right
+# 14 to 34 percentage points less often after the model's own letters than after true ones. Trained for 300 steps, none
+# of the five lost anything.
+#
+# Free running is not to blame for the first mistake: until then, the model has read only right letters. It can only harm
+# what comes after.
 #
 # When would you use which model? An **encoder–decoder** such as T5 or Whisper has two stacks, and its encoder may look
-# at the source in both directions. It suits a task with two clear sides, translation or speech to text. A GPT has one
-# stack. Where everything is one text, it is enough; and it translates, too, if the source is the beginning of that text.
+# at the source in both directions. It suits a task with two clear sides, such as translation or speech to text. A GPT
+# has one stack, which is enough where everything is one text. It translates, too, if the text begins with the source.
 #
 # **A good place to stop: your encoder–decoder reads and writes.**
 
@@ -1464,16 +1410,25 @@ prove("trained, they cost nothing", max(map(abs, full)) < 0.01)
 # ## 9 Beam search
 #
 # Sometimes one wants a text that is as probable as possible *as a whole*. In translation or speech recognition the
-# source leaves few good answers, and a probable text is often one of them. Greedy choice need
-# not find the most probable text, because a word that looks best now can lead to a dead end.
+# source leaves few good answers, and a probable text is often one of them. Greedy choice may miss the most probable text,
+# because a word that looks best now can lead to a dead end.
 
 # %% id="beam-drawn" tags=["hide-input"]
-# Drawing: two steps of beam search with two beams
+# Drawing: two steps of beam search with two beams, and a check of its numbers
 drawings.beam_tree().show()
+first = {"dog": 0.5, "cat": 0.4, "car": 0.1}
+after = {"dog": {"and": 0.4, "barks": 0.3, "runs": 0.3}, "cat": {"sleeps": 0.9, "and": 0.1}}
+texts = {(a, b): first[a] * p for a, others in after.items() for b, p in others.items()}
+best = sorted(texts, key=texts.get, reverse=True)[:2]
+prove("the two best texts of the tree", best == [("cat", "sleeps"), ("dog", "and")])
+prove("their probabilities are 0.36 and 0.20", [round(texts[t], 2) for t in best] == [0.36, 0.2])
+prove("as logarithms", round(math.log(0.36), 2) == -1.02 and round(math.log(0.2), 2) == -1.61)
+logs = [round(math.log(chance), 3) for chance in (0.4, 0.9, 0.5)]
+prove("and those of the single steps", logs == [-0.916, -0.105, -0.693])
 
 # %% [markdown] id="beam"
 # Greedy takes *dog* with 0.5 and after it *and* with 0.4. The text has the probability 0.5 · 0.4 = 0.20. But *The cat
-# sleeps* has 0.4 · 0.9 = 0.36. Greedy never sees it, as it has thrown *cat* away at the first step.
+# sleeps* has 0.4 · 0.9 = 0.36. Greedy never sees it, because it threw *cat* away at the first step.
 #
 # **Beam search** keeps the K best texts so far, the *beams*; K = 2 here. It continues each of them by every possible
 # token, and of *all* these continuations it keeps the K best: here *cat sleeps* with 0.36 and *dog and* with 0.20. Both
@@ -1486,18 +1441,6 @@ drawings.beam_tree().show()
 # log 0.4 + log 0.9 = −0.916 − 0.105 = −1.02 for *cat sleeps*, −0.693 − 0.916 = −1.61 for *dog and*. The greater sum wins.
 #
 # </details>
-
-# %% id="beam-by-hand" tags=["hide-input"]
-# Check: the numbers of the tree
-first = {"dog": 0.5, "cat": 0.4, "car": 0.1}
-after = {"dog": {"and": 0.4, "barks": 0.3, "runs": 0.3}, "cat": {"sleeps": 0.9, "and": 0.1}}
-texts = {(a, b): first[a] * p for a, others in after.items() for b, p in others.items()}
-best = sorted(texts, key=texts.get, reverse=True)[:2]
-prove("the two best texts of the tree", best == [("cat", "sleeps"), ("dog", "and")])
-prove("their probabilities are 0.36 and 0.20", [round(texts[t], 2) for t in best] == [0.36, 0.2])
-prove("as logarithms", round(math.log(0.36), 2) == -1.02 and round(math.log(0.2), 2) == -1.61)
-logs = [round(math.log(chance), 3) for chance in (0.4, 0.9, 0.5)]
-prove("and those of the single steps", logs == [-0.916, -0.105, -0.693])
 
 # %% exercise="beam_step"
 
@@ -1521,8 +1464,8 @@ for K in (1, 2, 4):
     found, score = search(gpt, to_ids("The value of "), 30, K)
     print(f"K = {K}: log-probability {score:.2f}: {to_text(found)!r}")
 
-# %% id="beam-exhaustive" tags=["hide-input"]
-# Check: one beam is greedy; with room for all texts the best one is found; the library finds the same texts
+# %% id="beam-exhaustive" tags=["hide-input", "atol:1"]
+# Check: one beam is greedy; with room for all texts the best one is found; more beams may end lower
 one_beam, _ = search(gpt, prompts[:1], 20, 1)
 greedy = generate(gpt, prompts[:1], 20, most_likely)
 prove("one beam is greedy", torch.equal(one_beam, greedy[0]))
@@ -1548,9 +1491,7 @@ for K in (1, 2, 4):
     by_library = beam_search(tiny, start, n_beams=K, max_new_tokens=4, length_penalty=0).tokens[0, 0]
     prove(f"the library finds the same text with {K} beams", torch.equal(by_library, search(tiny, start, 4, K)[0]))
 
-# %% id="beam-lower" tags=["hide-input", "atol:1"]
-# Count: how often four beams end lower than two, for 32 prompts of 16 characters and 20 new ones
-lower = 0
+lower = 0  # how often four beams end lower than two, for 32 prompts of 16 characters and 20 new ones
 for prompt_row in prompts[:32]:
     two, four = (search(gpt, prompt_row[None], 20, K)[1] for K in (2, 4))
     lower += four < two - 1e-3
@@ -1558,11 +1499,12 @@ print(f"four beams end lower than two after {lower} of 32 prompts")
 prove("more beams may end lower", lower > 0)
 
 # %% [markdown] id="beam-length"
-# More beams need not find a more probable text. Above, two beams end a little
-# lower than one; and after some prompts four end lower than two: they threw the beginning of the better text away. And
-# each further token lowers the sum, so a text that stops early can win though it is worse. The cure is a **length penalty**: finished texts are compared by log-probability divided by
-# length<sup>α</sup>. Of −1.0 for two tokens and −1.4 for four, the first wins with α = 0; with α = 1 they have −0.5 and
-# −0.35, and the second wins.
+# More beams need not find a more probable text. Above, two beams end a little lower than one: they threw the beginning
+# of the better text away.
+#
+# Each further token lowers the sum, so a text that stops early can win although it is worse. The cure is a **length
+# penalty**: finished texts are compared by log-probability divided by length<sup>α</sup>. Take −1.0 for two tokens and
+# −1.4 for four. With α = 0 the first wins; with α = 1 they have −0.5 and −0.35, and the second wins.
 #
 # More probable is not always better. In translation a few beams help, and many do harm. For stories beam search is the
 # wrong tool: people do not write the most probable thing.
@@ -1582,9 +1524,11 @@ prove("more beams may end lower", lower > 0)
 # ## 10 Speculative decoding
 #
 # When a large model writes few texts at a time, most of the time goes into fetching its weights from memory, again for
-# each token. A pass over several tokens fetches them only once, too. So a small and fast model, the **draft**, guesses
-# four tokens ahead, and the large model reads all four in one pass and checks them, as in teacher forcing. At the first
-# wrong guess it puts its own token; the guesses after it are thrown away.
+# each token. One pass over several tokens also fetches the weights just once. So a small and fast model, the **draft**,
+# guesses four tokens ahead, and the large model reads all four in one pass. As in teacher forcing, that pass also says
+# what the large model itself would write at each position: after the text, after the first guess, and so on. A guess
+# that equals its own choice is kept. At the first one that differs, its own choice is taken instead, and the guesses
+# after it are thrown away.
 
 # %% id="speculative" tags=["hide-input"]
 # Drawing: writing alone, and writing with guesses
@@ -1596,13 +1540,14 @@ drawings.guesses_and_checks().show()
 # the rule for sampling, and measures what it saves.
 
 # %% [markdown] id="thread-text"
-# ## 11 Your model writes
+# ## 11 Your model so far
 #
 # Your GPT, your loop, your filter and your decoder layer go into `my_transformer.py`. There they all share one
-# attention, that of chapters 1 to 3, and your encoder of chapter 4 gets a decoder. Let the GPT of the file learn for a
-# moment, from your text of section 5.1 or from ours.
+# attention, that of chapters 1 to 3, and your encoder of chapter 4 gets a decoder. The folded cell trains the file's GPT
+# for 200 steps, a third of section 4's, on your text or on ours, and lets it write.
 
-# %% id="thread" tags=["not-compared:sampled-text"]
+# %% id="thread" tags=["hide-input", "not-compared:sampled-text"]
+# Train: the GPT of your file, 200 steps; then let it write
 from coursework.assembly.thread import so_far
 
 my = so_far(chapter=5)
@@ -1629,11 +1574,10 @@ print(repr("".join(known[token] for token in written)))
 # |---|---|---|
 # | the loop | tokens → model → probabilities → choose one → append | 1 |
 # | shift right | read ⟨start⟩ and the targets without the last; predict the targets | 2 |
-# | causal mask | position i sees position j if j ≤ i; with S cached tokens `tril(S)` | 2, 4.1 |
+# | causal mask | position i sees position j if j ≤ i; with P cached tokens `tril(P)` | 2, 4.1 |
 # | teacher forcing | in training read the true tokens: one pass for all positions | 3 |
 # | GPT | layers under a causal mask; one text, no source | 4 |
 # | cache | keys and values of all earlier tokens, here 2 · layers · d_model numbers for each | 4.1, 4.5 |
-# | left padding | the mask hides it, positions count from the first real token | 4.3 |
 # | temperature, top-k, top-p | divide the logits; keep k tokens; keep the fewest that reach p | 5 |
 # | decoder layer | causal self-attention, cross-attention (keys, values from the encoder), feed-forward | 6 |
 # | beam search | keep the K best texts of all continuations; correct for length | 9 |
@@ -1646,7 +1590,6 @@ print(repr("".join(known[token] for token in written)))
 # - write a GPT, and the loop that lets it write with a cache;
 # - train it on a text of your own, and choose how it chooses;
 # - build an encoder–decoder from its parts;
-# - say what in the mask makes parallel training, honest losses and the cache possible;
 # - notice a leak by a loss that is too good.
 #
 # ### Check yourself
@@ -1672,20 +1615,13 @@ print(repr("".join(known[token] for token in written)))
 #
 # </details>
 #
-# <details><summary>4. Two prompts of different lengths are written on in one batch. What must the model be told?</summary>
-#
-# They are padded on the left. The mask must hide the padding in every step, and each text's positions count from its
-# first real token (section 4.3).
-#
-# </details>
-#
-# <details><summary>5. Where do queries, keys and values of the cross-attention come from?</summary>
+# <details><summary>4. Where do queries, keys and values of the cross-attention come from?</summary>
 #
 # Queries from the decoder's stream; keys and values from the encoder's output (section 6).
 #
 # </details>
 #
-# <details><summary>6. When is beam search the right tool, and when is it not?</summary>
+# <details><summary>5. When is beam search the right tool, and when is it not?</summary>
 #
 # It is right where the source leaves few good answers, as in translation, with a few beams. It promises no best text:
 # more beams may end lower, and the most probable text need not be the best one. In open texts it finds probable and

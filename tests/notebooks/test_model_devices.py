@@ -30,7 +30,6 @@ MODELS = {
     "03_positional_encoding": [("LearnedTable(9, 8)", "torch.arange(5)")],
     "04_encoder": [("Classifier(Encoder(11))", "ids(2, 9)")],
     "05_decoder": [
-        ("Registered(8)", "x(2, 5, 8)"),
         ("NextToken(masks.causal_mask(13))", "ids(2, 13)"),
         ("EncoderDecoder(11, 16)", "ids(2, 7), ids(2, 5)"),
         ("fresh_gpt(11)", "ids(2, 9)"),

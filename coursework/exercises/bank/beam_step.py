@@ -131,8 +131,8 @@ def _a_good_start_can_take_all(step) -> str | None:
 EXERCISE = Exercise(
     title="One step of beam search",
     what="""Write `beam_step(scores, log_probabilities, n_beams)`. There are K partial texts; `scores[k]` is the sum of
-the log-probabilities of the tokens of text k so far, and `log_probabilities[k]` those of its possible next tokens (a
-row need not sum to one). Among all K·V ways to go on, find the `n_beams` (at most K·V) with the highest new sums.
+the log-probabilities of the tokens of text k so far, and `log_probabilities[k]` those of its possible next tokens.
+Among all K·V ways to go on, find the `n_beams` (at most K·V) with the highest new sums.
 Return three tensors, the best first: the new sums, the number k of the text that each continues (its parent), and its
 new token. K need not equal `n_beams`: at the first step K is 1. No two sums are equal in the cases. Parents and tokens
 are int64. You need no gradients.""",

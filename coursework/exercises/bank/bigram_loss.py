@@ -108,10 +108,11 @@ EXERCISE = Exercise(
     title="The loss to beat",
     kind="measure",
     what="""Write `bigram_loss(training, held_out, V)`, for two texts given as token ids. A bigram model predicts each
-token from the one before it, with probability (times the pair was seen in `training` + 1) / (times the first token was
-seen there with a successor + V). Return its mean loss on `held_out` as a float: minus the natural logarithm of the
-probability of the token that came, averaged over all tokens of `held_out` but the first. The texts have at least two
-tokens each.""",
+token b from the one before it, a. In `training` count the pair: how often did b follow a? Also count how often anything
+followed a. The probability of b after a is then (pair + 1) / (anything + V). In the text *a b a c a* with V = 3,
+something follows a twice, and once it is b: (1 + 1) / (2 + 3) = 0.4. Return the mean loss on `held_out` as a float:
+minus the natural logarithm of the probability of the token that came, averaged over all tokens of `held_out` but the
+first. The texts have at least two tokens each.""",
     why="""A loss says nothing by itself. This one takes no training at all: a network that does not beat it gains
 nothing yet from looking further back than a table does.""",
     difficulty=2,

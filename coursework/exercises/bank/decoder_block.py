@@ -230,7 +230,7 @@ what is added. The context has been normed by the encoder: leave it as it is. An
 `attention(x, context, mask)`: queries are made of its `x`, keys and values of its `context`. In self-attention both
 are the same vectors.""",
     why="""Figure 1 of the 2017 paper has the same three sublayers, with the norm after each addition; here it comes
-before. Without the middle sublayer it is the layer of your GPT.""",
+before. Without the middle sublayer it would be the layer of your GPT, which takes positions and a cache as well.""",
     difficulty=3,
     minutes=12,
     reference=DecoderLayer,

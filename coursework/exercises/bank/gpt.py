@@ -26,9 +26,9 @@ class GPT(nn.Module):
     def forward(self, tokens, caches=None):
         """ids (B, T), None or a list with one dict for each layer -> logits (B, T, V)"""
         T = tokens.size(1)
-        S = caches[0]["k"].size(2) if caches and caches[0] else 0  # tokens read before
-        positions = torch.arange(S, S + T, device=tokens.device)
-        mask = torch.ones(T, S + T, dtype=torch.bool, device=tokens.device).tril(S)
+        P = caches[0]["k"].size(2) if caches and caches[0] else 0  # tokens read before
+        positions = torch.arange(P, P + T, device=tokens.device)
+        mask = torch.ones(T, P + T, dtype=torch.bool, device=tokens.device).tril(P)
         x = self.dropout(self.embedding(tokens))
         for number, layer in enumerate(self.layers):
             x = layer(x, positions, mask, caches[number] if caches else None)
@@ -36,7 +36,7 @@ class GPT(nn.Module):
 
 
 class _Layer(nn.Module):
-    """Stands for a layer: one head whose keys know their position, and a cache (B, 1, S, D)."""
+    """Stands for a layer: one head whose keys know their position, and a cache (B, 1, P, D)."""
 
     def __init__(self, d_model):
         super().__init__()
@@ -85,12 +85,12 @@ def _model(
         def forward(self, tokens, caches_=None):
             T = tokens.size(1)
             device_ = tokens.device if device == "tokens" else "cpu"
-            S = caches_[0]["k"].size(2 if count == "keys" else 1) if caches_ and caches_[0] else 0
-            start = {"go-on": S, "restart": 0, "one": S + 1, "length": S + T}[positions]
+            P = caches_[0]["k"].size(2 if count == "keys" else 1) if caches_ and caches_[0] else 0
+            start = {"go-on": P, "restart": 0, "one": P + 1, "length": P + T}[positions]
             at = torch.arange(start, start + T, device=device_)
-            whole = torch.ones(T, S + T, dtype=torch.bool, device=device_)
+            whole = torch.ones(T, P + T, dtype=torch.bool, device=device_)
             seen = {
-                "bottom-right": whole.tril(S), "top-left": whole.tril(), "none": whole, "upper": whole.triu(S)
+                "bottom-right": whole.tril(P), "top-left": whole.tril(), "none": whole, "upper": whole.triu(P)
             }[mask]  # fmt: skip
             x = self.embedding(tokens) * (math.sqrt(self.embedding.embedding_dim) if scale == "root" else 1.0)
             if dropout == "start":
@@ -150,15 +150,15 @@ class _WithFunctions(nn.Module):
         self.to_logits = nn.Linear(d_model, vocab_size)
 
     def forward(self, tokens, caches=None):
-        T, S = tokens.size(1), 0
+        T, P = tokens.size(1), 0
         if caches is None:
             caches = [None] * len(self.layers)
         elif caches[0]:
-            S = caches[0]["v"].size(2)
-        mask = tokens.new_ones(T, S + T).tril(diagonal=S) == 1
+            P = caches[0]["v"].size(2)
+        mask = tokens.new_ones(T, P + T).tril(diagonal=P) == 1
         x = F.dropout(F.embedding(tokens, self.embedding.weight), self.dropout.p, self.training)
         for i in range(len(self.layers)):
-            x = self.layers[i](x, S + torch.arange(T).to(tokens.device), mask, caches[i])
+            x = self.layers[i](x, P + torch.arange(T).to(tokens.device), mask, caches[i])
         x = F.layer_norm(x, x.shape[-1:], self.norm.weight, self.norm.bias, self.norm.eps)
         return x @ self.to_logits.weight.T + self.to_logits.bias
 
@@ -174,9 +174,9 @@ class _TokenByToken(nn.Module):
         caches = [{} for _ in self.layers] if caches is None else caches
         outputs = []
         for x in self.dropout(self.embedding(tokens)).split(1, dim=1):  # (B, 1, D) each: the newest sees all
-            S = caches[0]["k"].size(2) if caches[0] else 0
-            position = torch.full((1,), S, device=tokens.device)
-            mask = torch.ones(1, S + 1, dtype=torch.bool, device=tokens.device)
+            P = caches[0]["k"].size(2) if caches[0] else 0
+            position = torch.full((1,), P, device=tokens.device)
+            mask = torch.ones(1, P + 1, dtype=torch.bool, device=tokens.device)
             for layer, cache in zip(self.layers, caches, strict=True):
                 x = layer(x, position, mask, cache)
             outputs.append(x)
@@ -237,15 +237,17 @@ def _pieces_equal_the_whole(call) -> str | None:
 
 EXERCISE = Exercise(
     title="A whole GPT",
-    what="""Write `forward` of `GPT`. The parts are made for you. The ids become vectors, with dropout on them; each
-layer works on what the one before it returned (its norms, residuals and dropout are inside it); a last norm and a
-linear map make logits for every position.
+    what="""Write `forward` of `GPT`; the parts are made for you. Turn the ids into vectors, and put dropout on them.
+Send the vectors through the layers, one after the other: norms, residuals and dropout are inside the layers. Then a
+last norm and a linear map make logits for every position.
 
-A layer is called as `layer(x, positions, mask, cache)`. `caches` is None in training. In writing it is a list with a
-dict for each layer: empty at first, later with the keys of all S tokens read so far as `"k"` (B, H, S, E), and their
-values as `"v"`; the layer fills its own dict. `tokens` are the T new ones only. Your `forward` makes for them
-`positions` (T,), which count from 0 at the start of the text, and the boolean `mask` (T, S + T), True = may attend: a
-token sees itself and all tokens before it. Make every tensor on the device of `tokens`.""",
+A layer is called as `layer(x, positions, mask, cache)`. Your `forward` makes two of these. `positions` (T,) are those
+of the T new `tokens`, counted from 0 at the start of the text. `mask` (T, P + T) is boolean, True = may
+attend: a token sees itself and all tokens before it, P of which were read in earlier passes.
+
+In training `caches` is None: pass None to each layer, and P is 0. In writing `caches` is a list with a dict for each
+layer. It is empty at first; later it holds the keys of the P tokens as `"k"` (B, H, P, E), and their values as `"v"`.
+The layer fills its own dict. Make every tensor on the device of `tokens`.""",
     why="It is the form of nearly every chat model. You will train it in the next section, and then let it write.",
     difficulty=4,
     minutes=28,
@@ -325,12 +327,12 @@ made-on-the-processor (device="cpu"): makes positions and mask on the processor,
         Alternative("token by token, where no mask is needed", _TokenByToken),
     ],
     hints=(
-        "In training S is 0. Which two of the three arguments of a layer change when S tokens are in the cache?",
-        "Read S off the first dict, if it holds anything. The new tokens stand at positions S to S + T - 1, and the "
-        "mask has T rows and S + T columns.",
-        """T, S = tokens.size(1), ...
+        "In training P is 0. Which two of the three arguments of a layer change when P tokens are in the cache?",
+        "Read P off the first dict, if it holds anything. The new tokens stand at positions P to P + T - 1, and the "
+        "mask has T rows and P + T columns.",
+        """T, P = tokens.size(1), ...
 positions = ...
-mask = ____  # (T, S + T)
+mask = ____  # (T, P + T)
 x = self.dropout(self.embedding(tokens))
 for number, layer in enumerate(self.layers):
     x = layer(x, positions, mask, ...)

@@ -10,8 +10,8 @@ from coursework.exercises.tensors import normal
 
 
 def kv_cache_step(x, keys, values, W_query, W_key, W_value):
-    """(B, T, D), cached (B, S, E) and (B, S, E), three of (D, E)
-    -> output (B, T, E), keys (B, S + T, E), values (B, S + T, E)"""
+    """(B, T, D), cached (B, P, E) and (B, P, E), three of (D, E)
+    -> output (B, T, E), keys (B, P + T, E), values (B, P + T, E)"""
     keys = torch.cat([keys, x @ W_key], dim=1)
     values = torch.cat([values, x @ W_value], dim=1)
     T, total = x.size(1), keys.size(1)
@@ -24,7 +24,7 @@ def _model(mask="bottom-right", order="append", reads="all", keep="all", made="r
     """A step whose settings are the misconceptions."""
 
     def step(x, keys, values, W_query, W_key, W_value):
-        T, S = x.size(1), keys.size(1)
+        T, P = x.size(1), keys.size(1)
         if made == "exchanged":
             W_query, W_key = W_key, W_query
         new_keys, new_values = x @ W_key, x @ (W_key if made == "values-from-keys" else W_value)
@@ -36,18 +36,18 @@ def _model(mask="bottom-right", order="append", reads="all", keep="all", made="r
         if order == "swapped":
             parts = parts[::-1]
         all_keys, all_values = (torch.cat(pair, dim=1) for pair in parts)
-        total = S + T
+        total = P + T
         visible = {
-            "bottom-right": torch.ones(T, total, dtype=torch.bool).tril(S),
+            "bottom-right": torch.ones(T, total, dtype=torch.bool).tril(P),
             "top-left": torch.ones(T, total, dtype=torch.bool).tril(),
             "none": torch.ones(T, total, dtype=torch.bool),
-            "strict": torch.ones(T, total, dtype=torch.bool).tril(S - 1),
-            "hidden": torch.ones(T, total, dtype=torch.bool).triu(S + 1),
+            "strict": torch.ones(T, total, dtype=torch.bool).tril(P - 1),
+            "hidden": torch.ones(T, total, dtype=torch.bool).triu(P + 1),
         }[mask]
         if reads == "new":
-            visible = visible & (torch.arange(total) >= S)
-        if reads == "old" and S > 0:
-            visible = visible & (torch.arange(total) < S)
+            visible = visible & (torch.arange(total) >= P)
+        if reads == "old" and P > 0:
+            visible = visible & (torch.arange(total) < P)
         scores = (
             (x @ W_query)
             @ all_keys.mT
@@ -86,13 +86,13 @@ def _token_by_token(x, keys, values, W_query, W_key, W_value):
 
 
 def _with_positions(x, keys, values, W_query, W_key, W_value):
-    B, S, E = keys.shape
+    B, P, E = keys.shape
     T = x.size(1)
-    room_for_keys, room_for_values = x.new_empty(B, S + T, E), x.new_empty(B, S + T, values.size(-1))
-    room_for_keys[:, :S], room_for_keys[:, S:] = keys, x @ W_key
-    room_for_values[:, :S], room_for_values[:, S:] = values, x @ W_value
-    position = torch.arange(S + T)
-    hidden = position[None, :] > position[S:, None]  # (T, S + T)
+    room_for_keys, room_for_values = x.new_empty(B, P + T, E), x.new_empty(B, P + T, values.size(-1))
+    room_for_keys[:, :P], room_for_keys[:, P:] = keys, x @ W_key
+    room_for_values[:, :P], room_for_values[:, P:] = values, x @ W_value
+    position = torch.arange(P + T)
+    hidden = position[None, :] > position[P:, None]  # (T, P + T)
     scores = torch.einsum("bte,bse->bts", x @ W_query, room_for_keys) / E**0.5
     output = scores.masked_fill(hidden, -math.inf).softmax(dim=-1) @ room_for_values
     return output, room_for_keys, room_for_values
@@ -106,17 +106,17 @@ def _with_course(x, keys, values, W_query, W_key, W_value):
 
 
 @maker
-def _case(B, T, S, D, E, seed, dtype=torch.float32):
-    cached = [normal(B, S, E, seed=seed + n, dtype=dtype) for n in (1, 2)]
+def _case(B, T, P, D, E, seed, dtype=torch.float32):
+    cached = [normal(B, P, E, seed=seed + n, dtype=dtype) for n in (1, 2)]
     weights = [normal(D, E, seed=seed + n, dtype=dtype) for n in (3, 4, 5)]
     return normal(B, T, D, seed=seed, dtype=dtype), *cached, *weights
 
 
 def _sample(draw):
     B, T, D, E = (draw.integer(1, high) for high in (3, 3, 4, 4))
-    S = draw.integer(0, 4)
+    P = draw.integer(0, 4)
     dtype = draw.dtype()
-    cached = [draw.normal(B, S, E, dtype=dtype) for _ in range(2)]
+    cached = [draw.normal(B, P, E, dtype=dtype) for _ in range(2)]
     return draw.normal(B, T, D, dtype=dtype), *cached, *(draw.normal(D, E, dtype=dtype) for _ in range(3))
 
 
@@ -134,10 +134,10 @@ def _pieces_equal_the_whole(step) -> str | None:
 EXERCISE = Exercise(
     title="One step with a cache",
     what="""Write `kv_cache_step(x, keys, values, W_query, W_key, W_value)`, one head of causal self-attention that has
-met S tokens before: their keys and values are given. `x` holds the T tokens that come next, usually one, sometimes a
-whole prompt, when S may be 0. Return the outputs of the T new tokens, and all keys and all values, the old ones first,
-for the next step. A new token sees all tokens before it, cached or new, and itself; scores are divided by √E. Leave
-the tensors that you were given as they are. You need no gradients.""",
+met P tokens before: their keys and values are given. `x` holds the T tokens that come next. Usually T is 1; when a
+whole prompt comes first, P is 0. Return the outputs of the T new tokens, and all keys and all values, the old ones
+first, for the next step. A new token sees all tokens before it, cached or new, and itself; scores are divided by √E.
+Leave the tensors that you were given as they are. You need no gradients.""",
     why="""A model that writes without it computes the keys and values of every old token again for each new one. For
 a text of 1,000 tokens, that is about 500 times as many.""",
     difficulty=3,
@@ -204,7 +204,7 @@ query-and-key-maps-exchanged (made="exchanged"): makes queries with the map of t
         "before it sees one key less.",
         """keys = torch.cat([keys, x @ W_key], dim=1)
 values = ...
-visible = ____  # (T, S + T): which of all keys each new token may see
+visible = ____  # (T, P + T): which of all keys each new token may see
 output = ...
 return output, keys, values""",
     ),

@@ -93,9 +93,9 @@ def _nobody_reads_the_answer(shift) -> str | None:
 EXERCISE = Exercise(
     title="Shift the targets right",
     what="""Write `shift_right(targets, start_id)`. A decoder is to predict `targets`, integers `(B, T)`, all positions
-at once. Return what it reads meanwhile, of the same shape and dtype: at the first place (index 0) the token
-`start_id`, at every other place the target of the place before. Do not change `targets`.""",
-    why="""With this one line a decoder can be trained at all places at once. One that reads its targets unshifted
+at once. Return the decoder's input, of the same shape and dtype: `start_id` at position 0, and at every other position
+the target of the position before. Do not change `targets`.""",
+    why="""With this one line a decoder can be trained at all positions at once. One that reads its targets unshifted
 learns to copy its input, with a wonderful loss and nothing learned.""",
     difficulty=1,
     minutes=4,
@@ -120,8 +120,8 @@ always-zero-in-front (first="zero"): puts 0 in front, whatever the start token i
     Where does your function use its second argument?
 only-the-first-sentence-starts (rows="first"): gives the start token to the first sentence of the batch only
     What stands at position 0 of your second sentence?
-overwritten-while-read (direction="overwritten"): copies each token from a place that was already overwritten
-    When your loop reads place 1, what stands there?
+overwritten-while-read (direction="overwritten"): copies each token from a position that was already overwritten
+    When your loop reads position 1, what stands there?
 """),
     cases=[
         _case("one sentence of 3 targets", [[5, 6, 7]], 1),

@@ -144,11 +144,11 @@ EXERCISE = Exercise(
     title="The nucleus: top-p",
     what="""Write `top_p_filter(logits, p)`. For each row, keep the fewest tokens, the most likely first, that have
 probability `p` or more together: the token with which the sum reaches `p` is kept, the next one is not. So at least
-one token is always kept. Return the logits in their old order, with minus infinity for the tokens that are cut. No two
-logits of a row are equal in the cases, `p` lies between 0 and 1, and no sum of probabilities is so near to
-`p` that rounding could decide.""",
-    why="""It is the filter that most chat systems offer. Whoever cuts the token that reaches `p`, too, may keep
-nothing, and whoever forgets to undo the sorting cuts the wrong tokens.""",
+one token is always kept. Return the logits in their old order, with minus infinity for the tokens that are cut. `p` is
+above 0 and at most 1. In the cases no two logits of a row are equal, and no sum of probabilities is so near to `p` that
+rounding could decide.""",
+    why="""It is the filter that most chat systems offer. If you also cut the token that reaches `p`, you may keep
+nothing, and if you forget to undo the sorting, you cut the wrong tokens.""",
     difficulty=3,
     minutes=15,
     reference=top_p_filter,

@@ -315,8 +315,9 @@ def guesses_and_checks() -> Drawing:
         336,
         alt="Two time lines. Above, the large model alone: four passes, one after the other, each gives one token: the "
         "cat sat on. Below, a small draft makes four short passes and guesses the cat sat in; one pass of the large "
-        "model, hardly longer than before, checks all four side by side; three are kept, the fourth is refused and "
-        "replaced by on. Then the next four guesses begin. The same four tokens are there in less time.",
+        "model, hardly longer than before, gives its own choices side by side, the cat sat on; three guesses equal "
+        "them and are kept, the fourth is refused and replaced by on. Then the next four guesses begin. The same four "
+        "tokens are there in less time.",
         caption="The same four tokens, in less time. When few texts are written at a time, one pass of a large model "
         "over several tokens takes hardly longer than over one. Lengths are only for illustration.",
     )
@@ -334,9 +335,9 @@ def guesses_and_checks() -> Drawing:
             [(34 + 24 * number, 201), (34 + 24 * number, y + 9), (117, y + 9)], colour=palette.key, arrow=False
         )
         picture.box((188, y + 9), (140, 22), (), colour=palette.query)
-        picture.text((188, y + 9), f"checks “{word}”", size=15)
+        picture.text((188, y + 9), f"own choice “{'on' if refused else word}”", size=15)
         colour = BAD if refused else palette.output
-        verdict = "“in” refused, “on” taken" if refused else f"“{word}” kept"
+        verdict = f"guess “{word}” {'refused' if refused else 'kept'}"
         picture.text((270, y + 9), verdict, size=16, anchor="start", colour=colour)
     picture.text((20, 322), "guesses", anchor="start", size=15, colour=palette.key)
     picture.text((188, 322), "one pass checks all", size=15, colour=palette.query)

@@ -34,7 +34,7 @@ def hooks_on_the_stream() -> Drawing:
     picture.box((548, y), (84, 60), ["norm,", "table"])
     picture.line([(548, y - 31), (548, 96)])
     picture.text((548, 80), "logits", bold=True)
-    picture.text((300, 246), "each place of the text has a stream of its own", size=15, colour=QUIET)
+    picture.text((300, 246), "each position of the text has its own stream", size=15, colour=QUIET)
     return picture
 
 

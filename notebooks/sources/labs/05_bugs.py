@@ -50,7 +50,7 @@ tokens = torch.randint(1, 17, (3, 9), generator=torch.Generator().manual_seed(0)
 #
 # ## Exhibit 1: a loss that falls beautifully
 #
-# In training, the decoder reads the targets, and at each place it has to predict one of them. The author hands the
+# In training, the decoder reads the targets, and at each position it has to predict one of them. The author hands the
 # targets over as they are. What is the easiest way to a loss of zero?
 
 # %% id="museum-shift-drawn" tags=["hide-input"]
@@ -70,7 +70,7 @@ def repaired1(targets):
 
 # %% [markdown] id="museum-shift-law"
 # The causal law as it stands does not complain: position t may see token t. For predictions one must ask more. We move
-# the predictions one place back. Then the law says: changing target t may change nothing *before* t, and the
+# the predictions one position back. Then the law says: changing target t may change nothing *before* t, and the
 # prediction of t now stands before t.
 
 
@@ -164,7 +164,7 @@ def exhibit3(batch, real):
 
 def repaired3(batch, real):
     logits = small(batch, mask=real[:, None, None])
-    last = real.sum(dim=1) - 1  # the place of the last real token
+    last = real.sum(dim=1) - 1  # the position of the last real token
     return logits[torch.arange(len(batch)), last]
 
 
@@ -179,7 +179,7 @@ prove("3: reading at the last real token obeys the law", not broken)
 
 # %% [markdown] id="museum-last-says"
 # For all but the longest prompt the last column is a pad, and the model is asked what follows a pad. One can read at
-# the right place, as here. Most programs pad on the left instead, so that all prompts end in the last column; then
+# the right position, as here. Most programs pad on the left instead, so that all prompts end in the last column; then
 # absolute *positions* must be counted from the first real token. Relative ones need not, for they see distances alone
 # ([lab on chapter 3](03_bugs.ipynb), exhibit 2).
 #
@@ -225,7 +225,7 @@ show(
 )
 
 # %% [markdown] id="museum-context-says"
-# The encoder's mask keeps pads from being *read by words*. But the encoder returns a vector for every place, pads
+# The encoder's mask keeps pads from being *read by words*. But the encoder returns a vector for every position, pads
 # included, and the decoder reads all of them. So the mask of the source is needed a second time.
 #
 # ## Exhibit 5: a convenient default
@@ -360,8 +360,8 @@ def exhibit9(batch, real):
 
 
 def repaired9(batch, real):
-    places = (real.cumsum(dim=1) - 1).clamp(min=0)  # each row counts its own real tokens
-    return small(batch, mask=real[:, None, None], positions=places)
+    from_zero = (real.cumsum(dim=1) - 1).clamp(min=0)  # each row counts its own real tokens
+    return small(batch, mask=real[:, None, None], positions=from_zero)
 
 
 from_left = functools.partial(testing.assert_padding_invariant, side="left", vocab_size=17)

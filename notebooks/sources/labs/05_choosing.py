@@ -102,7 +102,7 @@ prove("the table: temperature 2", torch.allclose(heated, torch.tensor([0.418, 0.
 # %% [markdown] id="min-p-text"
 # ### 1.1 Two filters, two orders
 #
-# The temperature is not the only setting that minds its place. Take six tokens with the probabilities 0.50, 0.20,
+# The temperature is not the only setting for which the order matters. Take six tokens with the probabilities 0.50, 0.20,
 # 0.10, 0.08, 0.07 and 0.05, and the two filters top-p 0.85 and min-p 0.15. After a filter the rest is scaled up, so
 # that it sums to one again.
 #
@@ -187,7 +187,7 @@ gpt = train_gpt(0)
 prompts = windows(held_out, 64, torch.Generator().manual_seed(5))[0][:, :16]  # (B, 16)
 
 # %% [markdown] id="kept-text"
-# We take 2000 places of held-out text, apply top-p 0.9 with the temperature before it and after it, and count the
+# We take 2000 positions of held-out text, apply top-p 0.9 with the temperature before it and after it, and count the
 # characters that survive.
 #
 # **Predict.** How does the number of surviving characters depend on the temperature, in either order?
@@ -416,7 +416,7 @@ drawings.cached_positions().show()
 #
 # - **Its errors.** Each wrong character becomes part of the input. The input drifts away from what the model was
 #   trained on, and errors breed errors.
-# - **Its positions.** Beyond place 128, the model meets positions and distances that never occurred in training
+# - **Its positions.** Beyond position 128, the model meets positions and distances that never occurred in training
 #   (chapter 3).
 #
 # A *control* can tell them apart: an experiment that changes one of the two and leaves the other. In every step, the
@@ -471,9 +471,9 @@ show(
 )
 for arm in record.arms:
     print(f"{arm} (range over five models, and the live one):")
-    for place, (low, high) in enumerate(reaches):
+    for stretch, (low, high) in enumerate(reaches):
         least, most = record.range(arm, f"known words, {low} to {high}")
-        print(f"    characters {low:3} to {high:3}: {least:.2f} to {most:.2f}, live {live[arm][place]:.2f}")
+        print(f"    characters {low:3} to {high:3}: {least:.2f} to {most:.2f}, live {live[arm][stretch]:.2f}")
 
 # %% id="drift-proof" tags=["hide-input"]
 # Check: what the record says
@@ -504,7 +504,7 @@ prove("the live model agrees", live["the newest 128 in sight"][2] > live["all ch
 # them?
 #
 # **Speculative decoding** (Leviathan et al. 2023; Chen et al. 2023) lets a small model, the *draft*, write a few
-# tokens. Then the large model reads all of them in one pass, which gives it its own distribution at each place, and
+# tokens. Then the large model reads all of them in one pass, which gives it its own distribution at each position, and
 # checks them one by one.
 
 # %% id="guess-drawn" tags=["hide-input"]

@@ -70,11 +70,11 @@ print("a prompt:", spelled(clean[0]), "   answer:", spelled(answer[:1]))
 # second person once more, so this person's family name must follow. Each text has people of its own, so the model has
 # to find the answer in the prompt.
 #
-# We count places from 0. The second person's first name stands at place 2, the family name at place 3, and the prompt
-# ends at place 10.
+# Positions count from 0. The second person's first name stands at position 2, the family name at position 3, and the
+# prompt ends at position 10.
 #
-# The model is a GPT with three layers and two heads in each. The **residual stream** of a place begins as the vector of
-# the letter and its place, and each part adds to it. A part reads the stream through a norm, here RMSNorm.
+# The model is a GPT with three layers and two heads in each. The **residual stream** at a position begins as the sum of
+# two vectors, one for the letter and one for the position, and each part adds to it. A part reads the stream through a norm, here RMSNorm.
 
 
 # %% id="block"
@@ -100,7 +100,7 @@ class Block(nn.Module):
 class SmallGPT(nn.Module):
     def __init__(self, D=64):
         super().__init__()
-        self.start = Start(D)  # vectors of letters plus vectors of places
+        self.start = Start(D)  # vectors of letters plus vectors of positions
         self.blocks = nn.ModuleList(Block(D) for _ in range(3))
         self.norm, self.table = nn.RMSNorm(D), nn.Linear(D, 26, bias=False)
 
@@ -116,10 +116,10 @@ class SmallGPT(nn.Module):
 class Start(nn.Module):
     def __init__(self, D):
         super().__init__()
-        self.letter, self.place = nn.Embedding(26, D), nn.Parameter(torch.randn(24, D))
+        self.letter, self.position = nn.Embedding(26, D), nn.Parameter(torch.randn(24, D))
 
     def forward(self, letters):
-        return self.letter(letters) + self.place[: letters.size(1)]
+        return self.letter(letters) + self.position[: letters.size(1)]
 
 
 torch.manual_seed(0)
@@ -137,8 +137,7 @@ right = (model(clean)[:, -1].argmax(-1) == answer).float().mean().item()
 print(f"right answers to 200 prompts: {right:.2f}")
 
 # %% [markdown] id="hook-problem"
-# It answers. But how? We must see what passes inside, and nobody wants to rewrite the `forward` of a large model with
-# `print` in it.
+# It answers. But how? We must see what passes inside, without rewriting `forward`.
 #
 # ### 1.2 A hook
 #
@@ -190,7 +189,7 @@ def streams(letters):
 
 before = model(clean)
 x = streams(clean)
-print("levels, prompts, places, width:", tuple(x.shape))
+print("levels, prompts, positions, width:", tuple(x.shape))
 prove("listening changed no logit", torch.equal(before, model(clean)))
 prove("level 3 gives the logits", torch.equal(model.table(model.norm(x[3])), before))
 
@@ -216,22 +215,22 @@ show(
     plots.looks_of_heads(list(maps.values()), ticks),
     alt="Six lower triangles, one for each head, with the eleven letters of a prompt on both axes. Dark cells show where "
     "a letter puts most of its weight.",
-    caption="Where the six heads look in one prompt. The last row of each map is the place that has to answer.",
+    caption="Where the six heads look in one prompt. The last row of each map is the position that has to answer.",
 )
 previous = maps["blocks.0.attention"].diagonal(-1, -2, -1).mean((0, 2))
 found = torch.stack(list(maps.values()))[:, :, :, 10, 3].mean(1)  # (layers, heads)
 print("layer 1, weight on the letter before, by head:", " ".join(f"{weight:.2f}" for weight in previous))
 for n in range(3):
-    print(f"layer {n + 1}, weight of the last place on the answer:", " ".join(f"{w:.2f}" for w in found[n]))
+    print(f"layer {n + 1}, weight of the last position on the answer:", " ".join(f"{w:.2f}" for w in found[n]))
 
 # %% [markdown] id="weights-says"
 # The printed numbers are means over the 200 prompts. **What this shows:** where each head looks. In layer 1 the letter
-# before gets much of the weight, and in a later layer the last place looks at the answer. **What it does not show:**
+# before gets much of the weight, and in a later layer the last position looks at the answer. **What it does not show:**
 # what is handed over, and whether it matters.
 #
 # ## 2 What adds up: contributions
 #
-# **The problem.** At the last place one logit is the highest. Which part of the model has raised it: the start, one of
+# **The problem.** At the last position one logit is the highest. Which part of the model has raised it: the start, one of
 # six heads, one of three feed-forwards?
 #
 # **The idea.** Look at the two lines of `Block.forward` again. Both have the form `x = x + something`. Nothing is ever
@@ -257,12 +256,13 @@ drawings.logits_by_hand().show()
 # where ⊙ multiplies number by number. In code we first collect the parts. What a head writes is its own numbers times
 # its own part of the output map, as in chapter 2.
 #
-# <details><summary>A tempting mistake, and two details of the code</summary>
+# <details><summary>A tempting mistake, and details of the code</summary>
 #
 # Norm each part by itself, and you get 0.6, 1.4 and 1.3 for Q, together 3.3. That is the logit of no model.
 #
 # The size $s$ is the root of the mean square of the sum; a tiny number ε is added under the root, so that the norm
-# never divides by zero. And `nn.Linear` keeps its matrix turned round: what chapter 2 called the *rows* of a head are
+# never divides by zero. It is `eps` in the code below, and PyTorch's RMSNorm takes the smallest step of the number format
+# unless one says otherwise. And `nn.Linear` keeps its matrix turned round: what chapter 2 called the *rows* of a head are
 # *columns* here.
 #
 # </details>
@@ -270,7 +270,7 @@ drawings.logits_by_hand().show()
 
 # %% id="written"
 def written(letters):
-    """What each part adds to the stream at the last place: {name: (B, D)}."""
+    """What each part adds to the stream at the last position: {name: (B, D)}."""
     with watch(model.modules()) as seen:
         model(letters)
     parts = {"start": seen[model.start][1][:, -1]}
@@ -285,8 +285,7 @@ def written(letters):
 
 
 # %% [markdown] id="contributions-text"
-# The formula is then three lines. `eps` is ε; PyTorch's RMSNorm takes the smallest step of the number format unless one
-# says otherwise.
+# The formula is then three lines.
 
 
 # %% id="contributions"
@@ -359,11 +358,11 @@ for name, ending in (("the start", "start"), ("layer 1", "1"), ("layer 2", "2"),
     print(f"{name:<10}{sum(shares[n].mean().item() for n in mine):6.2f} of {total:.2f}")
 
 # %% [markdown] id="lead-says"
-# **What this shows:** who wrote the answer. At the last place it is written by layers 2 and 3, and the numbers add up
+# **What this shows:** who wrote the answer. At the last position it is written by layers 2 and 3, and the numbers add up
 # exactly.
 #
 # **What it does not show:** who was *needed*. It counts direct writing only. The head of layer 1 adds next to nothing
-# to the answer, but it may have written something at *another* place, which a later head reads (section 4).
+# to the answer, but it may have written something at *another* position, which a later head reads (section 4).
 #
 # <details><summary>One more caution</summary>
 #
@@ -392,7 +391,7 @@ drawings.lens_by_hand().show()
 # The formula is the model's last line with the stream $x_l$ of level $l$: the logits are $U \, \text{norm}(x_l)$, where
 # $U$ is the table.
 #
-# **Predict.** At the last place of a prompt: after which layer does the lens name the right answer for the first time?
+# **Predict.** At the last position of a prompt: after which layer does the lens name the right answer for the first time?
 
 # %% id="lens-guess"
 ex.predict("lab_inside_lens", "")
@@ -402,24 +401,24 @@ lens = model.table(model.norm(x)).softmax(-1)  # (4, B, T, 26)
 sure, said = lens.max(-1)  # both (4, B, T)
 for level in range(4):
     right = (said[level, :, -1] == answer).float().mean()
-    print(f"level {level}: right at the last place in {right:.2f} of the prompts")
+    print(f"level {level}: right at the last position in {right:.2f} of the prompts")
 
 # %% id="lens-figure" tags=["hide-input", "picture:60"]
-# Figure: what the lens says at each level and place of one prompt
+# Figure: what the lens says at each level and position of one prompt
 letters = [[string.ascii_uppercase[id] for id in row] for row in said[:, 0]]
 show(
     plots.letters_by_level(sure[:, 0], letters, ticks),
     alt="A grid with the eleven letters of a prompt below and the levels 0 to 3 from bottom to top. Each cell holds the "
     f"likeliest letter. At level 3 only the last column is dark, with the letter {spelled(answer[:1])}, which is there at "
-    "level 2 already. At level 1 most cells hold the letter one place to the left. At level 0 they hold no letter nearby.",
-    caption="The likeliest next letter at each level, darker if its probability is higher. Before the last place no answer "
+    "level 2 already. At level 1 most cells hold the letter one position to the left. At level 0 they hold no letter nearby.",
+    caption="The likeliest next letter at each level, darker if its probability is higher. Before the last position no answer "
     "can be known, so pale cells are right there.",
 )
 
 # %% [markdown] id="lens-says"
-# **What this shows:** at the last place the answer comes in after layer 2, and layer 3 makes it surer.
+# **What this shows:** at the last position the answer comes in after layer 2, and layer 3 makes it surer.
 #
-# Now look at level 1. Most cells hold the letter that stands one place to the left. We shall see that this letter is a
+# Now look at level 1. Most cells hold the letter that stands one position to the left. We shall see that this letter is a
 # *note*, which a later head reads. The lens takes it for an answer, because it can say only one thing: *this letter
 # comes next*.
 #
@@ -439,9 +438,9 @@ show(
 # before the storm, but turning its hand back does not stop the storm.
 #
 # **The idea.** Intervene, and change as little as possible. We take two prompts that differ in a single letter. In the
-# *clean* one, the second person's first name stands at place 2, as before. In the *corrupted* one a stranger's letter
+# *clean* one, the second person's first name stands at position 2, as before. In the *corrupted* one a stranger's letter
 # stands there, so the answer cannot be known. Now run the corrupted prompt, but replace a single vector of its stream
-# by that of the clean run at the same level and place. If the answer comes back, this vector carried what was missing.
+# by that of the clean run at the same level and position. If the answer comes back, this vector carried what was missing.
 # This is called **activation patching** (Vig et al. 2020).
 
 # %% id="patch-drawn" tags=["hide-input"]
@@ -459,12 +458,12 @@ drawings.patch_between_runs().show()
 
 
 # %% id="patched"
-def patched(letters, source, level, place):
+def patched(letters, source, level, position):
     """Logits at the end, with one vector taken from source (4, B, T, D)."""
 
     def exchange(module, given, output):
         output = output.clone()
-        output[:, place] = source[level, :, place]
+        output[:, position] = source[level, :, position]
         return output
 
     modules = [model.start, *model.blocks]
@@ -476,7 +475,7 @@ def patched(letters, source, level, place):
 
 
 # %% [markdown] id="share-back-text"
-# Now the two prompts, their leads, and a loop that tries each of the 44 vectors in its turn: 4 levels, 11 places.
+# Now the two prompts, their leads, and a loop that tries each of the 44 vectors: 4 levels, 11 positions.
 
 # %% id="share-back"
 corrupted = clean.clone()
@@ -486,7 +485,7 @@ below = lead(model(corrupted)[:, -1], answer).mean()
 
 
 def share_back(source):
-    """For each level and place, the share of the lead that comes back: (4, 11)."""
+    """For each level and position, the share of the lead that comes back: (4, 11)."""
     leads = torch.zeros(4, 11)
     for level in range(4):
         for t in range(11):
@@ -496,10 +495,10 @@ def share_back(source):
 
 
 # %% [markdown] id="patch-control"
-# **The control.** Perhaps the answer comes back with *any* vector from *any* run in which somebody is asked for a name?
-# So we take it from prompts with other people, too. If these bring back as much, our finding means nothing.
+# **The control.** Perhaps the answer comes back with *any* vector from *any* prompt? So we also take vectors from prompts
+# with other people. If these bring back as much, our finding means nothing.
 #
-# **Predict.** At level 0 the clean vector of place 2 simply repairs the prompt, so all comes back. Which single place
+# **Predict.** At level 0 the clean vector of position 2 simply repairs the prompt, so all comes back. Which single position
 # brings it back at level 1, and which at level 2?
 
 # %% id="patch-guess"
@@ -514,25 +513,25 @@ prove("a repaired prompt is the clean one", abs(back[0, 2] - 1) < 1e-3)
 prove("so is a repaired last vector", abs(back[3, 10] - 1) < 1e-3)
 
 # %% id="patch-figure" tags=["hide-input", "picture:60", "atol:0.08"]
-# Figure: how much comes back, by level and place
+# Figure: how much comes back, by level and position
 names = ["1st", "fam.", "FIRST", "FAMILY", *["1st", "fam."] * 3, "FIRST"]
-places = [f"{t}\n{name}" for t, name in enumerate(names)]
+positions = [f"{t}\n{name}" for t, name in enumerate(names)]
 show(
-    plots.lead_that_comes_back({"from the clean run": back, "control: from unrelated prompts": control}, places),
-    alt="Two grids of levels 0 to 3 by places 0 to 10. In the upper one the red cells climb: place 2 at level 0, place 3 at "
-    "level 1, mostly place 10 at level 2 with a little left at place 3, place 10 at level 3. All others are white. The "
-    "lower grid has no red cell, only pale blue ones at places 3 and 10.",
+    plots.lead_that_comes_back({"from the clean run": back, "control: from unrelated prompts": control}, positions),
+    alt="Two grids of levels 0 to 3 by positions 0 to 10. In the upper one the red cells climb: position 2 at level 0, position 3 at "
+    "level 1, mostly position 10 at level 2 with a little left at position 3, position 10 at level 3. All others are white. The "
+    "lower grid has no red cell, only pale blue ones at positions 3 and 10.",
     caption="Capital letters: the second person's first and family name, and the letter that asks. Numbers under 0.05 are "
     "left out. Vectors of unrelated prompts bring nothing back.",
 )
-print("clean run: level 1, place 3", f"{back[1, 3]:.2f};", "level 2, place 10", f"{back[2, 10]:.2f};", end=" ")
-print("level 2, place 3", f"{back[2, 3]:.2f}")
+print("clean run: level 1, position 3", f"{back[1, 3]:.2f};", "level 2, position 10", f"{back[2, 10]:.2f};", end=" ")
+print("level 2, position 3", f"{back[2, 3]:.2f}")
 print(f"control: the largest of 44 is {control.max():.2f}, the smallest {control.min():.2f}")
 
 # %% [markdown] id="patch-says"
-# Read the upper grid from the bottom. What matters stands first at the first name, place 2. After layer 1 it stands at
-# the *family name*, place 3, although that letter is the same in both prompts: it must have got a note of who stands
-# before it. After layer 2 most of it stands at the last place, which has to answer. The control brings nothing back.
+# Read the upper grid from the bottom. What matters stands first at the first name, position 2. After layer 1 it stands at
+# the *family name*, position 3, although that letter is the same in both prompts: it must have got a note of who stands
+# before it. After layer 2 most of it stands at the last position, which has to answer. The control brings nothing back.
 #
 # **What this shows:** these vectors *carry* the difference between the two prompts, and the answer follows them. **What
 # it does not show:** *how* it is carried, and everything that both prompts have in common.
@@ -541,15 +540,15 @@ print(f"control: the largest of 44 is {control.max():.2f}, the smallest {control
 #
 # Two of the cells with 1.00 were certain beforehand, and we asserted them: to repair the only wrong letter, and to
 # exchange the vector that is read at the end. A finding is what lies between. In some cells the control is below zero.
-# For place 3 at level 0 the reason is plain: there the unrelated vector exchanges the family name itself for another
+# For position 3 at level 0 the reason is plain: there the unrelated vector exchanges the family name itself for another
 # letter, and the answer does not occur in the text any more. That the last letter is a first name is the same in both
 # prompts, so no patch can find where that is known. Another corruption asks another question.
 #
 # </details>
 #
 # One thing is left over from section 2. Both bars of the heads in layer 1 were near zero. If the note is made there,
-# then the head that looks at the letter before must be needed all the same. We take it away, and as a control the other
-# head of the layer.
+# the head that looks at the letter before must be needed all the same. We take it away, and then, as a control, the
+# other head of the layer.
 
 # %% id="without-head" tags=["hide-input", "atol:0.1"]
 # Measure: right answers without one head of layer 1
@@ -595,7 +594,8 @@ drawings.probe_and_controls().show()
 #
 # The vectors are the rows of a matrix $X$, and the labels rows of $Y$ with a single 1 each. We look for the matrix $W$
 # for which $XW$ comes nearest to $Y$ in the sum of squares. With a little weight on small numbers in $W$, it is $W =
-# (X^T X + I)^{-1} X^T Y$. No training loop is needed.
+# (X^T X + I)^{-1} X^T Y$. No training loop is needed. The vectors are normed first, so that no large one outshouts the
+# others, and get a constant 1 at the end as a bias.
 #
 # </details>
 
@@ -613,8 +613,7 @@ def probe_accuracy(vectors, labels):
 
 
 # %% [markdown] id="probe-question"
-# The vectors are normed first, so that no large one outshouts the others, and get a constant 1 at the end as a bias. We
-# probe 600 new texts at each level.
+# We probe 600 new texts at each level.
 #
 # **Predict.** A guess is right one time in 26. How often does the probe read the letter before at level 1: in the
 # trained model, with shuffled labels, in the untrained model?
@@ -664,13 +663,13 @@ prove("four of four, and two of four with shuffled labels", says_k == [True, Fal
 prove("two of four", sum(a == b for a, b in zip(says_k, [True, True, False, False], strict=True)) == 2)
 
 # %% [markdown] id="probe-says"
-# The note is there. The probe reads it at level 1 in about nine of ten places, in this model more often than the lens
+# The note is there. The probe reads it at level 1 at about nine of ten positions, in this model more often than the lens
 # did. At level 0 it reads the letter itself without fail, where the lens hardly ever names it. In the untrained model
 # something can be read too: heads with random weights mix a bit of all earlier letters into the stream.
 #
 # ### 5.1 Readable is not used
 #
-# At level 2 the note can still be read well. But the patch there, at place 3, brought back only the smaller part of the
+# At level 2 the note can still be read well. But the patch there, at position 3, brought back only the smaller part of the
 # answer: most of what the note was good for has been done.
 #
 # It gets worse. We ask the probe something that *cannot* matter: is the letter a vowel? The names are drawn from the
@@ -718,7 +717,7 @@ print(
 #
 # ## 6 Was it luck?
 #
-# All of this was one model with one seed. Here are five trainings, and the same five models before training.
+# So far we have looked at one model, with one seed. Here are five trainings, and the same five models before training.
 
 # %% id="record" tags=["hide-input", "picture:20"]
 # Figure: five seeds, recorded
@@ -726,7 +725,7 @@ seeds = claim("inside_names")
 lost = seeds.values("trained", "lead lost")
 stations = {
     "level 1, family name": "lead back, layer 1, family name",
-    "level 2, last place": "lead back, layer 2, last place",
+    "level 2, last position": "lead back, layer 2, last place",
     "level 2, family name": "lead back, layer 2, family name",
     "any other vector, at most": "most lead back elsewhere",
     "unrelated prompt, at most": "most lead back from another prompt",
@@ -751,9 +750,9 @@ each = (
 )
 show(
     common.panels(common.dot_rows, {"Patching": patched, "Probing": probed}, size=(7.5, 3.1), share="", each=each),
-    alt="Left, five rows of five dots: at level 1 the family name brings back about 1, at level 2 the last place most and "
+    alt="Left, five rows of five dots: at level 1 the family name brings back about 1, at level 2 the last position most and "
     "the family name little; any other vector and unrelated prompts bring back about nothing. Right, three rows: the probe "
-    "reads the letter before in most places of trained models, in few of untrained ones, and by luck with shuffled labels.",
+    "reads the letter before at most positions of trained models, at few of untrained ones, and by luck with shuffled labels.",
     caption=f"Five seeds, a dot for each. {seeds.command}",
 )
 note = seeds.values("trained", stations["level 1, family name"])
@@ -786,6 +785,10 @@ drawings.induction_steps().show()
 #
 # ## What you have
 #
+# Each tool answers one question, and each has its control.
+#
+# <details><summary>The lab on one card</summary>
+#
 # | Tool | It answers | It does not answer | Its control |
 # |---|---|---|---|
 # | weights of attention | where is looked? | what is handed over? | an untrained model (lab on heads) |
@@ -795,10 +798,12 @@ drawings.induction_steps().show()
 # | taking a part away | was it needed? | what it did | a part that should not matter |
 # | probe | what can be read? | what is used? | shuffled labels, an untrained model, labels by lottery |
 #
+# </details>
+#
 # <details><summary>An open question for you</summary>
 #
-# At level 2 most of the answer stands at the last place. Layer 3 still adds to the lead. Does it read the last place,
-# or the note at place 3 once more? Run the clean prompt, and give layer 3 the corrupted vector at place 3 only. If what
+# At level 2 most of the answer stands at the last position. Layer 3 still adds to the lead. Does it read the last position,
+# or the note at position 3 once more? Run the clean prompt, and give layer 3 the corrupted vector at position 3 only. If what
 # layer 3 adds becomes smaller, it had read the note. `patched` does it, with clean and corrupted exchanged.
 #
 # </details>
