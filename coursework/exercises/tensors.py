@@ -31,7 +31,9 @@ def mask(*shape: int, seed: int, visible: float = 0.5) -> Tensor:
 
 
 def strided(tensor: Tensor) -> Tensor:
-    """The same values in memory that is not contiguous, as a new leaf."""
+    """The same values as a new leaf, in memory with gaps whose order of axes is the reverse: no two of them merge."""
+    axes = tuple(reversed(range(tensor.dim())))
     with torch.no_grad():
-        spread = torch.stack([tensor, torch.full_like(tensor, 7)], dim=-1)[..., 0]
+        turned = tensor.permute(axes)
+        spread = torch.stack([turned, torch.full_like(turned, 7)], dim=-1)[..., 0].permute(axes)
     return spread.requires_grad_(tensor.requires_grad)

@@ -86,7 +86,7 @@ def _case(n, best, lowest, curvature, step, skew, noise, seed):
 def _sample(draw):
     n = draw.integer(4, 8)
     u = torch.tensor([draw.integer(4, 9) / 10 for _ in range(n)], dtype=torch.float64).cumsum(0)
-    u = u - u.mean() + draw.integer(-4, 4) / 10
+    u = u - u.mean() + draw.integer(-20, 20) / 10  # the lowest point may lie outside
     losses = draw.integer(15, 30) / 10 + draw.integer(5, 15) / 100 * u**2
     return draw.integer(10, 90) * 1000.0 * u.exp(), losses + 0.003 * draw.normal(n, grad=False, dtype=torch.float64)
 
