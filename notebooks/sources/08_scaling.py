@@ -93,8 +93,10 @@ prove("your function gives GPT-2's count", count_parameters(50257, 768, 3072, 12
 # | base | 6 | 512 | 2048 | 8 | 64 | 65 million |
 # | big | 6 | 1024 | 4096 | 16 | 64 | 213 million |
 #
-# Both counts come out right if the tables of source, target and head are one and the same, over about 37,000 pieces
-# (section 3.4 of the paper). With three tables of 32,000 pieces each, as in many programs, base has 93 million.
+# Both counts come out right, 63.1 and 214.2 million, if the tables of source, target and head are one and the same, over
+# about 37,000 pieces (section 3.4 of the paper). With three tables of 32,000 pieces each, as in many programs, base has 93 million.
+#
+# BERT-base has 52 % of its parameters in the feed-forward, 26 % in attention and 21 % in its token tables.
 #
 # GPT-3 has 96 layers of width 12,288 with 96 heads: 175 billion, two thirds of them in the feed-forward. PaLM, with 540
 # billion, has 118 layers of width 18,432.
@@ -117,7 +119,7 @@ def built(model_class, config):
 
 
 bert = scaling.count_parameters(PUBLISHED["bert-base-uncased"].config(), "encoder")
-print("BERT-base:", {piece: f"{count / bert.total():.1%}" for piece, count in bert.items()})
+prove("half of BERT-base is in the feed-forward", round(bert["feed-forward"] / bert.total(), 2) == 0.52)
 prove("BERT-base is that and a pooler", bert.total() + 768 * 768 + 768 == counted["bert-base-uncased"])
 rows = {}
 for name, width, heads in (("base", 512, 8), ("big", 1024, 16)):
@@ -125,7 +127,6 @@ for name, width, heads in (("base", 512, 8), ("big", 1024, 16)):
     tyings = {"three tables shared": {"share_vocabulary": True}, "nothing shared": {"tie_embeddings": False}}
     for tying, switches in tyings.items():
         rows[name, tying] = scaling.count_parameters(replace(config, **switches), "encoder-decoder").total()
-        print(f"{name:>5}, {tying:<19} {rows[name, tying]:12,}")
 shared = TransformerConfig(vocab_size=37_000, share_vocabulary=True)
 prove("the formula is the built model", built(Transformer, shared) == rows["base", "three tables shared"])
 prove("shared, base is within 3 % of 65 million", abs(rows["base", "three tables shared"] / 65e6 - 1) < 0.03)
@@ -289,7 +290,7 @@ print("1 + 1000 updates of 0.001 =", weight.item())
 #
 # Activations grow with the number of tokens in a batch. A GPT-2 layer keeps 16 vectors of its width for each token: four at
 # its two norms, four in attention (queries, keys, values, output), and eight in the feed-forward. With 1,024 tokens and 12
-# layers in float32 that is
+# layers in float32, that is
 #
 # $$12 \cdot 1{,}024 \cdot 16 \cdot 768 \cdot 4\ \text{bytes} = 0.60\ \text{GB}$$
 #
@@ -403,10 +404,9 @@ print(f"so it can do {machine.ridge:.1f} operations while one byte arrives")
 # $$\text{time} \ge \max\left(\frac{\text{operations}}{\text{operations per second}},\ \frac{\text{bytes}}{\text{bytes per
 # second}}\right)$$
 #
-# Now we time three passes of one real model: writing, reading a prompt, and a training step. With 26 million
-# parameters its weights are too large for the small, fast memory inside the processor.
-#
-# The figure draws them under the limit that the formula gives, which looks like a roof: a **roofline**.
+# Now we time three passes of one real model: writing, reading a prompt, and a training step. Its 26 million weights are
+# too large for the small, fast memory inside the processor. The figure shows the passes under the limit that the formula
+# gives, which looks like a roof: a **roofline**.
 #
 # **Predict.** Which of the three comes near what your processor can do, and which is far below?
 
@@ -494,7 +494,7 @@ show(
 #
 # ### 4.1 Does it run on my laptop?
 #
-# Two questions decide. Does it fit? And how many bytes must come for each token? Take Llama 3 8B on a laptop with 16 GB of
+# Two questions decide. Does it fit? And how many bytes must be fetched for each token? Take Llama 3 8B on a laptop with 16 GB of
 # memory that delivers 50 GB per second; 12 GB are free beside the browser.
 
 # %% id="laptop"
@@ -593,7 +593,7 @@ drawings.split_states().show()
 
 # %% [markdown] id="sharded-says"
 # The weights travel twice, for the forward and for the backward pass, and the gradients once, each time 7/8 of 16 GB:
-# 42 GB, half as much again as before. Since the next layer can be fetched while this one computes, much of it costs no
+# 42 GB, half as much again as before. The next layer can be fetched while this one computes, so much of the traffic costs no
 # time. The stages of ZeRO (Rajbhandari et al. 2020) split first the optimizer's numbers, then also the gradients, then also
 # the weights: stages 1, 2 and 3 of the explorer above. Now count the bytes yourself.
 
@@ -603,8 +603,8 @@ drawings.split_states().show()
 # ### 5.3 Cut the model
 #
 # In **tensor parallelism** nobody borrows. Each device keeps an eighth of every matrix and computes with that part alone,
-# all on the same text. Each device gets some heads and some inner units of the feed-forward, so it has only a piece of the
-# vector h that the next matrix W multiplies. It needs only the rows of W that belong to this piece. With two devices:
+# all on the same text. Each device gets some heads and some inner units of the feed-forward, so it has one piece of the
+# vector h that enters the next matrix, W. It needs only the rows of W that belong to this piece. With two devices:
 #
 # $$[h_1\ \ h_2] \cdot \begin{bmatrix} W_1 \\ W_2 \end{bmatrix} = h_1 W_1 + h_2 W_2$$
 #
@@ -677,7 +677,6 @@ prove("experts: 268 MB", round(2 * 2 * stream / 1e6) == 268)
 row = scaling.kv_cache_bytes(llama, 1, 1, dtype=torch.bfloat16) / layers
 prove("keys and values: 4 kB, 470 MB", (row, round(row * 131_072 * 7 / 8 / 1e6)) == (4096, 470))
 stages = [scaling.training_memory(gpt2, 1, 1024, ranks=8, sharding=stage) for stage in range(4)]
-print("GPT-2 on 8, stages 0 to 3:", [f"{stage.total() / 2**30:.2f} GiB" for stage in stages])
 prove("activations are not split", stages[3]["activations"] == stages[0]["activations"])
 
 # %% [markdown] id="law"
@@ -686,16 +685,16 @@ prove("activations are not split", stages[3]["activations"] == stages[0]["activa
 # ## 6 Which size?
 #
 # Now the question of the chapter. You have a budget of operations, say a week on some chips. You can spend it on a large
-# model that reads little, or on a small one that reads much. 6 · N · D is the same. Which one becomes better?
+# model that reads little, or on a small one that reads much. 6 · N · D is the same. Which one ends up better?
 
 # %% id="budgets-drawn" tags=["hide-input"]
 # Drawing: three ways to spend the same budget
 drawings.equal_budgets().show()
 
 # %% [markdown] id="experiment"
-# A tiny model has nowhere to put what it reads. A huge one has hardly begun when the budget is gone. Somewhere in between
-# must be the best size, and we can find it by trying. We take six GPTs from 9,000 to 200,000 parameters, deeper and wider
-# at once, and let each spend the same budget on characters of Shakespeare: 8·10¹⁰ operations, a few seconds of a laptop.
+# A tiny model has nowhere to put what it reads. A huge one has hardly begun when the budget is gone. The best size must be
+# somewhere in between, and we can find it by trying. We take six GPTs from 9,000 to 200,000 parameters, deeper and wider
+# at once, and let each spend the same budget on characters of Shakespeare: 8·10¹⁰ operations, a few seconds on a laptop.
 # Then come two more budgets, each twice the one before. At each size and budget we try several learning rates and keep the
 # best one.
 #
@@ -708,8 +707,8 @@ drawings.equal_budgets().show()
 drawings.trunk_and_branches().show()
 
 # %% [markdown] id="predict-sizes-text"
-# **Predict.** Draw the loss against the size at one budget, in your mind. And when the budget is four times as large, does
-# its lowest point move to larger models, to smaller ones, or not at all?
+# **Predict.** In your mind, draw the loss against the size at one budget. When the budget is four times as large, does the
+# lowest point move to larger models, to smaller ones, or not at all?
 
 # %% id="predict-sizes"
 ex.predict("where_the_bowl_goes", "")
@@ -810,9 +809,9 @@ show(
 # being small, the third by having read too little. Along a fixed budget one falls while the other rises, and the bottom of
 # the bowl follows by setting a derivative to zero. That is your next function.
 #
-# It takes four of the five numbers, because E does not move the bottom. We give it two fits. The published one splits Gopher's
-# budget into 32 billion parameters with 93 tokens for each, which is not what Chinchilla was. Besiroglu et al. (2024) read
-# the runs off the paper's figure and fitted them again. Theirs says 72 billion and 18 tokens for each, close to the rule.
+# It takes a budget and four of the five numbers, because E does not move the bottom. We give it two fits. The published one
+# splits Gopher's budget into 32 billion parameters with 93 tokens for each, which is not what Chinchilla was. Besiroglu et
+# al. (2024) read the runs off the paper's figure and fitted them again. Theirs says 72 billion and 18 tokens for each.
 
 # %% exercise="compute_optimal"
 
@@ -840,8 +839,8 @@ even = (6 * small[0] * small[1] - 6 * large[0] * large[1]) / (2 * (large[0] - sm
 prove("they are equal at 11 trillion tokens of use", round(even / 1e12) == 11)
 
 # %% [markdown] id="by-hand"
-# The last line says what GPT-3 lost: by this fit 53 billion parameters would have reached a slightly lower loss with the same
-# budget, and the model would be a third as large.
+# The last line says what GPT-3 missed: by the corrected fit, a model less than a third as large would have reached a slightly
+# lower loss with the same budget.
 #
 # ### 6.2 A budget by hand, and why it is broken on purpose
 #
@@ -849,10 +848,10 @@ prove("they are equal at 11 trillion tokens of use", round(even / 1e12) == 11)
 # N². So N² = 8.3·10¹⁷, and **N is 0.9 billion parameters, D 18 billion tokens**.
 #
 # Yet Llama 3 8B read 15 trillion tokens, nearly 1,900 per parameter. Was that a waste? The rule asks for the best model *at
-# the end of training*. But a model is used, and then every token costs 2 · N operations. By the corrected fit, 34 billion
-# parameters and 0.65 trillion tokens give the same loss. Compare the totals, in 10²³ operations:
+# the end of training*. But a model is used, and then every token that it reads or writes costs 2 · N operations. By the
+# corrected fit, 34 billion parameters and 0.65 trillion tokens give the same loss. Compare the totals, in 10²³ operations:
 #
-# | | training, 6 N D | and 1 trillion tokens of use | and 30 trillion tokens of use |
+# | | training, 6 N D | with 1 trillion tokens of use | with 30 trillion tokens of use |
 # |---|--:|--:|--:|
 # | 34 B on 0.65 T tokens | 1.3 | 2.0 | 22 |
 # | 8 B on 15 T tokens | 7.2 | 7.4 | 12 |
@@ -918,8 +917,8 @@ prove("without a floor the exponent is smaller", without[2] < with_floor[2])
 # ## 7 You predict a model
 #
 # Everything is ready for the experiment that this chapter is about. There is a fourth budget, 1.28·10¹² operations, four
-# times the largest so far. How large will the best model be, and how good? Three runs with this budget are in the record, but
-# you will see them only after your own.
+# times the largest so far. How large will the best model be, and how good? The record has runs with this budget, too, but you
+# will see them only after your own.
 #
 # We fit two straight lines to your three bottoms. In 6.3 a floor helped: six sizes, the largest 38 times the smallest,
 # showed the line bend. Three budgets over a factor of four leave it little room to bend, and cannot show where a floor is.
@@ -943,6 +942,8 @@ show(
 )
 nearest = min({row["parameters"] for row in found["rows"]}, key=lambda N: abs(math.log(N / size_predicted)))
 prove("three layers of width 48 are the nearest shape", nearest == 86_640)
+best_rates = {row["rate"] for row in every if row["best"] and row["parameters"] == nearest}
+prove("0.01 was its best rate at every budget", best_rates == {0.01})
 
 # %% [markdown] id="size-chosen"
 # Of our shapes, three layers of width 48 come nearest to that size, with 87,000 parameters. That is the model that you train.
@@ -1014,9 +1015,9 @@ print(f"{steps:,} steps of 256 characters: loss {reached:.3f}")
 # %% [markdown] id="trained-says"
 # Compare it with what you wrote down.
 #
-# How good is such a prediction? We ask what simpler guesses would have said, and what the three runs of the record reached.
-# The bars show how much of a prediction is luck. For them we drew as many runs from the record as it has, some twice and some
-# not at all, fitted again, and did so 200 times (a *bootstrap*).
+# How good is such a prediction? We ask what simpler guesses would have said, and what the record's three runs at this rate
+# reached. The bars show how much of a prediction is luck. For them we drew as many runs from the record as it has, some twice
+# and some not at all, fitted again, and did so 200 times (a *bootstrap*).
 
 # %% id="ways" tags=["hide-input", "picture:30"]
 # Compare: simple guesses, the lines, the fitted law with its interval, and the trained models of the record
@@ -1080,8 +1081,8 @@ show(
 #
 # A guess of no progress is seven per cent off. Subtract the drop of the last doubling twice more, and the guess is as good as
 # your lines: over so short a stretch the two hardly differ. The fitted law, with its floor, predicted too little progress.
-# The mean of the three runs lies just below its interval, and one of them inside. In 6.3 the floor was right to be there; here
-# it was fitted to three budgets close together. They say where a loss is going, but not by which law.
+# The mean of the three runs lies just below its interval, and one of them inside it. In 6.3 a floor helped. This one was
+# fitted to three budgets close together, and they say where a loss is going, but not by which law.
 #
 # So before you spend a large budget: count the memory, measure the utilisation in a short run, train small models at three
 # or more budgets, and write the expected loss down.
