@@ -283,6 +283,7 @@ for _ in range(1000):
     weight += 0.001
 print("1 + 1000 updates of 0.001 =", weight.item())
 
+
 # %% [markdown] id="activations"
 # All thousand updates are lost, each one rounded away. In the float32 copy they add up. So what does mixed precision buy?
 # Time, because chips multiply 16-bit numbers much faster, and half the memory for **activations**: everything that the forward
@@ -620,17 +621,14 @@ drawings.split_matrices().show()
 # inside one machine, where the links between the chips are fastest (Shoeybi et al. 2019).
 #
 # In **pipeline parallelism** a device has whole layers. Only the stream between two layers is sent, 67 MB for each text
-# and direction, so this works over slow links, too. Its price is waiting. To wait less, cut the batch into parts. Here is the
-# forward pass of four devices with four parts of a batch; a cell names the part that a device works on:
-#
-# | time → | | | | | | | |
-# |---|---|---|---|---|---|---|---|
-# | device 0 | 1 | 2 | 3 | 4 | | | |
-# | device 1 | | 1 | 2 | 3 | 4 | | |
-# | device 2 | | | 1 | 2 | 3 | 4 | |
-# | device 3 | | | | 1 | 2 | 3 | 4 |
-#
-# The empty cells are the *bubble*, three of seven for each device. With p stages and m parts it is a share of (p − 1) / (m +
+# and direction, so this works over slow links, too. Its price is waiting. To wait less, cut the batch into parts.
+
+# %% id="pipeline-drawn" tags=["hide-input"]
+# Drawing: pipeline parallelism, four devices and four parts of a batch
+drawings.split_layers().show()
+
+# %% [markdown] id="pipeline-says"
+# The hatched cells are the *bubble*, three of seven for each device. With p stages and m parts it is a share of (p − 1) / (m +
 # p − 1) of the time: 47 % for 8 stages and 8 parts, 10 % for 64 parts (Huang et al. 2019).
 #
 # <details><summary>Two more things that can be shared out, experts and a text, and how a large run combines them all</summary>
@@ -855,7 +853,25 @@ prove("they are equal at 11 trillion tokens of use", round(even / 1e12) == 11)
 # |---|--:|--:|--:|
 # | 34 B on 0.65 T tokens | 1.3 | 2.0 | 22 |
 # | 8 B on 15 T tokens | 7.2 | 7.4 | 12 |
-#
+
+# %% id="use-figure" tags=["hide-input"]
+# Figure: operations of training and use together, against the tokens of use
+used = [5 * k * 1e12 for k in range(7)]
+show(
+    common.curves(
+        [k / 1e12 for k in used],
+        {
+            f"{N / 1e9:.0f} B on {D / 1e12:.2g} T tokens": [(6 * N * D + 2 * N * use) / 1e23 for use in used]
+            for N, D in (large, small)
+        },
+        xlabel="tokens of use (trillions)", ylabel="10²³ operations", ylim=(0, 23),
+    ),
+    alt="Operations of training and use together against the tokens of use. The line of the 34 B model begins low and rises steeply, "
+    "that of the 8 B model begins high and rises slowly. They cross at 11 trillion tokens.",
+    caption="Training and use together. The small model starts with the higher bill and ends with the lower one.",
+)  # fmt: skip
+
+# %% [markdown] id="use-says"
 # For one trillion tokens the long training does not pay. From about 11 trillion tokens on, the small model is cheaper in
 # total: **the more a model will be used, the smaller it should be, and the longer it should read** (Sardana et al. 2024).
 # It also fits into a smaller memory. The numbers are rough, since the fit rests on runs of at most 500 billion tokens.
@@ -897,6 +913,12 @@ for name, (floor, scale, exponent) in (("with a floor", with_floor), ("without",
     law = f"floor {floor:.2f}, exponent {exponent:.2f}"
     print(f"  {name}: {law}, predicts {predicted:.3f}: {predicted / means[-1] - 1:+.1%}")
 prove("without a floor the exponent is smaller", without[2] < with_floor[2])
+show(
+    plots.floors(sizes, means, {"with a floor": with_floor, "without": without}),
+    alt="Loss against parameters, both on logarithmic axes. Six points lie near a curve that bends and near a straight line. The "
+    "largest model, which neither saw, lies close to the curve and above the line.",
+    caption="A law with a floor and one without, fitted to six sizes. The largest model lies nearer to the one with a floor.",
+)
 
 # %% [markdown] id="shape"
 # <details><summary>You will read that more layers, more heads and more width each help</summary>

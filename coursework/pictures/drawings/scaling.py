@@ -69,7 +69,7 @@ def sixteen_bytes() -> Drawing:
     )
     picture = Drawing(
         212,
-        alt="Two bars of sixteen bytes. In float32: weight 4, gradient g 4, Adam's mean of g 4, Adam's mean of g² 4. In "
+        alt="Two bars of sixteen bytes. In float32: weight 4, gradient g 4, Adam's mean of g 4, its mean of g² 4. In "
         "mixed precision: weight 2, gradient 2, a float32 copy of the weight 4, and the two means 4 each.",
         caption="Sixteen bytes for each parameter, either way. Mixed precision saves time and activations, not these.",
     )
@@ -95,8 +95,8 @@ def fetch_and_compute() -> Drawing:
         alt="Two timelines with two rows each, fetch and compute. Writing one token: fetching the weights takes the "
         "whole time, computing a sliver of it. Reading many tokens at once: the fetch is just as long, but computing "
         "takes several times longer.",
-        caption="The weights have to come either way, and take equally long. With one token there is little to do with "
-        "them; with thousands, computing takes longer than the fetch.",
+        caption="The weights have to come either way, and take equally long. With one token there is little to do "
+        "with them; with thousands, computing takes longer than the fetch.",
     )
     for top, title, fetch, compute in (
         (40.0, "one token: the processor waits for memory", 90.0, 6.0),
@@ -171,8 +171,8 @@ def split_matrices() -> Drawing:
         alt="Tensor parallelism with two devices. Device 0 multiplies its part h 1 of the inner vector with its rows "
         "W 1 of the matrix, device 1 multiplies h 2 with W 2. The two results are added, and the sum goes into the "
         "residual stream.",
-        caption="Tensor parallelism: each device has a part of the vector h and the rows of W that multiply it. Only the "
-        "results are sent.",
+        caption="Tensor parallelism: each device has a part of the vector h and the rows of W that multiply it. Only "
+        "the results are sent.",
     )
     picture.stream((548, 30), (548, 176))
     for device, y in enumerate((62.0, 144.0)):
@@ -193,16 +193,41 @@ def split_matrices() -> Drawing:
     return picture
 
 
+def split_layers() -> Drawing:
+    """Pipeline parallelism: which part of a batch each device works on, as time passes."""
+    picture = Drawing(
+        232,
+        alt="A table of four devices over seven steps of time. Device 0 works on parts 1, 2, 3 and 4 of the batch and "
+        "then waits for three steps. Each further device begins one step later and ends one step later, so each waits "
+        "for three of seven steps.",
+        caption="Pipeline parallelism, forward pass: each device has a quarter of the layers, and works on one part of "
+        "the batch after the other. In the hatched cells it waits.",
+    )
+    for device in range(4):
+        y = 24.0 + 44 * device
+        picture.text((98, y), f"device {device}", anchor="end", size=16, bold=True)
+        for step in range(7):
+            x, part = 140.0 + 64 * step, step - device
+            if 0 <= part < 4:
+                picture.box((x, y), (56, 34), f"part {part + 1}", colour=palette.query)
+            else:
+                picture.cell((x, y), 30, allowed=False)
+    picture.line([(112, 206), (552, 206)], colour=GREY)
+    picture.text((572, 206), "time", size=15, colour=GREY)
+    return picture
+
+
 def ring_sum() -> Drawing:
     """A ring of three that adds up parts: who has the sum of which part after each step."""
     picture = Drawing(
         252,
         alt="Three devices with three parts each, a, b and c, in four columns. At the start each has its own "
         "numbers. After one step device 1 has a of two devices, device 2 b of two, device 0 c of two. After two "
-        "steps each has one part summed over all three. After two more all have all sums. A double edge marks the part "
-        "that a device sends next: a, b and c at first, then c, a and b, then the complete ones, b, c and a.",
-        caption="Three devices, three parts. In each step each device sends its part with the double edge to the device "
-        "below, the last to the first. Two steps add up, two more spread the sums. A filled cell holds the sum over all.",
+        "steps each has one part summed over all three. After two more all have all sums. A double edge marks the "
+        "part that a device sends next: a, b and c at first, then c, a and b, then the complete ones, b, c and a.",
+        caption="Three devices, three parts. In each step each device sends its part with the double edge to the "
+        "device below, the last to the first. Two steps add up, two more spread the sums. A filled cell holds the sum "
+        "over all.",
     )
     titles = ("start", "1 step", "2 steps", "4 steps")
     counts = [[[1] * 3 for _ in range(3)]]
@@ -236,8 +261,8 @@ def equal_budgets() -> Drawing:
         262,
         alt="Three rectangles of the same area. Their height is the number of parameters, their width the number of "
         "tokens. A small model reads a long text, a middle one a middle text, a large model a short text.",
-        caption="Six times the area, 6 · N · D, is the budget. The same area buys a small model on much text or a large one on "
-        "little.",
+        caption="Six times the area, 6 · N · D, is the budget. The same area buys a small model on much text or a "
+        "large one on little.",
     )
     area, x = 11_000.0, 64.0
     for (width, name), colour in zip(
