@@ -1,12 +1,12 @@
 # %% [markdown] id="title"
 # # 8 Scaling
 #
-# Before you train a large model you have to know what it will cost and how good it will be. Both can be estimated in advance.
-# At the end of this chapter you write down the loss of a model that does not exist yet, train it, and compare.
+# Before you train a large model you want to know what it will cost and how good it will be. Both can be estimated in advance.
+# At the end of this chapter you write down the loss that a new model will reach, train it, and compare.
 #
-# Your hand makes ten small things: functions that count weights, operations and bytes, two numbers of bytes that devices
-# send, and functions that read a best size and a loss off trained models. Two of them,
-# `isoflop_minimum` and `predict_loss`, name the model that you train in section 7.
+# You count weights, operations and bytes, you work out what each of several devices sends and holds, and you read a
+# best size and a loss off trained models. Two of your ten answers, `isoflop_minimum` and `predict_loss`, choose the model
+# that you train in section 7, and a third, `count_flops`, says for how long.
 #
 # The chapter uses the GPT of [chapter 5](05_decoder.ipynb) and the training of [chapter 6](06_training.ipynb). With its
 # exercises it takes about {minutes} minutes, and it names four places to stop.
@@ -52,20 +52,20 @@ torch.set_num_threads(1)
 drawings.matrices_of_a_layer().show()
 
 # %% [markdown] id="parameters-by-hand"
-# Queries, keys, values and the way back take four matrices, each D × D. The feed-forward is usually four times as wide
-# inside, so each of its two matrices is as large as four of those. Four and eight make twelve: **a layer has about 12 · D²
-# parameters**, and L layers have
+# Queries, keys, values and the output of attention take four matrices, each D × D. The feed-forward is usually four times
+# as wide inside, so each of its two matrices is as large as four of those. Four and eight make twelve: **a layer has about
+# 12 · D² parameters**, and L layers have
 #
 # $$N \approx 12 \, L \, D^2$$
 #
 # By hand: 12 · 768² is about 7.1 million, times 12 layers is 85 million. GPT-2 has 124 million. The difference is the
 # table of 50,257 tokens with 768 numbers each, nearly 39 million, and the positions. Biases and norms hardly count.
-# Your first function counts them all, and below it has to meet GPT-2 to the last number.
+# Your first function counts everything, and its answer for GPT-2 has to be exact.
 
 # %% exercise="count_parameters"
 
 # %% id="published-counts" tags=["hide-input"]
-# Table: models built without numbers, counted, and what their publishers state
+# Table: models built without allocating weights, counted, and what their publishers state
 names = ["bert-base-uncased", "gpt2", "gpt2-xl", "llama-2-7b", "llama-2-13b", "llama-2-70b", "llama-3-8b"]
 counted = {}
 print(f"{'model':>18} {'counted':>15} {'stated':>8} {'12 L D²':>15}")
@@ -76,14 +76,13 @@ for name in names:
     rule = 12 * layers * config.d_model**2
     print(f"{name:>18} {counted[name]:15,} {PUBLISHED[name].stated:8.3g} {rule:15,}")
     within = abs(counted[name] / PUBLISHED[name].stated - 1) < 0.05
-    prove(f"{name}, built without numbers, has its stated size within 5 %", within)
+    prove(f"{name}, built without allocating weights, has its stated size within 5 %", within)
 gpt2 = PUBLISHED["gpt2"].config()
 prove("your function gives GPT-2's count", count_parameters(50257, 768, 3072, 12, 1024, True) == counted["gpt2"])
 
 # %% [markdown] id="published-say"
-# The rule of thumb misses a third of GPT-2, whose table weighs much, and 3 to 7 % of the Llama 2 models. Of Llama 3 8B it
-# misses a fifth: that model has two tables of 128,256 tokens, and its layers have 13 · D². A count takes one line, so make
-# it before you believe a number on a card.
+# The rule of thumb misses a third of GPT-2, because of its large table, and 3 to 7 % of the Llama 2 models. Of Llama 3 8B it
+# misses a fifth: that model has two tables of 128,256 tokens, and its layers have 13 · D².
 #
 # <details><summary>More counts: BERT piece by piece, the paper's two models, GPT-3, and two numbers that are wrong</summary>
 #
@@ -94,8 +93,10 @@ prove("your function gives GPT-2's count", count_parameters(50257, 768, 3072, 12
 # | base | 6 | 512 | 2048 | 8 | 64 | 65 million |
 # | big | 6 | 1024 | 4096 | 16 | 64 | 213 million |
 #
-# Both counts come out right if the tables of source, target and head are one and the same, over about 37,000 pieces
-# (section 3.4 of the paper). With three tables of 32,000 pieces each, as in many programs, base has 93 million.
+# Both counts come out right, 63.1 and 214.2 million, if the tables of source, target and head are one and the same, over
+# about 37,000 pieces (section 3.4 of the paper). With three tables of 32,000 pieces each, as in many programs, base has 93 million.
+#
+# BERT-base has 52 % of its parameters in the feed-forward, 26 % in attention and 21 % in its token tables.
 #
 # GPT-3 has 96 layers of width 12,288 with 96 heads: 175 billion, two thirds of them in the feed-forward. PaLM, with 540
 # billion, has 118 layers of width 18,432.
@@ -118,7 +119,7 @@ def built(model_class, config):
 
 
 bert = scaling.count_parameters(PUBLISHED["bert-base-uncased"].config(), "encoder")
-print("BERT-base:", {piece: f"{count / bert.total():.1%}" for piece, count in bert.items()})
+prove("half of BERT-base is in the feed-forward", round(bert["feed-forward"] / bert.total(), 2) == 0.52)
 prove("BERT-base is that and a pooler", bert.total() + 768 * 768 + 768 == counted["bert-base-uncased"])
 rows = {}
 for name, width, heads in (("base", 512, 8), ("big", 1024, 16)):
@@ -126,7 +127,6 @@ for name, width, heads in (("base", 512, 8), ("big", 1024, 16)):
     tyings = {"three tables shared": {"share_vocabulary": True}, "nothing shared": {"tie_embeddings": False}}
     for tying, switches in tyings.items():
         rows[name, tying] = scaling.count_parameters(replace(config, **switches), "encoder-decoder").total()
-        print(f"{name:>5}, {tying:<19} {rows[name, tying]:12,}")
 shared = TransformerConfig(vocab_size=37_000, share_vocabulary=True)
 prove("the formula is the built model", built(Transformer, shared) == rows["base", "three tables shared"])
 prove("shared, base is within 3 % of 65 million", abs(rows["base", "three tables shared"] / 65e6 - 1) < 0.03)
@@ -166,7 +166,7 @@ drawings.six_operations().show()
 # One thing is missing. Scores and mixing are products of matrices, too, but no weight takes part in them. With n tokens in
 # sight, each query is multiplied with n keys, which is 2 · n · width operations, and mixing n values takes as many. That is
 # 4 · n · width for each token and layer. The weights of that layer, 12 · width², do two operations each: 24 · width². The
-# two are equal at **n = 6 · width**. Your function counts both, and torch's own counter judges it.
+# two are equal at **n = 6 · width**. Your function counts both, and torch's own counter checks it.
 
 # %% exercise="count_flops"
 
@@ -218,32 +218,10 @@ for n in (1024, 4608, 32_768):
 #
 # The table of scores has n² cells, and the simple way of computing attention keeps it. Flash kernels (Dao et al. 2022,
 # chapter 7) compute exactly the same output piece by piece and keep a number or two for each query: linear memory,
-# quadratic time. No length forces an approximation for want of memory; time may. The next cell counts what is kept for
-# the backward pass.
+# quadratic time. For one head and 256, 512 and 1,024 positions the simple way keeps 0.28, 1.08 and 4.26 million bytes for
+# the backward pass, and the fused kernel 1, 2 and 4 thousand. The check in section 3 counts them.
 #
 # </details>
-
-# %% id="attention-memory-measured" tags=["hide-input"]
-# Check: what attention keeps for the backward pass, explicit and fused, and that both give the same output
-
-
-def kept_bytes(backend, n):
-    """Bytes kept for the backward pass over n positions, besides inputs and output."""
-    found = []
-    query, key, value = (torch.randn(1, 1, n, 16, requires_grad=True) for _ in range(3))
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: (found.append(x), x)[1], lambda x: x):
-        output = scaled_dot_product_attention(query, key, value, backend=backend)
-    known = {x.data_ptr() for x in (query, key, value, output)}
-    return sum({x.data_ptr(): x.untyped_storage().nbytes() for x in found if x.data_ptr() not in known}.values())
-
-
-kept = {backend: [kept_bytes(backend, n) for n in (256, 512, 1024)] for backend in ("explicit", "fused")}
-print(kept)
-prove("the explicit form keeps four times as much at twice the length", kept["explicit"][2] > 3.9 * kept["explicit"][1])
-prove("the fused kernel keeps twice as much", kept["fused"][2] < 2.1 * kept["fused"][1])
-qkv = torch.randn(3, 1, 1, 512, 16).double()
-outputs = [scaled_dot_product_attention(*qkv, backend=backend) for backend in ("explicit", "fused")]
-prove("the fused kernel is exact attention, to rounding", torch.allclose(*outputs, atol=1e-12))
 
 # %% [markdown] id="known-run"
 # ### 2.1 A known bill
@@ -261,8 +239,8 @@ prove("the fused kernel is exact attention, to rounding", torch.allclose(*output
 # This share has a name, **model FLOPs utilisation** or *MFU*: the operations that the model needs per second, divided by
 # those that the machine can do. Work that a program does twice, to save memory, does not count as needed. Large runs
 # report between a third and a half; Llama 3 405B reached 38 to 43 % on up to 16,384 chips (Llama team 2024, table 4).
-# Always ask for the denominator. Ours was the peak in bfloat16. But DeepSeek multiplied mostly in 8 bits, where the same
-# chip can do twice as much, and against that peak the same run reached half the share.
+# Always ask what it was divided by. We took the peak in bfloat16. But DeepSeek multiplied mostly in 8 bits, where the same
+# chip can do twice as much, and against that peak the share is half as large.
 
 # %% exercise="mfu"
 
@@ -284,11 +262,11 @@ prove("your utilisation is the course's", math.isclose(same, scaling.mfu(6 * 100
 # %% [markdown] id="bytes"
 # ## 3 What it holds
 #
-# A model of 8 billion parameters in 16 bits is a file of 16 GB. A chip of 80 GB should train it with ease. It cannot:
-# training it takes 128 GB before the first token is read. Where do they come from?
+# A model of 8 billion parameters in 16 bits is a file of 16 GB. A chip of 80 GB should train it with ease. But training
+# takes 128 GB before the first token is read. Where do they come from?
 #
-# A weight in training is not alone. It has a gradient. It has the two averages that Adam keeps for it, the mean gradient
-# and its usual size (chapter 6). In float32 each of the four takes four bytes: **16 bytes for each parameter**.
+# In training, a weight is not alone. It has a gradient g. It has the two averages that Adam keeps for it, the mean of g and
+# the mean of g² (chapter 6). In float32 each of the four takes four bytes: **16 bytes for each parameter**.
 
 # %% id="bytes-drawn" tags=["hide-input"]
 # Drawing: the sixteen bytes of a parameter
@@ -305,26 +283,23 @@ for _ in range(1000):
     weight += 0.001
 print("1 + 1000 updates of 0.001 =", weight.item())
 
+
 # %% [markdown] id="activations"
 # All thousand updates are lost, each one rounded away. In the float32 copy they add up. So what does mixed precision buy?
 # Time, because chips multiply 16-bit numbers much faster, and half the memory for **activations**: everything that the forward
 # pass keeps for the backward pass.
 #
-# Activations grow with the number of tokens in a batch, and for long texts they are the largest part. There is a way to
-# trade them for time. Keep only what enters each layer, and when the backward pass arrives there, compute the rest of the
-# layer again. This *recomputation* costs about one more forward pass, up to a third more operations.
+# Activations grow with the number of tokens in a batch. A GPT-2 layer keeps 16 vectors of its width for each token: four at
+# its two norms, four in attention (queries, keys, values, output), and eight in the feed-forward. With 1,024 tokens and 12
+# layers in float32, that is
 #
-# <details><summary>Evidence: activations by formula and as autograd keeps them, and the trade for GPT-2</summary>
+# $$12 \cdot 1{,}024 \cdot 16 \cdot 768 \cdot 4\ \text{bytes} = 0.60\ \text{GB}$$
 #
-# The formula of `course_lib.scaling` is compared with what autograd really keeps, for three batches. For GPT-2 in
-# float32 with one text of 1,024 tokens the next cell shows all four parts, with and without recomputation. How much time it
-# costs depends on the machine.
-#
-# </details>
-
-
+# The logits add 0.21 GB. There is a way to trade this memory for time. Keep only what enters each layer, one vector instead
+# of 16, and when the backward pass arrives there, compute the rest of the layer again. This *recomputation* leaves 0.30 of
+# 0.82 GB. It costs about one more forward pass, up to a third more operations.
 # %% id="activations-measured" tags=["hide-input"]
-# Check: activations by formula and as autograd keeps them; the memory of training GPT-2 on one text
+# Check: what is kept for the backward pass, by formula and by autograd, recomputed, and by two kinds of attention
 class Loss(torch.nn.Module):
     """A model and its loss, as one module."""
 
@@ -344,17 +319,36 @@ for batch, length in ((2, 32), (4, 32), (2, 64)):
     ids = torch.zeros(batch, length, dtype=torch.long)
     formula = scaling.activation_bytes(config, batch, length)
     found = testing.assert_counts(Loss(model), ids, saved_bytes=formula, tolerance=0.02)
-    print(f"{batch} x {length} tokens: {formula:,} bytes by formula, {found.saved_bytes:,} kept by autograd")
-for recompute in (False, True):
-    memory = scaling.training_memory(gpt2, 1, 1024, recompute=recompute)
-    print({part: f"{n_bytes / 2**30:.2f} GiB" for part, n_bytes in memory.items()}, "recomputed" if recompute else "")
+    prove(f"{batch} x {length} tokens: autograd keeps what the formula says", found.saved_bytes > 0)
+kept = [scaling.training_memory(gpt2, 1, 1024, recompute=recompute)["activations"] for recompute in (False, True)]
+prove("GPT-2 keeps 0.82 GB, and 0.30 with recomputation", [round(n / 1e9, 2) for n in kept] == [0.82, 0.30])
+a_layer = (kept[0] - scaling.activation_bytes(replace(gpt2, n_decoder_layers=11), 1, 1024)) / (1024 * 768 * 4)
+prove("a layer keeps 16 vectors for each token", round(a_layer, 1) == 16.0)
 once, again = (scaling.count_flops(gpt2, 1, 1024, backward=True, recompute=r).total() for r in (False, True))
 prove("recomputation costs up to a third more operations", 1.2 < again / once < 1.34)
+
+
+def kept_bytes(backend, n):
+    """Bytes kept for the backward pass over n positions, besides inputs and output."""
+    found = []
+    query, key, value = (torch.randn(1, 1, n, 16, requires_grad=True) for _ in range(3))
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: (found.append(x), x)[1], lambda x: x):
+        output = scaled_dot_product_attention(query, key, value, backend=backend)
+    known = {x.data_ptr() for x in (query, key, value, output)}
+    return sum({x.data_ptr(): x.untyped_storage().nbytes() for x in found if x.data_ptr() not in known}.values())
+
+
+kept = {backend: [kept_bytes(backend, n) for n in (256, 512, 1024)] for backend in ("explicit", "fused")}
+prove("the explicit form keeps four times as much at twice the length", kept["explicit"][2] > 3.9 * kept["explicit"][1])
+prove("the fused kernel keeps twice as much", kept["fused"][2] < 2.1 * kept["fused"][1])
+qkv = torch.randn(3, 1, 1, 512, 16).double()
+outputs = [scaled_dot_product_attention(*qkv, backend=backend) for backend in ("explicit", "fused")]
+prove("the fused kernel is exact attention, to rounding", torch.allclose(*outputs, atol=1e-12))
 
 # %% [markdown] id="cache"
 # A model that only writes needs no gradients and no averages. It keeps its weights, and the keys and values of all tokens
 # so far: the cache of chapter 5. It grows with the text, with the layers, and with the heads that have keys of their own.
-# Your formula is held against the bytes of a real cache.
+# We compare your formula with the bytes of a real cache.
 
 # %% exercise="kv_cache_bytes"
 
@@ -372,7 +366,7 @@ prove("8192 tokens of Llama 3 8B take one GiB in bfloat16", gib == 1.0)
 
 # %% [markdown] id="explorer-text"
 # Here are all three counts at once, for any sizes. It opens on GPT-2 in training. Which part is largest? Double the length
-# and look again. Its *stages* share the bytes among processes: stage 0 shares nothing, and section 5.2 explains the others.
+# and look again. Its *stages* share the bytes among processes, as section 5.2 explains; stage 0 shares nothing.
 
 # %% id="explorer"
 CostExplorer(model="GPT-2", length=1024, processes=8)
@@ -383,7 +377,7 @@ CostExplorer(model="GPT-2", length=1024, processes=8)
 # ## 4 What it waits for
 #
 # Two programs do the same number of operations, and one takes many times as long. How can that be? A processor can only
-# multiply what has arrived. It computes at one speed, and memory delivers at another, much lower one.
+# multiply what has arrived from memory. So there are two limits: how fast it computes, and how fast memory delivers.
 
 # %% id="fetch-drawn" tags=["hide-input"]
 # Drawing: fetching and computing, for one token and for many
@@ -411,10 +405,9 @@ print(f"so it can do {machine.ridge:.1f} operations while one byte arrives")
 # $$\text{time} \ge \max\left(\frac{\text{operations}}{\text{operations per second}},\ \frac{\text{bytes}}{\text{bytes per
 # second}}\right)$$
 #
-# Now we time three passes of one real model: writing, reading a prompt, and a training step. With 26 million
-# parameters its weights are too large for the small, fast memory inside the processor.
-#
-# The figure draws them under the limit that the formula gives, which looks like a roof: a **roofline**.
+# Now we time three passes of one real model: writing, reading a prompt, and a training step. Its 26 million weights are
+# too large for the small, fast memory inside the processor. The figure shows the passes under the limit that the formula
+# gives, which looks like a roof: a **roofline**.
 #
 # **Predict.** Which of the three comes near what your processor can do, and which is far below?
 
@@ -474,12 +467,11 @@ show(
 )
 
 # %% [markdown] id="roofline-says"
-# Each point has to stay under the roof, and it may stay well below: a pass with many small operations does not reach it. The
-# roof is a measurement, too, so a point may come out a little above it.
-# Decode sits far to the left, where the roof is low. To rise above that slope it needs fewer bytes, or more tokens per pass.
-# That is why servers write many texts at once, why a draft that guesses four tokens helps (chapter 5), and why a model with
-# rounded weights can write faster. Training sits to the right. There fewer bytes help little, and faster
-# arithmetic helps a lot.
+# A pass with many small operations stays well below the roof. The roof was measured, too, so a point may come out a little
+# above it. Decode sits far to the left, where the roof is low. To become faster it has to move right, up the slope: it needs
+# fewer bytes, or more tokens per pass. That is why servers write many texts at once, why a draft that guesses four tokens
+# helps (chapter 5), and why a model with rounded weights can write faster. Training sits to the right. There fewer bytes
+# help little, and faster arithmetic helps a lot.
 #
 # <details><summary>How the bytes are counted, and what other machines have</summary>
 #
@@ -503,7 +495,7 @@ show(
 #
 # ### 4.1 Does it run on my laptop?
 #
-# Two questions decide. Does it fit? And how many bytes must come for each token? Take Llama 3 8B on a laptop with 16 GB of
+# Two questions decide. Does it fit? And how many bytes must be fetched for each token? Take Llama 3 8B on a laptop with 16 GB of
 # memory that delivers 50 GB per second; 12 GB are free beside the browser.
 
 # %% id="laptop"
@@ -515,15 +507,12 @@ for bits in (16, 8, 4):
     print(f"{bits:2} bits: {size:4.1f} GB {fits:>12} {speed:5.1f} per second")
 
 # %% [markdown] id="laptop-says"
-# So it is 8 bits or 4. What does the rounding cost? We trained a small GPT five times and rounded its weights afterwards, to
-# whole multiples of a step. With 8 bits the loss did not change by more than 0.0002. With 4 bits, where each 32 neighbours
-# share a step, it rose by about 0.008, less than what two seeds differ by. With 2 bits it rose by 0.22 ([the
-# record](../benchmarks/results/rounding-cpu.md)).
-#
-# So 8 bits are safe, and 4 bits cost little and write up to twice as fast. They also leave room for a model of twice the
-# size, and at equal bytes that is the better use: Dettmers and Zettlemoyer (2023) compared models from 19 million to 176
-# billion parameters, and a larger one in 4 bits nearly always beat one of half its size in 8. With 3 bits this ended. Two
-# things come on top: the steps, half a bit for each weight, and the cache, 1 GiB for 8,192 tokens.
+# So it is 8 bits or 4. What does this rounding, called *quantisation*, cost? We trained a small GPT five times and rounded its
+# weights to whole multiples of a step. With 8 bits the loss did not change by more than 0.0002. With 4 bits, where each 32
+# neighbours share a step, it rose by about 0.008, less than what two seeds differ by. With 2 bits it rose by 0.22 ([the
+# record](../benchmarks/results/rounding-cpu.md)). Dettmers and Zettlemoyer (2023) compared models from 19 million to 176
+# billion parameters: at equal bytes, a larger one in 4 bits nearly always beat one of half its size in 8. With 3 bits this
+# ended. Two things come on top: the steps, half a bit for each weight, and the cache, 1 GiB for 8,192 tokens.
 #
 # **A good place to stop: you know what your own machine can do, and what it waits for.**
 #
@@ -531,17 +520,17 @@ for bits in (16, 8, 4):
 #
 # A model of 8 billion parameters needs 128 GB for its training, and a chip has 80. One of 405 billion needs 6.5 terabytes.
 # So the work has to be shared, and what is shared has to be sent. For each way of sharing ask three questions: what does a
-# device hold, what is sent, and when? In the drawings below, a model has four layers, one in each row, and a filled cell is
-# held by the device. The numbers are those of Llama 3 8B on 8 devices, with a text of 8,192 tokens on each and two bytes for
-# each number that is sent.
+# device hold, what is sent, and when? The drawings show four devices and a model of four layers. A row is a layer, a column
+# is a quarter of each matrix, and a filled cell is held by the device. The numbers in the text are those of Llama 3 8B on 8
+# devices, with a text of 8,192 tokens on each and two bytes for each number that is sent.
 #
-# Sections 5.1 and 5.2 are the ways that you will use first. The four after them are for larger machines; nothing in section
-# 6 needs them, so you may leave them for later.
+# Sections 5.1 and 5.2 are the ways that you will use first. You may leave 5.3 for later; section 6 does not need it.
 #
 # ### 5.1 Different texts
 #
-# The simplest way is **data parallelism**, in PyTorch *DDP*. Every device has the whole model and reads its own texts. After
-# the backward pass each has a gradient, and they must take the mean of all, so that all make the same step.
+# The simplest way is **data parallelism**, in PyTorch *DDP*. Every device has the whole model and reads its own texts, so
+# each gets a gradient of its own. All must make the same step. So they add up their gradients and divide by eight. The
+# adding starts during the backward pass, which finishes the last layers first.
 
 # %% id="data-drawn" tags=["hide-input"]
 # Drawing: data parallelism
@@ -549,12 +538,12 @@ drawings.split_texts().show()
 
 # %% [markdown] id="ring"
 # How do eight devices add up 16 GB of gradients each? If all sent theirs to one, that one would receive 112 GB. Instead
-# they stand in a **ring**, and each talks to its neighbour only. Cut the gradient into as many parts as there are devices.
-# In each step every device passes one part on, and the neighbour adds its own numbers to it. After seven steps each device
+# they form a **ring**, and each sends to the next one only. Cut the gradient into as many parts as there are devices.
+# In each step every device passes one part on, and the next device adds its own numbers to it. After seven steps each device
 # holds one part that is complete. Then the complete parts go round, seven more steps, and everyone has everything.
 #
 # Each device has sent 14 parts of an eighth: 28 GB, or 2 (R − 1) / R of the gradient for R devices. However many they are,
-# it is never more than twice the gradient. The exercise asks for the same number with four processes.
+# it is never more than twice the gradient.
 
 # %% id="ring-drawn" tags=["hide-input"]
 # Drawing: the ring, with three devices
@@ -595,9 +584,9 @@ prove("each sent 3/2 of its gradients, to rounding of the parts", max(abs(n - fo
 # ### 5.2 Lend the weights
 #
 # Data parallelism is wasteful: all eight devices keep the same weights and the same averages of Adam. Here it cannot even
-# run, as that takes 128 GB on each and a chip has 80. **Fully
-# sharded** data parallelism, *FSDP*, lets each keep an eighth of everything, 16 GB. Just before a layer is needed, the
-# devices send each other its missing parts. When it has been used, they drop them again.
+# run, as that takes 128 GB on each and a chip has 80. With **fully sharded** data parallelism, *FSDP*, each keeps an eighth
+# of everything, 16 GB. Just before a layer is needed, the devices send each other the parts they lack. Afterwards they
+# drop them again.
 
 # %% id="sharded-drawn" tags=["hide-input"]
 # Drawing: sharded data parallelism
@@ -605,7 +594,7 @@ drawings.split_states().show()
 
 # %% [markdown] id="sharded-says"
 # The weights travel twice, for the forward and for the backward pass, and the gradients once, each time 7/8 of 16 GB:
-# 42 GB, half as much again as before. Since the next layer can be fetched while this one computes, much of it costs no
+# 42 GB, half as much again as before. The next layer can be fetched while this one computes, so much of the traffic costs no
 # time. The stages of ZeRO (Rajbhandari et al. 2020) split first the optimizer's numbers, then also the gradients, then also
 # the weights: stages 1, 2 and 3 of the explorer above. Now count the bytes yourself.
 
@@ -615,68 +604,50 @@ drawings.split_states().show()
 # ### 5.3 Cut the model
 #
 # In **tensor parallelism** nobody borrows. Each device keeps an eighth of every matrix and computes with that part alone,
-# all on the same text. A head belongs to one device, and so do some of the inner units of the feed-forward. Each device
-# then has one of the eight summands of what goes into the residual stream, so they add up, once after attention and once after the
-# feed-forward.
+# all on the same text. Each device gets some heads and some inner units of the feed-forward, so it has one piece of the
+# vector h that enters the next matrix, W. It needs only the rows of W that belong to this piece. With two devices:
+#
+# $$[h_1\ \ h_2] \cdot \begin{bmatrix} W_1 \\ W_2 \end{bmatrix} = h_1 W_1 + h_2 W_2$$
+#
+# Each device computes one of these summands, and they add them up, once after attention and once after the feed-forward.
 
 # %% id="tensor-drawn" tags=["hide-input"]
-# Drawing: tensor parallelism
+# Drawing: two devices, each with its part of two matrices
 drawings.split_matrices().show()
 
 # %% [markdown] id="tensor-says"
-# What is added has 8,192 · 4,096 numbers, 67 MB, and each device sends 2 · 7/8 of it, 117 MB. That happens twice in each
-# layer forward and twice backward, 128 times in all: 15 GB for one text. And each time everybody waits. So it is used
+# What is added has 8,192 · 4,096 numbers, 67 MB, and each of eight devices sends 2 · 7/8 of it, 117 MB. That happens twice in
+# each layer forward and twice backward, 128 times in all: 15 GB for one text. And each time everybody waits. So it is used
 # inside one machine, where the links between the chips are fastest (Shoeybi et al. 2019).
 #
 # In **pipeline parallelism** a device has whole layers. Only the stream between two layers is sent, 67 MB for each text
-# and direction, so this works over slow links, too. Its price is waiting.
+# and direction, so this works over slow links, too. Its price is waiting. To wait less, cut the batch into parts.
 
 # %% id="pipeline-drawn" tags=["hide-input"]
-# Drawing: pipeline parallelism
+# Drawing: pipeline parallelism, four devices and four parts of a batch
 drawings.split_layers().show()
 
 # %% [markdown] id="pipeline-says"
-# Here is the forward pass with four parts. A cell names the part that a device works on, and time runs to the right:
-#
-# | time → | | | | | | | |
-# |---|---|---|---|---|---|---|---|
-# | device 0 | 1 | 2 | 3 | 4 | | | |
-# | device 1 | | 1 | 2 | 3 | 4 | | |
-# | device 2 | | | 1 | 2 | 3 | 4 | |
-# | device 3 | | | | 1 | 2 | 3 | 4 |
-#
-# The empty cells are the *bubble*, three of seven for each device. With p stages and m parts it is a share of (p − 1) / (m +
+# The hatched cells are the *bubble*, three of seven for each device. With p stages and m parts it is a share of (p − 1) / (m +
 # p − 1) of the time: 47 % for 8 stages and 8 parts, 10 % for 64 parts (Huang et al. 2019).
 #
-# ### 5.4 Cut what flows
+# <details><summary>Two more things that can be shared out, experts and a text, and how a large run combines them all</summary>
 #
-# A model with experts (chapter 7) can put each expert on another device, **expert parallelism**. Then it is the tokens that
-# travel.
-
-# %% id="experts-drawn" tags=["hide-input"]
-# Drawing: expert parallelism
-drawings.split_experts().show()
-
-# %% [markdown] id="experts-say"
-# With 2 experts for each token, each of 8,192 vectors of 4,096 numbers goes to two devices, and two results come back: up to
-# 268 MB for one layer and text, and the same again for the gradients.
+# A model with experts (chapter 7) can put each expert on another device: **expert parallelism**. Then the tokens travel. With
+# 2 experts for each token, each of 8,192 vectors of 4,096 numbers goes to two devices, and two results come back: up to 268
+# MB for one layer and text, and the same again for the gradients.
 #
-# The last thing that can be cut is the text itself. For 131,072 tokens the activations are too large for one device, so in
-# **context parallelism** each takes a piece. Norms and feed-forward work position by position, so the cut changes nothing for
-# them. Attention is different: a query must meet all keys.
-
-# %% id="context-drawn" tags=["hide-input"]
-# Drawing: context parallelism
-drawings.split_positions().show()
-
-# %% [markdown] id="context-says"
-# So the keys and values of the pieces go round a ring, and each device adds what they contribute by the running softmax of
-# chapter 7 (Liu et al. 2023). In Llama 3 8B a token has 2 · 8 · 128 numbers in each layer, 4 kB. Each device passes on 7/8
-# of 131,072 such rows, 470 MB per layer.
+# The activations of 131,072 tokens are too large for one device. In **context parallelism** each takes a piece of the text.
+# Norms and feed-forward work position by position, so for them nothing changes. But a query must meet all keys. So the keys
+# and values of the pieces go round a ring, and each device adds what they contribute by the running softmax of chapter 7 (Liu
+# et al. 2023). In Llama 3 8B a token has 2 · 8 · 128 numbers in each layer, 4 kB. Each device passes on 7/8 of 131,072 such
+# rows, 470 MB per layer.
 #
-# Real runs combine these. Llama 3 405B was trained with tensor parallelism over the 8 chips of a machine, a pipeline of 16
-# stages, and sharded data parallelism over 64 or 128 of such groups; for its longest texts it took context parallelism
-# over 16 (Llama team 2024, table 4). The order follows from *when*: what everybody waits for goes over the fastest link.
+# Real runs combine all of these. Llama 3 405B was trained with tensor parallelism over the 8 chips of a machine, a pipeline
+# of 16 stages, and sharded data parallelism over 64 or 128 of such groups; for its longest texts it took context parallelism
+# over 16 (Llama team 2024, table 4). Traffic that holds everyone up gets the fastest links.
+#
+# </details>
 #
 # <details><summary>Evidence: the numbers of this section, and the same in real processes</summary>
 #
@@ -704,7 +675,6 @@ prove("experts: 268 MB", round(2 * 2 * stream / 1e6) == 268)
 row = scaling.kv_cache_bytes(llama, 1, 1, dtype=torch.bfloat16) / layers
 prove("keys and values: 4 kB, 470 MB", (row, round(row * 131_072 * 7 / 8 / 1e6)) == (4096, 470))
 stages = [scaling.training_memory(gpt2, 1, 1024, ranks=8, sharding=stage) for stage in range(4)]
-print("GPT-2 on 8, stages 0 to 3:", [f"{stage.total() / 2**30:.2f} GiB" for stage in stages])
 prove("activations are not split", stages[3]["activations"] == stages[0]["activations"])
 
 # %% [markdown] id="law"
@@ -713,30 +683,30 @@ prove("activations are not split", stages[3]["activations"] == stages[0]["activa
 # ## 6 Which size?
 #
 # Now the question of the chapter. You have a budget of operations, say a week on some chips. You can spend it on a large
-# model that reads little, or on a small one that reads much. 6 · N · D is the same. Which one becomes better?
+# model that reads little, or on a small one that reads much. 6 · N · D is the same. Which one ends up better?
 
 # %% id="budgets-drawn" tags=["hide-input"]
 # Drawing: three ways to spend the same budget
 drawings.equal_budgets().show()
 
 # %% [markdown] id="experiment"
-# A tiny model has nowhere to put what it reads. A huge one has hardly begun when the budget is gone. Somewhere in between
-# must be the best size, and we can find it by trying. We take six GPTs from 9,000 to 200,000 parameters, deeper and wider
-# at once, and let each spend the same budget on characters of Shakespeare: 8·10¹⁰ operations, a few seconds of a laptop.
-# Then come two more budgets, each twice the one before.
+# A tiny model has nowhere to put what it reads. A huge one has hardly begun when the budget is gone. The best size must be
+# somewhere in between, and we can find it by trying. We take six GPTs from 9,000 to 200,000 parameters, deeper and wider
+# at once, and let each spend the same budget on characters of Shakespeare: 8·10¹⁰ operations, a few seconds on a laptop.
+# Then come two more budgets, each twice the one before. At each size and budget we try several learning rates and keep the
+# best one.
 #
 # That is a lot of training. One trick saves part of it. With the cosine of chapter 6 the rate depends on where the run
-# ends, so each budget would need a run of its own. We keep the **rate constant** instead. At four fifths of each budget a
-# copy of the model leaves, its rate falls to zero, and it is measured. The trunk goes on to the next budget (Hägele et al.
-# 2024).
+# ends, so each budget would need a run of its own. We keep the **rate constant** instead. At four fifths of each budget we
+# branch off a copy, decay its rate to zero, and measure it. The trunk goes on to the next budget (Hägele et al. 2024).
 
 # %% id="trunk-drawn" tags=["hide-input"]
 # Drawing: one trunk and a branch for each budget
 drawings.trunk_and_branches().show()
 
 # %% [markdown] id="predict-sizes-text"
-# **Predict.** Draw the loss against the size at one budget, in your mind. And when the budget is four times as large, does
-# its lowest point move to larger models, to smaller ones, or not at all?
+# **Predict.** In your mind, draw the loss against the size at one budget. When the budget is four times as large, does the
+# lowest point move to larger models, to smaller ones, or not at all?
 
 # %% id="predict-sizes"
 ex.predict("where_the_bowl_goes", "")
@@ -773,9 +743,8 @@ prove("no run reads the text more than two and a half times", max(row["passes"] 
 # would have to read the text more than four times.
 #
 # You could take the lowest number of each row, but a single number may be luck: the models of 16,000 parameters were
-# trained with one seed only. A parabola through all points of a row, with the *logarithm* of the size below, evens this out.
-# Its bottom may lie between two of our sizes, and it may lie above the luckiest point. Write the function that finds
-# it. It gives the three sizes and losses on which section 7 builds.
+# trained with one seed only. A parabola fitted to all points of a row evens this out, with the *logarithm* of the size on the
+# horizontal axis. Its bottom may lie between two of our sizes, and above the luckiest point. Write the function that finds it.
 
 # %% exercise="isoflop_minimum"
 
@@ -799,10 +768,9 @@ show(
 )
 
 # %% [markdown] id="minima-say"
-# Such curves are called *isoFLOP* curves, and this is how Chinchilla was found (Hoffmann et al. 2022). Four times the
-# operations made our best model about three times as large, and its text about 1.4 times as long. Neither
-# takes everything.
-# Where exactly the bottom of a bowl lies is uncertain, because bowls are flat.
+# Such curves are called *isoFLOP* curves. Four times the operations made our best model about three times as large, and its
+# text about 1.4 times as long. Neither takes everything. Where exactly the bottom of a bowl lies is uncertain, because bowls
+# are flat.
 #
 # <details><summary>Evidence: how the record was made, and what it cannot say</summary>
 #
@@ -821,20 +789,15 @@ show(
 # ### 6.1 Kaplan and Chinchilla
 #
 # How fast should the size grow with the budget? In 2020 Kaplan et al. answered: like C<sup>0.73</sup>, most of it goes into
-# size. GPT-3 followed, with fewer than two tokens per parameter. In 2022 Hoffmann et al. answered: like C<sup>0.5</sup>, size
-# and text grow alike. Their Chinchilla, a quarter as large as its predecessor Gopher, read four times as much with the same
-# budget and was better at nearly everything. Its 70 billion parameters
-# read 1.4 trillion tokens, and that is the rule of thumb that remained: **20 tokens per parameter**.
+# size. GPT-3 followed, with fewer than two tokens per parameter. In 2022 Hoffmann et al. used bowls like ours and answered:
+# like C<sup>0.5</sup>, size and text grow alike. Their *Chinchilla*, a quarter as large as its predecessor Gopher, read four
+# times as much with the same budget and was better at nearly everything. Its 70 billion parameters read 1.4 trillion tokens,
+# and that is the rule of thumb that remained: **20 tokens per parameter**.
 #
-# <details><summary>Why did two careful groups differ?</summary>
-#
-# Porian et al. (2024) repeated Kaplan's experiment and changed one thing at a time. Three
-# things were to blame: the operations of the head were not counted, the warm-up was too long for small models, and the
-# optimizer was not tuned for each size. Pearce and Song (2024) show how much the counting alone does: leave the tables out of
-# N, look only at small models, and Chinchilla's own law looks like Kaplan's. So an exponent belongs to a recipe and to a way
-# of counting. Ours, over models of a few thousand parameters and single characters, is no law for anything else.
-#
-# </details>
+# Why did two careful groups differ? Kaplan's team did not count the operations of the head, took a warm-up that was too long
+# for small models, and did not tune the optimizer for each size; with these three mended, their experiment gives
+# Chinchilla's answer (Porian et al. 2024). So an exponent belongs to a recipe and to a way of counting. Our three minima,
+# with a size like C<sup>0.78</sup>, are no law for other models.
 #
 # Hoffmann et al. also fitted one formula to all of their runs, a **scaling law** that says what a loss is made of:
 #
@@ -844,9 +807,9 @@ show(
 # being small, the third by having read too little. Along a fixed budget one falls while the other rises, and the bottom of
 # the bowl follows by setting a derivative to zero. That is your next function.
 #
-# We give it two fits of the five numbers. The published ones send Gopher's budget to 32 billion parameters with 93 tokens for
-# each, which is not what Chinchilla was. Besiroglu et al. (2024) read the runs off the paper's figure and fitted them again.
-# Theirs say 72 billion and 18 tokens for each, close to the rule.
+# It takes a budget and four of the five numbers, because E does not move the bottom. We give it two fits. The published one
+# splits Gopher's budget into 32 billion parameters with 93 tokens for each, which is not what Chinchilla was. Besiroglu et
+# al. (2024) read the runs off the paper's figure and fitted them again. Theirs says 72 billion and 18 tokens for each.
 
 # %% exercise="compute_optimal"
 
@@ -864,21 +827,59 @@ as_it_was = scaling.BESIROGLU.predict(174.6e9, 300e9).item()
 better = scaling.compute_optimal(scaling.BESIROGLU, 6 * 174.6e9 * 300e9)
 print(f"GPT-3 as it was: {as_it_was:.3f} nats; its budget on {better.parameters / 1e9:.0f} B: {better.loss:.3f}")
 prove("GPT-3's budget is better spent on a smaller model", better.parameters < 174.6e9 / 2 and better.loss < as_it_was)
+small, large = (8.03e9, 15e12), (33.9e9, 0.647e12)  # Llama 3 8B, and the best split that reaches its loss
+same = [scaling.BESIROGLU.predict(*model).item() for model in (small, large)]
+best = scaling.compute_optimal(scaling.BESIROGLU, 6 * large[0] * large[1])
+prove("34 B is the best size of its budget", abs(best.parameters / large[0] - 1) < 0.01 > abs(same[0] - same[1]))
+totals = [[round((6 * N * D + 2 * N * use) / 1e23, 1) for use in (0, 1e12, 3e13)] for N, D in (large, small)]
+prove("the totals of section 6.2", totals == [[1.3, 2.0, 21.7], [7.2, 7.4, 12.0]])
+even = (6 * small[0] * small[1] - 6 * large[0] * large[1]) / (2 * (large[0] - small[0]))
+prove("they are equal at 11 trillion tokens of use", round(even / 1e12) == 11)
 
 # %% [markdown] id="by-hand"
+# The last line says what GPT-3 missed: by the corrected fit, a model less than a third as large would have reached a slightly
+# lower loss with the same budget.
+#
 # ### 6.2 A budget by hand, and why it is broken on purpose
 #
 # You get 10²⁰ operations, about 80 hours of one H100 at a third of its peak. With D = 20 N the budget is 6 · N · 20 N = 120
 # N². So N² = 8.3·10¹⁷, and **N is 0.9 billion parameters, D 18 billion tokens**.
 #
-# Yet Llama 3 8B read 15 trillion tokens, nearly 1,900 per parameter, a hundred times the rule. Was that a waste? The rule
-# asks for the best model *at the end of training*. But a model is used. Every token that it writes costs 2 · N operations,
-# and if a trillion tokens will be written, a smaller model that was trained far too long is cheaper in total. Sardana et al.
-# (2024) put the tokens of use into the law: the more a model will be asked, the smaller it should be, and the longer it
-# should read.
+# Yet Llama 3 8B read 15 trillion tokens, nearly 1,900 per parameter. Was that a waste? The rule asks for the best model *at
+# the end of training*. But a model is used, and then every token that it reads or writes costs 2 · N operations. By the
+# corrected fit, 34 billion parameters and 0.65 trillion tokens give the same loss. Compare the totals, in 10²³ operations:
 #
-# <details><summary>Four more findings that change the answer</summary>
+# | | training, 6 N D | with 1 trillion tokens of use | with 30 trillion tokens of use |
+# |---|--:|--:|--:|
+# | 34 B on 0.65 T tokens | 1.3 | 2.0 | 22 |
+# | 8 B on 15 T tokens | 7.2 | 7.4 | 12 |
+
+# %% id="use-figure" tags=["hide-input"]
+# Figure: operations of training and use together, against the tokens of use
+used = [5 * k * 1e12 for k in range(7)]
+show(
+    common.curves(
+        [k / 1e12 for k in used],
+        {
+            f"{N / 1e9:.0f} B on {D / 1e12:.2g} T tokens": [(6 * N * D + 2 * N * use) / 1e23 for use in used]
+            for N, D in (large, small)
+        },
+        xlabel="tokens of use (trillions)", ylabel="10²³ operations", ylim=(0, 23),
+    ),
+    alt="Operations of training and use together against the tokens of use. The line of the 34 B model begins low and rises steeply, "
+    "that of the 8 B model begins high and rises slowly. They cross at 11 trillion tokens.",
+    caption="Training and use together. The small model starts with the higher bill and ends with the lower one.",
+)  # fmt: skip
+
+# %% [markdown] id="use-says"
+# For one trillion tokens the long training does not pay. From about 11 trillion tokens on, the small model is cheaper in
+# total: **the more a model will be used, the smaller it should be, and the longer it should read** (Sardana et al. 2024).
+# It also fits into a smaller memory. The numbers are rough, since the fit rests on runs of at most 500 billion tokens.
 #
+# <details><summary>Five more findings that change the answer</summary>
+#
+# - **Counting.** Leave the tables out of N, look only at small models, and Chinchilla's own law looks like Kaplan's (Pearce
+#   and Song 2024).
 # - **Text runs out.** Up to about four passes, old text is worth nearly as much as new; after that its worth fades
 #   (Muennighoff et al. 2023).
 # - **Experts.** With experts the total and the active size count differently, and finer experts are better at the same
@@ -892,7 +893,7 @@ prove("GPT-3's budget is better spent on a smaller model", better.parameters < 1
 #
 # ### 6.3 Is there a floor in sight?
 #
-# On axes of logarithms a power law is a straight line, and it falls for ever. A loss ends at its floor, so its line must
+# On log axes a power law is a straight line, and it falls for ever. A real loss ends at its floor, so its line must
 # bend. Your next function fits a law with a floor and without one, to models of an older sweep with up to three million
 # parameters. Both then predict the largest model, which they have not seen.
 
@@ -912,6 +913,12 @@ for name, (floor, scale, exponent) in (("with a floor", with_floor), ("without",
     law = f"floor {floor:.2f}, exponent {exponent:.2f}"
     print(f"  {name}: {law}, predicts {predicted:.3f}: {predicted / means[-1] - 1:+.1%}")
 prove("without a floor the exponent is smaller", without[2] < with_floor[2])
+show(
+    plots.floors(sizes, means, {"with a floor": with_floor, "without": without}),
+    alt="Loss against parameters, both on logarithmic axes. Six points lie near a curve that bends and near a straight line. The "
+    "largest model, which neither saw, lies close to the curve and above the line.",
+    caption="A law with a floor and one without, fitted to six sizes. The largest model lies nearer to the one with a floor.",
+)
 
 # %% [markdown] id="shape"
 # <details><summary>You will read that more layers, more heads and more width each help</summary>
@@ -932,10 +939,11 @@ prove("without a floor the exponent is smaller", without[2] < with_floor[2])
 # ## 7 You predict a model
 #
 # Everything is ready for the experiment that this chapter is about. There is a fourth budget, 1.28·10¹² operations, four
-# times the largest so far. You have seen no model that spent it. How good will the best one be, and how large?
+# times the largest so far. How large will the best model be, and how good? The record has runs with this budget, too, but you
+# will see them only after your own.
 #
-# We draw two straight lines through your three bottoms. You have just seen that a floor can matter. But three points cannot
-# show where it is, and over a factor of four the line has little room to bend.
+# We fit two straight lines to your three bottoms. In 6.3 a floor helped: six sizes, the largest 38 times the smallest,
+# showed the line bend. Three budgets over a factor of four leave it little room to bend, and cannot show where a floor is.
 
 # %% exercise="predict_loss"
 
@@ -956,12 +964,13 @@ show(
 )
 nearest = min({row["parameters"] for row in found["rows"]}, key=lambda N: abs(math.log(N / size_predicted)))
 prove("three layers of width 48 are the nearest shape", nearest == 86_640)
+best_rates = {row["rate"] for row in every if row["best"] and row["parameters"] == nearest}
+prove("0.01 was its best rate at every budget", best_rates == {0.01})
 
 # %% [markdown] id="size-chosen"
 # Of our shapes, three layers of width 48 come nearest to that size, with 87,000 parameters. That is the model that you train.
 #
-#
-# And the loss? The floor would bend the line upwards. Three points are few, and each of them is uncertain.
+# And the loss? A floor would bend the line upwards, and three points are few.
 #
 # **Predict.** Write down the loss that you expect, with three digits. You may take the line's answer or correct it.
 
@@ -969,9 +978,10 @@ prove("three layers of width 48 are the nearest shape", nearest == 86_640)
 ex.predict("loss_of_my_model", "")
 
 # %% [markdown] id="train-text"
-# Now it is trained, on your machine. This takes about a minute, with a seed not in the record. The text is divided as in the record: nine tenths to train,
-# and the last twentieth to measure. In between lies a twentieth by which the rates were chosen. The loop is that of chapter
-# 6, with the constant rate and the fall of one branch.
+# Now train it on your machine. This takes about a minute, with a seed that is not in the record. The text is divided as in the
+# record: nine tenths to train, and the last twentieth to measure. In between lies a twentieth by which the rates were
+# chosen; for this shape 0.01 was the best rate at every budget. Your `count_flops` says how many steps the budget pays for.
+# The loop is that of chapter 6, with a constant rate that falls to zero at the end.
 
 # %% id="text"
 text = tiny_shakespeare()
@@ -1017,8 +1027,8 @@ def train(model, steps, rate, seed):
 # %% id="trained" tags=["tol:0.02"]
 torch.manual_seed(3)  # the record has seeds 0, 1 and 2
 mine, mine_config = gpt_of(layers=3, width=48)
-for_a_token = scaling.count_flops(mine_config, 1, 64, backward=True).total() / 64
-steps = round(TARGET / for_a_token / (4 * 64))
+a_step = count_flops(4, 64, 48, 4 * 48, 3, tokenizer.vocab_size, True)
+steps = round(TARGET / a_step)
 curve = train(mine, steps, rate=0.01, seed=3)
 with torch.no_grad():
     reached = loss_of(mine, held_out).item()
@@ -1027,11 +1037,11 @@ print(f"{steps:,} steps of 256 characters: loss {reached:.3f}")
 # %% [markdown] id="trained-says"
 # Compare it with what you wrote down.
 #
-# How good is such a prediction? A line through three points looks clever, so we ask what simpler guesses would have said,
-# and what the record's own trainings of this model reached. The bars show how much of a prediction is luck. For them we drew
-# as many runs from the record as it has, some twice and some not at all, fitted again, and did so 200 times (a *bootstrap*).
+# How good is such a prediction? We ask what simpler guesses would have said, and what the record's three runs at this rate
+# reached. The bars show how much of a prediction is luck. For them we drew as many runs from the record as it has, some twice
+# and some not at all, fitted again, and did so 200 times (a *bootstrap*).
 
-# %% id="ways" tags=["hide-input"]
+# %% id="ways" tags=["hide-input", "picture:30"]
 # Compare: simple guesses, the lines, the fitted law with its interval, and the trained models of the record
 larger = {}
 for row in found["held_out"]:
@@ -1081,21 +1091,20 @@ prove("the law misses by more than the lines", abs(list(ways.values())[3] - midd
 prove("the interval of the lines holds the mean", low < middle < high)
 prove("the law's lies above the mean, but not above all runs", middle < law_low < max(measured))
 show(
-    plots.ways_to_predict(ways, intervals, measured),
+    plots.ways_to_predict(ways, intervals, measured, reached),
     alt="Four rows with a dot each on an axis of loss: the best so far, the last drop twice, your two lines and the fitted law, "
-    "these two with bars for their intervals. Vertical lines show the three trained models.",
-    caption="What each way predicted for the model, and what its trainings in the record reached.",
+    "these two with bars for their intervals. Vertical lines show the three runs of the record, a dashed one yours.",
+    caption="What each way predicted for the model, and what the runs of the record and your own reached.",
 )
 
 # %% [markdown] id="ways-say"
 # Your lines saw models of at most 3.2·10¹¹ operations, and they missed the loss of one that spent four times as much by less
 # than two per cent. You knew it before you paid for it.
 #
-# To expect no progress is seven per cent off. The last doubling of the budget
-# lowered the loss; a guess that takes this drop twice more was as good as your lines, because over so short a stretch the two
-# hardly differ. And the fitted law, with its floor and its five numbers, predicted too little progress. The mean of the three
-# trainings lies just below its interval, and one of them inside. Three budgets close together say where a loss is
-# going. They do not say by which law, and a floor that is fitted to them should not be believed.
+# A guess of no progress is seven per cent off. Subtract the drop of the last doubling twice more, and the guess is as good as
+# your lines: over so short a stretch the two hardly differ. The fitted law, with its floor, predicted too little progress.
+# The mean of the three runs lies just below its interval, and one of them inside it. In 6.3 a floor helped. This one was
+# fitted to three budgets close together, and they say where a loss is going, but not by which law.
 #
 # So before you spend a large budget: count the memory, measure the utilisation in a short run, train small models at three
 # or more budgets, and write the expected loss down.
@@ -1162,16 +1171,15 @@ drawings.whole_transformer().show()
 # %% [markdown] id="whole-says"
 # A token becomes a vector. Attention lets it ask all others, several heads at a time, and positions tell it where they stand.
 # A feed-forward computes on what has arrived. Residual streams and norms let many such layers learn. An encoder reads, a
-# decoder writes, and a loss tells both how wrong they were. These are the parts of
-# the paper of 2017 and of the model that you talked to this morning. What changed are switches, sizes and the text, and a
-# second training, which makes an assistant of a model that continues texts.
+# decoder writes, and a loss tells both how wrong they were. These are the parts of the paper of 2017. The model that you
+# talked to this morning has the same ones, without the encoder. What changed are switches, sizes and the text, and a second
+# training, which turns a model that continues texts into an assistant.
 #
 # What you have is a file. `course assemble` puts your answers into `my/my_transformer.py`, which needs PyTorch alone, trains
 # a translator and a GPT, and writes. And you have a way of asking: predict, measure, look for what could prove you wrong.
 #
 # Where to go? Read a paper of this year and find its switches. Take a text that matters to you, choose a budget, and find its
-# bowl with `course sweep --data my_text.txt`. Open the code of `transformers` or nanoGPT; you will recognise the parts. Or
-# stay for a lab on a question that was left open.
+# bowl with `course sweep --data my_text.txt`. Or open the code of `transformers` or nanoGPT; you will recognise the parts.
 #
 # <details><summary>All formulas of the course on one sheet</summary>
 #

@@ -112,11 +112,11 @@ def _grows_with_the_sizes(minimum) -> str | None:
 EXERCISE = Exercise(
     title="The bottom of the curve",
     what="""Models of several sizes have all spent the same budget. Write `isoflop_minimum(sizes, losses)`, both (n,)
-in float64 with n of 4 or more: lay a parabola $a u^2 + b u + c$ with $u = \\log N$ through the losses, by least squares
+in float64 with n of 4 or more: fit a parabola $a u^2 + b u + c$ with $u = \\log N$ to the losses, by least squares
 over all points, and return two floats, the size and the loss of its lowest point. The size is a number of parameters,
 not a logarithm. `torch.linalg.lstsq(X, y).solution` solves for you.""",
-    why="""The best of the measured models is only the best of those that you happened to train. Chinchilla's
-"approach 2" reads the best size off such parabolas, one for each budget.""",
+    why="""The best of the measured models is only the best of those that you happened to train. The
+bottom of a parabola may lie between them.""",
     difficulty=3,
     minutes=12,
     reference=isoflop_minimum,

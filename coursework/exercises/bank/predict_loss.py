@@ -113,11 +113,11 @@ def _knows_what_it_saw(predict) -> str | None:
 
 
 EXERCISE = Exercise(
-    title="Predict a model that nobody has trained",
+    title="Predict a model before you train it",
     what="""At each of `budgets` (b,) you know the best size, `sizes` (b,), and its loss, `losses` (b,), all float64.
 Write `predict_loss(budgets, sizes, losses, target)`: the best size and its loss at another budget, the number `target`,
-as two floats. Both change as powers of the budget, so with logarithms on both axes they are straight lines: lay one
-through the sizes and one through the losses, each by least squares over all points, and read them off at `target`.""",
+as two floats. Both change as powers of the budget, so with logarithms on both axes they are straight lines: fit one
+to the sizes and one to the losses, each by least squares over all points, and read them off at `target`.""",
     why="""It is how large trainings are planned: small runs at a few budgets, a line, and one number that is written
 down before the large run begins.""",
     difficulty=4,

@@ -1,6 +1,6 @@
 """The drawings of chapter 8: where parameters, operations and bytes are, how devices share them, how a law is read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 
 from coursework.pictures.drawing import INK, Drawing
@@ -64,17 +64,17 @@ def six_operations() -> Drawing:
 def sixteen_bytes() -> Drawing:
     """The bytes of one parameter in training, in float32 and in mixed precision."""
     rows = (
-        ("float32", (("weight", 4), ("gradient", 4), ("Adam: mean", 4), ("Adam: square", 4))),
-        ("mixed", (("weight", 2), ("grad.", 2), ("float32 copy", 4), ("Adam: mean", 4), ("Adam: square", 4))),
+        ("float32", (("weight", 4), ("gradient g", 4), ("mean of g", 4), ("mean of g²", 4))),
+        ("mixed", (("weight", 2), ("g", 2), ("float32 copy", 4), ("mean of g", 4), ("mean of g²", 4))),
     )
     picture = Drawing(
         212,
-        alt="Two bars of sixteen bytes. In float32: weight 4, gradient 4, Adam's mean 4, Adam's square 4. In mixed "
-        "precision: weight 2, gradient 2, a float32 copy of the weight 4, Adam's mean 4, Adam's square 4.",
+        alt="Two bars of sixteen bytes. In float32: weight 4, gradient g 4, Adam's mean of g 4, its mean of g² 4. In "
+        "mixed precision: weight 2, gradient 2, a float32 copy of the weight 4, and the two means 4 each.",
         caption="Sixteen bytes for each parameter, either way. Mixed precision saves time and activations, not these.",
     )
     unit = 32.0
-    colours = {"weight": palette.query, "float32 copy": palette.query, "gradient": palette.key, "grad.": palette.key}
+    colours = {"weight": palette.query, "float32 copy": palette.query, "gradient g": palette.key, "g": palette.key}
     for row, (name, parts) in enumerate(rows):
         y, x = 52.0 + 84 * row, 80.0
         picture.text((8, y), name, anchor="start", size=16, bold=True)
@@ -93,14 +93,14 @@ def fetch_and_compute() -> Drawing:
     picture = Drawing(
         262,
         alt="Two timelines with two rows each, fetch and compute. Writing one token: fetching the weights takes the "
-        "whole time, computing a sliver of it. Reading many tokens at once: the same fetch is a sliver, and computing "
-        "takes the whole time.",
-        caption="The weights have to come either way. With one token there is little to do with them; with thousands "
-        "the fetch no longer matters.",
+        "whole time, computing a sliver of it. Reading many tokens at once: the fetch is just as long, but computing "
+        "takes several times longer.",
+        caption="The weights have to come either way, and take equally long. With one token there is little to do "
+        "with them; with thousands, computing takes longer than the fetch.",
     )
     for top, title, fetch, compute in (
-        (40.0, "one token: the processor waits for memory", 400.0, 22.0),
-        (160.0, "thousands of tokens: the processor is busy", 60.0, 400.0),
+        (40.0, "one token: the processor waits for memory", 90.0, 6.0),
+        (160.0, "thousands of tokens: the processor is busy", 90.0, 440.0),
     ):
         picture.text((110, top - 14), title, anchor="start", bold=True)
         for y, name, length, colour in (
@@ -114,31 +114,26 @@ def fetch_and_compute() -> Drawing:
     return picture
 
 
-Held = Callable[[int, int, int], bool]  # device, layer, column
+Held = Callable[[int, int], bool]  # device, column
 
 
-def _devices(held: Held, reads: Sequence[str], sent: str, when: str, path: str, *, alt: str, caption: str) -> Drawing:
-    """Four devices, each with the part of a model of four layers and four columns that it holds."""
+def _devices(held: Held, sent: str, when: str, *, alt: str, caption: str) -> Drawing:
+    """Four devices in a ring, each with the part of a model of four layers and four columns that it holds."""
     picture = Drawing(262, alt=alt, caption=caption)
     middles = [79.5 + 147 * device for device in range(4)]
     for device, x in enumerate(middles):
         picture.text((x, 18), f"device {device}", size=16, bold=True)
         picture.frame((x - 67.5, 34), (135, 138))
-        picture.text((x, 52), reads[device], size=15, colour=palette.value)
+        picture.text((x, 52), f"text {'ABCD'[device]}", size=15, colour=palette.value)
         for layer in range(4):
             for column in range(4):
                 at = (x - 36 + 24 * column, 82 + 24.0 * layer)
-                picture.cell(at, 20, allowed=held(device, 3 - layer, column))
+                picture.cell(at, 20, allowed=held(device, column))
     for left, right in pairwise(middles):
         way = [(left + 12, 174), (left + 12, 190), (right - 12, 190), (right - 12, 174)]
         picture.line(way, colour=palette.key)
-        if path == "all":
-            picture.line(way[::-1], colour=palette.key)
-    if path != "next":
-        back = [(middles[3] + 12, 174), (middles[3] + 12, 204), (middles[0] - 12, 204), (middles[0] - 12, 174)]
-        picture.line(back, colour=palette.key)
-        if path == "all":
-            picture.line(back[::-1], colour=palette.key)
+    back = [(middles[3] + 12, 174), (middles[3] + 12, 204), (middles[0] - 12, 204), (middles[0] - 12, 174)]
+    picture.line(back, colour=palette.key)
     picture.text((300, 226), sent, colour=palette.key, bold=True)
     picture.text((300, 248), when, size=15, colour=GREY)
     return picture
@@ -147,86 +142,79 @@ def _devices(held: Held, reads: Sequence[str], sent: str, when: str, path: str, 
 def split_texts() -> Drawing:
     """Data parallelism: whole models, different texts."""
     return _devices(
-        lambda device, layer, column: True,
-        [f"text {n}" for n in "ABCD"],
-        "gradients, summed over all",
-        "once for each step, while the backward pass still runs",
-        "ring",
+        lambda device, column: True,
+        "gradients, added up over all devices",
+        "once for each step, during the backward pass",
         alt="Data parallelism. Four devices, each with the whole model and a text of its own. Gradients go round a "
         "ring once for each step.",
-        caption="Data parallelism: everyone has the whole model (all cells filled) and reads another text.",
+        caption="Data parallelism: each device has the whole model (all cells filled) and reads a different text.",
     )
 
 
 def split_states() -> Drawing:
     """Sharded data parallelism: a quarter of each layer lies on each device and is lent to the others."""
     return _devices(
-        lambda device, layer, column: column == device,
-        [f"text {n}" for n in "ABCD"],
+        lambda device, column: column == device,
         "weights of one layer at a time, lent and dropped",
         "before each layer, forward and backward; gradients after it",
-        "ring",
         alt="Sharded data parallelism. Each of four devices keeps one column of each layer and reads a text of its "
         "own. Before each layer the missing columns are sent to all, and afterwards they are dropped.",
-        caption="Sharded: hatched cells lie elsewhere. Each device borrows a layer when it needs it, and drops it.",
+        caption="Sharded: hatched cells lie on another device. Each device borrows a layer when it needs it, and drops "
+        "it.",
     )
 
 
 def split_matrices() -> Drawing:
-    """Tensor parallelism: each device multiplies with a part of each matrix."""
-    return _devices(
-        lambda device, layer, column: column == device,
-        ["text A"] * 4,
-        "activations: four partial results, summed",
-        "twice in each layer forward, and twice backward; all must wait",
-        "ring",
-        alt="Tensor parallelism. Each of four devices keeps one column of each layer, and all read the same text. "
-        "Their partial results are summed twice in each layer.",
-        caption="Tensor: the same cells as before, but nobody borrows. All work on the same text, each with its part.",
+    """Tensor parallelism: each device multiplies a part of a vector with its rows of a matrix."""
+    picture = Drawing(
+        240,
+        alt="Tensor parallelism with two devices. Device 0 multiplies its part h 1 of the inner vector with its rows "
+        "W 1 of the matrix, device 1 multiplies h 2 with W 2. The two results are added, and the sum goes into the "
+        "residual stream.",
+        caption="Tensor parallelism: each device has a part of the vector h and the rows of W that multiply it. Only "
+        "the results are sent.",
     )
+    picture.stream((548, 30), (548, 176))
+    for device, y in enumerate((62.0, 144.0)):
+        number = "₁₂"[device]
+        picture.text((12, y), f"device {device}", anchor="start", size=16, bold=True)
+        picture.box((140, y), (76, 32), f"h{number}", colour=palette.value)
+        picture.text((192, y), "·", size=22, bold=True)
+        picture.box((252, y), (88, 60), f"W{number}", colour=palette.query)
+        picture.text((312, y), "=", size=20, bold=True)
+        picture.box((380, y), (96, 32), f"h{number} W{number}", colour=palette.key)
+        end = 103 + (-13 if device == 0 else 13)
+        picture.line([(430, y), (478, y), (478, end)], colour=palette.key)
+    picture.line([(491, 103), (540, 103)], colour=palette.key)
+    picture.plus((478, 103))
+    picture.text((548, 18), "stream", size=15, colour=GREY)
+    picture.text((300, 204), "partial results, added up", colour=palette.key, bold=True)
+    picture.text((300, 226), "twice in each layer forward, and twice backward; all must wait", size=15, colour=GREY)
+    return picture
 
 
 def split_layers() -> Drawing:
-    """Pipeline parallelism: each device has some layers."""
-    return _devices(
-        lambda device, layer, column: layer == device,
-        [f"part {n}" for n in (4, 3, 2, 1)],
-        "activations at the border of two stages",
-        "after each part of the batch; gradients come back the same way",
-        "next",
-        alt="Pipeline parallelism. Device 0 has the first layer, device 1 the second, and so on. Device 0 works on "
-        "part 4 of the batch while device 3 works on part 1. Activations go from each device to the next.",
-        caption="Pipeline: a device has whole layers. While the last one works on part 1, the first is at part 4.",
+    """Pipeline parallelism: which part of a batch each device works on, as time passes."""
+    picture = Drawing(
+        232,
+        alt="A table of four devices over seven steps of time. Device 0 works on parts 1, 2, 3 and 4 of the batch and "
+        "then waits for three steps. Each further device begins one step later and ends one step later, so each waits "
+        "for three of seven steps.",
+        caption="Pipeline parallelism, forward pass: each device has a quarter of the layers, and works on one part of "
+        "the batch after the other. In the hatched cells it waits.",
     )
-
-
-def split_experts() -> Drawing:
-    """Expert parallelism: attention everywhere, each expert in one place."""
-    return _devices(
-        lambda device, layer, column: layer % 2 == 0 or column == device,
-        [f"text {n}" for n in "ABCD"],
-        "vectors of tokens, to their experts and back",
-        "twice in each layer of experts forward, and twice backward",
-        "all",
-        alt="Expert parallelism. All four devices have the attention layers whole. Of the experts in the other layers "
-        "each device has one. Tokens are sent to the device of their expert and back, from all to all.",
-        caption="Experts: attention, the full rows, lies on every device, each expert on one. Tokens travel to their "
-        "expert, from every device to every other.",
-    )
-
-
-def split_positions() -> Drawing:
-    """Context parallelism: one text, cut into pieces."""
-    return _devices(
-        lambda device, layer, column: True,
-        [f"A, piece {n}" for n in (1, 2, 3, 4)],
-        "keys and values of each piece",
-        "in the attention of each layer, around the ring, while it computes",
-        "ring",
-        alt="Context parallelism. Each of four devices has the whole model and a quarter of one long text. In each "
-        "layer the keys and values of the pieces go round a ring, so that each query meets all of them.",
-        caption="Context: one long text in pieces. Queries stay, keys and values go round.",
-    )
+    for device in range(4):
+        y = 24.0 + 44 * device
+        picture.text((98, y), f"device {device}", anchor="end", size=16, bold=True)
+        for step in range(7):
+            x, part = 140.0 + 64 * step, step - device
+            if 0 <= part < 4:
+                picture.box((x, y), (56, 34), f"part {part + 1}", colour=palette.query)
+            else:
+                picture.cell((x, y), 30, allowed=False)
+    picture.line([(112, 206), (552, 206)], colour=GREY)
+    picture.text((572, 206), "time", size=15, colour=GREY)
+    return picture
 
 
 def ring_sum() -> Drawing:
@@ -235,9 +223,11 @@ def ring_sum() -> Drawing:
         252,
         alt="Three devices with three parts each, a, b and c, in four columns. At the start each has its own "
         "numbers. After one step device 1 has a of two devices, device 2 b of two, device 0 c of two. After two "
-        "steps each has one part summed over all three. After two more all have all sums.",
-        caption="Three devices, three parts. In a step each sends one part to the next device below, the last to the "
-        "first. Two steps add up, two more spread the sums. A filled cell holds the sum over all.",
+        "steps each has one part summed over all three. After two more all have all sums. A double edge marks the "
+        "part that a device sends next: a, b and c at first, then c, a and b, then the complete ones, b, c and a.",
+        caption="Three devices, three parts. In each step each device sends its part with the double edge to the "
+        "device below, the last to the first. Two steps add up, two more spread the sums. A filled cell holds the sum "
+        "over all.",
     )
     titles = ("start", "1 step", "2 steps", "4 steps")
     counts = [[[1] * 3 for _ in range(3)]]
@@ -258,6 +248,8 @@ def ring_sum() -> Drawing:
                 picture.text((82, 82 + 44 * device), f"device {device}", anchor="end", size=15)
             for part in range(3):
                 done, at = found[device][part] == 3, (left + 17 + 34 * part, 82.0 + 44 * device)
+                if column < 3 and part == (device - column) % 3:  # is sent next
+                    picture.box(at, (38, 42), colour=palette.query)
                 picture.box(at, (30, 34), str(found[device][part]), colour=palette.key if done else INK, filled=done)
     picture.text((300, 228), "the number in a cell: how many devices' gradients it holds", size=15, colour=GREY)
     return picture
@@ -269,8 +261,8 @@ def equal_budgets() -> Drawing:
         262,
         alt="Three rectangles of the same area. Their height is the number of parameters, their width the number of "
         "tokens. A small model reads a long text, a middle one a middle text, a large model a short text.",
-        caption="The area is 6 · N · D, the budget. The same area buys a small model on much text or a large one on "
-        "little.",
+        caption="Six times the area, 6 · N · D, is the budget. The same area buys a small model on much text or a "
+        "large one on little.",
     )
     area, x = 11_000.0, 64.0
     for (width, name), colour in zip(
@@ -296,7 +288,7 @@ def trunk_and_branches() -> Drawing:
         alt="The learning rate over the tokens. It rises shortly and then stays level: the trunk. At three points a "
         "branch leaves it and falls to zero in a straight line; each branch ends at one budget.",
         caption="One training serves three budgets. The trunk is computed once; a copy leaves it for each budget and "
-        "lets the rate fall to zero.",
+        "lets its rate decay to zero.",
     )
     bottom, top, left = 168.0, 62.0, 60.0
     picture.line([(left, bottom), (left, 30)], colour=GREY)

@@ -59,6 +59,22 @@ def equal_operations(
     return fig
 
 
+def floors(sizes: Sequence[float], losses: Sequence[float], laws: Mapping[str, tuple[float, float, float]]) -> Figure:
+    """Losses against sizes, the last one held out, and laws (floor, scale, exponent) fitted to the others."""
+    fig, ax = plt.subplots(figsize=(6.6, 3.2))
+    grid = np.geomspace(sizes[0] / 1.2, sizes[-1] * 1.6, 80)
+    for (name, (floor, scale, exponent)), colour in zip(laws.items(), palette.series, strict=False):
+        ax.plot(grid, floor + scale * grid**-exponent, color=colour, label=name)
+    ax.plot(sizes[:-1], losses[:-1], "o", color=palette.residual, label="fitted")
+    ax.plot(sizes[-1:], losses[-1:], "D", color=palette.key, label="not seen by the fits")
+    ax.set(xscale="log", yscale="log", xlabel="parameters", ylabel="loss (nats per character)")
+    ax.yaxis.set_major_locator(MaxNLocator(5))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.1f}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.legend()
+    return fig
+
+
 def extended(
     budgets: Sequence[float],
     sizes: Sequence[float],
@@ -83,9 +99,9 @@ def extended(
 
 
 def ways_to_predict(
-    ways: Mapping[str, float], intervals: Mapping[str, tuple[float, float]], measured: Sequence[float]
+    ways: Mapping[str, float], intervals: Mapping[str, tuple[float, float]], measured: Sequence[float], mine: float
 ) -> Figure:
-    """What each way predicts, a row each, with its interval if it has one; the measured losses are upright lines."""
+    """What each way predicts, a row each, with its interval if it has one; upright: measured losses and `mine`."""
     fig, ax = plt.subplots(figsize=(6.8, 0.9 + 0.42 * len(ways)))
     for height, (name, value) in enumerate(ways.items()):
         colour = palette.query if name in intervals else palette.residual
@@ -94,7 +110,8 @@ def ways_to_predict(
         ax.plot([value], [height], "o", color=colour, markersize=8)
     for loss in measured:
         ax.axvline(loss, color=palette.key, linewidth=1.2)
+    ax.axvline(mine, color=palette.value, linewidth=2, linestyle="--")
     ax.set_yticks(range(len(ways)), list(ways))
     ax.set_ylim(len(ways) - 0.5, -0.5)
-    ax.set_xlabel("loss (nats per character); the upright lines are the trained models")
+    ax.set_xlabel("loss (nats per character); upright lines: the record's runs, dashed: yours")
     return fig
