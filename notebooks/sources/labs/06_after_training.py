@@ -388,7 +388,8 @@ real = (chosen != PAD) | (refused != PAD)
 same = chosen == refused
 parted = (~same).int().argmax(1)  # the position of the first difference
 later = real & (torch.arange(LONGEST) > parted[:, None])
-print(f"tokens that stand at the same position in both: {same[real].float().mean():.2f}")
+share = same[real].float().mean()
+print(f"tokens that stand at the same position in both: {share:.2f}")
 print(f"of those after the first difference: {same[later].float().mean():.2f}")
 
 # %% [markdown] id="dpo-read"
