@@ -970,7 +970,7 @@ drawings.clipped_gradients().show()
 # ### 10.3 Now you
 #
 # You have met all that one step needs: the batch in parts, the division, the clipping, the rate, the update, fresh
-# gradients. Put them together.
+# gradients. The rate is the entry `"lr"` of each dict in `optimizer.param_groups`. Put them together.
 
 # %% exercise="training_step"
 

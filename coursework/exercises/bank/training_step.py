@@ -255,7 +255,7 @@ batch that was cut into `parts`.
 - The gradient is that of the loss per token of the whole batch: the sum over all tokens of all parts, divided by
   their number.
 - Clip it to the norm `clip`, taken over all weights together. A weight that is frozen has no gradient (`None`).
-- The update is made at `rate`: it is the entry `"lr"` of each dict in `optimizer.param_groups`.
+- The update is made at `rate`, in every group of `optimizer.param_groups`.
 - The next step begins with fresh gradients.
 
 Return two numbers: the loss per token, and the norm of the gradient before it was clipped. Leave the parts as they
