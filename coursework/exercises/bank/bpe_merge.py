@@ -176,7 +176,7 @@ frequent pair; of several equally frequent ones the first in alphabetical order,
 the same, by its second, as Python compares tuples. Return it, and the words with every occurrence of it joined to one
 token, from left to right: with the pair `(a, a)`, the word `a a a` becomes `aa a`. There is always a pair, and no two
 words become the same. The given dict must not change.""",
-    why="Repeat this step fifty thousand times and you have the merges of GPT-2.",
+    why="The vocabulary of GPT-2 was made by fifty thousand such steps, on a large collection of web pages.",
     difficulty=3,
     minutes=15,
     reference=bpe_merge,

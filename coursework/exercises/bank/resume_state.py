@@ -197,7 +197,7 @@ data-restarts (data="starts again"): shows the data from the beginning again
     Which example comes next after three were seen?
 example-repeated (data="repeats"): shows the last example again
     Does state['position'] name the example that was seen last, or the one that comes next?
-position-from-step (data="by step"): works out the place in the data from the step and ignores the one that was saved
+position-from-step (data="by step"): works out the position in the data from the step and ignores the one that was saved
     What if an earlier run had skipped an example: which one comes next?
 example-from-step (data="by step, counted"): takes the example by the number of the step, and counts the position
         without reading it

@@ -266,21 +266,22 @@ EXERCISE = Exercise(
     title="The training loop",
     what="""Write the loop. It calls your step, looks at held-out data, and can be stopped and resumed.
 
+- First move the model to `device`, and write a small function `loss(model, batch)` inside `training_loop`. It moves the
+  batch, a dict of tensors, to `device` and returns `loss_of(model, batch)`, a sum and a count. If `config.precision` is
+  `"bfloat16"`, it does this under autocast of that device: only the loss, not the backward pass.
 - Steps count from 1 to `config.steps`. Each takes `config.accumulation` batches from `data.forever()` and calls
   `step_of(model, parts, optimizer, config.rate(step), config.clip, loss)` once, with the model in training mode.
-- `loss` is a function like `loss_of(model, batch)`, which returns a sum and a count. It moves the batch, a dict of
-  tensors, to `device`. If `config.precision` is `"bfloat16"`, it computes the loss under autocast of that device; only
-  the loss, not the backward pass. The model is moved once.
 - After every `config.evaluate_every` steps, look at all batches of `held_out`: with the same `loss`, in evaluation
-  mode, without gradients. Note `(step, loss per token)` in the history.
-- Then save to the file `path` all that the next step depends on, with `torch.save`.
+  mode, without gradients. Add `(step, loss per token)` to a list, the history.
+- Then save with `torch.save` to the file `path`: all that the next step depends on, and the history. The settings and
+  the tokenizer stay with the caller.
 - If `path` exists at the start, go on from there, so that the run ends as if it had never stopped, **bit for bit**.
   Model, optimizer and data have `state_dict` and `load_state_dict`. Dropout draws from `torch.get_rng_state()`.
 
 Return the whole history. Leave the batches as they are.""",
     why="You can train every model of this course with it, and it is all that you need to leave a training alone.",
     difficulty=4,
-    minutes=25,
+    minutes=35,
     reference=training_loop,
     model=_model,
     misconceptions=misconceptions("""

@@ -32,25 +32,37 @@ def _valley_path(
     return points
 
 
-def narrow_valley(rates: tuple[float, float, float] = (0.036, 0.02, 0.4), steps: int = 30) -> Drawing:
-    """Three ways through the same narrow valley, seen from above.
+def narrow_valley(
+    rates: tuple[float, float, float] = (0.036, 0.02, 0.4),
+    steps: int = 30,
+    kinds: Sequence[str] = ("plain", "momentum", "Adam"),
+) -> Drawing:
+    """One, two or three ways through the same narrow valley, seen from above.
 
     Args:
         rates: of plain descent, of momentum with beta 0.8, and of Adam.
         steps: of each.
+        kinds: which of the three are drawn.
     """
-    kinds = ("plain", "momentum", "Adam")
-    paths = {kind: _valley_path(kind, rate, steps) for kind, rate in zip(kinds, rates, strict=True)}
+    rate = dict(zip(COLOURS, rates, strict=True))
+    paths = {kind: _valley_path(kind, rate[kind], steps) for kind in kinds}
     ends = {kind: math.dist(path[-1], (0, 0)) for kind, path in paths.items()}
+    told = {
+        "plain": "Plain descent jumps from wall to wall and is still {:.1f} away at the end.",
+        "momentum": "With momentum the jumps shrink and the way along the valley gets faster; it ends {:.1f} away.",
+        "Adam": "Adam goes along and across at one speed and ends {:.1f} away.",
+    }
+    rated = {"plain": "{:g} plain", "momentum": "{:g} with momentum (beta = 0.8)", "Adam": "{:g} for Adam"}
+    times = ("", ", twice", ", three times")[len(kinds) - 1]
+    suits = "Each has a rate that suits it" if len(kinds) > 1 else "The rate"
     picture = Drawing(
-        480,
-        alt="A valley seen from above, three times: long from left to right, steep across, its lowest point marked by "
-        f"a cross. All start at the left, 9 from the lowest point, and take {steps} steps. Plain descent jumps from "
-        f"wall to wall and is still {ends['plain']:.1f} away at the end. With momentum the jumps shrink and the way "
-        f"along the valley gets faster; it ends {ends['momentum']:.1f} away. Adam goes along and across at one speed "
-        f"and ends {ends['Adam']:.1f} away.",
-        caption=f"The same valley, the same start, {steps} steps. Each has a rate that suits it: "
-        f"{rates[0]:g} plain, {rates[1]:g} with momentum (beta = 0.8), {rates[2]:g} for Adam.",
+        15 + 155 * len(kinds),
+        alt=f"A valley seen from above{times}: long from left to right, steep across, its lowest point marked by a "
+        f"cross. The start is at the left, 9 from the lowest point; {steps} steps. "
+        + " ".join(told[kind].format(ends[kind]) for kind in kinds),
+        caption=f"The same valley, the same start, {steps} steps. {suits}: "
+        + ", ".join(rated[kind].format(rate[kind]) for kind in kinds)
+        + ".",
     )
     names = {"plain": "plain gradient descent", "momentum": "with momentum", "Adam": "Adam"}
     across, up = 50.0, 46.0  # pixels for a unit
@@ -127,7 +139,7 @@ def two_decays(steep: float = 10.0, flat: float = 0.1, decay: float = 0.01, rate
         f"inside the gradient they lose {lost['steep']:.3g} and {lost['flat']:.3g} in one step. With AdamW both lose "
         f"{equal:.3g}.",
         caption=f"Decay of two weights of 1 in one step, rate {rate:g} and decay {decay:g}. Inside the gradient it is "
-        "divided by the size of the gradient, too. AdamW takes it past the division.",
+        "divided by the size of the gradient, too. AdamW keeps the decay out of the division.",
     )
     rows = (
         ("decay in the gradient", palette.key, (lost["steep"], lost["flat"])),
@@ -313,44 +325,4 @@ def lost_step(weight: float = 1.0, step: float = 1e-4) -> Drawing:
     picture.line([(one - 30, 52), (one - pixels * step, 92)], colour=palette.key)
     picture.text((one - 36, 38), f"{weight:g} − {step:g}", colour=palette.key, bold=True)
     picture.text((300, 168), "marks: all the numbers that bfloat16 has here", size=15)
-    return picture
-
-
-def gradients_in_float16(gradients: Sequence[float] = (1e-9, 1e-8, 2e-6, 5e-5, 3e-4), scale: int = 1024) -> Drawing:
-    """Gradients on a scale of powers of two: some lie below what float16 has, and multiplying moves all to the right.
-
-    Args:
-        gradients: before they are multiplied.
-        scale: what the loss is multiplied by.
-    """
-    least, most = 2.0**-25, 65504.0  # half of the least number, 2^-24: what is below becomes 0
-    lost = sum(value < least for value in gradients)
-    still = sum(value * scale < least for value in gradients)
-    picture = Drawing(
-        260,
-        alt=f"Two lines of powers of two with {len(gradients)} gradients as dots, and a field from 2^-24 to 65,504, "
-        f"which is what float16 holds. Above, {lost} of the dots lie left of the field and become 0. Below, all "
-        f"gradients are multiplied by {scale}, and {still} lie outside.",
-        caption=f"Small gradients become 0 in float16. The loss times {scale} makes each gradient {scale} times as "
-        "large, and they fit. Before the step they are divided again, in float32.",
-    )
-
-    def at(value: float) -> float:
-        return 24 + 552 * (math.log2(value) + 32) / 50
-
-    for row, factor in enumerate((1, scale)):
-        y = 78 + 100 * row
-        name = "gradients as they are" if factor == 1 else f"with the loss times {scale}"
-        picture.text((16, y - 48), name, anchor="start", bold=True)
-        picture.bar((at(least), y), (at(most) - at(least), 34), colour=palette.value)
-        picture.line([(16, y), (584, y)], width=1.5, arrow=False)
-        for value in gradients:
-            gone = value * factor < least
-            picture.circle((at(value * factor), y), 7, colour=palette.key if gone else palette.query, filled=True)
-        if factor == 1:
-            picture.text((at(least) - 8, y + 32), "become 0", anchor="end", size=15, colour=palette.key)
-    picture.text((at(least), 238), "2⁻²⁴", size=15)
-    picture.text((at(1), 238), "1", size=15)
-    picture.text((at(most) - 6, 238), "65,504", size=15)
-    picture.text((at(2.0**-10), 238), "what float16 holds", size=15, colour=palette.value)
     return picture

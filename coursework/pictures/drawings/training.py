@@ -191,7 +191,7 @@ def clipped_gradients(gradient: tuple[float, float] = (3.0, 4.0), limit: float =
     return picture
 
 
-LOOP = ("batch", "scores", "loss", "gradients", "clip", "rate", "update")
+LOOP = ("batch", "scores", "loss", "gradients", "clip", "rate", "update", "clear")
 
 
 def training_loop(steps: Sequence[str] = LOOP) -> Drawing:
@@ -200,9 +200,10 @@ def training_loop(steps: Sequence[str] = LOOP) -> Drawing:
         372,
         alt="A circle of steps, in order: "
         + ", ".join(steps)
-        + ", and from the last back to the first. In the middle stands that now and then it looks at held-out data "
-        "and saves.",
-        caption="One round is one update. Now and then the round is left, to look at held-out data and to save.",
+        + ", and from the last back to the first. In the middle stands that every so often it looks at held-out "
+        "data and saves.",
+        caption="One round is one update. Step 8 clears the gradients. Every so often the loop pauses to look at "
+        "held-out data and to save.",
     )
     middle = (300.0, 186.0)
     for i, name in enumerate(steps):
@@ -216,7 +217,7 @@ def training_loop(steps: Sequence[str] = LOOP) -> Drawing:
         picture.line(ends, width=2.5, colour=GREY)
         colour = {"loss": palette.output, "update": palette.key}.get(name, palette.query)
         picture.box(at, (116, 38), f"{i + 1} {name}", colour=colour)
-    picture.text((300, 166), "now and then:", size=15, colour=GREY)
+    picture.text((300, 166), "every so often:", size=15, colour=GREY)
     picture.text((300, 190), "held-out loss", bold=True)
     picture.text((300, 214), "checkpoint", bold=True)
     return picture
@@ -228,7 +229,7 @@ def checkpoint_contents() -> Drawing:
         ("weights", "the model is new"),
         ("optimizer's averages", "first steps too large or astray"),
         ("number of the step", "the rate of another step"),
-        ("place in the data", "some data twice, some never"),
+        ("position in the data", "some data twice, some never"),
         ("random state", "other dropout than before"),
         ("settings, tokenizer", "ids that mean something else"),
     )

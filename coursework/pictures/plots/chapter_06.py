@@ -35,7 +35,7 @@ def losses_and_norms(runs: Mapping[str, Sequence[tuple[float, float]]], vocabula
     losses, norms = ({name: [pair[part] for pair in log] for name, log in runs.items()} for part in (0, 1))
     look: dict[str, Any] = {"styles": "-", "xlabel": "step", "colours": (palette.key, palette.query)}
     curves(steps, losses, ax=left, title="Loss per token", ylim=(0, 5.4), **look)
-    curves(steps, norms, ax=right, title="Norm of the gradient", yscale="log", names="", **look)
+    curves(steps, norms, ax=right, title="Norm of the gradient (limit 1 dotted)", yscale="log", names="", **look)
     left.text(steps[-1], math.log(vocabulary) + 0.1, f"ln {vocabulary}", ha="right", color="#555555")
     for ax, level in ((left, math.log(vocabulary)), (right, 1.0)):
         ax.axhline(level, color=palette.residual, linestyle=":")

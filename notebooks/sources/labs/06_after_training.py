@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # Lab: what is done with a model after pre-training?
 #
-# [Chapter 6](../06_training.ipynb) trained language models on text, and such a model goes on with whatever it is
-# given. The models that people talk to were trained further, in two or three more stages: SFT, DPO, GRPO. This lab
-# takes one small model through all of them: what does each stage need, and what does it change? The task is to write a
-# German number word in digits, so that a machine can check each answer. It takes about {minutes} minutes.
+# A model trained on text, as in [chapter 6](../06_training.ipynb), only goes on with what it is given. The models that
+# people talk to were trained further, in two or three more stages: SFT, DPO, GRPO. This lab takes one small model through
+# all of them: what does each stage need, and what does it change? The task is to write a German number word in digits, so
+# that a machine can check each answer. It takes about {minutes} minutes.
 
 # %% id="setup" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -45,18 +45,17 @@ LONGEST = 10  # tokens of an answer, at most
 # %% [markdown] id="path"
 # ## 1 A model that only goes on
 #
-# Look at what each stage needs. Text is everywhere. Answers written by people are expensive. To say
-# which of two answers is better is cheaper. And where a machine can judge answers, each judgement costs next to
-# nothing.
+# Text is everywhere. Answers written by people are expensive. To say which of two answers is better is cheaper. And where
+# a machine can judge, a judgement costs next to nothing.
 
 # %% id="path-drawn" tags=["hide-input"]
 # Drawing: the four stages, and what each needs
 drawings.after_training_path().show()
 
 # %% [markdown] id="pages-text"
-# Our model has two layers and 72 thousand parameters. It is pre-trained on the pages of an imaginary book. Each line
-# holds a German number word, a sign `=`, and then the number, half of the time in digits and half in English words. A
-# token is a part of a word, a digit or a sign. Three pieces of such pages:
+# Our model has two layers and 72 thousand parameters. It is pre-trained on an imaginary book. Each line holds a German
+# number word, a sign `=`, and the number, half of the time in digits and half in English words. A token is a part of a
+# word, a digit or a sign. Three pieces of such pages:
 
 # %% id="pages-shown"
 book = pages(draw_numbers(6000), 26)  # ids (6000, 26)
@@ -64,9 +63,8 @@ for row in book[:3]:
     print(spelled(row))
 
 # %% [markdown] id="pages-how"
-# German says the unit before the ten: *zwei und vierzig* is 42. So the model has to read in one order and write in
-# another. Each row is padded on the left, so that the first `=` always stands at the same position. We train as in the
-# chapter: at each token, predict the next one.
+# German says the unit before the ten: *zwei und vierzig* is 42. Each row is padded on the left, so that the first `=`
+# always stands at the same position. We train as in the chapter: at each token, predict the next one.
 
 
 # %% id="tools" tags=["hide-input"]
@@ -99,9 +97,9 @@ def next_token_loss(model, rows):
 base = fit(small_model(), next_token_loss, book, steps=500, rate=4e-3)
 
 # %% [markdown] id="ask-text"
-# Now we ask it. We give it number words that it never met in training, and the sign `=`, and let it *sample*: each
-# token is drawn with the probability that the model gives it ([chapter 5](../05_decoder.ipynb)). The same function can
-# also be *greedy* and take the likeliest token each time.
+# Now we give it number words that it never met in training, and the sign `=`, and let it *sample*: each token is drawn
+# with the probability that the model gives it ([chapter 5](../05_decoder.ipynb)). The same function can also be *greedy*
+# and take the likeliest token each time.
 
 
 # %% id="answer"
@@ -121,11 +119,11 @@ for number, written in zip(held_out[:4], sampled, strict=True):
     print(f"{number:>7}:  {spelled(written)}")
 
 # %% [markdown] id="verifier-text"
-# The model knows a lot about numbers. But is this an answer? Half of the time it goes on in English. And it never
-# stops: it begins the next line of the book, as its pages did.
+# The model knows a lot about numbers. But half of the time it goes on in English, and it never stops: it begins the next
+# line of the book.
 #
-# We need a judge that does not get tired. A **verifier** is a program that says whether an answer is right. Ours is
-# strict: the right digits, and then the end sign. This is *exact match*.
+# We need a judge. A **verifier** is a program that says whether an answer is right. Ours is strict: the right digits, and
+# then the end sign. This is *exact match*.
 
 
 # %% id="verifier"
@@ -143,9 +141,9 @@ print("right of 200, pre-trained model:", score(base))
 # %% [markdown] id="sft"
 # ## 2 SFT: show it answers
 #
-# The first remedy is the simplest: show the model questions with answers, and train it on them as before. This is
-# **supervised fine-tuning**, SFT. There is one change. The questions come from the user; the model will never have to
-# write them. So only the tokens of the answer count in the loss.
+# The simplest remedy: show the model questions with answers, and train it on them as before. This is **supervised
+# fine-tuning**, SFT. There is one change. The model will never have to write the questions, so only the tokens of the
+# answer count in the loss.
 
 # %% id="sft-drawn" tags=["hide-input"]
 # Drawing: whose predictions count
@@ -185,10 +183,9 @@ rows = torch.cat([questions(labelled), answers(labelled)], dim=1)
 tuned = fit(copy.deepcopy(base), answer_loss, rows, steps=100, rate=2e-3)
 
 # %% [markdown] id="sft-question"
-# These were 200 questions and 100 steps, against 6000 rows and 500 steps before.
+# These were 200 questions and 100 steps; before, 6000 rows and 500 steps.
 #
-# **Predict.** The base model answered none of the 200 held-out questions. How many does the tuned model answer, if it
-# is greedy?
+# **Predict.** The base model answered none of the 200 held-out questions. How many does the tuned model answer greedily?
 
 # %% id="sft-guess"
 ex.predict("after_sft", "")
@@ -197,9 +194,8 @@ ex.predict("after_sft", "")
 print("right of 200:", score(tuned))
 
 # %% [markdown] id="elicit"
-# Two hundred examples cannot have taught the model the number words of German. It must have known most of them. To see
-# what was there before, we sample each of 100 questions 64 times, and judge mildly: an answer counts if it *begins*
-# with the right digits.
+# Two hundred examples cannot have taught the model the number words of German. What did it know before? We sample each of
+# 100 questions 64 times, and judge mildly: an answer counts if it *begins* with the right digits.
 
 # %% id="elicit-record" tags=["hide-input"]
 # Record: what the pre-trained model could already do
@@ -222,14 +218,13 @@ print(f"Least to greatest of {LAST}")
 prove("the pre-trained model never answers", stages.range("base", "pass@64")[1] == 0)
 
 # %% [markdown] id="elicit-read"
-# The last row is the point. For most questions a right answer was already among the model's continuations, one of
-# many, and followed by other text. SFT made it likelier, and taught the model to stop. What it mostly changed is
-# *which* of its abilities the model uses. People call this *eliciting* an ability.
+# Look at the last row. For most questions a right answer was already among the model's continuations, one of many, and
+# followed by other text. SFT made it likelier, and taught the model to stop. This is called *eliciting* an ability.
 #
 # ## 3 DPO: say which answer is better
 #
-# Often it is easier to compare than to write: here are two answers of the model, which one do you prefer? A pair says
-# something that SFT cannot say, namely what *not* to write.
+# Often it is easier to compare than to write: of two answers, which one do you prefer? A pair says something that SFT
+# cannot say, namely what *not* to write.
 #
 # ### 3.1 Two gains on a balance
 #
@@ -288,7 +283,7 @@ prove("the sigmoid of 1 is 0.73", round(torch.sigmoid(torch.tensor(1.0)).item(),
 # ### 3.2 Where the pairs come from
 #
 # We let the tuned model answer 800 new questions, eight times each. Where some of the eight are right and some are
-# wrong, we have a pair. Usually people choose the better answer. Here the verifier does.
+# wrong, we have a pair. Usually people choose the better answer; here the verifier does.
 
 
 # %% id="logits"
@@ -314,8 +309,8 @@ pair_asked = questions(values)[both]
 print("pairs:", len(chosen))
 
 # %% [markdown] id="pair-example"
-# For *sieben hundert fünf und vierzig tausend sechs hundert sieben und fünfzig*, for example, the preferred answer is
-# `745657 end`. A refused one may be `756457 end`, with two digits exchanged, or `745657 sechzig tausend`, which does not stop.
+# For *sieben hundert fünf und vierzig tausend sechs hundert sieben und fünfzig*, the preferred answer is `745657 end`. A
+# refused one may be `756457 end`, with two digits exchanged, or `745657 sechzig tausend`, which does not stop.
 
 # %% id="pair-shown" tags=["hide-input", "atol:0.3"]
 # Measure: the mean number of tokens of both kinds of answers
@@ -326,7 +321,7 @@ for name, written in (("preferred", chosen), ("refused", refused)):
 # ### 3.3 Training on pairs
 #
 # The loop computes the log-probabilities of both answers under the policy, takes your loss, and makes a step. Those
-# under the reference never change, so they are computed once. Let us begin with $\beta = 0.1$, a usual value.
+# under the reference never change, so they are computed once. We begin with $\beta = 0.1$, a usual value.
 
 
 # %% id="steps" tags=["hide-input"]
@@ -385,26 +380,24 @@ show(
 )
 
 # %% [markdown] id="dpo-why"
-# The loss did what it was told. It rewards a *difference* of gains, and the balance tips as well when both fall. What
-# becomes likelier then? Other answers, which stand in no pair; nobody said anything about them. How alike are the two
-# answers of a pair?
+# The loss rewards a *difference* of gains, and the balance tips as well when both fall. What becomes likelier then? Other
+# answers, which stand in no pair. How alike are the two answers of a pair?
 
 # %% id="shared" tags=["atol:0.1"]
 real = (chosen != PAD) | (refused != PAD)
 same = chosen == refused
-parted = (~same).int().argmax(1)  # the place of the first difference
+parted = (~same).int().argmax(1)  # the position of the first difference
 later = real & (torch.arange(LONGEST) > parted[:, None])
-print(f"tokens that stand at the same place in both: {same[real].float().mean():.2f}")
+share = same[real].float().mean()
+print(f"tokens that stand at the same position in both: {share:.2f}")
 print(f"of those after the first difference: {same[later].float().mean():.2f}")
 
 # %% [markdown] id="dpo-read"
-# The two answers share many tokens. What makes a token less likely in the refused one may also act on the same token
-# in the preferred one.
+# What makes a shared token less likely in the refused answer may also act on it in the preferred one.
 #
 # Two remedies are in use. With a larger $\beta$ a smaller margin is enough, so the policy stays closer to its
 # reference. Or one adds the loss of SFT on the preferred answers, as for Llama 3 (Dubey et al. 2024). The next figure
-# shows plain DPO, the two remedies, and a control: the same steps on the same preferred answers with the loss of SFT
-# *alone*.
+# also shows a control: the same steps on the same preferred answers with the loss of SFT *alone*.
 #
 # <details><summary>What has been proposed as the cause</summary>
 #
@@ -453,8 +446,7 @@ prove("the SFT loss alone gains at least nine tenths as much as both", min(kept)
 # With $\beta = 0.1$ the loss was content and the model worse: with each of five seeds the preferred answers lost
 # probability, and exact match fell below where it began. Both remedies repair this. But look at the last row. The loss
 # of SFT *alone* gains as much or nearly as much, with four seeds of five even a little more. So here it was the right
-# answers that helped. To push the wrong ones away, too, added nothing that we can see. Without this control we should
-# have praised DPO.
+# answers that helped. Without this control we should have praised DPO.
 #
 # <details><summary>How far this reaches, and what DPO costs</summary>
 #
@@ -499,8 +491,7 @@ drawings.group_of_answers(
 #
 # $$A_i = \frac{r_i - \text{mean}(r_1 \ldots r_G)}{\text{std}(r_1 \ldots r_G)}$$
 #
-# If all answers of a group are right, or all are wrong, every advantage is 0, and the question teaches nothing. Rare
-# outcomes count most, successes and failures.
+# If all answers of a group are right, or all are wrong, every advantage is 0, and the question teaches nothing.
 #
 # <details><summary>Not everybody divides</summary>
 #
@@ -517,8 +508,8 @@ drawings.group_of_answers(
 # ### 4.2 A step that knows when to stop
 #
 # Now each token of an answer is made likelier in proportion to the answer's advantage. But samples are costly, so we
-# make more than one update with them, and after the first they are samples of a model that no longer exists. So we
-# watch the **ratio**: the probability of the token now, over its probability when it was written. At first it is 1.
+# make more than one update with them, and after the first the model is no longer the one that wrote them. So we watch the
+# **ratio**: the probability of the token now, over its probability when it was written.
 #
 # The rule comes from PPO, the ancestor of GRPO (Schulman et al. 2017). A token earns ratio times advantage. The ratio
 # is also *clipped* to lie between $1 - \epsilon$ and $1 + \epsilon$, with $\epsilon = 0.2$. Of the two products the
@@ -586,7 +577,7 @@ prove("advantages 1.5 and -0.5", torch.allclose(found, torch.tensor([[1.5, -0.5,
 #
 # One step of GRPO: draw 16 new questions, sample 8 answers to each, pay them, compute advantages, and make two
 # updates. The model is never shown a written answer; it learns only which of its own were right. (Our verifier does
-# hold the 16 · 70 = 1120 answers of 70 steps. Think of a judge that needs none, such as tests for a program.)
+# hold the 16 · 70 = 1120 answers of 70 steps.)
 
 
 # %% id="grpo-step"
@@ -658,12 +649,10 @@ show(
 )
 
 # %% [markdown] id="grpo-read"
-# These four curves one always watches. The *reward* rises: the samples get better. The *KL* rises: the policy leaves
-# its reference. The *length* is what it should be, about six digits and an end sign. And the *entropy*, which says how
-# undecided the model is at a token, falls: the samples of a group become more alike.
+# The *reward* rises: the samples get better. The *KL* rises: the policy leaves its reference. The *length* is what it
+# should be, about six digits and an end sign. And the *entropy*, which says how undecided the model is at a token, falls.
 #
-# Is it really the reward that taught the model, and does it need GRPO? Here are controls, all from the same tuned
-# model.
+# Is it really the reward that taught the model, and does it need GRPO? Here are controls, all from the tuned model.
 #
 # - *Rewards shuffled*: GRPO with rewards that say nothing about the answers.
 # - *Same 200 answers*: no reward, but 140 more updates of SFT on the answers of section 2. GRPO makes 140 updates, too.
@@ -710,8 +699,8 @@ prove("SFT on the 1120 answers is best of all these, with every seed", many == b
 # %% [markdown] id="controls-read"
 # With shuffled rewards the model became much worse, with each of five seeds. So GRPO learned from what the rewards
 # said. Against *the same 200 answers* its greedy answers were ahead with all five. But plain SFT on the model's *own
-# right answers* was above GRPO with most seeds. So an informative judge matters, and GRPO is not shown to be the best
-# way to use one. *The 1120 answers* taught most: who has written answers should train on them.
+# right answers* was above GRPO with most seeds. So a judge helps, but GRPO is not shown to be the best way to use one.
+# *The 1120 answers* taught most.
 #
 # <details><summary>Why the greedy answer, and how far this reaches</summary>
 #
@@ -729,8 +718,7 @@ prove("SFT on the 1120 answers is best of all these, with every seed", many == b
 # ## 5 Is it new, or only likelier?
 #
 # An answer that is never sampled is never paid. Can GRPO then teach a model anything that it could not do before, if
-# it tried often enough? We need a number: how likely is it that at least one of $k$ samples is right? It is called
-# **pass@k**.
+# it tried often enough? How likely is it that at least one of $k$ samples is right? This number is **pass@k**.
 #
 # **By hand.** We drew 5 answers to a question, and 2 of them are right. Somebody takes 2 of the 5. There are 10 ways to
 # take 2 of 5, and 3 ways to take 2 of the 3 wrong ones. So at least one is right in 7 of 10 cases: pass@2 is 0.7. With
@@ -780,9 +768,8 @@ show(
 )
 
 # %% [markdown] id="pass-changed-text"
-# Which questions were gained? We look at those without a right answer among the 64 samples before GRPO. But chance
-# plays a part: the same model, sampled 64 times more, might find some of them, too. So we sample it once more, as a
-# control.
+# Which questions were gained? We look at those without a right answer among the 64 samples before GRPO. As a control, we
+# sample the model before GRPO 64 times more.
 
 # %% id="pass-changed" tags=["atol:12"]
 written = answer(tuned, many, torch.Generator().manual_seed(1))
@@ -797,8 +784,7 @@ print("found before, and not by 64 more samples:", int((before & ~again).sum()))
 # %% [markdown] id="pass-read"
 # With each of five seeds pass@1 rose, and pass@64 fell, by less than pass@1 had gained. So in this run GRPO did not
 # widen what the model can find. It moved probability to answers that were already among the samples, and gave up some
-# of the rarer ones. And the few questions that it seems to have gained? Another 64 samples of the model before it find
-# some, too.
+# of the rarer ones. Of the few questions that it seems to have gained, another 64 samples before it find some, too.
 #
 # <details><summary>What others have found</summary>
 #
@@ -811,8 +797,7 @@ print("found before, and not by 64 more samples:", int((before & ~again).sum()))
 #
 # ## 6 A reward that is gamed
 #
-# A verifier as strict as ours has a fault: a nearly right answer earns as much as nonsense. It is tempting to be
-# kinder. Let us pay for the share of the *different* wanted digits that are *found* anywhere in the answer. For 27
+# With a verifier as strict as ours, a nearly right answer earns as much as nonsense. Let us be kinder, and pay for the share of the *different* wanted digits that are *found* anywhere in the answer. For 27
 # there are two of them, and for 2727 as well. If 27 is wanted, “72” earns 1, and “21” earns 0.5.
 
 
@@ -826,8 +811,6 @@ def digits_found(written, wanted):
 
 
 # %% [markdown] id="kind-question"
-# A right answer still earns 1, the most there is.
-#
 # **Predict.** We train with this reward for 70 steps, as before. What will the reward do, and what the exact match?
 
 # %% id="kind-guess"
@@ -871,12 +854,12 @@ for name, model in (("after SFT", tuned), ("paid for digits found", gaming)):
     print(f"{name}: {n_digits / len(asked):.1f} digits in an answer, on average")
 
 # %% [markdown] id="kind-read"
-# The reward rose from about 0.9 to about 0.95, and with each of five seeds exact match fell below where it began. The
-# answers show how. An answer with more digits has more chances to hold those that are wanted, and neither their order
-# nor the rest costs anything. So doubt about a digit is settled by writing both.
+# The reward rose from about 0.9 to about 0.95, and with each of five seeds exact match fell below where it began. An
+# answer with more digits has more chances to hold those that are wanted, and neither their order nor the rest costs
+# anything. So doubt about a digit is settled by writing both.
 #
-# This is called *reward hacking*. The model is not malicious: it did exactly what was paid. Every reward that stands
-# in for something else can be gamed, a learned one, too (Gao et al. 2023). How is it caught?
+# This is called *reward hacking*. Every reward that stands in for something else can be gamed, a learned one, too (Gao et
+# al. 2023). How is it caught?
 #
 # - **Measure what you mean, beside what you pay.** Exact match was never paid in this run, and showed the fault within
 #   twenty steps.
@@ -886,8 +869,8 @@ for name, model in (("after SFT", tuned), ("paid for digits found", gaming)):
 #
 # ## 7 What each stage changed
 #
-# Here are all of them once more. A right answer without an end sign does not count. That is why the pre-trained model
-# has 0.00 here, also at pass@64, although many of its continuations began with the right digits.
+# Here are all of them once more. A right answer without an end sign does not count, so the pre-trained model has 0.00 here,
+# also at pass@64.
 
 # %% id="all-record" tags=["hide-input"]
 # Record: all stages and controls, ranges over the seeds
@@ -905,8 +888,8 @@ for label, record, arm in table:
 print(f"Least to greatest of {stages.seeds} seeds. DPO, with SFT: with beta 0.1. KL: to the model after SFT.")
 
 # %% [markdown] id="all-figure-text"
-# Two of these columns side by side show what each kind of training bought. To the right of the start, single samples are
-# right more often. Above it, more questions have a right answer among 64 samples.
+# Two of these columns as a picture. To the right of the start, single samples are right more often. Above it, more
+# questions have a right answer among 64 samples.
 
 # %% id="all-figure" tags=["hide-input", "picture:25"]
 # Figure: pass@1 and pass@64, from the model after SFT to what each kind of training made of it
@@ -930,14 +913,12 @@ show(
 # | stage | needs | use it when |
 # |---|---|---|
 # | SFT | written answers | somebody can write them, or a better model has |
-# | SFT on own right answers | a judge | there is a judge; it is the simplest way to use one, so try it first |
+# | SFT on own right answers | a judge | there is a judge: try this first |
 # | DPO | pairs | people can compare answers, and no program can judge |
-# | GRPO | a judge, and many samples | there is a judge, and your own controls show that it beats SFT on own right answers |
+# | GRPO | a judge, and many samples | your own controls show that it beats SFT on own right answers |
 #
-#
-#
-# **An open question for you.** Sample right answers, train on them with SFT, sample again from the new model, and so
-# on: how far does this go? Start from the cells of section 4, and use more than one seed.
+# **An open question for you.** Sample right answers, train on them with SFT, sample again, and so on: how far does this
+# go? Use more than one seed.
 #
 # <details><summary>The same stages in reports of large models</summary>
 #

@@ -24,7 +24,7 @@ torch.set_num_threads(1)
 
 # %% [markdown] id="how"
 # Each task has one cell with three dots in it. Write above the last line of the cell what you like, over as many cells
-# as you like, and put your answer in the place of the dots. The check prints one line for each thing that it looked
+# as you like, and put your answer where the dots are. The check prints one line for each thing that it looked
 # at: `holds` or `no`, and the number that it found. Your answer is kept in `answers/`, as those to the exercises are.
 #
 # Where a model is asked for, give a function of tensors: the check calls it on a CPU, with a few hundred texts at once.
@@ -87,7 +87,7 @@ ex.capstone("characters", ..., ..., ..., ...)  # predict, training, held-out, sa
 # ## 4 Heads that you trained
 #
 # Train a small causal model on a task on which you know where it has to look. `three_back(n, seed)` draws n texts of
-# 16 ids below 10. The label of each place is the token three places back; the first three have the label −100, which
+# 16 ids below 10. The label of each position is the token three positions back; the first three have the label −100, which
 # `cross_entropy` leaves out. Then draw the weights of its heads for one text. Is there a head that looks three back?
 #
 # Your answers: `predict` as before, and `attend`, a function from ids `(B, 16)` to the weights of one layer,
@@ -164,13 +164,13 @@ ex.capstone("sizes", ..., ...)  # the runs, ln V
 #
 # In full attention, four times as many tokens cost sixteen times as many products. Write a causal attention whose cost
 # grows with T and not with its square. For example each query may look at the last sixteen keys only, or you keep
-# running sums in the place of a softmax. A mask over all scores is not enough, for the scores are computed all the same.
+# running sums instead of a softmax. A mask over all scores is not enough, for the scores are computed all the same.
 #
 # Your answer: a function of `query`, `key` and `value`, each `(B, H, T, E)`, to `(B, H, T, E)`. Each output has to be a
 # weighted mean of the values seen so far. The check counts the products, and the numbers that are kept for the gradient.
 
 # %% id="window" tags=["hide-input"]
-# Drawing: a window of four places, through three layers
+# Drawing: a window of four positions, through three layers
 drawings.window_reach(3, 4).show()
 
 # %% id="efficient"

@@ -479,7 +479,7 @@ def go_on(saved, updates):
         saved["step"] += 1
         rate = 3e-3 * min(1, saved["step"] / 10)
         saved["optimizer"].param_groups[0]["lr"] = rate
-        batch = next(saved["place in the data"])
+        batch = next(saved["position in the data"])
         result = update(saved["weights"], task.loss, [batch], [saved["optimizer"]])
         losses.append(result.loss)
     saved["random state"] = torch.get_rng_state()
@@ -494,7 +494,7 @@ def begin():
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
     stream = TokenBatches(examples, max_tokens=300, seed=1)
     return {"weights": model, "optimizer": optimizer, "step": 0, "stream": stream,
-            "place in the data": stream.forever(), "random state": torch.get_rng_state()}  # fmt: skip
+            "position in the data": stream.forever(), "random state": torch.get_rng_state()}  # fmt: skip
 
 
 def restored(copy_of, without):
@@ -506,9 +506,9 @@ def restored(copy_of, without):
         run["optimizer"].load_state_dict(copy.deepcopy(copy_of["optimizer"]))
     if without != "step":
         run["step"] = 20
-    if without != "place in the data":
-        run["stream"].load_state_dict(copy_of["place in the data"])
-        run["place in the data"] = run["stream"].forever()
+    if without != "position in the data":
+        run["stream"].load_state_dict(copy_of["position in the data"])
+        run["position in the data"] = run["stream"].forever()
     if without != "random state":
         run["random state"] = copy_of["random state"]
     return run
@@ -519,7 +519,7 @@ go_on(straight, 20)
 copy_of = {
     "weights": copy.deepcopy(straight["weights"].state_dict()),
     "optimizer": copy.deepcopy(straight["optimizer"].state_dict()),
-    "place in the data": straight["stream"].state_dict(),
+    "position in the data": straight["stream"].state_dict(),
     "random state": straight["random state"],
 }
 curves, ends = {"straight on": go_on(straight, 20)}, {}
@@ -531,13 +531,13 @@ def flat(model):
 
 goal = flat(straight["weights"])
 started = goal - torch.cat([copy_of["weights"][name].flatten() for name, _ in straight["weights"].named_parameters()])
-for without in ("nothing", "random state", "place in the data", "step", "optimizer", "weights"):
+for without in ("nothing", "random state", "position in the data", "step", "optimizer", "weights"):
     run = restored(copy_of, without)
     curves[without] = go_on(run, 20)
     ends[without] = ((flat(run["weights"]) - goal).norm() / started.norm()).item()
 show(
     plots.parts_forgotten(ends, curves),
-    alt="Left, six bars: how far the weights end from those of the straight run when nothing, the random state, the place in the data, the "
+    alt="Left, six bars: how far the weights end from those of the straight run when nothing, the random state, the position in the data, the "
     "step, the optimizer or the weights were forgotten. With nothing forgotten the distance is zero, otherwise it is not. Right, the losses of "
     "the straight run and of two that forgot the optimizer and the step.",
     caption="Distance 1 is the way that the weights go in these 20 updates. Only the whole checkpoint ends where it should.",
