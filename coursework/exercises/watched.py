@@ -140,7 +140,14 @@ class _Watch:
         return [line for line in self.updates if line.startswith("an update")]
 
     def run(self, loop, config, path, device):
-        with mock.patch("torch.autocast", self.autocast), mock.patch("torch.amp.autocast", self.autocast):
+        # A loop may keep the random numbers of the device that is not there, too; nothing draws from them.
+        draws = {"get_rng_state": lambda *_: torch.get_rng_state(), "set_rng_state": lambda *_: None}
+        draws |= {"get_rng_state_all": lambda: [torch.get_rng_state()], "set_rng_state_all": lambda _: None}
+        with (
+            mock.patch("torch.autocast", self.autocast),
+            mock.patch("torch.amp.autocast", self.autocast),
+            mock.patch.multiple("torch.cuda", **draws),
+        ):
             arguments = self.step_of, self.loss_of, self.data, self.held_out, config, path, device
             return loop(self.model, self.optimizer, *arguments)
 
