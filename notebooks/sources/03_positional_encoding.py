@@ -207,7 +207,8 @@ drawings.clock_rows().show()
 #   clock has speed 1, and each further one is slower by the same factor. Between our two clocks the factor is 100. In a wide
 #   table the steps are smaller, and the last clock is nearly 10,000 times slower than the first.
 #
-# Such vectors are called **sinusoids**, or sinusoidal positions, after the sine.
+# Such vectors are called **sinusoids**, or sinusoidal positions, after the sine. In section 4 they come back
+# as *rotary* positions.
 #
 # Now write the table yourself. The exercises use shorter letters: D is $d_{model}$, E is $d_{head}$, B counts the texts, H
 # the heads, and T the positions.
@@ -419,7 +420,7 @@ PositionExplorer(positions.frequencies(12), position=5, shift=3)
 # are now mixed in one vector, and the model has to sort them out again. Also, it has practised only the positions of its
 # training.
 #
-# <details><summary>Does a position not drown its word?</summary>
+# <details><summary>Do the positions drown the words?</summary>
 #
 # The numbers of a position are about as large as 1, and those of a word often start near $1/\sqrt{d_{model}}$. The paper
 # multiplies the words by $\sqrt{d_{model}}$ before adding; it gives no reason, but then both are of a similar size.
@@ -1017,7 +1018,7 @@ show(
     "peak every six positions. The peaks at 3, 9 and 15 fall, those at 22, 28 and 34 rise again, and those at 41, 47, 53 and "
     "60 stand above the line at 0. A dashed curve through the peaks, the part of the second clock, falls to distance 20 and "
     "rises to distance 51.",
-    caption=f"One training; dashed, the part of the second clock. With all five seeds, rotary is right in {where.spread('rotary', 'to place 30')} of the cases "
+    caption=f"One training. The dashed line is the part of the second clock. With all five seeds, rotary is right in {where.spread('rotary', 'to place 30')} of the cases "
     f"up to position 30. At position 63 it is right in {where.spread('rotary', 'at place 63')}: there the keys at the "
     f"marked distances get {where.spread('rotary', 'weight at turns')} of the weight. ({where.command})",
 )
@@ -1031,13 +1032,13 @@ show(
 # - The **second clock**, dashed, is ten times slower. Training used it to tell 3 from 9 and 15: its part falls from each to the
 #   next. But it is a wave. Beyond 15, where nothing corrects it, it reaches its lowest point at about 20, and then it must rise.
 #
-# The peak at 34 comes close enough to the line to take some weight, and the accuracy falls to about 0.75. At 41 the peak is
+# The peak at 34 comes close enough to the line to take weight, and accuracy falls to about 0.75. At 41 the peak is
 # above the line: both clocks together favour this key over the right one. With all five seeds, 41 is the first distance that
 # beats 3.
 #
 # The shifted sinusoids meet the same new distances. Why do they survive? They have 16 clocks, and where one has come round,
 # others have not. Give them only the four speeds of our rotary head, train them in the same way, and they are right beyond
-# in only 0.77 to 0.83 of the cases. So many clocks are a part of the answer.
+# in only 0.77 to 0.83 of the cases. So the number of clocks is part of the answer.
 #
 # <details><summary>Is it the number of clocks alone?</summary>
 #
