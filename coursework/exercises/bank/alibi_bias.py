@@ -94,8 +94,8 @@ EXERCISE = Exercise(
 slopes of shape `(H,)`, one per head. Entry (h, t, s) is minus the slope of head h times the distance between query t
 and key s, in positions, for keys before and after the query alike. The last query stands at the position of the last
 key: with more keys than queries, as while writing with a cache, the queries belong to the last T of the S positions.
-The rule is the same with fewer keys than queries, rare as that is: for T = 3 and S = 2 the queries stand at the
-positions −1, 0 and 1, and the distances are 1 2, 0 1 and 1 0. The result has the dtype of `slopes`,
+With fewer keys than queries the first queries stand before key 0: for T = 3 and S = 2, query 0 stands at position −1,
+at distance 1 from key 0 and 2 from key 1. The result has the dtype of `slopes`,
 float32 or float64. There is no gradient to compute here.""",
     why="""ALiBi has no parameters and needs no table: it is this one sum. It is easy to get its sign wrong, and the
 position of the first query when there are more keys than queries.""",

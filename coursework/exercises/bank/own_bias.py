@@ -130,13 +130,13 @@ before the softmax. What you add is your own idea: a head that likes one distanc
 something else. The next cells train a model with it. It must obey four laws.
 
 - The T queries are the last of S positions: query t stands at position t + S − T.
-- Only how far back a key stands may matter, neither where the two stand nor how long the text is. The softmax
-  cancels what is added to all keys of a query alike, so that is free.
+- Only how far back a key stands may matter, neither where the two stand nor how long the text is. You may still add any
+  constant to a query's row, because the softmax cancels it.
 - Each key that is not later than its query gets a finite number. To hide a key, use −30 and not minus infinity.
 - In a text of 40 positions, not all distances are alike. Otherwise the model knows no order.
 
-A causal mask hides later keys, so what you add to those is free, too.""",
-    why="It is where ALiBi and T5's buckets began: as someone's guess at what a head needs.",
+A causal mask hides later keys, so you may add anything to those.""",
+    why="ALiBi and T5's buckets are two ideas of what a head needs. Here you test one of your own.",
     difficulty=5,
     minutes=15,
     reference=own_bias,

@@ -115,7 +115,7 @@ def clock_rows(width: int = 64, positions: Sequence[int] = (0, 1, 10, 100), base
         alt=f"{len(shown)} of the {half} clocks of a code, in one row for each of the positions "
         f"{', '.join(map(str, positions))}. At position 0 all hands point to twelve. At 1 only the leftmost have "
         "moved. At 100 the left half points everywhere, and the last ones still stand nearly at twelve.",
-        caption=f"Every second one of {half} clocks, and the last; the fastest at the left. The fast ones tell "
+        caption=f"Every other clock of the {half}, plus the last; the fastest at the left. The fast ones tell "
         "neighbours apart, the slow ones near from far. No two rows are the same.",
     )
     step = 490 / len(shown)
@@ -342,12 +342,13 @@ def hidden_far_keys(trained: int = 4, length: int = 9) -> Drawing:
         top + cell * length + 14,
         alt=f"Two masks of {length} words. Left: each position may look at itself and at all before it. Right: each "
         f"position may look at itself and at the {trained - 1} positions before it; what is farther back is hidden.",
-        caption="Left: the usual mask; here the last rows look farther back than any text in training was long. Right: "
-        "the control, which hides these keys.",
+        caption="Left: the usual mask; the last rows look back farther than the longest training text. Right: the "
+        "control, which hides these keys.",
     )
-    for left, title, reach in ((20, "as usual", length), (330, "far keys hidden", trained)):
+    for left, title, reach in ((40, "as usual", length), (345, "far keys hidden", trained)):
         picture.text((left + cell * length / 2, 22), title, bold=True)
-        picture.text((left + cell * length / 2, 46), "may look at", size=15, colour=palette.key)
+        picture.text((left + cell * length / 2, 46), "keys", size=15, colour=palette.key)
+        picture.upright((left - 14, top + cell * length / 2 + 26), "queries", colour=palette.query)
         for row in range(length):
             for column in range(length):
                 at = (left + cell * (column + 0.5), top + cell * (row + 0.5))

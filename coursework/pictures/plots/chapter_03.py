@@ -14,7 +14,7 @@ PLACES = range(16, 256, 32)  # the middles of eight stretches of text
 
 
 def right_and_scored(right: Any, score: Any, second: Any, turns: Collection[int]) -> Figure:
-    """Where a model that was trained on 16 positions is right, and the score of each distance, less that of 3.
+    """Where a model that was trained on 16 positions is right, and the score of each distance, minus that of 3.
 
     `second` is the part of the second clock; `turns` are the distances to be marked.
     """
@@ -25,7 +25,7 @@ def right_and_scored(right: Any, score: Any, second: Any, turns: Collection[int]
     axes[1].plot(turns, [score[back] for back in turns], "o", color=palette.output)
     axes[1].axhline(0, color=palette.residual, linewidth=1)
     axes[1].set_xticks((3, 9, 15, 22, 28, 34, *turns))
-    axes[1].set(xlabel="positions back from position 63", ylabel="score, less that of 3")
+    axes[1].set(xlabel="positions back from position 63", ylabel="score minus that of distance 3")
     axes[1].set_ylim(bottom=1.2 * min(score))
     for ax in axes:
         ax.axvline(15.5, color=palette.residual, linestyle=":")
