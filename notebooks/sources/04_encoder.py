@@ -1044,10 +1044,10 @@ last = {name: sorted(rows["queries and keys"][-1] for rows, _ in draws)[2] for n
 prove("about 0.01 in post-norm and 0.2 in pre-norm", last["post-norm"] < 0.015 and 0.1 < last["pre-norm"] < 0.3)
 
 # %% [markdown] id="gradients-say"
-# The answer: in post-norm a little, about 0.01, and in pre-norm more, about 0.2. Without residuals they get next to
-# nothing from about the fourth layer on. The other weights do get a gradient. What vanishes is the chance to learn
-# **where to look**. That all words become alike is called **rank collapse**: a table whose rows are all the same has
-# *rank* 1 (Dong et al. 2021; Noci et al. 2022).
+# The answer: in post-norm a little, about 0.01, in pre-norm about 0.2. Without residuals the queries and keys get
+# next to nothing from about the fourth layer on. The other weights do get a gradient. What vanishes is the chance to
+# learn **where to look**. That all words become alike is called **rank collapse**: a table whose rows are all the
+# same has *rank* 1 (Dong et al. 2021; Noci et al. 2022).
 #
 # The blue line falls even with residuals, mostly because words become alike there, too. In post-norm each norm
 # shrinks the old part of the stream, and after twelve layers the mean cosine is above 0.98. In pre-norm nothing
@@ -1389,7 +1389,7 @@ show(
 # 0.87. Here the words themselves say most, and with so few lines the encoder is hardly better than a count. **Which
 # model is better is a question about the data**, so always ask the simple rival.
 #
-# Now type a line of yours.
+# Now type a line of your own.
 
 # %% id="my-line" tags=["atol:0.2"]
 mine = "my love is like the stars of night"  # write a line of your own
