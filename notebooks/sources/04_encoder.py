@@ -1373,7 +1373,7 @@ always = [(lines_of(pair, seed)[3] == 0).float().mean().item() for seed in range
 prove("always saying Romeo is right in 0.47 to 0.66", [round(f(always), 2) for f in (min, max)] == [0.47, 0.66])
 prove("both are better than that, with each of five seeds", min(low.values()) > max(always) + 0.05)
 ahead = [a - b for a, b in zip(*(record.values(arm, "accuracy") for arm in record.arms))]
-prove("the encoder is ahead by about 0.01 each time", 0 < min(ahead) and max(ahead) < 0.02)
+prove("the encoder is ahead by about 0.01 each time", min(ahead) > 0 and max(ahead) < 0.02)
 show(
     record.figure(),
     alt=record.alt(),
