@@ -61,9 +61,9 @@ EXERCISE = Exercise(
     what="""Write `encoder_parameters(d_model, d_ff, n_layers)`: how many trained numbers a stack of post-norm
 encoder layers has, from its width D, inner width F and number of layers. Each layer has an attention (maps for
 query, key, value and output, D × D, with biases), a feed-forward (two maps, with biases), and two LayerNorms (weight
-and bias). Embeddings are not part of it, and there is no norm after the last layer.
+and bias). Neither embeddings nor an extra norm after the last layer are part of it.
 Return a whole number.""",
-    why="Before you train a model you can say how large it is, and a wrong count is how a wrong layer shows.",
+    why="Before you train a model you can say how large it is, and a wrong count tells you that a layer is wrong.",
     difficulty=2,
     minutes=6,
     reference=encoder_parameters,
