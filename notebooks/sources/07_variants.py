@@ -491,7 +491,7 @@ drawings.local_layers_for_one_global().show()
 drawings.levels_of_memory().show()
 
 # %% [markdown] id="flash-traffic"
-# A GPU computes on data in small memories on the chip. They are tiny: 20 MB in all on an A100. Everything else lies in
+# A GPU computes on data in small memories on the chip. They are tiny: 20 MB on an A100. Everything else lies in
 # the large memory beside the chip, which is thirteen times slower. Now count what plain attention moves, for one head
 # of width 128 and a text of 8,192 tokens. The table of scores has 8,192² = 67 million numbers, 134 MB in two bytes
 # each. It does not fit into the small memory. So it is written to the large one, read for the softmax, written again as
@@ -1149,7 +1149,7 @@ prove("a tied head saves V times D", count(untied) - count(PUBLISHED["gpt2"].bui
 #
 # A checkpoint is a folder: a `config.json`, and a file of tensors, each under a name. That of Qwen3-0.6B takes more
 # than a gigabyte, so another program has trained a small model, `theirs`, on technical prose and saved it in the same
-# form in `folder`. Like `rotate`, it turns number i of a head with number i + E/2. `load_file` reads the tensors. Their
+# form in `folder`. Like `rotate`, this model turns number i of a head with number i + E/2. `load_file` reads the tensors. Their
 # names are not ours, so we need a little dictionary.
 
 # %% id="checkpoint" tags=["hide-input", "tol:0.05"]

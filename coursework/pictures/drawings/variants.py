@@ -235,8 +235,8 @@ def levels_of_memory() -> Drawing:
         "small memory on the chip: 20 megabytes, 19 terabytes a second. Below that the large memory: 40 gigabytes, "
         "1.5 terabytes a second. A wide arrow joins the units with the small memory, a thin one the small with the "
         "large.",
-        caption="An A100 (Dao et al. 2022, figure 1). Everything comes in through the thin arrow once; what does not fit "
-        "into the small memory, again and again.",
+        caption="An A100 (Dao et al. 2022, figure 1). Everything comes in through the thin arrow once; "
+        "what does not fit into the small memory, again and again.",
     )
     picture.box((190, 38), (240, 50), ["arithmetic units", "312 · 10¹² operations / s"], filled=True)
     picture.line([(190, 102), (190, 64)], colour=palette.value, width=8)
