@@ -61,7 +61,7 @@ RATES = "All rates: mean (least … greatest); a star marks the best rate"
 # %% [markdown] id="one-block"
 # ## 1 One block, three families
 #
-# Here is the layer of 2017 next to one of 2025.
+# Here is a layer of 2017 next to one of 2025.
 
 # %% id="block-drawn" tags=["hide-input"]
 # Drawing: the layer of 2017 and the layer of today
@@ -175,8 +175,6 @@ prove("such a stack obeys the law of causality", not complaint(testing.assert_ca
 #
 # - **DistilBERT** (Sanh et al. 2019) has half of BERT's layers and learned to give BERT's own probabilities.
 # - **ALBERT** (Lan et al. 2019) uses one layer's weights in all layers, and makes the token table of two thin matrices.
-# - **mT5** (Xue et al. 2020) is T5 1.1, trained on 101 languages.
-# - **MarianMT** (Tiedemann and Thottingal 2020) is the Transformer of 2017, one small model for each pair of languages.
 # - **ModernBERT** (Warner et al. 2024) and **T5Gemma** (Zhang et al. 2025) are a BERT and a T5 made of layers of today.
 # - **Whisper** (Radford et al. 2022) is an encoder–decoder whose encoder reads sound: two convolutions make its tokens
 #   of short pieces of a spectrogram.
@@ -248,14 +246,7 @@ prove("and in 300 steps the linear map is ahead with every seed", (lines[0] > or
 # In 2017 the norm stood *after* the sum: x ← LN(x + sublayer(x)). A gradient on its way back goes through all these
 # norms, and with a high rate a deep stack needs a careful warm-up, or it does not learn at all ([chapter
 # 4](04_encoder.ipynb)). GPT-2 moved the norm in *front* of each sublayer: x ← x + sublayer(LN(x)). Now the stream is a
-# sum from end to end, and a gradient reaches the first layer undisturbed. The price: the stream grows from layer to
-# layer, so that each layer changes it less, and one more norm is needed at the end.
-#
-# <details><summary>Where Gemma 3 and OLMo 2 put the norm</summary>
-#
-# Gemma 3 norms what a sublayer *returns* as well, before it is added to the stream, and OLMo 2 norms only that.
-#
-# </details>
+# sum from end to end, and a gradient reaches the first layer undisturbed. The price: the stream grows with each layer, so that each layer changes it less, and one more norm is needed at the end.
 #
 # Which half of LayerNorm does the work? It subtracts the mean and divides by the standard deviation. **RMSNorm** (Zhang
 # and Sennrich 2019) leaves out the mean and divides by the root of the mean square:
@@ -362,7 +353,7 @@ prove("RMSNorm changes it by less than 0.03", abs(losses[0].mean() - losses[1].m
 prove("so do half as many heads of keys and values", abs(losses[3].mean() - losses[4].mean()) < 0.03)
 
 # %% [markdown] id="switches-say"
-# The rotary positions, by far: they lower the loss with each of five seeds, by about 0.3 nats a character. The gate
+# The rotary positions, by far: they lower the loss with each of five seeds, by about 0.3 nats for each character. The gate
 # brings another tenth on average, at the same number of parameters. RMSNorm without biases changes nothing that we can
 # see, and that is its point: less is computed, and nothing is lost. Nor do five seeds show a price of halving the heads
 # of keys and values, which halves the cache.
@@ -382,9 +373,9 @@ prove("so do half as many heads of keys and values", abs(losses[3].mean() - loss
 # ### 3.1 Sharing heads, or compressing them
 #
 # **Grouped heads**, which you wrote in [chapter 2](02_multi_head.ipynb), let several query heads share one head of keys
-# and values. Llama 3 8B has 8 for its 32 query heads. In its 32 layers a token takes 2 · 32 · 8 · 128 numbers, or
-# 131,072 bytes, and the cache of 8,192 tokens shrinks from 4 GiB to 1. The queries stay different; there are just fewer
-# keys and values for them to read.
+# and values. Llama 3 8B has 32 layers, and 8 such heads for its 32 query heads. A token takes 2 · 32 · 8 · 128 numbers,
+# or 131,072 bytes, and the cache of 8,192 tokens shrinks from 4 GiB to 1. The queries stay different; they
+# just have fewer keys and values to read.
 #
 # **Latent attention** (DeepSeek-V2, 2024) goes another way. One trained linear map makes a short vector c of each
 # token, and only c is kept. Every head has two matrices of its own, and makes its key W c and its value U c out of it.
@@ -477,8 +468,7 @@ drawings.local_layers_for_one_global().show()
 #
 # In many trained models, heads that find nothing of interest rest their attention on the very first token, because the
 # weights of a softmax must go *somewhere*. Drop that token, an **attention sink**, and the model falls apart. A
-# streaming model keeps it for ever (Xiao et al. 2023). In gpt-oss a trained number in the softmax's denominator takes
-# that weight instead. The lab on [long context](labs/03_long_context.ipynb) takes a sink away.
+# streaming model keeps it for ever (Xiao et al. 2023). The lab on [long context](labs/03_long_context.ipynb) takes a sink away.
 #
 # </details>
 #
@@ -974,7 +964,7 @@ prove("on much text, all weights are ahead with each seed", (full < thin).all())
 #
 # On little text the update in every map beats about as many parameters in the attention alone, with each of five seeds;
 # on much text that was not tried. For large models about ten times the rate of full training was found (*LoRA Without
-# Regret*, 2025). On much text a thin slice may have too little room; or a still higher rate would have helped.
+# Regret*, 2025).
 # **QLoRA** also keeps the frozen weights in four bits, so that a large model can be tuned on one card.
 #
 # </details>
@@ -1289,8 +1279,7 @@ for prompt in ("The value of ", "A function "):
 #   al. 2023 (Llama), arXiv:2302.13971; Dubey et al. 2024 (Llama 3), arXiv:2407.21783; Yang et al. 2025 (Qwen3),
 #   arXiv:2505.09388; OLMo 2, arXiv:2501.00656; Gemma 3, arXiv:2503.19786.
 # - The cache: Ainslie et al. 2023 (grouped heads), arXiv:2305.13245; DeepSeek-V2 (latent attention), arXiv:2405.04434;
-#   Beltagy et al. 2020 (windows), arXiv:2004.05150; Xiao et al. 2023 (sinks), arXiv:2309.17453; gpt-oss,
-#   arXiv:2508.10925.
+#   Beltagy et al. 2020 (windows), arXiv:2004.05150; Xiao et al. 2023 (sinks), arXiv:2309.17453.
 # - Flash: Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018 (softmax in one pass), arXiv:1805.02867.
 # - Linear: Katharopoulos et al. 2020, arXiv:2006.16236; Schlag et al. 2021 (the delta rule), arXiv:2102.11174; Yang et
 #   al. 2024 (gated), arXiv:2412.06464; Kimi Linear, arXiv:2510.26692.
