@@ -246,7 +246,8 @@ prove("and in 300 steps the linear map is ahead with every seed", (lines[0] > or
 # In 2017 the norm stood *after* the sum: x ← LN(x + sublayer(x)). A gradient on its way back goes through all these
 # norms, and with a high rate a deep stack needs a careful warm-up, or it does not learn at all ([chapter
 # 4](04_encoder.ipynb)). GPT-2 moved the norm in *front* of each sublayer: x ← x + sublayer(LN(x)). Now the stream is a
-# sum from end to end, and a gradient reaches the first layer undisturbed. The price: the stream grows with each layer, so that each layer changes it less, and one more norm is needed at the end.
+# sum from end to end, and a gradient reaches the first layer undisturbed. The price: the stream grows, so
+# that later layers change it less, and one more norm is needed at the end.
 #
 # Which half of LayerNorm does the work? It subtracts the mean and divides by the standard deviation. **RMSNorm** (Zhang
 # and Sennrich 2019) leaves out the mean and divides by the root of the mean square:
