@@ -5,9 +5,8 @@
 # builds the model that it describes. A handful of switches turn your GPT from [chapter 5](05_decoder.ipynb) into a
 # Llama. It loads a checkpoint in the published layout, and writes.
 #
-# Each switch was found because something was too slow, too large or too fragile. So we ask of each which problem came
-# up, what was changed, why that helps, and what it costs. With its exercises it takes about {minutes} minutes. Plan two
-# or three evenings; three good places to stop are marked.
+# We ask of each switch which problem it solved, what was changed, why that helps, and what it costs. With its exercises
+# it takes about {minutes} minutes. Plan two or three evenings; four good places to stop are marked.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -62,7 +61,7 @@ RATES = "All rates: mean (least … greatest); a star marks the best rate"
 # %% [markdown] id="one-block"
 # ## 1 One block, three families
 #
-# Here is the layer of 2017 next to that of a model of 2025.
+# Here is a layer of 2017 next to one of 2025.
 
 # %% id="block-drawn" tags=["hide-input"]
 # Drawing: the layer of 2017 and the layer of today
@@ -70,7 +69,7 @@ drawings.two_layers().show()
 
 # %% [markdown] id="block-says"
 # The plan has not changed. What changed is inside the boxes, and where the norms stand. Here is how seven published
-# models set the switches; windows and experts come later.
+# models set the switches. Section 2 explains the norms and SwiGLU; windows and experts come later.
 #
 # | | stacks | positions | norm | feed-forward | heads of keys, values |
 # |---|---|---|---|---|---|
@@ -146,8 +145,8 @@ prove("encoder layers under a causal mask are decoder layers without cross-atten
 prove("such a stack obeys the law of causality", not complaint(testing.assert_causal, decoder, x))
 
 # %% [markdown] id="families-table"
-# With the norm at the same place, nothing else separates the two kinds of layer: copy an encoder's weights, add the
-# mask, and it is a decoder's. The mask decides what each family is for:
+# With the norm at the same place, nothing else separates a layer of BERT from one of GPT-2: copy the weights, and add
+# the mask. The mask decides what each family is for:
 #
 # | family | learns by | good for | gives up |
 # |---|---|---|---|
@@ -155,9 +154,9 @@ prove("such a stack obeys the law of causality", not complaint(testing.assert_ca
 # | decoder | the next word, at every position | writing, chat, code | the right-hand side of its input |
 # | encoder–decoder | writing what was cut out of a text | translation, speech | half of its layers read only the source |
 #
-# Why did the decoder win? It can write, its cache makes writing cheap, and nearly every task can be phrased as text to
-# continue. But for a search engine that must turn a billion pages into vectors, a small encoder is still the right
-# tool.
+# What speaks for the decoder? It can write, and nearly every task can be phrased as text to continue. Unlike an
+# encoder–decoder, it needs no border between source and target: a chat simply goes on, with the same cache. But for a
+# search engine that must turn a billion pages into vectors, a small encoder is still the right tool.
 #
 # <details><summary>Evidence: a decoder also learned faster, five seeds, three rates, a control; closed models</summary>
 #
@@ -176,8 +175,6 @@ prove("such a stack obeys the law of causality", not complaint(testing.assert_ca
 #
 # - **DistilBERT** (Sanh et al. 2019) has half of BERT's layers and learned to give BERT's own probabilities.
 # - **ALBERT** (Lan et al. 2019) uses one layer's weights in all layers, and makes the token table of two thin matrices.
-# - **mT5** (Xue et al. 2020) is T5 1.1, trained on 101 languages.
-# - **MarianMT** (Tiedemann and Thottingal 2020) is the Transformer of 2017, one small model for each pair of languages.
 # - **ModernBERT** (Warner et al. 2024) and **T5Gemma** (Zhang et al. 2025) are a BERT and a T5 made of layers of today.
 # - **Whisper** (Radford et al. 2022) is an encoder–decoder whose encoder reads sound: two convolutions make its tokens
 #   of short pieces of a spectrogram.
@@ -198,9 +195,9 @@ prove("fewer questions explain less than half of it, with every seed", explained
 # ### 1.2 An image is a sentence of patches
 #
 # An encoder takes a row of vectors and does not ask where they come from. **ViT**, the vision Transformer, cuts an
-# image into squares, the *patches*. One linear map turns the pixels of each into a vector, and a learned position is
-# added. In front goes the `[CLS]` of [chapter 4](04_encoder.ipynb), from which the class is read. From there on it is a
-# BERT with its norms in front.
+# image into squares, the *patches*. One linear map turns the pixels of each into a vector. In front goes the `[CLS]` of
+# [chapter 4](04_encoder.ipynb), from which the class is read, and a learned position is added to each vector. From
+# there on it is a BERT with its norms in front.
 
 # %% id="patches-drawn" tags=["hide-input"]
 # Drawing: an image becomes a row of patches
@@ -214,11 +211,11 @@ drawings.patches_in_a_row().show()
 
 # %% [markdown] id="vit-question"
 # What does a ViT *not* know? A convolution looks at small neighbourhoods and uses the same weights everywhere. So it
-# knows two things before it has seen an image: pixels that are close belong together, and a cat is a cat wherever it
-# sits. A ViT is told what a patch is, and reads all patches with one map. Which patches touch, it must find out from
-# images. The published ViT fell behind convolutional networks when it was trained on a million images, and overtook
-# them with three hundred million (Dosovitskiy et al. 2020). Today the same encoder is the eye of most vision–language
-# models: its patches are put in front of the words, and a decoder reads both as one text.
+# knows two things before it has seen an image: close pixels belong together, and a cat is a cat wherever it sits. A ViT
+# reads all patches with one map, and must learn from images which patches touch. The published ViT fell behind
+# convolutional networks when it was trained on a million images, and overtook them with three hundred million
+# (Dosovitskiy et al. 2020). Today such an encoder is the eye of most vision–language models: a decoder reads its
+# outputs in front of the words.
 #
 # <details><summary>Evidence: what a ViT is told sits in its patches; digits with their pixels mixed, five seeds</summary>
 #
@@ -249,14 +246,8 @@ prove("and in 300 steps the linear map is ahead with every seed", (lines[0] > or
 # In 2017 the norm stood *after* the sum: x ← LN(x + sublayer(x)). A gradient on its way back goes through all these
 # norms, and with a high rate a deep stack needs a careful warm-up, or it does not learn at all ([chapter
 # 4](04_encoder.ipynb)). GPT-2 moved the norm in *front* of each sublayer: x ← x + sublayer(LN(x)). Now the stream is a
-# sum from end to end, and a gradient reaches the first layer undisturbed. The price: the stream grows from layer to
-# layer, so that each layer changes it less, and one more norm is needed at the end.
-#
-# <details><summary>Where Gemma 3 and OLMo 2 put the norm</summary>
-#
-# Gemma 3 norms what a sublayer *returns* as well, before it is added to the stream, and OLMo 2 norms only that.
-#
-# </details>
+# sum from end to end, and a gradient reaches the first layer undisturbed. The price: the stream grows, so
+# that later layers change it less, and one more norm is needed at the end.
 #
 # Which half of LayerNorm does the work? It subtracts the mean and divides by the standard deviation. **RMSNorm** (Zhang
 # and Sennrich 2019) leaves out the mean and divides by the root of the mean square:
@@ -294,7 +285,8 @@ print(RMSNorm(4)(torch.tensor([1.0, 2.0, 3.0, 6.0])).data)
 # through it. Then a small change makes another key the largest, all the weight moves there, and the loss jumps.
 # **QK-norm** puts an RMSNorm on each query and each key before they are turned. With E numbers in a head, each then has
 # the length √E. A product of two vectors is at most the product of their lengths, here E. So a score, divided by √E, is
-# at most √E, times the trained factors. Qwen3, Gemma 3 and OLMo 2 pay two small norms in each layer for that.
+# at most √E, or 11 for E = 128, times the trained factors. Qwen3, Gemma 3 and OLMo 2 pay two small norms in each layer
+# for that.
 #
 # ### 2.2 A gate in the feed-forward
 #
@@ -307,12 +299,11 @@ print(RMSNorm(4)(torch.tensor([1.0, 2.0, 3.0, 6.0])).data)
 drawings.gate_in_numbers().show()
 
 # %% [markdown] id="gate-says"
-# A product of two numbers that are both made of the token says what a sum cannot: *if this, then that much of the
-# other*. Why it helps so reliably is not known. The paper that introduced it compared eight forms, found the gated ones
-# ahead, and gave no explanation (Shazeer 2020).
+# In a product, one number can switch the other on or off; in a sum it cannot. Why this helps so reliably is not known.
+# The paper that introduced it compared eight forms, found the gated ones ahead, and gave no explanation (Shazeer 2020).
 #
-# There are three matrices now instead of two. To keep the number of parameters, the inner width shrinks: 2 · D · 4D = 3
-# · D · F gives F = 8/3 · D. For Llama's D of 4,096 that is 10,923, rounded up to a multiple of 256: 11,008.
+# With three matrices instead of two, the inner width shrinks to keep the number of parameters: 2 · D · 4D = 3 · D · F
+# gives F = 8/3 · D. For the 4,096 of the first Llama 7B that is 10,923, rounded up to a multiple of 256: 11,008.
 
 # %% exercise="swiglu"
 
@@ -351,7 +342,8 @@ show(
     common.dot_rows(rows, size=(6.6, 2.6), xlabel="held-out loss, nats per character"),
     alt="Five rows of five dots: the held-out loss of a small model of characters after each switch from GPT-2 to "
     "Llama. The rotary positions bring the largest step.",
-    caption="Each dot is one training of 300 steps. The switches add up from top to bottom.",
+    caption="Each dot is one training of 300 steps. The switches add up from top to bottom; the last row has 2 heads of "
+    "keys and values for its 4 of queries.",
 )
 fold(RATES, found)
 losses = [np.array(found.values(arm, "held-out loss")) for arm in found.arms]
@@ -362,10 +354,10 @@ prove("RMSNorm changes it by less than 0.03", abs(losses[0].mean() - losses[1].m
 prove("so do half as many heads of keys and values", abs(losses[3].mean() - losses[4].mean()) < 0.03)
 
 # %% [markdown] id="switches-say"
-# The rotary positions, by far: with each of five seeds they lower the loss, by about 0.3 nats for each character. The
-# gate brings another tenth on average, at the same number of parameters. RMSNorm without biases changes nothing that we
-# can see, and that is its point: less is computed, and nothing is lost. Nor do five seeds show a price of halving the
-# heads of keys and values, which halves the cache.
+# The rotary positions, by far: they lower the loss with each of five seeds, by about 0.3 nats for each character. The gate
+# brings another tenth on average, at the same number of parameters. RMSNorm without biases changes nothing that we can
+# see, and that is its point: less is computed, and nothing is lost. Nor do five seeds show a price of halving the heads
+# of keys and values, which halves the cache.
 #
 # **A good place to stop: you know the layer of today.**
 #
@@ -377,13 +369,14 @@ prove("so do half as many heads of keys and values", abs(losses[3].mean() - loss
 #
 # $$2 \cdot L \cdot G \cdot E \cdot n \quad\text{numbers,}$$
 #
-# and for each new token, all of them have to be read.
+# usually of two bytes each. For each new token, all of them have to be read.
 #
 # ### 3.1 Sharing heads, or compressing them
 #
 # **Grouped heads**, which you wrote in [chapter 2](02_multi_head.ipynb), let several query heads share one head of keys
-# and values. Llama 3 8B has 8 for its 32 query heads, so the cache of 8,192 tokens shrinks from 4 GiB to 1. The queries
-# stay different; they only have fewer views to look at.
+# and values. Llama 3 8B has 32 layers, and 8 such heads for its 32 query heads. A token takes 2 · 32 · 8 · 128 numbers,
+# or 131,072 bytes, and the cache of 8,192 tokens shrinks from 4 GiB to 1. The queries stay different; they
+# just have fewer keys and values to read.
 #
 # **Latent attention** (DeepSeek-V2, 2024) goes another way. One trained linear map makes a short vector c of each
 # token, and only c is kept. Every head has two matrices of its own, and makes its key W c and its value U c out of it.
@@ -394,14 +387,14 @@ prove("so do half as many heads of keys and values", abs(losses[3].mean() - loss
 drawings.cache_of_a_token().show()
 
 # %% [markdown] id="absorb"
-# But then each step would have to make the keys of all old tokens again. Here is the trick that saves it. **By hand**,
-# with a short vector c = (1, 2), a query q = (2, 1), and W with the rows (1, 0) and (1, 1):
+# But then each step would have to make the keys of all old tokens again. A trick avoids this. **By hand**, with a short
+# vector c = (1, 2), a query q = (2, 1), and W with the rows (1, 0) and (1, 1):
 #
 # - The slow way: the key is W c = (1, 3), and q · (W c) = 2 · 1 + 1 · 3 = **5**.
 # - The fast way: multiply the query first. Wᵀq = (2 · 1 + 1 · 1, 2 · 0 + 1 · 1) = (3, 1), and (3, 1) · (1, 2) = **5**.
 #
 # It is the same sum with other brackets: q · (W c) = (Wᵀ q) · c. The second way never makes a key: W has been
-# **absorbed** into the query. The values are treated alike: with weights w, Σ wᵢ (U cᵢ) = U (Σ wᵢ cᵢ), so the short
+# **absorbed** into the query. The same works for the values: with weights w, Σ wᵢ (U cᵢ) = U (Σ wᵢ cᵢ), so the short
 # vectors are averaged first, and multiplied by U once.
 
 # %% id="absorbed-drawn" tags=["hide-input"]
@@ -428,7 +421,6 @@ turn = RotaryEmbedding(8)(torch.arange(30))
 scores = apply_rotary((c @ W.T)[None, None], turn)[0, 0] @ apply_rotary(q.expand(1, 1, 30, 8), turn)[0, 0, -1]
 nearest = torch.linalg.lstsq(c, scores[:, None]).solution[:, 0]  # the best single vector of all
 missed = ((c @ nearest - scores).norm() / scores.norm()).item()
-print(f"with turned keys no single vector gives all 30 scores: the best one is off by {missed:.0%} of their size")
 prove("with turned keys no vector gives all scores", missed > 0.1)
 
 torch.manual_seed(0)
@@ -449,7 +441,8 @@ prove("latent attention gives the same with keys made and with W absorbed", torc
 
 # %% [markdown] id="latent-cost"
 # What does it cost? More arithmetic: a head now compares vectors of 512 + 64 = 576 numbers, where an ordinary one has
-# 128. While one text is being written, arithmetic is what the chip has to spare, and memory is what it waits for.
+# 128. But while one text is being written, an ordinary layer reads each number of its cache for one or a few products.
+# The chip waits for memory and has arithmetic to spare.
 #
 # ### 3.2 Most layers may be short-sighted
 #
@@ -472,11 +465,13 @@ drawings.local_layers_for_one_global().show()
 # Of a text of 131,072 tokens, six global layers would keep 6 · 131,072. Five local layers and a global one keep 5 ·
 # 1,024 + 131,072, which is 17 %.
 #
-# One trap lies in the words "older keys are dropped". In many trained models, heads that find nothing of interest rest
-# their attention on the very first token, because the weights of a softmax must go *somewhere*. Drop that token, an
-# **attention sink**, and the model falls apart. A streaming model keeps it for ever (Xiao et al. 2023). In gpt-oss a
-# trained number in the softmax's denominator takes that weight instead. The lab on [long
-# context](labs/03_long_context.ipynb) takes a sink away.
+# <details><summary>A trap in the words "older keys are dropped": attention sinks</summary>
+#
+# In many trained models, heads that find nothing of interest rest their attention on the very first token, because the
+# weights of a softmax must go *somewhere*. Drop that token, an **attention sink**, and the model falls apart. A
+# streaming model keeps it for ever (Xiao et al. 2023). The lab on [long context](labs/03_long_context.ipynb) takes a sink away.
+#
+# </details>
 #
 # ## 4 Flash: the same numbers, faster
 #
@@ -487,16 +482,16 @@ drawings.local_layers_for_one_global().show()
 drawings.levels_of_memory().show()
 
 # %% [markdown] id="flash-traffic"
-# A GPU computes on data in small memories beside its arithmetic units. They are tiny: 20 MB on an A100. Everything else
-# lies in the large memory, which is thirteen times slower. Now count what plain attention moves, for one head of width
-# 128 and a text of 8,192 tokens. The table of scores has 8,192² = 67 million numbers, 134 MB in two bytes each. That
-# does not fit into the small memory. So the table is written to the large one, read for the softmax, written again as
+# A GPU computes on data in small memories on the chip. They are tiny: 20 MB on an A100. Everything else lies in
+# the large memory beside the chip, which is thirteen times slower. Now count what plain attention moves, for one head
+# of width 128 and a text of 8,192 tokens. The table of scores has 8,192² = 67 million numbers, 134 MB in two bytes
+# each. It does not fit into the small memory. So it is written to the large one, read for the softmax, written again as
 # weights, and read for the product with the values: 537 MB in all. Queries, keys, values and outputs together are only
 # 8 MB.
 #
 # At 1.5 TB a second, 537 MB take 0.36 ms. The arithmetic is two matrix products of 2 · 8,192² · 128 operations each, 34
-# billion together. At 312 trillion a second it takes 0.11 ms. So the units wait two thirds of the time, for a table
-# that nobody wants to keep.
+# billion together. At 312 trillion a second it takes 0.11 ms. Even if both happen at the same time, the units wait for
+# 0.25 of the 0.36 ms, for a table that nobody wants to keep.
 #
 # **FlashAttention** (Dao et al. 2022) never writes the table. It takes a block of queries and goes through keys and
 # values in tiles that fit into the small memory, where scores, softmax and the product with the values are all done.
@@ -507,9 +502,9 @@ drawings.flash_tiles().show()
 
 # %% [markdown] id="running-softmax"
 # One thing seems to forbid it. A softmax divides by a sum over *all* keys, and for safety subtracts the largest score
-# of all. Neither is known while the tiles come. The answer is to keep a running maximum $m$, a running sum $l$ and a
-# running mixture $a$ of values, and to correct all three when a larger score turns up. **By hand**, one query with the
-# scores 1, 2 in the first tile and 4 in the second, and values 10, 20 and 40:
+# of all. Neither is known while the tiles are coming in. The answer is to keep a running maximum $m$, a running sum $l$
+# and a running mixture $a$ of values, and to correct all three when a larger score turns up. **By hand**, one query
+# with the scores 1, 2 in the first tile and 4 in the second, and values 10, 20 and 40:
 #
 # | after | m | l | a |
 # |---|---|---|---|
@@ -543,7 +538,8 @@ tiles = online_softmax(iter((q[0, 0] @ k[0, 0].T / 4).split(16, dim=1)), iter(v[
 prove("your pass over five tiles is exact attention", torch.allclose(tiles, sdpa(q, k, v)[0, 0]))
 
 # %% [markdown] id="flash-measured"
-# An ordinary processor has other levels of memory, but the idea holds:
+# On an ordinary processor, too, tiles save memory. Written in Python they save time from 2,048 tokens on; torch's
+# *kernel*, a program for one kind of chip, always does:
 
 # %% id="costs-figure" tags=["hide-input"]
 # Figure: recorded time and memory from 512 to 8,192 tokens (python benchmarks/efficient_attention.py)
@@ -564,14 +560,17 @@ show(
     "in all. In time, all three grow with the square.",
 )
 last = forward[-1]
+faster = {kind: [row["ms"][kind] < row["ms"]["plain"] for row in forward] for kind in ("tiled", "SDPA")}
+prove("tiles in Python save time from 2,048 tokens on", faster["tiled"] == [False, False, True, True, True])
+prove("torch's kernel saves it from the start", all(faster["SDPA"]))
 prove("tiles need less than a fiftieth of the table's memory", last["mib"]["tiled"] < last["mib"]["plain"] / 50)
 power = record("efficient-attention-cpu")["exponents"]["forward"]["ms"]["SDPA"]
 prove("torch's kernel is quadratic in time", 1.7 < power < 2.3)
 
 # %% [markdown] id="flash-says"
 # In training the backward pass needs the weights again. Flash does not keep them: it stores $m$ and $l$ for each query
-# and computes each tile a second time. That is more arithmetic and fewer bytes, and it is still faster. The price: the
-# time still grows with the square of the length, and each new chip needs a new kernel.
+# and computes each tile a second time. That is more arithmetic but fewer bytes, and still faster. The price: the time
+# still grows with the square of the length, and each new kind of chip needs a new kernel.
 #
 # **A good place to stop: you can explain Flash to a colleague.**
 #
@@ -655,9 +654,9 @@ prove(
 
 # %% [markdown] id="hybrids"
 # So a fixed state loses *exact recall*: the phone number from page one. With 16 pairs the delta rule lowers the error
-# of the sum from 0.68 to 0.53; with 64, either is worse than reading zeros. But the cost of a state does not grow.
-# Models therefore mix again. Qwen3-Next and Kimi Linear have three layers with a gated delta rule for each layer of
-# full attention. The gate is a factor below one on the state, so that old things fade when the model wants it. Three
+# of the sum from 0.68 to 0.53; with 64, either is worse than reading zeros. But the cost of a state does not grow, so
+# models mix again. Qwen3-Next and Kimi Linear have three layers with a gated delta rule for each layer of full
+# attention. The gate is a factor below one on the state, so that old things fade when the model wants it. Three
 # quarters of the cache are gone, and the fourth layer can look up the phone number.
 #
 # ## 6 Experts: store much, use little
@@ -679,9 +678,9 @@ drawings.router_and_experts().show()
 # $$y = 0.73 \cdot \mathrm{Expert}_0(x) + 0.27 \cdot \mathrm{Expert}_2(x).$$
 #
 # Why weights at all, once the choice is made? Picking has no gradient. The weights have one, and through them the
-# router learns to trust one chosen expert more than the other. With k = 1 the softmax over the one score would always
-# be 1, and its gradient zero. So **top-1** layers weight by the softmax over *all* scores; your exercises have k of 2
-# or more.
+# router learns to trust one chosen expert more than the other. With `top_k` = 1 the softmax over the one score would
+# always be 1, and its gradient zero. So **top-1** layers weight by the softmax over *all* scores; your exercises have a
+# `top_k` of 2 or more.
 
 # %% exercise="route_experts"
 
@@ -703,7 +702,7 @@ drawings.router_and_experts().show()
 # **By hand**, two experts. Evenly used: 2 · (0.5 · 0.5 + 0.5 · 0.5) = 1. All tokens to the first, with probability 0.9:
 # 2 · (1 · 0.9 + 0 · 0.1) = 1.8. The share $f_i$ is a count and has no gradient. It acts as a price: the busier an
 # expert, the harder the gradient pushes its probability down, so idle experts become likelier. The loss is added to the
-# real one, times something like 0.01, and pulls against it.
+# real one, times something like 0.01, and works against the collapse.
 #
 # **A bias** (DeepSeek-V3, 2024) leaves the loss alone. Each expert has a number that is added to its score *for the
 # choice only*, not in the weights. After each step it goes up a little if the expert had too few tokens, and down if it
@@ -771,8 +770,7 @@ prove("both remedies make the busiest less busy, with each of five seeds", remed
 #
 # Two numbers now describe a model: the parameters that are stored, and those that work for one token. DeepSeek-V3 has
 # 671 billion, and 37 billion of them are active: each token uses 8 of 256 small experts, and one *shared* expert that
-# sees every token and keeps what all need. The total decides how much memory you need, the active part how much each
-# token costs.
+# sees every token. The total decides how much memory you need, the active part how much each token costs.
 
 # %% exercise="moe_active_parameters"
 
@@ -822,14 +820,15 @@ drawings.thin_update().show()
 # This is **LoRA**, low-rank adaptation (Hu et al. 2021). All that the update says about x passes through $r$ numbers,
 # so the *rank* of B A is at most $r$. It has r · (D_in + D_out) parameters: for a map of 4,096 by 4,096 and r = 16,
 # 131,072 instead of 16.8 million. B starts at zero, so that at first nothing changes. A starts at random, or no
-# gradient would reach either of them. The fixed factor α / r is there so that you can change $r$ without looking for a
-# new rate.
+# gradient would reach either of them. The fixed factor α / r is meant to let you change $r$ without looking for a new
+# rate.
 
 # %% exercise="lora_linear"
 
 
 # %% [markdown] id="lora-into"
-# Now put it into your GPT of chapter 5, which has had 250 steps on technical prose and should now learn from plays.
+# Now put it into your GPT of chapter 5, which was trained for 250 steps on technical prose and should now learn from
+# plays.
 
 
 # %% id="own-gpt" tags=["hide-input", "tol:0.05"]
@@ -921,9 +920,9 @@ with torch.no_grad():
     print(f"loss on plays: {loss_on(tuned, plays[270_000:], 100):.2f}")
 
 # %% [markdown] id="lora-says"
-# Seven per cent of the parameters learned, and the model has moved from manuals towards plays. Was 0.01 a good rate?
-# For training all weights on so little text it would be too high. But what changes W is a product of two matrices, one
-# of them zero at first, and it moves slowly. We tried five rates, in a slightly smaller model.
+# Seven per cent of the parameters were trained, and the model has moved from manuals towards plays. The update is a
+# product of two matrices, one of them zero at first, so it moves slowly. Was 0.01 a good rate? We tried five, in a
+# slightly smaller model.
 
 # %% id="thin-figure" tags=["hide-input", "picture:10"]
 # Figure: held-out loss against the rate, all weights and LoRA in every map, little and much text; five seeds
@@ -941,8 +940,8 @@ show(
     alt="Two panels, little text and much text, with the held-out loss against the rate for two ways of fine-tuning. "
     "All weights are best at a rate of 0.001 with little text and 0.003 with much, and get worse above it. LoRA is best "
     "at 0.03, the highest rate; it comes close to the best of all weights with little text, and stays above it with much.",
-    caption="LoRA wants a rate ten times higher or more. On little text it is level with training all "
-    "weights, on a hundred times more text it is behind.",
+    caption="LoRA wants a rate ten times higher or more. On little text it comes close to training all weights, on a "
+    "hundred times more text it stays behind.",
 )
 fold(RATES, found)
 best = {arm: found.best_rate(arm) for arm in found.arms}
@@ -958,17 +957,16 @@ full, thin = (np.array(found.values(f"{way}, much text", "held-out loss")) for w
 prove("on much text, all weights are ahead with each seed", (full < thin).all())
 
 # %% [markdown] id="lora-limits"
-# LoRA's best **rate** is ten to thirty times that of training all weights. The **limit**: on a page of text it is as
-# good as training everything, within 0.03 nats. On a hundred times more text it falls behind by 0.1 nats, with each of
-# five seeds.
+# LoRA's best **rate** is the highest that we tried, ten to thirty times that of training all weights. The **limit**: at
+# these rates it comes within 0.03 nats of training everything on a page of text. On a hundred times more text it stays
+# 0.1 nats behind, with each of five seeds.
 #
 # <details><summary>Evidence: which maps, how high a rate; and QLoRA</summary>
 #
 # On little text the update in every map beats about as many parameters in the attention alone, with each of five seeds;
-# on much text that was not tried. The rate 0.03 was the highest that we tried. For large models about ten times the
-# rate of full training was found (*LoRA Without Regret*, 2025). On much text a thin slice may have too little room; or
-# a still higher rate would have helped. **QLoRA** also keeps the frozen weights in four bits, so that a large model can
-# be tuned on one card.
+# on much text that was not tried. For large models about ten times the rate of full training was found (*LoRA Without
+# Regret*, 2025).
+# **QLoRA** also keeps the frozen weights in four bits, so that a large model can be tuned on one card.
 #
 # </details>
 #
@@ -992,9 +990,12 @@ with torch.no_grad():
     prove("merged, one matrix gives the same", torch.allclose(merged, part(x), atol=1e-5))
 
 # %% [markdown] id="config"
+# **A good place to stop: your update is merged.**
+#
 # ## 8 Your Llama
 #
-# This is the `config.json` of Qwen3-0.6B, without the entries that concern only software.
+# This is the `config.json` of Qwen3-0.6B, a Llama with norms on queries and keys, without the entries that concern only
+# software.
 
 # %% id="config-json"
 config = json.loads("""{
@@ -1020,9 +1021,11 @@ drawings.config_and_layer().show()
 # - **`intermediate_size`** is F, with `silu` a SwiGLU; here it is 3 · D, not 8/3. **`rms_norm_eps`** is ε.
 #   **`rope_theta`** is the base of the rotary positions, 10,000 in the paper; with a larger base they turn more slowly,
 #   which suits long texts.
-# - **`attention_bias`**: the maps of the attention have none. **`tie_word_embeddings`**: the table that reads tokens
-#   also makes the logits. **`sliding_window`** null: every layer is global. **`max_position_embeddings`** is how many
-#   positions programs prepare for; the model's card promises 32,768.
+# - **`attention_bias`**: the maps of the attention have none. **`tie_word_embeddings`**: the token table also produces
+#   the logits. **`sliding_window`** null: every layer is global. **`max_position_embeddings`** is how many positions
+#   programs prepare for; the model's card promises 32,768.
+# - Other configs have `rope_scaling`, which stretches the rotary positions for longer texts; those of Qwen3 with
+#   experts have `num_experts` and `num_experts_per_tok`, our `top_k`.
 #
 # **Predict.** How many parameters is that? *0.6B* is in the name. Which part has most of them?
 
@@ -1054,9 +1057,10 @@ ex.predict("parameters_of_qwen3", "")
 # ```
 #
 # It takes any layers that are called as `layer(x, positions, mask, cache)`. Around them it has `model.embedding`, the
-# token table; `model.norm`, a LayerNorm; and `model.to_logits`, a linear map with a bias. It only counts the positions;
-# the layers turn queries and keys. So we give it new layers, with the switches of this chapter as arguments. Read the
-# layer against the drawing.
+# token table; `model.norm`, a LayerNorm; and `model.to_logits`, a linear map with a bias. A GPT hands on the table's
+# vectors as they are, with the positions. The layers turn queries and keys by `rotate`, your `apply_rotary` of [chapter
+# 3](03_positional_encoding.ipynb) with the base as an argument. So we give the GPT new layers, with the switches of
+# this chapter as arguments. Read the layer against the drawing.
 
 
 # %% id="llama-parts" tags=["hide-input"]
@@ -1135,9 +1139,9 @@ prove("a tied head saves V times D", count(untied) - count(PUBLISHED["gpt2"].bui
 # ### 8.2 It loads a checkpoint
 #
 # A checkpoint is a folder: a `config.json`, and a file of tensors, each under a name. That of Qwen3-0.6B takes more
-# than a gigabyte, so another program has trained a small model on technical prose and saved it in the same form. In its
-# heads, number i is turned with number i + E/2, as in your `apply_rotary` of [chapter 3](03_positional_encoding.ipynb).
-# Its names are not ours, so we need a little dictionary.
+# than a gigabyte, so another program has trained a small model, `theirs`, on technical prose and saved it in the same
+# form in `folder`. Like `rotate`, this model turns number i of a head with number i + E/2. `load_file` reads the tensors. Their
+# names are not ours, so we need a little dictionary.
 
 # %% id="checkpoint" tags=["hide-input", "tol:0.05"]
 # Another program: the course's Qwen3 learns for 400 steps and is saved as `transformers` would save it
@@ -1182,6 +1186,7 @@ def load(folder):
 llama = load(folder)
 ids = prose[270_000:270_040][None]
 gap = (llama(ids) - theirs(ids)).abs().max()
+print(f"largest difference between the logits of the two models: {gap:.4f}")
 prove("your Llama gives the logits of the model that was saved", gap < 1e-4)
 
 # %% [markdown] id="write-text"
@@ -1210,16 +1215,16 @@ for prompt in ("The value of ", "A function "):
 # | mask | what a token may read | none, causal, or both | an encoder cannot write |
 # | norm in front | deep stacks break | x + f(norm(x)) | the stream grows |
 # | RMSNorm, QK-norm | work that adds nothing; scores explode | no mean; norms on q and k | the mean stays; two more norms |
-# | gate | a sum cannot say *if* | down(silu(gate x) ⊙ up x) | a third matrix |
-# | grouped, latent | the cache | share G heads; keep c and absorb W | fewer views; more arithmetic |
+# | gate | a sum cannot switch anything off | down(silu(gate x) ⊙ up x) | a third matrix |
+# | grouped, latent | the cache | share G heads; keep c and absorb W | fewer different keys; more arithmetic |
 # | windows | the cache | most layers see w tokens | what is far comes second-hand |
 # | Flash | moving the table | tiles, running m, l, a | a kernel for each chip |
 # | linear, delta rule | the cache, again | a state of fixed size | exact recall |
 # | experts | knowledge costs every token | a router, top-k, weighted sum | memory, balance |
 # | LoRA | a copy for each task | W + α/r · B A, r(D_in + D_out) | behind on much text |
 #
-# **You can now** read a published config, count and build its model, and load a checkpoint; say of each switch which
-# problem it solved and what it costs; and write the tiled pass of Flash, a layer of experts, and LoRA.
+# **You can now** read a published config, build its model and load a checkpoint; say which problem each switch solved
+# and what it costs; and write the tiled pass of Flash, a layer of experts, and LoRA.
 #
 # ### Check yourself
 #
@@ -1239,8 +1244,8 @@ for prompt in ("The value of ", "A function "):
 #
 # <details><summary>3. Why does a router collapse, and what are the two remedies?</summary>
 #
-# An expert that is chosen more often learns faster and is chosen even more. A loss M Σ f·p makes busy experts dear; or
-# a bias on the scores, for the choice only, is moved against the load (section 6.1).
+# An expert that is chosen more often learns faster and is chosen even more. A loss M Σ f·p makes busy experts
+# expensive; or a bias on the scores, for the choice only, is moved against the load (section 6.1).
 #
 # </details>
 #
@@ -1275,8 +1280,7 @@ for prompt in ("The value of ", "A function "):
 #   al. 2023 (Llama), arXiv:2302.13971; Dubey et al. 2024 (Llama 3), arXiv:2407.21783; Yang et al. 2025 (Qwen3),
 #   arXiv:2505.09388; OLMo 2, arXiv:2501.00656; Gemma 3, arXiv:2503.19786.
 # - The cache: Ainslie et al. 2023 (grouped heads), arXiv:2305.13245; DeepSeek-V2 (latent attention), arXiv:2405.04434;
-#   Beltagy et al. 2020 (windows), arXiv:2004.05150; Xiao et al. 2023 (sinks), arXiv:2309.17453; gpt-oss,
-#   arXiv:2508.10925.
+#   Beltagy et al. 2020 (windows), arXiv:2004.05150; Xiao et al. 2023 (sinks), arXiv:2309.17453.
 # - Flash: Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018 (softmax in one pass), arXiv:1805.02867.
 # - Linear: Katharopoulos et al. 2020, arXiv:2006.16236; Schlag et al. 2021 (the delta rule), arXiv:2102.11174; Yang et
 #   al. 2024 (gated), arXiv:2412.06464; Kimi Linear, arXiv:2510.26692.

@@ -91,9 +91,9 @@ def _linear_in_up(swiglu) -> str | None:
 
 EXERCISE = Exercise(
     title="A feed-forward with a gate",
-    what="""Write `swiglu(x, gate, up, down)`, the feed-forward of Llama without biases. Two maps widen the input; the
-one by `gate` goes through SiLU, silu(z) = z · σ(z), and multiplies the other, number by number; `down` narrows the
-product. The numbers may be very large. The weights are stored as `nn.Linear` stores them: `(out, in)`.""",
+    what="""Write `swiglu(x, gate, up, down)`, the feed-forward of Llama without biases. Two maps widen the input.
+The output of `gate` goes through SiLU, silu(z) = z · σ(z), and multiplies that of `up`, number by number; `down`
+narrows the product. The numbers may be very large. The weights are stored as `nn.Linear` stores them: `(out, in)`.""",
     why="""One extra product, and at equal parameters a lower loss than ReLU in most comparisons. It is a switch of the
 course's `FeedForward`; here you write what the switch does.""",
     difficulty=1,

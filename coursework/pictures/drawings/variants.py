@@ -80,8 +80,8 @@ def patches_in_a_row() -> Drawing:
     picture = Drawing(
         250,
         alt="On the left an image, cut into four squares by a cross and numbered 0 to 3, row by row. In the middle "
-        "the same squares in a row. One linear map turns each into a vector, a learned position is added, and the "
-        "vector of [CLS] goes in front. The five vectors go into an encoder.",
+        "the same squares in a row. One linear map turns each into a vector, and the vector of [CLS] goes in front. A "
+        "learned position is added to each, and the five vectors go into an encoder.",
         caption="To the encoder an image is a sentence. The model must learn that patch 2 lies below patch 0.",
     )
     side, corner = 50, (18, 70)
@@ -101,7 +101,7 @@ def patches_in_a_row() -> Drawing:
         picture.text((196 + 56 * number, 56), f"+ p{number}", size=16, colour=palette.key)
         picture.line([(196 + 56 * number, 44), (196 + 56 * number, 30), (452, 30)], arrow=False)
     picture.line([(380, 30), (452, 30)])
-    picture.text((506, 88), "[CLS], in front", size=15, colour=GREY)
+    picture.text((506, 88), "[CLS] + p, in front", size=15, colour=GREY)
     picture.line([(506, 74), (506, 58)])
     picture.box((506, 32), (106, 46), "encoder", filled=True)
     return picture
@@ -115,7 +115,7 @@ def gate_in_numbers() -> Drawing:
         "which SiLU turns into 2.86 and minus 0.24. The map called up gives 0.5 and 0.5. They are multiplied number "
         "by number: 1.43 and minus 0.12. The map called down makes the output.",
         caption="Both hidden numbers carry the same content, 0.5. The gate makes the first nearly three times as "
-        "large, and of the second it leaves little, with the sign turned.",
+        "large, shrinks the second and flips its sign.",
     )
     picture.box((56, 135), (84, 44), "token x")
     picture.line([(98, 122), (150, 78)])
@@ -235,8 +235,8 @@ def levels_of_memory() -> Drawing:
         "small memory on the chip: 20 megabytes, 19 terabytes a second. Below that the large memory: 40 gigabytes, "
         "1.5 terabytes a second. A wide arrow joins the units with the small memory, a thin one the small with the "
         "large.",
-        caption="An A100 (Dao et al. 2022, figure 1). Whatever does not fit into the small memory has to go through "
-        "the thin arrow.",
+        caption="An A100 (Dao et al. 2022, figure 1). Everything comes in through the thin arrow once; "
+        "what does not fit into the small memory, again and again.",
     )
     picture.box((190, 38), (240, 50), ["arithmetic units", "312 · 10¹² operations / s"], filled=True)
     picture.line([(190, 102), (190, 64)], colour=palette.value, width=8)
