@@ -393,7 +393,7 @@ class Said(FirstWrong):
         """Where the answer goes wrong, in words; "" if nothing is known."""
         places = self.find()
         if places and places[0].right is None:
-            places = [one for one in places if self._so_far(one.number)][:1]
+            places = [one for one in places if self._is_on_the_way(one.number)][:1]
         if not places:
             return ""
         where = [f"`{code}` (line {line})" for code, line in (_code(self.own, place.number) for place in places)]
@@ -418,9 +418,9 @@ class Said(FirstWrong):
         turn = self.own.times[number][index].index(moment) + 1
         return f", when it is computed for the {turn}{ {2: 'nd', 3: 'rd'}.get(turn, 'th') } time" if turn > 1 else ""
 
-    def _so_far(self, number: int) -> str:
-        """Which of its parts are right, as the learner and the field call them."""
-        todo, found = [*self.own.noted.parts[number]], {}  # type: ignore[var-annotated]
+    def _right_parts(self, number: int) -> dict[str, int]:
+        """The nearest of its parts that are right, by their code."""
+        todo, found = [*self.own.noted.parts[number]], dict[str, int]()
         while todo:
             part = todo.pop(0)
             late = self.status.get(part) is False and self._since(part) > self._since(number)
@@ -429,7 +429,16 @@ class Said(FirstWrong):
                 continue
             code, _ = _code(self.own, part)
             if _kind(self.own.values[part]) and not any(code in other for other in found):
-                found[code] = self._field_name(part)
+                found[code] = part
+        return found
+
+    def _is_on_the_way(self, number: int) -> bool:
+        """Whether a right part has been computed: from arguments alone another way may begin just as well."""
+        return any(not self._given(part, self.own.values[part]) for part in self._right_parts(number).values())
+
+    def _so_far(self, number: int) -> str:
+        """Which of its parts are right, as the learner and the field call them."""
+        found = {code: self._field_name(part) for code, part in self._right_parts(number).items()}
         named = [f"`{code}`{f', the {name},' if name and name not in code else ''}" for code, name in found.items()]
         return f"{' and '.join(named[:3])} {'is' if len(named[:3]) == 1 else 'are'} right" if named else ""
 
