@@ -136,7 +136,7 @@ W_key, W_value, W_output`. Each letter's vector in the stream has four parts:
 | at first | a single 1 | a single 1 | zeros | zeros |
 
 You get a matrix for each part: `x @ letter` reads the letters from the stream, and `found @ note.T` writes to the
-notes. A shift, as in 6.1, stands behind `position`.
+notes. To ask for another position, multiply `position` by a shift, as above.
 
 The first head looks one position back and notes the letter that it finds there. The second looks where its own letter
 is noted, and answers with the letter that stands there. A head should give at least 0.95 of its weight to where it
