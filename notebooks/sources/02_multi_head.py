@@ -1356,8 +1356,8 @@ prove(
 
 # %% [markdown] id="induction-says"
 # With each of the five seeds, two layers end far below the rival that counts letters, and one layer ends near it. So
-# here it takes two layers. Their loss does not reach 0 either: as the right panel shows, neither head gives all
-# its weight to the right position.
+# here it takes two layers. Their loss does not reach 0: as the curves on the right show, neither head gives all its
+# weight where it should.
 #
 # Did the model learn only names? The two lines at the bottom test it on ten random letters that repeat, texts that no
 # model here has seen in training. Two layers predict the second copy better than counting does; one layer does not.
@@ -1395,7 +1395,8 @@ prove(
 from coursework.assembly.thread import so_far
 
 my = so_far(chapter=2)
-layer, theirs = my.MultiHeadAttention(21, 3), nn.MultiheadAttention(21, 3, batch_first=True)
+layer = my.MultiHeadAttention(21, 3)
+theirs = nn.MultiheadAttention(21, 3, batch_first=True)
 copy_from_torch(layer, theirs)
 x = torch.randn(2, 5, 21)
 same = torch.allclose(layer(x, x), theirs(x, x, x)[0], atol=1e-5)
@@ -1415,9 +1416,9 @@ def look(query, key, value):  # one head, sharp and causal
 mine = "· red green blue red green".split()  # a list of yours, behind a start symbol
 for _ in range(4):
     names = list(dict.fromkeys(mine))
-    word = torch.eye(len(names))[[names.index(each) for each in mine]]  # a one in the column of its name
+    word = torch.eye(len(names))[[names.index(each) for each in mine]]  # a one each
     position = torch.eye(len(mine))
-    before = look(position.roll(-1, dims=1), position, word)  # one back, as in section 6.1
+    before = look(position.roll(-1, dims=1), position, word)  # one back, as in 6.1
     mine.append(names[look(word, before, word)[-1].argmax()])
 print(" ".join(mine))
 
