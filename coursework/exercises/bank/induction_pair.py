@@ -128,15 +128,21 @@ def _answers_in_an_unseen_text(pair) -> str | None:
 EXERCISE = Exercise(
     title="Set an induction pair by hand",
     what="""Write `induction_pair(letter, position, note, answer)`, which returns two heads, each as a tuple `W_query,
-W_key, W_value, W_output`. The stream of each letter is D numbers wide and has four parts: its letter (one of V numbers
-is 1), its position (one of P is 1), and two empty ones of V numbers, a note and an answer. You get a matrix for each
-part: `x @ letter` reads the letters from the stream, `found @ note.T` writes to the notes.
+W_key, W_value, W_output`. Each letter's vector in the stream has four parts:
+
+| part | letter | position | note | answer |
+|---|---|---|---|---|
+| numbers | V | P | V | V |
+| at first | a single 1 | a single 1 | zeros | zeros |
+
+You get a matrix for each part: `x @ letter` reads the letters from the stream, and `found @ note.T` writes to the
+notes. To ask for another position, multiply `position` by a shift, as above.
 
 The first head looks one position back and notes the letter that it finds there. The second looks where its own letter
 is noted, and answers with the letter that stands there. A head should give at least 0.95 of its weight to where it
 looks. If a letter came several times, the second head shares its weight among those positions; if it is new, where
-the head looks is up to you. So is what the first position does, because each text begins with a sign that never comes
-again. V and P are at most 8 and 13.""",
+the head looks is up to you. So is what the first position does, because each text begins with a start symbol that never
+recurs. V and P are at most 8 and 13.""",
     why="The pair continues texts that it has never seen, and you know what each number in it does.",
     difficulty=4,
     minutes=25,

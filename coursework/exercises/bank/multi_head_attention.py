@@ -159,7 +159,7 @@ with `n_heads` heads, from its four matrices and without biases. Head h owns the
 columns of the first three, and E need not be D / H. Each head attends by itself, with scores divided by the root of
 its own width; the outputs stand side by side, head 0 first, and `W_output` maps them back. `mask` is boolean, True
 = may attend, and broadcasts to `(B, H, T, T)`. You may rely on at least one True for each query.""",
-    why="This is the layer of the 2017 paper: equation and figure 2 of its section 3.2.2.",
+    why="This is the layer of the 2017 paper: its figure 2, and the equation of its section 3.2.2.",
     difficulty=3,
     minutes=15,
     reference=multi_head_attention,

@@ -168,7 +168,7 @@ def _parts_add_up(silence_head) -> str | None:
 EXERCISE = Exercise(
     title="Silence a head",
     what="""Write `silence_head(layer, head)`. It returns a copy of the layer whose output no longer holds what that
-head wrote. Everything else stays in it: what the other heads write, and the bias of the output map. Make the copy with
+head wrote. Everything else stays in it: what the other heads write, and the bias of `output`. Make the copy with
 `copy.deepcopy(layer)`, and leave the layer that you got as it was. It has `n_heads` heads, numbered from 0, and four
 linear maps, `query`, `key`, `value` and `output`. PyTorch stores the weight of a linear map as (out, in). Change it
 inside `with torch.no_grad():`, so that no gradient is recorded.""",

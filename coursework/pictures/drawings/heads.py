@@ -110,7 +110,7 @@ def multi_head_layer() -> Drawing:
         alt="Multi-head attention from bottom to top. x of shape (B, T, D) goes into three linear maps for queries, "
         "keys and values. Each result, still (B, T, D), is split into H heads, (B, H, T, E). H attentions run side by "
         "side. Their outputs are merged to (B, T, D), and a fourth linear map gives the output, (B, T, D).",
-        caption="The layer. At the right, the shape of what passes; B sentences, T tokens, H heads, D = H · E numbers.",
+        caption="The layer. On the right, the shape at each step; B sentences, T tokens, H heads, D = H · E numbers.",
     )
     x = 220
     picture.box((x, 492), (150, 34), "x")
@@ -145,15 +145,15 @@ def multi_head_layer() -> Drawing:
 
 
 def heads_add_up() -> Drawing:
-    """Each head's output goes through its own rows of the output map, and the results are added."""
+    """Each head's output goes through its own rows of the output matrix, and the results are added."""
     picture = Drawing(
         300,
         alt="Three heads. Each has an output of shape (T, E), which goes through its own block of E rows of the output "
-        "map, of shape (E, D), and the result, (T, D), is added to the residual stream, one thick grey line.",
+        "matrix, of shape (E, D), and the result, (T, D), is added to the residual stream, one thick grey line.",
         caption="“Side by side, then one matrix” is the same as “each through its own rows, then added”.",
     )
     picture.text((95, 24), "output of a head", bold=True)
-    picture.text((315, 24), "rows of the output map", bold=True)
+    picture.text((315, 24), "rows of the output matrix", bold=True)
     picture.stream((530, 290), (530, 40))
     picture.text((530, 24), "stream", colour=palette.residual, bold=True)
     for head, y in enumerate((78, 156, 234)):
