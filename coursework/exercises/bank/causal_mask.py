@@ -92,8 +92,8 @@ EXERCISE = Exercise(
     title="The causal mask",
     what="""Write `causal_mask(T, S)`: a boolean mask of shape `(T, S)`, True = may attend, for T queries and S keys. A
 query may attend to the key at its own position and to all earlier ones. The last query always stands on the last key.
-So `causal_mask(2, 4)` has the rows 1 1 1 0 and 1 1 1 1: the first two keys are older tokens that every query sees. The
-rare `causal_mask(3, 2)` has the rows 0 0, 1 0 and 1 1: its first query stands before all keys and sees nothing.""",
+So `causal_mask(2, 4)` has the rows `1110` and `1111`: the first two keys are older tokens that every query sees. The
+rare `causal_mask(3, 2)` has the rows `00`, `10` and `11`: its first query stands before all keys and sees nothing.""",
     why="""A model that predicts the next token must not see it. Masks that are off by one, or aligned at the wrong
 corner, run without an error and leak it.""",
     difficulty=2,
