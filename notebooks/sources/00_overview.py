@@ -6,7 +6,7 @@
 # trained by making a loss smaller. The code of sections 4 and 5 is PyTorch.
 #
 # The page takes about {minutes} minutes, less if you skip the code. You needn't understand everything fully yet: nearly
-# every part comes back in a chapter of its own.
+# every part comes back in its own chapter.
 #
 # Shift and Enter run a cell, and *Run > Run All Cells* runs all. A grey line with three dots is folded code; a click
 # opens it.
@@ -67,7 +67,7 @@ drawings.sentence_arcs(
 
 # %% [markdown] id="query-key-value"
 # How can a computer choose whom to listen to? For a model each word is a *vector*, a list of numbers. From it the model
-# computes three shorter ones:
+# computes three others:
 #
 # - The **query** says what the word is looking for. The query of *paints* might say: the person who paints.
 # - The **key** says what the word can be found by. The key of *queen* might say: a person, and the subject, which an
@@ -98,7 +98,7 @@ drawings.attention_by_hand(
 # %% [markdown] id="whole"
 # So (0.74, 0.17) has arrived at *paints*: mostly female, a little male. From there it is a small step to *herself*.
 #
-# ## 2 The whole in one picture
+# ## 2 The whole thing in one picture
 #
 # In 2017, eight authors built a model for translation in which words exchange information by attention alone. They
 # called it the *Transformer* (Vaswani et al. 2017, “Attention Is All You Need”). Read the picture from the bottom to
@@ -117,7 +117,7 @@ drawings.whole_transformer().show()
 #   model works on these vectors and never sees a letter.
 # - **Positions** ([chapter 3](03_positional_encoding.ipynb)). The comparison of queries and keys ignores where the
 #   words are. Unless each vector is also told its position, *dog bites man* and *man bites dog* are the same three
-#   words.
+#   words to the encoder.
 # - **The residual stream**, the thick grey line. Each word has its own; the picture draws one for all. Each part reads
 #   it and *adds* something to it, so a late part can still find what an early one wrote.
 # - **Self-attention** ([chapters 1](01_attention.ipynb) [and 2](02_multi_head.ipynb)). Each word takes along what
@@ -151,8 +151,12 @@ drawings.whole_transformer().show()
 # *state*, from each step to the next. The state has room for only so much, and what the first word said must survive
 # every step in between. And step 100 cannot be computed before step 99, so a graphics card has to wait.
 #
+# <details><summary>What came in between</summary>
+#
 # Attention was invented to help these networks (Bahdanau et al. 2014). Others replaced recurrence with *convolutions*,
 # which mix neighbouring words (Gehring et al. 2017). The Transformer left out both.
+#
+# </details>
 
 # %% id="recurrence-drawn" tags=["hide-input"]
 # Drawing: a chain of states beside attention
@@ -164,15 +168,13 @@ drawings.recurrent_and_attention("the queen near the king paints".split()).show(
 # | | recurrent network | Transformer |
 # |---|---|---|
 # | steps that wait for each other in training | one for each word | one for each layer |
-# | what keeps a graphics card busy in training | many sentences at once | all words of all sentences at once |
 # | path from one word to another | up to *n* steps | one layer |
 # | kept while writing | one state of fixed size | something for every word so far |
-# | work in one layer | about *n* · *d*²: each word meets matrices of *d* × *d* numbers | the same, and *n*² · *d*: every word is compared with every word |
 # | the order of the words | is there by itself | has to be told |
 #
-# So the Transformer is not cheaper in every way. It buys short paths and parallel training, and pays with *n*² · *d*,
-# which is small for short texts and grows with the square of the length. On hardware that does many things at once,
-# that was a good trade: now models could grow.
+# The Transformer buys short paths and parallel training, and pays by comparing every word with every word: about
+# *n*² · *d* operations, few for short texts, but growing with the square of the length. On hardware that does many
+# things at once, that was a good trade, and from then on models could grow.
 #
 # A good place to stop: you have seen the whole. Now you build it.
 #
@@ -202,8 +204,8 @@ def attend(query, key, value, mask):
 
 
 # %% [markdown] id="attend-by-hand-text"
-# The numbers of section 1 give its result. Now change the query to (0, 3), and run the cell again: whom does *paints*
-# find?
+# The numbers of section 1 give its result; the axes B and H may be absent. Change the query to (0, 3), and run the
+# cell again: whom does *paints* find?
 
 # %% id="attend-by-hand"
 query = torch.tensor([[3.0, 0.0]])  # of "paints": change it
@@ -246,8 +248,9 @@ print(causal_mask(4, "cpu").int())
 
 # %% [markdown] id="attention-text"
 # Where do queries, keys and values come from? Each is a linear map of the word's vector, which is `d_model` numbers
-# wide, and the numbers in these maps are learned. The result is cut into pieces, one for each head; a fourth map joins
-# what the heads have found. The argument `context` is what the words look at: their own sentence, or another one.
+# wide, and the numbers in these maps are learned. In `cut`, `unflatten` cuts the result into shorter pieces, one for
+# each head: (B, T, H, E). Then `transpose` gives (B, H, T, E). After `attend`, `forward` does the reverse, and a fourth
+# map joins what the heads have found. The argument `context` is what the words look at: their own sentence, or another one.
 
 # %% id="heads-drawn" tags=["hide-input"]
 # Drawing: vectors cut into heads
@@ -320,7 +323,8 @@ class Embedding(nn.Module):
 
 
 # %% [markdown] id="stack-text"
-# Layers are stacked. Whatever a layer needs besides `x`, such as its mask, is handed to each of them.
+# Layers are stacked, with a norm after the last. Whatever a layer needs besides `x`, such as its mask, is handed to
+# each.
 
 
 # %% id="stack"
@@ -355,7 +359,7 @@ class GPT(nn.Module):
 
 
 # %% [markdown] id="world-text"
-# A small model needs a small world: an English of 35 words and the full stop, in which somebody sees, hears or paints
+# A small model needs a small world: a tiny English, 35 words and the full stop, in which somebody sees, hears or paints
 # somebody. Often another person stands between the subject and its verb. The training text is 20,000 such sentences,
 # each word replaced by a number.
 
@@ -379,10 +383,13 @@ print(len(ENGLISH), "tokens in the vocabulary,", len(text), "tokens of text")
 #
 # $$L = -\frac{1}{n} \sum_{j=1}^{n} \ln p(t_j \mid t_0, \ldots, t_{j-1})$$
 #
-# Change all parameters a little so that the loss falls, and begin again. That is how a GPT is first trained.
+# Change all parameters a little so that the loss falls, and begin again.
 #
 # Before it has learned anything, a blind guess gives each of the 36 tokens 1/36, so the first loss should be near
 # $-\ln(1/36) = 3.58$. If yours is far above, your model is already sure of the wrong words.
+#
+# In the code, `begin[:, None] + torch.arange(LENGTH + 1)` is a table of positions, a row for each piece, and `text[…]`
+# looks up the tokens there.
 
 # %% id="train"
 LENGTH = 24  # words that are read at once
@@ -449,7 +456,7 @@ print("\n".join(text_written.split(" . ")[:6]).removeprefix(". "))
 
 # %% [markdown] id="written-text"
 # They read like English, if a strange one. A program that knows the grammar counts how many are right. Verbs must agree
-# with their subject (*the queen paints*, *the queens paint*), and so must a word like *herself* at the end.
+# with their subject (*the queen paints*, *the queens paint*), and so must a *reflexive*, a word like *herself*.
 
 # %% id="written-counted" tags=["hide-input", "atol:0.06"]
 # Count: how many of 200 sentences that it writes are right
@@ -513,7 +520,8 @@ show(
 # One example proves little, so here are 500 sentences that it has never read, all with somebody between the subject and
 # the end, and two simple rivals. The first knows only the verb. Half of the subjects are plural, and *paint* tells it
 # *themselves*; after *paints* it has to guess between *himself* and *herself*. So it should be right about three times
-# in four. The second goes by the nearest person, which fits by chance three times in eight.
+# in four. The second goes by the nearest person. It is right if both persons call
+# for *themselves*, both for *herself* or both for *himself*: $1/2 \cdot 1/2 + 1/4 \cdot 1/4 + 1/4 \cdot 1/4 = 3/8$.
 
 # %% id="measured" tags=["hide-input", "atol:0.03"]
 # Count: how often the right reflexive is the likeliest of the three
@@ -543,8 +551,9 @@ for name, right in rows.items():
     print(f"{name:20} right in {right / len(tests):.2f} of 500 sentences")
 
 # %% [markdown] id="look-more"
-# Some heads look at the subject, others at the other person. What does the model need? In the same 500 sentences we
-# hide the subject from the last position, in both layers, and count again; then, as a control, the other person.
+# Some heads look at the subject, others at the other person. What does the model need? In the same 500 sentences the
+# mask hides the subject from the last position, in both layers: each could read it. The words in between still may, and
+# could hand it on. Then, as a control, we hide the other person.
 
 
 # %% id="hidden" tags=["hide-input", "atol:0.1"]
@@ -567,16 +576,15 @@ print(f"the subject hidden       right in {right_without(0):.2f} of 500 sentence
 print(f"the other person hidden  right in {right_without(-1):.2f} of 500 sentences")
 
 # %% [markdown] id="hidden-text"
-# Without the subject, the model did about as well as the verb alone allows, in seven of eight trainings; in the eighth
-# it was right in 0.86. Without the other person, it did as well as before. It looks at both, but only hiding the
-# subject hurts.
+# Without the subject, the model did about as well as the verb alone allows, in seven of eight training runs; in the eighth
+# it was right in 0.86. Without the other person, it did as well as before: only hiding the subject hurts.
 #
-# <details><summary>Evidence: eight trainings, one of them different</summary>
+# <details><summary>Evidence: eight training runs, one of them different</summary>
 #
-# A training begins from random numbers, drawn from a *seed*. With five seeds, the share of right answers was 0.73 to
+# A training run begins from random numbers, drawn from a *seed*. With five seeds, the share of right answers was 0.73 to
 # 0.78 without the subject, and 1.00 without the other person (`python benchmarks/claims.py overview`). Three more seeds
-# gave 0.77, 0.74 and 0.86 without the subject. The 0.86 is more than the verb allows. We had hidden the subject from
-# the last position only: the words in between could still read it, and hand it on.
+# gave 0.77, 0.74 and 0.86 without the subject. The 0.86 is more than the verb allows. Perhaps the
+# words in between, which could still read the subject, handed it on.
 #
 # </details>
 #
@@ -606,9 +614,10 @@ class DecoderLayer(Layer):
 
 # %% [markdown] id="padding-text"
 # In the encoder, words may look at earlier and at later words. Still, one thing must be hidden. The sentences of a
-# batch lie in one rectangular table, so shorter ones are filled up with a sign, `PAD`. Nobody should look at it. In the
-# English sentence it stands at the end, where the causal mask hides it already. Two more signs mark start and end.
-# `forward` follows the big picture.
+# batch lie in one rectangular table, so shorter ones are padded with a special token, `PAD`. Nobody should look at it.
+# In English it comes after all the words, so the causal mask already hides it from them; in German `[:, None, None]`
+# gives the mask axes of length 1, and PyTorch repeats it for all heads and positions. Two more special tokens mark
+# start and end.
 
 # %% id="signs"
 PAD, START, END = 0, 1, 2  # the filling, and the signs for start and end
@@ -696,7 +705,8 @@ def translate(texts):
 
 # %% [markdown] id="crossing-text"
 # **Predict.** In *siebenundzwanzig*, change the first part from *sieben* (seven) to *acht* (eight). Or change the last
-# part from *zwanzig* (twenty) to *dreißig* (thirty). Which English word changes each time?
+# part from *zwanzig* (twenty) to *dreißig* (thirty). Which English word changes each time? `ex`, imported in the first
+# cell, keeps your answer.
 
 # %% id="crossing-predict"
 ex.predict("crossing", "")
@@ -736,15 +746,15 @@ show(
 )
 
 # %% [markdown] id="same-text"
-# <details><summary>Evidence: five trainings</summary>
+# <details><summary>Evidence: five training runs</summary>
 #
 # With five seeds, 0.98 to 1.00 of the unseen numbers were right, and 27, 28 and 37 each time. In the heads' mean,
 # *twenty* put 0.91 to 1.00 of its weight on *zwanzig*, and *seven* 0.76 to 0.99 on *sieben*.
 #
 # </details>
 #
-# Both models are small, but they are the real thing. `course_lib`, the library of this course, has the same two,
-# checked against PyTorch and `transformers`. With the parameters of ours, they give the same logits:
+# Both models are small, but they are the real thing. `course_lib`, the library of this course, is checked against
+# PyTorch and `transformers`. With the same parameters, its models give the same logits:
 
 # %% id="same" tags=["hide-input"]
 # Check: with the same parameters, course_lib's models give the same logits
@@ -836,9 +846,9 @@ print("the largest difference between two logits is", "below 0.0001" if gap < 1e
 # </details>
 
 # %% [markdown] id="glance"
-# ## 7 The way from here
+# ## 7 Where to go from here
 #
-# You have trained a GPT and a translator, and seen every line of both.
+# You have trained a GPT and a translator, and seen every line of both models.
 
 # %% [markdown] id="map"
 # Five questions. Answer in a sentence, then open.
@@ -908,7 +918,7 @@ print("the largest difference between two logits is", "below 0.0001" if gap < 1e
 #
 # </details>
 #
-# `ex`, imported in the first cell, keeps your answers. It shows where you are; in a terminal, `course status` does:
+# `ex` also shows where you are; in a terminal, `course status` does:
 
 # %% id="progress"
 ex.progress(by_chapter=True)

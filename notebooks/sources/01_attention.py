@@ -8,7 +8,7 @@
 # You need Python and a little PyTorch, and you should know that a neural network learns by making a loss smaller. The
 # chapter takes about {minutes} minutes, more than 50 of them for its eight exercises. The checks name your mistake, and
 # the notebook runs to its end even if you solve none. When you are asked to **predict** what a cell will show, write
-# your guess down first: a wrong guess teaches more than a result that was only read.
+# your guess down first: a wrong guess teaches more than a result only read.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -81,9 +81,9 @@ drawings.sentence_arcs(
 drawings.one_vector().show()
 
 # %% [markdown] id="person-stops"
-# The picture of the reader fails in two ways. A person reads one line; attention takes a little from *every* word. And
-# a person understands the question. Attention only compares lists of numbers by a fixed rule. It is useful because
-# these numbers are learned.
+# The comparison with a reader breaks down in two ways. A person reads one line; attention takes a little from *every*
+# word. And a person understands the question. Attention only compares lists of numbers by a fixed rule. It is useful
+# because these numbers are learned.
 
 # %% [markdown] id="soft-dictionary"
 # ### 1.3 A dictionary with soft matches
@@ -160,15 +160,15 @@ for factor in (0, 1, 5, 100):
 # %% [markdown] id="soft-factor-answer"
 # With 0 all scores are equal, and the answer is the plain average of the three animals. With 100 the horse takes
 # practically everything, and we are back at a dictionary that picks one key. We want what lies between, because **it
-# can learn**. If the answer is too low, every key has a share in that. So each number in each key has a direction in
+# can learn**. If the answer is too low, every key is partly to blame. So each number in each key has a direction in
 # which a small change makes the answer better. These directions together are the **gradient**, which training follows.
 # A look-up that says "equal" or "not equal" has none.
 
 # %% [markdown] id="three-questions"
 # ### 1.4 Query, key, value
 #
-# Now back to the sentence. Each word may ask, and each word may be asked. So each word gets three vectors, and each
-# vector answers a question:
+# Now back to the sentence, one step earlier: *herself* is not written yet, and *paints* reads. Each word may ask, and
+# each may be asked. So each gets three vectors, and each vector answers a question:
 #
 # | vector | its question | for the sentence of the queen |
 # |---|---|---|
@@ -182,9 +182,9 @@ for factor in (0, 1, 5, 100):
 # Each of the three is the word's own vector, sent through a **linear map**: multiplied by a table of numbers, a matrix.
 # One matrix makes the queries, one the keys, one the values, for every word. A model learns their numbers.
 #
-# Three words go with us through this chapter: *queen*, *king* and *paints*. After *paints*, a model that writes must
-# choose between *herself* and *himself*. Each word is a vector of four numbers. In a real model nobody knows at first
-# what these stand for. Ours have names: female, male, action, and "stands after *near*".
+# We'll use three words throughout: *queen*, *king* and *paints*. After *paints*, a model that writes must choose
+# between *herself* and *himself*. Each word is a vector of four numbers. In a real model nobody knows at first what
+# these stand for. Ours have names: female, male, action, and "stands after *near*".
 
 # %% id="projection-matrices"
 words = ["queen", "king", "paints"]
@@ -202,8 +202,8 @@ W_value = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
 # %% [markdown] id="linear-map-text"
 # Our vectors are rows and stand to the left of the matrix, `X @ W_key`. Each number of the vector says how much of one
 # row of the matrix is taken, and what is taken is added up. Here the first number of a key means "I look like the
-# subject", the second "I am an action". *Female* and *male* both speak for a subject. *After near* takes 0.7 away
-# again, because the person after *near* is seldom the one who paints.
+# subject", the second "I am an action". *Female* and *male* both suggest a subject. *After near* takes 0.7 away again,
+# because the person after *near* is seldom the one who paints.
 
 # %% id="linear-map-drawn" tags=["hide-input"]
 # Drawing: the key of "king", from its vector and the matrix
@@ -304,8 +304,8 @@ show(
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V$$
 #
-# $Q K^\top$ compares every query with every key, the softmax works along each row, and $V$ hands over the values. $d_k$
-# is the width of queries and keys, 2 in our example. Shapes call it E, and code calls it `d_head`.
+# Here $Q K^\top$ compares every query with every key, the softmax works along each row, and $V$ hands over the values.
+# The width of queries and keys is $d_k$, 2 in our example. Shapes call it E, and code calls it `d_head`.
 #
 # In the next picture you choose the word that reads. The *temperature* divides the scores: it is 1 divided by the
 # pony's factor. The *entropy* says how evenly the weights are spread: 0 if one word has everything, ln 3 = 1.099 if all
@@ -427,7 +427,7 @@ prove("with our matrices the head gives the numbers of 1.5", same)
 # Look at `forward` again: queries come from `x`, keys and values from `context`. If no context is given, the sentence
 # reads itself, and this is called **self-attention**. If another sentence is given, it is **cross-attention**. A
 # translator uses it in its writing half, the *decoder*: each English word asks, and the German words are asked. Nothing
-# else changes, and either sentence may be the longer one.
+# else changes.
 
 # %% id="cross-attention-drawn" tags=["hide-input"]
 # Drawing: self-attention beside cross-attention
@@ -451,7 +451,9 @@ print("English reads German:", tuple(found.shape))
 #
 # **A dot product adds up one term for each number in a query. So wide queries give large dot products, and these make
 # the softmax give nearly everything to one word, before anything is learned.** How large do they become? We measure it
-# by the *standard deviation*, which says how far random numbers spread around their mean.
+# by the *standard deviation*, which says how far random numbers spread around their mean. Its square is the *variance*.
+# The product of two independent random numbers with mean 0 and variance 1 has variance 1 again. When independent terms
+# are added, their variances add up.
 
 # %% exercise="score_spread"
 
@@ -465,10 +467,8 @@ for d_k in (4, 16, 64, 256, 1024):
     print(f"d_k = {d_k:4}   spread of the dot products {spread:6.2f}   {root:5.1f}")
 
 # %% [markdown] id="root-spread-says"
-# The last column is √d_k, and the spread follows it. The reason lies in the *variance*, the spread squared. The product
-# of two independent numbers with mean 0 and variance 1 has variance 1 again. When independent terms are added, their
-# variances add up. So d_k terms have variance d_k and spread √d_k. Divided by √d_k, the scores have spread 1 whatever
-# the width.
+# The last column is √d_k, and the spread follows it: d_k terms have variance d_k and spread √d_k. Divided by √d_k, the
+# scores have spread 1 whatever the width.
 #
 # You saw with the pony what large numbers do to the softmax: factor 100 picked one animal. What do they do to the
 # gradient?
@@ -481,7 +481,7 @@ ex.predict("hard_softmax", "")
 
 
 # %% id="root-measured" tags=["hide-input"]
-# Measure: the largest weight, and the gradient at the scores, for 400 random queries with 64 keys each, five seeds
+# Measure: largest weight and gradient for 400 random queries, five seeds
 def at_start(d_k, divisor, seed, S=64):
     generator = torch.Generator().manual_seed(seed)
     q, k = torch.randn(400, 1, d_k, generator=generator), torch.randn(400, S, d_k, generator=generator)
@@ -510,10 +510,6 @@ found = {
         name: [[one[1].median().item() for one in row] for row in zip(*rows)] for name, rows in started.items()
     },
 }
-for d_k in (256, 1024):
-    shares = [died(d_k, seed) for seed in range(5)]
-    print(f"d_k = {d_k:4}, not divided: {min(shares):.2f} to {max(shares):.2f} of the queries keep")
-    print("  less than a tenth of the median gradient with division")
 show(
     panels(
         curves,
@@ -530,12 +526,15 @@ show(
     ),
     alt="Two panels against d_k from 4 to 1024. Divided by the root, the largest weight stays near 0.1 and the gradient "
     "near 0.16. Not divided, the largest weight rises to 0.95 and the gradient of the median row falls below 0.001.",
-    caption="Untrained: 400 random queries with 64 keys each, drawn five times (five seeds). On the right, a loss "
-    "pulls each weight up or down by a random amount, and we measure how much of the pull reaches the scores; the median "
-    "is the query in the middle. Divided, nothing depends on the width. Not divided, the wider the head, the more one "
-    "word takes. At 4 and 16 the sharper weights still pass on a little more; at 1024 most queries have hardly any "
-    "gradient left.",
+    caption="Untrained: 400 random queries with 64 keys each, drawn five times (five seeds). On the right, we take a "
+    "random gradient at the weights and compute the gradient at the scores from it; the median is the query in the "
+    "middle. Divided, nothing depends on the width. Not divided, the wider the head, the more one word takes. At 4 and "
+    "16 the sharper weights still pass on a little more; at 1024 most queries have hardly any gradient left.",
 )
+print("Queries that, not divided, have less than a tenth of the median gradient of the divided ones:")
+for d_k in (256, 1024):
+    shares = [died(d_k, seed) for seed in range(5)]
+    print(f"d_k = {d_k:4}: a share of {min(shares):.2f} to {max(shares):.2f}")
 
 # %% [markdown] id="root-verdict"
 # So without the division the gradient at the scores does vanish, for many queries. If nearly all the weight lies on one
@@ -688,8 +687,10 @@ prove("a padded sentence gives what it gives alone", same)
 #
 # A model that writes adds one word after another. Under a causal mask no earlier word reads the new one, so nothing
 # changes for the earlier words, in any layer. Their keys and values are kept in a **cache**, and only the new word is
-# computed. Now one query meets many keys, and the mask is no longer a square. But each word still reads itself and what
-# came before. The new word is the *last* one, so it gets the lowest row of the square.
+# computed. Now one query meets many keys, and the mask is no longer a square. The new word is the *last* one, so it
+# gets the lowest row of the square.
+#
+# PyTorch's `tril()` keeps the lower left triangle of a table; `tril(2)` keeps two more diagonals above it.
 
 # %% id="alignment-drawn" tags=["hide-input"]
 # Drawing: the causal mask when two words are new, and when one is new
@@ -709,10 +710,10 @@ drawings.mask_grids(
 
 
 # %% [markdown] id="combine-text"
-# A word may be read if every mask allows it: masks are combined with a logical *and*. Try it on two sentences, of which
-# "example 1" is the second, *she sleeps*. A *sliding window* hides what is too far back. The left table writes 1 where
-# a word may be read, as we do. The right one is for PyTorch's layer `nn.MultiheadAttention`, which writes 1 where a
-# word is hidden. Below stands the code for both, with functions of `course_lib`.
+# A word may be read if every mask allows it: masks are combined with a logical *and*. Try it: "example 1" is the second
+# of two sentences, *she sleeps*. A *sliding window* hides what is too far back. The left table writes 1 where a word
+# may be read; the right one, for PyTorch's `nn.MultiheadAttention`, where it is hidden. In the code below,
+# `length_mask` makes your padding mask from the lengths, and `[:, 0, 0]` drops its axes of length 1.
 
 # %% id="mask-composer"
 MaskComposer(5, tokens="she sleeps PAD PAD PAD".split(), lengths=[5, 2], example=1)
@@ -720,14 +721,14 @@ MaskComposer(5, tokens="she sleeps PAD PAD PAD".split(), lengths=[5, 2], example
 # %% [markdown] id="empty-rows"
 # With the padding on the *left* and a causal mask, the first queries have nothing to read. The softmax then computes
 # 0/0, which is NaN, "not a number", and NaN spreads to everything it meets. Our function gives zeros instead, as
-# `F.scaled_dot_product_attention` does in PyTorch 2.13. [A lab](labs/01_numbers.ipynb) measures the other choices.
+# `F.scaled_dot_product_attention` does in PyTorch 2.13; [a lab](labs/01_numbers.ipynb) measures other choices.
 #
 # ### 4.4 All in one function
 #
 # You have all the parts now: scores, scale, mask, softmax, weighted sum, in a batch with heads. Put them together. This
-# is the chapter's main exercise, and the function that every model of this course calls. If a query has nothing to
-# read, its row of `mask.any(dim=-1, keepdim=True)` is False. And no gradient flows back through a number that
-# `masked_fill` has filled in.
+# is the chapter's main exercise, and the function that every model of this course calls. A query with nothing to read
+# leaves the softmax as a row of NaN. Set this row to 0 *after* the softmax: `mask.any(dim=-1, keepdim=True)` is False
+# for it. The gradient stays finite, because none flows back into a number that `masked_fill` has replaced.
 
 # %% exercise="scaled_dot_product_attention"
 
@@ -795,7 +796,7 @@ prove("a causal mask breaks the equivariance", law)
 # ### 6.1 Against recurrence
 #
 # Before, sentences were read by **recurrent** networks: one word after the other, with one vector, the *state*, handed
-# on from word to word. Attention was at first an addition to them. What do we gain by dropping recurrence?
+# on from word to word. What do we gain by dropping recurrence?
 #
 # <details><summary>What was new in 2017</summary>
 #
@@ -806,19 +807,19 @@ prove("a causal mask breaks the equivariance", law)
 # </details>
 #
 # **Short paths.** In a recurrent network, what the first word said reaches the last one through every step between
-# them. With attention the last word reads the first one directly.
+# them. With attention the last word reads the first directly.
 #
-# **Work side by side.** A recurrent network cannot compute the state after step 100 before that of step 99. In training
-# the whole text is there, and attention computes the scores of all words at once. A GPU turns this into speed. In
-# writing, both go word by word; [a lab](labs/01_costs.ipynb) runs the race.
+# **Work side by side.** A recurrent network cannot compute step 100 before step 99. Attention computes the scores of
+# all words at once in training, and a GPU turns this into speed. In writing, both go word by word; [a
+# lab](labs/01_costs.ipynb) times both.
 
 # %% id="recurrence-drawn" tags=["hide-input"]
 # Drawing: a chain of states beside attention
 drawings.recurrent_and_attention("the queen near the king paints".split()).show()
 
 # %% [markdown] id="reach-text"
-# Why does a short path matter? A network learns from a word only if the gradient reaches it. So we ask networks before
-# any training: how much does a word far back change the last output, compared with the last word?
+# Why does a short path matter? A network learns from a word only if the gradient reaches it. So we ask untrained
+# networks: how much does a word far back change the last output, compared with the last word?
 
 
 # %% id="reach-measured" tags=["hide-input", "picture:30"]
@@ -867,10 +868,10 @@ show(
     ),
     alt="Relative gradient against the number of steps back, both axes logarithmic. RNN and LSTM fall below 1e-10 by 50 "
     "steps. Attention, and an LSTM whose forget gate starts open, stay nearly level up to 200 steps.",
-    caption="The RNN is the plain recurrent network. An LSTM also has a memory, and its forget gate decides at each step "
-    "which share is kept; open, it keeps nearly all. As PyTorch makes them, RNN and LSTM lose the gradient within tens of "
-    "steps. Attention starts near 0.1 and not at 1, because the last word is also the one that reads: changing it changes "
-    "the query as well.",
+    caption="The RNN is the plain recurrent network. An LSTM also has a memory, and its forget gate decides at each "
+    "step which share is kept; open, it keeps nearly all. Its rise at 200 is mostly chance: with 20 seeds it is 0.07 "
+    "there. As PyTorch makes them, RNN and LSTM lose the gradient within tens of steps. Attention starts near 0.1 and "
+    "not at 1, because the last word is also the one that reads: changing it changes the query as well.",
 )
 prove("at distance 50 a default LSTM keeps less than 1e-9 of the gradient", reached["LSTM"][5] < 1e-9)
 prove("an LSTM with an open gate keeps over 1 % at 200", reached["LSTM, forget gate open"][-1] > 0.01)
@@ -879,9 +880,9 @@ prove(
 )
 
 # %% [markdown] id="reach-says"
-# So forgetting is not a law of recurrence: an LSTM keeps the signal if its forget gate starts open. The other two start
-# with nearly none from words far back. Attention needs no such care, because its path is one step long. Its gradient
-# does not fall with the distance, though all words share it. [A lab](labs/01_reach.ipynb) goes further.
+# So forgetting is not a law of recurrence: an LSTM keeps the signal if its forget gate starts open. The RNN and the
+# LSTM as PyTorch makes it get almost no signal from distant words. Attention needs no such care: its path is one step
+# long, and its gradient does not fall with the distance.
 #
 # <details><summary>How the gate is opened</summary>
 #
@@ -939,8 +940,8 @@ prove("the linear maps of a layer take 24 n d² operations", counted["aten.addmm
 prove("comparing and collecting takes 4 n² d operations", counted["aten.bmm"] == 4 * 128**2 * 64)
 
 # %% [markdown] id="cost-says"
-# The table of weights has $n^2$ numbers, too, but today's programs never keep all of it (FlashAttention, Dao et al.
-# 2022). [A lab](labs/01_costs.ipynb) measures time and memory.
+# The table of weights has $n^2$ numbers, too, but a program need not keep all of it (FlashAttention, Dao et al. 2022).
+# [A lab](labs/01_costs.ipynb) measures time and memory.
 #
 # <details><summary>How large the table is</summary>
 #
@@ -996,7 +997,8 @@ class Reader(nn.Module):
     def forward(self, tokens, shown=True):  # (B, T), True: may be read -> (B, 3)
         x = self.words(tokens) + self.positions.weight[: tokens.size(1)]
         length = (tokens != PAD).sum(dim=1)
-        verb = x[torch.arange(len(x)), length - 1]  # (B, d_model): each last word
+        rows = torch.arange(len(x))  # 0, 1, ..., B - 1
+        verb = x[rows, length - 1]  # x[0, length[0] - 1], ...: (B, d_model)
         mask = padding_mask(tokens, PAD)[:, 0] & shown  # (B, 1, T)
         found = self.head(verb[:, None], x, mask=mask)  # (B, 1, d_model)
         return self.answer(found[:, 0])
@@ -1006,7 +1008,7 @@ class Reader(nn.Module):
 # We look at four sentences before and after. In each of them a second person stands nearer to the verb.
 #
 # **Predict.** After training, where does the verb look in *the boys near the queen paint*: at *boys*, at *queen*, or
-# somewhere else? Careful, there is a catch.
+# somewhere else?
 
 # %% id="training-predict"
 ex.predict("boys_near_the_queen", "")
@@ -1026,7 +1028,7 @@ asked = [text.split() for text in asked]
 def read(model, sentences):  # the weights of the verb on each word
     with torch.no_grad(), record_weights(model) as maps:
         model(as_tensor(sentences))
-    weights = next(iter(maps.values()))  # of the only head, (B, 1, T)
+    (weights,) = maps.values()  # one entry for each head; here one, (B, 1, T)
     return [row[0, : len(words)] for row, words in zip(weights, sentences)]
 
 
@@ -1090,22 +1092,24 @@ for word, chance in zip(REFLEXIVES, chances.tolist(), strict=True):
 # again. In the run printed here the answer is *herself* once more: this head looks for a man, and if it finds none, it
 # answers *herself*. It does not need the woman, although nearly all of its weight lies on her.
 #
-# One training proves little. The next figure shows five, with different *seeds*, and two controls: a model without
-# position vectors, and one whose weights are always even.
+# One training run proves little. The next figure shows five, with different *seeds*, and two controls: a model without
+# position vectors, and one whose weights are always even. The rows for a hidden subject are split by the right answer,
+# because each head mostly keeps one of *herself* and *himself*, and loses the other. The last row reverses the order:
+# *near the king the queen paints*.
 
 # %% id="training-record" tags=["hide-input", "picture:20"]
 # Figure: the recorded runs, a dot for each of five seeds
 record = claim("pronoun_head")
 rows = {
     "all words shown": ("one head", "right", 1e-2),
-    "with a second person that misleads": ("one head", "right, misleading person", 1e-2),
-    "with one, no positions": ("without places", "right, misleading person", None),
-    "with one, even weights": ("even weights", "right, misleading person", None),
+    "with a misleading person": ("one head", "right, misleading person", 1e-2),
+    "misleading person, no positions": ("without places", "right, misleading person", None),
+    "misleading person, even weights": ("even weights", "right, misleading person", None),
     "the other person hidden": ("one head", "other person hidden", 1e-2),
-    "the subject hidden: “themselves”": ("one head", "subject hidden, themselves", 1e-2),
-    "the subject hidden: the singular it keeps": ("one head", "subject hidden, better", 1e-2),
-    "the subject hidden: the singular it loses": ("one head", "subject hidden, worse", 1e-2),
-    "sentences turned round": ("one head", "fronted, right", 1e-2),
+    "subject hidden: themselves": ("one head", "subject hidden, themselves", 1e-2),
+    "subject hidden: herself or himself, kept": ("one head", "subject hidden, better", 1e-2),
+    "subject hidden: herself or himself, lost": ("one head", "subject hidden, worse", 1e-2),
+    "the order reversed": ("one head", "fronted, right", 1e-2),
 }
 show(
     dot_rows(
@@ -1117,25 +1121,24 @@ show(
     ),
     alt="Right answers of five runs. One head: 1.00 with all words, with a misleading person, and with the other person "
     "hidden. Controls: 0.88 to 0.90 without positions, 0.66 to 0.71 with even weights. Subject hidden: themselves 1.00, "
-    "one singular 0.64 to 1.00, the other 0.00 to 0.31. Sentences turned round: four runs 0, one 0.5.",
+    "one singular 0.64 to 1.00, the other 0.00 to 0.31. The order reversed: four runs 0, one 0.5.",
     caption=f"Blue: the head. Orange: the two controls. ({record.command})",
 )
 on_first = record.values("one head", "fronted, weight on first person", 1e-2)
-prove("in sentences turned round four of five heads read the first person", sum(w > 0.9 for w in on_first) == 4)
+prove("with the order reversed, four of five heads read the first person", sum(w > 0.9 for w in on_first) == 4)
 
 # %% [markdown] id="training-record-says"
-# Both controls fall for the other person more often. So the head needs the positions, and freedom to choose its
-# weights.
+# Both controls fall for the other person more often. To be always right, the head needs the positions and freedom to
+# choose its weights.
 #
 # *Does it need the subject, at which it looks?* Only in part. Without the subject, *themselves* is still right in all
-# five runs, because the verb says it. Of *herself* and *himself* it keeps one, as its answer for "found nobody", and
-# mostly loses the other. One run at a tenth of the learning rate goes further: it gives a woman who is the subject a
-# weight of 0.01, and still has every answer right.
+# five runs, because the verb says it. Of *herself* and *himself*, one is mostly lost. One run at a tenth of the
+# learning rate goes further: it gives a woman who is the subject a weight of 0.01, and still has every answer right.
 #
-# *Has it learned what a subject is?* No. In all the sentences that it has read, the subject is the first person. The
-# last row turns sentences round: *near the king the queen paints*. Four of the five heads read the first person, here
-# the king, and are always wrong; the fifth is right in half of them. They have learned what was enough for their
-# sentences, and maps of such sentences could not have told you.
+# *Has it learned what a subject is?* No. In all the sentences that it has read, the subject is the first person. With
+# the order reversed, four of the five heads read the first person, in our example the king, and are always wrong; the
+# fifth is right in half of the sentences. They have learned what was enough for their sentences, and maps of such
+# sentences could not have told you.
 #
 # <details><summary>Evidence: three learning rates, and runs in which the subject matters more</summary>
 #
@@ -1158,8 +1161,8 @@ prove("in sentences turned round four of five heads read the first person", sum(
 # ### 7.1 A real model
 #
 # Last, a model that people use: MiniLM, which turns sentences into vectors for search. We look at one head of its 72,
-# in the last of six layers. The sentence comes from the article that presented the Transformer to the public (Uszkoreit
-# 2017). `[CLS]` and `[SEP]` are signs that the model puts around each sentence.
+# in the last of six layers. The sentence is from Uszkoreit (2017). `[CLS]` and `[SEP]` are signs that the model puts
+# around each sentence.
 
 # %% id="real-map" tags=["hide-input", "picture:40"]
 # Figure: a head of MiniLM, from the record (python benchmarks/sentence_maps.py)
@@ -1215,16 +1218,18 @@ for one in both:
     word = one["tokens"][-3]
     print(f"too {word}: this head: animal {of_head[0]:.2f}, street {of_head[1]:.2f};", end=" ")
     print(f"more on animal than on street: {more} of 72 heads")
+of_all = [tokens[best] for best in weights_read.argmax(dim=-1).tolist()]
+print(f"the whole map above: animal has the largest weight in {of_all.count('animal')} of {len(tokens)} rows")
 
 # %% [markdown] id="real-map-reading"
 # This head did not follow the meaning. It reads *animal* in both cases. Over all 72 heads, just as many prefer *animal*
-# in the one sentence as in the other. And look down the column of *animal* in the whole map: nine of the fifteen rows,
-# not only that of *it*, are darkest there.
+# in the one sentence as in the other. And in nine of the fifteen rows of the whole map, not only in that of *it*,
+# *animal* has the largest weight.
 #
 # So how far may a map be read? It tells you exactly how the values were mixed, in this head, in this layer. It does not
 # tell you *why*, nor what the answer depends on: later layers mix again, a value may not matter, and other weights can
-# give the same result (Jain & Wallace 2019). A map gives you an idea. To test the idea, change the sentence or hide a
-# word. [A lab](labs/01_who_sees_what.ipynb) goes on with this.
+# give the same result (Jain & Wallace 2019). A map gives you an idea. To test it, change the sentence or hide a word.
+# [A lab](labs/01_who_sees_what.ipynb) goes on with this.
 
 # %% [markdown] id="thread-text"
 # ## 8 Your model, and your sentence
@@ -1240,6 +1245,8 @@ my = so_far(chapter=1)
 mine = "she read my book".split()  # a sentence of yours,
 is_a = "who does whose what".split()  # what each word is,
 wants = "does what what whose".split()  # and what it looks for
+# a key is 2.5 in the column of what its word is, else 0, and a query is 2.5
+# in the column of what it wants; where both meet, the score is 2.5² / √4 = 3.1
 key = torch.tensor([[2.5 * (a == b) for b in is_a] for a in is_a])  # (S, E)
 query = torch.tensor([[2.5 * (a == b) for b in is_a] for a in wants])  # (T, E)
 values = torch.eye(len(mine))[None, None]  # (B, H, S, S)

@@ -91,10 +91,9 @@ def _everything_before(mask) -> str | None:
 EXERCISE = Exercise(
     title="The causal mask",
     what="""Write `causal_mask(T, S)`: a boolean mask of shape `(T, S)`, True = may attend, for T queries and S keys. A
-query may attend to the key at its own position and to all earlier ones. The last query stands on the last key: with
-more keys than queries, the first `S - T` keys are older tokens that every query sees. Fewer keys than queries are
-rare; then, too, the last query stands on the last key, so the first `T - S` queries stand before all keys and see
-nothing.""",
+query may attend to the key at its own position and to all earlier ones. The last query always stands on the last key.
+So `causal_mask(2, 4)` has the rows `1110` and `1111`: the first two keys are older tokens that every query sees. The
+rare `causal_mask(3, 2)` has the rows `00`, `10` and `11`: its first query stands before all keys and sees nothing.""",
     why="""A model that predicts the next token must not see it. Masks that are off by one, or aligned at the wrong
 corner, run without an error and leak it.""",
     difficulty=2,
