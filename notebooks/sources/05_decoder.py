@@ -1053,8 +1053,8 @@ drawings.decoder_layer_stream().show()
 
 
 # %% [markdown] id="layer-made-text"
-# It gets a feed-forward and two of your GPT's attentions. Called without positions, they rotate nothing; in section 7
-# the positions are learned.
+# Your layer gets a feed-forward and two of your GPT's attentions. Called without positions, they rotate nothing; in
+# section 7 the positions are learned.
 
 
 # %% id="layer-made"
@@ -1389,7 +1389,7 @@ print("share right at position 6, five seeds")
 for arm in record.arms:
     true, own = (record.range(arm, f"after {whose}, letter 7") for whose in ("right letters", "its own"))
     print(f"  {arm}: after true letters {true[0]:.2f} to {true[1]:.2f}, after its own {own[0]:.2f} to {own[1]:.2f}")
-    lost = ", ".join(f"{100 * abs(one):.0f}" for one in record.values(arm, "lost at letter 7"))
+    lost = ", ".join(f"{round(100 * one)}" for one in record.values(arm, "lost at letter 7"))
     print(f"  {arm}: lost by reading its own, in percentage points: {lost}")
 print("to measure it again:", record.command)
 half, full = (record.range(arm, "lost at letter 7") for arm in record.arms)
