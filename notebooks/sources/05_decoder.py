@@ -1380,7 +1380,9 @@ show(
 answers, source = forced[long], held_source[long]  # position t should answer with the source letter 7 - t
 for t in (1, 4):
     own, neighbour = (100 * (answers[:, t] == source[:, s]).float().mean() for s in (7 - t, 6 - t))
-    print(f"after true letters, position {t}: the right letter {own:.0f} %, its left neighbour in the source {neighbour:.0f} %")
+    print(
+        f"after true letters, position {t}: the right letter {own:.0f} %, its left neighbour in the source {neighbour:.0f} %"
+    )
 
 # %% id="exposure-measured" tags=["hide-input"]
 # Record: five trainings of 100 and of 300 steps (the library's form of the same model)

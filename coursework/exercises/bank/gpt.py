@@ -247,7 +247,7 @@ tokens before it, P of which were read in earlier passes.
 
 In training `caches` is None: pass None to each layer, and P is 0. In writing it is a list with one dict for each layer.
 Each dict is empty at first; its layer fills it with the keys `"k"` (B, H, P, E) and values `"v"` of the P tokens read so
-far. Make every tensor on the device of `tokens`.""",
+far. Make every tensor on the device of `tokens`.""",  # noqa: E501
     why="It is the form of nearly every chat model. You will train it in the next section, and then let it write.",
     difficulty=4,
     minutes=28,
