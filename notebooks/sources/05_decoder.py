@@ -278,8 +278,7 @@ prove(
 # position saw the next symbol, the loss was 2.31 to 2.32.
 #
 # In the training above, the last position loses 2.68, more than the 2.40 of an honest guess. The lines below the figure
-# show why: it does not give 1/11 to each symbol but favours one, although it sees nothing that tells what comes. It
-# uses the same weights as the twelve positions that copy, and 100 steps have not taught it to do otherwise.
+# show why: it does not give 1/11 to each symbol but favours one, although it sees nothing that tells what comes.
 #
 # </details>
 
@@ -458,7 +457,8 @@ class Layer(nn.Module):
 # %% id="gpt-one-layer"
 layer, cache = Layer(d_model=64, n_heads=4), {}
 for P, T in ((0, 5), (5, 2)):  # P tokens are in the cache, T are new
-    positions, sees = torch.arange(P, P + T), torch.ones(T, P + T, dtype=torch.bool).tril(P)
+    positions = torch.arange(P, P + T)
+    sees = torch.ones(T, P + T, dtype=torch.bool).tril(P)
     y = layer(torch.randn(3, T, 64), positions, sees, cache)
     print(f"P = {P}, mask {tuple(sees.shape)}: returns {tuple(y.shape)},", end=" ")
     print(f"cache['k'] is now {tuple(cache['k'].shape)}")
@@ -835,8 +835,8 @@ show(
 #
 # <details><summary>A fourth setting: min-p</summary>
 #
-# **Min-p** keeps all tokens that are at least p times as likely as the most likely one. With p = 0.2 a token needs
-# 0.2 · 0.50 = 0.10, so *mat*, *floor* and *roof* stay, as in the row of top-k.
+# **Min-p** keeps all tokens that are at least p times as likely as the most likely one. Here p = 0.2 keeps the
+# same three as top-k.
 #
 # </details>
 #
