@@ -113,8 +113,8 @@ followed a. The probability of b after a is then (pair + 1) / (anything + V). In
 something follows a twice, and once it is b: (1 + 1) / (2 + 3) = 0.4. Return the mean loss on `held_out` as a float:
 minus the natural logarithm of the probability of the token that came, averaged over all tokens of `held_out` but the
 first. The texts have at least two tokens each.""",
-    why="""A loss says nothing by itself. This one takes no training at all: a network that does not beat it gains
-nothing yet from looking further back than a table does.""",
+    why="""A loss says nothing by itself. This one takes no training at all. If your network does not beat it,
+looking further back is not helping yet.""",
     difficulty=2,
     minutes=10,
     reference=bigram_loss,

@@ -241,13 +241,13 @@ EXERCISE = Exercise(
 Send the vectors through the layers, one after the other: norms, residuals and dropout are inside the layers. Then a
 last norm and a linear map make logits for every position.
 
-A layer is called as `layer(x, positions, mask, cache)`. Your `forward` makes two of these. `positions` (T,) are those
-of the T new `tokens`, counted from 0 at the start of the text. `mask` (T, P + T) is boolean, True = may
-attend: a token sees itself and all tokens before it, P of which were read in earlier passes.
+Each layer is called as `layer(x, positions, mask, cache)`. Your `forward` makes `positions` (T,), those of the T new
+`tokens`, counted from 0 at the start of the text, and `mask` (T, P + T), True = may attend: a token sees itself and all
+tokens before it, P of which were read in earlier passes.
 
-In training `caches` is None: pass None to each layer, and P is 0. In writing `caches` is a list with a dict for each
-layer. It is empty at first; later it holds the keys of the P tokens as `"k"` (B, H, P, E), and their values as `"v"`.
-The layer fills its own dict. Make every tensor on the device of `tokens`.""",
+In training `caches` is None: pass None to each layer, and P is 0. In writing it is a list with one dict for each layer.
+Each dict is empty at first; its layer fills it with the keys `"k"` (B, H, P, E) and values `"v"` of the P tokens read so
+far. Make every tensor on the device of `tokens`.""",  # noqa: E501
     why="It is the form of nearly every chat model. You will train it in the next section, and then let it write.",
     difficulty=4,
     minutes=28,

@@ -96,7 +96,7 @@ EXERCISE = Exercise(
 at once. Return the decoder's input, of the same shape and dtype: `start_id` at position 0, and at every other position
 the target of the position before. Do not change `targets`.""",
     why="""With this one line a decoder can be trained at all positions at once. One that reads its targets unshifted
-learns to copy its input, with a wonderful loss and nothing learned.""",
+learns to copy its input: the loss looks wonderful, but it has learned nothing useful.""",
     difficulty=1,
     minutes=4,
     reference=shift_right,

@@ -9,7 +9,7 @@ from coursework.exercises.tensors import normal
 
 
 def top_p_filter(logits, p):
-    """(B, V), number in (0, 1) -> (B, V): the logits, -inf for tokens that are cut"""
+    """(B, V), number in (0, 1] -> (B, V): the logits, -inf for tokens that are cut"""
     ordered, order = logits.sort(descending=True)
     probability = ordered.softmax(dim=-1)
     before = probability.cumsum(dim=-1) - probability  # of the more likely tokens together
@@ -144,8 +144,9 @@ EXERCISE = Exercise(
     title="The nucleus: top-p",
     what="""Write `top_p_filter(logits, p)`. For each row, keep the fewest tokens, the most likely first, that have
 probability `p` or more together: the token with which the sum reaches `p` is kept, the next one is not. So at least
-one token is always kept. Return the logits in their old order, with minus infinity for the tokens that are cut. `p` is
-above 0 and at most 1. In the cases no two logits of a row are equal, and no sum of probabilities is so near to `p` that
+one token is always kept. Return the logits in their old order, with minus infinity for the tokens that are cut. A sort
+can be undone: after `ordered, order = x.sort()`, `ordered.gather(-1, order.argsort())` is `x` again. `p` is above 0 and
+at most 1. In the cases no two logits of a row are equal, and no sum of probabilities is so near to `p` that
 rounding could decide.""",
     why="""It is the filter that most chat systems offer. If you also cut the token that reaches `p`, you may keep
 nothing, and if you forget to undo the sorting, you cut the wrong tokens.""",

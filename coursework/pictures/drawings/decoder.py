@@ -154,7 +154,7 @@ def encoder_decoder_tokens(source: str = "cab") -> Drawing:
         picture.line([(268, y), (304, y)], colour=palette.key, width=3.5)
     picture.box((left, 155), (190, 34), "context", colour=palette.key)
     picture.line([(216, 155), (268, 155), (268, 320)], colour=palette.key, width=3.5, arrow=False)
-    picture.box((right, 145), (250, 46), "linear map, softmax", colour=palette.output)
+    picture.box((right, 145), (250, 46), "norm, linear map", colour=palette.output)
     for number, word in enumerate(target):
         at = right + 80 * (number - (len(target) - 1) / 2)
         picture.line([(at, 122), (at, 82)])
