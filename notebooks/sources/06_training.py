@@ -458,9 +458,8 @@ print(f"exact: {100 * low:.1f} to {100 * high:.1f} % ({record.command})")
 #
 # The command `course train translate --data multi30k` trains on 29,000 captions of photographs and their translations
 # (Elliott et al. 2016). One such training, German to English, with 1.4 million weights and six minutes of one core,
-# reached a BLEU of 26.9. The translation of the most similar training sentence gets 10.3. *Ein Boston Terrier läuft
-# über saftig-grünes Gras vor einem weißen Zaun* became *A pulled pulled up and green dog running in front of a white
-# fence*.
+# reached a BLEU of 26.9. The translation of the most similar training sentence gets 10.3. *Ein Mann mit einem
+# orangefarbenen Hut, der etwas anstarrt* became *A man in an orange hat is looking at something*.
 #
 # </details>
 
