@@ -143,7 +143,7 @@ for text in (german, english, "Straßenbahn"):
 
 # %% id="bpe-equal"
 tokenizer = FastBPETokenizer(by_hand.to_json())  # the same merges, compiled
-sample = [reference_text()[i : i + 80] for i in range(0, 20_000, 80)] + ["привет", "\t\n"]
+sample = [reference_text()[i : i + 80] for i in range(0, 20_000, 80)] + ["мир", "\t\n"]
 same = by_hand.encode_batch(sample) == tokenizer.encode_batch(sample)
 print("the same ids, by hand and compiled:", same)
 
@@ -204,7 +204,7 @@ drawings.padded_batch([["six", "hundred", "two", "<eos>"], ["nine", "<eos>"], ["
 # each a source with <eos>, and a target with <bos> and <eos>
 examples = encode_pairs(train_pairs, tokenizer)
 batches = TokenBatches(examples, max_tokens=1000, seed=0)
-batch = next(one for one in batches if (one["target"] == 0).any())  # the first that needs padding
+batch = next(one for one in batches if (one["target"] == 0).any())  # with padding
 print("source", tuple(batch["source"].shape), " target", tuple(batch["target"].shape))
 labels = batch["target"][:, 1:]
 print("labels:", labels.numel(), " real:", int((labels != 0).sum()))
@@ -275,7 +275,8 @@ new = Transformer(TransformerConfig(**shape, dropout=0.0))
 mask = padding_mask(batch["source"], 0)  # (B, 1, 1, S), of chapter 1
 scores = new(batch["source"], batch["target"][:, :-1], source_mask=mask)  # (B, T, V)
 answers = batch["target"][:, 1:]  # (B, T)
-loss = F.cross_entropy(scores.flatten(0, 1), answers.flatten(), ignore_index=0)  # leaves out labels of padding
+# ignore_index leaves out labels of padding
+loss = F.cross_entropy(scores.flatten(0, 1), answers.flatten(), ignore_index=0)
 print(f"loss {loss:.2f}, ln 360 = {math.log(360):.2f}, perplexity {loss.exp():.0f}")
 
 # %% id="loss-check" tags=["hide-input"]
