@@ -259,7 +259,7 @@ form, one (loss per token, norm of the gradient) for each step. Leave the batche
 Read the log before the code: what does the loss tell, and what does the norm tell?""",
     why="Nobody tells you that a run is broken, or where. The curve and the log are what you have.",
     difficulty=4,
-    minutes=20,
+    minutes=10,
     reference=train_run,
     given=_broken(),
     model=_model,

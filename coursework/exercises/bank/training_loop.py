@@ -273,15 +273,16 @@ EXERCISE = Exercise(
   `step_of(model, parts, optimizer, config.rate(step), config.clip, loss)` once, with the model in training mode.
 - After every `config.evaluate_every` steps, look at all batches of `held_out`: with the same `loss`, in evaluation
   mode, without gradients. Add `(step, loss per token)` to a list, the history.
-- Then save with `torch.save` to the file `path`: all that the next step depends on, and the history. The settings and
-  the tokenizer stay with the caller.
+- Then save with `torch.save` to the file `path`: all that the next step depends on, and the history. Leave out
+  settings and tokenizer, the sixth thing of a checkpoint: the caller passes `config` and ready-made ids again.
 - If `path` exists at the start, go on from there, so that the run ends as if it had never stopped, **bit for bit**.
-  Model, optimizer and data have `state_dict` and `load_state_dict`. Dropout draws from `torch.get_rng_state()`.
+  Model, optimizer and data have `state_dict` and `load_state_dict`. On a CPU,
+  `torch.get_rng_state()` reads the random state that dropout draws from, and `torch.set_rng_state` restores it.
 
 Return the whole history. Leave the batches as they are.""",
     why="You can train every model of this course with it, and it is all that you need to leave a training alone.",
     difficulty=4,
-    minutes=35,
+    minutes=40,
     reference=training_loop,
     model=_model,
     misconceptions=misconceptions("""

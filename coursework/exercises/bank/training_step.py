@@ -260,7 +260,7 @@ batch that was cut into `parts`.
 
 Return two numbers: the loss per token, and the norm of the gradient before it was clipped. Leave the parts as they
 are.""",
-    why="This is the line in the middle of every training, and most of what can go wrong in it raises no error.",
+    why="This is the core of every training loop, and most of what can go wrong in it raises no error.",
     difficulty=4,
     minutes=15,
     reference=training_step,

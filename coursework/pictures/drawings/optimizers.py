@@ -283,7 +283,7 @@ def bits_of_formats(number: int = 257) -> Drawing:
             f"reaches {reach}, and keeps {result}: {bits[0]} {bits[1 : 1 + wide]} {bits[1 + wide :]}."
             for name, bits, wide, result, reach in formats
         ),
-        caption=f"{number} in three formats. bfloat16 is float32 with the last 16 bits cut off: the same reach, but "
+        caption=f"{number} in three formats. bfloat16 has only the first 16 bits of a float32: the same reach, but "
         f"too few digits for {number}.",
     )
     side = 17.4

@@ -81,10 +81,9 @@ def padded_batch(rows: Sequence[Sequence[str]]) -> Drawing:
         + " ".join(
             f"Row {i + 1}: {' '.join(row)}, then {longest - len(row)} cells of padding." for i, row in enumerate(rows)
         )
-        + f" {real} of {longest * len(rows)} cells are real. Padding is hidden from attention "
-        "and does not count in the loss.",
-        caption=f"{real} of the {longest * len(rows)} cells hold a token. The hatched ones hold padding: no token may "
-        "look at them, and they count for nothing in the loss.",
+        + f" {real} of {longest * len(rows)} cells are real. Padding does not count in the loss.",
+        caption=f"{real} of the {longest * len(rows)} cells hold a token. The hatched ones hold padding, "
+        "which counts for nothing in the loss.",
     )
     for i, row in enumerate(rows):
         y = 46.0 + 48 * i
@@ -238,7 +237,8 @@ def checkpoint_contents() -> Drawing:
         alt="What a checkpoint holds, and what happens if it is missing: "
         + "; ".join(f"{what}: {missing}" for what, missing in rows)
         + ".",
-        caption="Six things. Without any one of them the run goes on, but it is another run.",
+        caption="Six things. A run that lacks one of them goes on as another run. Only without dropout may "
+        "the random state be missing.",
     )
     picture.text((150, 22), "in the checkpoint", bold=True)
     picture.text((320, 22), "if it is missing", anchor="start", bold=True)
@@ -258,7 +258,7 @@ def crossing_words(german: Sequence[str], english: Sequence[str], pairs: Sequenc
         alt=f"Above {' '.join(german)}, below {' '.join(english)}. Lines join parts of one meaning: "
         + "; ".join(f"{german[a]} to {english[b]}" for a, b in pairs)
         + ". The lines of the tens and of the units cross.",
-        caption="German says the units before the tens. Whoever translates has to look ahead, and then back.",
+        caption="German says the units before the tens. A translator has to look ahead, then back.",
     )
     crossing = {pairs[-1], pairs[-2]}
     for a, b in pairs:
