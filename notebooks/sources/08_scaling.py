@@ -603,7 +603,7 @@ drawings.split_states().show()
 # ### 5.3 Cut the model
 #
 # In **tensor parallelism** nobody borrows. Each device keeps an eighth of every matrix and computes with that part alone,
-# all on the same text. In the feed-forward it gets some columns of the first matrix, V, and all have the whole stream x. So
+# all on the same text. In the feed-forward each gets some columns of the first matrix, V, and all have the whole stream x. So
 # each computes one piece of the inner vector h without any sending. Of the next matrix, W, it needs only the rows that
 # belong to its piece. With two devices:
 #
@@ -619,7 +619,7 @@ drawings.split_matrices().show()
 
 # %% [markdown] id="tensor-says"
 # What is added has 8,192 · 4,096 numbers, 67 MB, and each of eight devices sends 2 · 7/8 of it, 117 MB. That happens twice
-# in each layer forward and twice backward, 128 times in all: 15 GB for one text. And each time everybody waits. So it stays
+# in each layer forward and twice backward, 128 times in all: 15 GB for one text. Each time everybody waits. So it stays
 # inside one machine, where links are fastest (Shoeybi et al. 2019).
 #
 # In **pipeline parallelism** a device has whole layers. Only the stream between two layers is sent, 67 MB for each text
@@ -943,7 +943,7 @@ show(
 #
 # ## 7 You predict a model
 #
-# Now the experiment itself. There is a fourth budget, 1.28·10¹² operations, four times the largest so far. How large will
+# Now there is a fourth budget, 1.28·10¹² operations, four times the largest so far. How large will
 # the best model be, and how good? The record has such runs, too; you will see them after your own.
 #
 # We fit two straight lines to your three bottoms. In 6.3 a floor helped, but on the six fitted sizes the two laws were hard
