@@ -296,6 +296,7 @@ print("1 + 1000 updates of 0.001 =", weight.item())
 # *recomputation* leaves 0.04 for the inputs, 0.05 for the one layer being recomputed, and the logits: 0.30 GB. It costs
 # about one more forward pass, up to a third more operations.
 
+
 # %% id="activations-measured" tags=["hide-input"]
 # Check: what is kept for the backward pass, by formula and by autograd, recomputed, and by two kinds of attention
 class Loss(torch.nn.Module):
@@ -899,7 +900,7 @@ show(
 #
 # You may skip this section: 7 does not need it. On log axes a power law is a straight line, and it falls for ever. A
 # real loss ends at a floor, so its line must bend. Your next function fits a law with a floor and one without to six sizes
-# of an older sweep, up to 0.7 million parameters. Both then predict a model of 3.2 million. All read equally many tokens,
+# of an older sweep, up to 0.7 million parameters. Both then predict a model of 3.2 million. All read the same number of tokens,
 # so this floor is E plus what cannot be learned from so little text.
 
 # %% exercise="fit_power_law"
