@@ -879,8 +879,6 @@ show(
 # total: **the more a model will be used, the smaller it should be, and the longer it should read** (Sardana et al. 2024).
 # It also fits into a smaller memory. The numbers are rough, since the fit rests on runs of at most 500 billion tokens.
 #
-# **A good place to stop: you can choose a size for a budget, and say when to choose a smaller one.**
-#
 # <details><summary>Five more findings that change the answer</summary>
 #
 # - **Counting.** Leave the tables out of N, look only at small models, and Chinchilla's own law looks like Kaplan's (Pearce
@@ -895,6 +893,8 @@ show(
 #   times beats a model 14 times its size (Snell et al. 2024).
 #
 # </details>
+#
+# **A good place to stop: you can choose a size for a budget, and say when to choose a smaller one.**
 #
 # ### 6.3 Is there a floor in sight?
 #
