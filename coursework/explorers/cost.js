@@ -113,6 +113,6 @@ function render({ model, el }) {
   draw();
   el.append(h("div", { class: "cx-controls" }, preset.node, layers.node, heads.node, ...picks.map((one) => one.node), recompute.node, reset),
     sentence, h("div", { class: "cx-columns" }, count, operations, scroller("Memory by stage", memory)),
-    h("p", { class: "cx-note" }, "Stage 0 splits nothing (DDP), 1 the optimizer, 2 also gradients, 3 also weights (FSDP). AdamW, no dropout, fused attention."),
+    h("p", { class: "cx-note" }, "Stage 0 splits nothing, 1 the optimizer, 2 also gradients, 3 also weights. AdamW, no dropout; the table of scores is not kept."),
     h("div", { class: "cx-formula" }, shown));
 }

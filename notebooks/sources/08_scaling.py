@@ -4,12 +4,12 @@
 # Before you train a large model you want to know what it will cost and how good it will be. Both can be estimated in advance.
 # At the end of this chapter you write down the loss that a new model will reach, train it, and compare.
 #
-# You count weights, operations and bytes, you work out what each of several devices sends and holds, and you read a
-# best size and a loss off trained models. Two of your ten answers, `isoflop_minimum` and `predict_loss`, choose the model
-# that you train in section 7, and a third, `count_flops`, says for how long.
+# Before that you count weights, operations and bytes, and what several devices send and hold. Two of your ten answers,
+# `isoflop_minimum` and `predict_loss`, choose the model that you train in section 7, and a third, `count_flops`, says for
+# how long.
 #
 # The chapter uses the GPT of [chapter 5](05_decoder.ipynb) and the training of [chapter 6](06_training.ipynb). With its
-# exercises it takes about {minutes} minutes, and it names four places to stop.
+# exercises it takes about {minutes} minutes, and it names five places to stop.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -159,9 +159,9 @@ drawings.six_operations().show()
 #
 # $$C \approx 6 \, N \, D$$
 #
-# operations. This is the most useful formula of the chapter. A table that is only looked up multiplies nothing, so it
-# is not counted in N; the head is. By hand: GPT-3 has 175 billion parameters and saw 300 billion tokens, which is
-# 6 · 1.75·10¹¹ · 3·10¹¹ = 3.15·10²³ operations.
+# operations. A table that is only looked up multiplies nothing, so it is not counted in N. The head is, and a table tied to
+# it therefore counts once. By hand: GPT-3 has 175 billion parameters and saw 300 billion tokens, which is 6 · 1.75·10¹¹ ·
+# 3·10¹¹ = 3.15·10²³ operations.
 #
 # One thing is missing. Scores and mixing are products of matrices, too, but no weight takes part in them. With n tokens in
 # sight, each query is multiplied with n keys, which is 2 · n · width operations, and mixing n values takes as many. That is
@@ -200,7 +200,7 @@ for name in ("gpt2", "llama-3-8b"):
         shares.setdefault(name, []).append(100 * flops["scores and mixing"] / layer)
 show(
     common.curves(
-        lengths, {"GPT-2, D = 768": shares["gpt2"], "Llama 3 8B, D = 4096": shares["llama-3-8b"]},
+        lengths, {"GPT-2, width 768": shares["gpt2"], "Llama 3 8B, width 4096": shares["llama-3-8b"]},
         xscale="log", xlabel="tokens in sight", ylabel="% of a layer's operations", ylim=(0, 100),
         levels={"half": 50},
     ),
@@ -227,9 +227,8 @@ for n in (1024, 4608, 32_768):
 # ### 2.1 A known bill
 #
 # Does 6 N D hold for a real model? DeepSeek published the whole bill of its V3: 14.8 trillion tokens, and 2.664 million
-# hours on H800 chips for this pre-training, 2.788 million with everything after it (DeepSeek-AI 2024, table 1). The
-# model has 671 billion parameters, but each token passes through only some of its experts, 37 billion parameters. Those
-# are the ones that multiply, so
+# hours on H800 chips for this pre-training (DeepSeek-AI 2024, table 1). The model has 671 billion parameters, but each
+# token passes through only some of its experts, 37 billion parameters. Those are the ones that multiply, so
 #
 # $$C = 6 \cdot 37 \cdot 10^9 \cdot 14.8 \cdot 10^{12} = 3.3 \cdot 10^{24}$$
 #
@@ -237,25 +236,22 @@ for n in (1024, 4608, 32_768):
 # promises 9.9·10¹⁴ for products in bfloat16. So the bill is plausible: about a third of what the chip could do.
 #
 # This share has a name, **model FLOPs utilisation** or *MFU*: the operations that the model needs per second, divided by
-# those that the machine can do. Work that a program does twice, to save memory, does not count as needed. Large runs
-# report between a third and a half; Llama 3 405B reached 38 to 43 % on up to 16,384 chips (Llama team 2024, table 4).
-# Always ask what it was divided by. We took the peak in bfloat16. But DeepSeek multiplied mostly in 8 bits, where the same
-# chip can do twice as much, and against that peak the share is half as large.
+# those that the machine can do. Work done twice to save memory, as in section 3, does not count as needed. Large runs
+# report between a third and a half; Llama 3 405B reached 38 to 43 % (Llama team 2024, table 4). Always ask which peak it
+# was divided by. We took that of bfloat16. But DeepSeek multiplied mostly in 8 bits, where the same chip can do twice as
+# much, and against that peak the share is half as large.
 
 # %% exercise="mfu"
 
 # %% id="known-run-counted" tags=["hide-input"]
-# Check: the numbers of this section, and the budgets of other known runs
+# Check: the numbers of this section, and the tokens per parameter of two other runs
 deepseek = scaling.six_n_d(37_000_000_000, 14_800_000_000_000)
 per_second = deepseek / (2.664e6 * 3600)
 print(f"{deepseek:.2e} operations, {per_second:.2e} per second and chip", end=", ")
 print(f"{per_second / scaling.PEAKS['H100']['bfloat16']:.0%} of the peak in bfloat16")
 prove("about a third of the peak", 0.3 < per_second / scaling.PEAKS["H100"]["bfloat16"] < 0.37)
-runs = {"GPT-3 1.3B": (1.3e9, 300e9), "GPT-3": (174.6e9, 300e9), "Llama 3 8B": (8.03e9, 15e12)}
-runs |= {f"Llama 2 {size}B": (size * 1e9, 2e12) for size in (7, 13, 70)}
-for name, (parameters, seen) in runs.items():
-    flops = scaling.six_n_d(int(parameters), int(seen))
-    print(f"{name:>12}: {flops:.1e} operations, {seen / parameters:7.1f} tokens per parameter")
+prove("GPT-3 read fewer than two tokens per parameter", 300e9 / 174.6e9 < 2)
+prove("Llama 3 8B read nearly 1,900", 1850 < 15e12 / 8.03e9 < 1900)
 same = mfu(1000, 2, 5, 7, 11.0, 1, 1e5)
 prove("your utilisation is the course's", math.isclose(same, scaling.mfu(6 * 1000 + 12 * 2 * 5 * 7, 1 / 11.0, 1e5)))
 
@@ -263,10 +259,10 @@ prove("your utilisation is the course's", math.isclose(same, scaling.mfu(6 * 100
 # ## 3 What it holds
 #
 # A model of 8 billion parameters in 16 bits is a file of 16 GB. A chip of 80 GB should train it with ease. But training
-# takes 128 GB before the first token is read. Where do they come from?
+# takes 128 GB, however short the text. Where do they come from?
 #
-# In training, a weight is not alone. It has a gradient g. It has the two averages that Adam keeps for it, the mean of g and
-# the mean of g² (chapter 6). In float32 each of the four takes four bytes: **16 bytes for each parameter**.
+# In training, a weight comes with a gradient g and the two averages that Adam keeps for it, the mean of g and the mean of
+# g² (chapter 6). In float32 each of the four takes four bytes: **16 bytes for each parameter**.
 
 # %% id="bytes-drawn" tags=["hide-input"]
 # Drawing: the sixteen bytes of a parameter
@@ -285,9 +281,9 @@ print("1 + 1000 updates of 0.001 =", weight.item())
 
 
 # %% [markdown] id="activations"
-# All thousand updates are lost, each one rounded away. In the float32 copy they add up. So what does mixed precision buy?
-# Time, because chips multiply 16-bit numbers much faster, and half the memory for **activations**: everything that the forward
-# pass keeps for the backward pass.
+# All thousand updates are rounded away. In the float32 copy they add up. So what does mixed precision buy? Time, because
+# chips multiply 16-bit numbers much faster, and half the memory for **activations**: everything that the forward pass keeps
+# for the backward pass.
 #
 # Activations grow with the number of tokens in a batch. A GPT-2 layer keeps 16 vectors of its width for each token: four at
 # its two norms, four in attention (queries, keys, values, output), and eight in the feed-forward. With 1,024 tokens and 12
@@ -295,9 +291,12 @@ print("1 + 1000 updates of 0.001 =", weight.item())
 #
 # $$12 \cdot 1{,}024 \cdot 16 \cdot 768 \cdot 4\ \text{bytes} = 0.60\ \text{GB}$$
 #
-# The logits add 0.21 GB. There is a way to trade this memory for time. Keep only what enters each layer, one vector instead
-# of 16, and when the backward pass arrives there, compute the rest of the layer again. This *recomputation* leaves 0.30 of
-# 0.82 GB. It costs about one more forward pass, up to a third more operations.
+# The logits add 0.21 GB and the last norm 0.01: 0.82 GB. You can trade this memory for time. Keep only what enters each
+# layer, one vector instead of 16, and when the backward pass arrives there, compute the rest of that layer again. This
+# *recomputation* leaves 0.04 for the inputs, 0.05 for the one layer being recomputed, and the logits: 0.30 GB. It costs
+# about one more forward pass, up to a third more operations.
+
+
 # %% id="activations-measured" tags=["hide-input"]
 # Check: what is kept for the backward pass, by formula and by autograd, recomputed, and by two kinds of attention
 class Loss(torch.nn.Module):
@@ -322,8 +321,9 @@ for batch, length in ((2, 32), (4, 32), (2, 64)):
     prove(f"{batch} x {length} tokens: autograd keeps what the formula says", found.saved_bytes > 0)
 kept = [scaling.training_memory(gpt2, 1, 1024, recompute=recompute)["activations"] for recompute in (False, True)]
 prove("GPT-2 keeps 0.82 GB, and 0.30 with recomputation", [round(n / 1e9, 2) for n in kept] == [0.82, 0.30])
-a_layer = (kept[0] - scaling.activation_bytes(replace(gpt2, n_decoder_layers=11), 1, 1024)) / (1024 * 768 * 4)
-prove("a layer keeps 16 vectors for each token", round(a_layer, 1) == 16.0)
+a_layer = kept[0] - scaling.activation_bytes(replace(gpt2, n_decoder_layers=11), 1, 1024)
+prove("a layer keeps 16 vectors for each token, 0.05 GB", round(a_layer / (1024 * 768 * 4), 1) == 16.0)
+prove("the rest is the logits and the last norm, 0.21 and 0.01 GB", round((kept[0] - 12 * a_layer) / 1e7, 1) == 21.2)
 once, again = (scaling.count_flops(gpt2, 1, 1024, backward=True, recompute=r).total() for r in (False, True))
 prove("recomputation costs up to a third more operations", 1.2 < again / once < 1.34)
 
@@ -346,9 +346,9 @@ outputs = [scaled_dot_product_attention(*qkv, backend=backend) for backend in ("
 prove("the fused kernel is exact attention, to rounding", torch.allclose(*outputs, atol=1e-12))
 
 # %% [markdown] id="cache"
-# A model that only writes needs no gradients and no averages. It keeps its weights, and the keys and values of all tokens
-# so far: the cache of chapter 5. It grows with the text, with the layers, and with the heads that have keys of their own.
-# We compare your formula with the bytes of a real cache.
+# A model that only generates text needs neither gradients nor Adam's averages. It keeps its weights, and the keys and
+# values of all tokens so far: the cache of chapter 5. It grows with the text, with the layers, and with the heads that have
+# keys of their own.
 
 # %% exercise="kv_cache_bytes"
 
@@ -405,9 +405,9 @@ print(f"so it can do {machine.ridge:.1f} operations while one byte arrives")
 # $$\text{time} \ge \max\left(\frac{\text{operations}}{\text{operations per second}},\ \frac{\text{bytes}}{\text{bytes per
 # second}}\right)$$
 #
-# Now we time three passes of one real model: writing, reading a prompt, and a training step. Its 26 million weights are
-# too large for the small, fast memory inside the processor. The figure shows the passes under the limit that the formula
-# gives, which looks like a roof: a **roofline**.
+# Now we time three passes of one model: writing, reading a prompt, and a training step. Its 26 million weights are too
+# large for the small, fast memory inside the processor. The figure shows the passes and the limit that the formula gives,
+# which looks like a roof: a **roofline**.
 #
 # **Predict.** Which of the three comes near what your processor can do, and which is far below?
 
@@ -441,14 +441,14 @@ def train():
     optimizer.step()
 
 
-def fastest(work):
-    """Seconds of the fastest of four calls, after one that does not count."""
+def median_seconds(work):
+    """The median of seven calls, after one that does not count; the roof is a median, too."""
     taken = []
-    for _ in range(5):
+    for _ in range(8):
         began = time.perf_counter()
         work()
         taken.append(time.perf_counter() - began)
-    return min(taken[1:])
+    return statistics.median(taken[1:])
 
 
 passes = {}  # name: operations, bytes of weights and what belongs to them, seconds
@@ -456,7 +456,7 @@ for name, work, batch, length, per_weight in (
     ("decode", decode, 1, 1, 4), ("prefill", prefill, 1, 64, 4), ("training", train, 2, 256, 36)
 ):  # fmt: skip
     operations = scaling.count_flops(config, batch, length, backward=name == "training").total()
-    passes[name] = operations, per_weight * n_weights, fastest(work)
+    passes[name] = operations, per_weight * n_weights, median_seconds(work)
 show(
     plots.roofline(machine, passes),
     alt="Operations per second against operations per byte, both on logarithmic axes. A slanted line rises to a corner, the ridge, "
@@ -467,11 +467,11 @@ show(
 )
 
 # %% [markdown] id="roofline-says"
-# A pass with many small operations stays well below the roof. The roof was measured, too, so a point may come out a little
-# above it. Decode sits far to the left, where the roof is low. To become faster it has to move right, up the slope: it needs
-# fewer bytes, or more tokens per pass. That is why servers write many texts at once, why a draft that guesses four tokens
-# helps (chapter 5), and why a model with rounded weights can write faster. Training sits to the right. There fewer bytes
-# help little, and faster arithmetic helps a lot.
+# The formula gives only a least time, so a pass may stay well below the roof, as decode does here. The roof was measured,
+# too: on a busy machine a point can come out above it. Decode sits far to the left, where the roof is low. To become faster
+# it has to move right, up the slope: it needs fewer bytes, or more tokens per pass. That is why servers write many texts at
+# once, why a draft that guesses four tokens helps (chapter 5), and why a model with rounded weights can write faster.
+# Training sits to the right, where faster arithmetic helps instead.
 #
 # <details><summary>How the bytes are counted, and what other machines have</summary>
 #
@@ -495,8 +495,8 @@ show(
 #
 # ### 4.1 Does it run on my laptop?
 #
-# Two questions decide. Does it fit? And how many bytes must be fetched for each token? Take Llama 3 8B on a laptop with 16 GB of
-# memory that delivers 50 GB per second; 12 GB are free beside the browser.
+# Two questions decide. Does it fit? And how many bytes must be fetched for each token? Take Llama 3 8B on a laptop with 16
+# GB of memory that delivers 50 GB per second, with 12 GB left once the browser is open.
 
 # %% id="laptop"
 free, bandwidth = 12, 50  # GB, GB per second
@@ -507,12 +507,12 @@ for bits in (16, 8, 4):
     print(f"{bits:2} bits: {size:4.1f} GB {fits:>12} {speed:5.1f} per second")
 
 # %% [markdown] id="laptop-says"
-# So it is 8 bits or 4. What does this rounding, called *quantisation*, cost? We trained a small GPT five times and rounded its
-# weights to whole multiples of a step. With 8 bits the loss did not change by more than 0.0002. With 4 bits, where each 32
-# neighbours share a step, it rose by about 0.008, less than what two seeds differ by. With 2 bits it rose by 0.22 ([the
+# So it is 8 bits or 4. What does this rounding, called *quantisation*, cost? We trained a small GPT five times and rounded
+# its weights to whole multiples of a step. With 8 bits the loss did not change by more than 0.0002. With 4 bits, where each
+# 32 neighbours share a step, it rose by about 0.008, less than what two seeds differ by. With 2 bits it rose by 0.22 ([the
 # record](../benchmarks/results/rounding-cpu.md)). Dettmers and Zettlemoyer (2023) compared models from 19 million to 176
-# billion parameters: at equal bytes, a larger one in 4 bits nearly always beat one of half its size in 8. With 3 bits this
-# ended. Two things come on top: the steps, half a bit for each weight, and the cache, 1 GiB for 8,192 tokens.
+# billion parameters: at equal bytes, a larger one in 4 bits nearly always beat one of half its size in 8. At 3 bits this no
+# longer held. Two things come on top: the steps, 16 bits for each 32 weights, and the cache, 1 GiB for 8,192 tokens.
 #
 # **A good place to stop: you know what your own machine can do, and what it waits for.**
 #
@@ -520,11 +520,11 @@ for bits in (16, 8, 4):
 #
 # A model of 8 billion parameters needs 128 GB for its training, and a chip has 80. One of 405 billion needs 6.5 terabytes.
 # So the work has to be shared, and what is shared has to be sent. For each way of sharing ask three questions: what does a
-# device hold, what is sent, and when? The drawings show four devices and a model of four layers. A row is a layer, a column
-# is a quarter of each matrix, and a filled cell is held by the device. The numbers in the text are those of Llama 3 8B on 8
-# devices, with a text of 8,192 tokens on each and two bytes for each number that is sent.
+# device hold, what is sent, and when? In the grids below a row is a layer, a column is a quarter of each matrix, and the
+# device holds the filled cells. The numbers in the text are those of Llama 3 8B on 8 devices, with a text of 8,192 tokens
+# on each and two bytes for each number that is sent.
 #
-# Sections 5.1 and 5.2 are the ways that you will use first. You may leave 5.3 for later; section 6 does not need it.
+# You may leave 5.3 for later; section 6 does not need it.
 #
 # ### 5.1 Different texts
 #
@@ -541,9 +541,6 @@ drawings.split_texts().show()
 # they form a **ring**, and each sends to the next one only. Cut the gradient into as many parts as there are devices.
 # In each step every device passes one part on, and the next device adds its own numbers to it. After seven steps each device
 # holds one part that is complete. Then the complete parts go round, seven more steps, and everyone has everything.
-#
-# Each device has sent 14 parts of an eighth: 28 GB, or 2 (R − 1) / R of the gradient for R devices. However many they are,
-# it is never more than twice the gradient.
 
 # %% id="ring-drawn" tags=["hide-input"]
 # Drawing: the ring, with three devices
@@ -577,10 +574,13 @@ for step in range(6):
 everyone = [torch.cat(row) / 4 for row in parts]
 prove("after six steps everyone has the mean", all(torch.allclose(g, whole, atol=1e-6) for g in everyone))
 formula = scaling.ring_all_reduce_bytes(whole.nbytes, 4)
-print("sent by each:", sent, " formula:", formula)
+print(f"a small model of {whole.numel():,} parameters on four processes: each sends {sent[0]:,} bytes")
 prove("each sent 3/2 of its gradients, to rounding of the parts", max(abs(n - formula) for n in sent) <= 24)
 
 # %% [markdown] id="sharded"
+# Each of our eight devices sends 14 parts of an eighth, 28 GB. For R devices it is 2 (R − 1) / R of the gradient, never
+# more than twice.
+#
 # ### 5.2 Lend the weights
 #
 # Data parallelism is wasteful: all eight devices keep the same weights and the same averages of Adam. Here it cannot even
@@ -593,10 +593,10 @@ prove("each sent 3/2 of its gradients, to rounding of the parts", max(abs(n - fo
 drawings.split_states().show()
 
 # %% [markdown] id="sharded-says"
-# The weights travel twice, for the forward and for the backward pass, and the gradients once, each time 7/8 of 16 GB:
-# 42 GB, half as much again as before. The next layer can be fetched while this one computes, so much of the traffic costs no
+# The weights travel twice, for the forward and for the backward pass, and the gradients once, each time 7/8 of 16 GB: 42
+# GB, half as much again as before. The next layer can be fetched while this one computes, so much of the traffic costs no
 # time. The stages of ZeRO (Rajbhandari et al. 2020) split first the optimizer's numbers, then also the gradients, then also
-# the weights: stages 1, 2 and 3 of the explorer above. Now count the bytes yourself.
+# the weights: stages 1, 2 and 3 of the explorer above.
 
 # %% exercise="sharded_bytes"
 
@@ -604,21 +604,24 @@ drawings.split_states().show()
 # ### 5.3 Cut the model
 #
 # In **tensor parallelism** nobody borrows. Each device keeps an eighth of every matrix and computes with that part alone,
-# all on the same text. Each device gets some heads and some inner units of the feed-forward, so it has one piece of the
-# vector h that enters the next matrix, W. It needs only the rows of W that belong to this piece. With two devices:
+# all on the same text. In the feed-forward each gets some columns of the first matrix, V, and all have the whole stream x. So
+# each computes one piece of the inner vector h without any sending. Of the next matrix, W, it needs only the rows that
+# belong to its piece. With two devices:
+#
+# $$h_1 = \mathrm{relu}(x V_1), \qquad h_2 = \mathrm{relu}(x V_2)$$
 #
 # $$[h_1\ \ h_2] \cdot \begin{bmatrix} W_1 \\ W_2 \end{bmatrix} = h_1 W_1 + h_2 W_2$$
 #
-# Each device computes one of these summands, and they add them up, once after attention and once after the feed-forward.
+# Each device computes one of these summands, and they add them up. Attention works the same way, with some heads on each.
 
 # %% id="tensor-drawn" tags=["hide-input"]
 # Drawing: two devices, each with its part of two matrices
 drawings.split_matrices().show()
 
 # %% [markdown] id="tensor-says"
-# What is added has 8,192 · 4,096 numbers, 67 MB, and each of eight devices sends 2 · 7/8 of it, 117 MB. That happens twice in
-# each layer forward and twice backward, 128 times in all: 15 GB for one text. And each time everybody waits. So it is used
-# inside one machine, where the links between the chips are fastest (Shoeybi et al. 2019).
+# What is added has 8,192 · 4,096 numbers, 67 MB, and each of eight devices sends 2 · 7/8 of it, 117 MB. That happens twice
+# in each layer forward and twice backward, 128 times in all: 15 GB for one text. Each time everybody waits. So it stays
+# inside one machine, where links are fastest (Shoeybi et al. 2019).
 #
 # In **pipeline parallelism** a device has whole layers. Only the stream between two layers is sent, 67 MB for each text
 # and direction, so this works over slow links, too. Its price is waiting. To wait less, cut the batch into parts.
@@ -682,23 +685,22 @@ prove("activations are not split", stages[3]["activations"] == stages[0]["activa
 #
 # ## 6 Which size?
 #
-# Now the question of the chapter. You have a budget of operations, say a week on some chips. You can spend it on a large
-# model that reads little, or on a small one that reads much. 6 · N · D is the same. Which one ends up better?
+# You have a budget of operations, say a week on some chips. You can spend it on a large model that reads little, or on a
+# small one that reads much. 6 · N · D is the same. Which one ends up better?
 
 # %% id="budgets-drawn" tags=["hide-input"]
 # Drawing: three ways to spend the same budget
 drawings.equal_budgets().show()
 
 # %% [markdown] id="experiment"
-# A tiny model has nowhere to put what it reads. A huge one has hardly begun when the budget is gone. The best size must be
-# somewhere in between, and we can find it by trying. We take six GPTs from 9,000 to 200,000 parameters, deeper and wider
-# at once, and let each spend the same budget on characters of Shakespeare: 8·10¹⁰ operations, a few seconds on a laptop.
-# Then come two more budgets, each twice the one before. At each size and budget we try several learning rates and keep the
-# best one.
+# A tiny model has nowhere to put what it reads. A huge one has hardly begun when the budget is gone. The best size lies in
+# between, and we can find it by trying. We take six GPTs from 9,000 to 200,000 parameters, deeper and wider at once, and
+# let each spend the same budget on characters of Shakespeare: 8·10¹⁰ operations, a few seconds on a laptop. Then come two
+# more budgets, each twice the one before. At each size and budget we try several learning rates and keep the best.
 #
-# That is a lot of training. One trick saves part of it. With the cosine of chapter 6 the rate depends on where the run
-# ends, so each budget would need a run of its own. We keep the **rate constant** instead. At four fifths of each budget we
-# branch off a copy, decay its rate to zero, and measure it. The trunk goes on to the next budget (Hägele et al. 2024).
+# One trick saves part of the training. With the cosine of chapter 6 the rate depends on where the run ends, so each budget
+# would need a run of its own. We keep the **rate constant** instead. At four fifths of each budget we branch off a copy,
+# decay its rate to zero, and measure it. The trunk goes on to the next budget (Hägele et al. 2024).
 
 # %% id="trunk-drawn" tags=["hide-input"]
 # Drawing: one trunk and a branch for each budget
@@ -735,16 +737,17 @@ for budget, sizes in points.items():
         here = [row for row in found["rows"] if (row["budget"], row["parameters"]) == (budget, N)]
         tried = [row["rate"] for row in here if row["seed"] == 0]
         bracketed += min(tried) < next(row["rate"] for row in here if row["best"]) < max(tried)
-print(f"the best rate has a worse one on each side at {bracketed} of {sum(map(len, points.values()))} points")
+print(f"at {bracketed} of {sum(map(len, points.values()))} points a larger and a smaller rate were both worse")
 prove("no run reads the text more than two and a half times", max(row["passes"] for row in every) < 2.6)
 
 # %% [markdown] id="bowl"
 # Each row is a bowl: the loss falls with the size, and rises again. In the third row the smallest model is missing, as it
 # would have to read the text more than four times.
 #
-# You could take the lowest number of each row, but a single number may be luck: the models of 16,000 parameters were
-# trained with one seed only. A parabola fitted to all points of a row evens this out, with the *logarithm* of the size on the
-# horizontal axis. Its bottom may lie between two of our sizes, and above the luckiest point. Write the function that finds it.
+# You could take the lowest number of each row, but a single number may be luck. The models of 16,000 parameters were
+# trained with one seed only, and in the first two rows they are branches of one trunk: the same luck twice. A parabola
+# fitted to all points of a row evens this out, with the *logarithm* of the size on the horizontal axis. Its bottom may lie
+# between two of our sizes, and need not touch a lucky low dot. Write the function that finds it.
 
 # %% exercise="isoflop_minimum"
 
@@ -769,13 +772,12 @@ show(
 
 # %% [markdown] id="minima-say"
 # Such curves are called *isoFLOP* curves. Four times the operations made our best model about three times as large, and its
-# text about 1.4 times as long. Neither takes everything. Where exactly the bottom of a bowl lies is uncertain, because bowls
-# are flat.
+# text about 1.4 times as long. Where exactly a bottom lies is uncertain, because bowls are flat.
 #
 # <details><summary>Evidence: how the record was made, and what it cannot say</summary>
 #
 # Rates were tried in steps of two, with seed 0 and on a part of the text that is used for nothing else. Above stands at how
-# many points the best rate has a worse one on each side. Most points have three seeds at that rate, the models of 16,000
+# many points a larger and a smaller rate were both worse. Most points have three seeds at that rate, the models of 16,000
 # parameters only one; the same command would go on with what is missing. Losses are measured on the last twentieth of the
 # text. No run reads the text more than two and a half times. Batches have 256 characters, the warm-up 25 steps. [All
 # points](../benchmarks/results/isoflop.md) are in a table.
@@ -794,10 +796,10 @@ show(
 # times as much with the same budget and was better at nearly everything. Its 70 billion parameters read 1.4 trillion tokens,
 # and that is the rule of thumb that remained: **20 tokens per parameter**.
 #
-# Why did two careful groups differ? Kaplan's team did not count the operations of the head, took a warm-up that was too long
-# for small models, and did not tune the optimizer for each size; with these three mended, their experiment gives
-# Chinchilla's answer (Porian et al. 2024). So an exponent belongs to a recipe and to a way of counting. Our three minima,
-# with a size like C<sup>0.78</sup>, are no law for other models.
+# Why did two careful groups differ? Kaplan's team did not count the operations of the head, took a warm-up that was too
+# long for small models, and did not tune the optimizer for each size. With these three corrected, their experiment gives
+# Chinchilla's answer (Porian et al. 2024). So an exponent belongs to a recipe and to a way of counting. Our three minima
+# give C<sup>0.78</sup>, near Kaplan's, and are no law for other models.
 #
 # Hoffmann et al. also fitted one formula to all of their runs, a **scaling law** that says what a loss is made of:
 #
@@ -808,8 +810,9 @@ show(
 # the bowl follows by setting a derivative to zero. That is your next function.
 #
 # It takes a budget and four of the five numbers, because E does not move the bottom. We give it two fits. The published one
-# splits Gopher's budget into 32 billion parameters with 93 tokens for each, which is not what Chinchilla was. Besiroglu et
-# al. (2024) read the runs off the paper's figure and fitted them again. Theirs says 72 billion and 18 tokens for each.
+# splits Gopher's budget into 32 billion parameters with 93 tokens for each, far from Chinchilla. Besiroglu et al. (2024)
+# found out why: the fit had stopped too early, and its printed numbers are rounded. They read the runs off the paper's
+# figure and fitted them again: 72 billion, and 18 tokens for each.
 
 # %% exercise="compute_optimal"
 
@@ -891,11 +894,14 @@ show(
 #
 # </details>
 #
+# **A good place to stop: you can choose a size for a budget, and say when to choose a smaller one.**
+#
 # ### 6.3 Is there a floor in sight?
 #
-# On log axes a power law is a straight line, and it falls for ever. A real loss ends at its floor, so its line must
-# bend. Your next function fits a law with a floor and without one, to models of an older sweep with up to three million
-# parameters. Both then predict the largest model, which they have not seen.
+# You may skip this section: 7 does not need it. On log axes a power law is a straight line, and it falls for ever. A
+# real loss ends at a floor, so its line must bend. Your next function fits a law with a floor and one without to six sizes
+# of an older sweep, up to 0.7 million parameters. Both then predict a model of 3.2 million. All read the same number of tokens,
+# so this floor is E plus what cannot be learned from so little text.
 
 # %% exercise="fit_power_law"
 
@@ -938,12 +944,11 @@ show(
 #
 # ## 7 You predict a model
 #
-# Everything is ready for the experiment that this chapter is about. There is a fourth budget, 1.28·10¹² operations, four
-# times the largest so far. How large will the best model be, and how good? The record has runs with this budget, too, but you
-# will see them only after your own.
+# Now there is a fourth budget, 1.28·10¹² operations, four times the largest so far. How large will
+# the best model be, and how good? The record has such runs, too; you will see them after your own.
 #
-# We fit two straight lines to your three bottoms. In 6.3 a floor helped: six sizes, the largest 38 times the smallest,
-# showed the line bend. Three budgets over a factor of four leave it little room to bend, and cannot show where a floor is.
+# We fit two straight lines to your three bottoms. In 6.3 a floor helped, but on the six fitted sizes the two laws were hard
+# to tell apart. Three budgets over a factor of four cannot show where a floor is.
 
 # %% exercise="predict_loss"
 
@@ -968,9 +973,9 @@ best_rates = {row["rate"] for row in every if row["best"] and row["parameters"] 
 prove("0.01 was its best rate at every budget", best_rates == {0.01})
 
 # %% [markdown] id="size-chosen"
-# Of our shapes, three layers of width 48 come nearest to that size, with 87,000 parameters. That is the model that you train.
-#
-# And the loss? A floor would bend the line upwards, and three points are few.
+# Of our shapes, three layers of width 48 come nearest to that size, with 87,000 parameters. You train that model. Bowls are
+# flat near the bottom, so the predicted loss should hold for it, too. But a floor would bend the line upwards, and three
+# points are few.
 #
 # **Predict.** Write down the loss that you expect, with three digits. You may take the line's answer or correct it.
 
@@ -978,10 +983,10 @@ prove("0.01 was its best rate at every budget", best_rates == {0.01})
 ex.predict("loss_of_my_model", "")
 
 # %% [markdown] id="train-text"
-# Now train it on your machine. This takes about a minute, with a seed that is not in the record. The text is divided as in the
-# record: nine tenths to train, and the last twentieth to measure. In between lies a twentieth by which the rates were
-# chosen; for this shape 0.01 was the best rate at every budget. Your `count_flops` says how many steps the budget pays for.
-# The loop is that of chapter 6, with a constant rate that falls to zero at the end.
+# Now train it on your machine. This takes about a minute, with a seed that is not in the record. The text is divided as in
+# the record: nine tenths to train, and the last twentieth to measure. In between lies a twentieth by which the rates were
+# chosen; for this shape 0.01 was the best rate at all four budgets. Your `count_flops` says how many steps the budget pays
+# for. The loop is that of chapter 6, with a constant rate that falls to zero at the end.
 
 # %% id="text"
 text = tiny_shakespeare()
@@ -1038,8 +1043,9 @@ print(f"{steps:,} steps of 256 characters: loss {reached:.3f}")
 # Compare it with what you wrote down.
 #
 # How good is such a prediction? We ask what simpler guesses would have said, and what the record's three runs at this rate
-# reached. The bars show how much of a prediction is luck. For them we drew as many runs from the record as it has, some twice
-# and some not at all, fitted again, and did so 200 times (a *bootstrap*).
+# reached. The bars show roughly how much of a prediction is luck. For them we drew as many runs from the record as it has,
+# some twice and some not at all, fitted again, and did so 200 times (a *bootstrap*). Branches of one trunk count as
+# separate runs.
 
 # %% id="ways" tags=["hide-input", "picture:30"]
 # Compare: simple guesses, the lines, the fitted law with its interval, and the trained models of the record
@@ -1083,7 +1089,7 @@ print(f"trained models of the record: {', '.join(f'{loss:.3f}' for loss in sorte
 for name, value in ways.items():
     print(f"{name:>24}: {value:.3f}, {value / middle - 1:+.1%}")
 for name, (low, high) in intervals.items():
-    print(f"{name:>24}: 95 % of 200 fits to runs drawn again lie between {low:.3f} and {high:.3f}")
+    print(f"{name:>24}: 95 % of 200 fits to resampled runs lie between {low:.3f} and {high:.3f}")
 prove("the lines miss by less than two per cent", abs(ways["your two lines"] / middle - 1) < 0.02)
 prove("to expect no progress misses by more than five", ways["the best so far"] / middle - 1 > 0.05)
 prove("the law misses by more than the lines", abs(list(ways.values())[3] - middle) > abs(loss_predicted - middle))
@@ -1101,10 +1107,10 @@ show(
 # Your lines saw models of at most 3.2·10¹¹ operations, and they missed the loss of one that spent four times as much by less
 # than two per cent. You knew it before you paid for it.
 #
-# A guess of no progress is seven per cent off. Subtract the drop of the last doubling twice more, and the guess is as good as
-# your lines: over so short a stretch the two hardly differ. The fitted law, with its floor, predicted too little progress.
-# The mean of the three runs lies just below its interval, and one of them inside it. In 6.3 a floor helped. This one was
-# fitted to three budgets close together, and they say where a loss is going, but not by which law.
+# A guess of no progress is seven per cent off. Subtract the drop of the last doubling twice more, and you come as close:
+# over so short a stretch the two hardly differ. The fitted law, with its floor, predicted too little progress. The mean of
+# the three runs lies just below its interval, and one of them inside it. Three budgets close together are enough to
+# extrapolate, but too few to tell the laws apart.
 #
 # So before you spend a large budget: count the memory, measure the utilisation in a short run, train small models at three
 # or more budgets, and write the expected loss down.
@@ -1169,11 +1175,11 @@ show(
 drawings.whole_transformer().show()
 
 # %% [markdown] id="whole-says"
-# A token becomes a vector. Attention lets it ask all others, several heads at a time, and positions tell it where they stand.
-# A feed-forward computes on what has arrived. Residual streams and norms let many such layers learn. An encoder reads, a
-# decoder writes, and a loss tells both how wrong they were. These are the parts of the paper of 2017. The model that you
-# talked to this morning has the same ones, without the encoder. What changed are switches, sizes and the text, and a second
-# training, which turns a model that continues texts into an assistant.
+# A token becomes a vector. Attention lets it ask those it may see, several heads at a time, and positions tell it where
+# they stand. A feed-forward computes on what has arrived. Residual streams and norms let many such layers learn. An encoder
+# reads, a decoder writes, and a loss tells both how wrong they were. These are the parts of the paper of 2017. The model
+# that you talked to this morning has the same ones, without the encoder. What changed are switches, sizes and the text, and
+# a second training, which turns a model that continues texts into an assistant.
 #
 # What you have is a file. `course assemble` puts your answers into `my/my_transformer.py`, which needs PyTorch alone, trains
 # a translator and a GPT, and writes. And you have a way of asking: predict, measure, look for what could prove you wrong.

@@ -78,8 +78,8 @@ the operations that training the model needs in a second divided by those that t
 and the mixing of attention, all pairs counted. `tokens_per_second` is that of all `devices` together, `peak` the
 operations per second of one of them. Operations that a program repeats to save memory do not count. Return
 a share between 0 and 1, not per cent.""",
-    why="""It is the one number by which runs on different machines and of different models can be compared, and each of
-its parts is often taken wrong: repeated work is counted, devices are forgotten, the peak is that of other numbers.""",
+    why="""It compares runs on different machines and of different models, provided all peaks are for the same kind of
+number. Its parts are often taken wrong: repeated work is counted, or devices are forgotten.""",
     difficulty=2,
     minutes=5,
     reference=mfu,

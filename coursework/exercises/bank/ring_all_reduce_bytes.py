@@ -26,9 +26,9 @@ EXERCISE = Question(
     kind="measure",
     what="""Four processes train GPT-2 with data parallelism. After each backward pass every process holds 124,439,808
 gradients in float32, and all need the sum. Each cuts its own into four parts and stands in a ring: in a step every
-process sends one part to the next one and receives one from the last. First the parts travel until each process holds
-one part summed over all four; then the sums travel until each process holds all four. Play it through, on paper or in
-a few lines of code: how many bytes does one process send?""",
+process sends one part to the next one and receives one from the previous one. First the parts travel until each
+process holds one part summed over all four; then the sums travel until each process holds all four. Play it through,
+on paper or in a few lines of code: how many bytes does one process send?""",
     why="""The number hardly grows with the processes, so more of them can share the work, and divided by
 the bandwidth it is the time that the backward pass must hide.""",
     difficulty=3,
