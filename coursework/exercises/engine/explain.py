@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from coursework.exercises.engine.compare import NOTHING, Difference, Rules, compare
-from coursework.exercises.engine.dependence import WITNESSES, dependence
 from coursework.exercises.engine.evidence import (
     DIGITS,
     KEEPS,
@@ -125,7 +124,6 @@ class Explanation:
             self._two_misconceptions,
             self._first_wrong_value,
             self._origin_of_nan,
-            self._dependence,
             self._vague_relation,
         ):
             found = explain()
@@ -273,13 +271,6 @@ class Explanation:
         return what_fails(
             [*cases, *((standard.arguments_of(n), standard.difference(n, one) is not None) for n, one in new.items())]
         )
-
-    def _dependence(self) -> Relation | None:
-        """What the result depends on and should not, or the other way round."""
-        if not self._compared:
-            return None
-        wrong = [one for one in self._seen if one.wrong and not isinstance(one.actual, BaseException)][:WITNESSES]
-        return dependence(wrong, self.standard.right, self._guarded(self.call), self.standard.rules)
 
     def _unsteady(self) -> Relation | None:
         """Whether the answer depends on chance, or on what was called before."""

@@ -370,13 +370,11 @@ def config_and_layer() -> Drawing:
     """Which entries of a config describe which part of the model."""
     picture = Drawing(
         520,
-        alt="A model from the bottom to the top with the entries of its config beside the parts. Token table: "
-        "vocab_size, hidden_size. In the layer, the stream is read through a norm, rms_norm_eps, by the attention: "
-        "num_attention_heads 16, num_key_value_heads 8, head_dim 128, rope_theta, attention_bias; and through "
-        "another norm by the gated feed-forward: intermediate_size, hidden_act. Both are added to the stream. The "
-        "layer is repeated num_hidden_layers times. A last norm. Logits: tie_word_embeddings.",
-        caption="Qwen3-0.6B, and the entries that decide what is built. What none of them spells out follows from "
-        "model_type.",
+        alt="A model from the bottom up, its config's entries beside the parts. Token table: vocab_size, hidden_size. "
+        "In the layer, a norm, rms_norm_eps, then attention: num_attention_heads 16, num_key_value_heads 8, "
+        "head_dim 128, rope_theta, attention_bias; and another norm, then the gated feed-forward: intermediate_size, "
+        "hidden_act. Both are added to the stream. num_hidden_layers such layers, a norm, logits: tie_word_embeddings.",
+        caption="Qwen3-0.6B, and the entries that decide what is built; model_type decides the rest.",
     )
     picture.frame((18, 112), (566, 342), dashed=True)
     picture.text((572, 132), "× 28  num_hidden_layers", size=15, anchor="end", colour=GREY)

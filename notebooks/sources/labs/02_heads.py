@@ -431,7 +431,8 @@ show(
 separate, fused = MultiHeadAttention(512, 8), MultiHeadAttention(512, 8, fused=True)
 fused.load_state_dict(separate.state_dict())  # the library joins the three matrices
 tokens = torch.randn(4, 128, 512)
-prove("fused maps give what separate ones give", torch.allclose(separate(tokens), fused(tokens), atol=1e-5))
+same = torch.allclose(separate(tokens), fused(tokens), atol=1e-5)
+prove("fused maps give what separate ones give", same)
 for name, layer in 2 * (("separate", separate), ("fused", fused)):
     with torch.no_grad():
         layer(tokens)
