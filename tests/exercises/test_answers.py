@@ -34,11 +34,11 @@ def test_an_unusual_right_answer_is_accepted(answer):
     assert examiner(registry.get(answer["exercise"])).examine(unseen.defined(answer)[1]).verdict == RIGHT
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [1, 2, 3, 4, 6])
 def test_answers_of_writers_who_saw_only_the_prompts(part):
     """Some of them, and all that are not judged as their writers meant; `unseen.py` judges all."""
     every = rounds(28, 1)
-    mine = [row for row in unseen.answers() if row["set"] == part + 1]
+    mine = [row for row in unseen.answers() if row["set"] == part]
     tried = [row for number, row in enumerate(mine) if number % every == part % every or row["id"] in unseen.OPEN]
     assert {row["id"] for row in tried if not unseen.is_as_meant(row)} == {
         row["id"] for row in mine if row["id"] in unseen.OPEN

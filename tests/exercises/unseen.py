@@ -1,11 +1,12 @@
 """Answers by writers who saw only the prompts, and what the checks say to them: `python tests/exercises/unseen.py`.
 
-Sets 1 to 3 were judged before anything was mended because of them, sets 4 and 5 after; the writer of set 5 knew the
-engine, but not the exercises' misconceptions. A line of the file holds the exercise,
-whether its writer meant the answer to be right or wrong, the mistake in the writer's words, the code, and how a reader
-of the message classed it then: the mistake was named; the message was helpful; it named a mistake that the answer does
-not have; it said nothing of use; or the verdict itself was not what the writer meant. The program judges all again and
-prints, by set, both. An argument is the largest number of answers that it takes.
+Sets 1 to 3 and 6 were judged before anything was mended because of them, sets 4 and 5 after; the writer of set 5 knew
+the engine, but not the exercises' misconceptions; in set 6 a mistake whose place was shown counts as named. A line of
+the file holds the exercise, whether its writer meant the answer to be right or wrong, the mistake in the writer's
+words, the code, and how a reader of the message classed it then: the mistake was named; the message was helpful; it
+named a mistake that the answer does not have; it said nothing of use; or the verdict itself was not what the writer
+meant. The program judges all again and prints, by set, both. An argument is the largest number of answers that it
+takes.
 """
 
 import contextlib
@@ -39,6 +40,7 @@ OPEN = {
     "2-224": "torch's own clipping does the same",
     "4-109": "right by the prompt, which says that no sum comes so near to p that rounding decides",
     "4-232": "right: a row of zeros gives 0, by comparison with NaN",
+    "6-74": "its writer had to guess how a layer is made; the chapter shows it, and the prompt says so now",
 }
 """Answers whose verdict is not the one that their writer meant: why."""
 
