@@ -1089,8 +1089,8 @@ for word, chance in zip(REFLEXIVES, chances.tolist(), strict=True):
 
 # %% [markdown] id="hide-says"
 # If *herself* stays although *queen* is hidden, nothing is broken. Exchange *queen* and *king*, hide the king, and look
-# again. In the run printed here the answer is *herself* once more: this head looks for a man, and if it finds none, it
-# answers *herself*. It does not need the woman, although nearly all of its weight lies on her.
+# again. In the run printed here the answer is *herself* once more: this head looks for a man in the subject's place, and
+# if it finds none there, it answers *herself*. It does not need the woman, although nearly all of its weight lies on her.
 #
 # One training run proves little. The next figure shows five, with different *seeds*, and two controls: a model without
 # position vectors, and one whose weights are always even. The rows for a hidden subject are split by the right answer,

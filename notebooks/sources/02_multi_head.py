@@ -1507,8 +1507,8 @@ print(" ".join(mine))
 # ### What comes next
 #
 # In this chapter heads looked one, two or three positions back. How could they? Attention compares vectors, and the vector of
-# a letter does not say where the letter stands. We gave each position a vector of its own, learned or set by hand. [Chapter
-# 3](03_positional_encoding.ipynb) asks what other ways there are.
+# a letter says nothing of where the letter stands. So we gave each position a vector, too, learned or set by hand.
+# [Chapter 3](03_positional_encoding.ipynb) asks what other ways there are.
 #
 # The lab [on heads](labs/02_heads.ipynb) takes an induction circuit to pieces. The [bug museum](labs/02_bugs.ipynb)
 # shows eight ways to get heads wrong that no error tells you about.

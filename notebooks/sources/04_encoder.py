@@ -315,8 +315,8 @@ show(
 # **Sublayer** is the name for either half of a layer, the attention or the feed-forward network. The plus sign is the
 # **residual connection**.
 #
-# Picture it from the word's side. Its vector travels along a line that runs from the bottom of the stack to the top
-# and is never cut. Each sublayer reads from the line and adds its result to it. The line is called the **residual
+# Picture it from the word's side. Its vector travels along a line that runs from the bottom of the stack to the top.
+# Each sublayer reads from the line and adds its result to it. The line is called the **residual
 # stream**. In the drawings of this course it is thick and grey.
 #
 # **By hand.** A word has the vector (4, 0) and its neighbour (0, 4). Suppose that attention gives both the average, (2,
@@ -510,7 +510,7 @@ drawings.norm_place("pre").show()
 #
 # ### 5.3 From the formula to a module
 #
-# You have all the parts. Two of them you get as modules. The feed-forward network is the function that you wrote, with
+# You have all the parts. The larger ones you get as modules. The feed-forward network is the function that you wrote, with
 # its matrices inside.
 
 
@@ -1212,7 +1212,7 @@ show(
 # On average the judge is right 0.52 of the time after reading nothing, 0.59 after the control, and 0.92 after right
 # sentences. These are ahead of the control by at least 0.2 with each seed. So on average most of the gain comes from
 # the one thing that the control lacks. With one seed the control reached 0.76, perhaps because it shows how sentences
-# are built. **Nobody told the encoder what a subject is. It found out because it had to fill gaps.**
+# are built. **A hundred labels do not teach what a subject is. Filling gaps taught most of it.**
 #
 # <details><summary>Evidence: five seeds, two rates, one control</summary>
 #
@@ -1385,7 +1385,7 @@ show(
 
 # %% [markdown] id="lines-say"
 # About three lines in four, from single lines out of context. And the linear map, which knows nothing of the order?
-# It is only about 0.01 behind, with each of five splits. In section 7 the order decided, and counting stopped at
+# It is at most about 0.01 behind, with each of five seeds. In section 7 the order decided, and counting stopped at
 # 0.87. Here the words themselves say most, and with so few lines the encoder is hardly better than a count. **Which
 # model is better is a question about the data**, so always ask the simple rival.
 #

@@ -471,7 +471,7 @@ for P, T in ((0, 5), (5, 2)):  # P tokens are in the cache, T are new
 
 
 # %% [markdown] id="gpt-fresh-text"
-# We build ours small: two layers of width 64, with small random weights, so an untrained model favours no character.
+# We build ours small: two layers of width 64, with small random weights, so an untrained model hardly favours any character.
 # Dropout is 0, because training goes through the text less than twice, too little to memorize it.
 
 
