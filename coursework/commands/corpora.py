@@ -24,7 +24,7 @@ def read_text(name: str) -> str:
         return TEXTS[name]()
     if not Path(name).is_file():
         known = ", ".join(map(repr, TEXTS))
-        raise ValueError(f"data: expected {known}, a text file or a folder of ids, got {name!r}")
+        raise ValueError(f"data: there is no file or folder {name!r}; without files: {known}")
     return read_text_file(name)
 
 

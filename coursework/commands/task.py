@@ -263,6 +263,7 @@ class Pairs(Task):
 
     columns: ClassVar[tuple[str, str]]  # what the two texts of a pair are called
     known: Sequence[str] | None = None  # the labels that a trained model has
+    judging = False  # whether a trained model is measured; other rows than its own may then be few
 
     def read(self) -> None:
         """Read the pairs of each split."""
@@ -273,7 +274,7 @@ class Pairs(Task):
             return
         name = self.recipe["data"]["name"]
         if not Path(name).exists():
-            raise ValueError(f"data: expected one of {', '.join(self.sets)}, or a file or folder, got {name!r}")
+            raise ValueError(f"data: there is no file or folder {name!r}; without files: {', '.join(self.sets)}")
         self._rows = self._own_rows(self.columns)
         for split, size in sizes.items():
             part = self._rows[split]
@@ -281,6 +282,9 @@ class Pairs(Task):
         self._fit_labels()
         self._accept(self._rows)
         self.pairs = {split: [data.Pair(*row) for row in part.rows] for split, part in self._rows.items()}
+        self._everything = [pair for split in SPLITS for pair in self.pairs[split]]
+        if self.judging and self.whole and self._everything:
+            self.pairs = {split: pairs or self._everything for split, pairs in self.pairs.items()}
         if empty := next((split for split, pairs in self.pairs.items() if not pairs), None):
             raise ValueError(f"data: {name} has too few rows: none are left for {empty}")
 
@@ -314,7 +318,8 @@ class Pairs(Task):
     def take(self, whole: bool) -> str:
         """Measure on the test, or on all there is."""
         if whole:
-            self.pairs["test"] = [pair for split in SPLITS for pair in self.pairs[split]]
+            self.pairs["test"] = self._everything
+            self.remarks = [one for one in self.remarks if "split by seed" not in one and "stand in train" not in one]
         return "all of it" if whole else "its test part"
 
     def contents(self) -> dict[str, bytes]:

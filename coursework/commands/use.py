@@ -54,10 +54,13 @@ def generate(
     """
     import torch
 
+    from course_lib.transformer import LanguageModel
     from coursework.commands import engines
 
     name = model_name(model)
     network, tokenizer = engines.open_model(name, device, int8=int8, bf16=bf16, rows=1)
+    if not isinstance(network, LanguageModel):
+        raise ValueError(f"{model}: expected a language model, got a {type(network).__name__}")
     where = next(network.parameters()).device
     prompt = prompt or sys.stdin.read().rstrip("\n")
     ids = tokenizer.encode(prompt) or [tokenizer.bos_id]
@@ -155,6 +158,8 @@ def classify(
                 typer.echo(f"course: left out, {problem}", err=True)
         else:
             lines = list(filter(None, map(str.strip, read_text(path).split("\n"))))
+    elif texts and len(texts) == 1 and Path(texts[0]).suffix in own.KINDS and " " not in texts[0]:
+        raise FileNotFoundError(f"FILE: there is no file {texts[0]}")
     else:
         lines = texts or list(filter(None, map(str.strip, sys.stdin)))
     shares = label_shares(network, tokenizer, lines).max(dim=-1) if lines else ()
@@ -194,6 +199,7 @@ def evaluate(
         tables["data"] = {key: value for key, value in was["data"].items() if key not in own.SPLITS}
     task = kind(tables, {"data": given}, plain=True)
     task.known, task.tokenizer = was["labels"] or None, data.load_tokenizer(model)
+    task.judging = name is not None
     task.read()
     task.load(task.tokenizer)
     same = name is None or task.fingerprints()["train"] == was["fingerprints"]["train"]
