@@ -264,6 +264,7 @@ class Pairs(Task):
     columns: ClassVar[tuple[str, str]]  # what the two texts of a pair are called
     known: Sequence[str] | None = None  # the labels that a trained model has
     judging = False  # whether a trained model is measured; other rows than its own may then be few
+    _parted = True
 
     def read(self) -> None:
         """Read the pairs of each split."""
@@ -282,9 +283,10 @@ class Pairs(Task):
         self._fit_labels()
         self._accept(self._rows)
         self.pairs = {split: [data.Pair(*row) for row in part.rows] for split, part in self._rows.items()}
-        self._everything = [pair for split in SPLITS for pair in self.pairs[split]]
-        if self.judging and self.whole and self._everything:
-            self.pairs = {split: pairs or self._everything for split, pairs in self.pairs.items()}
+        if self.judging and self.whole and not all(self.pairs.values()):  # too few to part, enough to measure on
+            every = [pair for split in SPLITS for pair in self.pairs[split]]
+            self.pairs = {split: list(every) for split in SPLITS}
+            self._parted = False
         if empty := next((split for split, pairs in self.pairs.items() if not pairs), None):
             raise ValueError(f"data: {name} has too few rows: none are left for {empty}")
 
@@ -318,7 +320,8 @@ class Pairs(Task):
     def take(self, whole: bool) -> str:
         """Measure on the test, or on all there is."""
         if whole:
-            self.pairs["test"] = self._everything
+            parts = SPLITS if self._parted else SPLITS[:1]
+            self.pairs["test"] = [pair for split in parts for pair in self.pairs[split]]
             self.remarks = [one for one in self.remarks if "split by seed" not in one and "stand in train" not in one]
         return "all of it" if whole else "its test part"
 
