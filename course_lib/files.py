@@ -78,7 +78,7 @@ def replace_together(folder: str | os.PathLike[str], obsolete: Collection[str] =
     folder.mkdir(parents=True, exist_ok=True)
     finish_replacing(folder)
     _sweep(folder, ".*.tmp")
-    handle, name = _own(lambda: _open_folder(tempfile.mkdtemp(dir=folder, prefix=".", suffix=".tmp")))
+    handle, name = _own(lambda: _new_folder(folder))
     staged = Path(name)
     try:
         with _closing(handle):
@@ -184,6 +184,13 @@ def _own(make: Callable[[], tuple[int, str]]) -> tuple[int, str]:
         if os.path.exists(path):
             return handle, path
         os.close(handle)
+
+
+def _new_folder(folder: Path) -> tuple[int, str]:
+    while True:
+        path = tempfile.mkdtemp(dir=folder, prefix=".", suffix=".tmp")
+        with contextlib.suppress(FileNotFoundError):  # another process took it for litter at once
+            return _open_folder(path)
 
 
 def _open_folder(path: str) -> tuple[int, str]:

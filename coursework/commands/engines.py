@@ -47,8 +47,10 @@ def written_by(
 ) -> Iterator[int | str] | None:
     """What an engine writes, the fastest one unless named; None where the code of the course is to write it.
 
-    Raises ValueError where the engine that is named cannot.
+    Raises ValueError for a model that does not write, and where the engine that is named cannot.
     """
+    if not isinstance(network, LanguageModel):
+        raise ValueError(f"{name}: expected a language model, got a {type(network).__name__}")
     check_choice("engine", engine, (None, OURS, *ENGINES))
     window = getattr(network, "config", None) and network.config.window
     if engine == "llama.cpp" and window is not None and len(ids) + options["max_new_tokens"] > window:

@@ -34,6 +34,7 @@ class Task(ABC):
     validation: Any
     labels: Sequence[str] = ()  # the names of the classes
     known: Sequence[str] | None = None  # ... that there are already, of a trained model
+    judging = False  # whether a trained model is measured; other rows than its own may then be few
     remarks: list[str]  # what is to be said about the data
     left_out: int | None = None  # rows of the data that could not be read
     whole = False  # whether a file of one's own was split here
@@ -263,7 +264,6 @@ class Pairs(Task):
 
     columns: ClassVar[tuple[str, str]]  # what the two texts of a pair are called
     known: Sequence[str] | None = None  # the labels that a trained model has
-    judging = False  # whether a trained model is measured; other rows than its own may then be few
     _parted = True
 
     def read(self) -> None:

@@ -54,13 +54,10 @@ def generate(
     """
     import torch
 
-    from course_lib.transformer import LanguageModel
     from coursework.commands import engines
 
     name = model_name(model)
     network, tokenizer = engines.open_model(name, device, int8=int8, bf16=bf16, rows=1)
-    if not isinstance(network, LanguageModel):
-        raise ValueError(f"{model}: expected a language model, got a {type(network).__name__}")
     where = next(network.parameters()).device
     prompt = prompt or sys.stdin.read().rstrip("\n")
     ids = tokenizer.encode(prompt) or [tokenizer.bos_id]

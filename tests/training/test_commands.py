@@ -290,7 +290,10 @@ def test_early_stopping_leaves_the_best_weights(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train", "lm", "--data", "nothing.txt"], "data: expected 'tinyshakespeare'"),
+        (
+            ["train", "lm", "--data", "nothing.txt"],
+            "data: there is no file or folder 'nothing.txt'; without files: 'tinyshakespeare'",
+        ),
         (["train", "lm", "--set", "steps"], "--set: expected TABLE.NAME=VALUE"),
         (["train", "lm", "--set", "training.lr=1"], "lr: no setting of [training]; there are accumulation"),
         (["train", "lm", "--set", "trainin.steps=1"], "trainin: no table of a recipe"),
@@ -298,7 +301,10 @@ def test_early_stopping_leaves_the_best_weights(tmp_path):
             ["train", "lm", "--data", "reference", "--set", "model.n_heads=3"],
             "d_model: expected a multiple of n_heads=3",
         ),
-        (["train", "translate", "--data", "multi31k"], "data: expected one of numbers"),
+        (
+            ["train", "translate", "--data", "multi31k"],
+            "data: there is no file or folder 'multi31k'; without files: numbers",
+        ),
         (["train", "lm", "--config", "no.toml"], "no.toml"),
         (["generate", "nowhere", "x"], "MODEL: there is no folder nowhere"),
         (["generate", "runs/typo", "x"], "there is no folder runs/typo; a model on the hub is written hf:runs/typo"),

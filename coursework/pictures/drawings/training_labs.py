@@ -233,7 +233,7 @@ def parts_of_a_checkpoint() -> Drawing:
         ("weights", "what the model is"),
         ("optimizer", "what it remembers of gradients"),
         ("step", "which rate comes next"),
-        ("position in the data", "which batch comes next"),
+        ("place in the data", "which batch comes next"),
         ("random state", "what dropout draws next"),
     )
     picture = Drawing(
