@@ -913,8 +913,10 @@ print("the largest difference between two logits is", "below 0.0001" if gap < 1e
 # - 03: [positions](labs/03_positions.ipynb), [long context](labs/03_long_context.ipynb), [bugs](labs/03_bugs.ipynb)
 # - 04: [depth](labs/04_depth.ipynb), [padding](labs/04_padding.ipynb), [bugs](labs/04_bugs.ipynb)
 # - 05: [choosing](labs/05_choosing.ipynb), [inside a model](labs/05_inside_a_model.ipynb), [bugs](labs/05_bugs.ipynb)
-# - 06: [one update](labs/06_one_update.ipynb), [labels](labs/06_labels.ipynb), [after
-#   training](labs/06_after_training.ipynb), [capstones](labs/06_capstones.ipynb), [bugs](labs/06_bugs.ipynb)
+# - 06: [one update](labs/06_one_update.ipynb), [labels](labs/06_labels.ipynb),
+#   [optimizers](labs/06_optimizers.ipynb), [after training](labs/06_after_training.ipynb),
+#   [capstones](labs/06_capstones.ipynb), [bugs](labs/06_bugs.ipynb)
+# - 07: [families](labs/07_families.ipynb), [cheaper attention](labs/07_efficient_attention.ipynb)
 #
 # </details>
 #

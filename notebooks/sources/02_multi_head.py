@@ -823,7 +823,7 @@ show(
 )
 
 # %% [markdown] id="text-maps-says"
-# Below are all eight heads; L1 H2 is head 2 of layer 1. Our figures count heads from 1, the code counts them from 0.
+# Below are all eight heads; L1 H2 is head 2 of layer 1. These figures count heads from 1; the code, and the drawings above, from 0.
 
 # %% id="text-explore" tags=["hide-input", "not-compared:differs-by-processor"]
 # Explorer: all eight heads on the sentence, and what each word takes from the others

@@ -1204,7 +1204,7 @@ drawings.whole_transformer().show()
 # | 6 | loss, perplexity | $-\frac{1}{n}\sum \log p$, its exponential | `F.cross_entropy(...)`, `.exp()` |
 # | 6 | Adam | $w - \eta\, \hat m / (\sqrt{\hat v} + \epsilon)$ | `w -= rate * mean / (square.sqrt() + eps)` |
 # | 7 | SwiGLU | $(\mathrm{silu}(xW) \odot xV)\,W_2$ | `outward(silu(gate(x)) * inward(x))` |
-# | 7 | LoRA | $W + BA$, rank r | `x @ W.T + x @ A.T @ B.T` |
+# | 7 | LoRA | $W + \frac{\alpha}{r} BA$, rank r | `x @ W.T + alpha / r * x @ A.T @ B.T` |
 # | 8 | training | $C = 6ND$ | `6 * parameters * tokens` |
 # | 8 | loss | $E + a N^{-\alpha} + b D^{-\beta}$ | `floor + a / N**alpha + b / D**beta` |
 #
