@@ -101,6 +101,12 @@ def _left_padding():
     return _causal(3, 3) & torch.tensor([[True, True, True], [False, False, True]])[:, None, None, :]
 
 
+def _empty_in_one_head():
+    mask = torch.ones(1, 2, 2, 3, dtype=torch.bool)
+    mask[:, 1, 0] = False
+    return mask
+
+
 def _first_row_empty():
     return torch.tensor([[False, False, False], [True, False, True]])
 
@@ -209,6 +215,10 @@ softmax-overflows (softmax="plain"): takes the exponential of the scores as they
     cases=[
         Case("2 queries, 3 keys, a causal mask", _case(1, 1, 2, 3, seed=1, mask=lambda: _causal(2, 3))),
         Case("one query may attend to nothing", _case(1, 1, 2, 3, seed=11, mask=_first_row_empty)),
+        Case(
+            "2 heads, in one of them a query may attend to nothing",
+            _case(1, 2, 2, 3, seed=131, mask=_empty_in_one_head),
+        ),
         Case("visible scores near -300, hidden ones 0", _low(-300.0)),
         Case("visible scores near -100000, hidden ones 0", _low(-100000.0)),
         Case("visible scores of -4000000000, hidden ones 0", _below_a_billion),

@@ -112,6 +112,12 @@ def _random():
     return mask(2, 1, 4, 5, seed=44)
 
 
+def _empty_in_one_head():
+    mask = torch.ones(1, 2, 2, 3, dtype=torch.bool)
+    mask[:, 1, 0] = False
+    return mask
+
+
 def _first_row_empty():
     return torch.tensor([[False, False, False, False], [True, False, True, True], [True, True, False, True]])
 
@@ -223,6 +229,10 @@ scale-after-softmax (scale="weights"): divides the weights by the root of the wi
         Case("2 queries, 3 keys, width 4, no mask", _case(2, 3, 4, 5, seed=1)),
         Case("2 queries, 3 keys, a causal mask", _case(2, 3, 4, 5, seed=11, mask=lambda: _causal(2, 3))),
         Case("3 queries, 4 keys, one query may attend to nothing", _case(3, 4, 2, 5, seed=21, mask=_first_row_empty)),
+        Case(
+            "2 heads, in one of them a query may attend to nothing",
+            _case(2, 3, 4, 5, 131, H=2, mask=_empty_in_one_head),
+        ),
         Case("2 examples, the second with two padded keys", _case(3, 5, 4, 6, seed=31, B=2, H=3, mask=_padding)),
         Case("2 examples, 3 heads, a random mask", _case(4, 5, 7, 6, seed=41, B=2, H=3, mask=_random)),
         Case("large scores", _case(3, 4, 7, 2, seed=51, scale=60.0)),
