@@ -315,10 +315,10 @@ def test_a_reader_gets_files_of_one_writing_while_two_write_and_are_killed(tmp_p
             assert names == [f"only {config[0]}"] * (config[0] != "o")
             seen.add(config[0])
         failed = [writer.communicate()[1] for writer in writers if writer.poll() is not None]
-        assert failed == []
         for writer in writers:
             writer.kill()
             writer.communicate()
+        assert failed == []
     assert seen >= {"a", "b"}
     with replace_together(tmp_path) as staged:
         (staged / "config").write_text("last")
