@@ -55,7 +55,7 @@ def written_by(
     window = getattr(network, "config", None) and network.config.window
     if engine == "llama.cpp" and window is not None and len(ids) + options["max_new_tokens"] > window:
         raise ValueError(f"--engine: llama.cpp has no window, and this model sees {window} tokens; ctranslate2 has one")
-    named, here = engine, next(network.parameters()).is_cpu and plain and isinstance(network, LanguageModel)
+    named, here = engine, next(network.parameters()).is_cpu and plain
     if not here and engine in ENGINES:
         raise ValueError("--engine: expected a language model on the CPU, without --int8, --bf16 and --compile")
     if engine is None and here and not hub:
