@@ -66,10 +66,12 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
             write_atomic(folder.begun, json.dumps(recipe, indent=1))
             said = [f"{parameters:,} parameters", f"vocabulary {task.tokenizer.vocab_size:,}", str(processes.device)]
             said += [] if waste is None else [f"{waste:.1%} of the batches is padding"]
-            for line in filter(None, (*task.remarks, ", ".join(said), task.changed, _two_losses(task))):
+            for line in filter(None, (*task.parts, *task.remarks, ", ".join(said), task.changed, _two_losses(task))):
                 shown.say(line)
             if start["model"]:
-                what = "all weights" if start["lora"] is None else f"updates of rank {start['lora']} to its attention"
+                updated = sum(p.numel() for p in model.parameters() if p.requires_grad)
+                what = f"updates of rank {start['lora']} to its attention, {updated:,} numbers"
+                what = "all weights" if start["lora"] is None else what
                 shown.say(f"Goes on from {start['model']}, training {what}{' and a new head' * bool(new)}.")
         run = Run(
             model,

@@ -35,7 +35,8 @@ class Task(ABC):
     labels: Sequence[str] = ()  # the names of the classes
     known: Sequence[str] | None = None  # ... that there are already, of a trained model
     judging = False  # whether a trained model is measured; other rows than its own may then be few
-    remarks: list[str]  # what is to be said about the data
+    parts: list[str]  # what is to be said about the splits of the data
+    remarks: list[str]  # ... and about all of them
     left_out: int | None = None  # rows of the data that could not be read
     whole = False  # whether a file of one's own was split here
 
@@ -44,7 +45,7 @@ class Task(ABC):
 
         The first of them is the fast recipe for the device, the best there is unless given, if not `plain`.
         """
-        self.plain, self.remarks = plain, []
+        self.plain, self.parts, self.remarks = plain, [], []
         self.recipe: Recipe = {table: dict(values) for table, values in TEXTBOOK[self.name].items()}
         told = {name for layer in layers for name in layer.get("data", ())}
         begins = [layer["start"] for layer in layers if layer.get("start")]
@@ -140,12 +141,12 @@ class Task(ABC):
         self.left_out = len(bad)
         sizes = ", ".join(f"{len(part.rows):,} in {split}" for split, part in rows.items())
         how = f", split by seed {self.recipe['data']['split_seed']}" if self.whole else ""
-        self.remarks.append(f"{self.recipe['data']['name']}: {sizes}{how}")
+        self.parts.append(f"{self.recipe['data']['name']}: {sizes}{how}")
         if bad:
             self.remarks.append(f"{len(bad):,} rows left out, the first: {bad[0]}")
         texts = {row[0] for row in rows["train"].rows}
         if again := sum(row[0] in texts for split, part in rows.items() if split != "train" for row in part.rows):
-            self.remarks.append(f"{again:,} of the held-out texts stand in train, too")
+            self.parts.append(f"{again:,} of the held-out texts stand in train, too")
 
     @property
     def padding_waste(self) -> float | None:
@@ -263,8 +264,6 @@ class Pairs(Task):
         """Return pairs as examples for `TokenBatches`."""
 
     columns: ClassVar[tuple[str, str]]  # what the two texts of a pair are called
-    known: Sequence[str] | None = None  # the labels that a trained model has
-    _parted = True
 
     def read(self) -> None:
         """Read the pairs of each split."""
@@ -286,7 +285,6 @@ class Pairs(Task):
         if self.judging and self.whole and not all(self.pairs.values()):  # too few to part, enough to measure on
             every = [pair for split in SPLITS for pair in self.pairs[split]]
             self.pairs = {split: list(every) for split in SPLITS}
-            self._parted = False
         if empty := next((split for split, pairs in self.pairs.items() if not pairs), None):
             raise ValueError(f"data: {name} has too few rows: none are left for {empty}")
 
@@ -320,9 +318,9 @@ class Pairs(Task):
     def take(self, whole: bool) -> str:
         """Measure on the test, or on all there is."""
         if whole:
-            parts = SPLITS if self._parted else SPLITS[:1]
+            parts = SPLITS if self.pairs["train"] != self.pairs["test"] else SPLITS[:1]  # too few were not parted
             self.pairs["test"] = [pair for split in parts for pair in self.pairs[split]]
-            self.remarks = [one for one in self.remarks if "split by seed" not in one and "stand in train" not in one]
+            self.parts = []
         return "all of it" if whole else "its test part"
 
     def contents(self) -> dict[str, bytes]:

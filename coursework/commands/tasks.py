@@ -4,6 +4,7 @@ A new task is a class and its name in `TASKS`; its docstring is the help of its 
 recipe, its seed included, so that a resumed run and every process of a run build the same.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,10 @@ class ClassifyTask(Pairs):
         if len(learned) < 2:
             raise ValueError(f"data: expected texts of two labels or more, got {', '.join(learned) or 'none'}")
         self.labels = sorted(learned)
+        counts = Counter(label for _, label in self._rows["train"].rows)
+        most = [f"{label} {counts[label]:,}" for label in self.labels[:8]]
+        more = f" and {len(learned) - 8:,} labels more" if len(learned) > 8 else ""
+        self.parts.append(f"in train: {', '.join(most)}{more}")
         why = "a label of no training example" if self.known is None else "a label that the model does not have"
         for split, part in self._rows.items():
             strange = {number for number, (_, label) in enumerate(part.rows) if label not in learned}

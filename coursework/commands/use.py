@@ -171,6 +171,9 @@ def evaluate(
         str | None,
         typer.Argument(help="As --data of its training; else the part that was held out then.", metavar="DATA"),
     ] = None,
+    data_: Annotated[
+        str | None, typer.Option("--data", help="DATA, as in training.", show_default=False)
+    ] = None,
     columns: Annotated[str | None, typer.Option(help="The columns of a file.", show_default=False)] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")] = False,
     device: Device = None,
@@ -187,7 +190,9 @@ def evaluate(
     from course_lib.variants import from_pretrained
     from coursework.commands.start import trained_recipe
 
-    was = trained_recipe(model)
+    if None not in (name, data_):
+        raise ValueError(f"--data: expected DATA once, got {name} and {data_}")
+    name, was = name or data_, trained_recipe(model)
     kind = next(task for task in TASKS if task.name == was["task"])
     told: dict[str, object] = {"name": name, "columns": columns and columns.split(","), "skip_bad": skip_bad or None}
     given = {key: value for key, value in told.items() if value is not None}
@@ -203,7 +208,7 @@ def evaluate(
     if name is None and not same:
         raise ValueError(f"{task.recipe['data']['name']}: not the data any more that {model} was trained on")
     what = task.take(whole=task.whole and not same)
-    for remark in (*task.remarks, f"Measured on {what}."):
+    for remark in (*task.parts, *task.remarks, f"Measured on {what}."):
         typer.echo(remark)
     network = from_pretrained(model).eval().to(training.chosen_device(device))
     with torch.no_grad():

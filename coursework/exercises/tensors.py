@@ -31,9 +31,9 @@ def mask(*shape: int, seed: int, visible: float = 0.5) -> Tensor:
 
 
 def strided(tensor: Tensor) -> Tensor:
-    """The same values as a new leaf, in memory with gaps whose order of axes is the reverse: no two of them merge."""
+    """The same values as a new leaf, in memory from the second place on, with gaps, its axes in reverse order."""
     axes = tuple(reversed(range(tensor.dim())))
     with torch.no_grad():
         turned = tensor.permute(axes)
-        spread = torch.stack([turned, torch.full_like(turned, 7)], dim=-1)[..., 0].permute(axes)
+        spread = torch.stack([torch.full_like(turned, 7), turned], dim=-1)[..., 1].permute(axes)
     return spread.requires_grad_(tensor.requires_grad)

@@ -71,7 +71,8 @@ def test_the_line_lists_what_the_author_did_not_say():
     )
     loose = make(cases=cases[:1], gradients=False)
     assert rules.line(loose) == (
-        "*The check also looks at* float64, the dtype of the result, a second call and unchanged arguments."
+        "*The check also looks at* float64, tensors that are not contiguous in memory, the dtype of the result, a "
+        "second call and unchanged arguments."
     )
     assert "also looks at" not in prompt_markdown(loose)
     assert edition(loose) != edition(make(cases=cases[:1]))

@@ -1,5 +1,7 @@
 """What a check tries beside the cases: draws and variants on which all right answers agree, and what they find."""
 
+import itertools
+
 import pytest
 import torch
 from each import each
@@ -13,7 +15,18 @@ from coursework.exercises.engine.diagnose import RIGHT, WRONG, Examiner, diagnos
 from coursework.exercises.engine.evidence import within
 from coursework.exercises.engine.messages import message
 from coursework.exercises.engine.run import bind, in_float64, leaf_names, observe
-from coursework.exercises.engine.variants import DRAWS, SHOWN, VARIANTS, probes, variants_of
+from coursework.exercises.engine.variants import (
+    ALWAYS,
+    DRAWS,
+    VARIANTS,
+    changed,
+    covering,
+    crossed,
+    draws,
+    may_meet,
+    probes,
+    promised,
+)
 
 
 class Strict(Rules):
@@ -52,13 +65,21 @@ def test_all_right_answers_agree_on_what_is_tried(exercise, record_property):
 @each(EXERCISES, by_id)
 def test_every_variant_named_applies(exercise):
     assert len(set(exercise.tries)) == len(exercise.tries)
-    assert set(exercise.tries) <= set(VARIANTS)
+    assert set(exercise.tries) <= set(VARIANTS) - set(ALWAYS)
     for name in exercise.tries:
-        assert len(variants_of(exercise, name)) == SHOWN, name
+        assert any(VARIANTS[name].words in case.name for case in crossed(exercise)), name
+
+
+@each(EXERCISES, by_id)
+def test_every_two_variants_that_meet_on_an_input_are_tried_together(exercise):
+    tried = [set(names) for _, names in covering(exercise)]
+    for pair in itertools.combinations(promised(exercise), 2):
+        meet = may_meet(*pair) and any(changed(exercise, seed, pair) is not None for seed in range(draws(exercise)))
+        assert any(set(pair) <= names for names in tried) or not meet, pair
 
 
 def test_every_variant_is_used():
-    assert {name for exercise in EXERCISES for name in exercise.tries} == set(VARIANTS)
+    assert {name for exercise in EXERCISES for name in exercise.tries} == set(VARIANTS) - set(ALWAYS)
 
 
 # What they find ----------------------------------------------------------------------------------------------------
@@ -94,9 +115,10 @@ def test_a_variant_is_tried_only_where_it_is_named():
 def test_the_draws_are_the_same_at_every_call():
     exercise = make(sample=lambda draw: (draw.normal(draw.integer(1, 4), 3),), tries=("zeros", "large"))
     first, second = probes(exercise), probes(exercise)
-    assert len(first) == DRAWS + 2 * SHOWN
-    assert all(torch.equal(a.make()[0], b.make()[0]) for a, b in zip(first, second, strict=True))
-    assert all(case.make()[0].requires_grad for case in first)
+    assert len(first) == DRAWS + len(covering(exercise))
+    leaves = [tree_leaves([case.make() for case in cases]) for cases in (first, second)]
+    assert all(map(torch.equal, *leaves))
+    assert all(leaf.requires_grad for leaf in leaves[0])
     sizes = [case.make()[0].numel() for case in first[:DRAWS]]
     assert sizes == sorted(sizes)
 

@@ -201,6 +201,6 @@ weight = weight - rate * ____
 return weight, m, v""",
     ),
     sample=_sample,
-    tries=("float32", "large", "strided"),
+    tries=("float32", "large"),
     gradients=False,
 )

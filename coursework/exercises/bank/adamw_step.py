@@ -180,6 +180,6 @@ weight = ____
 weight = weight - rate * m_hat / (v_hat.sqrt() + eps)""",
     ),
     sample=_sample,
-    tries=("float32", "large", "strided"),
+    tries=("float32", "large"),
     gradients=False,
 )

@@ -214,6 +214,6 @@ best, flat = ...
 return best, flat // V, ...""",
     ),
     sample=_sample,
-    tries=("float64", "large", "strided"),
+    tries=("float64", "large"),
     gradients=False,
 )

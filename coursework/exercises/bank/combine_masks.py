@@ -215,6 +215,5 @@ for mask in masks:
 return combined""",
     ),
     sample=_sample,
-    tries=("strided",),
     gradients=False,
 )

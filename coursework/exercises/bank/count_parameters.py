@@ -23,19 +23,19 @@ def _model(
     inward=2,
     norm=2,
     final=True,
-    positions=True,
+    learned=True,
     norms=2,
     per_layer=True,
     head_bias=False,
 ):
     """A count whose settings are the misconceptions."""
 
-    def count(vocab, width, inner, layers, n_positions, tied):
+    def count(vocab, width, inner, layers, positions, tied):
         attention = maps * (width * width + (width if bias in (True, "attention") else 0))
         feed_forward = inward * width * inner + ((inward - 1) * inner + width if bias is True else 0)
         layer = attention + feed_forward + norms * norm * width
         total = (layers if per_layer else 1) * layer + (norm * width if final else 0)
-        total += vocab * width + (n_positions * width if positions else 0)
+        total += vocab * width + (positions * width if learned else 0)
         extra = {"untied": not tied, "always": True, "never": False, "reversed": tied}[head]
         return total + (vocab * width if extra else 0) + (vocab if head_bias and extra else 0)
 
@@ -131,7 +131,7 @@ no-final-norm (final=False): leaves out the norm before the head
     What stands between the last layer and the head?
 one-norm-a-layer (norms=1): counts one norm a layer
     How many sublayers has a layer, and what does each one read?
-positions-left-out (positions=False): counts no positions
+positions-left-out (learned=False): counts no positions
     Which part of your sum changes when the context becomes longer?
 one-layer (per_layer=False): counts one layer, however many there are
     Do two layers share their weights?

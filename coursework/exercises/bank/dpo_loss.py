@@ -17,10 +17,10 @@ def dpo_loss(policy_chosen, policy_refused, reference_chosen, reference_refused,
     return -F.logsigmoid(beta * margins).mean(), margins
 
 
-def _model(reference="both", sign=1, beta="inside", outer="log", reduce="mean", shown="plain"):
+def _model(reference="both", sign=1, at="inside", outer="log", reduce="mean", shown="plain"):
     """The loss whose settings are the misconceptions."""
 
-    def loss(policy_chosen, policy_refused, reference_chosen, reference_refused, beta_):
+    def loss(policy_chosen, policy_refused, reference_chosen, reference_refused, beta):
         if reference == "none":
             margin = policy_chosen - policy_refused
         elif reference == "added":
@@ -36,7 +36,7 @@ def _model(reference="both", sign=1, beta="inside", outer="log", reduce="mean", 
         margins = margin = sign * margin
         if reduce == "margin":
             margin = margin.mean()
-        inner = beta_ * margin if beta == "inside" else margin
+        inner = beta * margin if at == "inside" else margin
         if outer == "sigmoid":
             cost = -inner.sigmoid()
         elif outer == "guarded":
@@ -45,9 +45,9 @@ def _model(reference="both", sign=1, beta="inside", outer="log", reduce="mean", 
             cost = -(1 / (1 + (-inner).exp())).log()
         else:
             cost = -F.logsigmoid(inner)
-        if beta == "outside":
-            cost = beta_ * cost
-        margins = beta_ * margins if shown == "times-beta" else margins
+        if at == "outside":
+            cost = beta * cost
+        margins = beta * margins if shown == "times-beta" else margins
         cost = -cost if outer == "no-minus" else cost
         return (cost.sum() if reduce == "sum" else cost.mean()), margins
 
@@ -128,9 +128,9 @@ ratio-of-probabilities (reference="ratio"): compares ratios of probabilities and
     A difference of two logarithms: is it to be raised to a power before it is compared?
 pair-swapped (sign=-1): rewards the refused answer
     If the preferred answer becomes likelier, should your loss rise or fall?
-no-beta (beta="none"): does not use beta
+no-beta (at="none"): does not use beta
     Which value does your loss have for beta 0.1, and which for beta 10?
-beta-outside (beta="outside"): multiplies the finished loss with beta
+beta-outside (at="outside"): multiplies the finished loss with beta
     Does beta change how quickly the sigmoid saturates, or only the size of the loss?
 no-logarithm (outer="sigmoid"): takes the sigmoid itself and not its logarithm
     What should a pair of margin 0 cost?
@@ -174,5 +174,5 @@ margins = chosen - (policy_refused - reference_refused)
 return ____.mean(), margins""",
     ),
     sample=_sample,
-    tries=("float64", "large", "zeros", "strided"),
+    tries=("float64", "large", "zeros"),
 )

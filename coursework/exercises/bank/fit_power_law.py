@@ -194,7 +194,6 @@ for floor in floors.tolist():
 return best""",
     ),
     sample=_sample,
-    tries=("strided",),
     gradients=False,
     equivalent_mutants={
         "error < least -> error <= least": "two floors never fit equally well",

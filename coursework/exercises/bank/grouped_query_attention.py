@@ -182,6 +182,6 @@ value = ...
 return ...  # attention as before""",
     ),
     sample=_sample,
-    tries=("float64", "large", "zeros", "repeated", "strided"),
+    tries=("float64", "large", "zeros", "repeated"),
     equivalent_mutants={"key -> value (3)": "there are as many value heads as key heads"},
 )

@@ -168,6 +168,5 @@ a, b, c = torch.linalg.lstsq(design, losses).solution
 ...""",
     ),
     sample=_sample,
-    tries=("strided",),
     gradients=False,
 )

@@ -164,7 +164,7 @@ total = query @ key.sum(dim=-2)[..., None]  # (B, T, 1)
 return mixed / total""",
     ),
     sample=_sample,
-    tries=("float64", "zeros", "repeated", "strided"),
+    tries=("float64", "zeros", "repeated"),
     flop_limit=_flops,
     element_limit=_elements,
 )

@@ -161,5 +161,5 @@ multiplied-by-the-rank (factor="alpha*rank"): multiplies by the rank and does no
 return weight + alpha / rank * (up @ down)""",
     ),
     sample=_sample,
-    tries=("float64", "large", "zeros", "strided"),
+    tries=("float64", "large", "zeros"),
 )

@@ -205,7 +205,7 @@ inputs = tokens.masked_fill(chosen & (fate < 0.8), mask_id)
 return torch.where(chosen & (fate >= 0.8) & (fate < 0.9), others, inputs), labels""",
     ),
     sample=_sample,
-    tries=("zeros", "repeated", "far", "strided"),
+    tries=("zeros", "repeated", "far"),
     equivalent_mutants={
         "chance < 0.15 -> chance <= 0.15": "no case lies exactly on a limit, where rounding would decide",
         "fate < 0.9 -> fate <= 0.9": "no case lies exactly on a limit, where rounding would decide",

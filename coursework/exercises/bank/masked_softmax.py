@@ -267,7 +267,6 @@ return weights.masked_fill(empty, 0.0)""",
         "mask by example",
         "empty row",
         "empty mask",
-        "strided",
     ),
     equivalent_mutants={
         "mask.any(dim=-1, keepdim=True) -> mask": "hidden keys have weight zero already; zeroing them all includes the "

@@ -135,5 +135,5 @@ by_token = ____  # all heads of one token side by side
 return by_token.reshape(...)""",
     ),
     sample=_sample,
-    tries=("float64", "float16", "bfloat16", "strided"),
+    tries=("float64", "float16", "bfloat16"),
 )

@@ -240,7 +240,6 @@ return ...""",
         "mask of four axes",
         "mask by head",
         "mask by example",
-        "strided",
     ),
     tolerance=(1e-3, 1e-4),
 )

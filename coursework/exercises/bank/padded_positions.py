@@ -155,6 +155,5 @@ first-real-subtracted (count="from-first-real"): subtracts the column of the fir
 return counted.masked_fill(~real, 0)""",
     ),
     sample=_sample,
-    tries=("strided",),
     gradients=False,
 )

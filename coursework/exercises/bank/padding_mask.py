@@ -182,6 +182,6 @@ batch-on-the-query-axis (layout="batch-as-queries"): puts the sentences on the a
 return real[:, None, None, :]  # (B, 1, 1, S)""",
     ),
     sample=_sample,
-    tries=("int32", "int64", "repeated", "far", "strided"),
+    tries=("int32", "int64", "repeated", "far"),
     gradients=False,
 )

@@ -152,5 +152,5 @@ cut = images.reshape(B, C, height // size, size, width // size, size)
 return cut.permute(____).reshape(B, -1, C * size * size)""",
     ),
     sample=_sample,
-    tries=("float64", "float16", "bfloat16", "strided"),
+    tries=("float64", "float16", "bfloat16"),
 )

@@ -170,6 +170,5 @@ size = math.exp(slope * math.log(target) + height)
 ...""",
     ),
     sample=_sample,
-    tries=("strided",),
     gradients=False,
 )

@@ -42,7 +42,7 @@ def _forgets():
 def _model(
     momentum="kept",
     schedule="goes on",
-    data="goes on",
+    feed="goes on",
     rate="new",
     wrap=True,
     counted=True,
@@ -51,23 +51,21 @@ def _model(
 ):
     """The loop whose settings are the misconceptions."""
 
-    def resume(state, examples, updates):
+    def resume(state, data, updates):
         weight = state["weight"] if keep_weight else torch.zeros_like(state["weight"])
         moved = state["momentum"] if momentum == "kept" else torch.zeros_like(state["momentum"])
         step, position = state["step"], state["position"]
         position = {"goes on": position, "starts again": 0, "repeats": position - 1, "by step": step,
-                    "by step, counted": position}[data]  # fmt: skip
+                    "by step, counted": position}[feed]  # fmt: skip
         first = step
         for number in range(1, updates + 1):
-            index = {"stuck": min(position, len(examples) - 1), "one-late": position}.get(
-                wrap, position % len(examples)
-            )
-            example = examples[step % len(examples) if data == "by step, counted" else index]
+            index = {"stuck": min(position, len(data) - 1), "one-late": position}.get(wrap, position % len(data))
+            example = data[step % len(data) if feed == "by step, counted" else index]
             position = index + 1
             if wrap == "one-late":
-                position = 0 if position > len(examples) else position
+                position = 0 if position > len(data) else position
             elif wrap != "stuck":
-                position %= len(examples)
+                position %= len(data)
             step += 1
             gradient = (weight @ example - 1) * example
             moved = 0.5 * moved + gradient
@@ -193,13 +191,13 @@ schedule-restarts (schedule="starts again"): runs through the learning rates fro
     With state['step'] at 100, at which rate does your next update run?
 schedule-late (schedule="late"): gives each update the rate of the next one
     At which rate does the very first update of a run go?
-data-restarts (data="starts again"): shows the data from the beginning again
+data-restarts (feed="starts again"): shows the data from the beginning again
     Which example comes next after three were seen?
-example-repeated (data="repeats"): shows the last example again
+example-repeated (feed="repeats"): shows the last example again
     Does state['position'] name the example that was seen last, or the one that comes next?
-position-from-step (data="by step"): works out the position in the data from the step and ignores the one that was saved
+position-from-step (feed="by step"): works out the position in the data from the step and ignores the one that was saved
     What if an earlier run had skipped an example: which one comes next?
-example-from-step (data="by step, counted"): takes the example by the number of the step, and counts the position
+example-from-step (feed="by step, counted"): takes the example by the number of the step, and counts the position
         without reading it
     What if an earlier run had skipped an example: which one comes next?
 stuck-at-the-end (wrap="stuck"): stays at the last example of the data
@@ -247,7 +245,7 @@ for _ in range(updates):
     ...""",
     ),
     sample=_sample,
-    tries=("float64", "zeros", "strided"),
+    tries=("float64", "zeros"),
     gradients=False,
     equivalent_mutants={"weight @ example -> example @ weight": "the product of two vectors, in either order"},
 )  # fmt: skip

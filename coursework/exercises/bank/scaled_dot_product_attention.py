@@ -277,7 +277,6 @@ return ...""",
         "mask by example",
         "empty row",
         "empty mask",
-        "strided",
     ),
     equivalent_mutants={
         "mask.any(dim=-1, keepdim=True) -> mask": "zeroes every hidden weight, those of an empty row among them",

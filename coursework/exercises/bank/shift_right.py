@@ -145,6 +145,6 @@ overwritten-while-read (direction="overwritten"): copies each token from a posit
 return torch.cat([start, ____], dim=1)""",
     ),
     sample=_sample,
-    tries=("int32", "repeated", "far", "strided"),
+    tries=("int32", "repeated", "far"),
     gradients=False,
 )

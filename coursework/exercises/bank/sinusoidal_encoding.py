@@ -179,7 +179,7 @@ angle = positions[:, None] * frequency  # (T, D / 2)
 return ...  # sines and cosines, alternating: (T, D)""",
     ),
     sample=_sample,
-    tries=("int32", "repeated", "far", "strided"),
+    tries=("int32", "repeated", "far"),
     gradients=False,
     tolerance=(1e-5, 5e-5),
 )

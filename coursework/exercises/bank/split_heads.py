@@ -133,5 +133,5 @@ parts = x.reshape(____)  # cut the width in two
 return ...  # heads before tokens""",
     ),
     sample=_sample,
-    tries=("float64", "float16", "bfloat16", "strided"),
+    tries=("float64", "float16", "bfloat16"),
 )

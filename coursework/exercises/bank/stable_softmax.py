@@ -214,6 +214,5 @@ return powers / powers.sum(dim=dim, keepdim=True)""",
         "infinite",
         "low",
         "negative dim",
-        "strided",
     ),
 )

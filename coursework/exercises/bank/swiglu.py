@@ -147,5 +147,5 @@ both-activated (place="both"): activates both maps
 return (____) @ down.T""",
     ),
     sample=_sample,
-    tries=("float64", "large", "zeros", "repeated", "strided"),
+    tries=("float64", "large", "zeros", "repeated"),
 )

@@ -201,7 +201,7 @@ far = exact + ((count - exact) * ratio).long()
 return start + torch.where(distance < exact, distance, far.clamp(max=count - 1))""",
     ),
     sample=_sample,
-    tries=("repeated", "far", "strided"),
+    tries=("repeated", "far"),
     equivalent_mutants={
         "distance < exact -> distance <= exact": "at m itself both rules give m",
         "distance.clamp(min=1) -> distance": "the logarithm of 0 is computed but not taken",

@@ -228,21 +228,15 @@ class Explanation:
             standard.judged(number, self._observe(number, call), call, self.guard) is None for number in numbers
         ) and not any(broken(law, call, self.guard) for law in standard.exercise.properties)
 
-    def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def limited(*args: Any, **kwargs: Any) -> Any:
-            with quiet(Beginning(), seed=1234):
-                return self.guard.call(call, *args, **kwargs)
-
-        return limited
-
     def _origin_of_nan(self) -> Relation | None:
         """What is said of NaN, with the line from which it comes."""
         if self._aspect != "nan":
             return None
         code = code_of(self.candidate)
         args, kwargs, _ = arguments(self.standard.cases[self.failure.case], self.standard.exercise)
-        with contextlib.suppress(Exception), NaNOrigins(code.co_filename if code is not None else "") as origins:
-            self._guarded(self.call)(*args, **kwargs)
+        origins = NaNOrigins(code.co_filename if code is not None else "")
+        with contextlib.suppress(Exception), origins, quiet(Beginning(), seed=1234):
+            self.guard.call(self.call, *args, **kwargs)
         return _said("not a number", origins.statement)
 
     def _loses_digits(self) -> Relation | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +24,10 @@ from coursework.exercises.engine.noting import Noted, kept
 from coursework.exercises.engine.relations import Finder
 from coursework.exercises.engine.run import detached
 
-SECONDS, PLACES, RUNS = 1.5, 6, 60
-"""Processor time for the search; suspected places, and values of right ways at each, that are tried."""
+TRIED, SECONDS, PLACES, RUNS = 25_000, 6.0, 6, 60
+"""Values that the search may compute, about two seconds of them: counted, so that a message is the same on any machine;
+processor time that ends it where each value is slow; suspected places, and values of right ways at each, that are
+tried."""
 
 
 @dataclass
@@ -78,7 +79,7 @@ class FirstWrong:
         self.rights = [Way(one) for one in rights]
         for way in self.rights:
             way.run(calls)
-        self.started = time.process_time()
+        self.started, self.tried = time.process_time(), 0
         self._since_when: dict[int, tuple[int, int]] = {}
         kinds = {kind_of_values([[one.expected]]) for one in seen}
         self.plain = not any("tensor" in kind for kind in kinds)
@@ -240,15 +241,16 @@ class FirstWrong:
     def _mends(self, exchanged: dict[int, Sequences]) -> bool:
         """Whether the result is right on all inputs with these values in the place of the answer's own."""
         for index, (call, seen) in enumerate(zip(self.calls, self.seen, strict=True)):
-            value, _ = self.own.noted.run(call, {number: one[index] for number, one in exchanged.items()})
+            value, record = self.own.noted.run(call, {number: one[index] for number, one in exchanged.items()})
+            self.tried += 1 + record.count
             if isinstance(value, RanAway | OutOfMemory):
-                self.started = -math.inf  # no more of this
+                self.tried = TRIED  # no more of this
             if isinstance(value, Exception) or compare(seen.expected, detached(value), self.finder.rules) is not None:
                 return False
         return True
 
     def _over(self) -> bool:
-        return time.process_time() - self.started > SECONDS
+        return self.tried >= TRIED or time.process_time() - self.started > SECONDS
 
     def find(self) -> list[Place]:
         """The places that are wrong: one or two that are sure."""

@@ -33,6 +33,7 @@ class Recorder:
 
     Args:
         exchanged: values, in turn, that take the place of those of one expression.
+        count: how many values were noted.
         flows: from which expression's value another one's was read by name.
         times: for each expression, when it had each of its values.
     """
@@ -42,7 +43,7 @@ class Recorder:
     exchanged: dict[int, list[Any]] = field(default_factory=dict)
     flows: set[tuple[int, int]] = field(default_factory=set)
     _stored: dict[str, int] = field(default_factory=dict)
-    _count: int = 0
+    count: int = 0
 
     def note(self, number: int, value: Any, targets: tuple[str, ...] = (), read: str = "") -> Any:
         """Note a value; `targets` are the names that it is given, `read` the name that it was read by."""
@@ -53,10 +54,10 @@ class Recorder:
             self.flows.add((self._stored[read], number))
         for name in targets:
             self._stored[name] = number
-        if len(taken) < MOST and self._count < VALUES:
-            self._count += 1
+        if len(taken) < MOST and self.count < VALUES:
+            self.count += 1
             taken.append(kept(value))
-            self.times[number].append(self._count)
+            self.times[number].append(self.count)
         return value
 
 

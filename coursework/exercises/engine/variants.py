@@ -7,7 +7,9 @@ the solution, the model and all alternatives agree on every input that is tried,
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +26,6 @@ from coursework.exercises.spec import Case, Exercise
 DRAWS, DRAWS_OF_A_CLASS = 25, 10
 """Inputs drawn for each check; a module is built anew for each."""
 
-SHOWN = 2
-"""Drawn inputs of which a variant is tried."""
-
 Values = dict[str, Any]
 """The arguments of a call, by name."""
 
@@ -38,17 +37,18 @@ class Variant:
     Args:
         words: what the changed input has, as the learner reads it: in the prompt and in the name of the case.
         change: from the arguments to changed ones, None where it does not apply.
+        kind: an input has one of a kind; each is a kind of its own unless given.
     """
 
     words: str
     change: Callable[[Values], Values | None]
+    kind: str = ""
 
 
 @functools.lru_cache(maxsize=128)
 def probes(exercise: Exercise) -> tuple[Case, ...]:
     """The inputs that are tried beside the cases, small ones first: as cases, the same at every call."""
-    found = [drawn(exercise, seed) for seed in _seeds(exercise)]
-    return (*found, *(case for name in exercise.tries for case in variants_of(exercise, name)))
+    return (*(drawn(exercise, seed) for seed in _seeds(exercise)), *crossed(exercise))
 
 
 def draws(exercise: Exercise) -> int:
@@ -58,19 +58,60 @@ def draws(exercise: Exercise) -> int:
 
 def drawn(exercise: Exercise, seed: int) -> Case:
     """One input that is drawn, the same for a seed."""
-    return Case("an input drawn at random", _maker(exercise, seed))
+    return Case("an input drawn at random", lambda: exercise.sample(Draw.seeded(seed)))
 
 
-def variants_of(exercise: Exercise, name: str) -> list[Case]:
-    """The inputs on which the variant of this name is tried; none where it does not apply."""
-    variant = VARIANTS[name]
-    found: list[Case] = []
-    large = _seeds(exercise)[draws(exercise) // 3 :]  # the smallest are too small to show much
-    double = _in_float64(exercise)  # in which little goes wrong
-    for seed in sorted(large, key=lambda seed: seed in double):
-        if len(found) < SHOWN and _changed(exercise, seed, variant) is not None:
-            found.append(Case(f"an input drawn at random, with {variant.words}", _maker(exercise, seed, variant)))
-    return found
+def promised(exercise: Exercise) -> list[str]:
+    """The variants that may come: those that the exercise names, and those that any argument may have."""
+    return [name for name in VARIANTS if name in exercise.tries or name in ALWAYS]
+
+
+def crossed(exercise: Exercise) -> list[Case]:
+    """The inputs on which variants are tried."""
+    return [_case(exercise, seed, names) for seed, names in covering(exercise)]
+
+
+@functools.lru_cache(maxsize=128)
+def covering(exercise: Exercise) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """Each variant twice, then a covering array: every two that can meet in one input do. With the seeds of draws."""
+    seeds = itertools.cycle(_large(exercise))
+    names = promised(exercise)
+    alone = (_first_that_applies(exercise, (name,), seeds) for name in (*names, *names))
+    wanted = [frozenset(pair) for pair in itertools.combinations(names, 2) if may_meet(*pair)]
+    rows = [one for one in alone if one is not None]
+    while wanted:
+        first = _first_that_applies(exercise, tuple(wanted[0]), seeds)
+        if first is None:
+            wanted.pop(0)
+            continue
+        seed, row = first
+        for name in names:
+            new = {frozenset((name, other)) for other in row} & set(wanted)
+            fits = name not in row and new and all(may_meet(name, other) for other in row)
+            if fits and changed(exercise, seed, (*row, name)) is not None:
+                row = (*row, name)
+        rows.append((seed, row))
+        wanted = [pair for pair in wanted if not pair <= set(row)]
+    return tuple(rows)
+
+
+def _first_that_applies(
+    exercise: Exercise, names: tuple[str, ...], seeds: Iterator[int]
+) -> tuple[int, tuple[str, ...]] | None:
+    tried = itertools.islice(seeds, len(_large(exercise)))
+    return next(((seed, names) for seed in tried if changed(exercise, seed, names) is not None), None)
+
+
+def _case(exercise: Exercise, seed: int, names: tuple[str, ...]) -> Case:
+    words = [VARIANTS[name].words for name in VARIANTS if name in names]
+    told = ", ".join(words[:-1]) + (" and " if words[1:] else "") + words[-1]
+    return Case(f"an input drawn at random, with {told}", lambda: changed(exercise, seed, names))
+
+
+def may_meet(one: str, other: str) -> bool:
+    """Whether two variants can be had at once: no two of one kind, and none that leaves the other no digits."""
+    kinds = {VARIANTS[name].kind or name for name in (one, other)}
+    return len(kinds) == 2 and not any(unlike <= {*kinds, one, other} for unlike in UNLIKE)
 
 
 @functools.lru_cache(maxsize=128)
@@ -80,21 +121,37 @@ def _seeds(exercise: Exercise) -> list[int]:
 
 
 @functools.lru_cache(maxsize=128)
-def _in_float64(exercise: Exercise) -> set[int]:
-    return {seed for seed in range(draws(exercise)) if _is_double(exercise.sample(Draw.seeded(seed)))}
+def _large(exercise: Exercise) -> list[int]:
+    """Those of which variants are tried: the smallest show little, and in float64 little goes wrong."""
+    large = _seeds(exercise)[draws(exercise) // 3 :]
+    return sorted(large, key=lambda seed: _is_double(exercise.sample(Draw.seeded(seed))))
 
 
-def _maker(exercise: Exercise, seed: int, variant: Variant | None = None) -> Callable[[], Any]:
-    return lambda: exercise.sample(Draw.seeded(seed)) if variant is None else _changed(exercise, seed, variant)
-
-
-def _changed(exercise: Exercise, seed: int, variant: Variant) -> Any:
+def changed(exercise: Exercise, seed: int, names: tuple[str, ...]) -> Any:
+    """A drawn input with variants; None where one of them does not apply."""
     made = exercise.sample(Draw.seeded(seed))
-    args, kwargs, names = arguments(Case("", lambda: made), exercise)
-    values = variant.change(dict(zip(names, [*args, *kwargs.values()], strict=True)))
+    args, kwargs, known = arguments(Case("", lambda: made), exercise)
+    values: Values | None = dict(zip(known, [*args, *kwargs.values()], strict=True))
+    for name, variant in VARIANTS.items():
+        if name in names and name in CALLS and not _is_called_plainly(exercise, made):
+            return None
+        if name in names and values is not None:
+            values = variant.change(values) if name != "defaults" else _without_defaults(exercise, values)
     if values is None:
         return None
-    return values if isinstance(made, dict) else tuple(values.values())
+    return values if isinstance(made, dict) or "keywords" in names else tuple(values.values())
+
+
+def _is_called_plainly(exercise: Exercise, made: Any) -> bool:
+    parameters = inspect.signature(exercise.reference).parameters.values()
+    plain = all(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters)
+    return plain and exercise.run is None and not isinstance(made, dict)
+
+
+def _without_defaults(exercise: Exercise, values: Values) -> Values | None:
+    parameters = inspect.signature(exercise.reference).parameters
+    kept = {name: value for name, value in values.items() if parameters[name].default is inspect.Parameter.empty}
+    return kept if len(kept) < len(values) else None
 
 
 def _is_double(made: Any) -> bool:
@@ -145,7 +202,7 @@ def _named(names: tuple[str, ...], change: Callable[[Tensor], Tensor]) -> Callab
 def _shifted(values: Values) -> Values | None:
     """The first argument with a mean far larger than its spread, in float32, where that matters."""
     values = _floats(Tensor.float)(values) or values
-    return _named(tuple(values)[:1], lambda x: x + 40 * x.abs().max())(values)
+    return _named(tuple(values)[:1], lambda x: x + 30 * x.abs().max())(values)
 
 
 def _some(tensor: Tensor, share: float) -> Tensor:
@@ -157,9 +214,10 @@ def _with_zeros(tensor: Tensor) -> Tensor:
 
 
 def _with_infinities(tensor: Tensor) -> Tensor:
-    """Minus infinity at some places, never at the first of a row."""
+    """Minus infinity at some places, never at the first of any axis."""
     hidden = _some(tensor, 0.4)
-    hidden[..., :1] = False
+    for axis in range(hidden.dim()):
+        hidden.select(axis, 0).fill_(False)
     return tensor.masked_fill(hidden, -torch.inf)
 
 
@@ -230,28 +288,37 @@ def _shape_of_scores(values: Values) -> tuple[int, ...] | None:
 SCORES = ("scores", "logits")
 
 VARIANTS = {
-    "float32": Variant("float32", _floats(Tensor.float)),
-    "float64": Variant("float64", _floats(Tensor.double)),
-    "float16": Variant("float16", _floats(Tensor.half)),
-    "bfloat16": Variant("bfloat16", _floats(Tensor.bfloat16)),
-    "int32": Variant("int32", _integers(Tensor.int)),
-    "int64": Variant("int64", _integers(Tensor.long)),
-    "large": Variant("numbers a hundred times as large", _floats(lambda x: x * 100)),
-    "shifted": Variant("numbers far from zero that differ little", _shifted),
+    "defaults": Variant("arguments left out that have a default", lambda values: values),
+    "float32": Variant("float32", _floats(Tensor.float), "floats"),
+    "float64": Variant("float64", _floats(Tensor.double), "floats"),
+    "float16": Variant("float16", _floats(Tensor.half), "floats"),
+    "bfloat16": Variant("bfloat16", _floats(Tensor.bfloat16), "floats"),
+    "int32": Variant("int32", _integers(Tensor.int), "integers"),
+    "int64": Variant("int64", _integers(Tensor.long), "integers"),
+    "large": Variant("numbers a hundred times as large", _floats(lambda x: x * 100), "size"),
+    "shifted": Variant("numbers far from zero that differ little", _shifted, "size"),
     "zeros": Variant("numbers that are exactly zero", _floats(_with_zeros)),
     "repeated": Variant("repeated tokens", _repeated),
-    "infinite": Variant("scores of minus infinity", _named(SCORES, _with_infinities)),
-    "low": Variant("scores near -100000 beside minus infinity", _named(SCORES, _very_low)),
-    "low scores": Variant("scores near -100000", _named(SCORES, _low)),
-    "mask of two axes": Variant("a mask of two axes", _mask(lambda B, H, T, S: (T, S))),
-    "mask of three axes": Variant("a mask of three axes", _mask(lambda B, H, T, S: (H, T, S))),
-    "mask of four axes": Variant("a mask of four axes", _mask(lambda B, H, T, S: (B, H, T, S))),
-    "mask by head": Variant("a mask that differs by head", _mask(lambda B, H, T, S: (1, H, T, S))),
-    "mask by example": Variant("a mask that differs by example", _mask(lambda B, H, T, S: (B, 1, T, S))),
-    "empty row": Variant("a query that may attend to nothing", _mask(lambda B, H, T, S: (B, 1, T, S), "one")),
-    "empty mask": Variant("a mask that hides everything", _mask(lambda B, H, T, S: (T, S), "all")),
+    "infinite": Variant("scores of minus infinity", _named(SCORES, _with_infinities), "size"),
+    "low": Variant("scores near -100000 beside minus infinity", _named(SCORES, _very_low), "size"),
+    "low scores": Variant("scores near -100000", _named(SCORES, _low), "size"),
+    "mask of two axes": Variant("a mask of two axes", _mask(lambda B, H, T, S: (T, S)), "mask"),
+    "mask of three axes": Variant("a mask of three axes", _mask(lambda B, H, T, S: (H, T, S)), "mask"),
+    "mask of four axes": Variant("a mask of four axes", _mask(lambda B, H, T, S: (B, H, T, S)), "mask"),
+    "mask by head": Variant("a mask that differs by head", _mask(lambda B, H, T, S: (1, H, T, S)), "mask"),
+    "mask by example": Variant("a mask that differs by example", _mask(lambda B, H, T, S: (B, 1, T, S)), "mask"),
+    "empty row": Variant("a query that may attend to nothing", _mask(lambda B, H, T, S: (B, 1, T, S), "one"), "mask"),
+    "empty mask": Variant("a mask that hides everything", _mask(lambda B, H, T, S: (T, S), "all"), "mask"),
     "far": Variant("positions and ids 200 higher", _integers(lambda x: x + 200)),
     "negative dim": Variant("an axis counted from the end", _negative_dim),
     "strided": Variant("tensors that are not contiguous in memory", _strided),
+    "keywords": Variant("arguments given by their names", lambda values: values),
 }
 """The variants by the name that `Exercise.tries` uses, in the order in which they are listed for a learner."""
+
+CALLS = ("defaults", "keywords")
+ALWAYS = (*CALLS, "strided")
+"""What no prompt need promise: other calls that its stub allows, and tensors that lie in memory in another way."""
+
+UNLIKE = ({"size", "float16"}, {"size", "bfloat16"}, {"size", "far"}, {"floats", "shifted"})
+"""What has too few digits left together; and what is shifted comes in float32."""
