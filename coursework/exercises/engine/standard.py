@@ -21,6 +21,7 @@ from coursework.exercises.engine.run import (
     leaf_names,
     observe,
 )
+from coursework.exercises.engine.state import own_settings
 from coursework.exercises.engine.variants import probes
 from coursework.exercises.spec import Case, Exercise, Misconception
 
@@ -65,8 +66,8 @@ class Standard:
                 for misconception in misconceptions:
                     knobs |= misconception.knobs
                 self._functions[names] = bind(self.exercise, self.exercise.model(**knobs))
-            call = self._functions[names]
-            self._outcomes[names, case] = observe(self.exercise, call, self.cases[case])
+            with own_settings():
+                self._outcomes[names, case] = observe(self.exercise, self._functions[names], self.cases[case])
         return self._outcomes[names, case]
 
     def observed(self, call: Any, case: Case, guard: Guard | None = None) -> Outcome:
