@@ -215,3 +215,20 @@ def test_looking_at_a_value_ends_nothing():
 
     for value in (Ends(3), Grows(), Fraction(3)):
         assert QuestionHandle(registry.get("score_spread"), Progress()).examine(value).verdict == WRONG
+
+
+def test_a_second_call_leaves_the_first_result_alone_and_does_not_fail():
+    lookup, kept, calls = registry.get("soft_lookup"), [], []
+
+    def adds(*args, **kwargs):
+        kept.append(lookup.reference(*args, **kwargs))
+        if len(kept) > 1:
+            kept[-2].detach().add_(1)
+        return kept[-1]
+
+    def fails(*args, **kwargs):
+        calls.append(1)
+        return lookup.reference(*args, **kwargs) if len(calls) % 2 else 1 / 0
+
+    for answer, said in ((adds, "changes what it returned before"), (fails, "raises ZeroDivisionError")):
+        assert said in diagnose(lookup, answer).failure.difference.sentence

@@ -268,7 +268,7 @@ class Explanation:
 
     def _unsteady(self) -> Relation | None:
         """Whether the answer depends on chance, or on what was called before."""
-        number = next((index for index, outcome in enumerate(self.outcomes) if not outcome.repeats), None)
+        number = next((index for index, outcome in enumerate(self.outcomes) if "else" in outcome.again), None)
         if number is None or self._aspect == "type":  # two objects differ, whatever they are
             return None
         # The same seed, another one, the same, the other again: only chance gives a, b, a, b.

@@ -45,7 +45,7 @@ class Outcome:
             none arrives, and for the whole if gradients are not compared.
         changed: the names of the arguments that it changed.
         graded: the names of the arguments in whose `.grad` it left a gradient.
-        repeats: a second call with equal arguments returned the same.
+        again: what a second call with equal arguments does, where it does not return the same.
         flops, elements: the cost, where the exercise limits it.
         printed: what it printed.
     """
@@ -55,7 +55,7 @@ class Outcome:
     gradients: list[Tensor | None] | None = None
     changed: tuple[str, ...] = ()
     graded: tuple[str, ...] = ()
-    repeats: bool = True
+    again: str = ""
     flops: int = 0
     elements: int = 0
     printed: str = field(default="", repr=False)
@@ -217,12 +217,15 @@ def observe(
     if guard is not None and again:
         try:
             with quiet(Beginning(), seed=AGAIN):
-                again = invoke(call, *fresh_args, **fresh_kwargs)
-            outcome.repeats = compare(outcome.value, detached(again), Rules()) is None
+                second = invoke(call, *fresh_args, **fresh_kwargs)
+            if compare(outcome.value, detached(value), Rules()) is not None:
+                outcome.again = "changes what it returned before"
+            elif compare(outcome.value, detached(second), Rules()) is not None:
+                outcome.again = "returns something else"
         except KeyboardInterrupt:
             raise
-        except BaseException:
-            outcome.repeats = False
+        except BaseException as problem:
+            outcome.again = f"raises {type(problem).__name__}"
     return outcome
 
 

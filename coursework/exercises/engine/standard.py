@@ -90,8 +90,8 @@ class Standard:
             names = self.leaf_names[case]
             if found := compare_gradients(expected.gradients, outcome.gradients, names, self.rules):
                 return found
-        if not outcome.repeats:
-            return Difference("repeat", "Called a second time with the same arguments, it returns something else.")
+        if outcome.again:
+            return Difference("repeat", f"Called a second time with the same arguments, it {outcome.again}.")
         return self._cost_difference(case, outcome)
 
     def judged(self, number: int, outcome: Outcome, call: Any, guard: Guard | None = None) -> Difference | None:
