@@ -16,6 +16,7 @@ except ModuleNotFoundError:
 
 from course_lib.reading import Unreadable, one_line
 from coursework.commands import register
+from coursework.commands.checked import refuse_empty
 from coursework.desk.store import DeskError, reason
 
 WRONG, USAGE, UNFORESEEN, INTERRUPTED = 1, 2, 70, 130
@@ -23,7 +24,7 @@ LONGEST = 2000  # characters of a message
 
 
 def _unforeseen(problem: Exception) -> str:
-    if isinstance(problem, MemoryError):
+    if isinstance(problem, MemoryError) or any(words in str(problem) for words in ("t allocate memory", "out of memory")):
         return "there is not enough memory for this. Nothing that was saved before is lost."
     frames = traceback.extract_tb(problem.__traceback__)
     place = f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
@@ -59,6 +60,10 @@ class _Group(TyperGroup):
                 traceback.print_exc()
             typer.echo(f"course: {_unforeseen(problem)}", err=True)
             raise SystemExit(UNFORESEEN) from None
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        refuse_empty(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:

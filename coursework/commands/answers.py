@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from course_lib.checks import MOST, Within
 from coursework.commands.notebooks import unsolved
 from coursework.desk import answers, isolated
 from coursework.desk.finding import desk_or_none, is_called, the_desk
@@ -70,7 +71,7 @@ def check(
     exercise_id: AnyId = None,
     chapter: Chapter = None,
     file: Annotated[Path | None, typer.Option(help="Check this file instead.", show_default=False)] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="End it after so long.")] = isolated.SECONDS,
+    seconds: Annotated[float, Within(1, MOST), typer.Option(help="End it after so long.")] = isolated.SECONDS,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON for a tutor or an editor; nothing of the solution is in it.")
     ] = False,

@@ -34,6 +34,7 @@ def open_model(name: str, device: str | None, *, int8: bool, bf16: bool, rows: i
     where = chosen_device(device)
     folder = locate(name)
     network, tokenizer = from_pretrained(folder).eval(), load_tokenizer(folder)
+    check_vocabulary(network, tokenizer)
     network.to(where, torch.bfloat16 if bf16 else None)
     if int8:
         quantize_(network)

@@ -15,7 +15,6 @@ from course_lib import scaling
 from course_lib.checks import Count, Positive, check_declared
 from course_lib.data import CharTokenizer
 from course_lib.files import write_atomic
-from coursework.commands.train import plainly
 
 __all__ = ["sweep"]
 
@@ -30,7 +29,6 @@ TOKENS = "200000,400000,800000,1600000"
 RATE = 0.32
 
 
-@plainly()
 def sweep(
     out: Annotated[Path, typer.Option("--out", help="Folder of the points and of the table.")] = Path("runs/sweep"),
     data: Annotated[str, typer.Option("--data", help="library, reference, tinyshakespeare, or a file.")] = "library",
@@ -38,8 +36,8 @@ def sweep(
     shapes: Annotated[
         str, typer.Option("--shapes", help="Layers x width; the last is four times larger, and predicted.")
     ] = SHAPES,
-    seeds: Annotated[int, typer.Option("--seeds", help="Runs of each point.")] = 2,
-    rate: Annotated[float, typer.Option("--learning-rate", help="The highest, times the width of the model.")] = RATE,
+    seeds: Annotated[Count, typer.Option("--seeds", help="Runs of each point.")] = 2,
+    rate: Annotated[Positive, typer.Option("--learning-rate", help="The highest, times the width of the model.")] = RATE,
 ) -> None:
     """Train small language models of many sizes on one text and read the scaling law from them.
 
@@ -54,8 +52,6 @@ def sweep(
     from coursework.commands.corpora import read_text
     from coursework.commands.points import grid, read_rows, run_sweep
 
-    check_declared("--seeds", seeds, Count)
-    check_declared("--learning-rate", rate, Positive)
     budgets, sizes = _numbers("--tokens", tokens), _shapes(shapes)
     text = read_text(data)
     cut = len(text) - len(text) // 10

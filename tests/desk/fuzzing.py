@@ -44,7 +44,8 @@ from coursework.cli import UNFORESEEN, app
 from coursework.commands.corpora import read_text
 from coursework.commands.jobs import _same_run
 from coursework.commands.tasks import TASKS
-from coursework.commands.train import _set, plainly
+from coursework.commands.checked import plainly
+from coursework.commands.train import _set
 from coursework.desk import copies
 from coursework.desk.rescue import salvage
 from coursework.desk.store import Desk, DeskError
