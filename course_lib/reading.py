@@ -42,25 +42,35 @@ class Unreadable(ValueError):
 
 
 def read_bytes(
-    path: str | os.PathLike[str], most: int = MOST_JSON, expected: str = "a file", advice: str = ""
+    path: str | os.PathLike[str],
+    most: int = MOST_JSON,
+    expected: str = "a file",
+    advice: str = "",
+    patience: float = PATIENCE,
 ) -> bytes:
-    """Read a whole file, or Unreadable if it holds more than `most` bytes; it may be a pipe. Raises OSError."""
-    with open(path, "rb", opener=_opened) as stream:
+    """Read a whole file, or Unreadable if it holds more than `most` bytes; it may be a pipe. Raises OSError.
+
+    A pipe is waited for only so many seconds until something is written to it, and a device is refused.
+    """
+
+    def opened(path: str, flags: int) -> int:
+        return _opened(path, flags, patience)
+
+    with open(path, "rb", opener=opened) as stream:
         data = stream.read(most + 1)
     if len(data) > most:
         raise Unreadable(path, f"{expected} of at most {most >> 20} MiB", "more", advice)
     return data
 
 
-def _opened(path: str, flags: int) -> int:
-    """Open a file; a pipe is waited for only so long until something is written to it, and a device is refused."""
+def _opened(path: str, flags: int, patience: float) -> int:
     number = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(number).st_mode
     if stat.S_ISCHR(mode) and path != os.devnull and not os.isatty(number):
         os.close(number)
         raise Unreadable(path, "a file", "a device")
     if stat.S_ISFIFO(mode):
-        if not select.select([number], [], [], PATIENCE)[0]:
+        if not select.select([number], [], [], patience)[0]:
             os.close(number)
             raise Unreadable(path, "a file", "a pipe that nothing is written to")
         os.set_blocking(number, True)

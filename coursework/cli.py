@@ -3,6 +3,7 @@
 import importlib.abc
 import io
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -20,11 +21,12 @@ from coursework.commands.checked import refuse_empty
 from coursework.desk.store import DeskError, reason
 
 WRONG, USAGE, UNFORESEEN, INTERRUPTED = 1, 2, 70, 130
+_NO_MEMORY = re.compile("can't allocate memory|out of memory|Storage size calculation overflowed")  # as torch says it
 LONGEST = 2000  # characters of a message
 
 
 def _unforeseen(problem: Exception) -> str:
-    if isinstance(problem, MemoryError) or any(words in str(problem) for words in ("t allocate memory", "out of memory")):
+    if isinstance(problem, MemoryError) or _NO_MEMORY.search(str(problem)):
         return "there is not enough memory for this. Nothing that was saved before is lost."
     frames = traceback.extract_tb(problem.__traceback__)
     place = f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""

@@ -129,10 +129,11 @@ def join_processes(device: str | None = None) -> Iterator[Processes]:
     The exchange is by NCCL on GPUs and by gloo on CPUs. Raises ConnectionError if the others do not come.
     """
     kind = str(chosen_device(device))
-    rank, world = told_processes()
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+    told = told_processes()
+    if told is None:
         yield Processes(device=kind)
         return
+    rank, world = told
     if kind == "cuda":
         kind = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(torch.device(kind))
@@ -144,8 +145,7 @@ def join_processes(device: str | None = None) -> Iterator[Processes]:
     except RuntimeError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise ConnectionError(
-            f"process {rank} of {world} did not meet the others at {where} "
-            f"({str(error).splitlines()[0]})"
+            f"process {rank} of {world} did not meet the others at {where} ({str(error).splitlines()[0]})"
         ) from error
     # After a restart, torchrun's store still holds the addresses of the processes that died: each attempt has its own.
     store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
@@ -156,11 +156,13 @@ def join_processes(device: str | None = None) -> Iterator[Processes]:
         dist.destroy_process_group()
 
 
-def told_processes() -> tuple[int, int]:
-    """Return the rank and the number of processes that torchrun told, 0 and 1 without it. Raises ValueError."""
-    told = {name: os.environ.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))}
+def told_processes() -> tuple[int, int] | None:
+    """Return the rank and the number of processes that torchrun told, None without it. Raises ValueError."""
+    told = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+    if len(told) < 2:
+        return None
     if wrong := next((name for name, value in told.items() if not (value.isascii() and value.isdigit())), None):
-        raise ValueError(f"{wrong}: expected a whole number in the environment, as torchrun sets it, got {told[wrong]!r}")
+        raise ValueError(f"{wrong}: expected a whole number, as torchrun sets it in the environment, got {told[wrong]}")
     rank, world = map(int, told.values())
     if rank >= world:
         raise ValueError(f"RANK: expected less than WORLD_SIZE={world} in the environment, got {rank}")

@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
     app.command(cls=Checked)(verify)
     app.command(cls=Checked)(misconceptions)
     app.add_typer(train_app, name="train")
-    for command in (sweep, generate, translate, classify, evaluate, export):
-        app.command(cls=Plainly)(command)
+    for plain in (sweep, generate, translate, classify, evaluate, export):
+        app.command(cls=Plainly)(plain)
     # What follows the name belongs to the program, `--help` too.
     app.command(cls=Plainly, context_settings=passed_on | {"allow_interspersed_args": False})(bench)

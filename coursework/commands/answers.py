@@ -154,7 +154,8 @@ def solution(
 
     desk = the_desk(context.obj)
     if (exercise_id is None) == (chapter is None):
-        raise DeskError("name an exercise, or its chapter by --chapter.")
+        one = "" if chapter is None else f" alone, got {exercise_id} and --chapter {chapter}"
+        raise DeskError(f"name an exercise, or its chapter by --chapter{one}.")
     for name in _of_chapter(chapter) if chapter is not None else [_named(exercise_id, desk)]:
         handle = running.handle(name, desk)
         _say(lambda handle=handle: handle.solution(reveal=reveal))  # type: ignore[misc]
@@ -174,7 +175,8 @@ def reset(
 
     desk = the_desk(context.obj)
     if everything == bool(exercise_ids):
-        raise DeskError("name the exercises to reset, or --all; see `course reset --help`.")
+        both = f" alone, got {', '.join(exercise_ids or ())} and --all" if everything else ""
+        raise DeskError(f"name the exercises to reset, or --all{both}; see `course reset --help`.")
     there = answers.places(desk)
     if everything:
         names = list(there)

@@ -61,12 +61,12 @@ def plainly(given: Mapping[str, str] = NOTHING) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, DownloadError, OSError, FloatingPointError) as error:
-        path = str(getattr(error, "filename", None) or "")
-        if not (isinstance(error, OSError) and path):
-            _refuse(error)
+    except OSError as error:
+        path = str(error.filename or "")
         led = [name for name, value in given.items() if f"{path}/".startswith(f"{value}/")]
-        _refuse(": ".join([*led[:1], one_line(path, 200), str(error.strerror)]))  # type: ignore[attr-defined]
+        _refuse(": ".join([*led[:1], one_line(path, 200), str(error.strerror)]) if path else error)
+    except (ValueError, DownloadError, FloatingPointError) as error:
+        _refuse(error)
     except TypeError as error:
         if ": expected " not in str(error):  # the wording of our checks
             raise

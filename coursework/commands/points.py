@@ -6,7 +6,6 @@ where it stopped, inside a point too. Under torchrun the processes take turns wi
 
 import itertools
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -147,7 +146,7 @@ def run_sweep(
     Under torchrun each process takes every so many-th of the points; rows are those there when it has finished.
     """
     (folder / "points").mkdir(parents=True, exist_ok=True)
-    rank, world = told_processes()
+    rank, world = told_processes() or (0, 1)
     for number, point in enumerate(points):
         path = folder / "points" / f"{point.name}.json"
         if number % world != rank or path.exists():

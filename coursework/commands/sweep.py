@@ -37,7 +37,7 @@ def sweep(
         str, typer.Option("--shapes", help="Layers x width; the last is four times larger, and predicted.")
     ] = SHAPES,
     seeds: Annotated[Count, typer.Option("--seeds", help="Runs of each point.")] = 2,
-    rate: Annotated[Positive, typer.Option("--learning-rate", help="The highest, times the width of the model.")] = RATE,
+    rate: Annotated[Positive, typer.Option("--learning-rate", help="The highest, times the model's width.")] = RATE,
 ) -> None:
     """Train small language models of many sizes on one text and read the scaling law from them.
 

@@ -146,8 +146,9 @@ class Task(ABC):
         rows, self.whole = own.read_splits(name, wanted, settings["columns"], seed=seed, share=share)
         bad = [one for part in rows.values() for one in part.bad]
         own.Rows(bad=bad).refuse(skip_bad=settings["skip_bad"])
-        if bad and not any(part.rows for part in rows.values()):
-            raise ValueError(f"data: expected rows in {name}, got {len(bad):,} that cannot be read, the first: {bad[0]}")
+        if not any(part.rows for part in rows.values()):
+            got = f"{len(bad):,} that cannot be read, the first: {bad[0]}" if bad else "none"
+            raise ValueError(f"data: expected rows in {name}, got {got}")
         return rows
 
     def _sizes_of(self, rows: dict[str, own.Rows]) -> str:
@@ -231,7 +232,7 @@ class Windows(Task):
         text = read_text(name)
         cut = len(text) - int(len(text) * share)
         if self.of_ones_own and not 0 < cut < len(text):
-            raise ValueError(f"data: {name} is too short: of {len(text):,} characters none are left to train on or hold out")
+            raise ValueError(f"data: {name} has too few characters, {len(text):,}: no part of it is left to hold out")
         self._parts, self.whole = [text[:cut], text[cut:]], self.of_ones_own
 
     def load(self, tokenizer: "Tokenizer | None") -> None:
@@ -319,7 +320,8 @@ class Pairs(Task):
             every = [pair for split in SPLITS for pair in self.pairs[split]]
             self.pairs = {split: list(every) for split in SPLITS}
         if empty := next((split for split, pairs in self.pairs.items() if not pairs), None):
-            raise ValueError(f"data: {name} has too few rows: none are left for {empty} of {self._sizes_of(self._rows)}")
+            rows = self._sizes_of(self._rows)
+            raise ValueError(f"data: {name} has too few rows: none are left for {empty} of {rows}")
 
     def _fit_labels(self) -> None:
         """Let rows be bad whose label nothing is learned of; where there are labels."""

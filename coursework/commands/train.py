@@ -30,7 +30,9 @@ SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that c
 From = Annotated[
     str | None, typer.Option("--from", help="Go on from this trained model.", metavar="MODEL", show_default=False)
 ]
-Lora = Annotated[int | None, Within(1, MOST), typer.Option(help="... by an update of this rank alone.", show_default=False)]
+Lora = Annotated[
+    int | None, Within(1, MOST), typer.Option(help="... by an update of this rank alone.", show_default=False)
+]
 AllSettings = Annotated[bool, typer.Option("--settings", help="Print every setting, and end.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of the result [runs/TASK].", show_default=False)]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or mps [the best].", show_default=False)]
@@ -147,6 +149,8 @@ def _add(task: type[Task]) -> None:
         file = {} if config is None else read_toml(config)
         folder = RunFolder(out or Path("runs") / task.name)
         begun = begun_recipe(folder) if resume else None  # what it was told then wins over today's defaults
+        if begun and begun.get("task") != task.name:
+            raise ValueError(f"--resume: {folder} holds a run of {begun.get('task')}, not of {task.name}")
         before = [{table: begun[table] for table in TEXTBOOK[task.name] if table in begun}] if begun else []
         made = task(*before, file, flags, plain=plain or bool(before), device=device)
         if show_settings:

@@ -39,7 +39,9 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="What to continue; otherwise read from the standard input.")] = "",
     max_new_tokens: Tokens = 200,
     temperature: Annotated[NotNegative, typer.Option(help="0 takes the most likely token.")] = 0.8,
-    top_k: Annotated[int | None, Within(1, MOST), typer.Option(help="Only among the k most likely.", show_default=False)] = None,
+    top_k: Annotated[
+        int | None, Within(1, MOST), typer.Option(help="Only among the k most likely.", show_default=False)
+    ] = None,
     top_p: Annotated[
         float | None, Within(above=0, most=1), typer.Option(help="Only among those of this mass.", show_default=False)
     ] = None,
@@ -165,9 +167,7 @@ def evaluate(
         str | None,
         typer.Argument(help="As --data of its training; else the part that was held out then.", metavar="DATA"),
     ] = None,
-    data_: Annotated[
-        str | None, typer.Option("--data", help="DATA, as in training.", show_default=False)
-    ] = None,
+    data_: Annotated[str | None, typer.Option("--data", help="DATA, as in training.", show_default=False)] = None,
     columns: Annotated[str | None, typer.Option(help="The columns of a file.", show_default=False)] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")] = False,
     device: Device = None,
