@@ -75,10 +75,10 @@ def misconceptions(
 
     Examples: `course misconceptions verified/report.json` · `course misconceptions submissions --chapter 2`
     """
-    if source.is_file():
-        report = classroom.load(source)
-    else:
+    if source.is_dir() or source.suffix == ".ipynb":
         report = _verified(source, chapter, None, jobs, seconds, memory)
+    else:
+        report = classroom.load(source)
     classroom.print_misconceptions(report)
 
 

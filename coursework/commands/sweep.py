@@ -50,7 +50,8 @@ def sweep(
     import torch
 
     from coursework.commands.corpora import read_text
-    from coursework.commands.points import grid, read_rows, run_sweep
+    from course_lib.scaling.readings import law_sizes
+    from coursework.commands.points import grid, model_config, read_rows, run_sweep
 
     budgets, sizes = _numbers("--tokens", tokens), _shapes(shapes)
     text = read_text(data)
@@ -58,6 +59,12 @@ def sweep(
     tokenizer = CharTokenizer.train([text[:cut]])
     train, validation = (torch.tensor(tokenizer.encode(part)) for part in (text[:cut], text[cut:]))
     points = grid(sizes, budgets, range(seeds))
+    try:
+        law_sizes(
+            "--shapes", (scaling.count_parameters(model_config(one, tokenizer.vocab_size)).total() for one in points)
+        )
+    except ValueError as too_few:  # the table alone may be wanted
+        typer.echo(f"No law will be read from this, only the table written: {too_few}.")
     if "RANK" in os.environ or not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(1)  # small models gain nothing from more
     rows = run_sweep(points, train, validation, tokenizer.vocab_size, out, rate=rate, say=typer.echo)
@@ -160,6 +167,8 @@ def _numbers(name: str, text: str) -> list[int]:
         raise ValueError(f"{name}: expected whole numbers with commas, got {text!r}") from None
     for number in found:
         check_declared(name, number, Count)
+    if len(set(found)) < len(found):
+        raise ValueError(f"{name}: expected each once, got {text}")
     return found
 
 
@@ -170,4 +179,6 @@ def _shapes(text: str) -> list[tuple[int, int]]:
         raise ValueError(f"--shapes: expected LAYERSxWIDTH with commas, got {text!r}") from None
     for number in (number for shape in found for number in shape):
         check_declared("--shapes", number, Count)
+    if len(set(found)) < len(found):
+        raise ValueError(f"--shapes: expected each once, got {text}")
     return found
