@@ -80,7 +80,7 @@ class _Group(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except OSError as problem:
-            where = f" ({problem.filename})" if problem.filename else ""
+            where = f" ({one_line(problem.filename)})" if problem.filename else ""
             typer.echo(f"course: {reason(problem)}{where}. Nothing was lost.", err=True)
             raise typer.Exit(WRONG) from None
 

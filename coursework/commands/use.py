@@ -30,6 +30,7 @@ Engine = Annotated[
 ]
 Bf16 = Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16: faster and less exact.")]
 
+_LONGEST = 100_000  # characters of a text: attention takes the square of its length
 _COLD = 1e-6  # below it scores over the temperature overflow, and the most likely token is all that is left
 _WORTH_COMPILING = 10_000  # tokens; a token saves half a millisecond, and a second start takes some seconds
 
@@ -129,6 +130,7 @@ def translate(
         raise ValueError(f"{model}: expected an encoder-decoder, got a {type(network).__name__}")
     lines = texts or standard_input().split("\n")
     lines = lines if texts or lines[-1] else lines[:-1]
+    _refuse_long(lines)
     for line in translate_texts(network, tokenizer, lines, beams=beams, max_new_tokens=max_new_tokens):
         typer.echo(line)
 
@@ -156,6 +158,7 @@ def classify(
         raise ValueError(f"{model}: expected a classifier, got a {type(network).__name__}")
     labels = trained_recipe(model)["labels"]
     lines = _texts(texts or [], columns)
+    _refuse_long(lines)
     shares = label_shares(network, tokenizer, lines).max(dim=-1) if lines else ()
     for line, share, label in zip(lines, *(part.tolist() for part in shares), strict=True):
         typer.echo(f"{labels[label]}\t{share:.3f}\t{line}")
@@ -207,6 +210,13 @@ def evaluate(
     network = from_pretrained(model).eval().to(training.chosen_device(device))
     with torch.no_grad():
         say_figures(task.measure(network))
+
+
+def _refuse_long(texts: list[str]) -> None:
+    """Refuse a text that would take hours, before the others are read."""
+    for number, text in enumerate(texts, 1):
+        if len(text) > _LONGEST:
+            raise ValueError(f"text {number}: expected at most {_LONGEST:,} characters, got {len(text):,}")
 
 
 def _texts(given: list[str], columns: str | None) -> list[str]:

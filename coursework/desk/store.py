@@ -325,6 +325,10 @@ def _require_id(exercise_id: object) -> None:
 class NoFile(OSError):
     """In place of a file stands a pipe, a device, or more than any file of the course."""
 
+    def __str__(self) -> str:
+        """Return the name of the file and what stands there."""
+        return f"{Path(self.filename).name}: {self.strerror}"
+
 
 def content(path: Path) -> bytes:
     """Read a file of the learner's whole. Raises OSError: NoFile for what is none, and would be waited for."""
