@@ -152,7 +152,8 @@ def _without_check(answer: Answer, exercise_id: str) -> ast.Module:
     try:
         tree = ast.parse(answer.source)
     except SyntaxError as problem:
-        raise DeskError(f"{answer.where}, line {problem.lineno}: this is not Python yet ({problem.msg}).") from None
+        line = "" if problem.lineno is None else f", line {problem.lineno}"  # a null byte is in none
+        raise DeskError(f"{answer.where}{line}: this is not Python yet ({problem.msg}).") from None
     except (ValueError, RecursionError, MemoryError) as problem:  # a null byte, brackets thousands deep
         raise DeskError(f"{answer.where}: Python cannot read this ({type(problem).__name__}: {problem}).") from None
     calls = tuple(f"ex.{exercise_id}.{method}(" for method in ("check", "answer", "hint", "solution", "cases"))
