@@ -14,19 +14,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.checks import (
+    Count,
+    Scale,
+    Share,
     check_choice,
+    check_declared,
     check_flag,
     check_floating,
-    check_integer,
+    check_kind,
     check_mask,
-    check_number,
     check_probability,
+    checked,
     kind,
 )
 from course_lib.masks import causal_mask, combine_masks
 
 Backend = Literal["auto", "explicit", "fused"]
 Form = Callable[[Tensor, Tensor, Tensor, "Options"], Any]  # the output, or the output and the weights
+_LEAST = 1e-30  # scales below it, and negative ones, are not left to a kernel
 _SHORT = 512  # positions up to which `short_attention` is the faster one
 
 
@@ -106,7 +111,7 @@ def scaled_dot_product_attention(
 
     Raises:
         ValueError: shapes or devices that do not fit, an unknown backend, a dropout outside [0, 1), a scale that is
-            not finite, weights of the fused backend.
+            not finite or beyond 1e30, weights of the fused backend.
         TypeError: a mask or `causal` that is not boolean, inputs that are not floating-point tensors of one dtype.
 
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
@@ -114,7 +119,7 @@ def scaled_dot_product_attention(
     check_inputs(query, key, value, mask, bias)
     check_flag("causal", causal)
     check_probability("dropout", dropout)
-    check_number("scale", scale, or_none=True)
+    check_declared("scale", scale, Scale | None)
     check_choice("backend", backend, ("auto", "explicit", "fused"))
     if backend == "fused" and return_weights:
         raise ValueError("return_weights: the fused backend never forms the weights; use backend='explicit'")
@@ -162,6 +167,8 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, options: Options)
     """The output alone, by torch's kernel, which picks the fastest implementation for the device."""
     mask, causal, scale, dropout, bias = options
     T, S = query.size(-2), key.size(-2)
+    if causal and scale < _LEAST:
+        query, scale = query * scale, 1.0  # the kernel hides keys before it scales, and 0 * -inf is NaN
     if causal and T == 1:
         causal = False  # the only query stands on the last key and sees all
     if causal and T == S and mask is None and bias is None:
@@ -283,6 +290,7 @@ def record_weights(module: nn.Module) -> Iterator[dict[str, Tensor]]:
 
     Raises ValueError for a module without attention, or with one inside that cannot give its weights.
     """
+    check_kind("module", module, nn.Module)
     maps: dict[str, Tensor] = {}
     attentions = {name: part for name, part in module.named_modules() if isinstance(part, Attention)}
     if not attentions:
@@ -315,14 +323,13 @@ class QKVProjection(nn.Module):
     Source: Vaswani et al. 2017, section 3.2.2.
     """
 
+    @checked
     def __init__(
-        self, d_model: int, d_key: int | None = None, d_value: int | None = None, *, bias: bool = False
+        self, d_model: Count, d_key: Count | None = None, d_value: Count | None = None, *, bias: bool = False
     ) -> None:
         super().__init__()
         d_key = d_model if d_key is None else d_key
         d_value = d_key if d_value is None else d_value
-        for name, width in (("d_model", d_model), ("d_key", d_key), ("d_value", d_value)):
-            check_integer(name, width)
         self.d_model = d_model
         self.query = nn.Linear(d_model, d_key, bias=bias)
         self.key = nn.Linear(d_model, d_key, bias=bias)
@@ -350,6 +357,7 @@ class _SingleHead(Attention):
 
     causal = False
 
+    @checked
     def __init__(
         self,
         d_model: int,
@@ -357,10 +365,9 @@ class _SingleHead(Attention):
         d_value: int | None = None,
         *,
         bias: bool = False,
-        dropout: float = 0.0,
+        dropout: Share = 0.0,
     ) -> None:
         super().__init__()
-        check_probability("dropout", dropout)
         self.projection = QKVProjection(d_model, d_key, d_value, bias=bias)
         self.dropout = dropout
 
