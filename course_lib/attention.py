@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from course_lib.checks import (
     Count,
-    Scale,
     Share,
     check_choice,
-    check_declared,
     check_flag,
     check_floating,
     check_kind,
     check_mask,
+    check_number,
     check_probability,
     checked,
     kind,
@@ -119,7 +118,7 @@ def scaled_dot_product_attention(
     check_inputs(query, key, value, mask, bias)
     check_flag("causal", causal)
     check_probability("dropout", dropout)
-    check_declared("scale", scale, Scale | None)
+    check_number("scale", scale, least=-1e30, most=1e30, or_none=True)
     check_choice("backend", backend, ("auto", "explicit", "fused"))
     if backend == "fused" and return_weights:
         raise ValueError("return_weights: the fused backend never forms the weights; use backend='explicit'")

@@ -183,8 +183,9 @@ def check_declared(name: str, value: Any, declared: Any) -> None:
     elif declared is int:
         high = within.most if isinstance(value, int) and value > (within.most or MOST) else None
         check_integer(name, value, int(-MOST if within.least is None else within.least), high)  # type: ignore[arg-type]
-    elif declared is float and within.below is not None:
-        check_probability(name, value, "[0, 1)" if within.above is None else "(0, 1)")
+    elif declared is float and (within.below is not None or within == Within(above=0, most=1)):
+        ends = ("[" if within.above is None else "(", ")" if within.most is None else "]")
+        check_probability(name, value, f"{ends[0]}0, 1{ends[1]}")  # type: ignore[arg-type]
     elif declared is float:
         check_number(name, value, least=within.least, above=within.above, most=within.most)
     elif not _is_of(value, declared):
@@ -219,7 +220,7 @@ def _is_of(value: Any, declared: Any) -> bool:
     wanted = get_origin(declared) or declared
     if getattr(wanted, "__name__", "") == "Path":
         wanted = os.PathLike
-    if not isinstance(wanted, type) or getattr(wanted, "_is_protocol", False):
+    if wanted is Any or not isinstance(wanted, type) or getattr(wanted, "_is_protocol", False):
         return True
     if wanted in _SERIES:
         part = (get_args(declared) or (Any,))[0]

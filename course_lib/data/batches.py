@@ -10,13 +10,13 @@ Batches are dicts of int64 tensors: {"source" (B, S), "target" (B, T)}, {"tokens
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from course_lib.checks import check_integer
+from course_lib.checks import LONGEST, Count, check_kind, checked, id_tensor
 
 from .pairs import Pair
 from .token_files import open_tokens
@@ -27,6 +27,7 @@ Example = Mapping[str, Sequence[int] | int]
 POOL = 100  # batches: examples are sorted by length within pools of about so many
 
 
+@checked
 def encode_pairs(
     pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer | None = None
 ) -> list[dict[str, list[int]]]:
@@ -45,15 +46,16 @@ def pad_batch(examples: Sequence[Example], pad_id: int = 0) -> Batch:
     """Stack examples: lists of ids, padded on the right to the longest, give (B, T), single numbers give (B,)."""
     if not examples:
         raise ValueError("examples: expected at least one")
+    _check_keys(examples)
     batch: Batch = {}
     for key, first in examples[0].items():
         values = [example[key] for example in examples]
         if isinstance(first, int):
-            batch[key] = torch.tensor(values, dtype=torch.int64)
+            batch[key] = id_tensor("examples", values)
             continue
         rows = [list(cast(Sequence[int], value)) for value in values]
         width = max(map(len, rows))
-        batch[key] = torch.tensor([row + [pad_id] * (width - len(row)) for row in rows], dtype=torch.int64)  # (B, T)
+        batch[key] = id_tensor("examples", [row + [pad_id] * (width - len(row)) for row in rows])  # (B, T)
     return batch
 
 
@@ -141,11 +143,12 @@ class TokenBatches(Batches):
         ValueError: no examples, or one longer than `max_tokens`.
     """
 
+    @checked
     def __init__(
         self,
         examples: Sequence[Example],
         *,
-        max_tokens: int,
+        max_tokens: Count,
         shuffle: bool = True,
         bucket: bool = True,
         pad_id: int = 0,
@@ -155,6 +158,7 @@ class TokenBatches(Batches):
         if not examples:
             raise ValueError("examples: expected at least 1, got 0")
         self.examples, self.max_tokens, self.pad_id, self.bucket = examples, max_tokens, pad_id, bucket
+        _check_keys(examples)
         sides = [_side_lengths(example) for example in examples]
         self.lengths = [max(lengths) for lengths in sides]
         self._order_key = [(longest, *lengths) for longest, lengths in zip(self.lengths, sides, strict=True)]
@@ -220,19 +224,18 @@ class TokenWindows(Batches):
         seed: of the order.
     """
 
+    @checked
     def __init__(
         self,
         tokens: str | Path | Tensor | Sequence[int],
         *,
-        length: int,
-        batch_size: int,
+        length: Count,
+        batch_size: Count,
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed, shuffle=shuffle)
-        check_integer("length", length)
-        check_integer("batch_size", batch_size)
-        self.tokens = open_tokens(tokens) if isinstance(tokens, str | Path) else torch.as_tensor(tokens).numpy()
+        self.tokens = open_tokens(tokens) if isinstance(tokens, str | Path) else _plain(tokens)
         if self.tokens.ndim != 1 or self.tokens.dtype.kind not in "ui":
             raise ValueError(f"tokens: expected ids (N,), got {self.tokens.dtype} {self.tokens.shape}")
         if self.tokens.dtype.kind == "i" and self.tokens.size and self.tokens.min() < 0:
@@ -257,13 +260,24 @@ class TokenWindows(Batches):
         return {"tokens": torch.from_numpy(self.tokens[places].astype(np.int64))}
 
 
+def _plain(tokens: Any) -> np.ndarray:
+    return (id_tensor("tokens", tokens) if isinstance(tokens, list | tuple) else torch.as_tensor(tokens)).numpy()
+
+
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:
     """Return the generator of an epoch: the same for the same seed and epoch, whatever was drawn before."""
     return torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
 
 
+def _check_keys(examples: Sequence[Example]) -> None:
+    check_kind("examples", examples[0], Mapping)
+    for example in examples:
+        if not isinstance(example, Mapping) or example.keys() != examples[0].keys():
+            raise ValueError(f"examples: expected all with {', '.join(examples[0])}, got {str(example)[:LONGEST]}")
+
+
 def _side_lengths(example: Example) -> list[int]:
-    lengths = [len(value) for value in example.values() if not isinstance(value, int)]
+    lengths = [len(value) for value in example.values() if isinstance(value, Sequence)]
     if not lengths or not max(lengths):
         raise ValueError(f"examples: expected ids in each, got {dict(example)}")
     return lengths

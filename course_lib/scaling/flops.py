@@ -8,12 +8,14 @@ Letters: B batch, T target positions, S source positions, D model width, H heads
 """
 
 from collections import Counter
+from typing import Annotated
 
-from course_lib.checks import check_integer
+from course_lib.checks import Within, check_integer, checked
 from course_lib.config import TransformerConfig
 from course_lib.scaling.parameters import Architecture, check_countable
 
 
+@checked
 def count_flops(
     config: TransformerConfig,
     batch: int,
@@ -83,7 +85,8 @@ def _count_cross_attention(count: Counter[str], config: TransformerConfig, B: in
     count["scores and mixing"] += n_layers * 2 * 2 * B * H * T * S * E
 
 
-def six_n_d(parameters: int, tokens: int) -> int:
+@checked
+def six_n_d(parameters: Annotated[int, Within(0)], tokens: Annotated[int, Within(0)]) -> int:
     """The usual estimate of training, 6 N D: six operations for each parameter and token.
 
     It leaves the score table out. N is to count the weights that are multiplied with: without the token and position

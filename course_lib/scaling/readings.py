@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.checks import check_choice
+from course_lib.checks import check_choice, checked
 from course_lib.scaling.fits import LossSurface, PowerLawFit, bootstrap_interval, fit_loss_surface, fit_power_law
 
 
@@ -40,6 +40,7 @@ class Reading:
         return bootstrap_interval([getattr(one, name) for one in self.resampled], level)
 
 
+@checked
 def read_sweep(rows: Sequence[dict[str, Any]], *, parameters: str = "parameters", n_resamples: int = 100) -> Reading:
     """Fit the law of size to all runs but those of the largest model, at the largest budget, and predict that model.
 
@@ -52,6 +53,9 @@ def read_sweep(rows: Sequence[dict[str, Any]], *, parameters: str = "parameters"
     Raises ValueError if no model is at least four times larger than all that are left for the fit.
     """
     check_choice("parameters", parameters, ("parameters", "layer_parameters"))
+    for row in rows:
+        if missing := {parameters, "tokens", "loss"} - set(row):
+            raise ValueError(f"rows: expected each with {parameters}, tokens and loss, got one without {min(missing)}")
     counted = sorted({row[parameters] for row in rows})
     if len(counted) < 4 or counted[-1] < 4 * counted[-2]:
         raise ValueError(f"rows: expected four sizes or more, the largest four times the next, got {counted}")

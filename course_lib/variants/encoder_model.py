@@ -122,6 +122,8 @@ def mean_of_real(vectors: Tensor, mask: Tensor | None = None) -> Tensor:
     """The mean of the real vectors of each sentence: (B, T, D), bool (B, T) -> (B, D)."""
     if mask is None:
         return vectors.mean(dim=1)
+    if mask.shape != vectors.shape[:2]:
+        raise ValueError(f"mask: expected bool {tuple(vectors.shape[:2])} like vectors, got {tuple(mask.shape)}")
     real = mask[:, :, None].to(vectors.dtype)  # (B, T) -> (B, T, 1)
     return (vectors * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 

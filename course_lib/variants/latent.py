@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from course_lib.attention import Attention, Options, check_mask_and_bias
 from course_lib.cache import KVCache
-from course_lib.checks import check_integer, check_probability, check_vectors
+from course_lib.checks import check_integer, check_probability, check_vectors, checked
 from course_lib.layers import Stack, init_weights
 from course_lib.multi_head import merge_heads, split_heads
 from course_lib.norms import RMSNorm
@@ -141,6 +141,7 @@ class LatentAttention(Attention):
         return self.output(merge_heads(heads))
 
 
+@checked
 def use_latent_attention(
     stack: Stack, *, d_latent: int, d_rotary: int, d_head: int | None = None, d_query_latent: int | None = None
 ) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.checks import check_integer, check_probability
+from course_lib.checks import Finite, check_integer, check_probability, checked
 
 ATTENTION = ("qkv", "query", "key", "value", "output")
 """The linear maps of an attention, by their names in `MultiHeadAttention`."""
@@ -28,7 +28,8 @@ class LoRALinear(nn.Module):
         dropout: probability of dropping an input of the update in training.
     """
 
-    def __init__(self, base: nn.Linear, rank: int, *, alpha: float | None = None, dropout: float = 0.0) -> None:
+    @checked
+    def __init__(self, base: nn.Linear, rank: int, *, alpha: Finite | None = None, dropout: float = 0.0) -> None:
         super().__init__()
         if not isinstance(base, nn.Linear):
             raise TypeError(f"base: expected an nn.Linear, got {type(base).__name__}")
@@ -90,8 +91,14 @@ class LoRALinear(nn.Module):
             self.merged = False
 
 
+@checked
 def add_lora(
-    model: nn.Module, rank: int, *, alpha: float | None = None, dropout: float = 0.0, targets: Sequence[str] = ATTENTION
+    model: nn.Module,
+    rank: int,
+    *,
+    alpha: Finite | None = None,
+    dropout: float = 0.0,
+    targets: Sequence[str] = ATTENTION,
 ) -> list[str]:
     """Freeze a model and put a trainable update beside the linear maps called `targets`; return their full names.
 
