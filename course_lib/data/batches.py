@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_lib.checks import LONGEST, Count, check_kind, checked, id_tensor
+from course_lib.checks import LONGEST, Count, check_declared, check_kind, checked, id_tensor
 
 from .pairs import Pair
 from .token_files import open_tokens
@@ -27,7 +27,6 @@ Example = Mapping[str, Sequence[int] | int]
 POOL = 100  # batches: examples are sorted by length within pools of about so many
 
 
-@checked
 def encode_pairs(
     pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer | None = None
 ) -> list[dict[str, list[int]]]:
@@ -36,6 +35,7 @@ def encode_pairs(
     "source" holds ids … eos, as `source.encode(text, eos=True)`, so that it is never empty; "target" holds bos … eos.
     One tokenizer serves both sides unless `target` is given.
     """
+    check_declared("pairs", pairs, Sequence[Pair])
     target = source if target is None else target
     sources = source.encode_batch([pair.source for pair in pairs], eos=True)
     targets = target.encode_batch([pair.target for pair in pairs], bos=True, eos=True)

@@ -9,11 +9,11 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from course_lib.checks import Count, CountOrZero, Finite, Within, check_choice, check_integer, checked
+from course_lib.checks import Count, CountOrZero, Finite, Within, check_integer, checked
 from course_lib.generation.incremental import IncrementalModel, Model, stop_tokens
 from course_lib.generation.sampling import is_usable
 
-EarlyStopping = bool | Literal["never"]
+EarlyStopping = Literal[True, False, "never"]
 
 
 class BeamOutput(NamedTuple):
@@ -57,7 +57,6 @@ def beam_search(
     Source: Wu et al. 2016, section 7, with the rules of `transformers`, whose tokens it reproduces.
     """
     check_integer("n_best", n_best, 1, n_beams)
-    check_choice("early_stopping", early_stopping, (True, False, "never"))
     incremental = IncrementalModel(
         model,
         prompt,
