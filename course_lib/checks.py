@@ -6,26 +6,16 @@ the right kind out of its range a ValueError. True and False are no numbers here
 """
 
 import collections.abc
+import contextlib
 import dataclasses
 import functools
 import math
 import numbers
 import os
 import types
+import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    NoReturn,
-    TypeGuard,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeGuard, TypeVar, Union, get_args, get_origin
 
 if TYPE_CHECKING:  # settings are checked without torch
     from torch import Tensor
@@ -33,6 +23,8 @@ if TYPE_CHECKING:  # settings are checked without torch
 Function = TypeVar("Function", bound=Callable[..., Any])
 LONGEST = 200  # characters of a value in a message
 _SERIES = (collections.abc.Iterable, collections.abc.Sequence, collections.abc.Collection, list)
+_WORDS: dict[Any, str] = {str: "text", int: "integer", float: "number", collections.abc.Callable: "function"}
+_WORDS |= dict.fromkeys((Mapping, dict), "dictionary")
 Interval = Literal["[0, 1)", "(0, 1]", "[0, 1]", "(0, 1)"]
 
 
@@ -158,7 +150,7 @@ def check_fields(config: Any) -> None:
 @functools.cache
 def declarations(declaring: Any) -> dict[str, Any]:
     """The types of a dataclass's fields, or of a function's arguments, with their ranges."""
-    return get_type_hints(declaring, include_extras=True)
+    return typing.get_type_hints(declaring, include_extras=True)
 
 
 def check_declared(name: str, value: Any, declared: Any) -> None:
@@ -201,17 +193,11 @@ def _check_any(name: str, value: Any, parts: tuple[Any, ...]) -> None:
     parts = tuple(part for part in parts if part is not type(None))
     if isinstance(value, str) and any(getattr(part, "__qualname__", "") == "device" for part in parts):
         check_device(name, value)
-    outside: ValueError | None = None
-    for part in parts:
-        try:
+    for part in parts[len(parts) == 1 :]:
+        with contextlib.suppress(TypeError):  # a ValueError goes on: of that kind, but out of its range
             return check_declared(name, value, part)
-        except ValueError as error:
-            outside = error
-        except TypeError:
-            if len(parts) == 1:
-                raise
-    if outside is not None:
-        raise outside
+    if len(parts) == 1:
+        return check_declared(name, value, parts[0])
     _refuse(TypeError, name, " or ".join(map(_in_words, parts)), _short(value))
 
 
@@ -242,12 +228,10 @@ def _in_words(declared: Any) -> str:
     wanted = get_origin(declared) or declared
     if wanted in _SERIES:
         part = (get_args(declared) or (Any,))[0]
-        return f"a list of {part.__name__}s" if isinstance(part, type) else "a list"
+        return f"a list of {_WORDS.get(part, part.__name__)}s" if isinstance(part, type) else "a list"
     if get_origin(declared) is Literal:
         return f"one of {', '.join(map(str, get_args(declared)))}"
-    words: dict[Any, str] = {str: "a text", int: "an integer", float: "a number", bool: "True or False"}
-    words |= {collections.abc.Callable: "a function", Mapping: "a dictionary", dict: "a dictionary"}
-    return words.get(wanted) or f"a {wanted.__qualname__}"
+    return f"a{'n' * (wanted is int)} {_WORDS.get(wanted) or wanted.__qualname__}"
 
 
 def check_device(name: str, value: str) -> None:

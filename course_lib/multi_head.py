@@ -13,17 +13,7 @@ from torch import Tensor, nn
 
 from course_lib.attention import Attention, Options, check_mask_and_bias
 from course_lib.cache import KVCache
-from course_lib.checks import (
-    Count,
-    NotNegative,
-    Scale,
-    Share,
-    check_flag,
-    check_integer,
-    check_kind,
-    check_vectors,
-    checked,
-)
+from course_lib.checks import Count, NotNegative, Scale, Share, check_flag, check_integer, check_vectors, checked
 from course_lib.masks import combine_masks, sliding_window_mask
 from course_lib.norms import NormKind, build_norm
 from course_lib.positions import Rotation, apply_rotary
@@ -171,8 +161,8 @@ class MultiHeadAttention(Attention):
                 first call fills it and later ones reuse it, without a look at `context`.
         """
         check_flag("causal", causal)
-        if cache is not None:
-            check_kind("cache", cache, KVCache)
+        if not (cache is None or hasattr(cache, "append")) or isinstance(cache, list):
+            raise TypeError(f"cache: expected a KVCache, got {type(cache).__name__}")
         self._check(x, context, rotation, cache)
         query, key, value = self._project(x, context, rotation, cache)
         (B, H, T, E), S, dtype = query.shape, key.size(2), query.dtype

@@ -9,14 +9,14 @@ Shapes: B batch, T query positions, S key positions, H heads, D model width, E h
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.checks import (
+    Count,
     Finite,
-    check_choice,
     check_device,
     check_integer,
     check_integers,
@@ -162,10 +162,9 @@ class LearnedPositionalEmbedding(PositionScheme):
     acts_on = "input"
     fields = ("max_length", "d_model")
 
-    def __init__(self, max_length: int, d_model: int) -> None:
+    @checked
+    def __init__(self, max_length: Count, d_model: Count) -> None:
         super().__init__()
-        check_integer("max_length", max_length)
-        check_integer("d_model", d_model)
         self.max_length: int = max_length
         self.weight = nn.Parameter(torch.empty(max_length, d_model))
         nn.init.normal_(self.weight, std=d_model**-0.5)
@@ -231,7 +230,6 @@ class RotaryEmbedding(_Frequencies):
         layout: RotaryLayout = "half",
         scaling: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        check_choice("layout", layout, get_args(RotaryLayout))
         values = frequencies(_even("width", width), base)
         scaled = values if scaling is None else scaling(values)
         if getattr(scaled, "shape", None) != values.shape:

@@ -118,6 +118,8 @@ class _TokenDecoder(nn.Module):
                 logits. A loss may so go through the head piece by piece.
         """
         check_integer("last", last, or_none=True)
+        if not (cache is None or hasattr(cache, "layers")):
+            raise TypeError(f"cache: expected a DecoderCache, got {type(cache).__name__}")
         x = self.embedding(tokens, positions, offset=0 if cache is None else cache.length)
         x = self.decoder(x, context, mask=mask, context_mask=context_mask, positions=positions, cache=cache)
         x = x if last is None else x[:, -last:]  # (B, T, D) -> (B, last, D)

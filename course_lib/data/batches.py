@@ -53,6 +53,7 @@ def pad_batch(examples: Sequence[Example], pad_id: int = 0) -> Batch:
         if isinstance(first, int):
             batch[key] = id_tensor("examples", values)
             continue
+        check_declared(f"examples: {key}", first, Sequence[int])
         rows = [list(cast(Sequence[int], value)) for value in values]
         width = max(map(len, rows))
         batch[key] = id_tensor("examples", [row + [pad_id] * (width - len(row)) for row in rows])  # (B, T)
@@ -111,6 +112,7 @@ class Batches(ABC):
         """Return the place in the order as plain numbers: after the batch that was yielded last."""
         return {"epoch": self.epoch, "done": self._done, **self._identity()}
 
+    @checked
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on where `state` was taken.
 
@@ -277,7 +279,7 @@ def _check_keys(examples: Sequence[Example]) -> None:
 
 
 def _side_lengths(example: Example) -> list[int]:
-    lengths = [len(value) for value in example.values() if isinstance(value, Sequence)]
+    lengths = [len(value) for value in example.values() if hasattr(value, "__len__")]
     if not lengths or not max(lengths):
         raise ValueError(f"examples: expected ids in each, got {dict(example)}")
     return lengths

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from course_lib.checks import check_number, check_probability, checked
+from course_lib.checks import Positive, check_probability, checked
 
 Array = NDArray[np.float64]
 HUBER = 1e-3  # differences of logarithms beyond this count linearly, not squared
@@ -168,12 +168,11 @@ def fit_loss_surface(
 
 
 @checked
-def compute_optimal(surface: LossSurface, flops: float) -> Optimum:
+def compute_optimal(surface: LossSurface, flops: Positive) -> Optimum:
     """Return the model size and tokens with the lowest loss among those with 6 N D = `flops`.
 
     Source: Hoffmann et al. 2022, equation 4. Raises ValueError if `flops` is not positive.
     """
-    check_number("flops", flops, above=0)
     alpha, beta = surface.n_exponent, surface.d_exponent
     balance = (alpha * surface.n_scale / (beta * surface.d_scale)) ** (1 / (alpha + beta))
     N = balance * (flops / 6) ** surface.size_power

@@ -10,7 +10,7 @@ Letters: B batch, T target positions, S source positions, D model width, H heads
 from collections import Counter
 from typing import Annotated
 
-from course_lib.checks import Within, check_integer, checked
+from course_lib.checks import Count, Within, checked
 from course_lib.config import TransformerConfig
 from course_lib.scaling.parameters import Architecture, check_countable
 
@@ -18,11 +18,11 @@ from course_lib.scaling.parameters import Architecture, check_countable
 @checked
 def count_flops(
     config: TransformerConfig,
-    batch: int,
-    length: int,
+    batch: Count,
+    length: Count,
     *,
     architecture: Architecture = "decoder",
-    source_length: int | None = None,
+    source_length: Count | None = None,
     backward: bool = False,
     recompute: bool = False,
     halve_causal: bool = False,
@@ -45,9 +45,6 @@ def count_flops(
         A Counter with the keys "projections", "scores and mixing", "feed-forward" and "head".
     """
     check_countable(config, architecture)
-    check_integer("batch", batch)
-    check_integer("length", length)
-    check_integer("source_length", source_length, or_none=True)
     B, T = batch, length
     S = T if source_length is None else source_length
     layers: Counter[str] = Counter()

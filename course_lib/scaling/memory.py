@@ -4,11 +4,11 @@ What the layers keep for the backward pass stands in `activations`.
 """
 
 from collections import Counter
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
-from course_lib.checks import Count, check_integer, checked
+from course_lib.checks import Count, Within, checked
 from course_lib.config import TransformerConfig
 from course_lib.scaling.activations import activation_bytes
 from course_lib.scaling.parameters import Architecture, count_parameters
@@ -95,13 +95,12 @@ def training_memory(
     )
 
 
-def ring_all_reduce_bytes(n_bytes: int, ranks: int) -> int:
+@checked
+def ring_all_reduce_bytes(n_bytes: Annotated[int, Within(0)], ranks: Count) -> int:
     """Bytes that each process sends to sum `n_bytes` over all of them in a ring: 2 (ranks - 1) / ranks of them.
 
     Half is the reduce-scatter, half the all-gather, so that FSDP's stage 3, which gathers the weights twice and
     reduces once, sends one and a half times as much. Source: Patarasuk and Yuan 2009, section 3.
     """
-    check_integer("n_bytes", n_bytes, 0)
-    check_integer("ranks", ranks)
     chunk = -(-n_bytes // ranks)  # the last one may be shorter
     return 2 * (ranks - 1) * chunk

@@ -135,7 +135,7 @@ def load_checkpoint(
     where = str(found.path.with_suffix(".safetensors"))
     try:
         load_model(model, found.part("model"), where)
-        load_optimizers(model, optimizers, found.part("optimizer"), where)
+        load_optimizers(model, optimizers, found.part("optimizer"), where, begun=found.step > 0)
     except ValueError as error:
         raise CheckpointError(str(error)) from None
     processes = Processes.joined()

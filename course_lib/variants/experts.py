@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks import check_floating, check_integer, check_number, check_token_ids, check_width
+from course_lib.checks import Count, Positive, check_floating, check_integer, check_token_ids, check_width, checked
 from course_lib.config import Activation, TransformerConfig
 from course_lib.layers import FeedForward
 
@@ -40,23 +40,22 @@ class MixtureOfExperts(nn.Module):
     balance_loss: Tensor
     load: Tensor
 
+    @checked
     def __init__(
         self,
         d_model: int,
         d_ff: int | None = None,
         *,
-        n_experts: int = 8,
+        n_experts: Count = 8,
         top_k: int = 2,
-        capacity: float | None = None,
+        capacity: Positive | None = None,
         activation: Activation = "relu",
         gated: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_integer("n_experts", n_experts)
         check_integer("top_k", top_k, 1, n_experts)
-        check_number("capacity", capacity, above=0, or_none=True)
         self.n_experts, self.top_k, self.capacity = n_experts, top_k, capacity
         self.router = nn.Linear(d_model, n_experts, bias=False)
         self.experts = nn.ModuleList(

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.checks import Finite, check_integer, check_probability, checked
+from course_lib.checks import Finite, Share, check_integer, checked
 
 ATTENTION = ("qkv", "query", "key", "value", "output")
 """The linear maps of an attention, by their names in `MultiHeadAttention`."""
@@ -29,12 +29,9 @@ class LoRALinear(nn.Module):
     """
 
     @checked
-    def __init__(self, base: nn.Linear, rank: int, *, alpha: Finite | None = None, dropout: float = 0.0) -> None:
+    def __init__(self, base: nn.Linear, rank: int, *, alpha: Finite | None = None, dropout: Share = 0.0) -> None:
         super().__init__()
-        if not isinstance(base, nn.Linear):
-            raise TypeError(f"base: expected an nn.Linear, got {type(base).__name__}")
         check_integer("rank", rank, 1, min(base.in_features, base.out_features))
-        check_probability("dropout", dropout)
         self.base, self.rank, self.dropout = base, rank, dropout
         self.alpha = float(rank if alpha is None else alpha)
         self.merged = False
