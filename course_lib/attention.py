@@ -14,23 +14,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.checks import (
-    Count,
-    Share,
     check_choice,
     check_flag,
     check_floating,
-    check_kind,
+    check_integer,
     check_mask,
     check_number,
     check_probability,
-    checked,
     kind,
 )
 from course_lib.masks import causal_mask, combine_masks
 
 Backend = Literal["auto", "explicit", "fused"]
 Form = Callable[[Tensor, Tensor, Tensor, "Options"], Any]  # the output, or the output and the weights
-_LEAST = 1e-30  # scales below it, and negative ones, are not left to a kernel
 _SHORT = 512  # positions up to which `short_attention` is the faster one
 
 
@@ -166,10 +162,9 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, options: Options)
     """The output alone, by torch's kernel, which picks the fastest implementation for the device."""
     mask, causal, scale, dropout, bias = options
     T, S = query.size(-2), key.size(-2)
-    if causal and scale < _LEAST:
-        query, scale = query * scale, 1.0  # the kernel hides keys before it scales, and 0 * -inf is NaN
-    if causal and T == 1:
-        causal = False  # the only query stands on the last key and sees all
+    if scale < 1e-30:  # the kernel hides keys before it scales, and 0 * -inf is NaN
+        query, scale = query * scale, 1.0
+    causal = causal and T > 1  # an only query stands on the last key and sees all
     if causal and T == S and mask is None and bias is None:
         # Only here: for T != S the kernel's own flag aligns top-left, which is wrong with a cache.
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=scale)
@@ -289,7 +284,6 @@ def record_weights(module: nn.Module) -> Iterator[dict[str, Tensor]]:
 
     Raises ValueError for a module without attention, or with one inside that cannot give its weights.
     """
-    check_kind("module", module, nn.Module)
     maps: dict[str, Tensor] = {}
     attentions = {name: part for name, part in module.named_modules() if isinstance(part, Attention)}
     if not attentions:
@@ -322,13 +316,14 @@ class QKVProjection(nn.Module):
     Source: Vaswani et al. 2017, section 3.2.2.
     """
 
-    @checked
     def __init__(
-        self, d_model: Count, d_key: Count | None = None, d_value: Count | None = None, *, bias: bool = False
+        self, d_model: int, d_key: int | None = None, d_value: int | None = None, *, bias: bool = False
     ) -> None:
         super().__init__()
         d_key = d_model if d_key is None else d_key
         d_value = d_key if d_value is None else d_value
+        for name, width in (("d_model", d_model), ("d_key", d_key), ("d_value", d_value)):
+            check_integer(name, width)
         self.d_model = d_model
         self.query = nn.Linear(d_model, d_key, bias=bias)
         self.key = nn.Linear(d_model, d_key, bias=bias)
@@ -356,7 +351,6 @@ class _SingleHead(Attention):
 
     causal = False
 
-    @checked
     def __init__(
         self,
         d_model: int,
@@ -364,9 +358,10 @@ class _SingleHead(Attention):
         d_value: int | None = None,
         *,
         bias: bool = False,
-        dropout: Share = 0.0,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        check_probability("dropout", dropout)
         self.projection = QKVProjection(d_model, d_key, d_value, bias=bias)
         self.dropout = dropout
 
@@ -374,8 +369,7 @@ class _SingleHead(Attention):
         query, key, value = self.projection(x, context)
         check_mask_and_bias(query, key, mask, None)
         dropout = self.dropout if self.training else 0.0
-        options = Options(mask, self.causal, 1 / math.sqrt(query.size(-1)), dropout)
-        return self.attend(query, key, value, options)
+        return self.attend(query, key, value, Options(mask, self.causal, 1 / math.sqrt(query.size(-1)), dropout))
 
 
 class SelfAttention(_SingleHead):

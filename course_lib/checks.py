@@ -234,12 +234,12 @@ def _in_words(declared: Any) -> str:
     return f"a{'n' * (wanted is int)} {_WORDS.get(wanted) or wanted.__qualname__}"
 
 
-def check_device(name: str, value: str) -> None:
+def check_device(name: str, value: object) -> None:
     """Refuse the name of a device that is not here."""
     import torch
 
     try:
-        torch.empty(0, device=value)
+        _ = torch.empty(0, device=value) if isinstance(value, str) else None
     except (AssertionError, RuntimeError):  # torch says either
         _refuse(ValueError, name, "one that is here, such as 'cpu'", _written(value))
 

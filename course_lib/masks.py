@@ -112,8 +112,7 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
 
 def _offsets(T: int, S: int | None, device: torch.device | str | None) -> Tensor:
     """How far each key lies before each query when the last query stands on the last key: int (T, S)."""
-    if isinstance(device, str):
-        check_device("device", device)
+    check_device("device", device)
     S = T if S is None else S
     check_integer("T", T, 0)
     check_integer("S", S, 0)

@@ -14,16 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks import (
-    Count,
-    Finite,
-    check_device,
-    check_integer,
-    check_integers,
-    check_kind,
-    check_number,
-    checked,
-)
+from course_lib.checks import Count, check_device, check_integer, check_integers, check_number, check_width, checked
 from course_lib.rotary_scaling import DynamicNTKScaling
 
 Place = Literal["input", "queries and keys", "scores"]
@@ -129,7 +120,7 @@ def sines_and_cosines(angles: Tensor) -> Tensor:
 
 
 @checked
-def position_shift_matrix(shift: Finite, d_model: int, *, base: float = 10000.0) -> Tensor:
+def position_shift_matrix(shift: float, d_model: int, *, base: float = 10000.0) -> Tensor:
     """Return the matrix M (D, D) with M @ encoding(p) = encoding(p + shift) at every position p.
 
     It turns each pair (sine, cosine) by the angle shift * frequency, so it does not depend on p.
@@ -231,10 +222,8 @@ class RotaryEmbedding(_Frequencies):
         scaling: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         values = frequencies(_even("width", width), base)
-        scaled = values if scaling is None else scaling(values)
-        if getattr(scaled, "shape", None) != values.shape:
-            raise ValueError(f"scaling: expected a function that returns as many frequencies, {width // 2}")
-        super().__init__(scaled)
+        super().__init__(values if scaling is None else scaling(values))
+        check_width("scaling", self.values, width // 2)
         self.dynamic = (values, scaling) if isinstance(scaling, DynamicNTKScaling) else None
         self.layout: RotaryLayout = layout
         self.stretch: float = getattr(scaling, "stretch", 1.0)
@@ -269,7 +258,8 @@ class RotaryEmbedding(_Frequencies):
 
 def apply_rotary(x: Tensor, rotation: Rotation) -> Tensor:
     """Turn queries or keys (B, H, T, E) by the rotation of their positions, computed in float32 or better."""
-    check_kind("rotation", rotation, Rotation)
+    if not isinstance(rotation, Rotation):
+        raise TypeError(f"rotation: expected a Rotation, got {type(rotation).__name__}")
     cos, sin, layout = rotation
     if x.size(-1) != 2 * cos.size(-1) or x.size(-2) != cos.size(-2):
         raise ValueError(
@@ -308,8 +298,7 @@ class ALiBi(PositionScheme):
 
     def forward(self, T: int, S: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
         """The bias of T queries on S keys, the last query on the last key: float32 (1, H, T, S)."""
-        if isinstance(device, str):
-            check_device("device", device)
+        check_device("device", device)
         if device is not None and self.slopes.device != torch.device(device):
             self.slopes = self.slopes.to(device)
         distance = _distance(T, T if S is None else S, self.slopes.device).abs()  # (T, S)
@@ -319,7 +308,6 @@ class ALiBi(PositionScheme):
 def _distance(T: int, S: int, device: torch.device) -> Tensor:
     """Position of each key minus that of each query, the last query on the last key: int (T, S)."""
     check_integer("T", T, 0)
-    check_integer("S", S, 0)
     return torch.arange(S, device=device) - (torch.arange(T, device=device)[:, None] + (S - T))
 
 

@@ -178,7 +178,7 @@ IDS = torch.zeros(2, 3, dtype=torch.int64)
         (lambda: filled().reorder(torch.tensor([0, 5])), r"rows: expected 0 to 1, got \[0, 5\]"),
         (lambda: masks.causal_mask(4, device="potato"), "device: expected one that is here, such as 'cpu', got 'pota"),
         (lambda: positions.ALiBi(2)(4.5), "T: expected an integer of at least 0, got 4.5"),
-        (lambda: positions.RotaryEmbedding(8, scaling=lambda f: f[:1]), "scaling: expected a function that returns as"),
+        (lambda: positions.RotaryEmbedding(8, scaling=lambda f: f[:1]), r"scaling: expected \(..., D=4\), got \(1,\)"),
         (lambda: positions.relative_bucket(X, bidirectional=True), "distance: expected a tensor of integers"),
         (lambda: YarnScaling(4, 100, fast_turns=1, slow_turns=32), "fast_turns: expected a number of at least 32"),
         (lambda: Llama3Scaling(low_turns=4, high_turns=1), "high_turns: expected a number above 4, got 1"),
