@@ -106,7 +106,7 @@ def scaled_dot_product_attention(
 
     Raises:
         ValueError: shapes or devices that do not fit, an unknown backend, a dropout outside [0, 1), a scale that is
-            not finite, weights of the fused backend.
+            not finite or beyond 1e30, weights of the fused backend.
         TypeError: a mask or `causal` that is not boolean, inputs that are not floating-point tensors of one dtype.
 
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
@@ -114,7 +114,7 @@ def scaled_dot_product_attention(
     check_inputs(query, key, value, mask, bias)
     check_flag("causal", causal)
     check_probability("dropout", dropout)
-    check_number("scale", scale, or_none=True)
+    check_number("scale", scale, least=-1e30, most=1e30, or_none=True)
     check_choice("backend", backend, ("auto", "explicit", "fused"))
     if backend == "fused" and return_weights:
         raise ValueError("return_weights: the fused backend never forms the weights; use backend='explicit'")
@@ -162,8 +162,9 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, options: Options)
     """The output alone, by torch's kernel, which picks the fastest implementation for the device."""
     mask, causal, scale, dropout, bias = options
     T, S = query.size(-2), key.size(-2)
-    if causal and T == 1:
-        causal = False  # the only query stands on the last key and sees all
+    if scale < 1e-30:  # the kernel hides keys before it scales, and 0 * -inf is NaN
+        query, scale = query * scale, 1.0
+    causal = causal and T > 1  # an only query stands on the last key and sees all
     if causal and T == S and mask is None and bias is None:
         # Only here: for T != S the kernel's own flag aligns top-left, which is wrong with a cache.
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=scale)
@@ -368,8 +369,7 @@ class _SingleHead(Attention):
         query, key, value = self.projection(x, context)
         check_mask_and_bias(query, key, mask, None)
         dropout = self.dropout if self.training else 0.0
-        options = Options(mask, self.causal, 1 / math.sqrt(query.size(-1)), dropout)
-        return self.attend(query, key, value, options)
+        return self.attend(query, key, value, Options(mask, self.causal, 1 / math.sqrt(query.size(-1)), dropout))
 
 
 class SelfAttention(_SingleHead):

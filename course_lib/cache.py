@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from course_lib.checks import check_integer
+from course_lib.checks import Count, check_token_ids, checked
 
 
 class KVCache:
@@ -25,11 +25,10 @@ class KVCache:
     first keys, or `dtype`, and attention to it is computed in that one.
     """
 
+    @checked
     def __init__(
-        self, capacity: int | None = None, *, window: int | None = None, dtype: torch.dtype | None = None
+        self, capacity: Count | None = None, *, window: Count | None = None, dtype: torch.dtype | None = None
     ) -> None:
-        for name, value in (("capacity", capacity), ("window", window)):
-            check_integer(name, value, or_none=True)
         if capacity is not None and window is not None:
             raise ValueError("capacity: a sliding cache forgets instead of filling up; give capacity or window")
         self.capacity = capacity
@@ -100,9 +99,13 @@ class KVCache:
 
     def reorder(self, rows: Tensor) -> None:
         """Take the examples `rows` (B',) in place of the present ones: beams that fork and die."""
+        check_token_ids("rows", rows)
         if self._end == 0:
             return
-        keys, values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+        try:
+            keys, values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+        except IndexError:
+            raise ValueError(f"rows: expected 0 to {self._keys.size(0) - 1}, got {rows.tolist()}") from None
         if len(rows) != self._keys.size(0):
             self._reserve(keys, values, self._keys.size(2))
         self.keys.copy_(keys)
@@ -166,6 +169,7 @@ class DecoderCache:
     `windows` has an entry for each layer; those with a window slide, and have no capacity.
     """
 
+    @checked
     def __init__(
         self,
         windows: Sequence[int | None],

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.cache import DecoderCache, LayerCache
-from course_lib.checks import check_vectors
+from course_lib.checks import check_integer, check_integers, check_vectors, checked
 from course_lib.config import TransformerConfig
 from course_lib.layers import (
     Residual,
@@ -29,6 +29,7 @@ class DecoderLayer(nn.Module):
     config says.
     """
 
+    @checked
     def __init__(self, config: TransformerConfig, number: int = 0, *, cross: bool = True) -> None:
         super().__init__()
         self.self_attention = build_attention(config, number)
@@ -74,6 +75,7 @@ class DecoderLayer(nn.Module):
         return residual.add(x, self.feed_forward(residual.read(x)))
 
     @classmethod
+    @checked
     def from_torch(cls, module: nn.TransformerDecoderLayer) -> "DecoderLayer":
         """Take over a `torch.nn.TransformerDecoderLayer`; ours is always batch-first and causal by itself."""
         layer = cls(config_from_torch(module)).to(module.linear1.weight)
@@ -94,6 +96,7 @@ class TransformerDecoder(Stack):
     With cross=False it is the body of a GPT. It knows nothing of tokens: `Transformer` and `LanguageModel` do.
     """
 
+    @checked
     def __init__(self, config: TransformerConfig, *, cross: bool = True) -> None:
         layers: list[nn.Module] = [
             DecoderLayer(config, number, cross=cross) for number in range(config.n_decoder_layers)
@@ -141,6 +144,7 @@ class TransformerDecoder(Stack):
             )
         return self.final_norm(x)
 
+    @checked
     def new_cache(
         self, capacity: int | None = None, *, sliding: bool = True, dtype: torch.dtype | None = None
     ) -> DecoderCache:
@@ -152,6 +156,7 @@ class TransformerDecoder(Stack):
         return DecoderCache(windows, cross=self.cross, capacity=capacity, dtype=dtype)
 
     @classmethod
+    @checked
     def from_torch(cls, module: nn.TransformerDecoder) -> "TransformerDecoder":
         """Take over a `torch.nn.TransformerDecoder`; see `DecoderLayer.from_torch`."""
         others = {"n_decoder_layers": len(module.layers), "final_norm": module.norm is not None}
@@ -168,6 +173,8 @@ def shift_right(tokens: Tensor, start_id: int) -> Tensor:
 
     Position t then holds target t - 1, so predicting target t there is no look at the answer.
     """
+    check_integers("tokens", tokens, "integer token ids")
+    check_integer("start_id", start_id, 0)
     if tokens.dim() != 2 or tokens.size(1) == 0:
         raise ValueError(f"tokens: expected (B, T) with T of at least 1, got {tuple(tokens.shape)}")
     return torch.cat([tokens.new_full((tokens.size(0), 1), start_id), tokens[:, :-1]], dim=1)

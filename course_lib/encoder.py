@@ -5,7 +5,7 @@ Shapes: B batch, T positions, H heads, D model width. Source: Vaswani et al. 201
 
 from torch import Tensor, nn
 
-from course_lib.checks import check_vectors
+from course_lib.checks import check_vectors, checked
 from course_lib.config import TransformerConfig
 from course_lib.layers import (
     Stack,
@@ -25,6 +25,7 @@ class EncoderLayer(nn.Module):
     Initial weights are those of the parts; a stack draws them as its config says.
     """
 
+    @checked
     def __init__(self, config: TransformerConfig, number: int = 0) -> None:
         super().__init__()
         self.self_attention = build_attention(config, number)
@@ -42,6 +43,7 @@ class EncoderLayer(nn.Module):
         return residual.add(x, self.feed_forward(residual.read(x)))
 
     @classmethod
+    @checked
     def from_torch(cls, module: nn.TransformerEncoderLayer) -> "EncoderLayer":
         """Take over a `torch.nn.TransformerEncoderLayer`; ours is always batch-first, its masks True = may attend."""
         layer = cls(config_from_torch(module)).to(module.linear1.weight)
@@ -59,6 +61,7 @@ class TransformerEncoder(Stack):
     It knows nothing of tokens: `Transformer` adds embedding and the position schemes that belong to it.
     """
 
+    @checked
     def __init__(self, config: TransformerConfig) -> None:
         layers: list[nn.Module] = [EncoderLayer(config, number) for number in range(config.n_encoder_layers)]
         super().__init__(config, layers, bidirectional=True)
@@ -79,6 +82,7 @@ class TransformerEncoder(Stack):
         return self.final_norm(x)
 
     @classmethod
+    @checked
     def from_torch(cls, module: nn.TransformerEncoder) -> "TransformerEncoder":
         """Take over a `torch.nn.TransformerEncoder`; see `EncoderLayer.from_torch`."""
         others = {"n_encoder_layers": len(module.layers), "final_norm": module.norm is not None}

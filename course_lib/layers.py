@@ -6,13 +6,13 @@ Shapes: B batch, T positions, D model width, F feed-forward width, V vocabulary.
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.checks import check_choice, check_integer, check_probability, check_token_ids
+from course_lib.checks import Count, Share, check_positions, check_token_ids, check_width, checked
 from course_lib.config import Activation, NormPlace, TransformerConfig
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.norms import build_norm
@@ -36,18 +36,17 @@ class Residual(nn.Module):
     Sources: Vaswani et al. 2017, section 3.1; Xiong et al. 2020 for "pre"; Ding et al. 2021 (CogView) for "both".
     """
 
+    @checked
     def __init__(
         self,
         norm: nn.Module,
         *,
         place: NormPlace,
         norm_after: nn.Module | None = None,
-        dropout: float = 0.0,
+        dropout: Share = 0.0,
         residual: bool = True,
     ) -> None:
         super().__init__()
-        check_probability("dropout", dropout)
-        check_choice("place", place, get_args(NormPlace))
         if (norm_after is None) == (place == "both"):
             raise ValueError("norm_after: expected a second norm with place='both' only")
         self.norm, self.norm_after = norm, norm_after
@@ -80,22 +79,20 @@ class FeedForward(nn.Module):
     Sources: Vaswani et al. 2017, section 3.3, equation 2; Shazeer 2020 for the gated forms.
     """
 
+    @checked
     def __init__(
         self,
-        d_model: int,
-        d_ff: int | None = None,
+        d_model: Count,
+        d_ff: Count | None = None,
         *,
         activation: Activation = "relu",
         gated: bool = False,
         bias: bool = True,
-        dropout: float = 0.0,
+        dropout: Share = 0.0,
     ) -> None:
         super().__init__()
         d_ff = 4 * d_model if d_ff is None else d_ff
-        for name, size in (("d_model", d_model), ("d_ff", d_ff)):
-            check_integer(name, size)
-        check_choice("activation", activation, ACTIVATIONS)
-        check_probability("dropout", dropout)
+        self.d_model = d_model
         self.activation, self.dropout = activation, dropout
         self.gate = nn.Linear(d_model, d_ff, bias=bias) if gated else None
         self.up = nn.Linear(d_model, d_ff, bias=bias)
@@ -103,6 +100,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform each position: (..., D) -> (..., D)."""
+        check_width("x", x, self.d_model)
         activate = ACTIVATIONS[self.activation]
         if self.gate is None:
             inner = activate(self.up(x))  # (..., D) -> (..., F)
@@ -128,10 +126,9 @@ class TokenEmbedding(nn.Module):
 
     decays = False  # under weight decay
 
-    def __init__(self, vocab_size: int, d_model: int, *, scale: bool = True) -> None:
+    @checked
+    def __init__(self, vocab_size: Count, d_model: Count, *, scale: bool = True) -> None:
         super().__init__()
-        for name, size in (("vocab_size", vocab_size), ("d_model", d_model)):
-            check_integer(name, size)
         self.vocab_size = vocab_size
         self.factor = d_model**0.5 if scale else 1.0
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
@@ -156,6 +153,7 @@ class TokenEmbedding(nn.Module):
         return vectors * vectors.new_full((), self.factor)  # rounded as the vectors are, as published models do
 
 
+@checked
 def build_attention(config: TransformerConfig, layer: int = 0, *, cross: bool = False) -> MultiHeadAttention:
     """Return the self-attention or the cross-attention that the config describes for the layer of this number."""
     return MultiHeadAttention(
@@ -175,6 +173,7 @@ def build_attention(config: TransformerConfig, layer: int = 0, *, cross: bool = 
     )
 
 
+@checked
 def build_feed_forward(config: TransformerConfig) -> FeedForward:
     """Return the feed-forward that the config describes, or the module that stands in for it."""
     if config.feed_forward is not None:
@@ -189,6 +188,7 @@ def build_feed_forward(config: TransformerConfig) -> FeedForward:
     )
 
 
+@checked
 def build_residual(config: TransformerConfig) -> Residual:
     """Return the residual connection, with its norm, that the config describes."""
     norm = functools.partial(build_norm, config.norm, config.d_model, eps=config.norm_eps, bias=config.bias)
@@ -224,6 +224,7 @@ class Stack(nn.Module):
         `positions`, (T,) or (B, T), replaces offset, offset + 1, ...
         """
         T, n_layers = x.size(1), len(self.layers)
+        check_positions(positions, T)
         if self.positions is None:
             return [None] * n_layers, None
         if self.positions.acts_on == "scores":

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from course_lib.checks import check_integer, check_integers, check_mask
+from course_lib.checks import check_device, check_integer, check_integers, check_mask
 
 
 def causal_mask(T: int, S: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
@@ -112,6 +112,7 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
 
 def _offsets(T: int, S: int | None, device: torch.device | str | None) -> Tensor:
     """How far each key lies before each query when the last query stands on the last key: int (T, S)."""
+    check_device("device", device)
     S = T if S is None else S
     check_integer("T", T, 0)
     check_integer("S", S, 0)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from course_lib.attention import Attention, Options, check_mask_and_bias
 from course_lib.cache import KVCache
-from course_lib.checks import check_integer, check_number, check_probability, check_vectors
+from course_lib.checks import Count, NotNegative, Scale, Share, check_flag, check_integer, check_vectors, checked
 from course_lib.masks import combine_masks, sliding_window_mask
 from course_lib.norms import NormKind, build_norm
 from course_lib.positions import Rotation, apply_rotary
@@ -34,6 +34,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:
     """Give each key/value head to `times` query heads in a row: (B, G, S, E) -> (B, G * times, S, E)."""
+    check_integer("times", times)
     return x if times == 1 else x.repeat_interleave(times, dim=1)
 
 
@@ -64,30 +65,26 @@ class MultiHeadAttention(Attention):
     Raises ValueError if the widths and heads do not fit each other.
     """
 
+    @checked
     def __init__(
         self,
-        d_model: int,
-        n_heads: int,
+        d_model: Count,
+        n_heads: Count,
         *,
-        n_kv_heads: int | None = None,
-        d_head: int | None = None,
-        d_context: int | None = None,
+        n_kv_heads: Count | None = None,
+        d_head: Count | None = None,
+        d_context: Count | None = None,
         bias: bool = True,
-        dropout: float = 0.0,
-        scale: float | None = None,
+        dropout: Share = 0.0,
+        scale: Scale | None = None,
         qk_norm: NormKind = "none",
-        norm_eps: float = 1e-6,
-        window: int | None = None,
+        norm_eps: NotNegative = 1e-6,
+        window: Count | None = None,
         fused: bool = False,
         inner: nn.Module | None = None,
         output_bias: bool | None = None,
     ) -> None:
         super().__init__()
-        check_integer("d_model", d_model)
-        check_integer("n_heads", n_heads)
-        optional = {"n_kv_heads": n_kv_heads, "d_head": d_head, "d_context": d_context, "window": window}
-        for name, size in optional.items():
-            check_integer(name, size, or_none=True)
         if d_head is None and d_model % n_heads != 0:
             raise ValueError(f"d_model: expected a multiple of n_heads={n_heads}, got {d_model}")
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
@@ -96,8 +93,6 @@ class MultiHeadAttention(Attention):
         d_context = d_model if d_context is None else d_context
         if fused and d_context != d_model:
             raise ValueError(f"fused: expected d_context equal to d_model={d_model}, got {d_context}")
-        check_probability("dropout", dropout)
-        check_number("scale", scale, or_none=True)
         self.d_model, self.d_context = d_model, d_context
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.d_head = d_model // n_heads if d_head is None else d_head
@@ -165,6 +160,9 @@ class MultiHeadAttention(Attention):
             cache: earlier keys and values, which x also attends to and where its own are added. In cross-attention the
                 first call fills it and later ones reuse it, without a look at `context`.
         """
+        check_flag("causal", causal)
+        if not (cache is None or hasattr(cache, "append")) or isinstance(cache, list):
+            raise TypeError(f"cache: expected a KVCache, got {type(cache).__name__}")
         self._check(x, context, rotation, cache)
         query, key, value = self._project(x, context, rotation, cache)
         (B, H, T, E), S, dtype = query.shape, key.size(2), query.dtype
@@ -175,7 +173,7 @@ class MultiHeadAttention(Attention):
             near = sliding_window_mask(T, S, window=self.window, causal=causal, device=x.device)
             mask, causal = combine_masks(mask, near), False
         query = query.to(key.dtype)  # a cache may keep another one
-        if bias is not None and bias.is_floating_point():
+        if isinstance(bias, Tensor) and bias.is_floating_point():
             bias = bias.to(query.dtype)  # tables of positions stay float32 under autocast
         check_mask_and_bias(query, key, mask, bias)
         scale = 1 / math.sqrt(E) if self.scale is None else self.scale
@@ -244,6 +242,7 @@ class MultiHeadAttention(Attention):
             raise ValueError(f"cache: forgets after {cache.window} positions, this attention has window={self.window}")
 
     @classmethod
+    @checked
     def from_torch(cls, module: nn.MultiheadAttention, *, fused: bool = False) -> "MultiHeadAttention":
         """Take over a `torch.nn.MultiheadAttention`; ours is always batch-first and its masks have True = may attend.
 

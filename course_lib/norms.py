@@ -3,12 +3,12 @@
 Shapes: D model width; any axes before it.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks import check_choice
+from course_lib.checks import Count, NotNegative, check_width, checked
 
 NormKind = Literal["layer", "rms", "rms_offset", "unit", "none"]
 
@@ -22,7 +22,8 @@ class LayerNorm(nn.Module):
     Source: Ba et al. 2016, equations 3 and 4.
     """
 
-    def __init__(self, d_model: int, *, eps: float = 1e-5, bias: bool = True) -> None:
+    @checked
+    def __init__(self, d_model: Count, *, eps: NotNegative = 1e-5, bias: bool = True) -> None:
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(d_model))
@@ -30,6 +31,7 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis: (..., D) -> (..., D)."""
+        check_width("x", x, self.weight.size(0))
         centred = x - x.mean(dim=-1, keepdim=True)
         variance = centred.square().mean(dim=-1, keepdim=True)  # (..., 1)
         normed = centred * torch.rsqrt(variance + self.eps) * self.weight
@@ -45,13 +47,15 @@ class RMSNorm(nn.Module):
     Source: Zhang and Sennrich 2019, equation 4.
     """
 
-    def __init__(self, d_model: int, *, eps: float = 1e-6, offset: bool = False) -> None:
+    @checked
+    def __init__(self, d_model: Count, *, eps: NotNegative = 1e-6, offset: bool = False) -> None:
         super().__init__()
         self.eps, self.offset = eps, offset
         self.weight = nn.Parameter(torch.zeros(d_model) if offset else torch.ones(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis: (..., D) -> (..., D)."""
+        check_width("x", x, self.weight.size(0))
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
         if self.offset:
@@ -68,9 +72,9 @@ class UnitNorm(nn.Module):
         return (wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
-def build_norm(kind: NormKind, d_model: int, *, eps: float = 1e-5, bias: bool = True) -> nn.Module:
+@checked
+def build_norm(kind: NormKind, d_model: Count, *, eps: NotNegative = 1e-5, bias: bool = True) -> nn.Module:
     """Return a norm over vectors of width D; `bias` is for LayerNorm, "none" changes nothing, "unit" trains nothing."""
-    check_choice("kind", kind, get_args(NormKind))
     if kind == "layer":
         return nn.LayerNorm(d_model, eps=eps, bias=bias)
     if kind in ("rms", "rms_offset"):

@@ -9,12 +9,12 @@ Shapes: B batch, T query positions, S key positions, H heads, D model width, E h
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks import check_choice, check_integer, check_integers, check_number
+from course_lib.checks import Count, check_device, check_integer, check_integers, check_number, check_width, checked
 from course_lib.rotary_scaling import DynamicNTKScaling
 
 Place = Literal["input", "queries and keys", "scores"]
@@ -119,7 +119,8 @@ def sines_and_cosines(angles: Tensor) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)  # (..., D / 2, 2) -> (..., D)
 
 
-def position_shift_matrix(shift: int, d_model: int, *, base: float = 10000.0) -> Tensor:
+@checked
+def position_shift_matrix(shift: float, d_model: int, *, base: float = 10000.0) -> Tensor:
     """Return the matrix M (D, D) with M @ encoding(p) = encoding(p + shift) at every position p.
 
     It turns each pair (sine, cosine) by the angle shift * frequency, so it does not depend on p.
@@ -152,10 +153,9 @@ class LearnedPositionalEmbedding(PositionScheme):
     acts_on = "input"
     fields = ("max_length", "d_model")
 
-    def __init__(self, max_length: int, d_model: int) -> None:
+    @checked
+    def __init__(self, max_length: Count, d_model: Count) -> None:
         super().__init__()
-        check_integer("max_length", max_length)
-        check_integer("d_model", d_model)
         self.max_length: int = max_length
         self.weight = nn.Parameter(torch.empty(max_length, d_model))
         nn.init.normal_(self.weight, std=d_model**-0.5)
@@ -212,6 +212,7 @@ class RotaryEmbedding(_Frequencies):
 
     acts_on = "queries and keys"
 
+    @checked
     def __init__(
         self,
         width: int,
@@ -220,9 +221,9 @@ class RotaryEmbedding(_Frequencies):
         layout: RotaryLayout = "half",
         scaling: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        check_choice("layout", layout, get_args(RotaryLayout))
         values = frequencies(_even("width", width), base)
         super().__init__(values if scaling is None else scaling(values))
+        check_width("scaling", self.values, width // 2)
         self.dynamic = (values, scaling) if isinstance(scaling, DynamicNTKScaling) else None
         self.layout: RotaryLayout = layout
         self.stretch: float = getattr(scaling, "stretch", 1.0)
@@ -257,6 +258,8 @@ class RotaryEmbedding(_Frequencies):
 
 def apply_rotary(x: Tensor, rotation: Rotation) -> Tensor:
     """Turn queries or keys (B, H, T, E) by the rotation of their positions, computed in float32 or better."""
+    if not isinstance(rotation, Rotation):
+        raise TypeError(f"rotation: expected a Rotation, got {type(rotation).__name__}")
     cos, sin, layout = rotation
     if x.size(-1) != 2 * cos.size(-1) or x.size(-2) != cos.size(-2):
         raise ValueError(
@@ -295,6 +298,7 @@ class ALiBi(PositionScheme):
 
     def forward(self, T: int, S: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
         """The bias of T queries on S keys, the last query on the last key: float32 (1, H, T, S)."""
+        check_device("device", device)
         if device is not None and self.slopes.device != torch.device(device):
             self.slopes = self.slopes.to(device)
         distance = _distance(T, T if S is None else S, self.slopes.device).abs()  # (T, S)
@@ -303,6 +307,7 @@ class ALiBi(PositionScheme):
 
 def _distance(T: int, S: int, device: torch.device) -> Tensor:
     """Position of each key minus that of each query, the last query on the last key: int (T, S)."""
+    check_integer("T", T, 0)
     return torch.arange(S, device=device) - (torch.arange(T, device=device)[:, None] + (S - T))
 
 
@@ -312,6 +317,9 @@ def relative_bucket(distance: Tensor, *, n_buckets: int = 32, max_distance: int 
     With `bidirectional`, half of the buckets are for later keys; without, later keys count as distance 0.
     Integers of any shape -> int64 of that shape. Source: Raffel et al. 2020 (T5), section 2.1 and its code.
     """
+    check_integers("distance", distance)
+    check_integer("n_buckets", n_buckets, 4 if bidirectional else 2)
+    check_integer("max_distance", max_distance, n_buckets // (4 if bidirectional else 2) + 1)
     first = torch.zeros_like(distance)
     if bidirectional:
         n_buckets //= 2

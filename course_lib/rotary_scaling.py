@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from course_lib.checks import Checked, Count, Positive, check_number
+
 
 @dataclass(frozen=True)
-class LinearScaling:
+class LinearScaling(Checked):
     """Positions squeezed by `factor`, so that a longer text spans the trained angles. Source: Chen et al. 2023."""
 
-    factor: float
+    factor: Positive
 
     def __call__(self, values: Tensor) -> Tensor:
         """Divide each frequency by the factor."""
@@ -22,10 +24,10 @@ class LinearScaling:
 
 
 @dataclass(frozen=True)
-class NTKScaling:
+class NTKScaling(Checked):
     """The slowest frequency divided by `factor`, the fastest kept, geometric between: the base grows instead."""
 
-    factor: float
+    factor: Positive
 
     def __call__(self, values: Tensor) -> Tensor:
         """Return the frequencies (E / 2,) of the larger base."""
@@ -33,15 +35,15 @@ class NTKScaling:
 
 
 @dataclass(frozen=True)
-class DynamicNTKScaling:
+class DynamicNTKScaling(Checked):
     """`NTKScaling` that grows with the sequence: none up to `original_length`, factor + 1 at twice that.
 
     Keys in a cache keep the turn of the length at which they came, so that beyond `original_length` a cached step
     differs a little from a full pass. Source: the code of `transformers`.
     """
 
-    factor: float
-    original_length: int
+    factor: Positive
+    original_length: Count
 
     def __call__(self, values: Tensor, length: int = 0) -> Tensor:
         """Return the frequencies (E / 2,) for a sequence of `length` positions."""
@@ -51,16 +53,21 @@ class DynamicNTKScaling:
 
 
 @dataclass(frozen=True)
-class Llama3Scaling:
+class Llama3Scaling(Checked):
     """Slow frequencies divided by `factor`, fast ones kept, a ramp between. Source: Llama 3.1, Dubey et al. 2024.
 
     A frequency is slow if it turns fewer than `low_turns` times in the `original_length`, fast above `high_turns`.
     """
 
-    factor: float = 8.0
-    low_turns: float = 1.0
-    high_turns: float = 4.0
-    original_length: int = 8192
+    factor: Positive = 8.0
+    low_turns: Positive = 1.0
+    high_turns: Positive = 4.0
+    original_length: Count = 8192
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no ramp."""
+        super().__post_init__()
+        check_number("high_turns", self.high_turns, above=self.low_turns)
 
     def __call__(self, values: Tensor) -> Tensor:
         """Return the scaled frequencies (E / 2,)."""
@@ -70,7 +77,7 @@ class Llama3Scaling:
 
 
 @dataclass(frozen=True)
-class YarnScaling:
+class YarnScaling(Checked):
     """Slow frequencies divided by `factor`, fast ones kept, a ramp over the pairs between; queries and keys stretched.
 
     A pair is slow if it turns fewer than `slow_turns` times in the `original_length`, fast above `fast_turns`. The
@@ -80,12 +87,17 @@ class YarnScaling:
     Source: Peng et al. 2023 (YaRN), section 3, and its code.
     """
 
-    factor: float
-    original_length: int
-    fast_turns: float = 32.0
-    slow_turns: float = 1.0
-    attention_factor: float | None = None  # of queries and of keys; 0.1 ln(factor) + 1 unless given
+    factor: Positive
+    original_length: Count
+    fast_turns: Positive = 32.0
+    slow_turns: Positive = 1.0
+    attention_factor: Positive | None = None  # of queries and of keys; 0.1 ln(factor) + 1 unless given
     rounded: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no ramp."""
+        super().__post_init__()
+        check_number("fast_turns", self.fast_turns, least=self.slow_turns)
 
     @property
     def stretch(self) -> float:

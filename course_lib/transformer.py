@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.cache import DecoderCache
+from course_lib.checks import check_integer, check_kind, check_positions, checked
 from course_lib.config import TransformerConfig
 from course_lib.decoder import TransformerDecoder
 from course_lib.encoder import TransformerEncoder
@@ -29,6 +30,7 @@ class Embedding(nn.Module):
     With `vocab_size` None it takes vectors (B, T, D) in place of token ids.
     """
 
+    @checked
     def __init__(self, config: TransformerConfig, vocab_size: int | None) -> None:
         super().__init__()
         self.tokens: TokenEmbedding | None = None
@@ -51,6 +53,7 @@ class Embedding(nn.Module):
 
         `token_types`, ids (B, T), are 0 unless given.
         """
+        check_kind("tokens", tokens, Tensor)
         dim = 3 if self.tokens is None else 2
         if tokens.dim() != dim or tokens.size(1) == 0:
             what = "vectors (B, T, D)" if self.tokens is None else "ids (B, T)"
@@ -64,6 +67,7 @@ class Embedding(nn.Module):
                         f"tokens: {end} positions, the table of positions has max_length={self.max_length}"
                     )
                 positions = torch.arange(offset, end, device=x.device)
+            check_positions(positions, x.size(1))
             x = x + self.positions(positions).to(x.dtype)  # (B, T, D) + (T, D) or (B, T, D)
         if self.token_types is not None:
             types = torch.zeros(1, 1, dtype=torch.long, device=x.device) if token_types is None else token_types
@@ -113,6 +117,9 @@ class _TokenDecoder(nn.Module):
             readout: called with the head and the vectors (B, T, D) it would read; what it returns stands in for the
                 logits. A loss may so go through the head piece by piece.
         """
+        check_integer("last", last, or_none=True)
+        if not (cache is None or hasattr(cache, "layers")):
+            raise TypeError(f"cache: expected a DecoderCache, got {type(cache).__name__}")
         x = self.embedding(tokens, positions, offset=0 if cache is None else cache.length)
         x = self.decoder(x, context, mask=mask, context_mask=context_mask, positions=positions, cache=cache)
         x = x if last is None else x[:, -last:]  # (B, T, D) -> (B, last, D)
@@ -132,6 +139,7 @@ class LanguageModel(_TokenDecoder):
     Source: Radford et al. 2019 (GPT-2), which is one row of the config's switches.
     """
 
+    @checked
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config, cross=False)
 
@@ -155,6 +163,7 @@ class LanguageModel(_TokenDecoder):
 class Transformer(_TokenDecoder):
     """The encoder-decoder: reads a source sequence, predicts a target sequence token by token."""
 
+    @checked
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config, cross=True)
         self.source_embedding = Embedding(config, config.vocab_size)
@@ -191,6 +200,8 @@ class Transformer(_TokenDecoder):
             target_mask: hides target positions beside the later ones; padding on the right needs none.
             readout: see `decode`.
         """
+        for name, tokens in (("source", source), ("target", target)):
+            check_kind(name, tokens, Tensor)
         if source.size(0) != target.size(0):
             raise ValueError(f"target: expected batch B={source.size(0)} like source, got {target.size(0)}")
         mask = self.mask_of(source, source_mask)
@@ -198,6 +209,7 @@ class Transformer(_TokenDecoder):
         return self.decode(target, context, mask=target_mask, context_mask=mask, readout=readout)
 
     @classmethod
+    @checked
     def from_torch(cls, module: nn.Transformer) -> "Transformer":
         """Take over a `torch.nn.Transformer`, which has neither embeddings nor head: vectors in, vectors out.
 

@@ -167,8 +167,16 @@ BAD_INPUT = {
     "dropout negative": (lambda: sdpa(q, k, v, dropout=-0.1), ValueError, "dropout: .* got -0.1"),
     "dropout NaN": (lambda: sdpa(q, k, v, dropout=math.nan), ValueError, "dropout: .* got nan"),
     "dropout a string": (lambda: sdpa(q, k, v, dropout="0.1"), TypeError, "dropout: expected a probability"),
-    "scale infinite": (lambda: sdpa(q, k, v, scale=math.inf), ValueError, "scale: expected a finite number, got inf"),
-    "scale a string": (lambda: sdpa(q, k, v, scale="8"), TypeError, "scale: expected a finite number, got '8'"),
+    "scale infinite": (
+        lambda: sdpa(q, k, v, scale=math.inf),
+        ValueError,
+        "scale: expected a number from .* got inf",
+    ),
+    "scale a string": (
+        lambda: sdpa(q, k, v, scale="8"),
+        TypeError,
+        "scale: expected a number from .* got '8'",
+    ),
     "backend unknown": (lambda: sdpa(q, k, v, backend="flash"), ValueError, "backend: .* got 'flash'"),
     "weights of the fused path": (
         lambda: sdpa(q, k, v, backend="fused", return_weights=True),
@@ -193,3 +201,18 @@ def test_bad_input_is_named(case):
     call, error, message = BAD_INPUT[case]
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-46, -0.5, -1e30, 0.5, 1e30])
+@pytest.mark.parametrize("shape", [(3, 3), (70, 70), (2, 5)])
+def test_any_scale_is_the_same_on_every_path(scale, shape):
+    draw = torch.Generator().manual_seed(0)
+    T, S = shape
+    query, key, value = (torch.randn(1, 2, n, 8, generator=draw) for n in (T, S, S))
+    found = [
+        sdpa(query, key, value, causal=True, scale=scale, backend=backend) for backend in ("explicit", "fused", "auto")
+    ]
+    seen = torch.ones(T, S, dtype=torch.bool).tril(S - T)
+    scores = (query * scale @ key.mT).masked_fill(~seen, -torch.inf)
+    for output in found:
+        torch.testing.assert_close(output, scores.softmax(dim=-1) @ value, rtol=1e-4, atol=1e-4)

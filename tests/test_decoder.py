@@ -234,7 +234,10 @@ def test_counts():
         (lambda d, x, c: d(x, c, cache=DecoderCache([None] * 3, cross=True)), "cache: expected 2 layers, got 3"),
         (lambda d, x, c: d(x, c, cache=d.new_cache(6)), "cache: 0 \\+ 7 positions exceed its capacity of 6"),
         (lambda d, x, c: TransformerDecoder(config(), cross=False)(x, c), "context: expected none"),
-        (lambda d, x, c: shift_right(torch.zeros(2, 0), 1), r"tokens: expected \(B, T\) with T of at least 1"),
+        (
+            lambda d, x, c: shift_right(torch.zeros(2, 0).long(), 1),
+            r"tokens: expected \(B, T\) with T of at least 1",
+        ),
     ],
 )
 def test_bad_input(call, message):

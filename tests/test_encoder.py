@@ -192,7 +192,11 @@ def test_autocast_runs_in_bfloat16():
         (lambda e, x: e(x[..., :5]), ValueError, r"x: expected .* got \(3, 7, 5\)"),
         (lambda e, x: e(x, mask=torch.ones(B, T).bool()), ValueError, r"mask: expected shape \(T, S\)=\(7, 7\)"),
         (lambda e, x: e(x, mask=torch.ones(T, T)), TypeError, r"mask: expected a boolean mask"),
-        (lambda e, x: e(x, positions=torch.arange(T + 1)), ValueError, r"rotation: made for \(T, E\)=\(8, 4\)"),
+        (
+            lambda e, x: e(x, positions=torch.arange(T + 1)),
+            ValueError,
+            r"positions: expected .* T=7, got \(8,\)",
+        ),
         (lambda e, x: e(x, positions=torch.rand(T)), TypeError, r"positions: expected a tensor of integers"),
     ],
 )

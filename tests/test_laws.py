@@ -376,9 +376,9 @@ def test_laws_leave_the_world_as_it_was(x):
         (laws.assert_padding_invariant, (lambda x, r: x, torch.zeros(4)), {}, "x"),
         (laws.assert_padding_invariant, (lambda x, r: x, torch.zeros(2, 4, 3)), {"side": "top"}, "side"),
         (laws.assert_padding_invariant, (lambda x, r: x, torch.zeros(2, 4, 3)), {"lengths": [5, 1]}, "lengths"),
-        (laws.assert_cache_consistent, (None, None, torch.zeros(2, 1)), {}, "x"),
-        (laws.assert_cache_consistent, (None, None, torch.zeros(2, 4)), {"prefills": [4]}, "prefills"),
-        (laws.assert_equivalent, (abs, abs, torch.zeros(2)), {"names": "qk"}, "names"),
+        (laws.assert_cache_consistent, (abs, abs, torch.zeros(2, 1)), {}, "x"),
+        (laws.assert_cache_consistent, (abs, abs, torch.zeros(2, 4)), {"prefills": [4]}, "prefills"),
+        (laws.assert_equivalent, (abs, abs, torch.zeros(2)), {"names": ["q", "k"]}, "names"),
     ],
 )
 def test_laws_refuse_wrong_use(law, args, kwargs, name):

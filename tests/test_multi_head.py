@@ -301,7 +301,7 @@ def make(**changes):
         ({"dropout": 1.0}, r"dropout: expected a probability in \[0, 1\), got 1.0"),
         ({"fused": True, "d_context": 3}, r"fused: expected d_context equal to d_model=12, got 3"),
         ({"window": 0}, r"window: expected an integer of at least 1, got 0"),
-        ({"scale": float("nan")}, r"scale: expected a finite number, got nan"),
+        ({"scale": float("nan")}, r"scale: expected a number from -1e\+30 to 1e\+30, got nan"),
     ],
 )
 def test_bad_settings(changes, message):

@@ -10,13 +10,13 @@ Batches are dicts of int64 tensors: {"source" (B, S), "target" (B, T)}, {"tokens
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from course_lib.checks import check_integer
+from course_lib.checks import LONGEST, Count, check_declared, check_kind, checked, id_tensor
 
 from .pairs import Pair
 from .token_files import open_tokens
@@ -35,6 +35,7 @@ def encode_pairs(
     "source" holds ids … eos, as `source.encode(text, eos=True)`, so that it is never empty; "target" holds bos … eos.
     One tokenizer serves both sides unless `target` is given.
     """
+    check_declared("pairs", pairs, Sequence[Pair])
     target = source if target is None else target
     sources = source.encode_batch([pair.source for pair in pairs], eos=True)
     targets = target.encode_batch([pair.target for pair in pairs], bos=True, eos=True)
@@ -45,15 +46,17 @@ def pad_batch(examples: Sequence[Example], pad_id: int = 0) -> Batch:
     """Stack examples: lists of ids, padded on the right to the longest, give (B, T), single numbers give (B,)."""
     if not examples:
         raise ValueError("examples: expected at least one")
+    _check_keys(examples)
     batch: Batch = {}
     for key, first in examples[0].items():
         values = [example[key] for example in examples]
         if isinstance(first, int):
-            batch[key] = torch.tensor(values, dtype=torch.int64)
+            batch[key] = id_tensor("examples", values)
             continue
+        check_declared(f"examples: {key}", first, Sequence[int])
         rows = [list(cast(Sequence[int], value)) for value in values]
         width = max(map(len, rows))
-        batch[key] = torch.tensor([row + [pad_id] * (width - len(row)) for row in rows], dtype=torch.int64)  # (B, T)
+        batch[key] = id_tensor("examples", [row + [pad_id] * (width - len(row)) for row in rows])  # (B, T)
     return batch
 
 
@@ -109,6 +112,7 @@ class Batches(ABC):
         """Return the place in the order as plain numbers: after the batch that was yielded last."""
         return {"epoch": self.epoch, "done": self._done, **self._identity()}
 
+    @checked
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on where `state` was taken.
 
@@ -141,11 +145,12 @@ class TokenBatches(Batches):
         ValueError: no examples, or one longer than `max_tokens`.
     """
 
+    @checked
     def __init__(
         self,
         examples: Sequence[Example],
         *,
-        max_tokens: int,
+        max_tokens: Count,
         shuffle: bool = True,
         bucket: bool = True,
         pad_id: int = 0,
@@ -155,6 +160,7 @@ class TokenBatches(Batches):
         if not examples:
             raise ValueError("examples: expected at least 1, got 0")
         self.examples, self.max_tokens, self.pad_id, self.bucket = examples, max_tokens, pad_id, bucket
+        _check_keys(examples)
         sides = [_side_lengths(example) for example in examples]
         self.lengths = [max(lengths) for lengths in sides]
         self._order_key = [(longest, *lengths) for longest, lengths in zip(self.lengths, sides, strict=True)]
@@ -220,19 +226,18 @@ class TokenWindows(Batches):
         seed: of the order.
     """
 
+    @checked
     def __init__(
         self,
         tokens: str | Path | Tensor | Sequence[int],
         *,
-        length: int,
-        batch_size: int,
+        length: Count,
+        batch_size: Count,
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed, shuffle=shuffle)
-        check_integer("length", length)
-        check_integer("batch_size", batch_size)
-        self.tokens = open_tokens(tokens) if isinstance(tokens, str | Path) else torch.as_tensor(tokens).numpy()
+        self.tokens = open_tokens(tokens) if isinstance(tokens, str | Path) else _plain(tokens)
         if self.tokens.ndim != 1 or self.tokens.dtype.kind not in "ui":
             raise ValueError(f"tokens: expected ids (N,), got {self.tokens.dtype} {self.tokens.shape}")
         if self.tokens.dtype.kind == "i" and self.tokens.size and self.tokens.min() < 0:
@@ -257,13 +262,24 @@ class TokenWindows(Batches):
         return {"tokens": torch.from_numpy(self.tokens[places].astype(np.int64))}
 
 
+def _plain(tokens: Any) -> np.ndarray:
+    return (id_tensor("tokens", tokens) if isinstance(tokens, list | tuple) else torch.as_tensor(tokens)).numpy()
+
+
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:
     """Return the generator of an epoch: the same for the same seed and epoch, whatever was drawn before."""
     return torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
 
 
+def _check_keys(examples: Sequence[Example]) -> None:
+    check_kind("examples", examples[0], Mapping)
+    for example in examples:
+        if not isinstance(example, Mapping) or example.keys() != examples[0].keys():
+            raise ValueError(f"examples: expected all with {', '.join(examples[0])}, got {str(example)[:LONGEST]}")
+
+
 def _side_lengths(example: Example) -> list[int]:
-    lengths = [len(value) for value in example.values() if not isinstance(value, int)]
+    lengths = [len(value) for value in example.values() if hasattr(value, "__len__")]
     if not lengths or not max(lengths):
         raise ValueError(f"examples: expected ids in each, got {dict(example)}")
     return lengths

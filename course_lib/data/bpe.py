@@ -15,6 +15,8 @@ from typing import Any
 
 import regex
 
+from course_lib.checks import Count, checked
+
 from .tokenizer import SPECIAL_TOKENS, Tokenizer, json_frame, json_path, read_json, tokens_in_order
 
 # Contractions; a run of letters, of digits, of other signs, each with the blank before it; blanks.
@@ -32,6 +34,7 @@ class BPETokenizer(Tokenizer):
             one for each merge.
     """
 
+    @checked
     def __init__(self, merges: Sequence[Pair]) -> None:
         self.merges = list(merges)
         self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
@@ -46,7 +49,8 @@ class BPETokenizer(Tokenizer):
         self._cache: dict[str, list[int]] = {}
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int, *, min_count: int = 2) -> "BPETokenizer":
+    @checked
+    def train(cls, texts: Iterable[str], vocab_size: int, *, min_count: Count = 2) -> "BPETokenizer":
         """Learn merges from texts: again and again the most frequent pair of neighbours, until there are V ids.
 
         Stops early when no pair occurs `min_count` times. Of pairs equally frequent, the one with lower ids is taken.

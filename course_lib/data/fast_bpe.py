@@ -11,6 +11,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from course_lib.checks import Count, checked
 from course_lib.reading import Unreadable
 
 from .bpe import BPETokenizer, _read, merges_of, readable
@@ -25,14 +26,19 @@ class FastBPETokenizer(Tokenizer):
             `BPETokenizer`, at speed.
     """
 
+    @checked
     def __init__(self, content: dict[str, Any]) -> None:
         self._content = content
-        self._library = tokenizers.Tokenizer.from_str(json.dumps(content))
+        try:
+            self._library = tokenizers.Tokenizer.from_str(json.dumps(content))
+        except Exception as error:  # the library raises no other
+            raise ValueError(f"content: expected what a tokenizer.json holds: {error}") from None
         self._library.encode_special_tokens = True  # "<eos>" in a text is five characters like any others
         self._vocab_size = self._library.get_vocab_size()
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int, *, min_count: int = 2) -> "FastBPETokenizer":
+    @checked
+    def train(cls, texts: Iterable[str], vocab_size: int, *, min_count: Count = 2) -> "FastBPETokenizer":
         """Learn merges from texts; see `BPETokenizer.train`."""
         least = len(SPECIAL_TOKENS) + 256
         if vocab_size < least:
@@ -92,6 +98,7 @@ class FastBPETokenizer(Tokenizer):
             raise Unreadable(json_path(path), "a tokenizer of the course", str(error)) from None
 
 
+@checked
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Read a tokenizer that was saved here, whichever it is; byte-pair encoding comes back as the fast one."""
     if read_json(path)["model"].get("type") == "WordLevel":

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 
+from course_lib.checks import Count, CountOrZero, checked, id_tensor
+
 __all__ = ["pack"]
 
 
-def pack(documents: Sequence[Sequence[int]], length: int, *, pad_id: int = 0) -> list[dict[str, list[int]]]:
+@checked
+def pack(documents: Sequence[Sequence[int]], length: Count, *, pad_id: CountOrZero = 0) -> list[dict[str, list[int]]]:
     """Lay documents side by side in rows of `length` ids: examples for `TokenBatches`, with which document is where.
 
     Each document lies whole in the first row that has room for it, longest first; the rest of a row is padding.
@@ -29,6 +32,7 @@ def pack(documents: Sequence[Sequence[int]], length: int, *, pad_id: int = 0) ->
         document = list(documents[number])
         if not 0 < len(document) <= length:
             raise ValueError(f"documents: expected 1 to {length} ids in each, got {len(document)} in number {number}")
+        id_tensor("documents", document)
         fits = (i for i, row in enumerate(rows) if len(row["tokens"]) + len(document) <= length)
         place = next(fits, len(rows))
         if place == len(rows):

@@ -4,7 +4,7 @@ import gzip
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from course_lib.checks import check_choice
+from course_lib.checks import check_choice, checked
 from course_lib.reading import read_text
 
 from .download import fetch
@@ -37,6 +37,7 @@ def multi30k(split: PairSplit = "train", *, source: str = "de", target: str = "e
     return [Pair(*texts) for texts in zip(*sides, strict=True)]
 
 
+@checked
 def read_pairs(path: str | Path) -> list[Pair]:
     """Return the pairs of a file: UTF-8, one a line, source and target apart by one tab; empty lines are skipped."""
     path = Path(path)

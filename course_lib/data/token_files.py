@@ -2,27 +2,32 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
+from course_lib.checks import Within, checked
 from course_lib.files import open_atomic
 
 
-def write_tokens(path: str | Path, chunks: Iterable[Sequence[int]], *, vocab_size: int) -> int:
+@checked
+def write_tokens(
+    path: str | Path, chunks: Iterable[Sequence[int]], *, vocab_size: Annotated[int, Within(1, 2**32)]
+) -> int:
     """Write ids, chunk by chunk, as a one-dimensional .npy file, and return how many.
 
     Two bytes an id where the vocabulary allows it, else four. No more than one chunk is held in memory, and the file
     appears under its name only when it is complete.
     """
-    if vocab_size < 1:
-        raise ValueError(f"vocab_size: expected at least 1, got {vocab_size}")
     dtype = np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
     count = 0
     with open_atomic(path) as stream:
         _write_header(stream, dtype, 0)
         begins = stream.tell()
         for chunk in chunks:
-            ids = np.asarray(chunk, dtype=np.int64)
+            ids = np.asarray(chunk)
+            if ids.size and ids.dtype.kind not in "ui":
+                raise TypeError(f"chunks: expected integer ids, got {str(chunk)[:80]}")
             if ids.size and not (ids.min() >= 0 and ids.max() < vocab_size):
                 raise ValueError(f"chunks: expected ids from 0 to {vocab_size - 1}, got {ids.min()} to {ids.max()}")
             stream.write(ids.astype(dtype).tobytes())

@@ -6,10 +6,12 @@ All save and load the tokenizer.json format of the `tokenizers` library, so that
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any, ClassVar
 
 from course_lib import reading
+from course_lib.checks import LONGEST, check_integer, checked
 from course_lib.files import check_sums, read_together, renew_sum, write_atomic
 
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>", "<mask>")
@@ -58,7 +60,10 @@ class Tokenizer(ABC):
 
         Ids that are no whole character give the replacement character. Raises ValueError for an id outside [0, V).
         """
-        plain = [int(id) for id in ids]
+        try:
+            plain = [index(id) for id in ids]
+        except TypeError:
+            raise TypeError(f"ids: expected integers, got {str(ids)[:LONGEST]}") from None
         for id in plain:
             if not 0 <= id < self.vocab_size:
                 raise ValueError(f"ids: expected 0 to {self.vocab_size - 1}, got {id}")
@@ -85,6 +90,7 @@ class CharTokenizer(Tokenizer):
         characters: the vocabulary after the special tokens, in this order, each once.
     """
 
+    @checked
     def __init__(self, characters: Iterable[str]) -> None:
         self.characters = list(characters)
         if wrong := [c for c in self.characters if not isinstance(c, str) or len(c) != 1]:
@@ -94,6 +100,7 @@ class CharTokenizer(Tokenizer):
             raise ValueError("characters: expected each once")
 
     @classmethod
+    @checked
     def train(cls, texts: Iterable[str]) -> "CharTokenizer":
         """Take all characters that occur in the texts, in the order of their code points."""
         return cls(sorted({c for text in texts for c in text}))
@@ -111,6 +118,7 @@ class CharTokenizer(Tokenizer):
 
     def piece(self, id: int) -> str:
         """Return the character, or the name of a special token."""
+        check_integer("id", id, 0, self.vocab_size - 1)
         return [*SPECIAL_TOKENS, *self.characters][id]
 
     def to_json(self) -> dict[str, Any]:
@@ -124,6 +132,7 @@ class CharTokenizer(Tokenizer):
         )
 
     @classmethod
+    @checked
     def load(cls, path: str | Path) -> "CharTokenizer":
         """Read what `save` wrote."""
         content = read_json(path)
@@ -160,6 +169,8 @@ def json_frame(*, model: dict[str, Any], pre_tokenizer: dict[str, Any], decoder:
 def read_json(path: str | Path) -> dict[str, Any]:
     """Read tokenizer.json; raises ValueError that names the file where it is missing or damaged."""
     file = json_path(path)
+    if file.parent.exists() and not file.parent.is_dir():
+        raise ValueError(f"path: expected a tokenizer.json or its folder, got {path}")
     return read_together(file.parent, lambda: _whole(path, file))
 
 

@@ -4,16 +4,16 @@ Shapes: B batch, T prompt positions, N new tokens, K beams, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from course_lib.checks import check_choice, check_integer, check_number
+from course_lib.checks import Count, CountOrZero, Finite, Within, check_integer, checked
 from course_lib.generation.incremental import IncrementalModel, Model, stop_tokens
 from course_lib.generation.sampling import is_usable
 
-EarlyStopping = bool | Literal["never"]
+EarlyStopping = Literal[True, False, "never"]
 
 
 class BeamOutput(NamedTuple):
@@ -24,17 +24,18 @@ class BeamOutput(NamedTuple):
 
 
 @torch.no_grad()
+@checked
 def beam_search(
     model: Model,
     prompt: Tensor,
     *,
-    n_beams: int,
+    n_beams: Annotated[int, Within(1, 1_000_000)],
     max_new_tokens: int,
-    n_best: int = 1,
-    length_penalty: float = 1.0,
+    n_best: Count = 1,
+    length_penalty: Finite = 1.0,
     early_stopping: EarlyStopping = False,
     stop: int | Sequence[int] | None = None,
-    pad_id: int | None = None,
+    pad_id: CountOrZero | None = None,
     prompt_mask: Tensor | None = None,
     source: Tensor | None = None,
     source_mask: Tensor | None = None,
@@ -55,10 +56,7 @@ def beam_search(
 
     Source: Wu et al. 2016, section 7, with the rules of `transformers`, whose tokens it reproduces.
     """
-    check_integer("n_beams", n_beams)
     check_integer("n_best", n_best, 1, n_beams)
-    check_number("length_penalty", length_penalty)
-    check_choice("early_stopping", early_stopping, (True, False, "never"))
     incremental = IncrementalModel(
         model,
         prompt,

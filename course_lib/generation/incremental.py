@@ -7,21 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks import check_integer, check_token_ids
+from course_lib.checks import Count, CountOrZero, check_declared, check_kind, check_token_ids, checked, id_tensor
 from course_lib.generation.compiled import compile_step, dtype_to_keep
 from course_lib.transformer import LanguageModel, Transformer
 
 Model = LanguageModel | Transformer | Callable[[Tensor], Tensor]
 
 
+@checked
 def pad_left(
-    prompts: Sequence[Sequence[int]], pad_id: int, *, device: torch.device | str | None = None
+    prompts: Sequence[Sequence[int]], pad_id: CountOrZero, *, device: torch.device | str | None = None
 ) -> tuple[Tensor, Tensor]:
     """Pad prompts of different lengths on the left: token ids int64 (B, T) and mask bool (B, T), True = real."""
     if not prompts or not all(prompts):
         raise ValueError("prompts: expected at least one, each of at least one token")
     T = max(map(len, prompts))
-    tokens = torch.tensor([[pad_id] * (T - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+    padded = [[pad_id] * (T - len(prompt)) + list(prompt) for prompt in prompts]
+    tokens = id_tensor("prompts", padded, device=device)
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
     return tokens, torch.arange(T, device=device) >= T - lengths[:, None]
 
@@ -105,7 +107,11 @@ class IncrementalModel:
             tokens, start = self._tokens, 0
         with _evaluating(self.model):
             if not isinstance(self.model, LanguageModel | Transformer):
-                return self.model(tokens)[:, -last:]
+                logits = self.model(tokens)
+                if getattr(logits, "ndim", 0) != 3:
+                    got = getattr(logits, "shape", type(logits).__name__)
+                    raise ValueError(f"model: expected one that returns logits (B, T, V), got {got}")
+                return logits[:, -last:]
             padding: dict[str, Any] = {}
             if self._real is not None and self._first is not None:
                 padding["mask"] = self._real[:, None, None, : self.length]  # (B, 1, 1, all so far)
@@ -140,8 +146,9 @@ class IncrementalModel:
 
 def stop_tokens(stop: int | Sequence[int], prompt: Tensor) -> Tensor:
     """Return the stop tokens as int64 (n,) on the device of the prompt."""
-    ids = torch.tensor([stop] if isinstance(stop, int) else list(stop), device=prompt.device)
-    if ids.dim() != 1 or ids.numel() == 0 or ids.dtype != torch.int64 or (ids < 0).any():
+    check_declared("stop", stop, int | Sequence[int])
+    ids = id_tensor("stop", [stop] if isinstance(stop, int) else list(stop), device=prompt.device)
+    if ids.dim() != 1 or ids.numel() == 0 or (ids < 0).any():
         raise ValueError(f"stop: expected a token id or several, got {stop!r}")
     return ids
 
@@ -165,9 +172,10 @@ def _check_prompt(prompt: Tensor, prompt_mask: Tensor | None, n_new: int) -> Non
     check_token_ids("prompt", prompt)
     if prompt.dim() != 2 or prompt.size(1) == 0 or prompt.size(0) == 0:
         raise ValueError(f"prompt: expected (B, T) with at least one token each, got {tuple(prompt.shape)}")
-    check_integer("max_new_tokens", n_new)
+    check_declared("max_new_tokens", n_new, Count)
     if prompt_mask is None:
         return
+    check_kind("prompt_mask", prompt_mask, Tensor)
     if prompt_mask.dtype != torch.bool or prompt_mask.shape != prompt.shape:
         raise ValueError(
             f"prompt_mask: expected bool {tuple(prompt.shape)} like prompt, "

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from course_lib.checks import CountOrZero, checked
 from course_lib.generation.incremental import IncrementalModel, Model, stop_tokens
 from course_lib.generation.sampling import Sampling, is_usable, penalise_repetition
 
@@ -28,13 +29,14 @@ def generate(model: Model, prompt: Tensor, *, stop: int | Sequence[int] | None =
     return torch.cat([prompt, new], dim=1)
 
 
+@checked
 def stream(
     model: Model,
     prompt: Tensor,
     *,
     max_new_tokens: int,
     stop: int | Sequence[int] | None = None,
-    pad_id: int | None = None,
+    pad_id: CountOrZero | None = None,
     prompt_mask: Tensor | None = None,
     source: Tensor | None = None,
     source_mask: Tensor | None = None,

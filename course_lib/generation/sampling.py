@@ -5,15 +5,26 @@ NaN on a CPU; elsewhere the look would make the host wait for the device, and `g
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from course_lib.checks import check_integer, check_number, check_probability
+from course_lib.checks import (
+    Checked,
+    Count,
+    NotNegative,
+    Within,
+    check_integer,
+    check_kind,
+    check_number,
+    check_probability,
+)
 
 
 def check_logits(logits: Tensor) -> None:
     """Refuse what is not a row of finite floating-point numbers, -inf allowed beside them."""
+    check_kind("logits", logits, Tensor)
     if logits.dim() < 1 or not logits.is_floating_point() or logits.size(-1) == 0:
         raise ValueError(f"logits: expected floating-point numbers (..., V), got {logits.dtype} {tuple(logits.shape)}")
     if logits.device.type == "cpu" and not is_usable(logits).all():
@@ -67,29 +78,29 @@ def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     `seen` is bool (B, V). Source: Keskar et al. 2019 (CTRL), section 4.1.
     """
     check_number("repetition_penalty", penalty, above=0)
+    if seen.dtype != torch.bool or seen.shape != logits.shape:
+        raise ValueError(f"seen: expected bool {tuple(logits.shape)} like logits, got {seen.dtype} {tuple(seen.shape)}")
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling:
+class Sampling(Checked):
     """How the next token is chosen; applied in the order of the fields, the penalty first.
 
     A temperature of 0 takes the most likely token (greedy). Raises ValueError that names the field.
     """
 
-    repetition_penalty: float = 1.0
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
+    repetition_penalty: Annotated[float, Within(above=1e-6)] = 1.0
+    temperature: NotNegative = 1.0
+    top_k: Count | None = None
+    top_p: Annotated[float, Within(above=0, most=1)] | None = None
+    min_p: Annotated[float, Within(above=0, most=1)] | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
-        check_number("repetition_penalty", self.repetition_penalty, above=0)
-        check_number("temperature", self.temperature, least=0)
-        check_integer("top_k", self.top_k, or_none=True)
-        check_probability("top_p", self.top_p, "(0, 1]", or_none=True)
-        check_probability("min_p", self.min_p, "(0, 1]", or_none=True)
+        super().__post_init__()
+        if 0 < self.temperature < 1e-6:
+            raise ValueError(f"temperature: expected 0 (greedy) or at least 1e-06, got {self.temperature}")
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Turn logits (..., V) into the distribution that the next token is drawn from, float32 (..., V)."""

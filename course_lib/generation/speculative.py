@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from course_lib.checks import check_integer
+from course_lib.checks import Count, checked
 from course_lib.generation.incremental import IncrementalModel, Model, stop_tokens
 from course_lib.generation.sampling import Sampling, is_usable
 from course_lib.transformer import Transformer
@@ -25,13 +25,14 @@ class SpeculativeOutput(NamedTuple):
 
 
 @torch.no_grad()
+@checked
 def speculative_generate(
     model: Model,
     draft: Model,
     prompt: Tensor,
     *,
     max_new_tokens: int,
-    n_guesses: int = 4,
+    n_guesses: Count = 4,
     stop: int | Sequence[int] | None = None,
     source: Tensor | None = None,
     source_mask: Tensor | None = None,
@@ -54,7 +55,6 @@ def speculative_generate(
     settings = Sampling(**sampling)
     if settings.repetition_penalty != 1.0:
         raise ValueError("repetition_penalty: not supported here, each guess would change the penalty of the next")
-    check_integer("n_guesses", n_guesses)
     if prompt.dim() == 2 and prompt.size(0) != 1:
         raise ValueError(f"prompt: expected one example (1, T), got {tuple(prompt.shape)}")
     sizes = [getattr(part, "vocab_size", None) for part in (model, draft)]

@@ -10,16 +10,18 @@ F feed-forward width, V vocabulary.
 
 import torch
 
+from course_lib.checks import Count, checked
 from course_lib.config import TransformerConfig
 from course_lib.norms import NormKind
 from course_lib.positions import SCHEMES
 from course_lib.scaling.parameters import Architecture, check_countable
 
 
+@checked
 def activation_bytes(
     config: TransformerConfig,
-    batch: int,
-    length: int,
+    batch: Count,
+    length: Count,
     *,
     architecture: Architecture = "decoder",
     source_length: int | None = None,

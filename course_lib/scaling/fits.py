@@ -7,12 +7,12 @@ Source of the method: Hoffmann et al. 2022, "Training Compute-Optimal Large Lang
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from course_lib.checks import check_number
+from course_lib.checks import Positive, check_probability, checked
 
 Array = NDArray[np.float64]
 HUBER = 1e-3  # differences of logarithms beyond this count linearly, not squared
@@ -37,7 +37,8 @@ class PowerLawFit(NamedTuple):
     resampled: list[PowerLaw]
     residuals: Array  # log(y) - log(predicted), a number for each point
 
-    def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
+    @checked
+    def interval(self, name: Literal["floor", "scale", "exponent"], level: float = 0.95) -> tuple[float, float]:
         """Bootstrap interval of "floor", "scale" or "exponent"."""
         return bootstrap_interval([getattr(law, name) for law in self.resampled], level)
 
@@ -166,12 +167,12 @@ def fit_loss_surface(
     return LossSurface(float(floor), float(n_scale), float(alpha), float(d_scale), float(beta))
 
 
-def compute_optimal(surface: LossSurface, flops: float) -> Optimum:
+@checked
+def compute_optimal(surface: LossSurface, flops: Positive) -> Optimum:
     """Return the model size and tokens with the lowest loss among those with 6 N D = `flops`.
 
     Source: Hoffmann et al. 2022, equation 4. Raises ValueError if `flops` is not positive.
     """
-    check_number("flops", flops, above=0)
     alpha, beta = surface.n_exponent, surface.d_exponent
     balance = (alpha * surface.n_scale / (beta * surface.d_scale)) ** (1 / (alpha + beta))
     N = balance * (flops / 6) ** surface.size_power
@@ -200,7 +201,10 @@ def _minimise(design: Array, log_y: Array, starts: Sequence[Sequence[float]]) ->
 
 
 def _positive(name: str, values: ArrayLike) -> Array:
-    array = np.asarray(values, dtype=float)
+    try:
+        array = np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: expected positive numbers (n,), got {str(values)[:80]}") from None
     if array.ndim != 1 or not np.isfinite(array).all() or not (array > 0).all():
         raise ValueError(f"{name}: expected positive numbers (n,), got {array.tolist()}")
     return array
@@ -210,5 +214,6 @@ def bootstrap_interval(values: Sequence[float], level: float) -> tuple[float, fl
     """The middle `level` of the values, from resampled points."""
     if not values:
         raise ValueError("n_resamples: expected at least 1 for an interval, got 0")
+    check_probability("level", level, "(0, 1)")
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

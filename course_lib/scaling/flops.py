@@ -8,19 +8,21 @@ Letters: B batch, T target positions, S source positions, D model width, H heads
 """
 
 from collections import Counter
+from typing import Annotated
 
-from course_lib.checks import check_integer
+from course_lib.checks import Count, Within, checked
 from course_lib.config import TransformerConfig
 from course_lib.scaling.parameters import Architecture, check_countable
 
 
+@checked
 def count_flops(
     config: TransformerConfig,
-    batch: int,
-    length: int,
+    batch: Count,
+    length: Count,
     *,
     architecture: Architecture = "decoder",
-    source_length: int | None = None,
+    source_length: Count | None = None,
     backward: bool = False,
     recompute: bool = False,
     halve_causal: bool = False,
@@ -43,9 +45,6 @@ def count_flops(
         A Counter with the keys "projections", "scores and mixing", "feed-forward" and "head".
     """
     check_countable(config, architecture)
-    check_integer("batch", batch)
-    check_integer("length", length)
-    check_integer("source_length", source_length, or_none=True)
     B, T = batch, length
     S = T if source_length is None else source_length
     layers: Counter[str] = Counter()
@@ -83,7 +82,8 @@ def _count_cross_attention(count: Counter[str], config: TransformerConfig, B: in
     count["scores and mixing"] += n_layers * 2 * 2 * B * H * T * S * E
 
 
-def six_n_d(parameters: int, tokens: int) -> int:
+@checked
+def six_n_d(parameters: Annotated[int, Within(0)], tokens: Annotated[int, Within(0)]) -> int:
     """The usual estimate of training, 6 N D: six operations for each parameter and token.
 
     It leaves the score table out. N is to count the weights that are multiplied with: without the token and position

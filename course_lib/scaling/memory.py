@@ -4,11 +4,11 @@ What the layers keep for the backward pass stands in `activations`.
 """
 
 from collections import Counter
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import torch
 
-from course_lib.checks import check_choice, check_integer
+from course_lib.checks import Count, Within, checked
 from course_lib.config import TransformerConfig
 from course_lib.scaling.activations import activation_bytes
 from course_lib.scaling.parameters import Architecture, count_parameters
@@ -17,13 +17,14 @@ Optimizer = Literal["sgd", "momentum", "adamw"]
 _STATES = {"sgd": 0, "momentum": 1, "adamw": 2}  # numbers kept for each parameter
 
 
+@checked
 def kv_cache_bytes(
     config: TransformerConfig,
-    batch: int,
-    length: int,
+    batch: Count,
+    length: Count,
     *,
     dtype: torch.dtype = torch.float32,
-    source_length: int | None = None,
+    source_length: Count | None = None,
 ) -> int:
     """Bytes of the keys and values of `length` positions: 2 layers batch G length E, times the bytes of a number.
 
@@ -36,26 +37,24 @@ def kv_cache_bytes(
 
     Raises ValueError for sizes that are not positive.
     """
-    check_integer("batch", batch)
-    check_integer("length", length)
-    check_integer("source_length", source_length, or_none=True)
     windows = [config.window_of(layer) for layer in range(config.n_decoder_layers)]
     positions = sum(length if window is None else 2 * window for window in windows)  # of all layers
     positions += len(windows) * (source_length or 0)
     return 2 * batch * config.setting("n_kv_heads") * positions * config.setting("d_head") * dtype.itemsize
 
 
+@checked
 def training_memory(
     config: TransformerConfig,
-    batch: int,
-    length: int,
+    batch: Count,
+    length: Count,
     *,
     architecture: Architecture = "decoder",
-    source_length: int | None = None,
+    source_length: Count | None = None,
     optimizer: Optimizer = "adamw",
     dtype: torch.dtype = torch.float32,
     recompute: bool = False,
-    ranks: int = 1,
+    ranks: Count = 1,
     sharding: Literal[0, 1, 2, 3] = 0,
 ) -> Counter[str]:
     """Bytes that each process needs to train a model, by what they hold; `.total()` is their sum.
@@ -76,9 +75,6 @@ def training_memory(
         A Counter with "weights", "gradients", "optimizer" and "activations". Temporary buffers of kernels and of the
         allocator come on top.
     """
-    check_choice("optimizer", optimizer, get_args(Optimizer))
-    check_choice("sharding", sharding, (0, 1, 2, 3))
-    check_integer("ranks", ranks)
     whole = count_parameters(config, architecture).total() * dtype.itemsize
     part = -(-whole // ranks)  # rounded up
     return Counter(
@@ -99,13 +95,12 @@ def training_memory(
     )
 
 
-def ring_all_reduce_bytes(n_bytes: int, ranks: int) -> int:
+@checked
+def ring_all_reduce_bytes(n_bytes: Annotated[int, Within(0)], ranks: Count) -> int:
     """Bytes that each process sends to sum `n_bytes` over all of them in a ring: 2 (ranks - 1) / ranks of them.
 
     Half is the reduce-scatter, half the all-gather, so that FSDP's stage 3, which gathers the weights twice and
     reduces once, sends one and a half times as much. Source: Patarasuk and Yuan 2009, section 3.
     """
-    check_integer("n_bytes", n_bytes, 0)
-    check_integer("ranks", ranks)
     chunk = -(-n_bytes // ranks)  # the last one may be shorter
     return 2 * (ranks - 1) * chunk

@@ -6,7 +6,7 @@ Letters: D model width, H heads, G key/value heads, E head width, F feed-forward
 from collections import Counter
 from typing import Literal, get_args
 
-from course_lib.checks import check_choice
+from course_lib.checks import check_choice, checked
 from course_lib.config import TransformerConfig
 from course_lib.norms import NormKind
 from course_lib.positions import SCHEMES
@@ -14,6 +14,7 @@ from course_lib.positions import SCHEMES
 Architecture = Literal["decoder", "encoder", "encoder-decoder"]
 
 
+@checked
 def count_parameters(config: TransformerConfig, architecture: Architecture = "decoder") -> Counter[str]:
     """Parameters of a model by piece; `.total()` is their sum.
 

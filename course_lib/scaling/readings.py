@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.checks import check_choice
+from course_lib.checks import check_choice, checked
 from course_lib.scaling.fits import LossSurface, PowerLawFit, bootstrap_interval, fit_loss_surface, fit_power_law
 
 
@@ -48,6 +48,7 @@ def law_sizes(name: str, sizes: Iterable[int]) -> list[int]:
     return counted
 
 
+@checked
 def read_sweep(rows: Sequence[dict[str, Any]], *, parameters: str = "parameters", n_resamples: int = 100) -> Reading:
     """Fit the law of size to all runs but those of the largest model, at the largest budget, and predict that model.
 
@@ -60,6 +61,9 @@ def read_sweep(rows: Sequence[dict[str, Any]], *, parameters: str = "parameters"
     Raises ValueError if no model is at least four times larger than all that are left for the fit.
     """
     check_choice("parameters", parameters, ("parameters", "layer_parameters"))
+    for row in rows:
+        if missing := {parameters, "tokens", "loss"} - set(row):
+            raise ValueError(f"rows: expected each with {parameters}, tokens and loss, got one without {min(missing)}")
     counted = law_sizes("rows", [row[parameters] for row in rows])
     budget = max(row["tokens"] for row in rows)
     seen = [row for row in rows if row[parameters] < counted[-1]]

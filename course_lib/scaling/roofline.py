@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from course_lib.checks import check_number
+from course_lib.checks import NotNegative, Positive, check_number, checked
 
 # Dense peaks in FLOP/s and memory bandwidth in bytes/s of one device, as the makers' data sheets give them (their
 # larger numbers "with sparsity" are twice these). float32 means true float32, not TF32.
@@ -37,13 +37,17 @@ class Roofline(NamedTuple):
         """FLOP a byte at which both take equally long: below it a kernel waits for memory."""
         return self.flops_per_second / self.bytes_per_second
 
-    def seconds(self, flops: float, n_bytes: float) -> float:
+    @checked
+    def seconds(self, flops: NotNegative, n_bytes: NotNegative) -> float:
         """Return the least time for work of so many operations and bytes."""
+        for name, value in self._asdict().items():
+            check_number(name, value, above=0)
         return max(flops / self.flops_per_second, n_bytes / self.bytes_per_second)
 
 
+@checked
 def measure_roofline(
-    device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, *, seconds: float = 0.3
+    device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, *, seconds: Positive = 0.3
 ) -> Roofline:
     """Measure the roofline: the fastest of several square products, and of a copy too large for any cache.
 
@@ -52,7 +56,8 @@ def measure_roofline(
         dtype: of the matrices and of the copy.
         seconds: each is repeated for that long at least; the median counts.
     """
-    check_number("seconds", seconds, above=0)
+    if not dtype.is_floating_point:
+        raise ValueError(f"dtype: expected one of floating-point numbers, got {dtype}")
     device = torch.device(device)
     sizes = (512, 1024, 1536) if device.type == "cpu" else (4096, 8192)
     speeds = []
@@ -67,6 +72,7 @@ def measure_roofline(
     return Roofline(max(speeds), moved / _median_seconds(lambda: target.copy_(source), device, seconds))
 
 
+@checked
 def published_peak(device_name: str, dtype: str = "bfloat16") -> float:
     """Return the published dense peak in FLOP/s of a GPU, by the name that torch gives it.
 

@@ -3,11 +3,13 @@
 import copy
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib.checks import Several, Tolerance, checked
 
 from .common import apart, as_output, insist_finite, largest, magnitude, rounding, seeded
 
@@ -28,6 +30,7 @@ class Counts(NamedTuple):
     saved_bytes: int | None = None
 
 
+@checked
 def assert_equivalent(
     first: Callable[..., Any],
     second: Callable[..., Any],
@@ -35,8 +38,8 @@ def assert_equivalent(
     names: Sequence[str] | None = None,
     parameters: Sequence[tuple[Tensor, Tensor]] | None = None,
     gradients: bool = True,
-    tolerance: float | None = None,
-    gradient_tolerance: float | None = None,
+    tolerance: Tolerance | None = None,
+    gradient_tolerance: Tolerance | None = None,
 ) -> Differences:
     """Run two implementations on the same inputs: outputs and gradients must agree; return the largest differences.
 
@@ -152,12 +155,13 @@ def _insist_equal(left: Tensor, right: Tensor, allowed: float, what: str) -> flo
     return gap
 
 
+@checked
 def assert_finite(
     fn: Callable[..., Tensor],
     *inputs: Tensor,
     masks: Mapping[str, Tensor] | None = None,
-    scales: Sequence[float] = (0.0, 1.0, 1e4),
-    dtypes: Sequence[torch.dtype] | None = None,
+    scales: Annotated[Sequence[float], Several] = (0.0, 1.0, 1e4),
+    dtypes: Annotated[Sequence[torch.dtype], Several] | None = None,
     empty_rows_zero: bool = False,
     gradients: bool = True,
 ) -> None:
@@ -222,6 +226,7 @@ def _insist_zero(output: Tensor, mask: Tensor, where: str) -> None:
         )
 
 
+@checked
 def assert_gradients_flow(
     fn: Callable[..., Tensor],
     *inputs: Any,
@@ -260,6 +265,7 @@ def assert_gradients_flow(
             raise AssertionError(f"no gradient reaches {name}{why}")
 
 
+@checked
 def assert_counts(
     fn: Callable[..., Any],
     *inputs: Any,
@@ -267,7 +273,7 @@ def assert_counts(
     flops: int | None = None,
     output_bytes: int | None = None,
     saved_bytes: int | None = None,
-    tolerance: float = 0.0,
+    tolerance: Tolerance = 0.0,
 ) -> Counts:
     """Compare numbers from formulas with measurement; return what was measured.
 
@@ -285,6 +291,8 @@ def assert_counts(
     """
     if parameters is not None and not isinstance(fn, nn.Module):
         raise TypeError(f"fn: expected a torch.nn.Module to count parameters of, got {type(fn).__name__}")
+    if {parameters, flops, output_bytes, saved_bytes} == {None}:
+        raise ValueError("parameters: expected a formula for it, or for flops, output_bytes or saved_bytes, got none")
     measured: dict[str, int] = {}
     details = ""
     if parameters is not None and isinstance(fn, nn.Module):

@@ -3,10 +3,12 @@
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from course_lib.checks import CountOrZero, Several, Tolerance, check_integer, checked, kind
 
 from .common import (
     SAME,
@@ -23,17 +25,18 @@ from .common import (
 )
 
 
+@checked
 def assert_causal(
     fn: Callable[[Tensor], Tensor],
     x: Tensor,
     *,
     dim: int = 1,
-    positions: Sequence[int] | None = None,
+    positions: Annotated[Sequence[int], Several] | None = None,
     sees_itself: bool = True,
     cached: Callable[[Tensor, Tensor], Tensor] | None = None,
     module: nn.Module | None = None,
     vocab_size: int | None = None,
-    tolerance: float = SAME,
+    tolerance: Tolerance = SAME,
 ) -> None:
     """Change token t: no output before t may move, in train mode, in eval mode and with a cache.
 
@@ -55,6 +58,8 @@ def assert_causal(
     if T < 2:
         raise ValueError(f"x: expected at least 2 positions on axis {dim}, got {T}")
     tokens = range(T) if positions is None else positions
+    for token in tokens:
+        check_integer("positions", token, 0, T - 1)
     module, modes = modes_of(fn, module)
     seen: dict[int, float] = dict.fromkeys(tokens, 0.0)
     for name, words in modes:
@@ -116,6 +121,7 @@ def _at(x: Tensor, dim: int, position: int) -> Tensor:
     return where
 
 
+@checked
 def assert_padding_invariant(
     fn: Callable[[Tensor, Tensor], Tensor],
     x: Tensor,
@@ -126,7 +132,7 @@ def assert_padding_invariant(
     alone: bool = True,
     module: nn.Module | None = None,
     vocab_size: int | None = None,
-    tolerance: float | None = None,
+    tolerance: Tolerance | None = None,
 ) -> None:
     """Change the content of padding: no real token may move; and a padded example equals the example alone.
 
@@ -219,14 +225,15 @@ def _same_at_real(
         )
 
 
+@checked
 def assert_permutation_equivariant(
     fn: Callable[[Tensor], Tensor],
     x: Tensor,
     *,
     dim: int = 1,
-    permutations: int = 3,
+    permutations: CountOrZero = 3,
     module: nn.Module | None = None,
-    tolerance: float | None = None,
+    tolerance: Tolerance | None = None,
 ) -> None:
     """Reorder the tokens: the outputs must be reordered in the same way, and otherwise unchanged.
 
@@ -258,17 +265,18 @@ def assert_permutation_equivariant(
                 )
 
 
+@checked
 def assert_cache_consistent(
     full: Callable[..., Tensor],
     step: Callable[..., tuple[Tensor, Any]],
     x: Tensor,
     *,
-    prefills: Sequence[int] | None = None,
-    chunks: Sequence[int] = (1, 3),
+    prefills: Annotated[Sequence[int], Several] | None = None,
+    chunks: Annotated[Sequence[int], Several] = (1, 3),
     left_padding: bool = False,
     windows: bool = False,
     module: nn.Module | None = None,
-    tolerance: float | None = None,
+    tolerance: Tolerance | None = None,
 ) -> None:
     """Feed a sequence in pieces through a cache: each output must equal that of the full pass.
 
@@ -295,6 +303,8 @@ def assert_cache_consistent(
     prefills = sorted({0, 1, T // 2, T - 1}) if prefills is None else prefills
     if not all(0 <= prefill < T for prefill in prefills):
         raise ValueError(f"prefills: expected values from 0 to T-1={T - 1}, got {list(prefills)}")
+    for chunk in chunks:
+        check_integer("chunks", chunk)
     settings: list[tuple[str, dict[str, int], Tensor | None]] = [("", {}, None)]
     if windows:
         settings += [(f", window {w}", {"window": w}, None) for w in (max(1, T // 2 - 1), T + 3)]
@@ -329,7 +339,10 @@ def _cache_in_one_setting(
         kept: list[Any] = [cache]
 
         def one(new: Tensor, kept: list[Any] = kept, end: int = end) -> Tensor:
-            output, kept[0] = step(new, kept[0], **more, **({} if real is None else {"real": real[:, :end]}))
+            found = step(new, kept[0], **more, **({} if real is None else {"real": real[:, :end]}))
+            if not isinstance(found, tuple) or len(found) != 2:
+                raise TypeError(f"step: expected a function that returns (outputs, cache), got {kind(found)}")
+            output, kept[0] = found
             return output
 
         output = run(one, x[:, start:end])

@@ -12,14 +12,14 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from course_lib.checks import check_integer
+from course_lib.checks import Count, Within, checked
 from course_lib.files import write_atomic
 from course_lib.reading import Unreadable, read_json
 from course_lib.training.distributed import Processes
@@ -67,14 +67,15 @@ class Checkpoint:
         return [RandomState(_below(f"{rank}/", tensors), own) for rank, own in enumerate(numbers)]
 
 
+@checked
 def save_checkpoint(
     folder: str | Path,
-    step: int,
+    step: Annotated[int, Within(0, 2**53)],
     model: nn.Module,
     optimizers: Sequence[torch.optim.Optimizer] = (),
     *,
     state: dict[str, Any] | None = None,
-    keep: int = 3,
+    keep: Count = 3,
     protect: Collection[int] = (),
 ) -> Path:
     """Write weights, optimizers and the state of all random generators, so that training can go on bit for bit.
@@ -92,8 +93,10 @@ def save_checkpoint(
 
     Raises OSError if it cannot be written; the earlier checkpoints are then untouched.
     """
-    check_integer("step", step, 0)
-    check_integer("keep", keep)
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"state: expected what JSON holds: {error}") from None
     processes = Processes.joined()
     tensors = {f"model.{name}": t for name, t in model_tensors(model).items()}
     tensors |= {f"optimizer.{name}": t for name, t in optimizer_tensors(model, optimizers).items()}
@@ -113,6 +116,7 @@ def save_checkpoint(
     return path
 
 
+@checked
 def load_checkpoint(
     folder: str | Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer] = (), *, random: bool = True
 ) -> Checkpoint:
@@ -131,7 +135,7 @@ def load_checkpoint(
     where = str(found.path.with_suffix(".safetensors"))
     try:
         load_model(model, found.part("model"), where)
-        load_optimizers(model, optimizers, found.part("optimizer"), where)
+        load_optimizers(model, optimizers, found.part("optimizer"), where, begun=found.step > 0)
     except ValueError as error:
         raise CheckpointError(str(error)) from None
     processes = Processes.joined()
@@ -189,14 +193,14 @@ def _remove_old(folder: Path, keep: int, protected: Collection[Path]) -> None:
             old.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
-def average_checkpoints(folder: str | Path, last: int) -> dict[str, Tensor]:
+@checked
+def average_checkpoints(folder: str | Path, last: Count) -> dict[str, Tensor]:
     """Return the mean of the weights of the last undamaged checkpoints, by name, for `load_state_dict`.
 
     Integer and boolean tensors are taken from the newest. Raises ValueError if fewer than `last` are there.
 
     Source: Vaswani et al. 2017, section 6.1, where the base models average the last 5.
     """
-    check_integer("last", last)
     sums: dict[str, Tensor] = {}
     newest: dict[str, Tensor] = {}
     count = 0

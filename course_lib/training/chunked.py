@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.checks import check_integer
+from course_lib.checks import check_integer, check_width
 from course_lib.training.losses import label_smoothed_cross_entropy
 
 __all__ = ["chunked_cross_entropy"]
@@ -39,6 +39,7 @@ def chunked_cross_entropy(
         raise TypeError(f"head: expected an nn.Linear, got {type(head).__name__}")
     if vectors.shape[:-1] != targets.shape:
         raise ValueError(f"targets: expected {tuple(vectors.shape[:-1])} like vectors, got {tuple(targets.shape)}")
+    check_width("vectors", vectors, head.weight.size(1))
     kind = vectors.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else vectors.dtype
     with torch.autocast(kind, enabled=False):

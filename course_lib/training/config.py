@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from course_lib.checks import Count, CountOrZero, NotNegative, Positive, Share, Within, check_fields
+from course_lib.checks import Count, CountOrZero, NotNegative, Positive, Share, Within, check_fields, checked
 from course_lib.training.schedules import cosine_schedule, linear_schedule, noam_schedule, warmup_stable_decay_schedule
 
 __all__ = ["TrainingConfig"]
@@ -83,6 +83,7 @@ class TrainingConfig:
         return {**dataclasses.asdict(self), "betas": list(self.betas)}
 
     @classmethod
+    @checked
     def from_dict(cls, values: dict[str, Any]) -> "TrainingConfig":
         """Build from plain values, those of older recipes too; raises ValueError for a name that is no field."""
         values = {FORMER_NAMES.get(name, name): value for name, value in values.items()}

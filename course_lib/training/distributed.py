@@ -65,6 +65,8 @@ class Processes:
 
         With fewer rows than processes, some get the first row to keep in step, and must count it as nothing.
         """
+        if not isinstance(batch, dict) or not all(isinstance(part, Tensor) for part in batch.values()):
+            raise TypeError(f"data: expected batches that are dicts of tensors, got {str(batch)[:100]}")
         if self.world == 1:
             return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}, True
         rows = {name: tensor[self.rank :: self.world] for name, tensor in batch.items()}

@@ -1,12 +1,12 @@
 """Optimizers: AdamW with its groups, and Muon for the matrices inside layers."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks import check_number
+from course_lib.checks import NotNegative, Share, Within, check_floating, check_integer, checked
 from course_lib.training.config import TrainingConfig
 from course_lib.training.distributed import gathered, sharded_like
 
@@ -15,7 +15,8 @@ __all__ = ["Muon", "build_optimizers", "newton_schulz", "parameter_groups"]
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+@checked
+def parameter_groups(model: nn.Module, weight_decay: NotNegative) -> list[dict[str, Any]]:
     """Split the trained parameters into matrices, which decay, and norms, biases and embeddings, which do not.
 
     A module whose own weights must not decay says so: `decays = False`. A head that is tied to an embedding is that
@@ -33,6 +34,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     return [group for group in groups if group["params"]]
 
 
+@checked
 def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.optim.Optimizer]:
     """Return the optimizers that the config describes; a group's `rate_factor`, or 1, times the schedule is its rate.
 
@@ -84,6 +86,8 @@ def newton_schulz(matrices: Tensor, n_steps: int = 5, *, dtype: torch.dtype = to
 
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", the quintic iteration.
     """
+    check_floating("matrices", matrices)
+    check_integer("n_steps", n_steps, 0)
     a, b, c = _COEFFICIENTS
     if matrices.dim() == 2:
         return newton_schulz(matrices[None], n_steps, dtype=dtype)[0]
@@ -113,18 +117,17 @@ class Muon(torch.optim.Optimizer):
     Source: Jordan et al. 2024. `torch.optim.Muon` computes the same, one matrix at a time.
     """
 
+    @checked
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 0.02,
+        lr: NotNegative = 0.02,
         *,
-        momentum: float = 0.95,
-        weight_decay: float = 0.0,
-        n_steps: int = 5,
+        momentum: Share = 0.95,
+        weight_decay: NotNegative = 0.0,
+        n_steps: Annotated[int, Within(1, 100)] = 5,
         dtype: torch.dtype = torch.bfloat16,
     ) -> None:
-        for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay), ("n_steps", n_steps)):
-            check_number(name, value, least=0)
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "n_steps": n_steps})
         self.dtype = dtype
         for group in self.param_groups:

@@ -5,9 +5,12 @@ import functools
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from course_lib.checks import checked
+
 __all__ = ["recompute_activations"]
 
 
+@checked
 def recompute_activations(model: nn.Module) -> nn.Module:
     """Make each layer of the model's stacks (each entry of an `nn.ModuleList`) recompute itself; in place.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from course_lib.checks import CountOrZero, checked
 from course_lib.config import TransformerConfig
 from course_lib.training.checkpoints import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint
 from course_lib.training.config import TrainingConfig
@@ -46,6 +47,7 @@ class Run:
     `history` holds the records of the log: step, loss, rate, gradient norm and tokens, and evaluations.
     """
 
+    @checked
     def __init__(
         self,
         model: nn.Module,
@@ -91,7 +93,8 @@ class Run:
         self._log = RunLog(None)
         self._shown: Shown | None = shown if self.processes.main else Silent()
 
-    def train(self, until: int | None = None, *, resume: bool = False) -> "Run":
+    @checked
+    def train(self, until: CountOrZero | None = None, *, resume: bool = False) -> "Run":
         """Train to the last step, or to step `until`, or to an interrupt, and save a checkpoint at the end.
 
         With `resume`, go on from the newest undamaged checkpoint in the folder, if there is one; what was printed and

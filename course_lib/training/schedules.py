@@ -7,12 +7,13 @@ A schedule has no state, so there is nothing to save.
 
 import math
 
-from course_lib.checks import check_integer
+from course_lib.checks import Count, CountOrZero, Finite, checked
 
 __all__ = ["cosine_schedule", "linear_schedule", "noam_schedule", "warmup_stable_decay_schedule"]
 
 
-def noam_schedule(step: int, d_model: int, warmup: int = 4000, factor: float = 1.0) -> float:
+@checked
+def noam_schedule(step: Count, d_model: Count, warmup: Count = 4000, factor: Finite = 1.0) -> float:
     """Return the rate of the paper: up in a line for `warmup` updates, then down with the square root of the step.
 
     factor * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5); the maximum, factor / sqrt(d_model * warmup), is reached
@@ -20,13 +21,13 @@ def noam_schedule(step: int, d_model: int, warmup: int = 4000, factor: float = 1
 
     Source: Vaswani et al. 2017, equation 3.
     """
-    check_integer("step", step, 1)
-    check_integer("d_model", d_model, 1)
-    check_integer("warmup", warmup, 1)
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def linear_schedule(step: int, steps: int, *, peak: float = 1.0, warmup: int = 0, final: float = 0.0) -> float:
+@checked
+def linear_schedule(
+    step: Count, steps: Count, *, peak: Finite = 1.0, warmup: CountOrZero = 0, final: Finite = 0.0
+) -> float:
     """Return a rate that rises in a line to `peak` at step `warmup`, then falls in a line towards `final`.
 
     `final` is where the line would be one update after the last of `steps`.
@@ -35,7 +36,10 @@ def linear_schedule(step: int, steps: int, *, peak: float = 1.0, warmup: int = 0
     return peak * step / warmup if share is None else peak + (final - peak) * share
 
 
-def cosine_schedule(step: int, steps: int, *, peak: float = 1.0, warmup: int = 0, final: float = 0.0) -> float:
+@checked
+def cosine_schedule(
+    step: Count, steps: Count, *, peak: Finite = 1.0, warmup: CountOrZero = 0, final: Finite = 0.0
+) -> float:
     """Return a rate that rises in a line to `peak` at step `warmup`, then falls as half a cosine towards `final`.
 
     Without warm-up this is `torch.optim.lr_scheduler.CosineAnnealingLR`.
@@ -47,14 +51,14 @@ def cosine_schedule(step: int, steps: int, *, peak: float = 1.0, warmup: int = 0
     return final + (peak - final) * (1.0 + math.cos(math.pi * share)) / 2.0
 
 
+@checked
 def warmup_stable_decay_schedule(
-    step: int, steps: int, *, decay: int, peak: float = 1.0, warmup: int = 0, final: float = 0.0
+    step: Count, steps: Count, *, decay: CountOrZero, peak: Finite = 1.0, warmup: CountOrZero = 0, final: Finite = 0.0
 ) -> float:
     """Return a rate that rises to `peak`, stays there, and falls in a line towards `final` in the last `decay` updates.
 
     A run can go on from the stable part without having known its length. Source: Hu et al. 2024 (MiniCPM), section 4.
     """
-    check_integer("decay", decay, 0)
     if _share(step, steps, warmup) is None:
         return peak * step / warmup
     if max(warmup, 1) + decay > steps:
@@ -65,9 +69,6 @@ def warmup_stable_decay_schedule(
 
 def _share(step: int, steps: int, warmup: int) -> float | None:
     """How much of the way down is done before this update, from 0 to below 1; None while it still warms up."""
-    check_integer("step", step, 1)
-    check_integer("steps", steps, 1)
-    check_integer("warmup", warmup, 0)
     if warmup >= steps and warmup > 0:
         raise ValueError(f"warmup: expected fewer than steps={steps}, got {warmup}")
     if step < warmup:

@@ -56,11 +56,21 @@ def optimizer_tensors(model: nn.Module, optimizers: Sequence[torch.optim.Optimiz
 
 
 def load_optimizers(
-    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], tensors: dict[str, Tensor], where: str
+    model: nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    tensors: dict[str, Tensor],
+    where: str,
+    *,
+    begun: bool = False,
 ) -> None:
-    """Put back what the optimizers remembered; raises ValueError that names the tensor and `where`."""
+    """Put back what the optimizers remembered; raises ValueError that names the tensor and `where`.
+
+    After the first step, `begun`, those that remember anything must find it.
+    """
     if not optimizers:
         return
+    if not tensors and begun and any(o.defaults.get("betas") or o.defaults.get("momentum") for o in optimizers):
+        raise ValueError(f"{where}: holds no state of an optimizer")
     parameters = {name: p for optimizer in optimizers for name, p in _names(model, optimizer).items()}
     remembered: dict[str, dict[str, Tensor]] = {}
     for full, tensor in tensors.items():

@@ -12,7 +12,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks import Within, check_fields
+from course_lib.checks import Checked, Count, CountOrZero, Share, Within, check_integer, check_integers
 from course_lib.masks import document_mask
 from course_lib.positions import document_positions
 from course_lib.training.chunked import chunked_cross_entropy
@@ -21,6 +21,12 @@ from course_lib.training.losses import cross_entropy, label_smoothed_cross_entro
 __all__ = ["Classification", "LanguageModelling", "MaskedLanguageModelling", "Translation"]
 
 Batch = dict[str, Tensor]
+
+
+def _of(batch: Batch, name: str) -> Tensor:
+    if name not in batch:
+        raise ValueError(f"data: expected batches with {name!r}, got {', '.join(map(repr, batch)) or 'nothing'}")
+    return batch[name]
 
 
 def _loss(
@@ -40,7 +46,7 @@ def _loss(
 
 
 @dataclass(frozen=True)
-class LanguageModelling:
+class LanguageModelling(Checked):
     """Predict each token from those before it; a batch is {"tokens": (B, T + 1)}.
 
     With "documents" (B, T + 1) beside them, rows hold several documents, which do not see each other and whose
@@ -49,11 +55,11 @@ class LanguageModelling:
     """
 
     pad_id: int | None = None
-    rows: int = 0
+    rows: CountOrZero = 0
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum over real tokens of the cross-entropy in nats, and their number."""
-        tokens = batch["tokens"]
+        tokens = _of(batch, "tokens")
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         if "documents" not in batch:
             return _loss(functools.partial(model, inputs), targets, rows=self.rows, ignore=self.pad_id)
@@ -66,7 +72,7 @@ class LanguageModelling:
 
 
 @dataclass(frozen=True)
-class Translation:
+class Translation(Checked):
     """Predict a target sequence from a source; a batch is {"source": (B, S), "target": (B, T)}.
 
     Target rows run from the start token to the end token, then padding. `smoothing` applies in training mode only, so
@@ -74,57 +80,59 @@ class Translation:
     """
 
     pad_id: int
-    smoothing: float = 0.1
-    rows: int = 0
+    smoothing: Share = 0.1
+    rows: CountOrZero = 0
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum over real target tokens of the loss in nats, and their number."""
-        target = batch["target"]
-        forward = functools.partial(model, batch["source"], target[:, :-1])
+        target = _of(batch, "target")
+        forward = functools.partial(model, _of(batch, "source"), target[:, :-1])
         smoothing = self.smoothing if model.training else 0.0
         return _loss(forward, target[:, 1:], rows=self.rows, smoothing=smoothing, ignore=self.pad_id)
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Checked):
     """Predict one label an example; a batch is {"tokens" or "images": (B, ...), "labels": (B,)}."""
 
-    smoothing: float = 0.0
+    smoothing: Share = 0.0
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum over examples of the loss in nats, and their number."""
-        inputs = batch["images"] if "images" in batch else batch["tokens"]
+        inputs = batch["images"] if "images" in batch else _of(batch, "tokens")
         smoothing = self.smoothing if model.training else 0.0
-        return label_smoothed_cross_entropy(model(inputs), batch["labels"], smoothing)
+        return label_smoothed_cross_entropy(model(inputs), _of(batch, "labels"), smoothing)
 
 
 @dataclass(frozen=True)
-class MaskedLanguageModelling:
+class MaskedLanguageModelling(Checked):
     """Predict tokens that were hidden; a batch is {"tokens": (B, T)}.
 
     Of the real tokens a `share` is chosen; of those, 80 % become the mask token, 10 % a random token, 10 % stay.
     In evaluation mode the choice is the same in every call. Source: Devlin et al. 2019 (BERT), section 3.1.
     """
 
-    mask_id: int
-    vocab_size: int
+    mask_id: CountOrZero
+    vocab_size: Count
     pad_id: int | None = None
     special_ids: tuple[int, ...] = ()  # never hidden
     share: Annotated[float, Within(above=0, below=1)] = 0.15
 
     def __post_init__(self) -> None:
         """Refuse what the fields do not allow."""
-        check_fields(self)
+        super().__post_init__()
+        check_integer("mask_id", self.mask_id, 0, self.vocab_size - 1)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum over hidden tokens of the cross-entropy in nats, and their number."""
-        tokens = batch["tokens"]
+        tokens = _of(batch, "tokens")
         hidden, chosen = self.hide(tokens, None if model.training else torch.Generator().manual_seed(0))
         ignored = -1
         return cross_entropy(model(hidden), tokens.where(chosen, ignored), ignore=ignored)
 
     def hide(self, tokens: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return the tokens with some hidden, and which were chosen, both (B, T)."""
+        check_integers("tokens", tokens, "integer token ids")
         kept = torch.tensor([*self.special_ids, *([] if self.pad_id is None else [self.pad_id])], dtype=tokens.dtype)
         allowed = ~torch.isin(tokens, kept.to(tokens.device))
         draws = torch.rand((2, *tokens.shape), generator=generator).to(tokens.device)

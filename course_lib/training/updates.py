@@ -3,12 +3,12 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks import check_number
+from course_lib.checks import Positive, Several, checked, kind
 from course_lib.training.config import Precision
 from course_lib.training.distributed import Batch, Processes, gathered
 
@@ -26,13 +26,14 @@ class Update(NamedTuple):
     stop: bool  # some process was asked to stop
 
 
+@checked
 def update(
     model: nn.Module,
     loss: Loss,
-    batches: Sequence[Batch],
+    batches: Annotated[Sequence[Batch], Several],
     optimizers: Sequence[torch.optim.Optimizer],
     *,
-    clip: float | None = None,
+    clip: Positive | None = None,
     precision: Precision = "float32",
     processes: Processes | None = None,
     stop: Callable[[], bool] | None = None,
@@ -59,7 +60,7 @@ def update(
         rows, mine = processes.share(batch)
         with processes.accumulating(model, last=number == len(batches) - 1):
             with autocast(processes.device, precision):
-                total, count = loss(model, rows)
+                total, count = _sum_and_number(loss(model, rows))
             # Sums, not means: they are divided once, when the number of all tokens is known.
             (total if mine else total * 0.0).backward()
         if mine:
@@ -79,12 +80,12 @@ def update(
     return Update(total_loss / max(tokens, 1.0), round(tokens), norm, stopped > 0)
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
+@checked
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: Positive) -> float:
     """Scale all gradients together so that their norm is at most `max_norm`, and return what it was.
 
     The direction of the gradient stays. Source: Pascanu et al. 2013, algorithm 1.
     """
-    check_number("max_norm", max_norm, above=0)
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = float(_norm(gradients))
     if not math.isfinite(norm):
@@ -94,6 +95,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float
 
 
 @torch.no_grad()
+@checked
 def evaluate(
     model: nn.Module,
     loss: Loss,
@@ -114,7 +116,7 @@ def evaluate(
                 return math.nan
             rows, mine = processes.share(batch)
             with autocast(processes.device, precision):
-                total, count = loss(model, rows)
+                total, count = _sum_and_number(loss(model, rows))
             if mine:
                 totals[0] += total
                 totals[1] += count
@@ -139,6 +141,12 @@ def has_bfloat16(device: torch.device) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     known = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile")]
     return device.type == "cpu" and any(supported() for supported in known if supported is not None)
+
+
+def _sum_and_number(found: object) -> tuple[Tensor, Tensor]:
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise TypeError(f"loss: expected a function that returns the sum of losses and their number, got {kind(found)}")
+    return found
 
 
 def _zeros(n: int, device: torch.device) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks import check_choice, check_integer
+from course_lib.checks import check_choice, check_integer, check_mask
 from course_lib.config import TransformerConfig
 from course_lib.encoder import TransformerEncoder
 from course_lib.layers import ACTIVATIONS, init_weights
@@ -122,6 +122,9 @@ def mean_of_real(vectors: Tensor, mask: Tensor | None = None) -> Tensor:
     """The mean of the real vectors of each sentence: (B, T, D), bool (B, T) -> (B, D)."""
     if mask is None:
         return vectors.mean(dim=1)
+    check_mask("mask", mask)
+    if mask.shape != vectors.shape[:2]:
+        raise ValueError(f"mask: expected {tuple(vectors.shape[:2])} like vectors, got {tuple(mask.shape)}")
     real = mask[:, :, None].to(vectors.dtype)  # (B, T) -> (B, T, 1)
     return (vectors * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks import check_integer, check_number
+from course_lib.checks import Count, Positive, check_floating, check_integer, check_token_ids, check_width, checked
 from course_lib.config import Activation, TransformerConfig
 from course_lib.layers import FeedForward
 
@@ -40,23 +40,22 @@ class MixtureOfExperts(nn.Module):
     balance_loss: Tensor
     load: Tensor
 
+    @checked
     def __init__(
         self,
         d_model: int,
         d_ff: int | None = None,
         *,
-        n_experts: int = 8,
+        n_experts: Count = 8,
         top_k: int = 2,
-        capacity: float | None = None,
+        capacity: Positive | None = None,
         activation: Activation = "relu",
         gated: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_integer("n_experts", n_experts)
         check_integer("top_k", top_k, 1, n_experts)
-        check_number("capacity", capacity, above=0, or_none=True)
         self.n_experts, self.top_k, self.capacity = n_experts, top_k, capacity
         self.router = nn.Linear(d_model, n_experts, bias=False)
         self.experts = nn.ModuleList(
@@ -91,6 +90,7 @@ class MixtureOfExperts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Send each position through its experts: (..., D) -> (..., D)."""
+        check_width("x", x, self.router.in_features)
         tokens = x.flatten(0, -2)  # (..., D) -> (N, D)
         weights, chosen, probabilities = route(self.router(tokens), self.top_k)  # (N, K), (N, K), (N, n_experts)
         self.balance_loss = load_balancing_loss(probabilities, chosen)
@@ -112,6 +112,7 @@ def route(scores: Tensor, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
 
     Computed in float32. The weights of two or more sum to one; a single one is its probability among all.
     """
+    check_floating("scores", scores)
     if scores.dim() != 2 or not 1 <= top_k <= scores.size(1):
         raise ValueError(f"scores: expected (N, n_experts) with at least top_k={top_k} experts, got {scores.shape}")
     probabilities = scores.float().softmax(dim=-1)
@@ -127,6 +128,7 @@ def load_balancing_loss(probabilities: Tensor, chosen: Tensor) -> Tensor:
     probabilities (N, n_experts), chosen (N, K). The gradient flows through the probabilities only.
     Source: Fedus et al. 2022, equations 4 to 6.
     """
+    check_token_ids("chosen", chosen)
     n_experts = probabilities.size(1)
     share = torch.bincount(chosen.flatten(), minlength=n_experts) / max(1, chosen.numel())
     return n_experts * (share * probabilities.mean(dim=0)).sum()

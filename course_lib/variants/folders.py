@@ -167,6 +167,8 @@ def write_model(
     with replace_together(folder, obsolete=old) as staged:
         write_atomic(staged / CONFIG, json.dumps(dict(config), indent=2, sort_keys=True) + "\n")
         for name, content in (more or {}).items():
+            if Path(name).name != name or not isinstance(content, str | bytes):
+                raise ValueError(f"more: expected texts by the names of files in the folder, got {name!r}")
             write_atomic(staged / name, content)
         _write_weights(staged, tensors, shard_bytes)
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.checks import check_integer
+from course_lib.checks import check_integer, checked
 from course_lib.variants.packed import NO_KERNEL, FrozenLinear, replace_linear_maps
 
 _FEW_ROWS = 16  # with more, torch's kernel for 8-bit weights loses against making floats of them first
@@ -156,6 +156,7 @@ class QuantizedLinear(FrozenLinear):
         super()._save_to_state_dict(*arguments)
 
 
+@checked
 def quantize_(
     model: nn.Module,
     *,

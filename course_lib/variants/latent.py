@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from course_lib.attention import Attention, Options, check_mask_and_bias
 from course_lib.cache import KVCache
-from course_lib.checks import check_integer, check_probability, check_vectors
+from course_lib.checks import Count, Share, check_vectors, checked
 from course_lib.layers import Stack, init_weights
 from course_lib.multi_head import merge_heads, split_heads
 from course_lib.norms import RMSNorm
@@ -45,28 +45,24 @@ class LatentAttention(Attention):
     `absorbed` says which form runs: None (the absorbed one where a cache holds earlier positions), True or False.
     """
 
+    @checked
     def __init__(
         self,
-        d_model: int,
-        n_heads: int,
+        d_model: Count,
+        n_heads: Count,
         *,
-        d_latent: int,
-        d_rotary: int,
-        d_head: int | None = None,
-        d_query_latent: int | None = None,
-        dropout: float = 0.0,
+        d_latent: Count,
+        d_rotary: Count,
+        d_head: Count | None = None,
+        d_query_latent: Count | None = None,
+        dropout: Share = 0.0,
         norm_eps: float = 1e-6,
     ) -> None:
         super().__init__()
-        for name, size in (("d_model", d_model), ("n_heads", n_heads), ("d_latent", d_latent), ("d_rotary", d_rotary)):
-            check_integer(name, size)
-        for name, optional in (("d_head", d_head), ("d_query_latent", d_query_latent)):
-            check_integer(name, optional, or_none=True)
         if d_rotary % 2:
             raise ValueError(f"d_rotary: expected an even width, got {d_rotary}")
         if d_head is None and d_model % n_heads:
             raise ValueError(f"d_model: expected a multiple of n_heads={n_heads}, got {d_model}")
-        check_probability("dropout", dropout)
         self.d_model, self.n_heads, self.d_latent, self.d_rotary = d_model, n_heads, d_latent, d_rotary
         self.d_head = d_model // n_heads if d_head is None else d_head
         self.dropout = dropout
@@ -141,6 +137,7 @@ class LatentAttention(Attention):
         return self.output(merge_heads(heads))
 
 
+@checked
 def use_latent_attention(
     stack: Stack, *, d_latent: int, d_rotary: int, d_head: int | None = None, d_query_latent: int | None = None
 ) -> None:

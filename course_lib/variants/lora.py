@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.checks import check_integer, check_probability
+from course_lib.checks import Finite, Share, check_integer, checked
 
 ATTENTION = ("qkv", "query", "key", "value", "output")
 """The linear maps of an attention, by their names in `MultiHeadAttention`."""
@@ -28,12 +28,10 @@ class LoRALinear(nn.Module):
         dropout: probability of dropping an input of the update in training.
     """
 
-    def __init__(self, base: nn.Linear, rank: int, *, alpha: float | None = None, dropout: float = 0.0) -> None:
+    @checked
+    def __init__(self, base: nn.Linear, rank: int, *, alpha: Finite | None = None, dropout: Share = 0.0) -> None:
         super().__init__()
-        if not isinstance(base, nn.Linear):
-            raise TypeError(f"base: expected an nn.Linear, got {type(base).__name__}")
         check_integer("rank", rank, 1, min(base.in_features, base.out_features))
-        check_probability("dropout", dropout)
         self.base, self.rank, self.dropout = base, rank, dropout
         self.alpha = float(rank if alpha is None else alpha)
         self.merged = False
@@ -90,8 +88,14 @@ class LoRALinear(nn.Module):
             self.merged = False
 
 
+@checked
 def add_lora(
-    model: nn.Module, rank: int, *, alpha: float | None = None, dropout: float = 0.0, targets: Sequence[str] = ATTENTION
+    model: nn.Module,
+    rank: int,
+    *,
+    alpha: Finite | None = None,
+    dropout: float = 0.0,
+    targets: Sequence[str] = ATTENTION,
 ) -> list[str]:
     """Freeze a model and put a trainable update beside the linear maps called `targets`; return their full names.
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.checks import check_integer
+from course_lib.checks import Count, check_integer, checked
 from course_lib.variants.lora import LoRALinear
 
 NO_KERNEL = object()  # in place of a copy, where torch has no kernel that wants one
@@ -99,7 +99,8 @@ class PackedLinear(FrozenLinear):
         return F.linear(x, weight, self.bias)
 
 
-def pack_(model: nn.Module, *, rows: int = 1, keep: Sequence[str] = ()) -> list[str]:
+@checked
+def pack_(model: nn.Module, *, rows: Count = 1, keep: Sequence[str] = ()) -> list[str]:
     """Replace the linear maps of a model by `PackedLinear`, in place; return their full names.
 
     The model is frozen and put in evaluation mode; call it after `model.to(...)`. Its state dict stays what it was, but

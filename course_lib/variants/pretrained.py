@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from course_lib.checks import checked
 from course_lib.files import read_together
 from course_lib.reading import shown
 from course_lib.variants.course_models import COURSE_MODELS, load_course_model, save_course_model
@@ -15,6 +16,7 @@ from course_lib.variants.folders import CONFIG, locate, read_config
 from course_lib.variants.published_model import FAMILIES, PublishedModel
 
 
+@checked
 def from_pretrained(
     path_or_name: str | os.PathLike[str],
     *,
@@ -34,6 +36,8 @@ def from_pretrained(
         FileNotFoundError: no such folder, file or model. ConnectionError: the hub cannot be reached.
         ValueError: a model_type that is not known here, or weights that do not fit the config, with tensor and file.
     """
+    if dtype is not None and not dtype.is_floating_point:
+        raise ValueError(f"dtype: expected one of floating-point numbers, got {dtype}")
     folder = locate(path_or_name, revision=revision)
     return read_together(folder, lambda: _load(folder, dtype, options))
 
@@ -51,6 +55,7 @@ def _load(folder: Path, dtype: torch.dtype | None, options: Mapping[str, Any]) -
     return load_course_model(folder, found, dtype)
 
 
+@checked
 def save_pretrained(model: nn.Module, path: str | os.PathLike[str], *, more: Mapping[str, str] | None = None) -> None:
     """Write `config.json` and the weights to a folder that holds the old model or the new one, never half of one.
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from course_lib.checks import checked
 from course_lib.config import FALLBACKS, TransformerConfig
 from course_lib.variants.published_model import PUBLISHED
 from course_lib.variants.t5 import T5
@@ -30,6 +31,7 @@ class SwitchTable:
         )
 
 
+@checked
 def switch_table(configs: Mapping[str, TransformerConfig] | None = None) -> SwitchTable:
     """Return the switches in which configs differ, sizes left out; the published families unless given.
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks import check_choice, check_integer
+from course_lib.checks import Count, check_choice, check_declared, check_integer, check_kind
 from course_lib.config import TransformerConfig
 from course_lib.encoder import TransformerEncoder
 from course_lib.layers import init_weights
@@ -28,6 +28,8 @@ def patchify(images: Tensor, patch: tuple[int, int]) -> Tensor:
 
     Raises ValueError if the images are no multiple of the patch.
     """
+    check_kind("images", images, Tensor)
+    check_declared("patch", patch, tuple[Count, Count])
     if images.dim() != 4 or images.size(2) % patch[0] or images.size(3) % patch[1]:
         raise ValueError(
             f"images: expected (B, C, height, width), a multiple of patches of {patch}, got {tuple(images.shape)}"

@@ -107,7 +107,7 @@ def test_fine_tunes():
 
 
 def test_bad_input_names_the_argument():
-    with pytest.raises(TypeError, match=r"base: expected an nn\.Linear, got Identity"):
+    with pytest.raises(TypeError, match=r"base: expected a Linear, got Identity"):
         LoRALinear(nn.Identity(), 2)
     with pytest.raises(ValueError, match="rank: expected an integer from 1 to 3, got 4"):
         LoRALinear(nn.Linear(3, 5), 4)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.attention import Options
-from course_lib.checks import check_integer
+from course_lib.checks import Count, checked
 from course_lib.variants.efficient.base import EfficientAttention
 from course_lib.variants.efficient.blocks import attend_in_blocks, from_blocks, gather_blocks, to_blocks
 
@@ -42,10 +42,9 @@ class HierarchicalAttention(EfficientAttention):
     takes_bias = False
     takes_any_mask = False
 
-    def __init__(self, block: int = 32, cells: int = 4) -> None:
+    @checked
+    def __init__(self, block: Count = 32, cells: Count = 4) -> None:
         super().__init__()
-        check_integer("block", block)
-        check_integer("cells", cells)
         if block % cells:
             raise ValueError(f"cells: expected a divisor of block={block}, got {cells}")
         self.block, self.cells = block, cells

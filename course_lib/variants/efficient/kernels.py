@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.attention import Options
-from course_lib.checks import check_integer
+from course_lib.checks import Count, checked
 from course_lib.masks import causal_mask
 from course_lib.variants.efficient.base import EfficientAttention
 
@@ -118,10 +118,9 @@ class PerformerAttention(KernelAttention):
 
     directions: Tensor
 
-    def __init__(self, d_head: int, n_features: int = 256, *, seed: int = 0) -> None:
+    @checked
+    def __init__(self, d_head: Count, n_features: Count = 256, *, seed: int = 0) -> None:
         super().__init__()
-        for name, size in (("d_head", d_head), ("n_features", n_features)):
-            check_integer(name, size)
         self.register_buffer("directions", torch.empty(n_features, d_head))
         self.redraw(seed)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.attention import Options
-from course_lib.checks import check_integer
+from course_lib.checks import Count, checked
 from course_lib.variants.efficient.base import EfficientAttention, softmax_weights
 
 
@@ -28,10 +28,9 @@ class LinformerAttention(EfficientAttention):
     takes_bias = False
     takes_any_mask = False
 
-    def __init__(self, max_length: int, rank: int) -> None:
+    @checked
+    def __init__(self, max_length: Count, rank: Count) -> None:
         super().__init__()
-        for name, size in (("max_length", max_length), ("rank", rank)):
-            check_integer(name, size)
         self.key_map = nn.Parameter(torch.empty(rank, max_length))
         self.value_map = nn.Parameter(torch.empty(rank, max_length))
         for parameter in (self.key_map, self.value_map):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from course_lib.attention import Options, fused_attention
-from course_lib.checks import check_choice, check_integer
+from course_lib.checks import CountOrZero, check_choice, check_integer, checked
 from course_lib.masks import combine_masks
 from course_lib.variants.efficient.base import EfficientAttention, softmax_weights
 from course_lib.variants.efficient.blocks import attend_in_blocks, from_blocks, gather_blocks, to_blocks
@@ -176,8 +176,15 @@ class BigBirdAttention(SparseAttention):
     Source: Zaheer et al. 2020, "Big Bird", section 2.
     """
 
+    @checked
     def __init__(
-        self, block: int, *, n_random: int = 2, n_global: int = 0, seed: int = 0, backend: SparseBackend = "auto"
+        self,
+        block: int,
+        *,
+        n_random: CountOrZero = 2,
+        n_global: int = 0,
+        seed: int = 0,
+        backend: SparseBackend = "auto",
     ) -> None:
         super().__init__(block=block, n_global=n_global, backend=backend)
         check_integer("n_random", n_random, 0)
