@@ -5,10 +5,8 @@ Running the rest of a notebook would add hours and the ways in which a notebook 
 check that it patches, a result that another cell changes.
 """
 
-import ast
 import datetime
 import os
-import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +16,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from coursework.classroom.remarks import Remarks, remarks
 from coursework.classroom.submissions import Found, Learner, answers, is_called_like, learners, read
 from coursework.classroom.workers import Worker
-from coursework.desk.code import free_names, prelude, runnable
 from coursework.desk.finding import is_called
 from coursework.desk.notebooks import DamagedNotebook, dump_notebook
 from coursework.desk.pen import Limits, temporary_folder
@@ -31,17 +29,9 @@ from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, WRONG
 
 PASS, FAIL, OPEN, BROKEN = "pass", "fail", "not attempted", "could not be run"
 OUTCOMES = (PASS, FAIL, OPEN, BROKEN)
-_OWN = ("course_lib", "coursework")
 SCHEMA = "course-verify/1"
 
 _OUTCOME = {RIGHT: PASS, WRONG: FAIL, NOT_ATTEMPTED: OPEN}
-_SUSPECT = re.compile(
-    r"\b(?:os|sys|gc|inspect|ctypes|importlib|pkgutil|runpy|pickle|marshal|subprocess|socket|linecache|builtins|registry)\b"
-    r"|(?<![\w.])(?:eval|exec|compile|open|globals|locals|vars|getattr|setattr|breakpoint)\b|import_module|__import__"
-    r"|\bread_(?:text|bytes)\b|\.load\b|/proc\b|_getframe|\b[fg]i?_(?:locals|globals|frame)\b|\.reference\b|\bcoursework\b"
-    r"|__(?:builtins|class|mro|bases|subclasses|globals|code|closure|dict|wrapped|getattr|getattribute|torch_function)__"
-    r"|\bex\.\w+\.\w+\s*=[^=]|\b(?:torch|F|nn|np|numpy|math|Tensor)(?:\.\w+)+\s*=[^=]"
-)
 
 
 @dataclass(frozen=True)
@@ -84,6 +74,7 @@ def judge_class(
         results: list[dict[str, dict[str, Any]]] = []
         damaged: list[list[DamagedNotebook]] = []
         tasks: list[Task] = []
+        looks: dict[tuple[int, str], Remarks] = {}
         seen: set[str] = set()
         for number, learner in enumerate(class_):
             found, bad = _collect(learner)
@@ -97,14 +88,26 @@ def judge_class(
                     written[one.path] = place / f"{number}-{len(written)}.ipynb"
                     text = dump_notebook(one.notebook).encode("utf-8", "backslashreplace")
                     written[one.path].write_bytes(text)
-                results[number][exercise] = _result(OPEN, where=_where(one, folder), remarks=_remarks(one, others))
+                several = [f"answered in {others + 1} places; this one counts"] if others else []
+                results[number][exercise] = _result(OPEN, where=_where(one, folder), remarks=several)
                 if one.source.strip() != cells.cell_source(registry.get(exercise)).strip():
+                    looks[number, exercise] = remarks(one)
                     tasks.append(Task(number, exercise, written[one.path], tuple(one.numbers)))
         wanted = _wanted(seen, chapters, exercises)
         tasks = [task for task in tasks if task.exercise in wanted]
         for done, (task, said) in enumerate(_judged(tasks, jobs or os.cpu_count() or 1, limits, folder), start=1):
             results[task.learner][task.exercise] |= _said(said)
             shown(done, len(tasks))
+    judged = {(task.learner, task.exercise) for task in tasks}
+    for (number, exercise), look in looks.items():
+        own = results[number]
+        own[exercise]["remarks"] += look.texts
+        for other in sorted(look.stand_ins):
+            tried = (number, other) in looks and (number, other) not in judged  # and whether it is right is not known
+            if other == exercise or not (tried or own.get(other, {}).get("outcome") == PASS):
+                own[exercise]["remarks"].append(
+                    f"it rests on the course's own version of {other}, which this learner has not solved"
+                )
     for learner, own, bad in zip(class_, results, damaged, strict=True):
         _fill(learner, own, bad, wanted)
     return {
@@ -180,55 +183,6 @@ def _result(outcome: str, reason: str = "", where: str = "", remarks: Iterable[s
         "where": where,
         "remarks": list(remarks),
     }
-
-
-def _remarks(one: Found, others: int) -> list[str]:
-    """What somebody should look at: nothing of it decides."""
-    remarks = []
-    if others:
-        remarks.append(f"answered in {others + 1} places; this one counts")
-    given = cells.cell_source(registry.get(one.exercise))
-    strange = [text for text in dict.fromkeys(_SUSPECT.findall(_run_with(one))) if text not in given]
-    if strange:
-        remarks.append(f"look at the code, it speaks of: {', '.join(text.strip() for text in strange)}")
-    try:
-        borrowed = sorted(_borrowed(one) - free_names(given))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what Python cannot read uses nothing
-        borrowed = []
-    if borrowed:
-        remarks.append(f"it uses the course's own code: {', '.join(borrowed)}")
-    return remarks
-
-
-def _run_with(one: Found) -> str:
-    """The answer with the definitions that it uses; not the imports, which every notebook has more of."""
-    try:
-        before = prelude(one.notebook["cells"][: one.numbers[0]], runnable(one.source), whole=True)[0]
-        nodes = ast.parse(before).body
-        used = [ast.unparse(node) for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what Python cannot read uses nothing
-        used = []
-    return "\n".join([*used, one.source])
-
-
-def _borrowed(one: Found) -> set[str]:
-    """The names that the answer uses and that imports take from the course's packages."""
-    names: set[str] = set()
-    used = free_names(one.source)
-    for cell in one.notebook["cells"][: one.numbers[-1] + 1]:
-        if cell["cell_type"] != "code" or not any(package in cell["source"] for package in _OWN):
-            continue
-        try:
-            nodes = list(ast.walk(ast.parse(cell["source"])))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        inside = cell["source"] in one.source
-        for node in nodes:
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_OWN):
-                names |= {alias.asname or alias.name for alias in node.names if inside or alias.name in used}
-            elif isinstance(node, ast.Import) and inside:
-                names |= {alias.name for alias in node.names if alias.name.startswith(_OWN)}
-    return (names & (used | {name for name in names if name in one.source})) - {"ex", "exercises"}
 
 
 def _judged(tasks: list[Task], jobs: int, limits: Limits, folder: Path) -> Iterator[tuple[Task, dict[str, Any]]]:
