@@ -7,7 +7,6 @@ check that it patches, a result that another cell changes.
 
 import datetime
 import os
-import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,12 +15,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from course_lib.files import temporary_folder
 from coursework.classroom.remarks import Remarks, remarks
 from coursework.classroom.submissions import Found, Learner, answers, is_called_like, learners, read
 from coursework.classroom.workers import Worker
 from coursework.desk.finding import is_called
 from coursework.desk.notebooks import DamagedNotebook, dump_notebook
-from coursework.desk.pen import Limits, temporary_folder
+from coursework.desk.pen import FOLDER, Limits
 from coursework.desk.store import DeskError
 from coursework.exercises import registry
 from coursework.exercises.engine import cells
@@ -36,12 +36,13 @@ _OUTCOME = {RIGHT: PASS, WRONG: FAIL, NOT_ATTEMPTED: OPEN}
 
 @dataclass(frozen=True)
 class Task:
-    """One answer to judge: whose, of which exercise, where."""
+    """One answer to judge: whose, of which exercise, where, and how the learner called the notebook."""
 
     learner: int
     exercise: str
     notebook: Path
     numbers: tuple[int, ...]
+    name: str
 
 
 def judge_class(
@@ -69,8 +70,7 @@ def judge_class(
     started = datetime.datetime.now(datetime.UTC)
     class_ = learners(folder)
     with ExitStack() as stack:
-        place = temporary_folder()
-        stack.callback(shutil.rmtree, place, ignore_errors=True)
+        place = stack.enter_context(temporary_folder(FOLDER))
         results: list[dict[str, dict[str, Any]]] = []
         damaged: list[list[DamagedNotebook]] = []
         tasks: list[Task] = []
@@ -92,11 +92,13 @@ def judge_class(
                 results[number][exercise] = _result(OPEN, where=_where(one, folder), remarks=several)
                 if one.source.strip() != cells.cell_source(registry.get(exercise)).strip():
                     looks[number, exercise] = remarks(one)
-                    tasks.append(Task(number, exercise, written[one.path], tuple(one.numbers)))
+                    tasks.append(Task(number, exercise, written[one.path], tuple(one.numbers), one.path.stem))
         wanted = _wanted(seen, chapters, exercises)
+        lost = 0
         tasks = [task for task in tasks if task.exercise in wanted]
         for done, (task, said) in enumerate(_judged(tasks, jobs or os.cpu_count() or 1, limits, folder), start=1):
             results[task.learner][task.exercise] |= _said(said)
+            lost += "verdict" not in said
             shown(done, len(tasks))
     judged = {(task.learner, task.exercise) for task in tasks}
     for (number, exercise), look in looks.items():
@@ -114,6 +116,7 @@ def judge_class(
         "schema": SCHEMA,
         "started": started.isoformat(timespec="seconds"),
         "seconds": round((datetime.datetime.now(datetime.UTC) - started).total_seconds(), 1),
+        "not_judged": lost,
         "limits": {"seconds": limits.seconds, "megabytes": limits.memory >> 20},
         "exercises": [
             {"id": one, "title": registry.get(one).title, "notebook": registry.places()[one]} for one in wanted
@@ -189,19 +192,19 @@ def _judged(tasks: list[Task], jobs: int, limits: Limits, folder: Path) -> Itera
     """Yield each task with the report on it, in order, as soon as it and those before are done."""
     jobs = max(1, min(jobs, len(tasks)))
     with ExitStack() as stack:
+        pool = ThreadPoolExecutor(jobs)  # Linux ends what a thread has started with the thread: it ends last
+        stack.callback(pool.shutdown, cancel_futures=True)
         free: SimpleQueue[Worker] = SimpleQueue()
         for _ in range(jobs):
             free.put(stack.enter_context(Worker(limits, [folder.resolve()])))
-        pool = ThreadPoolExecutor(jobs)
-        stack.callback(pool.shutdown, cancel_futures=True)
 
         def judge(task: Task) -> dict[str, Any]:
             worker = free.get()
             try:
                 request = {"notebook": str(task.notebook), "numbers": task.numbers, "exercise": task.exercise}
-                return worker.judge(request)
+                return worker.judge({**request, "name": task.name})
             except Exception as problem:  # whatever it is, the others are judged
-                return {"verdict": "", "problem": f"{type(problem).__name__}: {problem}", "misconceptions": []}
+                return {"problem": f"{type(problem).__name__}: {problem}"}
             finally:
                 free.put(worker)
 
@@ -210,12 +213,13 @@ def _judged(tasks: list[Task], jobs: int, limits: Limits, folder: Path) -> Itera
 
 def _said(said: dict[str, Any]) -> dict[str, Any]:
     """What a report of `judge.main` says, as part of a result."""
-    outcome = _OUTCOME.get(said["verdict"], BROKEN)
+    outcome = _OUTCOME.get(said.get("verdict", ""), BROKEN)
     reason = said["problem"] if outcome == BROKEN else ""
-    if outcome == FAIL and not said["misconceptions"]:
+    named = said.get("misconceptions", [])
+    if outcome == FAIL and not named:
         case = said.get("case")
         reason = f"{case['name']}: {case['differs']}" if case else "no mistake that the course knows"
-    return {"outcome": outcome, "misconceptions": said["misconceptions"], "reason": reason}
+    return {"outcome": outcome, "misconceptions": named, "reason": reason}
 
 
 def _fill(

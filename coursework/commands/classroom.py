@@ -59,6 +59,12 @@ def verify(
     typer.echo(f"Written to {out}: {', '.join(files)}.")
     if people and (strangers := classroom.unknown(report, people)):
         typer.echo(f"Not in the roster, or not surely: {', '.join(strangers)}.")
+    if report["not_judged"]:
+        unjudged = f"{report['not_judged']} of the answers were NOT judged"
+        typer.echo(
+            f"{unjudged}: the process that judges ended. {out / 'report.html'} says which; run it again.", err=True
+        )
+        raise typer.Exit(2)
     if strict and any(row["outcome"] != "pass" for who in report["learners"] for row in who["results"]):
         raise typer.Exit(1)
 
