@@ -108,9 +108,7 @@ ODD = (
     'torch.ones(T, S, dtype=torch.bool, device="meta")',
     "torch.nested.nested_tensor([torch.ones(S), torch.ones(S)])",
     "torch._to_functional_tensor(torch.ones(T, S, dtype=torch.bool))",
-    "__import__('torch._subclasses')._subclasses.FakeTensorMode().from_tensor(torch.ones(T, S))",
     "[list(range(50_000)) for _ in range(4)]",
-    "{n: 'x' * 10_000 for n in range(9_000)}",
 )
 DEEP = (
     "x = '\ud800'",
@@ -127,7 +125,7 @@ def test_whatever_is_handed_in_there_is_a_verdict_or_a_reason(tmp_path):
     *said, right = judged_in_one_pen(tmp_path, sources, 60)
     for one in said[: len(ODD)]:
         assert one["verdict"] == "wrong", one
-        assert one["case"]["differs"], one
+        assert one["case"]["differs"] not in ("", "It raises an error."), one
     for one in said[len(ODD) :]:
         assert one["problem"].startswith("mine.ipynb, cell "), one
         assert "Python" in one["problem"], one

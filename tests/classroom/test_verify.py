@@ -288,6 +288,21 @@ def test_the_summary_names_the_section_to_teach_again():
     assert summary.again(summary.summarise(report_of("pass"))) == []
 
 
+@pytest.mark.skipif(os.name != "posix", reason="links")
+def test_the_report_goes_where_it_is_meant_to_go(tmp_path, monkeypatch):
+    """What lies in a learner's checkout leads it nowhere else, and is said before anything is judged."""
+    notebook(tmp_path / "ada" / "01_attention.ipynb")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "ada")
+    Path("verified").symlink_to("../other")
+    Path("kept", "report.html").mkdir(parents=True)
+    for arguments, says in (([], "a link in FOLDER"), (["--out", "kept"], "with a folder report.html")):
+        done = CliRunner().invoke(cli.app, ["verify", ".", *arguments])
+        assert done.exit_code == 2
+        assert says in done.output
+    assert not list((tmp_path / "other").iterdir())
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": "other"}', '{"schema": "course-verify/1"}'])
 def test_what_is_no_report_is_said(tmp_path, text):
     (tmp_path / "report.json").write_text(text)
