@@ -166,7 +166,7 @@ def _judged(handle: Handle, answer: running.Answer, pen: Pen, said: dict[str, An
         said["printed"] = line.printed
     case = ("", "")
     if finding.failure is not None:
-        case = case_of(spec, finding.failure).name, _sentence(finding.failure, None)
+        case = case_of(spec, finding.failure).name, one_line(_sentence(finding.failure, None))
     judged = Judged(finding.verdict, message(spec, finding, None, False), answer.source, (), case)
     if finding.failure is None or finding.failure.stopped:
         return judged
