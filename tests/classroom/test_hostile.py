@@ -14,7 +14,7 @@ import pytest
 from hostile import AT_ONCE, BORROWED, PLACES, drawn, in_a_class, sources
 from simulated_class import RIGHT_MASK, mask, write
 from test_verify import FUNCTION, notebook
-from thorough import rounds
+from thorough import mostly, rounds
 from typer.testing import CliRunner
 
 from course_lib.files import temporary_folder
@@ -149,7 +149,7 @@ def test_an_answer_that_stops_processes_is_ended_at_its_limit(tmp_path, monkeypa
 
 
 @UNSAFE
-@pytest.mark.parametrize("by", ["SIGSTOP", "SIGKILL"])
+@pytest.mark.parametrize("by", mostly(["SIGSTOP", "SIGKILL"], keep=1))
 def test_a_judge_that_ends_is_started_anew_and_the_command_says_so(tmp_path, monkeypatch, by):
     monkeypatch.setenv("COURSE_SANDBOX", "off")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "rooms"))
