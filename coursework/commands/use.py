@@ -171,7 +171,9 @@ def evaluate(
         str | None,
         typer.Argument(help="As --data of its training; else the part that was held out then.", metavar="DATA"),
     ] = None,
-    data_: Annotated[str | None, typer.Option("--data", help="DATA, as in training.", show_default=False)] = None,
+    data_: Annotated[
+        str | None, typer.Option("--data", help="DATA, as in training.", show_default=False)
+    ] = None,
     columns: Annotated[str | None, typer.Option(help="The columns of a file.", show_default=False)] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")] = False,
     device: Device = None,
