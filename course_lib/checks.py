@@ -31,9 +31,15 @@ def check_integer(name: str, value: Any, least: int = 1, most: int | None = None
 
 
 def check_number(
-    name: str, value: object, *, least: float | None = None, above: float | None = None, or_none: bool = False
+    name: str,
+    value: object,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    or_none: bool = False,
 ) -> None:
-    """Refuse what is no finite number, of at least `least` or above `above` if given; None passes with `or_none`."""
+    """Refuse what is no finite number, or is out of the bounds that are given; None passes with `or_none`."""
     if value is None and or_none:
         return
     expected = "a finite number"
@@ -44,7 +50,9 @@ def check_number(
     if not _is_number(value):
         _refuse(TypeError, name, expected, _written(value))
     low = value < least if least is not None else above is not None and value <= above
-    if low or math.isinf(value) or value != value:  # NaN alone differs from itself
+    high = most is not None and value > most
+    if low or high or math.isinf(value) or value != value:  # NaN alone differs from itself
+        expected += f", at most {most:g}" if high else ""
         _refuse(ValueError, name, expected, _written(value))
 
 
@@ -84,6 +92,7 @@ class Within:
 
 
 MOST = 2**31 - 1  # of what is counted: more is a slip of the pen, and overflows elsewhere
+LARGEST = 2.0**63  # of a number with a point: the product of two is still one in 32 bits
 Count = Annotated[int, Within(1, MOST)]
 CountOrZero = Annotated[int, Within(0, MOST)]
 Positive = Annotated[float, Within(above=0)]
@@ -128,11 +137,12 @@ def check_declared(name: str, value: Any, declared: Any) -> None:
     elif declared is int:
         high = within.most if isinstance(value, int) and value > (within.most or MOST) else None
         check_integer(name, value, int(-MOST if within.least is None else within.least), high)  # type: ignore[arg-type]
-    elif declared is float and (within.below, within.most) != (None, None):
+    elif declared is float and 1 in (within.below, within.most):
         ends = ("[" if within.above is None else "(", ")" if within.most is None else "]")
         check_probability(name, value, f"{ends[0]}0, 1{ends[1]}")  # type: ignore[arg-type]
     elif declared is float:
-        check_number(name, value, least=within.least, above=within.above)
+        least = -LARGEST if within.least is within.above is None else within.least
+        check_number(name, value, least=least, above=within.above, most=within.most or LARGEST)
 
 
 def check_floating(name: str, tensor: object) -> None:

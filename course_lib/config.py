@@ -62,7 +62,7 @@ class TransformerConfig:
     attention_bias: bool | None = None  # in the maps of attention; `bias` unless given
     qkv_bias: bool | None = None  # in those of queries, keys and values; `attention_bias` unless given
     feed_forward_bias: bool | None = None  # in the maps of the feed-forward; `bias` unless given
-    attention_scale: float | None = None  # factor on the scores, 1 / sqrt(E) unless given
+    attention_scale: Positive | None = None  # factor on the scores, 1 / sqrt(E) unless given
     qk_norm: NormKind = "none"  # of the queries and keys of each head: "unit", or one with trained weights
     residual: bool = True  # x + sublayer(x); False only to see what breaks
     inner_attention: Callable[[], nn.Module] | None = None  # makes what attends in the heads of self-attention

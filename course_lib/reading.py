@@ -42,21 +42,35 @@ class Unreadable(ValueError):
 
 
 def read_bytes(
-    path: str | os.PathLike[str], most: int = MOST_JSON, expected: str = "a file", advice: str = ""
+    path: str | os.PathLike[str],
+    most: int = MOST_JSON,
+    expected: str = "a file",
+    advice: str = "",
+    patience: float = PATIENCE,
 ) -> bytes:
-    """Read a whole file, or Unreadable if it holds more than `most` bytes; it may be a pipe. Raises OSError."""
-    with open(path, "rb", opener=_opened) as stream:
+    """Read a whole file, or Unreadable if it holds more than `most` bytes; it may be a pipe. Raises OSError.
+
+    A pipe is waited for only so many seconds until something is written to it, and a device is refused.
+    """
+
+    def opened(path: str, flags: int) -> int:
+        return _opened(path, flags, patience)
+
+    with open(path, "rb", opener=opened) as stream:
         data = stream.read(most + 1)
     if len(data) > most:
         raise Unreadable(path, f"{expected} of at most {most >> 20} MiB", "more", advice)
     return data
 
 
-def _opened(path: str, flags: int) -> int:
-    """Open a file; a pipe is waited for only so long until something is written to it."""
+def _opened(path: str, flags: int, patience: float) -> int:
     number = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    if stat.S_ISFIFO(os.fstat(number).st_mode):
-        if not select.select([number], [], [], PATIENCE)[0]:
+    mode = os.fstat(number).st_mode
+    if stat.S_ISCHR(mode) and path != os.devnull and not os.isatty(number):
+        os.close(number)
+        raise Unreadable(path, "a file", "a device")
+    if stat.S_ISFIFO(mode):
+        if not select.select([number], [], [], patience)[0]:
             os.close(number)
             raise Unreadable(path, "a file", "a pipe that nothing is written to")
         os.set_blocking(number, True)
@@ -65,7 +79,7 @@ def _opened(path: str, flags: int) -> int:
 
 def read_text(path: str | os.PathLike[str], expected: str = "text", advice: str = "") -> str:
     """Read a text in UTF-8, with or without its mark. Raises Unreadable or OSError."""
-    return _decoded(read_bytes(path, MOST_TEXT, expected, advice), path, expected, advice)
+    return decoded(read_bytes(path, MOST_TEXT, expected, advice), path, expected, advice)
 
 
 def read_json(path: str | os.PathLike[str], shape: Any = OBJECT, expected: str = "JSON", advice: str = "") -> Any:
@@ -81,7 +95,7 @@ def parse_json(
     A shape is a type or a union of them, `[shape]` for a list of such, `{str: shape}` for an object of such, or
     `{"name": shape, …}` for an object that has at least these entries; `object` is anything. Raises Unreadable.
     """
-    text = data if isinstance(data, str) else _decoded(data, name, expected, advice)
+    text = data if isinstance(data, str) else decoded(data, name, expected, advice)
     if not text.strip():
         raise Unreadable(name, expected, "nothing, it is empty", advice)
     try:
@@ -97,7 +111,7 @@ def parse_json(
 def read_toml(path: str | os.PathLike[str], shape: Any = OBJECT, advice: str = "") -> dict[str, Any]:
     """Read TOML of a shape, see `parse_json`. Raises Unreadable or OSError."""
     expected = "a TOML file"
-    text = _decoded(read_bytes(path, MOST_JSON, expected, advice), path, expected, advice)
+    text = decoded(read_bytes(path, MOST_JSON, expected, advice), path, expected, advice)
     try:
         found = tomllib.loads(text)
     except RecursionError:
@@ -159,7 +173,8 @@ def _misfit(value: object, shape: Any, place: str) -> tuple[str, str, str] | Non
     return next((misfit for part in parts if (misfit := _misfit(*part))), None)
 
 
-def _decoded(data: bytes, name: str | os.PathLike[str], expected: str, advice: str) -> str:
+def decoded(data: bytes, name: str | os.PathLike[str], expected: str, advice: str = "") -> str:
+    """Return the text that bytes are in UTF-8, with or without its mark. Raises Unreadable."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

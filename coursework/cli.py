@@ -3,6 +3,7 @@
 import importlib.abc
 import io
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -16,14 +17,16 @@ except ModuleNotFoundError:
 
 from course_lib.reading import Unreadable, one_line
 from coursework.commands import register
+from coursework.commands.checked import refuse_empty
 from coursework.desk.store import DeskError, reason
 
 WRONG, USAGE, UNFORESEEN, INTERRUPTED = 1, 2, 70, 130
+_NO_MEMORY = re.compile("can't allocate memory|out of memory|Storage size calculation overflowed")  # as torch says it
 LONGEST = 2000  # characters of a message
 
 
 def _unforeseen(problem: Exception) -> str:
-    if isinstance(problem, MemoryError):
+    if isinstance(problem, MemoryError) or _NO_MEMORY.search(str(problem)):
         return "there is not enough memory for this. Nothing that was saved before is lost."
     frames = traceback.extract_tb(problem.__traceback__)
     place = f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
@@ -60,6 +63,10 @@ class _Group(TyperGroup):
             typer.echo(f"course: {_unforeseen(problem)}", err=True)
             raise SystemExit(UNFORESEEN) from None
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        refuse_empty(self, ctx, args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -73,7 +80,7 @@ class _Group(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except OSError as problem:
-            where = f" ({problem.filename})" if problem.filename else ""
+            where = f" ({one_line(problem.filename)})" if problem.filename else ""
             typer.echo(f"course: {reason(problem)}{where}. Nothing was lost.", err=True)
             raise typer.Exit(WRONG) from None
 

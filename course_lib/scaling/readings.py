@@ -1,6 +1,6 @@
 """What a sweep of small models says: the law of size at its largest budget, and the surface of size and tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,14 @@ class Reading:
         return bootstrap_interval([getattr(one, name) for one in self.resampled], level)
 
 
+def law_sizes(name: str, sizes: Iterable[int]) -> list[int]:
+    """Return the different sizes in order. Raises ValueError where a law of them predicts nothing."""
+    counted = sorted(set(sizes))
+    if len(counted) < 4 or counted[-1] < 4 * counted[-2]:
+        raise ValueError(f"{name}: expected four sizes or more, the largest four times the next, got {counted}")
+    return counted
+
+
 def read_sweep(rows: Sequence[dict[str, Any]], *, parameters: str = "parameters", n_resamples: int = 100) -> Reading:
     """Fit the law of size to all runs but those of the largest model, at the largest budget, and predict that model.
 
@@ -52,9 +60,7 @@ def read_sweep(rows: Sequence[dict[str, Any]], *, parameters: str = "parameters"
     Raises ValueError if no model is at least four times larger than all that are left for the fit.
     """
     check_choice("parameters", parameters, ("parameters", "layer_parameters"))
-    counted = sorted({row[parameters] for row in rows})
-    if len(counted) < 4 or counted[-1] < 4 * counted[-2]:
-        raise ValueError(f"rows: expected four sizes or more, the largest four times the next, got {counted}")
+    counted = law_sizes("rows", [row[parameters] for row in rows])
     budget = max(row["tokens"] for row in rows)
     seen = [row for row in rows if row[parameters] < counted[-1]]
     fitted = [row for row in seen if row["tokens"] == budget]

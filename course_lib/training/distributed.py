@@ -129,9 +129,11 @@ def join_processes(device: str | None = None) -> Iterator[Processes]:
     The exchange is by NCCL on GPUs and by gloo on CPUs. Raises ConnectionError if the others do not come.
     """
     kind = str(chosen_device(device))
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+    told = told_processes()
+    if told is None:
         yield Processes(device=kind)
         return
+    rank, world = told
     if kind == "cuda":
         kind = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(torch.device(kind))
@@ -143,8 +145,7 @@ def join_processes(device: str | None = None) -> Iterator[Processes]:
     except RuntimeError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise ConnectionError(
-            f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} did not meet the others at {where} "
-            f"({str(error).splitlines()[0]})"
+            f"process {rank} of {world} did not meet the others at {where} ({str(error).splitlines()[0]})"
         ) from error
     # After a restart, torchrun's store still holds the addresses of the processes that died: each attempt has its own.
     store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
@@ -153,6 +154,19 @@ def join_processes(device: str | None = None) -> Iterator[Processes]:
         yield Processes.joined(kind)
     finally:
         dist.destroy_process_group()
+
+
+def told_processes() -> tuple[int, int] | None:
+    """Return the rank and the number of processes that torchrun told, None without it. Raises ValueError."""
+    told = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+    if len(told) < 2:
+        return None
+    if wrong := next((name for name, value in told.items() if not (value.isascii() and value.isdigit())), None):
+        raise ValueError(f"{wrong}: expected a whole number, as torchrun sets it in the environment, got {told[wrong]}")
+    rank, world = map(int, told.values())
+    if rank >= world:
+        raise ValueError(f"RANK: expected less than WORLD_SIZE={world} in the environment, got {rank}")
+    return rank, world
 
 
 def _loopback() -> str | None:
@@ -168,8 +182,8 @@ def chosen_device(name: str | None) -> torch.device:
     best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     name = name or best
     try:
-        torch.empty(0, device=name)
-    except (AssertionError, RuntimeError):  # torch says either
+        torch.empty(1, device=name).item()  # which "meta" cannot tell, either
+    except (AssertionError, RuntimeError, NotImplementedError):  # torch says any
         why = f": {no_gpu()}" if str(name).startswith(("cuda", "mps")) else ""
         raise ValueError(f"device: expected one that is here, such as 'cpu', got {name!r}{why}") from None
     return torch.device(name)

@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from course_lib.config import TransformerConfig
+from course_lib.reading import OBJECT, check_shape
 from course_lib.rotary_scaling import DynamicNTKScaling, LinearScaling, Llama3Scaling, NTKScaling, YarnScaling
 from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants.encoder_model import EncoderModel
-from course_lib.variants.folders import Weights, reading_config, write_model
+from course_lib.variants.folders import CONFIG, Weights, reading_config, write_model
 from course_lib.variants.names import NameTable, fill, read_parameters
 
 COURSE_MODELS: dict[str, type[nn.Module]] = {
@@ -89,6 +90,7 @@ def save_course_model(model: nn.Module, path: str | os.PathLike[str], more: Mapp
 def load_course_model(folder: Path, found: Mapping[str, Any], dtype: torch.dtype | None) -> nn.Module:
     """Read a folder that `save_course_model` wrote, `found` being the content of its `config.json`."""
     weights = Weights(folder)
+    check_shape(found, folder / CONFIG, {"transformer": OBJECT}, "the config of a model")
     with reading_config(folder):
         config = config_from_dict(found["transformer"])
         weights.check_sizes(config)

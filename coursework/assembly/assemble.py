@@ -14,7 +14,7 @@ from coursework.assembly.extract import Extract, Unusable, extract
 from coursework.assembly.parts import FUNCTIONS, LAST, PARTS, up_to
 from coursework.desk import answers, code, isolated
 from coursework.desk.copies import new_backup
-from coursework.desk.store import RIGHT, Desk, DeskError, reason
+from coursework.desk.store import RIGHT, Desk, DeskError, content, reason
 from coursework.exercises import registry
 from coursework.exercises.engine.cells import edition, solved_cell_source
 from coursework.exercises.spec import Exercise
@@ -203,9 +203,9 @@ def _write(desk: Desk, text: str) -> Path | None:
     path, written = desk.folder / NAME, desk.private / NAME
     try:
         with desk.lock():
-            before = path.read_bytes() if path.exists() else None
+            before = content(path) if path.exists() else None
             backup = None
-            if before not in (None, text.encode()) and before != (written.read_bytes() if written.exists() else None):
+            if before not in (None, text.encode()) and before != (content(written) if written.exists() else None):
                 backup = new_backup(desk, "assemble") / NAME
                 write_atomic(backup, before or b"")
             write_atomic(path, text)

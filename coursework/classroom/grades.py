@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from course_lib.reading import Unreadable, read_text
 from coursework.classroom.judging import PASS
 from coursework.desk.store import DeskError, reason
 
@@ -27,8 +28,8 @@ _PERSON = re.compile(
 def read_roster(path: Path) -> list[Row]:
     """Read the gradebook that Canvas or Moodle exports; DeskError if it is no CSV file with a header."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as problem:
+        text = read_text(path)
+    except (OSError, Unreadable) as problem:
         raise DeskError(f"--roster {path} cannot be read: {reason(problem)}.") from None
     first = text.partition("\n")[0]
     try:

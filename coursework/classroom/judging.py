@@ -146,10 +146,13 @@ def _wanted(seen: Collection[str], chapters: Collection[str], exercises: Collect
     for one in chapters:
         if not any(is_called(name, one) for name in _names()):
             raise DeskError(f"--chapter must be the number or beginning of a chapter or lab, got {one!r}.")
+    of_chapters = [one for one, name in places.items() if any(is_called(name, chapter) for chapter in chapters)]
+    if chapters and (other := next((one for one in exercises if one not in of_chapters), None)):
+        raise DeskError(f"--exercise: expected one of the chapters {', '.join(chapters)}, got {other}.")
     if exercises:
         return [one for one in places if one in exercises]
     if chapters:
-        return [one for one, name in places.items() if any(is_called(name, chapter) for chapter in chapters)]
+        return of_chapters
     return [one for one, name in places.items() if name in seen]
 
 

@@ -11,6 +11,7 @@ from coursework.commands import notebooks
 from coursework.commands.answers import check, hint, reset, solution
 from coursework.commands.assemble import assemble
 from coursework.commands.bench import bench
+from coursework.commands.checked import Checked, Plainly
 from coursework.commands.classroom import misconceptions, verify
 from coursework.commands.export import export
 from coursework.commands.sweep import sweep
@@ -23,20 +24,16 @@ __all__ = ["register"]
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
     passed_on: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command()(notebooks.start)
-    app.command(context_settings=passed_on)(notebooks.lab)
-    app.command()(notebooks.status)
-    app.command("next")(notebooks.next_exercise)
+    app.command(cls=Checked)(notebooks.start)
+    app.command(cls=Checked, context_settings=passed_on)(notebooks.lab)
+    app.command(cls=Checked)(notebooks.status)
+    app.command("next", cls=Checked)(notebooks.next_exercise)
     for command in (check, hint, solution, reset, assemble, notebooks.update, notebooks.rescue, notebooks.doctor):
-        app.command()(command)
-    app.command()(verify)
-    app.command()(misconceptions)
+        app.command(cls=Checked)(command)
+    app.command(cls=Checked)(verify)
+    app.command(cls=Checked)(misconceptions)
     app.add_typer(train_app, name="train")
-    app.command()(sweep)
-    app.command()(generate)
-    app.command()(translate)
-    app.command()(classify)
-    app.command()(evaluate)
-    app.command()(export)
+    for plain in (sweep, generate, translate, classify, evaluate, export):
+        app.command(cls=Plainly)(plain)
     # What follows the name belongs to the program, `--help` too.
-    app.command(context_settings=passed_on | {"allow_interspersed_args": False})(bench)
+    app.command(cls=Plainly, context_settings=passed_on | {"allow_interspersed_args": False})(bench)

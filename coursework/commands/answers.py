@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from course_lib.checks import MOST, Within
 from coursework.commands.notebooks import unsolved
 from coursework.desk import answers, isolated
 from coursework.desk.finding import desk_or_none, is_called, the_desk
@@ -70,7 +71,7 @@ def check(
     exercise_id: AnyId = None,
     chapter: Chapter = None,
     file: Annotated[Path | None, typer.Option(help="Check this file instead.", show_default=False)] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="End it after so long.")] = isolated.SECONDS,
+    seconds: Annotated[float, Within(1, MOST), typer.Option(help="End it after so long.")] = isolated.SECONDS,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON for a tutor or an editor; nothing of the solution is in it.")
     ] = False,
@@ -153,7 +154,8 @@ def solution(
 
     desk = the_desk(context.obj)
     if (exercise_id is None) == (chapter is None):
-        raise DeskError("name an exercise, or its chapter by --chapter.")
+        one = "" if chapter is None else f" alone, got {exercise_id} and --chapter {chapter}"
+        raise DeskError(f"name an exercise, or its chapter by --chapter{one}.")
     for name in _of_chapter(chapter) if chapter is not None else [_named(exercise_id, desk)]:
         handle = running.handle(name, desk)
         _say(lambda handle=handle: handle.solution(reveal=reveal))  # type: ignore[misc]
@@ -173,7 +175,8 @@ def reset(
 
     desk = the_desk(context.obj)
     if everything == bool(exercise_ids):
-        raise DeskError("name the exercises to reset, or --all; see `course reset --help`.")
+        both = f" alone, got {', '.join(exercise_ids or ())} and --all" if everything else ""
+        raise DeskError(f"name the exercises to reset, or --all{both}; see `course reset --help`.")
     there = answers.places(desk)
     if everything:
         names = list(there)

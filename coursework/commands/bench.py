@@ -9,12 +9,9 @@ from typing import Annotated
 
 import typer
 
-from coursework.commands.train import plainly
-
 __all__ = ["bench"]
 
 
-@plainly()
 def bench(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="The program; without it they are listed.", metavar="[NAME]")] = "",

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from course_lib.checks import MOST, Within
 from course_lib.files import write_atomic
 from coursework import classroom
 from coursework.desk import isolated, sandbox
@@ -17,10 +18,10 @@ Chapters = Annotated[
     list[str] | None, typer.Option("--chapter", help="Only this chapter or lab; may be repeated.", show_default=False)
 ]
 Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Answers judged at once; else one a processor.", show_default=False)
+    int | None, Within(1, 1000), typer.Option(help="Answers judged at once; else one a processor.", show_default=False)
 ]
-Seconds = Annotated[float, typer.Option(min=1, help="End an answer after so long.")]
-Megabytes = Annotated[int, typer.Option(min=256, help="Memory that an answer may take, in MiB.")]
+Seconds = Annotated[float, Within(1, MOST), typer.Option(help="End an answer after so long.")]
+Megabytes = Annotated[int, Within(256, 2**24), typer.Option(help="Memory that an answer may take, in MiB.")]
 
 
 def verify(
@@ -80,10 +81,10 @@ def misconceptions(
 
     Examples: `course misconceptions verified/report.json` · `course misconceptions submissions --chapter 2`
     """
-    if source.is_file():
-        report = classroom.load(source)
-    else:
+    if source.is_dir() or source.suffix == ".ipynb":
         report = _verified(source, chapter, None, jobs, seconds, memory)
+    else:
+        report = classroom.load(source)
     classroom.print_misconceptions(report)
 
 

@@ -1,12 +1,13 @@
 """Texts by name, and texts with labels."""
 
 import functools
+import os
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from course_lib.data import Pair
 from course_lib.reading import read_text as read_text_file
+from course_lib.reading import shown
 from coursework.corpora import library_text, number_words, reference_text, split_of, tiny_shakespeare
 
 __all__ = ["TEXTS", "numbers_in_languages", "read_text"]
@@ -22,10 +23,13 @@ def read_text(name: str) -> str:
     """Return the text of that name, or in that file."""
     if name in TEXTS:
         return TEXTS[name]()
-    if not Path(name).is_file():
+    if not os.path.exists(name):
         known = ", ".join(map(repr, TEXTS))
-        raise ValueError(f"data: there is no file or folder {name!r}; without files: {known}")
-    return read_text_file(name)
+        raise ValueError(f"data: there is no file or folder {shown(name)}; without files: {known}")
+    text = read_text_file(name)
+    if not text.strip():
+        raise ValueError(f"data: expected a text, got nothing, {name} is empty")
+    return text
 
 
 def numbers_in_languages(languages: Sequence[str], split: str, n: int, seed: int) -> list[Pair]:

@@ -33,7 +33,11 @@ def open_model(name: str, device: str | None, *, int8: bool, bf16: bool, rows: i
     """Open a model for use on a device, to decode about so many examples at once, and its tokenizer."""
     where = chosen_device(device)
     folder = locate(name)
-    network, tokenizer = from_pretrained(folder).eval(), load_tokenizer(folder)
+    network: Any = from_pretrained(folder).eval()
+    tokenizer = load_tokenizer(folder)
+    sizes = (network.config.vocab_size, network.config.setting("target_vocab_size"))
+    if tokenizer.vocab_size > (most := min(size for size in sizes if size is not None)):
+        raise ValueError(f"tokenizer: expected at most {most} tokens as the model has, got {tokenizer.vocab_size}")
     network.to(where, torch.bfloat16 if bf16 else None)
     if int8:
         quantize_(network)

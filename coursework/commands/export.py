@@ -5,13 +5,11 @@ from typing import Annotated
 
 import typer
 
-from coursework.commands.train import plainly
 from coursework.commands.use import model_name
 
 __all__ = ["export"]
 
 
-@plainly()
 def export(
     model: Annotated[str, typer.Argument(help="The folder of the model, or hf:NAME for one on the hub.")],
     to: Annotated[

@@ -43,6 +43,11 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
     goes_on = bool(list_checkpoints(folder.checkpoints))
     if goes_on and not resume:
         raise ValueError(f"{folder} holds a run already; go on with it by --resume, or name another folder by --out")
+    if resume and not goes_on and (folder.weights.exists() or folder.recipe.exists()):
+        raise ValueError(
+            f"--resume: {folder} holds a model, and no checkpoint to go on from; go on from the model by --from, in "
+            "another folder"
+        )
     with contextlib.ExitStack() as stack:
         processes = stack.enter_context(join_processes(device))
         if processes.main:
@@ -92,6 +97,7 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
         if not processes.main:
             return {}
         if (last := task.recipe["result"]["average"]) > 1:
+            last = min(last, len(list_checkpoints(folder.checkpoints)))  # patience may have left fewer
             tensors, held_out = average_checkpoints(folder.checkpoints, last), None
         final = task.model()
         train_updates(final, start["lora"], new)

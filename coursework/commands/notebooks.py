@@ -115,7 +115,7 @@ def status(
     elif found := _standings(desk, chapter):
         print_status(found)
     elif not is_called(CAPSTONE_LAB, chapter):
-        typer.echo(f"No notebook called {chapter} has exercises.")
+        raise DeskError(f"--chapter: expected the number or name of a chapter or lab with exercises, got {chapter!r}.")
     if chapter is None or is_called(CAPSTONE_LAB, chapter):
         progress = desk.progress()
         held = [name for name in registry.CAPSTONES if progress.get(f"capstone_{name}", {}).get("solved")]

@@ -6,7 +6,6 @@ where it stopped, inside a point too. Under torchrun the processes take turns wi
 
 import itertools
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from course_lib.files import write_atomic
 from course_lib.reading import read_json
 from course_lib.scaling import count_flops, count_parameters
 from course_lib.training import Run, Silent, TrainingConfig, tasks
+from course_lib.training.distributed import told_processes
 from course_lib.transformer import LanguageModel
 
 LENGTH, BATCH = 64, 16
@@ -146,7 +146,7 @@ def run_sweep(
     Under torchrun each process takes every so many-th of the points; rows are those there when it has finished.
     """
     (folder / "points").mkdir(parents=True, exist_ok=True)
-    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    rank, world = told_processes() or (0, 1)
     for number, point in enumerate(points):
         path = folder / "points" / f"{point.name}.json"
         if number % world != rank or path.exists():

@@ -37,6 +37,8 @@ __all__ = [
 
 Recipe = dict[str, dict[str, Any]]
 Part = Annotated[float, Within(above=0, below=1)]
+Beams = Annotated[int, Within(1, 1000)]
+NewTokens = Annotated[int, Within(1, 100_000)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,8 +89,8 @@ class Result:
 
     smoothing: Share = 0.0  # of the labels in training
     average: CountOrZero = 0  # the weights of so many last checkpoints are averaged; 0: those of the last step
-    beams: Annotated[int, Within(1, 1000)] = 1  # of the search when the test is translated
-    max_new_tokens: Annotated[int, Within(1, 100_000)] = 100  # of a translation
+    beams: Beams = 1  # of the search when the test is translated
+    max_new_tokens: NewTokens = 100  # of a translation
     loss_rows: CountOrZero = 0  # rows of logits held at a time, against memory; 0: all
     share: Part = 0.15  # of tokens that are hidden
 
@@ -284,7 +286,7 @@ def settings(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
         defaults = {field.name: field.default for field in dataclasses.fields(declared)}
         lines = dict(re.findall(r"^    (\w+): .+?  # (.+)$", inspect.getsource(declared), re.MULTILINE))
         for name, kind in declarations(declared).items():
-            if name not in _known(recipe, table) or "Callable" in str(kind) or (table == "model" and name in FOUND):
+            if name not in _known(recipe, table):
                 continue
             allowed = _allowed(kind)
             if name == "positions":
@@ -311,7 +313,8 @@ def _known(recipe: Recipe, table: str) -> set[str]:
     if table not in ("model", "training"):
         return set(recipe[table])
     former = FORMER_NAMES if table == "training" else {}
-    return {field.name for field in dataclasses.fields(tables()[table])} | former.keys()
+    declared = declarations(tables()[table]).items()
+    return {name for name, kind in declared if "Callable" not in str(kind) and name not in FOUND} | former.keys()
 
 
 def _allowed(kind: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from course_lib.reading import read_json
+from course_lib.reading import read_json, shown
 from course_lib.training import RunFolder
 from course_lib.training.state import load_model, model_tensors
 from course_lib.variants import from_pretrained
@@ -45,7 +45,7 @@ def trained_recipe(folder: str) -> dict[str, Any]:
     path = RunFolder(folder).recipe
     if not os.path.isfile(path):
         raise ValueError(
-            f"model: expected a folder that `course train` has written, got {folder!r}, without recipe.json"
+            f"model: expected a folder that `course train` has written, got {shown(folder)}, without recipe.json"
         )
     tables: dict[str, Any] = {name: {str: object} for name in ("data", "tokenizer", "batches", "model", "training")}
     return read_json(path, {"task": str, "labels": [str], **tables}, "what a run was told")

@@ -15,7 +15,6 @@ from course_lib import scaling
 from course_lib.checks import Count, Positive, check_declared
 from course_lib.data import CharTokenizer
 from course_lib.files import write_atomic
-from coursework.commands.train import plainly
 
 __all__ = ["sweep"]
 
@@ -30,7 +29,6 @@ TOKENS = "200000,400000,800000,1600000"
 RATE = 0.32
 
 
-@plainly()
 def sweep(
     out: Annotated[Path, typer.Option("--out", help="Folder of the points and of the table.")] = Path("runs/sweep"),
     data: Annotated[str, typer.Option("--data", help="library, reference, tinyshakespeare, or a file.")] = "library",
@@ -38,8 +36,8 @@ def sweep(
     shapes: Annotated[
         str, typer.Option("--shapes", help="Layers x width; the last is four times larger, and predicted.")
     ] = SHAPES,
-    seeds: Annotated[int, typer.Option("--seeds", help="Runs of each point.")] = 2,
-    rate: Annotated[float, typer.Option("--learning-rate", help="The highest, times the width of the model.")] = RATE,
+    seeds: Annotated[Count, typer.Option("--seeds", help="Runs of each point.")] = 2,
+    rate: Annotated[Positive, typer.Option("--learning-rate", help="The highest, times the model's width.")] = RATE,
 ) -> None:
     """Train small language models of many sizes on one text and read the scaling law from them.
 
@@ -51,17 +49,22 @@ def sweep(
     """
     import torch
 
+    from course_lib.scaling.readings import law_sizes
     from coursework.commands.corpora import read_text
-    from coursework.commands.points import grid, read_rows, run_sweep
+    from coursework.commands.points import grid, model_config, read_rows, run_sweep
 
-    check_declared("--seeds", seeds, Count)
-    check_declared("--learning-rate", rate, Positive)
     budgets, sizes = _numbers("--tokens", tokens), _shapes(shapes)
     text = read_text(data)
     cut = len(text) - len(text) // 10
     tokenizer = CharTokenizer.train([text[:cut]])
     train, validation = (torch.tensor(tokenizer.encode(part)) for part in (text[:cut], text[cut:]))
     points = grid(sizes, budgets, range(seeds))
+    try:
+        law_sizes(
+            "--shapes", (scaling.count_parameters(model_config(one, tokenizer.vocab_size)).total() for one in points)
+        )
+    except ValueError as too_few:  # the table alone may be wanted
+        typer.echo(f"No law will be read from this, only the table written: {too_few}.")
     if "RANK" in os.environ or not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(1)  # small models gain nothing from more
     rows = run_sweep(points, train, validation, tokenizer.vocab_size, out, rate=rate, say=typer.echo)
@@ -164,6 +167,8 @@ def _numbers(name: str, text: str) -> list[int]:
         raise ValueError(f"{name}: expected whole numbers with commas, got {text!r}") from None
     for number in found:
         check_declared(name, number, Count)
+    if len(set(found)) < len(found):
+        raise ValueError(f"{name}: expected each once, got {text}")
     return found
 
 
@@ -174,4 +179,6 @@ def _shapes(text: str) -> list[tuple[int, int]]:
         raise ValueError(f"--shapes: expected LAYERSxWIDTH with commas, got {text!r}") from None
     for number in (number for shape in found for number in shape):
         check_declared("--shapes", number, Count)
+    if len(set(found)) < len(found):
+        raise ValueError(f"--shapes: expected each once, got {text}")
     return found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_lib import data, training
 from course_lib.checks import MOST
+from course_lib.reading import shown
 from coursework.commands.corpora import TEXTS, read_text
 from coursework.commands.recipes import TEXTBOOK, Recipe, changes, check_sizes, fast_layer, inner_width, lay_over
 from coursework.corpora import own
@@ -74,8 +75,19 @@ class Task(ABC):
             if "d_ff" not in given and isinstance(model["d_model"], int) and 0 < model["d_model"] < MOST // 4:
                 model["d_ff"] = inner_width(model["d_model"]) if model["gated"] else None
         self.config = training.TrainingConfig.from_dict(settings)
+        self._check_average()
         check_sizes(self._model_config(2**31 - 1), self.recipe, self.stacks)  # before any data are loaded
         self.seed = self.config.seed  # of data, their order, the first weights and dropout
+
+    def _check_average(self) -> None:
+        """Refuse to average more checkpoints than training will leave."""
+        config, last = self.config, self.recipe["result"]["average"]
+        there = min(config.keep, -(-config.steps // (config.checkpoint_every or config.steps)))
+        if last > there:
+            raise ValueError(
+                f"result.average: expected at most {there}, the checkpoints that stay with steps={config.steps}, "
+                f"checkpoint_every={config.checkpoint_every} and keep={config.keep} of [training], got {last}"
+            )
 
     @property
     def of_ones_own(self) -> bool:
@@ -132,7 +144,25 @@ class Task(ABC):
         settings = self.recipe["data"]
         name, seed, share = settings["name"], settings["split_seed"], settings["validation_share"]
         rows, self.whole = own.read_splits(name, wanted, settings["columns"], seed=seed, share=share)
+        bad = [one for part in rows.values() for one in part.bad]
+        own.Rows(bad=bad).refuse(skip_bad=settings["skip_bad"])
+        if not any(part.rows for part in rows.values()):
+            got = f"{len(bad):,} that cannot be read, the first: {bad[0]}" if bad else "none"
+            raise ValueError(f"data: expected rows in {name}, got {got}")
         return rows
+
+    def _sizes_of(self, rows: dict[str, own.Rows]) -> str:
+        """How many rows and different texts there are, for a message that says that they are too few."""
+        every = [row for part in rows.values() for row in part.rows]
+        texts = len({row[0] for row in every})
+        return f"{len(every):,} rows with {texts:,} different texts, each of which stands in one split alone"
+
+    def _no_columns(self) -> None:
+        """Refuse columns where the data have none."""
+        if columns := self.recipe["data"]["columns"]:
+            kinds = ", ".join(own.KINDS)
+            name = self.recipe["data"]["name"]
+            raise ValueError(f"columns: expected none with {name}, which is no file {kinds}, got {', '.join(columns)}")
 
     def _accept(self, rows: dict[str, own.Rows]) -> None:
         """Refuse or count the bad rows, and note what the data are."""
@@ -198,8 +228,11 @@ class Windows(Task):
             self._accept(rows)
             self._parts = ["\n\n".join(text for (text,) in rows[split].rows) for split in SPLITS[:2]]
             return
+        self._no_columns()
         text = read_text(name)
         cut = len(text) - int(len(text) * share)
+        if self.of_ones_own and not 0 < cut < len(text):
+            raise ValueError(f"data: {name} has too few characters, {len(text):,}: no part of it is left to hold out")
         self._parts, self.whole = [text[:cut], text[cut:]], self.of_ones_own
 
     def load(self, tokenizer: "Tokenizer | None") -> None:
@@ -270,11 +303,12 @@ class Pairs(Task):
         self._rows: dict[str, own.Rows] = {}  # of one's own
         sizes = {split: self.recipe["data"][split] or None for split in SPLITS}
         if not self.of_ones_own:
+            self._no_columns()
             self.pairs = self._read(sizes)
             return
         name = self.recipe["data"]["name"]
-        if not Path(name).exists():
-            raise ValueError(f"data: there is no file or folder {name!r}; without files: {', '.join(self.sets)}")
+        if not own.is_own(name):
+            raise ValueError(f"data: there is no file or folder {shown(name)}; without files: {', '.join(self.sets)}")
         self._rows = self._own_rows(self.columns)
         for split, size in sizes.items():
             part = self._rows[split]
@@ -286,7 +320,8 @@ class Pairs(Task):
             every = [pair for split in SPLITS for pair in self.pairs[split]]
             self.pairs = {split: list(every) for split in SPLITS}
         if empty := next((split for split, pairs in self.pairs.items() if not pairs), None):
-            raise ValueError(f"data: {name} has too few rows: none are left for {empty}")
+            rows = self._sizes_of(self._rows)
+            raise ValueError(f"data: {name} has too few rows: none are left for {empty} of {rows}")
 
     def _fit_labels(self) -> None:
         """Let rows be bad whose label nothing is learned of; where there are labels."""

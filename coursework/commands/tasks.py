@@ -127,7 +127,8 @@ class ClassifyTask(Pairs):
     def _fit_labels(self) -> None:
         learned = {label for _, label in self._rows["train"].rows} if self.known is None else set(self.known)
         if len(learned) < 2:
-            raise ValueError(f"data: expected texts of two labels or more, got {', '.join(learned) or 'none'}")
+            got = f"{', '.join(learned) or 'none'} to train on, of {self._sizes_of(self._rows)}"
+            raise ValueError(f"data: expected texts of two labels or more, got {got}")
         self.labels = sorted(learned)
         counts = Counter(label for _, label in self._rows["train"].rows)
         most = [f"{label} {counts[label]:,}" for label in self.labels[:8]]

@@ -3,21 +3,21 @@
 import contextlib
 import inspect
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from course_lib.data import DownloadError
-from course_lib.reading import one_line, read_toml
+from course_lib.checks import MOST, Within
+from course_lib.reading import read_toml
+from coursework.commands.checked import Plainly
 from coursework.commands.recipes import TEXTBOOK, settings
 from coursework.commands.tasks import TASKS, Task
 
 if TYPE_CHECKING:
     from course_lib.training import RunFolder
 
-__all__ = ["plainly", "say_figures", "train_app"]
+__all__ = ["say_figures", "train_app"]
 
 train_app = typer.Typer(no_args_is_help=True, help="Train a model; an interrupt keeps a checkpoint, --resume goes on.")
 
@@ -30,7 +30,9 @@ SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that c
 From = Annotated[
     str | None, typer.Option("--from", help="Go on from this trained model.", metavar="MODEL", show_default=False)
 ]
-Lora = Annotated[int | None, typer.Option(help="... by an update of this rank alone.", min=1, show_default=False)]
+Lora = Annotated[
+    int | None, Within(1, MOST), typer.Option(help="... by an update of this rank alone.", show_default=False)
+]
 AllSettings = Annotated[bool, typer.Option("--settings", help="Print every setting, and end.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of the result [runs/TASK].", show_default=False)]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or mps [the best].", show_default=False)]
@@ -53,21 +55,6 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any setting, as table.name=value; may be repeated.", metavar="TABLE.NAME=VALUE"),
 ]
-
-
-@contextlib.contextmanager
-def plainly() -> Iterator[None]:
-    """Turn errors that say what is wrong with the input into one line and exit code 2; to decorate a command with."""
-    try:
-        yield
-    except (ValueError, DownloadError, OSError, FloatingPointError) as error:
-        typer.echo(f"course: {one_line(error, 2000)}", err=True)
-        raise typer.Exit(2) from None
-    except TypeError as error:
-        if ": expected " not in str(error):  # the wording of our checks
-            raise
-        typer.echo(f"course: {one_line(error, 2000)}", err=True)
-        raise typer.Exit(2) from None
 
 
 def _set(flags: dict[str, dict[str, Any]], setting: str) -> None:
@@ -112,8 +99,7 @@ def _print_settings(task: Task) -> None:
 def _add(task: type[Task]) -> None:
     """Make a command of a task."""
 
-    @train_app.command(task.name, help=inspect.getdoc(task))
-    @plainly()
+    @train_app.command(task.name, cls=Plainly, help=inspect.getdoc(task))
     def command(
         config: Config = None,
         data: Data = None,
@@ -163,6 +149,8 @@ def _add(task: type[Task]) -> None:
         file = {} if config is None else read_toml(config)
         folder = RunFolder(out or Path("runs") / task.name)
         begun = begun_recipe(folder) if resume else None  # what it was told then wins over today's defaults
+        if begun and begun.get("task") != task.name:
+            raise ValueError(f"--resume: {folder} holds a run of {begun.get('task')}, not of {task.name}")
         before = [{table: begun[table] for table in TEXTBOOK[task.name] if table in begun}] if begun else []
         made = task(*before, file, flags, plain=plain or bool(before), device=device)
         if show_settings:

@@ -1,5 +1,6 @@
 """`course generate`, `translate`, `classify` and `evaluate`: use a model that lies in a folder, and measure it."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,15 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from course_lib import data, generation, training
-from course_lib.reading import read_text
+from course_lib.checks import MOST, NotNegative, Within
+from course_lib.reading import decoded, one_line, read_text
+from coursework.commands.recipes import Beams, NewTokens
 from coursework.commands.tasks import TASKS
-from coursework.commands.train import Device, plainly, say_figures
+from coursework.commands.train import Device, say_figures
 from coursework.corpora import own
 
 __all__ = ["classify", "evaluate", "generate", "translate"]
 
 Model = Annotated[str, typer.Argument(help="The folder of the model, or hf:NAME for one on the hub.", metavar="MODEL")]
-Tokens = Annotated[int, typer.Option("--max-new-tokens", help="At most so many.", min=1)]
+Tokens = Annotated[NewTokens, typer.Option("--max-new-tokens", help="At most so many.")]
 Int8 = Annotated[bool, typer.Option("--int8", help="Round the weights to 8 bits: faster and nearly the same.")]
 Compile = Annotated[
     bool | None,
@@ -27,18 +30,25 @@ Engine = Annotated[
 ]
 Bf16 = Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16: faster and less exact.")]
 
+_LONGEST = 100_000  # characters of a text: attention takes the square of its length
+_COLD = 1e-6  # below it scores over the temperature overflow, and the most likely token is all that is left
 _WORTH_COMPILING = 10_000  # tokens; a token saves half a millisecond, and a second start takes some seconds
 
 
-@plainly()
 def generate(
     model: Model,
     prompt: Annotated[str, typer.Argument(help="What to continue; otherwise read from the standard input.")] = "",
     max_new_tokens: Tokens = 200,
-    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.", min=0.0)] = 0.8,
-    top_k: Annotated[int | None, typer.Option(help="Only among the k most likely.", show_default=False)] = None,
-    top_p: Annotated[float | None, typer.Option(help="Only among those of this mass.", show_default=False)] = None,
-    seed: Annotated[int | None, typer.Option(help="For the same text again.", show_default=False)] = None,
+    temperature: Annotated[NotNegative, typer.Option(help="0 takes the most likely token.")] = 0.8,
+    top_k: Annotated[
+        int | None, Within(1, MOST), typer.Option(help="Only among the k most likely.", show_default=False)
+    ] = None,
+    top_p: Annotated[
+        float | None, Within(above=0, most=1), typer.Option(help="Only among those of this mass.", show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None, Within(0, 2**32 - 1), typer.Option(help="For the same text again.", show_default=False)
+    ] = None,
     int8: Int8 = False,
     bf16: Bf16 = False,
     compile: Compile = None,
@@ -56,10 +66,11 @@ def generate(
 
     from coursework.commands import engines
 
+    temperature = 0.0 if temperature < _COLD else temperature
     name = model_name(model)
     network, tokenizer = engines.open_model(name, device, int8=int8, bf16=bf16, rows=1)
     where = next(network.parameters()).device
-    prompt = prompt or sys.stdin.read().rstrip("\n")
+    prompt = prompt or standard_input().rstrip("\n")
     ids = tokenizer.encode(prompt) or [tokenizer.bos_id]
     plain = not (int8 or bf16 or compile)
     tokens: Any = engines.written_by(
@@ -97,11 +108,10 @@ def generate(
     typer.echo()
 
 
-@plainly()
 def translate(
     model: Model,
     texts: Annotated[list[str] | None, typer.Argument(help="Otherwise lines of the standard input.")] = None,
-    beams: Annotated[int, typer.Option(help="More than 1: beam search.", min=1)] = 1,
+    beams: Annotated[Beams, typer.Option(help="More than 1: beam search.")] = 1,
     max_new_tokens: Tokens = 100,
     int8: Int8 = False,
     bf16: Bf16 = False,
@@ -118,12 +128,13 @@ def translate(
     network, tokenizer = open_model(model_name(model), device, int8=int8, bf16=bf16, rows=16)
     if not isinstance(network, Transformer):
         raise ValueError(f"{model}: expected an encoder-decoder, got a {type(network).__name__}")
-    lines = texts or [line.rstrip("\n") for line in sys.stdin]
+    lines = texts or standard_input().split("\n")
+    lines = lines if texts or lines[-1] else lines[:-1]
+    _refuse_long(lines)
     for line in translate_texts(network, tokenizer, lines, beams=beams, max_new_tokens=max_new_tokens):
         typer.echo(line)
 
 
-@plainly()
 def classify(
     model: Model,
     texts: Annotated[
@@ -146,34 +157,20 @@ def classify(
     if not isinstance(network, EncoderModel) or network.n_classes is None:
         raise ValueError(f"{model}: expected a classifier, got a {type(network).__name__}")
     labels = trained_recipe(model)["labels"]
-    if texts and len(texts) == 1 and Path(texts[0]).is_file():
-        path = Path(texts[0])
-        if path.suffix in own.KINDS:
-            found = own.read_rows(path, ("text",), columns and columns.split(","))
-            lines = [text for (text,) in found.rows]
-            for problem in found.bad:
-                typer.echo(f"course: left out, {problem}", err=True)
-        else:
-            lines = list(filter(None, map(str.strip, read_text(path).split("\n"))))
-    elif texts and len(texts) == 1 and Path(texts[0]).suffix in own.KINDS and " " not in texts[0]:
-        raise FileNotFoundError(f"FILE: there is no file {texts[0]}")
-    else:
-        lines = texts or list(filter(None, map(str.strip, sys.stdin)))
+    lines = _texts(texts or [], columns)
+    _refuse_long(lines)
     shares = label_shares(network, tokenizer, lines).max(dim=-1) if lines else ()
     for line, share, label in zip(lines, *(part.tolist() for part in shares), strict=True):
         typer.echo(f"{labels[label]}\t{share:.3f}\t{line}")
 
 
-@plainly()
 def evaluate(
     model: Annotated[str, typer.Argument(help="A folder that `course train` has written.", metavar="MODEL")],
     name: Annotated[
         str | None,
         typer.Argument(help="As --data of its training; else the part that was held out then.", metavar="DATA"),
     ] = None,
-    data_: Annotated[
-        str | None, typer.Option("--data", help="DATA, as in training.", show_default=False)
-    ] = None,
+    data_: Annotated[str | None, typer.Option("--data", help="DATA, as in training.", show_default=False)] = None,
     columns: Annotated[str | None, typer.Option(help="The columns of a file.", show_default=False)] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")] = False,
     device: Device = None,
@@ -192,7 +189,7 @@ def evaluate(
 
     if None not in (name, data_):
         raise ValueError(f"--data: expected DATA once, got {name} and {data_}")
-    name, was = name or data_, trained_recipe(model)
+    name, was = name or data_, trained_recipe(model_name(model))
     kind = next(task for task in TASKS if task.name == was["task"])
     told: dict[str, object] = {"name": name, "columns": columns and columns.split(","), "skip_bad": skip_bad or None}
     given = {key: value for key, value in told.items() if value is not None}
@@ -215,8 +212,44 @@ def evaluate(
         say_figures(task.measure(network))
 
 
+def _refuse_long(texts: list[str]) -> None:
+    """Refuse a text that would take hours, before the others are read."""
+    for number, text in enumerate(texts, 1):
+        if len(text) > _LONGEST:
+            raise ValueError(f"text {number}: expected at most {_LONGEST:,} characters, got {len(text):,}")
+
+
+def _texts(given: list[str], columns: str | None) -> list[str]:
+    """Return the texts that were given, or those in the one file that was, or the lines of the standard input."""
+    here = [one for one in given if os.path.exists(one)]  # unlike Path.exists, of a text of any length
+    path = Path(given[0]) if here and len(given) == 1 else None
+    if path is not None and path.suffix in own.KINDS:
+        found = own.read_rows(path, ("text",), columns and columns.split(","))
+        for problem in found.bad:
+            typer.echo(f"course: left out, {problem}", err=True)
+        return [text for (text,) in found.rows]
+    if columns is not None:
+        raise ValueError(f"--columns: expected one file {', '.join(own.KINDS)} beside it, got {len(given)} texts")
+    if path is not None and path.is_dir():
+        raise ValueError(f"TEXTS: expected texts or a file, got the folder {path}")
+    if path is not None:
+        return list(filter(None, map(str.strip, read_text(path).split("\n"))))
+    if here:
+        raise ValueError(f"TEXTS: expected texts, or one file alone, got {here[0]} among {len(given)}")
+    if len(given) == 1 and given[0].endswith(own.KINDS) and " " not in given[0]:
+        raise ValueError(f"TEXTS: there is no file {one_line(given[0])}")
+    return given or list(filter(None, map(str.strip, standard_input().split("\n"))))
+
+
+def standard_input() -> str:
+    """Read all of the standard input. Raises Unreadable for what is no UTF-8."""
+    return decoded(sys.stdin.buffer.read(), "standard input", "text")
+
+
 def model_name(model: str) -> str:
-    """Return the folder, or the name on the hub, that MODEL means. Raises FileNotFoundError for no such folder."""
-    if not model.startswith("hf:") and not Path(model).exists():
-        raise FileNotFoundError(f"MODEL: there is no folder {model}; a model on the hub is written hf:{model}")
+    """Return the folder, or the name on the hub, that MODEL means. Raises ValueError for no such folder."""
+    if not model.startswith("hf:") and not os.path.isdir(model):
+        if os.path.exists(model):
+            raise ValueError(f"MODEL: expected the folder of a model, got {model}, which is no folder")
+        raise ValueError(f"MODEL: there is no folder {model}; a model on the hub is written hf:{model}")
     return model.removeprefix("hf:")

@@ -8,9 +8,12 @@ import csv
 import hashlib
 import itertools
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from course_lib.reading import MOST_TEXT, read_bytes, shown
 
 __all__ = ["SPLITS", "Rows", "is_own", "read_rows", "read_splits"]
 
@@ -60,7 +63,7 @@ class Rows:
 
 def is_own(name: str) -> bool:
     """Whether a name is that of a file or a folder."""
-    return Path(name).exists()
+    return os.path.exists(name)  # unlike Path.exists, of a name of any length
 
 
 def read_rows(path: str | Path, wanted: Sequence[str], columns: Sequence[str] | None = None) -> Rows:
@@ -77,12 +80,16 @@ def read_rows(path: str | Path, wanted: Sequence[str], columns: Sequence[str] | 
     path, named = Path(path), tuple(columns or wanted)
     if len(named) != len(wanted):
         raise ValueError(f"columns: expected {len(wanted)}, for {' and '.join(wanted)}, got {', '.join(named)}")
+    if not is_own(str(path)):
+        raise ValueError(f"data: there is no file or folder {shown(str(path))}")
     if path.is_dir():
+        if columns is not None:
+            raise ValueError(f"columns: expected none with a folder of .txt, got {', '.join(columns)}")
         return _texts(path, wanted)
-    if path.suffix not in KINDS or not path.is_file():
+    if path.suffix not in KINDS:
         raise ValueError(f"data: expected a file {', '.join(KINDS)} or a folder of .txt, got {path}")
     found = Rows()
-    for line, fields in _fields(path, named):
+    for line, fields in _fields(path, named, headed=columns is not None):
         place = f"line {line} of {path}"
         if isinstance(fields, dict):
             lacking = next((name for name in named if name not in fields), None)
@@ -131,15 +138,15 @@ def _texts(folder: Path, wanted: Sequence[str]) -> Rows:
         raise ValueError(f"data: expected a folder with .txt files, or with train.tsv and test.tsv, got {folder}")
     found = Rows()
     for path in paths:
-        text = path.read_bytes().decode("utf-8-sig", "surrogateescape").strip()
+        text = read_bytes(path, MOST_TEXT).decode("utf-8-sig", "surrogateescape").strip()
         found.add((text, path.parent.name)[: len(wanted)], str(path), wanted)
     return found
 
 
-def _fields(path: Path, named: Sequence[str]) -> Iterator[tuple[int, Fields]]:
-    """Yield the number and the fields of each row that is not empty."""
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
-        lines = stream.read().split("\n")  # "\n" alone ends a line: texts may hold other separators
+def _fields(path: Path, named: Sequence[str], *, headed: bool) -> Iterator[tuple[int, Fields]]:
+    """Yield the number and the fields of each row that is not empty; `headed` says that there must be a header."""
+    text = read_bytes(path, MOST_TEXT).decode("utf-8-sig", "surrogateescape")
+    lines = text.split("\n")  # "\n" alone ends a line: texts may hold other separators
     if path.suffix == ".jsonl":
         yield from ((n, _object(line)) for n, line in enumerate(lines, 1) if line.strip())
         return
@@ -151,9 +158,11 @@ def _fields(path: Path, named: Sequence[str]) -> Iterator[tuple[int, Fields]]:
     if first is None:
         raise ValueError(f"data: {path} is empty")
     header = [name.strip() for name in first[1]] if isinstance(first[1], list) else []
+    if again := next((name for name in named if header.count(name) > 1), None):
+        raise ValueError(f"columns: expected {again} once in the header of {path}, got {', '.join(header)}")
     if set(named) <= set(header):
         yield from ((n, _named(header, fields)) for n, fields in rows)
-    elif path.suffix == ".csv":
+    elif headed or path.suffix == ".csv":
         raise ValueError(
             f"columns: expected {' and '.join(named)} in the header of {path}, got {', '.join(header)}; "
             "name yours by --columns"

@@ -19,7 +19,7 @@ from coursework.desk.notebooks import (
     with_check,
     write_notebook,
 )
-from coursework.desk.store import UNCHECKED, Desk, DeskError
+from coursework.desk.store import UNCHECKED, Desk, DeskError, content
 from coursework.exercises import registry
 
 
@@ -162,7 +162,7 @@ def follow_moves(desk: Desk, backup: Path) -> int:
     changed = 0
     for path in sorted(desk.answers.rglob("*.py")):
         try:
-            data = path.read_bytes()
+            data = content(path)
             text = data.decode()
         except (OSError, UnicodeDecodeError):
             continue
@@ -176,7 +176,7 @@ def follow_moves(desk: Desk, backup: Path) -> int:
 def _rewrite(place: Place, exercise_id: str, source: str, backup: Path) -> None:
     target = backup / f"{place.name}.ipynb"
     if not target.exists():  # the first state is the one to keep
-        write_atomic(target, place.path.read_bytes())
+        write_atomic(target, content(place.path))
     cells = place.notebook["cells"]
     first, *rest = place.numbers
     cells[first] = {**cells[first], "source": source, "outputs": [], "execution_count": None}

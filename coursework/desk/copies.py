@@ -18,7 +18,7 @@ from coursework.desk.notebooks import (
     strip,
     write_notebook,
 )
-from coursework.desk.store import Desk, DeskError, reason
+from coursework.desk.store import Desk, DeskError, content, reason
 from coursework.desk.tutor import keep_contract
 
 _LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp\Z")  # what write_atomic leaves when its process is killed
@@ -133,7 +133,7 @@ def read_copy(desk: Desk, copy: Copy) -> Copy:
     """Read the learner's side of it, again if it was read before."""
     path = desk.folder / f"{copy.name}.ipynb"
     try:
-        data = path.read_bytes()
+        data = content(path)
         raw = parse_notebook(data, path.name)
     except FileNotFoundError:
         return replace(copy, data=b"", mine=None, base=None)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.files import write_atomic
-from course_lib.reading import Unreadable, one_line, parse_json, read_bytes
+from course_lib.reading import Unreadable, one_line, parse_json
+from coursework.desk.store import content
 
 Notebook = dict[str, Any]
 Cell = dict[str, Any]
@@ -36,11 +37,7 @@ def read_notebook(path: str | os.PathLike[str]) -> Notebook:
 
     Raises DamagedNotebook if the file is not one, OSError if it cannot be read.
     """
-    try:
-        data = read_bytes(path)
-    except Unreadable:
-        raise DamagedNotebook(Path(path).name, "a file too large to be one") from None
-    return parse_notebook(data, Path(path).name)
+    return parse_notebook(content(Path(path)), Path(path).name)
 
 
 def parse_notebook(data: bytes, name: str) -> Notebook:

@@ -31,7 +31,7 @@ from coursework.desk.notebooks import (
     strip,
     write_notebook,
 )
-from coursework.desk.store import Desk, DeskError, reason
+from coursework.desk.store import Desk, DeskError, NoFile, content, reason
 
 
 @dataclass
@@ -72,7 +72,7 @@ def _goes_on(report: Rescued, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        if not isinstance(problem, FileNotFoundError | IsADirectoryError | PermissionError):
+        if not isinstance(problem, FileNotFoundError | IsADirectoryError | PermissionError | NoFile):
             raise
         report.problems.append(f"{what}: {reason(problem)}; it was left as it is.")
     except Exception as problem:
@@ -92,7 +92,7 @@ def _repair(desk: Desk, path: Path, backup: Path, report: Rescued) -> None:
         raise
     except Exception as problem:  # also where the reader itself stumbles: what follows does without it
         damage = str(problem) if isinstance(problem, DamagedNotebook) else f"{path.name}: {one_line(problem)}"
-    data, known_as = path.read_bytes(), name_in(desk.folder, path)
+    data, known_as = content(path), name_in(desk.folder, path)
     parts: list[tuple[str, Notebook | None]] = [("the damaged file", salvage(data))]
     checkpoint = path.parent / ".ipynb_checkpoints" / f"{path.stem}-checkpoint.ipynb"
     older = sorted((desk.private / "backup").glob(f"*/{known_as}.ipynb"), reverse=True)
@@ -224,7 +224,7 @@ def _collect(desk: Desk, backup: Path, report: Rescued) -> None:
 
 def _collect_one(desk: Desk, path: Path, name: str, revision: str | None, backup: Path, report: Rescued) -> None:
     """Merge the learner's edits of one tracked notebook into the desk's copy."""
-    data = path.read_bytes()
+    data = content(path)
     base, theirs, differs = _versions(desk, path, name, data, revision)
     if differs:
         report.restorable.append(path)
@@ -248,7 +248,7 @@ def _collect_one(desk: Desk, path: Path, name: str, revision: str | None, backup
         return
     write_atomic(backup / f"{name}.notebooks.ipynb", data)
     if target.exists():
-        write_atomic(backup / f"{name}.ipynb", target.read_bytes())
+        write_atomic(backup / f"{name}.ipynb", content(target))
     write_notebook(target, result.notebook)
     report.lines.append(f"notebooks/{name}.ipynb: {len(result.events)} edited or added cells copied into {target}.")
 
@@ -297,10 +297,10 @@ def _edited_by_hand(base: Notebook, theirs: Notebook) -> bool:
 
 def _copy_stray(desk: Desk, path: Path, name: str, report: Rescued) -> None:
     """Copy a notebook that the learner made beside the chapters; it is left where it is."""
-    data = path.read_bytes()
+    data = content(path)
     target, number = desk.folder / f"{name}.ipynb", 1
     while target.exists():
-        if target.read_bytes() == data:
+        if content(target) == data:
             return
         number += 1
         target = desk.folder / f"{name}-{number}.ipynb"
@@ -349,7 +349,7 @@ def restore_tracked(desk: Desk, paths: list[Path]) -> Path:
     with desk.lock():
         backup = new_backup(desk, "restore")
         for path in paths:
-            write_atomic(backup / path.relative_to(folder), path.read_bytes())
+            write_atomic(backup / path.relative_to(folder), content(path))
     result = _git(folder, "checkout", "HEAD", "--", *(str(path.relative_to(folder)) for path in paths))
     if result is None or result.returncode:
         why = result.stderr.decode(errors="replace").strip() if result else "git was not found"

@@ -14,6 +14,7 @@ The history is the truth and is written first; the summary only saves reading it
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.files import write_atomic
-from course_lib.reading import Unreadable, check_shape, read_json
+from course_lib.reading import Unreadable, check_shape, read_bytes, read_json
 
 MARKER = ".course"
 RIGHT = "right"
@@ -76,8 +77,8 @@ class Desk:
         latest = self.answers / f"{exercise_id}.py"
         payload = (_header_line(header) + _body(source)).encode("utf-8", "backslashreplace")
         if previous and _repeats(previous[-1], header, _body(source)):
-            if not latest.exists() or latest.read_bytes() != previous[-1].read_bytes():  # a crash in between
-                write_atomic(latest, previous[-1].read_bytes())
+            if not latest.exists() or content(latest) != content(previous[-1]):  # a crash in between
+                write_atomic(latest, content(previous[-1]))
             if self._load().get(exercise_id) != entry:
                 self._write_progress(data)
             return
@@ -102,7 +103,7 @@ class Desk:
         with _told(f"Your guess could not be saved in {self.folder}"), self.lock():
             if self.predictions().get(name) != guess:
                 path = self._predictions
-                old = path.read_bytes() if path.exists() else b""
+                old = content(path) if path.exists() else b""
                 line = f"{datetime.now(UTC).isoformat(timespec='seconds')} | {name} | {guess}\n"
                 broken = b"\n" if old and not old.endswith(b"\n") else b""
                 write_atomic(path, old + broken + line.encode("utf-8", "backslashreplace"))
@@ -152,7 +153,7 @@ class Desk:
         """Return the latest guess of each prediction, in the order of the first ones; what is no guess is skipped."""
         found: dict[str, str] = {}
         with contextlib.suppress(OSError):
-            for line in self._predictions.read_bytes().split(b"\n"):
+            for line in content(self._predictions).split(b"\n"):
                 parts = line.decode("utf-8", "replace").strip("\r").split(" | ", 2)
                 if len(parts) == 3 and _ID.match(parts[1]):
                     found[parts[1]] = parts[2]
@@ -295,7 +296,7 @@ def _header_line(header: Mapping[str, str]) -> str:
 
 
 def _read_answer(path: Path) -> tuple[dict[str, str], str]:
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = content(path).decode(errors="replace")
     first, _, rest = text.partition("\n")
     if not first.startswith("# exercise: "):
         return {}, text  # written or edited by hand
@@ -319,6 +320,22 @@ def _word(text: object) -> str:
 def _require_id(exercise_id: object) -> None:
     if not isinstance(exercise_id, str) or not _ID.match(exercise_id):
         raise ValueError(f"exercise_id must be an exercise's name such as causal_mask, got {exercise_id!r}")
+
+
+class NoFile(OSError):
+    """In place of a file stands a pipe, a device, or more than any file of the course."""
+
+    def __str__(self) -> str:
+        """Return the name of the file and what stands there."""
+        return f"{Path(self.filename).name}: {self.strerror}"
+
+
+def content(path: Path) -> bytes:
+    """Read a file of the learner's whole. Raises OSError: NoFile for what is none, and would be waited for."""
+    try:
+        return read_bytes(path, patience=0)
+    except Unreadable as problem:
+        raise NoFile(errno.EINVAL, str(problem).removeprefix(f"{path}: "), str(path)) from None
 
 
 def reason(problem: BaseException) -> str:

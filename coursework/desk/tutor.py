@@ -9,7 +9,7 @@ import re
 
 from course_lib.files import write_atomic
 from coursework.desk.notebooks import digest
-from coursework.desk.store import Desk, reason
+from coursework.desk.store import Desk, content, reason
 
 SCHEMA = "course-check/1"
 NAME = "AGENTS.md"
@@ -80,7 +80,7 @@ def keep_contract(desk: Desk) -> str:
     text = f"<!-- course: {digest(CONTRACT, 12)} -->\n{CONTRACT}"
     try:
         if path.exists():
-            old = path.read_text(encoding="utf-8", errors="replace")
+            old = content(path).decode(errors="replace")
             stamp = _STAMP.match(old)
             if stamp is None or digest(old[stamp.end() :], 12) != stamp[1]:
                 return ""

@@ -26,7 +26,7 @@ from coursework.desk.notebooks import (
     with_check,
     write_notebook,
 )
-from coursework.desk.store import Desk, DeskError, reason
+from coursework.desk.store import Desk, DeskError, content, reason
 from coursework.desk.tutor import NAME as CONTRACT_NAME
 from coursework.desk.tutor import keep_contract
 
@@ -142,7 +142,7 @@ def _bring(
         except DamagedNotebook as problem:
             return Updated(file, "failed", note=f"your {problem}; it was left as it is, `course rescue` repairs it")
         write_atomic(backup / file, copy.data)
-        if target.read_bytes() == copy.data:
+        if content(target) == copy.data:
             write_notebook(target, result.notebook)
             now[copy.name] = result.notebook
             unknown = "" if copy.base else "the edition it came from is not known, so every difference counts as yours"

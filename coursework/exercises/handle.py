@@ -11,8 +11,10 @@ from typing import Any
 from coursework.exercises.engine import cells, rules
 from coursework.exercises.engine.apart import Ended, apart, can_fork
 from coursework.exercises.engine.cases import Cases
+from coursework.exercises.engine.compare import kind_of
 from coursework.exercises.engine.diagnose import diagnose, examiner
 from coursework.exercises.engine.finding import NOT_ATTEMPTED, NOT_JUDGED, RIGHT, WRONG, Finding
+from coursework.exercises.engine.guard import Guard, OutOfMemory, RanAway
 from coursework.exercises.engine.messages import case_of, message, way_on
 from coursework.exercises.engine.messages import report as issue_text
 from coursework.exercises.engine.question import judge, normal
@@ -57,6 +59,13 @@ class Judged:
     report: str = ""
 
 
+class Stopped(KeyboardInterrupt):
+    """The learner has stopped a check; the cells below do not run."""
+
+    def _render_traceback_(self) -> list[str]:
+        return ["The check was stopped by you; nothing is recorded."]
+
+
 class Handle(abc.ABC):
     """One exercise in a learner's hands: its specification, and the progress that what they do is recorded in."""
 
@@ -88,7 +97,10 @@ class Handle(abc.ABC):
 
     def judge(self, answer: Any, *, keep: bool = False) -> str:
         """Print what is to be said about an answer, record it, and return the verdict."""
-        judged = self.examine(answer, keep=keep)
+        try:
+            judged = self.examine(answer, keep=keep)
+        except KeyboardInterrupt:
+            raise Stopped from None
         say(judged.text, judged.verdict)
         self.record(judged)
         return judged.verdict
@@ -149,6 +161,7 @@ class ExerciseHandle(Handle):
 
     spec: Exercise
     _report = ""
+    _stands_in = False  # whether the course's own version has been given for an answer
 
     @property
     def asks_for(self) -> str:
@@ -162,7 +175,8 @@ class ExerciseHandle(Handle):
         keep=True it is the learner's even if wrong. Prints its findings and never raises on a wrong answer.
         """
         verdict = self.judge(candidate, keep=keep)
-        return candidate if verdict == RIGHT or (keep and verdict == WRONG) else self.spec.reference
+        self._stands_in = not (verdict == RIGHT or (keep and verdict == WRONG))
+        return self.spec.reference if self._stands_in else candidate
 
     def part(self) -> Any:
         """Return your latest right answer, the function or class itself, or the course's own if you have none.
@@ -176,21 +190,17 @@ class ExerciseHandle(Handle):
 
     def examine(self, answer: Any, *, keep: bool = False) -> Judged:
         """What there is to be said about a function or class; nothing is printed or recorded."""
+        if self._stands_in and answer is self.spec.reference:
+            text = f"Not attempted: {self.asks_for} is the course's own here, not yours. Run the cell with your answer."
+            return Judged(NOT_ATTEMPTED, text)
         judged = self._examined(answer, keep)
         self._report = judged.report
         return judged
 
     def _examined(self, answer: Any, keep: bool) -> Judged:
-        """In a copy of this process where there can be one, so that nothing of the answer reaches the notebook."""
-        judged = None
         if can_fork():
             examiner(self.spec).prepare()  # once, not in every copy
-            with contextlib.suppress(OSError):
-                judged = apart(lambda report: self.report_on(answer, keep, report))
-        if judged is None:
-            said: list[Any] = []
-            self.report_on(answer, keep, said.append)
-            judged = said[-1]
+        judged = _apart(lambda report: self.report_on(answer, keep, report))
         if isinstance(judged, Ended):
             reason, judged = f"It {judged.reason}.", judged.reported or {}
             if "verdict" not in judged:  # it was not the search for an explanation that ended it
@@ -257,19 +267,53 @@ class QuestionHandle(Handle):
 
     def examine(self, answer: Any, *, keep: bool = False) -> Judged:
         """What there is to be said about a value; nothing is printed or recorded."""
+        if type(answer) in (int, float, bool, str, type(None)):
+            return self._examined(answer)
+        judged = _apart(lambda report: report(self._fields_of(answer)))
+        if isinstance(judged, Ended):
+            return Judged(WRONG, f"Not yet: {self.spec.id}. Looking at the value, it {judged.reason}.")
+        return Judged(**judged | {"misconceptions": tuple(self.spec.wrong[i] for i in judged["misconceptions"])})
+
+    def _unread(self, answer: Any) -> Judged:
+        said = f"That is {kind_of(answer)} that cannot be read."
+        return Judged(WRONG, f"Not yet: {self.spec.id}. {said} {self.spec.id} expects {cells.form(self.spec)}.")
+
+    def _fields_of(self, answer: Any) -> dict[str, Any]:
+        try:
+            with Guard() as guard:
+                judged = guard.call(self._examined, answer)
+        except (RanAway, OutOfMemory):  # a class of one's own may compute without end
+            judged = self._unread(answer)
+        known = [number for number, one in enumerate(self.spec.wrong) if one in judged.misconceptions]
+        fields = {"verdict": judged.verdict, "text": judged.text, "source": judged.source}
+        return fields | {"misconceptions": known, "case": ("", "")}
+
+    def _examined(self, answer: Any) -> Judged:
         try:
             verdict, wrong, text = judge(self.spec, answer)
             given = None if verdict == NOT_ATTEMPTED else normal(self.spec, answer)
             source = f"answer = {given!r}\n{cells.last_line(self.spec)}\n"
-        except Exception as problem:  # a number without end, a value that compares in its own way
-            kind = f"{type(problem).__name__}: {str(problem)[:200]}"
-            return Judged(NOT_JUDGED, f"{self.spec.id} could not judge this value ({kind}).")
+        except Exception:  # a list that holds itself, a value that compares in its own way
+            return self._unread(answer)
         return Judged(verdict, text, source, () if wrong is None else (wrong,))
 
     def recognise(self, answer: Any) -> Sequence[Named]:
         """The wrong answer that a value is known as; nothing is printed or recorded."""
         wrong = judge(self.spec, answer)[1]
         return [] if wrong is None else [wrong]
+
+
+def _apart(function: Callable[[Callable[[Any], None]], None]) -> Any:
+    """What function(report) reported last, or `Ended`.
+
+    It runs in a copy of this process where there can be one, so that nothing of an answer reaches the notebook.
+    """
+    if can_fork():
+        with contextlib.suppress(OSError):
+            return apart(function)
+    said: list[Any] = []
+    function(said.append)
+    return said[-1]
 
 
 def handle(spec: Exercise | Question, progress: Progress) -> Handle:

@@ -311,6 +311,39 @@ def test_what_is_no_report_is_said(tmp_path, text):
     assert "report" in done.output
 
 
+def damaged(value):
+    """A value as JSON has it, damaged in every place: each part in turn is missing, or a number."""
+    if isinstance(value, dict | list):
+        for place in list(value) if isinstance(value, dict) else range(len(value)):
+            kept = value.copy()
+            del kept[place]
+            yield kept
+            for part in damaged(value[place]):
+                changed = value.copy()
+                changed[place] = part
+                yield changed
+    yield 5
+
+
+def test_a_damaged_report_is_named(tmp_path):
+    path, tried = tmp_path / "report.json", set()
+    for report in damaged(report_of("fail", "pass")):
+        path.write_text(json.dumps(report))
+        done = CliRunner().invoke(cli.app, ["misconceptions", str(path)])
+        assert done.exit_code in (0, 2), done.output
+        assert done.exit_code == 0 or done.output.startswith(f"course: {path}"), done.output
+        tried.add(done.exit_code)
+    assert tried == {0, 2}
+
+
+def test_options_that_exclude_each_other(tmp_path):
+    write(tmp_path, [mask("", RIGHT_MASK, "pass")])
+    with pytest.raises(DeskError, match="--exercise: expected one of the chapters 2, got causal_mask"):
+        classroom.judge_class(tmp_path, chapters=["2"], exercises=["causal_mask"])
+    with pytest.raises(DeskError, match="expected a file, got a device"):
+        grades.read_roster(Path("/dev/zero"))
+
+
 @pytest.mark.skipif(os.name != "posix" or not shutil.which("bash"), reason="the steps are for bash")
 def test_the_workflow_for_a_class_runs(tmp_path):
     """Its own steps, in a folder as the checkouts leave it; what GitHub does before and after is not run."""

@@ -41,10 +41,11 @@ from course_lib.training.logs import read_log
 from course_lib.transformer import LanguageModel
 from course_lib.variants import BERT, GPT, T5, EncoderModel, Gemma3, Llama, Qwen3, ViT, from_pretrained, save_pretrained
 from coursework.cli import UNFORESEEN, app
+from coursework.commands.checked import plainly
 from coursework.commands.corpora import read_text
 from coursework.commands.jobs import _same_run
 from coursework.commands.tasks import TASKS
-from coursework.commands.train import _set, plainly
+from coursework.commands.train import _set
 from coursework.desk import copies
 from coursework.desk.rescue import salvage
 from coursework.desk.store import Desk, DeskError

@@ -1,5 +1,6 @@
 """What nobody foresaw is one line; the lab opens whatever is damaged; files are read with one wording."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,15 @@ def test_one_wording(tmp_path: Path, data: bytes, message: str) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_no_file_takes_all_memory(tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    path.write_bytes(bytes(2**20 + 1))
+    with pytest.raises(reading.Unreadable, match="long: expected a TOML file of at most 1 MiB, got more"):
+        reading.read_bytes(path, 2**20, "a TOML file")
+
+
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs an endless file")
-def test_no_file_takes_all_memory() -> None:
-    with pytest.raises(reading.Unreadable, match="/dev/zero: expected a TOML file of at most 1 MiB, got more"):
-        reading.parse_json(reading.read_bytes("/dev/zero", 2**20, "a TOML file"), "x")
+def test_a_device_is_no_file() -> None:
+    with pytest.raises(reading.Unreadable, match="/dev/zero: expected a file, got a device"):
+        reading.read_bytes("/dev/zero")
+    assert reading.read_bytes(os.devnull) == b""

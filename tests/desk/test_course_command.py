@@ -163,7 +163,7 @@ def test_status_and_next(chapter: Path) -> None:
     course("check", BUILD)
     assert re.search(r"causal_mask.*solved.*1 ", course("status", "--chapter", "1"))
     assert f"1 of {total} solved" in course("status")
-    assert course("status", "--chapter", "99") == "No notebook called 99 has exercises.\n"
+    assert "--chapter: expected the number or name" in course("status", "--chapter", "99", code=2)
     assert course("next").splitlines()[0].startswith(registry.all_exercises()[0].id)
 
 
@@ -645,3 +645,24 @@ def test_capstones_are_known(chapter: Path) -> None:
     Desk(chapter / "my").save_answer("capstone_sizes", "x", "right", "1")
     assert f"1 of {len(TASKS)} hold: sizes." in course("status", "--chapter", "labs/06")
     assert "sizes is a capstone" in course("check", "sizes", code=2)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_a_pipe_in_place_of_a_file_is_named_and_not_waited_for(chapter: Path, quick: None) -> None:
+    course("start")
+    for path in (chapter / "my" / ONE, chapter / "my" / "my_transformer.py"):
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+    began = time.monotonic()
+    for arguments, code in ((["update"], 1), (["rescue"], 1), (["check", BUILD], 2), (["assemble"], 2), (["start"], 1)):
+        said = course(*arguments, code=code)
+        assert "expected a file, got a pipe that nothing is written to" in said, arguments
+    course("status")
+    course("next")
+    assert time.monotonic() - began < 60  # each would wait for ever
+
+
+def test_one_too_many_is_named(chapter: Path) -> None:
+    course("start")
+    assert f"alone, got {BUILD} and --chapter 1" in course("solution", BUILD, "--chapter", "1", code=2)
+    assert f"alone, got {BUILD} and --all" in course("reset", BUILD, "--all", code=2)

@@ -178,7 +178,7 @@ for entry in registry.all_exercises()[:: int(sys.argv[1])]:
     texts = [cells.edition(entry), cells.prompt_markdown(entry), cells.cell_source(entry)]
     if isinstance(entry, Exercise):
         own = Examiner(entry)
-        for number, misconception in enumerate(entry.misconceptions):
+        for number, misconception in enumerate(entry.misconceptions[:6]):
             candidate = entry.model(**misconception.knobs)
             for skip in ((), (misconception.name,))[: 2 if number < 4 else 1]:  # named; as if nobody had thought of it
                 texts.append(message(entry, own.examine(candidate, skip=skip, pairs=False), candidate, keep=False))

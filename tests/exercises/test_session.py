@@ -4,6 +4,7 @@ import functools
 import inspect
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -29,6 +30,9 @@ def _fresh_session(monkeypatch):
     ex._learner.cache_clear()
     ex._handle.cache_clear()
     monkeypatch.setenv("CI", "true")  # no desk
+
+
+own_center = types.FunctionType(center.__code__, center.__globals__, "center", center.__defaults__)
 
 
 @pytest.fixture
@@ -70,7 +74,7 @@ def test_the_solution_comes_after_an_attempt_and_more_after_success(exercise, ca
     first = capsys.readouterr().out
     assert "# A comment of the author." in first
     assert "Another right way" not in first
-    exercise.check(center)
+    exercise.check(own_center)
     capsys.readouterr()
     exercise.solution()
     assert "# Another right way: by hand." in capsys.readouterr().out
@@ -107,7 +111,7 @@ def test_reset_and_restore_give_cells_back(exercise, capsys, tmp_path, monkeypat
     (tmp_path / ".course").mkdir()
     monkeypatch.delenv("CI")
     monkeypatch.setenv("COURSE_DESK", str(tmp_path))
-    exercise.check(center)
+    exercise.check(own_center)
     capsys.readouterr()
     exercise.restore()
     restored = capsys.readouterr().out
@@ -128,7 +132,7 @@ def desk(tmp_path, monkeypatch):
 
 def test_answers_are_saved_with_their_verdict(exercise, desk, capsys):
     exercise.check(model(sign=1.0))
-    exercise.check(center)
+    exercise.check(own_center)
     files = sorted((desk / "answers" / "history" / "center").glob("*.py"))
     assert [f"verdict: {verdict}" in file.read_text() for file, verdict in zip(files, ["wrong", "right"], strict=True)]
     assert f"edition: {cells.edition(exercise.spec)}" in files[0].read_text()
@@ -138,6 +142,13 @@ def test_answers_are_saved_with_their_verdict(exercise, desk, capsys):
     assert "Another right way" in capsys.readouterr().out
 
 
+def test_the_version_of_the_course_is_no_answer(exercise, desk, capsys):
+    stand_in = exercise.check(lambda x, dim=-1: None)
+    exercise.check(stand_in)
+    assert "is the course's own here, not yours" in capsys.readouterr().out
+    assert not exercise.progress.standing(exercise.spec).solved
+
+
 def test_trouble_with_saving_is_one_line_and_no_more(exercise, desk, capsys, monkeypatch):
     from coursework.desk import store
 
@@ -145,7 +156,7 @@ def test_trouble_with_saving_is_one_line_and_no_more(exercise, desk, capsys, mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store.Desk, "save_answer", full)
-    assert exercise.check(center) is center
+    assert exercise.check(own_center) is own_center
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Right: center.")
     assert len(lines) == 3

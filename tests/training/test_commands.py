@@ -1,5 +1,6 @@
 """The commands: train, interrupt, resume, use, measure; what they refuse."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -10,16 +11,19 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args, get_type_hints
 
 import bounded
 import psutil
 import pytest
 import torch
+import typer
 from training_samples import weights_hash
 from typer.testing import CliRunner
 
+from course_lib.checks import declarations
 from course_lib.config import TransformerConfig
-from course_lib.data import load_tokenizer
+from course_lib.data import CharTokenizer, load_tokenizer
 from course_lib.generation import compiled
 from course_lib.training import RunFolder, TrainingConfig, fast_recipe, list_checkpoints
 from course_lib.training.checkpoints import read_checkpoint
@@ -27,6 +31,7 @@ from course_lib.transformer import LanguageModel, Transformer
 from course_lib.variants import EncoderModel, from_pretrained
 from coursework import cli
 from coursework.commands import jobs, recipes
+from coursework.commands.checked import TEXTS, ranges
 from coursework.commands.jobs import peak_resident_bytes
 from coursework.commands.recipes import FAST, TEXTBOOK
 from coursework.commands.tasks import TASKS
@@ -102,6 +107,8 @@ def test_a_language_model(tmp_path, monkeypatch):
     assert texts[0].startswith("the ")
     assert len(texts[0]) <= len("the ") + 9 + 1  # special tokens are not written
     greedy = course("generate", folder, "the ", "--temperature", 0, "--max-new-tokens", 9, "--device", "cpu")
+    cold = ["--temperature", 1e-320, "--max-new-tokens", 9, "--device", "cpu", "--engine", "course_lib"]
+    assert course("generate", folder, "the ", *cold) == greedy
     for smaller in (["--int8"], ["--bf16"], ["--int8", "--bf16"]):
         text = course(
             "generate", folder, "the ", "--temperature", 0, "--max-new-tokens", 9, "--device", "cpu", *smaller
@@ -521,6 +528,17 @@ def test_one_file_of_ones_own(tmp_path):
     assert [line.split("\t")[2] for line in lines] == ["word 3, left", "word 4, right"]
     assert {line.split("\t")[0] for line in lines} <= {"odd", "even"}
     assert len(course("classify", folder, other, "--device=cpu").splitlines()) == 40
+    long = "This film was fine. " * 20  # longer than any name of a file
+    assert course("classify", folder, long, "--device=cpu").startswith(("odd\t", "even\t"))
+    for texts, words in (
+        ([tmp_path], "expected texts or a file, got the folder"),
+        ([other, other], "expected texts, or one file alone"),
+        (["a", "--columns=text"], "--columns: expected one file"),
+        (["/dev/zero"], "/dev/zero: expected a file, got a device"),
+        (["x" * 100_001], "text 1: expected at most 100,000 characters, got 100,001"),
+        ([tmp_path / "no.csv"], "there is no file"),
+    ):
+        assert words in course("classify", folder, *texts, "--device=cpu", code=2)
 
 
 def test_more_pairs_than_any_set_has(tmp_path):
@@ -628,3 +646,172 @@ def test_the_speed_after_a_resume_is_that_of_the_resumed_run(tmp_path, monkeypat
     found = results(folder)
     assert found["seconds_until_trained"] == 10
     assert found["tokens_per_second"] == round(found["tokens"] / 9 / 10)  # one update of nine
+
+
+def commands_of(group, words=()):
+    """Every command of the program with the words that call it."""
+    for word, one in group.commands.items():
+        yield from commands_of(one, (*words, word)) if hasattr(one, "commands") else [((*words, word), one)]
+
+
+COMMANDS = dict(commands_of(typer.main.get_command(cli.app)))
+
+
+def called(words, parameter, value):
+    """The words of a command with a value for one of its parameters, and something for those that it needs."""
+    command, more = COMMANDS[words], []
+    for one in command.params:
+        if one is parameter and one.param_type_name == "option":
+            more.append(f"{max(one.opts, key=len)}={value}")
+        elif one.required or one is parameter:
+            more += [value if one is parameter else "x"] if one.param_type_name == "argument" else [f"{one.opts[0]}=x"]
+    return [*words, *more]
+
+
+def numbers():
+    for words, command in COMMANDS.items():
+        hints = get_type_hints(command.callback)
+        for parameter in command.params:
+            if {int, float} & {hints.get(parameter.name), *get_args(hints.get(parameter.name))}:
+                yield words, parameter
+
+
+def outside(declared):
+    kind, within = get_args(declared)
+    low = within.least if within.least is not None else within.above
+    yield from () if low is None else [kind(low - 1)]
+    yield from () if within.most is None else [kind(within.most + 1)]
+    yield from [10**40] if kind is int else ["nan", "inf", "1e400", 1e300]
+
+
+def test_a_number_out_of_its_range_is_refused_before_any_command_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = {field.name for field in dataclasses.fields(TrainingConfig)}  # those check themselves
+    tried = 0
+    for words, parameter in numbers():
+        declared = ranges(COMMANDS[words].callback)
+        if words[0] == "train" and parameter.name in settings:
+            continue
+        assert parameter.name in declared, (words, parameter.name, "has no range")
+        for value in outside(declared[parameter.name]):
+            [said] = course(*called(words, parameter, value), code=2).splitlines()
+            assert said.startswith(f"course: {max(parameter.opts, key=len)}: expected ")
+            tried += 1
+    assert tried > 50
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_name_is_empty(tmp_path, monkeypatch):
+    """An empty path would be the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for words, command in COMMANDS.items():
+        for parameter in command.params:
+            if parameter.name not in TEXTS and not getattr(parameter, "is_flag", False):
+                [said] = course(*called(words, parameter, ""), code=2).splitlines()
+                assert said.endswith(": expected a name or a number, got an empty text")
+    assert "--folder: expected a name" in course("--folder", "", "status", code=2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_device_that_computes_nothing_is_none(tmp_path):
+    for name in ("meta", "potato"):
+        assert f"device: expected one that is here, such as 'cpu', got '{name}'" in lm(
+            tmp_path / "o", f"--device={name}", code=2
+        )
+
+
+def test_no_setting_overflows_and_none_is_a_function_or_found(tmp_path):
+    for table in ("model", "training"):
+        for name, kind in declarations(recipes.tables()[table]).items():
+            unknown = "Callable" in str(kind) or name in recipes.FOUND
+            if unknown or kind is float or float in get_args(kind) or "float" in str(kind):
+                value = "x" if unknown else [1e300, 1e300] if name == "betas" else 1e300
+                with pytest.raises(ValueError, match=f"^{name}: {'no setting' if unknown else 'expected'}"):
+                    TASKS[1]({table: {name: value}}, plain=True)
+    with pytest.raises(ValueError, match="attention_scale: expected a positive number, got 0"):
+        TASKS[1]({"model": {"attention_scale": 0}}, plain=True)
+
+
+def test_more_checkpoints_than_there_will_be_are_refused_before_training(tmp_path):
+    for steps, every, keep in itertools.product((1, 7, 8), (0, 1, 4, 9), (1, 3)):
+        there = min(keep, len({steps, *range(every or steps, steps, every or steps)}))
+        training = {"steps": steps, "checkpoint_every": every, "keep": keep}
+        TASKS[1]({"training": training, "result": {"average": there}}, plain=True)
+        with pytest.raises(ValueError, match=f"result.average: expected at most {there}, .* got {there + 1}"):
+            TASKS[1]({"training": training, "result": {"average": there + 1}}, plain=True)
+
+
+def test_a_finished_model_without_checkpoints_is_not_gone_on_with(tmp_path):
+    folder = tmp_path / "out"
+    lm(folder, "--steps=2")
+    before = weights_hash(from_pretrained(folder))
+    for path in (folder / "checkpoints").iterdir():
+        path.unlink()
+    assert "holds a model, and no checkpoint to go on from" in lm(folder, "--steps=6", "--resume", code=2)
+    assert weights_hash(from_pretrained(folder)) == before
+    (folder / "tokenizer.json").write_text(CharTokenizer.train([TEXT + "0123456789"]).to_text())
+    (folder / "SHA256SUMS").unlink()
+    assert "tokenizer: expected at most" in course("generate", folder, "the", "--device=cpu", code=2)
+
+
+def test_the_folder_of_another_task_is_named(tmp_path):
+    folder = begun(tmp_path / "out")
+    said = course("train", "classify", "--out", folder, "--resume", "--device=cpu", code=2)
+    assert f"--resume: {folder} holds a run of lm, not of classify" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "words"),
+    [
+        ("rows.csv", ["text,label", *[f"t{n},a,more" for n in range(60)]], "line 2 of {}: expected 2 columns, got 3"),
+        ("rows.csv", ["text,label", *[f"t{n}," for n in range(60)]], "line 2 of {}: empty label"),
+        ("rows.csv", ["text,label", *[f",l{n}" for n in range(60)]], "line 2 of {}: empty text"),
+        ("rows.tsv", [f"t{n}" for n in range(60)], "line 1 of {}: expected 2 columns, got 1"),
+        ("rows.jsonl", ['{"text": "a", "label": []}'] * 60, "line 1 of {}: no label"),
+        ("rows.jsonl", ["[", *['{"text": "a", "label": "b"},'] * 60, "]"], "line 1 of {}: no JSON"),
+        ("rows.csv", ["text,label", *["same,a", "same,b"] * 60], "of 120 rows with 1 different texts"),
+        ("rows.csv", ["text,label"], "expected rows in {}, got none"),
+        ("rows.csv", ["text,text,label", "a,b,c"], "expected text once in the header of {}"),
+    ],
+)
+def test_rows_that_are_all_bad_are_named(tmp_path, name, rows, words):
+    file = tmp_path / name
+    file.write_text("\n".join(rows) + "\n")
+    said = course("train", "classify", "--data", file, "--steps=1", *CLASSIFIER, "--out", tmp_path / "o", code=2)
+    assert words.format(file) in said
+
+
+def test_columns_of_what_has_none(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "pairs.tsv").write_text("a\tb\n" * 60)
+    for task, data in (("lm", "text.txt"), ("translate", "pairs.tsv")):
+        columns = "x" if task == "lm" else "x,y"
+        said = course("train", task, "--data", tmp_path / data, "--columns", columns, "--steps=1", code=2)
+        assert "columns: expected " in said
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "words"),
+    [("5", "2", "RANK: expected less than WORLD_SIZE=2"), ("abc", "2", "RANK: expected a whole number"),
+     ("0", "0", "RANK: expected less than WORLD_SIZE=0"), ("0", "-1", "WORLD_SIZE: expected a whole number")],
+)  # fmt: skip
+def test_processes_that_cannot_be_are_not_waited_for(tmp_path, monkeypatch, rank, world, words):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", world)
+    assert words in lm(tmp_path / "o", "--steps=1", code=2)
+
+
+def test_the_system_names_what_led_to_its_refusal(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert f"--out: {tmp_path / 'file'}: File exists" in lm(tmp_path / "file", "--steps=1", code=2)
+    assert f"--config: {tmp_path}: Is a directory" in lm(tmp_path / "o", "--config", tmp_path, code=2)
+    long = "x" * 5000
+    for arguments in (["generate", long], ["train", "lm", "--data", long], ["train", "lm", "--from", long]):
+        [said] = course(*arguments, code=2).splitlines()
+        assert "File name too long" in said or "there is no folder" in said or "got 'xxx" in said
+
+
+def test_memory_that_torch_cannot_have_is_said():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60)
+    assert "not enough memory" in cli._unforeseen(caught.value)

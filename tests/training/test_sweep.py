@@ -82,7 +82,8 @@ def test_the_command(tmp_path):
     assert "four times larger than any in the fit" in (tmp_path / "out" / "sweep.md").read_text()
     rows = [json.loads(path.read_text()) for path in (tmp_path / "out" / "points").glob("*.json")]
     assert len(rows) == 13  # the last shape has the largest budget only
-    for wrong, word in ((["--tokens", "many"], "--tokens"), (["--shapes", "3"], "--shapes"), (["--data", "x"], "data")):
+    for wrong, word in ((["--tokens", "many"], "--tokens"), (["--shapes", "3"], "--shapes"), (["--data", "x"], "data"),
+                        (["--shapes", "1x8,1x8"], "each once")):  # fmt: skip
         result = CliRunner().invoke(cli.app, [*arguments, *wrong])
         assert result.exit_code == 2
         assert word in result.output
@@ -112,4 +113,9 @@ def test_an_interrupted_command_writes_what_is_there(tmp_path, monkeypatch):
     result = CliRunner().invoke(cli.app, [*SMALL, "--data", str(text), "--out", str(tmp_path / "out")])
     assert result.exit_code == 130, result.output
     assert "the same command goes on" in result.output
+    assert "No law" not in result.output.partition("stopped")[0]
+    result = CliRunner().invoke(
+        cli.app, [*SMALL, "--shapes=1x8,1x16", "--data", str(text), "--out", str(tmp_path / "o")]
+    )
+    assert result.output.startswith("No law will be read from this")  # said before hours of training
     assert "1 of 13 runs" in (tmp_path / "out" / "sweep.md").read_text()

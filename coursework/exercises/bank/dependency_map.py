@@ -140,6 +140,7 @@ def _total_minus_later(x):
 
 _LAYERS: dict[str, Callable[[Tensor], Tensor]] = {
     "each token alone": lambda x: 2 * x + 1,
+    "the tokens themselves": lambda x: x,
     "the next token": _next,
     "the mean of the tokens so far": _causal_mean,
     "the mean of all tokens": lambda x: x + x.mean(dim=0),

@@ -107,7 +107,7 @@ def _sample(draw):
     y = floor + draw.integer(20, 90) / 10 * (x / x[0]) ** -exponent
     y = y * (1 + 0.004 * draw.normal(n, grad=False, dtype=torch.float64))
     floors = torch.tensor([0.0, 0.17, 0.31, 0.44, 0.58, 0.73, 0.86], dtype=torch.float64) * y.min()
-    return x, y, floors
+    return x, y, floors.roll(draw.integer(0, 6))
 
 
 def _finds_the_law(fit) -> str | None:

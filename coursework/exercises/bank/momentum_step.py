@@ -80,7 +80,7 @@ def _one(weight, gradient, velocity, rate, beta):
 
 
 def _sample(draw):
-    shape = draw.choice([(3,), (2, 5), (1, 4, 2)])
+    shape = draw.choice([(), (3,), (2, 5), (1, 4, 2)])
     tensors = [draw.normal(*shape, dtype=torch.float64, grad=False) for _ in range(3)]
     return *tensors, draw.choice([0.01, 0.1, 2.0]), draw.choice([0.5, 0.9, 0.99])
 

@@ -9,6 +9,7 @@ from typing import Any, overload
 from coursework.exercises.engine import show
 from coursework.exercises.engine.diagnose import examiner
 from coursework.exercises.engine.run import arguments
+from coursework.exercises.engine.state import own_settings
 from coursework.exercises.spec import Exercise
 
 FULL = 40
@@ -46,7 +47,8 @@ class Cases(Sequence[ShownCase]):
     def __init__(self, exercise: Exercise) -> None:
         self._cases = []
         for number, case in enumerate(exercise.cases):
-            args, kwargs, names = arguments(case, exercise)
+            with own_settings():
+                args, kwargs, names = arguments(case, exercise)
             right = examiner(exercise).outcome((), number)
             named = dict(zip(names, [*args, *kwargs.values()], strict=True))
             expected = right.error if right.error is not None else right.value

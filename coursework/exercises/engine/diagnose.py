@@ -13,10 +13,11 @@ from coursework.exercises.engine.compare import kind_of
 from coursework.exercises.engine.evidence import is_stub
 from coursework.exercises.engine.explain import Explanation
 from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, WRONG, Failure, Finding
-from coursework.exercises.engine.guard import Guard
+from coursework.exercises.engine.guard import Guard, change_nothing_outside
 from coursework.exercises.engine.run import Outcome, bind
 from coursework.exercises.engine.source import failing_line, same_code
 from coursework.exercises.engine.standard import Standard
+from coursework.exercises.engine.state import own_settings
 from coursework.exercises.spec import Exercise
 
 
@@ -36,6 +37,12 @@ class Examiner(Standard):
         `skip` names misconceptions to leave out; `found` is called with a wrong answer's finding before it is
         explained.
         """
+        with own_settings():
+            return self._examined(candidate, skip, pairs, found)
+
+    def _examined(
+        self, candidate: Any, skip: Collection[str], pairs: bool, found: Callable[[Finding], None]
+    ) -> Finding:
         exercise = self.exercise
         self.prepare()
         if not callable(candidate) or (exercise.thing == "class" and not inspect.isclass(candidate)):
@@ -49,6 +56,7 @@ class Examiner(Standard):
             failure = finding.failure
             if failure is not None and not failure.stopped:
                 found(finding)
+                change_nothing_outside()
                 known = failure.case < len(exercise.cases)  # what is right on all cases shows no misconception
                 skipped = skip if known else ()
                 Explanation(self, candidate, call, guard, outcomes, failure, skipped, pairs and known).fill(finding)
@@ -84,8 +92,9 @@ class Examiner(Standard):
 
 def unknown_name(error: BaseException | None, candidate: Any) -> str:
     """What is said of an answer that uses a name which nothing defines or imports; "" of any other."""
-    names = getattr(inspect.unwrap(candidate), "__globals__", {})
-    if type(error) is not NameError or not error.name or error.name in names or hasattr(builtins, error.name):
+    if type(error) is not NameError or not error.name or hasattr(builtins, error.name):
+        return ""
+    if error.name in getattr(candidate, "__globals__", {}):
         return ""
     line = failing_line(error, candidate)
     where = f" In the line: {textwrap.shorten(line, 120)}" if line else ""

@@ -268,8 +268,8 @@ class Explanation:
 
     def _unsteady(self) -> Relation | None:
         """Whether the answer depends on chance, or on what was called before."""
-        number = next((index for index, outcome in enumerate(self.outcomes) if not outcome.repeats), None)
-        if number is None:
+        number = next((index for index, outcome in enumerate(self.outcomes) if "else" in outcome.again), None)
+        if number is None or self._aspect == "type":  # two objects differ, whatever they are
             return None
         # The same seed, another one, the same, the other again: only chance gives a, b, a, b.
         calls = [self._observe(number, seed=seed) for seed in (1234, 4321, 1234, 4321)]

@@ -11,6 +11,8 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +39,17 @@ TIMERS = {getattr(signal, "SIGPROF", 0), getattr(signal, "SIGALRM", 0)} - {0}
 
 GRACE = 2.0
 """Seconds that an expendable process has beyond the limits, in which Python itself can stop the call."""
+
+OWN = "exercise-"
+"""How the names of folders begin that exercises make for their answers."""
+
+_CHANGES = {
+    *("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.utime"),
+    *("os.chmod", "os.chown", "os.system", "os.exec", "os.spawn", "os.posix_spawn", "os.fork", "os.forkpty"),
+    *("os.kill", "os.killpg", "subprocess.Popen", "shutil.rmtree", "shutil.move"),
+    *("socket.connect", "socket.bind", "socket.sendto"),
+}
+"""What is refused to an answer that was changed: by the names of Python's audit events."""
 
 expendable = False
 """Whether this process may be ended with the call: so is a loop in C, which Python itself cannot stop."""
@@ -179,6 +192,33 @@ class Guard:
             signal.pthread_kill(self._target, signal.SIGINT)
         else:
             _raise_in_thread(self._target, _Stop)
+
+
+def change_nothing_outside() -> None:
+    """From here on an expendable process leaves files, processes and the network alone.
+
+    The search for a mistake runs changed answers, in which what stood behind a condition is reached.
+    """
+    if expendable:
+        sys.addaudithook(_refuse)
+
+
+def _refuse(event: str, args: tuple[Any, ...]) -> None:
+    if event == "open":
+        path, _, flags = args
+        writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+        if not writes or not isinstance(path, str | bytes | os.PathLike):
+            return
+    elif event not in _CHANGES:
+        return
+    if not (args and isinstance(args[0], str | bytes | os.PathLike) and _is_own(os.fsdecode(args[0]))):
+        raise PermissionError(f"{event}: not while a mistake is looked for")
+
+
+def _is_own(path: str) -> bool:
+    """Whether a path lies in a folder that an exercise has made for its answer."""
+    real, mine = os.path.realpath(path), os.path.join(os.path.realpath(tempfile.gettempdir()), OWN)
+    return real.startswith(mine) or real == os.devnull
 
 
 def _set_timers(seconds: float) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from coursework.exercises.engine import cells
-from coursework.exercises.engine.compare import kind_of, plain
+from coursework.exercises.engine.compare import as_float, kind_of, plain
 from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, WRONG
 from coursework.exercises.engine.formula import follows
 from coursework.exercises.spec import Question, WrongAnswer
@@ -45,7 +45,7 @@ def normal(question: Question, value: Any) -> Any:
         several = isinstance(question.right, tuple) and value.ndim == 1
         value = tuple(value.tolist()) if several else value.item() if math.prod(value.shape) == 1 else value
     if isinstance(value, Decimal | Fraction):
-        value = float(value)
+        value = math.nan if isinstance(value, Decimal) and value.is_nan() else float(value)
     if isinstance(value, tuple) and len(value) == 1 and not isinstance(question.right, tuple):
         value = value[0]
     if isinstance(value, str) and question.choices is not None:
@@ -64,7 +64,8 @@ def equal(question: Question, wanted: Any, given: Any) -> bool:
         return type(wanted) is type(given) and wanted == given
     if wanted is None or given is None or not isinstance(given, int | float):
         return wanted is given
-    return wanted == given or abs(wanted - given) <= question.tolerance * abs(wanted)
+    far = math.isinf(as_float(given)) or math.isinf(as_float(wanted))  # a whole number may be too large for a float
+    return wanted == given or (not far and abs(wanted - given) <= question.tolerance * abs(wanted))
 
 
 def _misfit(question: Question, given: Any, kind: str) -> str:

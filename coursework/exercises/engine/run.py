@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from coursework.exercises.engine.compare import Rules, compare
+from coursework.exercises.engine.compare import Rules, Strange, compare, kind_of, unusual
 from coursework.exercises.engine.guard import Guard, OutOfMemory, RanAway
 from coursework.exercises.engine.likeness import copied
 from coursework.exercises.engine.state import same_generators, same_state
@@ -45,7 +45,7 @@ class Outcome:
             none arrives, and for the whole if gradients are not compared.
         changed: the names of the arguments that it changed.
         graded: the names of the arguments in whose `.grad` it left a gradient.
-        repeats: a second call with equal arguments returned the same.
+        again: what a second call with equal arguments does, where it does not return the same.
         flops, elements: the cost, where the exercise limits it.
         printed: what it printed.
     """
@@ -55,7 +55,7 @@ class Outcome:
     gradients: list[Tensor | None] | None = None
     changed: tuple[str, ...] = ()
     graded: tuple[str, ...] = ()
-    repeats: bool = True
+    again: str = ""
     flops: int = 0
     elements: int = 0
     printed: str = field(default="", repr=False)
@@ -175,6 +175,7 @@ def observe(
     args, kwargs, names = arguments(case, exercise)
     values = [*args, *kwargs.values()]
     versions = [_versions(value) for value in values]
+    leaves = [tensor for tensor in tree_leaves(values) if _wants_gradient(tensor)]
     printed = Beginning()
     outcome = Outcome()
     invoke = guard.call if guard is not None else lambda function, *a, **k: function(*a, **k)
@@ -194,14 +195,15 @@ def observe(
     outcome.graded = tuple(name for name, value in zip(names, values, strict=True) if _has_gradient(value))
     if exercise.gradients:
         try:
-            outcome.gradients = invoke(_projection_gradients, value, values)
+            with torch._C.DisableTorchFunctionSubclass():
+                outcome.gradients = invoke(_projection_gradients, value, leaves)
         except (RanAway, OutOfMemory) as problem:
             outcome.error = problem
             return outcome
         except KeyboardInterrupt:
             raise
         except BaseException:  # a function may have a backward of its own, and raise there what it likes
-            outcome.gradients = [None for tensor in tree_leaves(values) if _wants_gradient(tensor)]
+            outcome.gradients = [None for _ in leaves]
     try:
         outcome.value = invoke(detached, value)
     except KeyboardInterrupt:
@@ -215,12 +217,15 @@ def observe(
     if guard is not None and again:
         try:
             with quiet(Beginning(), seed=AGAIN):
-                again = invoke(call, *fresh_args, **fresh_kwargs)
-            outcome.repeats = compare(outcome.value, again, Rules()) is None
+                second = invoke(call, *fresh_args, **fresh_kwargs)
+            if compare(outcome.value, detached(value), Rules()) is not None:
+                outcome.again = "changes what it returned before"
+            elif compare(outcome.value, detached(second), Rules()) is not None:
+                outcome.again = "returns something else"
         except KeyboardInterrupt:
             raise
-        except BaseException:
-            outcome.repeats = False
+        except BaseException as problem:
+            outcome.again = f"raises {type(problem).__name__}"
     return outcome
 
 
@@ -236,9 +241,8 @@ def leaf_names(case: Case, exercise: Exercise) -> list[str]:
     return found
 
 
-def _projection_gradients(value: Any, values: list[Any]) -> list[Tensor | None]:
+def _projection_gradients(value: Any, leaves: list[Tensor]) -> list[Tensor | None]:
     """Gradients of the sum of all floating outputs times fixed random numbers."""
-    leaves = [tensor for tensor in tree_leaves(values) if _wants_gradient(tensor)]
     stream = np.random.RandomState(7)
     total: Any = 0.0
     for output in tree_leaves(value):
@@ -259,8 +263,8 @@ def _has_gradient(value: Any) -> bool:
     return any(_wants_gradient(leaf) and leaf.grad is not None for leaf in tree_leaves(value))
 
 
-def _versions(value: Any) -> list[int]:
-    return [tensor._version for tensor in tree_leaves(value) if isinstance(tensor, Tensor)]
+def _versions(value: Any) -> list[tuple[int, bool]]:
+    return [(leaf._version, leaf.requires_grad) for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def _differ(old: Any, new: Any) -> bool:
@@ -272,9 +276,12 @@ def _differ(old: Any, new: Any) -> bool:
 
 
 def detached(value: Any) -> Any:
-    """The value without its graph, tensors copied, lists as tuples."""
+    """The value without its graph, tensors copied, lists as tuples; tensors of other classes as plain ones."""
     if isinstance(value, Tensor):
-        return value.detach().clone()  # a function may hand out a tensor that it changes later
+        with torch._C.DisableTorchFunctionSubclass():
+            if unusual(value) and not value.is_meta:
+                return Strange(kind_of(value))
+            return value.as_subclass(Tensor).detach().clone()  # a function may hand out one that it changes later
     if isinstance(value, tuple | list):
         return tuple(detached(part) for part in value)
     if isinstance(value, dict):

@@ -28,7 +28,7 @@ def source_of(candidate: Any) -> str:
             return ""
     try:
         return textwrap.dedent(inspect.getsource(candidate))
-    except (OSError, TypeError, IndexError, SyntaxError):
+    except Exception:  # there may be none, and an object may answer in its own way
         return ""
 
 
@@ -55,7 +55,7 @@ def definition(candidate: Any) -> tuple[str, ast.FunctionDef | ast.ClassDef] | N
         else:
             text = textwrap.dedent(inspect.getsource(candidate))
         tree = ast.parse(text)
-    except (OSError, TypeError, IndexError, SyntaxError):
+    except Exception:  # there may be none, and an object may answer in its own way
         return None
     only = tree.body[0] if len(tree.body) == 1 else None
     return (text, only) if isinstance(only, ast.FunctionDef | ast.ClassDef) else None

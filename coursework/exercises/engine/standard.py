@@ -21,6 +21,7 @@ from coursework.exercises.engine.run import (
     leaf_names,
     observe,
 )
+from coursework.exercises.engine.state import own_settings
 from coursework.exercises.engine.variants import probes
 from coursework.exercises.spec import Case, Exercise, Misconception
 
@@ -65,8 +66,8 @@ class Standard:
                 for misconception in misconceptions:
                     knobs |= misconception.knobs
                 self._functions[names] = bind(self.exercise, self.exercise.model(**knobs))
-            call = self._functions[names]
-            self._outcomes[names, case] = observe(self.exercise, call, self.cases[case])
+            with own_settings():
+                self._outcomes[names, case] = observe(self.exercise, self._functions[names], self.cases[case])
         return self._outcomes[names, case]
 
     def observed(self, call: Any, case: Case, guard: Guard | None = None) -> Outcome:
@@ -89,8 +90,8 @@ class Standard:
             names = self.leaf_names[case]
             if found := compare_gradients(expected.gradients, outcome.gradients, names, self.rules):
                 return found
-        if not outcome.repeats:
-            return Difference("repeat", "Called a second time with the same arguments, it returns something else.")
+        if outcome.again:
+            return Difference("repeat", f"Called a second time with the same arguments, it {outcome.again}.")
         return self._cost_difference(case, outcome)
 
     def judged(self, number: int, outcome: Outcome, call: Any, guard: Guard | None = None) -> Difference | None:

@@ -28,6 +28,21 @@ def same_generators() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def own_settings() -> Iterator[None]:
+    """Under the settings of the course, whatever the notebook has set: float32, the CPU, gradients, nothing cast."""
+    dtype = torch.get_default_dtype()
+    with contextlib.ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, dtype)
+        torch.set_default_dtype(torch.float32)
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        if torch.empty(0).device.type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        yield
+
+
+@contextlib.contextmanager
 def same_state() -> Iterator[None]:
     """Leave the settings of torch, NumPy and Python, their functions, the environment and the folder as they were."""
     dtype, device, threads = torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()
