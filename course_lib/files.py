@@ -66,6 +66,23 @@ def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Give a new folder among the system's temporary ones; it goes when the block ends.
+
+    Those of this prefix whose process was killed go now. Names say nothing of that: a process elsewhere, in a container
+    say, may share the place.
+    """
+    there = Path(tempfile.gettempdir())
+    _sweep(there, f"{prefix}*")
+    handle, name = _own(lambda: _new_folder(there, prefix, ""))
+    with _closing(handle):
+        try:
+            yield Path(name)
+        finally:
+            shutil.rmtree(name, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def replace_together(folder: str | os.PathLike[str], obsolete: Collection[str] = ()) -> Iterator[Path]:
     """Give a folder to write files in; when the block ends, all of them take their places in `folder`, or none does.
 
@@ -186,9 +203,9 @@ def _own(make: Callable[[], tuple[int, str]]) -> tuple[int, str]:
         os.close(handle)
 
 
-def _new_folder(folder: Path) -> tuple[int, str]:
+def _new_folder(folder: Path, prefix: str = ".", suffix: str = ".tmp") -> tuple[int, str]:
     while True:
-        path = tempfile.mkdtemp(dir=folder, prefix=".", suffix=".tmp")
+        path = tempfile.mkdtemp(dir=folder, prefix=prefix, suffix=suffix)
         with contextlib.suppress(FileNotFoundError):  # another process took it for litter at once
             return _open_folder(path)
 

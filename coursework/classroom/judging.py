@@ -5,11 +5,8 @@ Running the rest of a notebook would add hours and the ways in which a notebook 
 check that it patches, a result that another cell changes.
 """
 
-import ast
 import datetime
 import os
-import re
-import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,12 +15,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from course_lib.files import temporary_folder
+from coursework.classroom.remarks import Remarks, remarks
 from coursework.classroom.submissions import Found, Learner, answers, is_called_like, learners, read
 from coursework.classroom.workers import Worker
-from coursework.desk.code import free_names, prelude, runnable
 from coursework.desk.finding import is_called
 from coursework.desk.notebooks import DamagedNotebook, dump_notebook
-from coursework.desk.pen import Limits, temporary_folder
+from coursework.desk.pen import FOLDER, Limits
 from coursework.desk.store import DeskError
 from coursework.exercises import registry
 from coursework.exercises.engine import cells
@@ -31,27 +29,20 @@ from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, WRONG
 
 PASS, FAIL, OPEN, BROKEN = "pass", "fail", "not attempted", "could not be run"
 OUTCOMES = (PASS, FAIL, OPEN, BROKEN)
-_OWN = ("course_lib", "coursework")
 SCHEMA = "course-verify/1"
 
 _OUTCOME = {RIGHT: PASS, WRONG: FAIL, NOT_ATTEMPTED: OPEN}
-_SUSPECT = re.compile(
-    r"\b(?:os|sys|gc|inspect|ctypes|importlib|pkgutil|runpy|pickle|marshal|subprocess|socket|linecache|builtins|registry)\b"
-    r"|(?<![\w.])(?:eval|exec|compile|open|globals|locals|vars|getattr|setattr|breakpoint)\b|import_module|__import__"
-    r"|\bread_(?:text|bytes)\b|\.load\b|/proc\b|_getframe|\b[fg]i?_(?:locals|globals|frame)\b|\.reference\b|\bcoursework\b"
-    r"|__(?:builtins|class|mro|bases|subclasses|globals|code|closure|dict|wrapped|getattr|getattribute|torch_function)__"
-    r"|\bex\.\w+\.\w+\s*=[^=]|\b(?:torch|F|nn|np|numpy|math|Tensor)(?:\.\w+)+\s*=[^=]"
-)
 
 
 @dataclass(frozen=True)
 class Task:
-    """One answer to judge: whose, of which exercise, where."""
+    """One answer to judge: whose, of which exercise, where, and how the learner called the notebook."""
 
     learner: int
     exercise: str
     notebook: Path
     numbers: tuple[int, ...]
+    name: str
 
 
 def judge_class(
@@ -79,11 +70,11 @@ def judge_class(
     started = datetime.datetime.now(datetime.UTC)
     class_ = learners(folder)
     with ExitStack() as stack:
-        place = temporary_folder()
-        stack.callback(shutil.rmtree, place, ignore_errors=True)
+        place = stack.enter_context(temporary_folder(FOLDER))
         results: list[dict[str, dict[str, Any]]] = []
         damaged: list[list[DamagedNotebook]] = []
         tasks: list[Task] = []
+        looks: dict[tuple[int, str], Remarks] = {}
         seen: set[str] = set()
         for number, learner in enumerate(class_):
             found, bad = _collect(learner)
@@ -97,20 +88,35 @@ def judge_class(
                     written[one.path] = place / f"{number}-{len(written)}.ipynb"
                     text = dump_notebook(one.notebook).encode("utf-8", "backslashreplace")
                     written[one.path].write_bytes(text)
-                results[number][exercise] = _result(OPEN, where=_where(one, folder), remarks=_remarks(one, others))
+                several = [f"answered in {others + 1} places; this one counts"] if others else []
+                results[number][exercise] = _result(OPEN, where=_where(one, folder), remarks=several)
                 if one.source.strip() != cells.cell_source(registry.get(exercise)).strip():
-                    tasks.append(Task(number, exercise, written[one.path], tuple(one.numbers)))
+                    looks[number, exercise] = remarks(one)
+                    tasks.append(Task(number, exercise, written[one.path], tuple(one.numbers), one.path.stem))
         wanted = _wanted(seen, chapters, exercises)
+        lost = 0
         tasks = [task for task in tasks if task.exercise in wanted]
         for done, (task, said) in enumerate(_judged(tasks, jobs or os.cpu_count() or 1, limits, folder), start=1):
             results[task.learner][task.exercise] |= _said(said)
+            lost += "verdict" not in said
             shown(done, len(tasks))
+    judged = {(task.learner, task.exercise) for task in tasks}
+    for (number, exercise), look in looks.items():
+        own = results[number]
+        own[exercise]["remarks"] += look.texts
+        for other in sorted(look.stand_ins):
+            tried = (number, other) in looks and (number, other) not in judged  # and whether it is right is not known
+            if other == exercise or not (tried or own.get(other, {}).get("outcome") == PASS):
+                own[exercise]["remarks"].append(
+                    f"it rests on the course's own version of {other}, which this learner has not solved"
+                )
     for learner, own, bad in zip(class_, results, damaged, strict=True):
         _fill(learner, own, bad, wanted)
     return {
         "schema": SCHEMA,
         "started": started.isoformat(timespec="seconds"),
         "seconds": round((datetime.datetime.now(datetime.UTC) - started).total_seconds(), 1),
+        "not_judged": lost,
         "limits": {"seconds": limits.seconds, "megabytes": limits.memory >> 20},
         "exercises": [
             {"id": one, "title": registry.get(one).title, "notebook": registry.places()[one]} for one in wanted
@@ -185,72 +191,23 @@ def _result(outcome: str, reason: str = "", where: str = "", remarks: Iterable[s
     }
 
 
-def _remarks(one: Found, others: int) -> list[str]:
-    """What somebody should look at: nothing of it decides."""
-    remarks = []
-    if others:
-        remarks.append(f"answered in {others + 1} places; this one counts")
-    given = cells.cell_source(registry.get(one.exercise))
-    strange = [text for text in dict.fromkeys(_SUSPECT.findall(_run_with(one))) if text not in given]
-    if strange:
-        remarks.append(f"look at the code, it speaks of: {', '.join(text.strip() for text in strange)}")
-    try:
-        borrowed = sorted(_borrowed(one) - free_names(given))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what Python cannot read uses nothing
-        borrowed = []
-    if borrowed:
-        remarks.append(f"it uses the course's own code: {', '.join(borrowed)}")
-    return remarks
-
-
-def _run_with(one: Found) -> str:
-    """The answer with the definitions that it uses; not the imports, which every notebook has more of."""
-    try:
-        before = prelude(one.notebook["cells"][: one.numbers[0]], runnable(one.source), whole=True)[0]
-        nodes = ast.parse(before).body
-        used = [ast.unparse(node) for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what Python cannot read uses nothing
-        used = []
-    return "\n".join([*used, one.source])
-
-
-def _borrowed(one: Found) -> set[str]:
-    """The names that the answer uses and that imports take from the course's packages."""
-    names: set[str] = set()
-    used = free_names(one.source)
-    for cell in one.notebook["cells"][: one.numbers[-1] + 1]:
-        if cell["cell_type"] != "code" or not any(package in cell["source"] for package in _OWN):
-            continue
-        try:
-            nodes = list(ast.walk(ast.parse(cell["source"])))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        inside = cell["source"] in one.source
-        for node in nodes:
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_OWN):
-                names |= {alias.asname or alias.name for alias in node.names if inside or alias.name in used}
-            elif isinstance(node, ast.Import) and inside:
-                names |= {alias.name for alias in node.names if alias.name.startswith(_OWN)}
-    return (names & (used | {name for name in names if name in one.source})) - {"ex", "exercises"}
-
-
 def _judged(tasks: list[Task], jobs: int, limits: Limits, folder: Path) -> Iterator[tuple[Task, dict[str, Any]]]:
     """Yield each task with the report on it, in order, as soon as it and those before are done."""
     jobs = max(1, min(jobs, len(tasks)))
     with ExitStack() as stack:
+        pool = ThreadPoolExecutor(jobs)  # Linux ends what a thread has started with the thread: it ends last
+        stack.callback(pool.shutdown, cancel_futures=True)
         free: SimpleQueue[Worker] = SimpleQueue()
         for _ in range(jobs):
             free.put(stack.enter_context(Worker(limits, [folder.resolve()])))
-        pool = ThreadPoolExecutor(jobs)
-        stack.callback(pool.shutdown, cancel_futures=True)
 
         def judge(task: Task) -> dict[str, Any]:
             worker = free.get()
             try:
                 request = {"notebook": str(task.notebook), "numbers": task.numbers, "exercise": task.exercise}
-                return worker.judge(request)
+                return worker.judge({**request, "name": task.name})
             except Exception as problem:  # whatever it is, the others are judged
-                return {"verdict": "", "problem": f"{type(problem).__name__}: {problem}", "misconceptions": []}
+                return {"problem": f"{type(problem).__name__}: {problem}"}
             finally:
                 free.put(worker)
 
@@ -259,12 +216,13 @@ def _judged(tasks: list[Task], jobs: int, limits: Limits, folder: Path) -> Itera
 
 def _said(said: dict[str, Any]) -> dict[str, Any]:
     """What a report of `judge.main` says, as part of a result."""
-    outcome = _OUTCOME.get(said["verdict"], BROKEN)
+    outcome = _OUTCOME.get(said.get("verdict", ""), BROKEN)
     reason = said["problem"] if outcome == BROKEN else ""
-    if outcome == FAIL and not said["misconceptions"]:
+    named = said.get("misconceptions", [])
+    if outcome == FAIL and not named:
         case = said.get("case")
         reason = f"{case['name']}: {case['differs']}" if case else "no mistake that the course knows"
-    return {"outcome": outcome, "misconceptions": said["misconceptions"], "reason": reason}
+    return {"outcome": outcome, "misconceptions": named, "reason": reason}
 
 
 def _fill(

@@ -19,17 +19,15 @@ caption { text-align: left; font-weight: 600; padding: .3rem 0; }
 th, td { border: 1px solid var(--line); padding: .3rem .6rem; text-align: left; vertical-align: top; }
 .pass { color: var(--pass); } .fail { color: var(--fail); } .broken { color: var(--broken); }
 """
+FILES = "report.json", "report.html", "grades-canvas.csv", "grades-moodle.csv"
 _CLASS = {PASS: "pass", FAIL: "fail", BROKEN: "broken", OPEN: "open"}
 
 
 def files(report: Mapping[str, Any], roster: Sequence[grades.Row] = ()) -> dict[str, str]:
     """Return the files of a report by name: JSON, a page, and the grades for Canvas and Moodle."""
-    return {
-        "report.json": json.dumps(report, ensure_ascii=False, indent=1) + "\n",
-        "report.html": page(report),
-        "grades-canvas.csv": grades.canvas(report, roster),
-        "grades-moodle.csv": grades.moodle(report, roster),
-    }
+    data = json.dumps(report, ensure_ascii=False, indent=1) + "\n"
+    texts = data, page(report), grades.canvas(report, roster), grades.moodle(report, roster)
+    return dict(zip(FILES, texts, strict=True))
 
 
 def page(report: Mapping[str, Any]) -> str:
@@ -76,7 +74,9 @@ def _results(report: Mapping[str, Any]) -> str:
 def _outcome(row: Mapping[str, Any]) -> str:
     word = f'<span class="{_CLASS[row["outcome"]]}">{row["outcome"]}</span>'
     names = ", ".join(one["name"] for one in row["misconceptions"])
-    look = " (look at it)" if any(remark.startswith(("look", "it uses")) for remark in row["remarks"]) else ""
+    look = (
+        " (look at it)" if any(remark.startswith(("look", "it uses", "it rests")) for remark in row["remarks"]) else ""
+    )
     return word + (f": {_text(names)}" if names else "") + look
 
 

@@ -1,7 +1,8 @@
 """Find the learners of a class in a folder, and their answers in their notebooks."""
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,10 +55,11 @@ def learners(folder: Path) -> list[Learner]:
     if not folder.is_dir():
         raise DeskError(f"FOLDER must be a folder that holds one folder or notebook for each learner, got {folder}.")
     found: dict[tuple[str, str], Learner] = {}
+    real = Path(os.path.realpath(folder))
     try:
         if _is_one(folder):
             one = found.setdefault((folder.resolve().name, ""), Learner(folder.resolve().name))
-            one.files += _notebooks(folder)
+            _take(one, real, _notebooks(folder))
             return [one]
         for path in sorted(folder.iterdir()):
             if path.name.startswith((".", "_")) or not (path.is_dir() or path.suffix in (".ipynb", ".zip")):
@@ -65,11 +67,12 @@ def learners(folder: Path) -> list[Learner]:
             match = _MOODLE.match(path.name) or (_CANVAS.match(path.name) if path.is_file() else None)
             name, number = (match["name"], match["id"]) if match else (path.stem if path.is_file() else path.name, "")
             one = found.setdefault((name, number), Learner(name, number))
+            is_folder = path.is_dir() and not path.is_symlink()  # a link to one is somebody else's
             if path.suffix == ".zip":
                 one.problems.append(f"{path.name} is not unpacked")
             else:
-                one.files += _notebooks(path) if path.is_dir() else [path]
-            if path.is_dir():
+                _take(one, real / path.name, _notebooks(path) if is_folder else [path])
+            if is_folder:
                 one.problems += [f"{zipped.name} is not unpacked" for zipped in sorted(path.rglob("*.zip"))]
     except OSError as problem:
         raise DeskError(f"{problem.filename or folder} cannot be read: {reason(problem)}.") from None
@@ -83,10 +86,21 @@ def _is_one(folder: Path) -> bool:
     return is_desk(folder) or any(path.stem in known for path in folder.glob("*.ipynb"))
 
 
+def _take(learner: Learner, own: Path, found: Iterable[Path]) -> None:
+    """Take the notebooks that lie in the learner's folder, or are the file, `own`; say why the others are not read."""
+    for path in found:
+        if not Path(os.path.realpath(path)).is_relative_to(own):
+            learner.problems.append(f"{path.name} is a link out of the learner's folder, and is not read")
+        elif path.is_file():
+            learner.files.append(path)
+        elif not path.is_dir():
+            learner.problems.append(f"{path.name} is no file that can be read")
+
+
 def _notebooks(folder: Path) -> list[Path]:
     """All notebooks below a folder, those of the course first; hidden folders, such as a desk's backups, are not."""
     known = set(registry.places().values())
-    below = [path for path in folder.rglob("*.ipynb") if path.is_file() and not _hidden(path.relative_to(folder))]
+    below = [path for path in folder.rglob("*.ipynb") if not _hidden(path.relative_to(folder))]
     return sorted(below, key=lambda path: (path.stem not in known, path.parent != folder, str(path)))
 
 

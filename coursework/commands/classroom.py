@@ -1,5 +1,6 @@
 """For instructors: `course verify` and `course misconceptions`."""
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -11,6 +12,7 @@ from course_lib.checks import MOST, Within
 from course_lib.files import write_atomic
 from coursework import classroom
 from coursework.desk import isolated, sandbox
+from coursework.desk.store import DeskError
 
 Chapters = Annotated[
     list[str] | None, typer.Option("--chapter", help="Only this chapter or lab; may be repeated.", show_default=False)
@@ -49,17 +51,21 @@ def verify(
         typer.echo(
             "No sandbox can be had here: an answer can read and write what you can (docs/classroom.md).", err=True
         )
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=out):  # before the hours of judging
-        pass
+    _prepare(out, folder)
     report = _verified(folder, chapter, exercise, jobs, seconds, memory)
+    classroom.print_class(report)
     files = classroom.files(report, people)
     for name, text in files.items():
         write_atomic(out / name, text.encode("utf-8", "backslashreplace"))
-    classroom.print_class(report)
     typer.echo(f"Written to {out}: {', '.join(files)}.")
     if people and (strangers := classroom.unknown(report, people)):
         typer.echo(f"Not in the roster, or not surely: {', '.join(strangers)}.")
+    if report["not_judged"]:
+        unjudged = f"{report['not_judged']} of the answers were NOT judged"
+        typer.echo(
+            f"{unjudged}: the process that judges ended. {out / 'report.html'} says which; run it again.", err=True
+        )
+        raise typer.Exit(2)
     if strict and any(row["outcome"] != "pass" for who in report["learners"] for row in who["results"]):
         raise typer.Exit(1)
 
@@ -80,6 +86,20 @@ def misconceptions(
     else:
         report = classroom.load(source)
     classroom.print_misconceptions(report)
+
+
+def _prepare(out: Path, submissions: Path) -> None:
+    """Make sure, before the hours of judging, that the report can be written, and only where it is meant to go."""
+    real = Path(os.path.realpath(out))
+    inside = Path(os.path.abspath(out)).is_relative_to(os.path.abspath(submissions))
+    if inside and not real.is_relative_to(os.path.realpath(submissions)):  # what lies there is the learners'
+        raise DeskError(f"--out must be a folder, got {out}, a link in FOLDER that leads to {real}.")
+    out.mkdir(parents=True, exist_ok=True)
+    for name in classroom.FILES:
+        if (out / name).is_dir():
+            raise DeskError(f"--out must be a folder in which {name} can be written, got {out} with a folder {name}.")
+    with tempfile.TemporaryFile(dir=out):
+        pass
 
 
 def _verified(

@@ -22,7 +22,7 @@ from coursework.exercises import modules, registry, watched  # noqa: F401
 from coursework.exercises.engine import guard
 from coursework.exercises.engine.compare import kind_of
 from coursework.exercises.engine.guard import Guard
-from coursework.exercises.engine.run import bind, observe
+from coursework.exercises.engine.run import Outcome, bind, observe
 from coursework.exercises.handle import ExerciseHandle
 from coursework.exercises.spec import Case
 
@@ -64,8 +64,9 @@ def answer(from_judge: IO[bytes], to_judge: IO[bytes], head: dict[str, Any], con
         try:
             asked = request["exercise"], request["asks_for"], request["parts"]
             made = running.namespace(request["answer"], *asked)[request["asks_for"]]
-        except DeskError as problem:
-            say({"problem": str(problem)[:2000]})
+        except Exception as problem:
+            text = str(problem) if isinstance(problem, DeskError) else f"it could not be run ({kind_of(problem)})."
+            say({"problem": text[:2000]})
             return
         if head["trusted"]:
             _advise(request["exercise"], made, say)
@@ -87,8 +88,19 @@ def _act(
         while (received := receive()) is not None:
             asked = pickle.loads(received)
             case = Case("", lambda: pickle.loads(asked["arguments"]))  # noqa: B023
-            outcome = observe(terms, call, case, guard, asked["seed"], again=False)
-            say(wire.pack_outcome(outcome))
+            say(_observed(lambda: observe(terms, call, case, guard, asked["seed"], again=False)))  # noqa: B023
+
+
+def _observed(observe: Callable[[], Outcome]) -> dict[str, Any]:
+    """What a call did, as it is said; of what cannot be looked at, that it cannot."""
+    try:
+        said = wire.pack_outcome(observe())
+        if len(frames.dumps(said)) <= frames.LARGEST:
+            return said
+        trouble = "is too large"
+    except Exception as problem:
+        trouble = f"cannot be looked at ({type(problem).__name__})"
+    return wire.pack_outcome(Outcome(error=modules.Unfit(f"What it returns {trouble}.")))
 
 
 def _advise(exercise: str, made: Any, say: Callable[[dict[str, Any]], None]) -> None:

@@ -30,6 +30,8 @@ def serve(control: socket.socket, start: dict[str, Any]) -> None:
     confined = sandbox.usable(room, hidden)
     if confined:
         sandbox.enter(hidden)
+    if not confined:
+        sandbox.forbid_tracing()
     adopt()
     answer = _acting()
     me = os.getpid()
@@ -45,7 +47,9 @@ def serve(control: socket.socket, start: dict[str, Any]) -> None:
                 os.setsid()
                 stream = socket.socket(fileno=descriptors[0])
                 head = json.loads(message)
-                if confined:
+                if not confined:
+                    sandbox.forbid_tracing(False)
+                else:
                     sandbox.make_room(Path(head["room"]), () if head["trusted"] else (sandbox.BANK,))
                     sandbox.give_up_rights()
                 answer(stream.makefile("rb"), stream.makefile("wb"), head, confined)

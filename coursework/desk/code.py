@@ -15,6 +15,9 @@ from coursework.desk.notebooks import Cell, Notebook
 from coursework.exercises import registry
 
 _CHECK = re.compile(r"\bex\.(\w+)\.(?:check|part)\(")
+UNREADABLE = SyntaxError, ValueError, RecursionError, MemoryError
+"""What Python may raise on a text: it is none of its own, has a null byte or half a character, or is far too deep."""
+
 _SHELL = re.compile(r"^\s*[%!?]|\?\s*$")
 
 
@@ -32,6 +35,22 @@ def runnable(source: str) -> str:
     return "\n".join(lines)
 
 
+class Needs(NamedTuple):
+    """What an answer needs of the cells above it.
+
+    Args:
+        imports: all of these cells.
+        definitions: what it uses, in order, as text.
+        stand_ins: those of them that are the course's own version of another exercise -> its id.
+        missing: names that only running other cells would give -> the id of the cell.
+    """
+
+    imports: str
+    definitions: list[str]
+    stand_ins: dict[str, str]
+    missing: dict[str, str]
+
+
 def prelude(above: Iterable[Cell], answer: str, *, whole: bool = False) -> tuple[str, dict[str, str]]:
     """Return what to run before the answer, and the names it needs that only running other cells would give.
 
@@ -40,9 +59,16 @@ def prelude(above: Iterable[Cell], answer: str, *, whole: bool = False) -> tuple
     With `whole` every statement that sets such a name is run too, and the answer to another exercise is replaced by the
     course's own, so that an answer is not wrong by the mistake of another.
     """
+    found = needs(above, answer, whole=whole)
+    return "\n".join([found.imports, *found.definitions]) + "\n", found.missing
+
+
+def needs(above: Iterable[Cell], answer: str, *, whole: bool = False) -> Needs:
+    """Like `prelude`, part by part."""
     imports: list[str] = []
     definitions: dict[str, list[str]] = {}
     elsewhere: dict[str, str] = {}
+    stand_ins: dict[str, str] = {}
     for cell in above:
         if cell["cell_type"] != "code":
             continue
@@ -58,6 +84,7 @@ def prelude(above: Iterable[Cell], answer: str, *, whole: bool = False) -> tuple
                     elsewhere.pop(name, None)
                 elif whole and (checked := _CHECK.search(text)):
                     definitions[name] = [_solution(checked[1], name)]
+                    stand_ins[definitions[name][0]] = checked[1]
                 elif whole:
                     definitions.setdefault(name, []).append(text)
                 elif name not in definitions or not _is_check(node):
@@ -76,7 +103,7 @@ def prelude(above: Iterable[Cell], answer: str, *, whole: bool = False) -> tuple
     own = {name for node in _statements(answer) for name in _bound(node)}
     missing = {name: elsewhere[name] for name in sorted((seen - known - own) & set(elsewhere))}
     ordered = [text for text in dict.fromkeys(itertools.chain(*definitions.values())) if text in chosen]
-    return "\n".join([head, *ordered]) + "\n", missing
+    return Needs(head, ordered, stand_ins, missing)
 
 
 def _solution(exercise_id: str, name: str) -> str:
@@ -94,9 +121,14 @@ def _solution(exercise_id: str, name: str) -> str:
 
 def free_names(source: str) -> set[str]:
     """Return the global names that running this source, and calling what it defines, would look up."""
+    return global_names(source) - {name for node in _statements(source) for name in _bound(node)}
+
+
+def global_names(source: str) -> set[str]:
+    """Like `free_names`, with those that it sets itself: it may look one up before."""
     try:
         top = _symbols(source)
-    except SyntaxError:
+    except UNREADABLE:
         return set()
     used: set[str] = set()
     tables = [top]
@@ -104,20 +136,20 @@ def free_names(source: str) -> set[str]:
         table = tables.pop()
         tables += table.get_children()
         used |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (s.is_global() or table is top)}
-    return used - {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+    return used
 
 
 def _statements(source: str) -> list[ast.stmt]:
     try:
         return ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # or brackets thousands deep
+    except UNREADABLE:
         return []
 
 
 def _bound(node: ast.stmt) -> set[str]:
     try:
         top = _symbols(ast.unparse(node))
-    except SyntaxError:
+    except UNREADABLE:
         return set()
     return {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
 
@@ -158,7 +190,7 @@ def _is_check(node: ast.stmt) -> bool:
 def _parses(source: str) -> bool:
     try:
         ast.parse(source.strip())
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except UNREADABLE:
         return False
     return True
 

@@ -21,7 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coursework.desk import answers, pen, running, wire
+from course_lib.reading import one_line
+from coursework.desk import answers, pen, running, sandbox, wire
 from coursework.desk.frames import Malformed
 from coursework.desk.notebooks import read_notebook
 from coursework.desk.pen import Gone, Limits, Line, Pen
@@ -33,7 +34,7 @@ from coursework.exercises.engine.diagnose import Examiner
 from coursework.exercises.engine.ending import end_with_parent
 from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, WRONG, Finding
 from coursework.exercises.engine.guard import RanAway
-from coursework.exercises.engine.messages import case_of, message
+from coursework.exercises.engine.messages import _sentence, case_of, message
 from coursework.exercises.engine.run import AGAIN, Outcome, Terms
 from coursework.exercises.engine.source import definition
 from coursework.exercises.handle import Handle, Judged
@@ -60,7 +61,9 @@ class _Afar(Examiner):
         outcome = self._heard(call, case, 1234)
         if outcome.error is None:
             again = self._heard(call, case, AGAIN)
-            same = again.error is None and compare(outcome.value, again.value, Rules()) is None
+            same = again.error is None and (
+                wire.is_without_values(outcome.value) or compare(outcome.value, again.value, Rules()) is None
+            )
             outcome.again = "" if same else "returns something else"
         return outcome
 
@@ -84,7 +87,7 @@ def judge(request: Mapping[str, Any], pen: Pen) -> dict[str, Any]:
     """Have the answer run, and return the report on it.
 
     `request` names the "exercise" and where its answer is: "file", a Python file; or "notebook" with the "numbers" of
-    its cells; or else the notebooks of "desk", in which the verdict is recorded.
+    its cells, and the "name" to call it by; or else the notebooks of "desk", in which the verdict is recorded.
     """
     said: dict[str, Any] = {
         "exercise": request["exercise"],
@@ -118,6 +121,8 @@ def judge(request: Mapping[str, Any], pen: Pen) -> dict[str, Any]:
         said["problem"] = f"the answer could not be judged: {problem}."
     except Gone as problem:
         said["problem"] = without_verdict(problem.code, pen.limits.seconds)
+    except Exception as problem:  # those whose answers come next are to be judged, too
+        said["problem"] = f"the answer could not be judged ({type(problem).__name__}: {one_line(problem)})."
     said["right"] = said["verdict"] == RIGHT
     if spec is not None and not request.get("notebook"):
         said["facts"] = facts(spec, said, desk)
@@ -128,7 +133,8 @@ def _answer(request: Mapping[str, Any], handle: Handle, desk: Desk | None) -> ru
     if request.get("file"):
         return running.from_file(Path(request["file"]))
     if request.get("notebook"):
-        place = answers.Place(Path(request["notebook"]), "", read_notebook(request["notebook"]), request["numbers"])
+        path = Path(request["notebook"])
+        place = answers.Place(path, request.get("name", path.stem), read_notebook(path), request["numbers"])
         return running.from_place(place, whole=True)
     if desk is None:
         raise DeskError(
@@ -161,7 +167,7 @@ def _judged(handle: Handle, answer: running.Answer, pen: Pen, said: dict[str, An
         said["printed"] = line.printed
     case = ("", "")
     if finding.failure is not None:
-        case = case_of(spec, finding.failure).name, finding.failure.difference.sentence
+        case = case_of(spec, finding.failure).name, one_line(_sentence(finding.failure, None))
     judged = Judged(finding.verdict, message(spec, finding, None, False), answer.source, (), case)
     if finding.failure is None or finding.failure.stopped:
         return judged
@@ -266,6 +272,7 @@ def plain(line: str) -> str:
 def main() -> None:
     """For each request on standard input, a line of JSON, print the report on it as another."""
     start = json.loads(sys.argv[1])
+    sandbox.forbid_tracing()
     end_with_parent(start["parent"])
     said_to = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

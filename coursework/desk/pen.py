@@ -16,7 +16,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from typing import IO, Any, cast
 
 import psutil
 
+from course_lib.files import temporary_folder
 from coursework.desk import frames
 
 FORKS = sys.platform == "linux" and hasattr(os, "fork")
@@ -33,7 +33,11 @@ SECONDS = 60.0
 START = 300.0
 """Seconds that a process may take to load torch, on a machine that does much else."""
 
-_PREFIX = "course-answers-"
+FOLDER = "course-answers-"
+"""How the names of the folders begin in which answers run."""
+
+ENDING = 20.0
+"""Seconds that the process which forks answers has to end one: an answer may have stopped it."""
 
 SHOWN = 2000
 """Characters of what an answer prints that are passed on."""
@@ -141,13 +145,14 @@ class Pen:
 
     def __enter__(self) -> Pen:
         """Make the folder that answers may write in."""
-        self._room = temporary_folder()
+        self._folders = contextlib.ExitStack()
+        self._room = self._folders.enter_context(temporary_folder(FOLDER))
         return self
 
     def __exit__(self, *exc: object) -> None:
         """End what was started, and remove the folder."""
         self._close()
-        shutil.rmtree(self._room, ignore_errors=True)
+        self._folders.close()
 
     def line(self, request: bytes, *, trusted: bool = False) -> Line:
         """Start a process for an answer; `trusted` with the bank, for advice after the verdict."""
@@ -173,10 +178,11 @@ class Pen:
         def end() -> int | None:
             code = None
             with contextlib.suppress(OSError):
+                control.settimeout(ENDING)
                 control.sendall(b"e")
                 said = control.recv(4)
                 code = struct.unpack("!i", said)[0] if len(said) == 4 else None
-            if code is None:  # the answer has ended even the process that it was forked from
+            if code is None:  # the answer has ended or stopped even the process that it was forked from
                 self._close()
             with contextlib.suppress(OSError):
                 mine.shutdown(socket.SHUT_RDWR)
@@ -244,25 +250,6 @@ class Pen:
         if self._parent is not None:
             end_tree(self._parent)
         self._parent, self._control = None, None
-
-
-def temporary_folder() -> Path:
-    """A new folder; those are removed whose process has ended without doing so."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        owner = path.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdecimal() and not _runs(int(owner)):
-            shutil.rmtree(path, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
-
-
-def _runs(process: int) -> bool:
-    """Whether it does; one that has ended and that nobody has asked about yet still has its number."""
-    try:
-        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.Error:  # it is another user's
-        return True
 
 
 def how(code: int) -> str:

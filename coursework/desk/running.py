@@ -151,13 +151,13 @@ def _without_check(answer: Answer, exercise_id: str) -> ast.Module:
     """Return the answer's statements without its own call of the check, which is made afterwards, once."""
     try:
         tree = ast.parse(answer.source)
+        calls = tuple(f"ex.{exercise_id}.{method}(" for method in ("check", "answer", "hint", "solution", "cases"))
+        tree.body = [node for node in tree.body if not _mentions(node, calls)]
     except SyntaxError as problem:
-        line = "" if problem.lineno is None else f", line {problem.lineno}"  # a null byte is in none
+        line = f", line {problem.lineno}" if problem.lineno else ""
         raise DeskError(f"{answer.where}{line}: this is not Python yet ({problem.msg}).") from None
-    except (ValueError, RecursionError, MemoryError) as problem:  # a null byte, brackets thousands deep
+    except code.UNREADABLE as problem:
         raise DeskError(f"{answer.where}: Python cannot read this ({type(problem).__name__}: {problem}).") from None
-    calls = tuple(f"ex.{exercise_id}.{method}(" for method in ("check", "answer", "hint", "solution", "cases"))
-    tree.body = [node for node in tree.body if not _mentions(node, calls)]
     return tree
 
 

@@ -28,7 +28,7 @@ PROCESSES = 128
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PROCESSES, _NEW_NET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 _READ_ONLY, _NO_SETUID, _NO_DEVICES, _RECURSIVE, _PRIVATE = 1, 2, 4, 0x4000, 0x40000
 _SYS_MOUNT_SETATTR, _HERE, _ALL_BELOW = 442, -100, 0x8000
-_NO_NEW_PRIVILEGES = 38
+_NO_NEW_PRIVILEGES, _DUMPABLE = 38, 4
 
 ROOT = Path(__file__).resolve().parents[2]
 BANK = ROOT / "coursework" / "exercises" / "bank"
@@ -112,6 +112,12 @@ def give_up_rights() -> None:
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this process
     nothing = (ctypes.c_uint32 * 6)()
     _do("capset", ctypes.byref(header), ctypes.byref(nothing))
+
+
+def forbid_tracing(forbidden: bool = True) -> None:
+    """Keep other processes of the same user from stopping or reading this one as a debugger does (Linux)."""
+    if sys.platform == "linux":
+        _do("prctl", _DUMPABLE, int(not forbidden), 0, 0, 0)
 
 
 def secret_folders(needed: Iterable[Path], more: Iterable[Path] = ()) -> list[Path]:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from coursework.desk.frames import Malformed
 from coursework.exercises import bank
@@ -148,13 +149,21 @@ _ARRAYS = "?bhilqBHILQefdFD"
 
 def pack(value: Any) -> Any:
     """The value as what JSON can say."""
-    count = itertools.count()
-    return _pack(value, DEPTH, count)
+    try:
+        return _pack(value, DEPTH, itertools.count())
+    except _TooMuch:
+        return {"other": "container of far too many parts"}
+
+
+class _TooMuch(Exception):
+    pass
 
 
 def _pack(value: Any, depth: int, count: Iterator[int]) -> Any:
-    if depth == 0 or next(count) > PARTS:
-        return {"other": "far too much"}
+    if next(count) > PARTS:
+        raise _TooMuch
+    if depth == 0:
+        return {"other": "container that is nested far too deeply"}
 
     def packed(part: Any) -> Any:
         return _pack(part, depth - 1, count)
@@ -173,7 +182,10 @@ def _pack(value: Any, depth: int, count: Iterator[int]) -> Any:
     if isinstance(value, Fraction):
         return {"fraction": [packed(value.numerator), packed(value.denominator)]}
     if isinstance(value, Tensor):
-        return _pack_tensor(value)
+        try:
+            return _pack_tensor(value)
+        except Exception:  # nested, of another kind of dispatch, or of a class of the answer's own
+            return {"other": "tensor whose values cannot be read"}
     if isinstance(value, np.ndarray | np.generic) and value.dtype.char in _ARRAYS and value.nbytes <= TENSOR:
         data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         return {"number" if isinstance(value, np.generic) else "array": [value.dtype.char, list(value.shape), data]}
@@ -198,6 +210,11 @@ def _pack_tensor(tensor: Tensor) -> Any:
     plain = torch.empty(tensor.numel(), dtype=tensor.dtype)
     plain.view(tensor.shape).copy_(tensor.detach())
     return {"tensor": [*head, base64.b64encode(plain.view(torch.uint8).numpy().tobytes()).decode()]}
+
+
+def is_without_values(value: Any) -> bool:
+    """Whether it is, or holds, a tensor of which only the shape has come."""
+    return any(isinstance(leaf, Tensor) and leaf.device.type == "meta" for leaf in tree_leaves(value))
 
 
 def unpack(said: Any) -> Any:

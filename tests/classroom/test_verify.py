@@ -1,6 +1,7 @@
 """`course verify` and `course misconceptions`: verdicts that are known, folders of every kind, files that import."""
 
 import csv
+import gzip
 import html.parser
 import io
 import json
@@ -14,12 +15,15 @@ from pathlib import Path
 import pytest
 import yaml
 from simulated_class import CALL, RIGHT_MASK, WRONG_MASK, Case, code, draw, mask, misjudged, write
+from thorough import rounds
 from typer.testing import CliRunner
 
 from coursework import classroom, cli
-from coursework.classroom import grades, page, submissions, summary
-from coursework.desk import judge, pen
+from coursework.classroom import grades, page, remarks, submissions, summary
+from coursework.desk import judge, notebooks, pen
 from coursework.desk.store import DeskError
+from coursework.exercises import registry
+from coursework.exercises.engine.cells import PRELUDE, cell_source
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"os._exit(0)", "forged output", "patched engine", "patched engine in the call", "damaged notebook",
@@ -93,6 +97,107 @@ def test_one_learners_folder_is_one_learner(tmp_path):
     notebook(tmp_path / "my" / "01_attention.ipynb")
     notebook(tmp_path / "my" / "labs" / "01_reach.ipynb")
     assert [(one.name, len(one.files)) for one in submissions.learners(tmp_path / "my")] == [("my", 2)]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and pipes")
+def test_what_is_not_the_learners_own_is_not_read_and_said(tmp_path):
+    notebook(tmp_path / "ada" / "01_attention.ipynb")
+    (tmp_path / "folder").symlink_to("ada")
+    (tmp_path / "file.ipynb").symlink_to("ada/01_attention.ipynb")
+    for name in ("out", "own", "pipe", "loop"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "out" / "01_attention.ipynb").symlink_to("../ada/01_attention.ipynb")
+    os.mkfifo(tmp_path / "pipe" / "01_attention.ipynb")
+    (tmp_path / "loop" / "01_attention.ipynb").symlink_to("01_attention.ipynb")
+    notebook(tmp_path / "own" / "mine.ipynb")
+    (tmp_path / "own" / "01_attention.ipynb").symlink_to("mine.ipynb")
+    found = {one.name: (len(one.files), one.problems) for one in submissions.learners(tmp_path)}
+    assert found.pop("ada") == (1, [])
+    assert found.pop("own") == (2, [])
+    assert all(files == 0 and len(problems) == 1 for files, problems in found.values()), found
+    assert all("link out of" in found[name][1][0] for name in ("folder", "file", "out"))
+
+
+def looked_at(answer: str, *above: str, exercise: str = "causal_mask") -> remarks.Remarks:
+    cells = [code(f"c{n}", text) for n, text in enumerate((PRELUDE, *above))] + [code("answer", answer, exercise)]
+    text = json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells})
+    found = submissions.answers(Path("x"), notebooks.parse_notebook(text.encode(), "x"))
+    return remarks.remarks(next(one for one in found if one.exercise == exercise))
+
+
+FUNCTION = "def causal_mask(T, S):\n    return "
+
+
+def borrowing():
+    """The course's own code: each way to import it, each way to use it, in the answer's cell or above it."""
+    imports = {
+        "from course_lib.masks import causal_mask as f": "f",
+        "from course_lib import masks as m": "m.causal_mask",
+        "import course_lib.masks": "course_lib.masks.causal_mask",
+        "from course_lib.masks import *": "causal_mask_of",
+        "try:\n    from course_lib.masks import causal_mask as f\nexcept ImportError:\n    f = None": "f",
+    }
+    for text, name in imports.items():
+        if name == "causal_mask_of":
+            text, name = f"{text}\nkept = causal_mask", "kept"
+        yield (FUNCTION + f"{name}(T, S)", text)
+        yield (text + "\n\n" + FUNCTION + f"{name}(T, S)",)
+        yield (FUNCTION + "helper(T, S)", f"{text}\n\n\ndef helper(T, S, f={name}):\n    return f(T, S)")
+        yield (FUNCTION + "Box.make(T, S)", f"{text}\n\n\nclass Box:\n    make = staticmethod({name})")
+
+
+@pytest.mark.parametrize("texts", list(borrowing()), ids=lambda texts: texts[-1].partition("\n")[0])
+def test_borrowed_code_is_said_wherever_it_is_imported(texts):
+    assert "it uses the course's own code" in " ".join(looked_at(*texts).texts)
+
+
+HIDDEN = f"bytes.fromhex('{b'course_lib.masks.causal_mask'.hex()}').decode()"
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["pydoc.locate({})", "typing.get_type_hints({})", "operator.attrgetter({})", "torch.builtins.eval({})",
+     "torch.fx.graph_module._forward_from_src({})", "random._os", "heapq.sys.modules[{}]", "np.load({})",
+     "(lambda: 0).__globals__", "(x for x in ()).gi_frame.f_builtins", "getattr(torch, {})", "ex.causal_mask.spec",
+     "'a text that is far longer than any that an answer has'", "__builtins__"],
+)  # fmt: skip
+@pytest.mark.parametrize("above", [False, True])
+def test_words_that_no_answer_needs_are_said(way, above):
+    """Whichever they are: what is known is what answers say, not what they must not."""
+    source = way.format("'a' + 'b'")
+    head = "import heapq, operator, pydoc, random, typing\nimport numpy as np\n"
+    texts = (FUNCTION + "helper()", f"{head}def helper():\n    return {source}") if above else (FUNCTION + source, head)
+    assert "look at the code" in " ".join(looked_at(*texts).texts)
+    assert "look at the code" in " ".join(looked_at(FUNCTION + HIDDEN).texts)
+
+
+def test_answers_of_strangers_get_no_remark():
+    """Of right answers that nobody here wrote, at most one in fifty."""
+    with gzip.open(ROOT / "tests" / "exercises" / "unseen_answers.jsonl.gz", "rt", encoding="utf-8") as lines:
+        right = [row for row in map(json.loads, lines) if row["kind"] == "right"]
+    asked = random.Random(1).sample(right, rounds(50, len(right)))
+    found = [(row["id"], looked_at(row["code"], exercise=row["exercise"]).texts) for row in asked]
+    said = [one for one in found if one[1]]
+    assert len(said) <= max(2, len(found) // 50), said
+
+
+def test_an_answer_that_rests_on_what_the_learner_has_not_solved_says_so(tmp_path):
+    uses = "def batched_attention(query, key, value):\n    return scaled(query[None], key[None], value[None])[0]\n"
+    stub = cell_source(registry.get("scaled_dot_product_attention")).replace("attention = ex", "scaled = ex")
+    assert "scaled = ex" in stub
+    assert looked_at(uses, stub, exercise="batched_attention").stand_ins == {"scaled_dot_product_attention"}
+    for name, mine in (("no", WRONG_MASK), ("yes", RIGHT_MASK)):
+        cells = [code("a", PRELUDE), code("b", f"{mine}\nmask = ex.causal_mask.check(causal_mask)", "causal_mask")]
+        cells.append(code("c", "def padding_mask(*a):\n    return mask(*a)\nex.padding_mask.check()", "padding_mask"))
+        document = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "01_attention.ipynb").write_text(json.dumps(document))
+    report = classroom.judge_class(tmp_path, exercises=["causal_mask", "padding_mask"], jobs=1)
+    said = {
+        who["name"]: " ".join(who["results"][0]["remarks"] + who["results"][1]["remarks"]) for who in report["learners"]
+    }
+    assert "the course's own version of causal_mask, which this learner has not solved" in said["no"]
+    assert not said["yes"]
 
 
 @pytest.mark.parametrize(
@@ -181,6 +286,21 @@ def test_the_summary_names_the_section_to_teach_again():
     assert section[0] == "01_attention"
     assert "Masks" in section[1]
     assert summary.again(summary.summarise(report_of("pass"))) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links")
+def test_the_report_goes_where_it_is_meant_to_go(tmp_path, monkeypatch):
+    """What lies in a learner's checkout leads it nowhere else, and is said before anything is judged."""
+    notebook(tmp_path / "ada" / "01_attention.ipynb")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "ada")
+    Path("verified").symlink_to("../other")
+    Path("kept", "report.html").mkdir(parents=True)
+    for arguments, says in (([], "a link in FOLDER"), (["--out", "kept"], "with a folder report.html")):
+        done = CliRunner().invoke(cli.app, ["verify", ".", *arguments])
+        assert done.exit_code == 2
+        assert says in done.output
+    assert not list((tmp_path / "other").iterdir())
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": "other"}', '{"schema": "course-verify/1"}'])

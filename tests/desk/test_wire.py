@@ -11,12 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from thorough import rounds
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from coursework.desk import frames, wire
+from coursework.desk import acting, frames, wire
 from coursework.exercises import registry
-from coursework.exercises.engine.compare import kind_of
+from coursework.exercises.engine.compare import Rules, compare, kind_of
 from coursework.exercises.engine.diagnose import examiner
-from coursework.exercises.engine.run import Terms, bind, observe
+from coursework.exercises.engine.run import Outcome, Terms, bind, observe
 from coursework.exercises.spec import Case, Exercise
 
 EXERCISES = [entry for entry in registry.all_exercises() if isinstance(entry, Exercise)]
@@ -87,6 +88,33 @@ def test_only_exact_types_arrive(value):
     arrived = wire.unpack(frames.loads(frames.dumps(wire.pack(value))))
     assert not isinstance(arrived, Odd)
     assert type(arrived) in (int, list, dict, set, torch.Tensor) or not isinstance(arrived, type(value))
+
+
+def without_values():
+    yield torch.ones(2, device="meta")
+    yield torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
+    yield torch._to_functional_tensor(torch.ones(2))
+    yield FakeTensorMode().from_tensor(torch.ones(2))
+    yield torch.ones(2).to_sparse()
+    yield [0] * (wire.PARTS + 1)
+    yield {0: chr(0xDC80)}
+
+
+@pytest.mark.parametrize("value", list(without_values()), ids=lambda value: type(value).__name__)
+def test_whatever_a_call_returns_can_be_said(value):
+    said = frames.loads(frames.dumps(acting._observed(lambda: Outcome(value=value))))
+    outcome = wire.unpack_outcome(said)
+    assert outcome.error is None
+    assert compare(torch.ones(2), outcome.value, Rules()) is not None
+
+
+def test_what_is_too_large_or_cannot_be_looked_at_is_an_error_with_a_text(monkeypatch):
+    def fail():
+        raise TypeError
+
+    assert "cannot be looked at (TypeError)" in str(wire.unpack_outcome(acting._observed(fail)).error)
+    monkeypatch.setattr(frames, "LARGEST", 1000)
+    assert "is too large" in str(wire.unpack_outcome(acting._observed(lambda: Outcome(value="x" * 2000))).error)
 
 
 def test_what_holds_itself_is_cut():
