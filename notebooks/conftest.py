@@ -253,14 +253,16 @@ class Number(NamedTuple):
 
     text: str
     value: float
-    kind: str  # "whole", "%" or "decimal"
+    kind: str  # "whole", "%", "decimal", or "name": a whole number that is a part of a word, as in pass@1
     places: int | None
 
 
-def read_number(text: str, after: str) -> Number:
+def read_number(before: str, text: str, after: str) -> Number:
     digits = text.strip().replace(",", "")
     whole = digits.lstrip("+-").isdigit()
     kind = "%" if after.startswith("%") else "whole" if whole else "decimal"
+    if kind == "whole" and re.search(r"[^\s(\[]$", before + text[: -len(text.lstrip())]):
+        kind = "name"
     places = re.fullmatch(r"[-+]?\d*(?:\.(\d+))?", digits)  # not of 1e-5, nor of 1., whose zeros are cut off
     return Number(text, float(digits), kind, len(places[1] or "") if places else None)
 
@@ -277,7 +279,7 @@ def snap_numbers(stored: str, new: str, allowance: Allowance) -> tuple[str, floa
     a, b = NUMBER.split(stored), NUMBER.split(new)
     if a[::2] != b[::2]:
         return new, math.inf, ""
-    before, now = ([read_number(*pair) for pair in zip(side[1::2], side[2::2], strict=True)] for side in (a, b))
+    before, now = ([read_number(*side[i : i + 3]) for i in range(0, len(side) - 2, 2)] for side in (a, b))
     lines = np.cumsum([words.count("\n") for words in a[:-1:2]])
     columns, rows = _beside(before, lines)
     allowed = _allowed(before, columns, allowance)
@@ -305,18 +307,18 @@ def _beside(numbers: Sequence[Number], lines: np.ndarray) -> Iterator[list[list[
 def _allowed(numbers: Sequence[Number], columns: list[list[int]], allowance: Allowance) -> list[float]:
     """Return by how much each number may differ."""
     sizes = [abs(number.value) if math.isfinite(number.value) else 0.0 for number in numbers]
-    largest = {
-        kind: max((s for s, n in zip(sizes, numbers, strict=True) if n.kind == kind)) for _, _, kind, _ in numbers
-    }
+    largest: defaultdict[str, float] = defaultdict(float)
+    for number, size in zip(numbers, sizes, strict=True):
+        largest[number.kind] = max(largest[number.kind], size)
     caps = [largest[number.kind] for number in numbers]
     for column in columns:
-        for place in column:
+        for place in column if numbers[column[0]].kind != "whole" else ():  # counts in a column are of different things
             caps[place] = max(sizes[other] for other in column)
-    absolute = {"whole": allowance.counts, "%": allowance.counts or allowance.atol, "decimal": allowance.atol}
+    absolute = {"name": 0.0, "whole": allowance.counts, "%": allowance.counts or allowance.atol}
     return [
         max(
             allowance.rtol * size * (number.kind == "decimal" or number.places != 0),
-            min(absolute[number.kind], LARGEST_ATOL * cap),
+            min(absolute.get(number.kind, allowance.atol), LARGEST_ATOL * cap),
         )
         for number, size, cap in zip(numbers, sizes, caps, strict=True)
     ]

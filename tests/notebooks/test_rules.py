@@ -104,6 +104,8 @@ def test_what_counts_as_a_number(rules, stored, new, equal):
         ("right of 200: 96", "right of 200: 99", 0.5, False),
         ("right of 200: 96", "right of 200: 99", 5, True),
         ("96 of 100, loss 9.1", "96 of 100, loss 0.1", 40, False),  # a tolerance for counts is for counts
+        ("pass@2: 31", "pass@1: 31", 12, False),  # a part of a word
+        ("pass@1 31, pass@64 79\npass@1 42, pass@64 76", "pass@1 30, pass@64 76\npass@1 40, pass@64 76", 12, True),
         ("85.5% exact", "86.5% exact", 6, True),
         ("100.1% exact", "98.9% exact", 6, False),
         ("share 1.04", "share 1.00", 0.1, False),
