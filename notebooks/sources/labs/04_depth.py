@@ -109,7 +109,7 @@ def through(encoder, x):
 words = [num2words(n) for n in range(1, 12)]
 x = torch.randn(1, 11, 64, generator=torch.Generator().manual_seed(1))  # (B, T, D)
 
-# %% id="gradients-by-depth" tags=["hide-input"]
+# %% id="gradients-by-depth" tags=["hide-input", "picture:20", "tol:0.15"]
 # Figure: five stacks at five depths
 STACKS = {
     "residual, post-norm": {},
@@ -182,7 +182,7 @@ def gradients_of(encoder, x):
     return queries_and_keys, feed_forward
 
 
-# %% id="weights-figure" tags=["hide-input"]
+# %% id="weights-figure" tags=["hide-input", "picture:20"]
 # Figure: both gradients in each of twelve layers; torch's own layers beside Xavier's rule
 def torch_layers(depth=12):
     encoder = fresh(depth)
