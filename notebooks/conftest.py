@@ -404,7 +404,7 @@ def drawing_library() -> str:
 CONTENT, PIXELS = "Content", "Pixels"  # the text chunks of a PNG
 WORD_STEP = 64  # of 255, in a word's box: few colours change the soft edges of letters
 WORD_PIXELS = 2  # more than so many of another colour are another letter
-COLOUR_ALLOWED = 16  # of 255: for what is drawn in colours that stand for numbers
+COLOUR_ALLOWED, COLOUR_ROUNDED = 16, 2  # of 255: for colours that stand for numbers, from training and from arithmetic
 
 Drawn = list[Any]  # [kind, words, width, places, colours], see coursework/pictures/content.py
 
@@ -503,7 +503,7 @@ def compare_content(
         distance = max(distance, abs(a[2] - b[2]))
         if fine and distance > allowance.picture:
             problems.append(f"{_short(a)} is {distance} pixels from where it is now drawn")
-        if fine and colour > COLOUR_ALLOWED:
+        if fine and colour > (COLOUR_ALLOWED if allowance.picture > 1 else COLOUR_ROUNDED):
             problems.append(f"{_short(a)} has another colour than it has now")
         moved.append(Moved(a, b, distance, colour))
     return moved, problems

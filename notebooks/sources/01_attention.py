@@ -1048,7 +1048,7 @@ for _ in range(400):
 right = (model(inputs[4000:]).argmax(dim=-1) == answers[4000:]).float().mean()
 print(f"share of right answers in 1000 unread sentences: {right:.2f}")
 
-# %% id="training-maps" tags=["hide-input"]
+# %% id="training-maps" tags=["hide-input", "picture:10"]
 # Figure: what the verb reads, before and after training
 both = {"before training": before, "after training": read(model, asked)}
 fig = panels(reading_rows, asked, both, columns=1, share="", size=(7.4, 3.9))

@@ -361,9 +361,7 @@ def test_a_folder_elsewhere_is_checked_from_above_and_from_inside(honest, tmp_pa
     code, output = run_pytest(tmp_path, "notebooks")
     assert code == 0, output
     assert "notebooks/text.ipynb" in output
-    assert (
-        "53.8% of the outputs compared to the digit, 46.2% within the tolerance of their cell, 0.0% not" in output
-    )
+    assert "53.8% of the outputs compared to the digit, 46.2% within the tolerance of their cell, 0.0% not" in output
     assert "4 pictures among them, 2 by what they say" in output
     code, output = run_pytest(tmp_path / "notebooks", "text.ipynb")
     assert code == 0, output

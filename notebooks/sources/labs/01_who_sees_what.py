@@ -405,7 +405,7 @@ class RecallHead(nn.Module):
         return self.answer(found)  # (B, 1, 16)
 
 
-# %% id="recall-train" tags=["hide-input", "atol:0.02"]
+# %% id="recall-train" tags=["hide-input", "atol:0.02", "picture:10"]
 # Training, and the map of five questions before and after
 def batch(B, draw, split="train"):
     """Keys (B, 7), values (B, 7), the key asked for (B, 1), its value (B, 1)."""
