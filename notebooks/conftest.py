@@ -160,6 +160,8 @@ def cell_problems(cell: NotebookNode) -> list[str]:
     if cell.source.strip() and cell.execution_count is None:
         problems.append("was not executed before the notebook was stored: there is nothing to compare with")
     failed = any(output.output_type == "error" for output in cell.outputs)
+    if any(output.get("execution_count", cell.execution_count) != cell.execution_count for output in cell.outputs):
+        problems.append("stores a result of another run than that of the cell")
     if failed and not allowance.raises:
         problems.append("stores an exception without the tag raises-exception")
     if allowance.raises and not failed:
@@ -716,6 +718,10 @@ class Cell(IPyNbCell):
                 for kind in set(new.get("data", {})) & set(stored.get("data", {})):
                     new["data"][kind] = self._snap(kind, stored["data"][kind], new["data"][kind], notes)
         equal = super().compare_outputs(test, ref, skip_compare)
+        order = [[one.get("name", one["output_type"]) for one in outputs] for outputs in (ref, test)]
+        if equal and order[0] != order[1]:
+            equal = False
+            notes.append(f"the outputs come in another order: stored {', '.join(order[0])}; now {', '.join(order[1])}")
         self.comparison_traceback[:0] = notes  # before the texts, which may be long
         return equal
 

@@ -254,6 +254,10 @@ lies = {
         "pictures", "drawn", "differ", in_picture(lambda data: data.replace(b"loss 0.93", b"loss 0.92"))
     ),
     "word beside a picture": Lie("pictures", "framed", "differ", replaced("More weight", "Less weight")),
+    "order of outputs": Lie("text", "word", "another order", lambda n, o, c, oc: c.outputs.reverse()),
+    "result of another run": Lie(
+        "text", "word", "another run", lambda n, o, c, oc: c.outputs[1].update(execution_count=77)
+    ),
     "edited after it ran": Lie("text", "number", "differ", edit(source='print("loss 2.3457 after 130 steps")')),
     "never ran": Lie("text", "number", "not executed", edit(execution_count=None, outputs=[])),
     "exception that no longer comes": Lie("text", "fails", "nothing was raised", edit(source="width = 1", outputs=[])),

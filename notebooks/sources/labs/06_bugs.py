@@ -295,7 +295,7 @@ print("cosine with the gradient")
 print(f"each alone:   {F.cosine_similarity(alone, real, dim=0):.3f}")
 print(f"all together: {F.cosine_similarity(together, exact, dim=0):.3f}")
 
-# %% id="clip-drawn" tags=["hide-input"]
+# %% id="clip-drawn" tags=["hide-input", "picture:20"]
 # Figure: the length of the gradient of each tensor, before and after either clipping
 norms = sorted((cut.norm().item() for cut in cuts if cut.any()), reverse=True)
 whole_norm = exact.norm().item()
