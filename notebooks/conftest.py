@@ -7,16 +7,19 @@ and drawings to the character, pictures by what they say, which they keep, and t
 is updated by its last state. What a cell may do differently, its tags say:
 
     tol:0.001           numbers with a decimal point or an exponent may differ by this share of their size
-    atol:0.001          ... or by this much, but by no more than a quarter of the largest number beside them; from 1 on,
-                        whole numbers too
-    picture:10          what its pictures plot may lie 10 pixels from where it is stored, and pixels differ where it does
+    atol:0.001          ... or by this much, but by no more than a quarter of the largest number of their column
+    atol:3              ... the same for whole numbers and percentages, and for nothing else
+    picture:10          what its pictures plot may lie 10 pixels from where it is stored, and pixels differ where it does:
+                        for what training drew; arithmetic and records need no tag
     raises-exception    the cell must fail, with the stored error
     not-compared:why    run, but not compared; counted at the end, with its reason
 
-Refused whatever the outputs are: cells not run before storing, text on stderr, images without alternative text, paths
-of one machine, oversized outputs, tracebacks, text that a carriage return or a backspace hides, saved widget state, and
-nbval's own marks for skipping. Tables at the end say what was compared, and how far each cell with a tolerance was from what is
-stored; the run fails if less than 95 % of the outputs were compared. Cells run with the environment variable CI set.
+No tolerance lets a number fall below zero or rise above all, nor the numbers of a line or column change their order, or
+their distance by more than it. Refused whatever the outputs are: cells not run before storing, text on stderr, images
+without alternative text, PNGs that hold more than pixels and text, paths of one machine, oversized outputs, tracebacks,
+text that a carriage return or a backspace hides, saved widget state, and nbval's own marks for skipping. Tables at the
+end say what was compared, and how far each cell with a tolerance was from what is stored; a run of all notebooks fails
+if less than 95 % of their outputs were compared. Cells run with the environment variable CI set.
 """
 
 import base64
@@ -47,7 +50,8 @@ CELL_TIMEOUT = 600  # seconds; nbval's own 2000 is longer than anyone waits
 MAX_OUTPUT = 200_000  # bytes
 MAX_NOTEBOOK = 2_000_000  # bytes
 MIN_ALT = 40  # characters: fewer cannot say what a figure shows
-MIN_COMPARED = 0.95
+MIN_COMPARED = 0.95  # to the digit or within a tolerance, of the outputs of all notebooks together
+KINDS = ("to the digit", "tolerance", "not compared")
 NBVAL_DEFAULT_TIMEOUT = 2000
 
 # Tags ---------------------------------------------------------------------------------------------------------------
@@ -58,9 +62,15 @@ class Allowance(NamedTuple):
 
     rtol: float = 0.0
     atol: float = 0.0
+    counts: float = 0.0
     picture: float = 1.0
     not_compared: str = ""
     raises: bool = False
+
+    @property
+    def numbers(self) -> bool:
+        """Whether any number may differ."""
+        return bool(self.rtol or self.atol or self.counts)
 
 
 LIMITS = {"tol": (0.0, 0.25), "atol": (0.0, math.inf), "picture": (1.0, 100.0)}
@@ -81,7 +91,7 @@ def read_tags(tags: Sequence[str], only_known: bool = False) -> Allowance:
             number = float(value) if re.fullmatch(r"\d+(\.\d+)?(e-?\d+)?", value) else math.nan
             if not low < number <= high:
                 raise ValueError(f"tag {tag!r}: expected {kind}: and a number above {low:g}, at most {high:g}")
-            found[{"tol": "rtol"}.get(kind, kind)] = number
+            found["rtol" if kind == "tol" else "counts" if kind == "atol" and number >= 1 else kind] = number
         elif kind == "not-compared":
             if not re.search(r"\w{3}", value):
                 raise ValueError(f"tag {tag!r}: expected not-compared: and the reason")
@@ -150,6 +160,8 @@ def cell_problems(cell: NotebookNode) -> list[str]:
     if cell.source.strip() and cell.execution_count is None:
         problems.append("was not executed before the notebook was stored: there is nothing to compare with")
     failed = any(output.output_type == "error" for output in cell.outputs)
+    if any(output.get("execution_count", cell.execution_count) != cell.execution_count for output in cell.outputs):
+        problems.append("stores a result of another run than that of the cell")
     if failed and not allowance.raises:
         problems.append("stores an exception without the tag raises-exception")
     if allowance.raises and not failed:
@@ -177,8 +189,8 @@ def output_problems(outputs: Iterable[NotebookNode]) -> list[str]:
             if not kind.startswith("image/") or kind in TEXT_TYPES:
                 problems += path_problems(DATA_URI.sub("", text))
         problems += alt_problems(image_alts(texts.get("text/html", "")))
-        painted_over = any(painted(data) for data in pictures_of(output))
-        problems += ["shows a picture whose pixels are not those that were drawn"] * painted_over
+        for data in pictures_of(output):
+            problems += container_problems(data) or [REPAINTED] * painted(data)
     return problems
 
 
@@ -229,35 +241,126 @@ def alt_problems(alts: Iterable[str]) -> list[str]:
 
 # Numbers ------------------------------------------------------------------------------------------------------------
 
-# With a decimal point or an exponent, and the blanks beside it (a minus sign moves the columns of a table). A point at
-# the end is a part of the number in a printed tensor, and the end of a sentence elsewhere.
-_DECIMAL = r"\d+\.\d+|\d+\.(?=[eE,\])]|[ \t]+-?\d+\.)|\.\d+|\d+(?=[eE])"
-NUMBER, NUMBER_OR_COUNT = (
-    re.compile(rf"([ \t]*(?<![\w.])[-+]?(?:{kinds})(?:[eE][-+]?\d+)?(?![\w.]\d)[ \t]*)")
-    for kinds in (_DECIMAL, rf"{_DECIMAL}|\d+")
-)
+# With a decimal point or an exponent, or whole, and the blanks beside it (a minus sign moves the columns of a table). A
+# point at the end is a part of the number in a printed tensor, and the end of a sentence elsewhere.
+_KINDS = r"\d+\.\d+|\d+\.(?=[eE,\])]|[ \t]+-?\d+\.)|\.\d+|\d{1,3}(?:,\d{3})+(?!\d)|\d+"
+NUMBER = re.compile(rf"([ \t]*(?<![\w.])[-+]?(?:{_KINDS})(?:[eE][-+]?\d+)?(?![\w.]\d)[ \t]*)")
 LARGEST_ATOL = 0.25  # of the largest number beside it: a tolerance as large as what it is for would let a lie pass
+ORDERED = 0.25  # of the tolerance: numbers that lie further apart keep their order
+MOST_BESIDE = 50  # numbers: nobody compares the numbers of a longer line or column, it is data
 
 
-def snap_numbers(stored: str, new: str, rtol: float, atol: float) -> tuple[str, float]:
+class Number(NamedTuple):
+    """A number as it is written, its value, its kind, and the digits after its point, None beside an exponent."""
+
+    text: str
+    value: float
+    kind: str  # "whole", "%", "decimal", or "name": a whole number that is a part of a word, as in pass@1
+    places: int | None
+
+
+def read_number(before: str, text: str, after: str) -> Number:
+    digits = text.strip().replace(",", "")
+    whole = digits.lstrip("+-").isdigit()
+    kind = "%" if after.startswith("%") else "whole" if whole else "decimal"
+    if kind == "whole" and re.search(r"[^\s(\[]$", before + text[: -len(text.lstrip())]):
+        kind = "name"
+    places = re.fullmatch(r"[-+]?\d*(?:\.(\d+))?", digits)  # not of 1e-5, nor of 1., whose zeros are cut off
+    return Number(text, float(digits), kind, len(places[1] or "") if places else None)
+
+
+def snap_numbers(stored: str, new: str, allowance: Allowance) -> tuple[str, float, str]:
     """Return `new` with each number that is near the stored one in its place written as it is stored.
 
-    And the largest deviation, as a share of what was allowed: infinite where the texts differ in more than numbers.
+    And the largest deviation, as a share of what was allowed: infinite where the texts differ in more than numbers; and
+    what a tolerance does not cover, if that is why. Compared are texts, in which one number stands beside others:
+    training moves them all a little, and leaves which is the larger one, what is a count, and what is below zero.
     """
-    pattern = NUMBER_OR_COUNT if atol >= 1 else NUMBER
-    a, b = pattern.split(stored), pattern.split(new)
+    if stored == new or not allowance.numbers:
+        return new, 0.0 if stored == new else math.inf, ""
+    a, b = NUMBER.split(stored), NUMBER.split(new)
     if a[::2] != b[::2]:
-        return new, math.inf
-    pairs = [(float(x), float(y)) for x, y in zip(a[1::2], b[1::2], strict=True)]
-    atol = min(atol, LARGEST_ATOL * max((abs(x) for x, _ in pairs if math.isfinite(x)), default=0.0))
-    used = 0.0
-    for i, (x, y) in enumerate(pairs):
-        allowed = max(rtol * abs(x), atol)
-        share = 0.0 if x == y else abs(x - y) / allowed if allowed else math.inf
-        used = max(used, share)
-        if share <= 1:
+        return new, math.inf, ""
+    before, now = ([read_number(*side[i : i + 3]) for i in range(0, len(side) - 2, 2)] for side in (a, b))
+    lines = np.cumsum([words.count("\n") for words in a[:-1:2]])
+    columns, rows = _beside(before, lines)
+    allowed = _allowed(before, columns, allowance)
+    shares = [_share(*three) for three in zip(before, now, allowed, strict=True)]
+    why = next((what for what in _uncovered(before, now, [*columns, *rows], allowed) if what), "")
+    for i, share in enumerate(shares):
+        if share <= 1 and not why:
             b[2 * i + 1] = a[2 * i + 1]
-    return "".join(b), used
+    return "".join(b), math.inf if why else max(shares, default=0.0), why
+
+
+def _beside(numbers: Sequence[Number], lines: np.ndarray) -> Iterator[list[list[int]]]:
+    """Yield the places of the numbers that stand beside each other: of each column, then of each line, by kind."""
+    rows: defaultdict[Any, list[int]] = defaultdict(list)
+    columns: defaultdict[Any, list[int]] = defaultdict(list)
+    for place, (number, line) in enumerate(zip(numbers, lines, strict=True)):
+        rows[line, number.kind].append(place)
+    for (_, kind), row in rows.items():
+        for i, place in enumerate(row):
+            columns[kind, len(row), i].append(place)
+    for groups in (columns, rows):
+        yield [group for group in groups.values() if 1 < len(group) <= MOST_BESIDE]
+
+
+def _allowed(numbers: Sequence[Number], columns: list[list[int]], allowance: Allowance) -> list[float]:
+    """Return by how much each number may differ."""
+    sizes = [abs(number.value) if math.isfinite(number.value) else 0.0 for number in numbers]
+    largest: defaultdict[str, float] = defaultdict(float)
+    for number, size in zip(numbers, sizes, strict=True):
+        largest[number.kind] = max(largest[number.kind], size)
+    caps = [largest[number.kind] for number in numbers]
+    for column in columns:
+        for place in column if numbers[column[0]].kind != "whole" else ():  # counts in a column are of different things
+            caps[place] = max(sizes[other] for other in column)
+    absolute = {"name": 0.0, "whole": allowance.counts, "%": allowance.counts or allowance.atol}
+    return [
+        max(
+            allowance.rtol * size * (number.kind == "decimal" or number.places != 0),
+            min(absolute.get(number.kind, allowance.atol), LARGEST_ATOL * cap),
+        )
+        for number, size, cap in zip(numbers, sizes, caps, strict=True)
+    ]
+
+
+def _share(stored: Number, new: Number, allowed: float) -> float:
+    if stored.value == new.value:
+        return 0.0
+    return abs(stored.value - new.value) / allowed if allowed else math.inf
+
+
+def _uncovered(
+    stored: Sequence[Number], new: Sequence[Number], beside: list[list[int]], allowed: Sequence[float]
+) -> Iterator[str]:
+    """Yield what is false in the stored numbers though each may be near enough to the new one."""
+    signed = {number.kind for number in new if number.value < 0 or number.text.strip().startswith("+")}
+    most = {kind: max(number.value for number in new if number.kind == kind) for _, _, kind, _ in new}
+    for a, b, near in zip(stored, new, allowed, strict=True):
+        was, now = a.text.strip(), b.text.strip()
+        if a.value < 0 <= b.value and a.value != b.value and b.kind not in signed:
+            yield f"{was} is stored, where none of the numbers is below zero now"
+        if (a.kind == "%" and a.value > max(100, most["%"])) or (a.kind == "decimal" and a.value > most[a.kind] == 1):
+            yield f"{was} is stored, more than all: now it is {now}"
+        if a.kind != b.kind or (None not in (a.places, b.places) and _fewer(a, b) > near):
+            yield f"{was} is stored, and {now} is written now: a tolerance does not change the form of a number"
+    x, y, reach = (np.array(values) for values in ([a.value for a in stored], [b.value for b in new], allowed))
+    for group in beside:
+        apart, now_apart = (v[group][:, None] - v[group] for v in (x, y))
+        near = np.maximum.outer(reach[group], reach[group])
+        turned = (apart * now_apart < 0) & (np.minimum(abs(apart), abs(now_apart)) > ORDERED * near)
+        moved = abs(apart - now_apart) > near * (1 + 1e-6)
+        for i, j in np.argwhere(turned | moved)[:1]:
+            pair = [" and ".join(side[group[k]].text.strip() for k in sorted((i, j))) for side in (stored, new)]
+            yield f"{pair[0]} are stored side by side, where now {pair[1]} are printed: their order or distance is another"
+
+
+def _fewer(a: Number, b: Number) -> float:
+    """Return the unit of the last place of the number with fewer places, 0 if both have as many."""
+    places = a.places or 0, b.places or 0
+    return 0.0 if places[0] == places[1] else 10.0 ** -min(places)
 
 
 # Pictures -----------------------------------------------------------------------------------------------------------
@@ -282,7 +385,7 @@ FINE = 0.00001  # share of pixels that may lie outside the range of colours of t
 COARSE = 0.0005  # share of pixels that may change after blurring over 1/75 of the width
 FINE_STEP, COARSE_STEP = 16, 32  # of 255: a smaller difference is no difference
 
-PICTURES = ("image/png", "image/jpeg")
+PICTURES = ("image/png", "image/jpeg")  # of these only the first may be shown
 
 
 def drawing_library() -> str:
@@ -303,7 +406,7 @@ def drawing_library() -> str:
 CONTENT, PIXELS = "Content", "Pixels"  # the text chunks of a PNG
 WORD_STEP = 64  # of 255, in a word's box: few colours change the soft edges of letters
 WORD_PIXELS = 2  # more than so many of another colour are another letter
-COLOUR_ALLOWED = 16  # of 255: for what is drawn in colours that stand for numbers
+COLOUR_ALLOWED, COLOUR_ROUNDED = 16, 2  # of 255: for colours that stand for numbers, from training and from arithmetic
 
 Drawn = list[Any]  # [kind, words, width, places, colours], see coursework/pictures/content.py
 
@@ -316,6 +419,28 @@ def content_of(image: Image.Image) -> list[Drawn] | None:
     """Return what the picture says, None if it does not keep it."""
     text = image.info.get(CONTENT)  # type: ignore[no-untyped-call]
     return json.loads(text) if text else None
+
+
+# What a PNG may hold: its pixels, text that no viewer shows, and, for those that `show` did not draw, dots for each inch.
+# Whatever else it holds can change what a viewer shows of the same pixels: other frames, colours, transparency, turns.
+CHUNKS = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tEXt", b"zTXt", b"iTXt", b"pHYs"}
+REPAINTED = "shows a picture whose pixels are not those that were drawn"
+
+
+def container_problems(data: bytes) -> list[str]:
+    """Return what a picture holds besides pixels and text."""
+    if not data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return ["shows a picture that is no PNG; pictures are drawn as PNG or SVG"]
+    kinds: list[bytes] = []
+    place = 8
+    while place < len(data) and kinds[-1:] != [b"IEND"]:
+        kinds.append(data[place + 4 : place + 8])
+        place += 12 + int.from_bytes(data[place : place + 4], "big")
+    foreign = dict.fromkeys(kind.decode("latin-1") for kind in kinds if kind not in CHUNKS)
+    if foreign or place != len(data) or kinds[-1:] != [b"IEND"]:
+        found = ", ".join(map(repr, foreign)) or "bytes after its end, or no end"
+        return [f"shows a PNG that holds more than pixels and text, which viewers show differently: {found}"]
+    return []
 
 
 def painted(data: bytes) -> bool:
@@ -374,13 +499,13 @@ def compare_content(
         return [], [f"it shows {len(stored)} things, where now {len(new)} are drawn"]
     moved, problems = [], []
     for a, b in zip(stored, new, strict=True):
-        if a[1] != b[1] and snap_numbers(a[1], b[1], allowance.rtol, allowance.atol)[0] != a[1]:
+        if snap_numbers(a[1], b[1], allowance)[0] != a[1]:
             problems.append(f"it says {a[1]!r}, where now {b[1]!r} is written")
         distance, colour = (max((abs(x - y) for x, y in zip(a[i], b[i], strict=True)), default=0) for i in (3, 4))
         distance = max(distance, abs(a[2] - b[2]))
         if fine and distance > allowance.picture:
             problems.append(f"{_short(a)} is {distance} pixels from where it is now drawn")
-        if fine and colour > COLOUR_ALLOWED:
+        if fine and colour > (COLOUR_ALLOWED if allowance.picture > 1 else COLOUR_ROUNDED):
             problems.append(f"{_short(a)} has another colour than it has now")
         moved.append(Moved(a, b, distance, colour))
     return moved, problems
@@ -546,10 +671,10 @@ class Cell(IPyNbCell):
             pictures += found
             if self.allowance.not_compared:
                 kinds["not compared"] += 1
-            elif found:
-                kinds["picture"] += 1
+            elif self.allowance.numbers or (found and self.allowance.picture > 1):
+                kinds["tolerance"] += 1
             else:
-                kinds["tolerance" if self.allowance.rtol or self.allowance.atol else "strict"] += 1
+                kinds["to the digit"] += 1
         return {
             "cells": sum(cell.cell_type == "code" for cell in self.notebook.cells),
             "kinds": dict(kinds),
@@ -560,6 +685,7 @@ class Cell(IPyNbCell):
             "reason": self.allowance.not_compared if outputs else "",
             "allowed": ", ".join(tag for tag in self.cell.metadata.get("tags", []) if tag.partition(":")[0] in LIMITS),
             "used": 0.0,
+            "drawn_with": "" if self.parent.fine else self.notebook.metadata["drawn_with"],  # type: ignore[union-attr]
         }
 
     def runtest(self) -> None:
@@ -592,7 +718,11 @@ class Cell(IPyNbCell):
                 for kind in set(new.get("data", {})) & set(stored.get("data", {})):
                     new["data"][kind] = self._snap(kind, stored["data"][kind], new["data"][kind], notes)
         equal = super().compare_outputs(test, ref, skip_compare)
-        self.comparison_traceback += notes
+        order = [[one.get("name", one["output_type"]) for one in outputs] for outputs in (ref, test)]
+        if equal and order[0] != order[1]:
+            equal = False
+            notes.append(f"the outputs come in another order: stored {', '.join(order[0])}; now {', '.join(order[1])}")
+        self.comparison_traceback[:0] = notes  # before the texts, which may be long
         return equal
 
     def _snap(self, kind: str, stored: Any, new: Any, notes: list[str]) -> Any:
@@ -610,8 +740,9 @@ class Cell(IPyNbCell):
             return new
         # Base64 is no place to look for numbers.
         a, b = DATA_URI.sub("", stored), DATA_URI.sub("", new)
-        text, used = snap_numbers(a, b, self.allowance.rtol, self.allowance.atol)
+        text, used, why = snap_numbers(a, b, self.allowance)
         self.account["used"] = max(self.account["used"], used)
+        notes += [why] * bool(why)
         return stored if text == a else new
 
     def _near(self, stored: str, new: str, notes: list[str]) -> bool:
@@ -767,6 +898,7 @@ class Tally:
         self.allowed: list[tuple[str, str, float]] = []
         self.cells = self.run = self.failed = self.pictures = self.said = 0
         self.seconds = 0.0
+        self.drawn_with = ""  # another library than here
 
     def add(self, name: str, account: dict[str, Any], failed: bool) -> None:
         self.cells, self.run = account["cells"], self.run + 1
@@ -774,17 +906,10 @@ class Tally:
         self.kinds.update(account["kinds"])
         self.pictures += account["pictures"]
         self.said += account["said"]
+        self.drawn_with = account["drawn_with"]
         self.reasons[account["reason"]] += bool(account["reason"])
         if account["allowed"]:
             self.allowed.append((name, account["allowed"], account["used"]))
-
-    @property
-    def outputs(self) -> int:
-        return sum(self.kinds.values())
-
-    @property
-    def share(self) -> float:
-        return 1 - self.kinds["not compared"] / self.outputs if self.outputs else 1.0
 
 
 def tallies(reports: Iterable[Any]) -> dict[str, Tally]:
@@ -806,21 +931,29 @@ def _all_reports(reporter: Any) -> list[Any]:
     return [report for reports in reporter.stats.values() for report in reports if hasattr(report, "nodeid")]
 
 
-def compared_share(found: dict[str, Tally]) -> tuple[float, bool]:
-    """Return the share of outputs compared, and whether all cells of these notebooks ran."""
-    outputs = sum(tally.outputs for tally in found.values())
-    skipped = sum(tally.kinds["not compared"] for tally in found.values())
-    return (1 - skipped / outputs if outputs else 1.0), all(tally.run == tally.cells for tally in found.values())
+def whole_course(found: dict[str, Tally], root: Path) -> bool:
+    """Whether these are all notebooks beside this file, and all cells of each ran."""
+    here = Path(__file__).resolve().parent
+    beside = {path for path in here.rglob("*.ipynb") if "/." not in path.relative_to(here.parent).as_posix()}
+    ran = {(root / name).resolve() for name, tally in found.items() if tally.run == tally.cells}
+    return beside <= ran
+
+
+def shares(found: dict[str, Tally]) -> dict[str, float]:
+    """Return the shares of the outputs that were compared to the digit, within a tolerance, and not."""
+    kinds = sum((tally.kinds for tally in found.values()), Counter())
+    return {kind: kinds[kind] / max(kinds.total(), 1) for kind in KINDS}
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run of whole notebooks in which too little was compared."""
+    """Fail a run of all notebooks in which too little was compared."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:  # a worker of xdist
         return
-    share, complete = compared_share(tallies(_all_reports(reporter)))
-    if complete and share < MIN_COMPARED and session.exitstatus == pytest.ExitCode.OK:
+    found = tallies(_all_reports(reporter))
+    too_few = bool(found) and shares(found)["not compared"] > 1 - MIN_COMPARED
+    if too_few and whole_course(found, session.config.rootpath) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -830,30 +963,34 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if not found:
         return
     width = max(len(name) for name in found) + 2
-    columns = ("cells", "failed", "outputs", "strict", "tolerance", "picture", "not compared", "compared", "seconds")
+    columns = ("cells", "failed", "outputs", *KINDS, "seconds")
     terminalreporter.section("notebook outputs compared with the stored ones")
     terminalreporter.write_line("".ljust(width) + "".join(column.rjust(len(column) + 2) for column in columns))
     for name, tally in found.items():
-        kinds = [tally.kinds[kind] for kind in ("strict", "tolerance", "picture", "not compared")]
-        values = [tally.run, tally.failed, tally.outputs, *kinds, f"{tally.share:.1%}", f"{tally.seconds:.1f}"]
-        row = "".join(str(value).rjust(len(column) + 2) for column, value in zip(columns, values, strict=True))
+        counts = [tally.run, tally.failed, tally.kinds.total(), *(tally.kinds[kind] for kind in KINDS)]
+        values = [*map(str, counts), f"{tally.seconds:.1f}"]
+        row = "".join(value.rjust(len(column) + 2) for column, value in zip(columns, values, strict=True))
         terminalreporter.write_line(name.ljust(width) + row)
         for reason, count in tally.reasons.items():
             if count:
                 terminalreporter.write_line(f"  not compared, {reason}: {count} cell{'s' * (count > 1)}")
+        if tally.drawn_with:
+            terminalreporter.write_line(
+                f"  drawn with {tally.drawn_with}, here is {drawing_library()}: pictures were compared coarsely"
+            )
     terminalreporter.section("how much of its tolerance each cell used")
     for name, tally in found.items():
         for cell, allowed, used in tally.allowed:
             terminalreporter.write_line(f"{f'{name}::{cell}':<70} {allowed:<28} {used:>7.0%}")
-    share, complete = compared_share(found)
     pictures, said = (sum(getattr(tally, name) for tally in found.values()) for name in ("pictures", "said"))
-    verdict = (
-        ""
-        if complete and share >= MIN_COMPARED
-        else f"; at least {MIN_COMPARED:.0%} required"
-        if complete
-        else "; not all cells ran"
-    )
-    terminalreporter.write_line(
-        f"{share:.1%} of the outputs compared, {pictures} pictures among them, {said} by what they say{verdict}"
-    )
+    share = shares(found)
+    parts = [f"{share['to the digit']:.1%} of the outputs compared to the digit, {share['tolerance']:.1%} within the"]
+    parts.append(f"tolerance of their cell, {share['not compared']:.1%} not;")
+    parts.append(f"{pictures} pictures among them, {said} by what they say")
+    terminalreporter.write_line(" ".join(parts))
+    if share["not compared"] > 1 - MIN_COMPARED:
+        whole = whole_course(found, terminalreporter.config.rootpath)
+        asked = f"at least {MIN_COMPARED:.0%} of all notebooks' outputs must be compared"
+        terminalreporter.write_line(
+            f"FAILED: {asked}" if whole else f"{asked}; these are a part, so this fails nothing"
+        )

@@ -729,7 +729,7 @@ print(f"{sum(right) / len(right):.2f} of {len(right)} unseen numbers are entirel
 # Longer numbers cross only in part: in *ein · hundert · drei · und · zwanzig*, only *drei* and *zwanzig* swap sides.
 # Nobody wrote a rule for this. And the cross-attention of the last layer looks where you would look:
 
-# %% id="crossing-drawn" tags=["hide-input", "picture:40"]
+# %% id="crossing-drawn" tags=["hide-input", "picture:10"]
 # Figure: cross-attention between a German and an English number
 german, english = pairs[27]
 with torch.no_grad():

@@ -149,7 +149,7 @@ drawings.soft_dictionary("pony", (0.1, 0.9), ["cat", "dog", "horse"], [(1, 0), (
 # %% id="soft-factor-predict"
 ex.predict("soft_factor", "")
 
-# %% id="dictionary-soft" tags=["atol:0.05"]
+# %% id="dictionary-soft"
 keys = torch.tensor([[1.0, 0.0], [1.0, 0.2], [0.0, 1.0]])  # cat, dog, horse: (S, E)
 heights = torch.tensor([[25.0], [60.0], [160.0]])  # (S, E')
 pony = torch.tensor([0.1, 0.9])  # (E,)
@@ -267,11 +267,11 @@ products = query @ key.T  # step 2; rows count from 0: row 2 is "paints"
 scores = products / math.sqrt(2)  # step 3
 print(products[2], scores[2])
 
-# %% id="five-steps-weights" tags=["atol:0.001"]
+# %% id="five-steps-weights"
 weights = scores.softmax(dim=-1)  # step 4, along each row
 print(weights[2])
 
-# %% id="five-steps-output" tags=["atol:0.001"]
+# %% id="five-steps-output"
 output = weights @ value  # step 5
 print(output[2])
 
@@ -287,7 +287,7 @@ prove("what paints takes along is (0.74, 0.17)", [round(x, 2) for x in output[2]
 # each column is a word that is read. On the diagonal each word reads itself, and it may score itself low: *paints*
 # gives itself 0.09.
 
-# %% id="first-map" tags=["hide-input", "picture:20"]
+# %% id="first-map" tags=["hide-input"]
 # Figure: the attention map of the three words
 axes = attention_map(weights, queries=words, bar=True)
 show(
@@ -458,7 +458,7 @@ print("English reads German:", tuple(found.shape))
 # %% exercise="score_spread"
 
 
-# %% id="root-spread" tags=["tol:0.02"]
+# %% id="root-spread"
 generator = torch.Generator().manual_seed(0)
 for d_k in (4, 16, 64, 256, 1024):
     q, k = torch.randn(2, 4000, d_k, generator=generator)
@@ -502,7 +502,7 @@ started = {
     for name, divisor in (("divided by √d_k", math.sqrt), ("not divided", lambda _: 1.0))
 }
 
-# %% id="root-figure" tags=["hide-input", "picture:20"]
+# %% id="root-figure" tags=["hide-input"]
 # Figure: largest weight and gradient against d_k, with and without the division
 found = {
     "largest weight": {name: [[one[0] for one in row] for row in zip(*rows)] for name, rows in started.items()},
@@ -596,14 +596,14 @@ drawings.mask_grids(
 # %% id="causal-predict"
 ex.predict("first_word", "")
 
-# %% id="causal-running-example" tags=["atol:0.001"]
+# %% id="causal-running-example"
 mask = torch.tensor([[True, False, False], [True, True, False], [True, True, True]])
 hidden = scores.masked_fill(~mask, -math.inf)
 print(hidden)
 causal_weights = hidden.softmax(dim=-1)
 print(causal_weights)
 
-# %% id="causal-map" tags=["hide-input", "picture:20"]
+# %% id="causal-map" tags=["hide-input"]
 # Figure: the weights of the running example without a mask and with the causal one
 both = {"no mask": weights, "causal mask": causal_weights}
 fig = panels(attention_map, both, queries=words, each=({}, {"mask": mask}), share="", size=(6.6, 2.6))
@@ -822,7 +822,7 @@ drawings.recurrent_and_attention("the queen near the king paints".split()).show(
 # networks: how much does a word far back change the last output, compared with the last word?
 
 
-# %% id="reach-measured" tags=["hide-input", "picture:30"]
+# %% id="reach-measured" tags=["hide-input"]
 # Figure: how far the gradient reaches in untrained networks, mean of five seeds
 def reach(network, distances, T=301, width=32):
     x = torch.randn(1, T, width, dtype=torch.float64, requires_grad=True)
@@ -904,7 +904,7 @@ prove(
 # addition. That makes $24nd^2$. The two are equal at $n = 6d$. With $d = 768$, as in BERT-base and the smallest GPT-2,
 # that is 4,608 words.
 
-# %% id="cost-figure" tags=["hide-input", "picture:20"]
+# %% id="cost-figure" tags=["hide-input"]
 # Figure: operations of one layer, the part that grows with n² and the part that grows with n
 d_model = 768
 lengths = [128 * 2**power for power in range(11)]
@@ -1048,7 +1048,7 @@ for _ in range(400):
 right = (model(inputs[4000:]).argmax(dim=-1) == answers[4000:]).float().mean()
 print(f"share of right answers in 1000 unread sentences: {right:.2f}")
 
-# %% id="training-maps" tags=["hide-input", "picture:60"]
+# %% id="training-maps" tags=["hide-input", "picture:10"]
 # Figure: what the verb reads, before and after training
 both = {"before training": before, "after training": read(model, asked)}
 fig = panels(reading_rows, asked, both, columns=1, share="", size=(7.4, 3.9))
@@ -1097,7 +1097,7 @@ for word, chance in zip(REFLEXIVES, chances.tolist(), strict=True):
 # because each head mostly keeps one of *herself* and *himself*, and loses the other. The last row reverses the order:
 # *near the king the queen paints*.
 
-# %% id="training-record" tags=["hide-input", "picture:20"]
+# %% id="training-record" tags=["hide-input"]
 # Figure: the recorded runs, a dot for each of five seeds
 record = claim("pronoun_head")
 rows = {
@@ -1164,7 +1164,7 @@ prove("with the order reversed, four of five heads read the first person", sum(w
 # in the last of six layers. The sentence is from Uszkoreit (2017). `[CLS]` and `[SEP]` are signs that the model puts
 # around each sentence.
 
-# %% id="real-map" tags=["hide-input", "picture:40"]
+# %% id="real-map" tags=["hide-input"]
 # Figure: a head of MiniLM, from the record (python benchmarks/sentence_maps.py)
 minilm_maps = recorded("sentence-maps-cpu")["maps"]
 tokens, weights_read = minilm_maps["tired"]["tokens"], torch.tensor(minilm_maps["tired"]["weights"])
@@ -1198,7 +1198,7 @@ if folder := minilm_folder():
 # *It* finds *animal*. Has the model understood who was tired? Here is the same sentence with another word at its end.
 # Now *it* is the street.
 
-# %% id="real-rows" tags=["hide-input", "picture:40"]
+# %% id="real-rows" tags=["hide-input"]
 # Figure: what the same head reads for "it" in two sentences
 both = [minilm_maps[name] for name in ("tired", "wide")]
 lines = [one["tokens"][1:-1] for one in both]

@@ -1309,7 +1309,7 @@ show(
 # yours does? Find the row of the last K. A letter that is new has no earlier copy. Its weights have to go somewhere:
 # here mostly to the first K, or, for R, to K and B.
 
-# %% id="induction-map" tags=["hide-input", "picture:60"]
+# %% id="induction-map" tags=["hide-input", "picture:10"]
 # Figure: the induction head on one text
 sample = "KQBZRMKQRMBZK"
 sample_ids = torch.tensor([[string.ascii_uppercase.index(letter) for letter in sample]])

@@ -337,7 +337,7 @@ show(
 #
 # </details>
 
-# %% id="similarity" tags=["hide-input", "atol:0.001"]
+# %% id="similarity" tags=["hide-input"]
 # Figure: how similar two positions are, against their distance
 similar = {}
 for d_model in (16, 128):
@@ -447,7 +447,7 @@ class LearnedTable(nn.Module):
         return self.table[positions]
 
 
-# %% id="learned-same" tags=["hide-input", "tol:0.02"]
+# %% id="learned-same" tags=["hide-input"]
 # Check: our table equals the library's, and what each scheme has to train
 own, library = LearnedTable(32, 16), LearnedPositionalEmbedding(32, 16)
 library.load_state_dict({"weight": own.table})
@@ -574,7 +574,7 @@ prove("the slowest of 32 pairs takes about 47,000 positions", round(slowest, -3)
 # %% id="rotary-predict"
 ex.predict("rotary_moved_by_1000", "")
 
-# %% id="rotary-proof" tags=["atol:0.002"]
+# %% id="rotary-proof"
 torch.manual_seed(0)
 query, key = torch.randn(2, 1, 1, 1, 16)  # each (B, heads, T, d_head) with one word
 for query_at, key_at in ((5, 3), (105, 103), (1005, 1003), (1005, 3)):
@@ -632,7 +632,7 @@ show(
 # Drawing: which numbers are a pair
 drawings.rotary_layouts().show()
 
-# %% id="rotary-layouts" tags=["hide-input", "atol:0.01"]
+# %% id="rotary-layouts" tags=["hide-input"]
 # Check: the two layouts, on the same queries and keys
 torch.manual_seed(0)
 p = torch.arange(7)
@@ -664,7 +664,7 @@ prove("after reordering the numbers of each head they agree", same)
 # %% exercise="cache_restart"
 
 
-# %% id="rotary-cache" tags=["hide-input", "tol:0.02"]
+# %% id="rotary-cache" tags=["hide-input"]
 # Check: rotary attention with a cache that counts on equals the full pass
 torch.manual_seed(0)
 attention, rotary = MultiHeadAttention(12, 2).eval(), RotaryEmbedding(6)

@@ -286,7 +286,7 @@ def tokens_by_layer(encoder, x):
 
 eleven = torch.randn(1, 11, 64, generator=torch.Generator().manual_seed(1))  # (B, T, D)
 
-# %% id="collapse-maps" tags=["hide-input", "picture:25"]
+# %% id="collapse-maps" tags=["hide-input"]
 # Figure: the cosine of each pair of words, after 0, 1, 2 and 4 layers without residual connections
 stages = tokens_by_layer(fresh_encoder(residual=False), eleven)
 cosines = {}
@@ -335,7 +335,7 @@ show(
 # layers the mean cosine is 0.67 and not 1.00. After twelve it is above 0.98 all the same. This stack norms each sum
 # (post-norm, section 5); section 8 compares the two orders.
 
-# %% id="residual-by-hand" tags=["hide-input", "picture:25"]
+# %% id="residual-by-hand" tags=["hide-input"]
 # Figure: the same four maps with residual connections. Check: the numbers by hand
 two = torch.tensor([[4.0, 0.0], [0.0, 4.0]])
 average = two.mean(dim=0)
@@ -372,7 +372,7 @@ show(
 # Adding has a price. In the table above the words were four long and became more than six long. Twelve layers are 24
 # sublayers, and each one adds. How large do the numbers get, with fresh weights and without any norm?
 
-# %% id="growth" tags=["tol:0.1"]
+# %% id="growth"
 no_norm = tokens_by_layer(fresh_encoder(norm="none"), eleven)
 for layer in (0, 1, 2, 4, 8, 12):
     size = no_norm[layer].square().mean().sqrt()  # root mean square of all numbers
@@ -988,7 +988,7 @@ for name, pair in (
 # %% id="predict-gradients"
 ex.predict("who_learns_where_to_look", "")
 
-# %% id="gradients-everywhere" tags=["hide-input", "picture:25"]
+# %% id="gradients-everywhere" tags=["hide-input", "picture:10"]
 # Figure: gradients at all weights of twelve fresh layers, five draws
 KINDS = {"queries and keys": palette.query, "values and output": palette.value, "feed-forward": palette.residual}
 

@@ -266,7 +266,7 @@ drawings.loss_of_tokens(["six", "hundred", "and", "two"], [0.5, 0.9, 0.8, 0.05])
 
 # %% exercise="initial_loss"
 
-# %% id="first-loss" tags=["tol:0.02"]
+# %% id="first-loss"
 torch.manual_seed(0)
 shape = {"d_model": 64, "n_heads": 4, "n_encoder_layers": 2, "n_decoder_layers": 2}
 shape |= {"norm_place": "pre", "positions": "rotary", "vocab_size": 360}
@@ -374,7 +374,7 @@ prove("it begins within one nat of ln 360 and ends below 0.3", abs(curve[0] - ma
 # share alone says little without a **baseline**. Ours looks up the training number with the most similar spelling, and
 # gives its translation. It cannot be exact, so we also count the characters that stand in the right position.
 
-# %% id="exact-run" tags=["atol:6"]
+# %% id="exact-run" tags=["atol:10"]
 sources, answers = zip(*test_pairs, strict=True)
 found = translate_texts(first, tokenizer, sources)
 nearest = nearest_targets(train_pairs, sources)
@@ -432,7 +432,7 @@ show(
     "German word, and the row of seven comes back. Other rows are less tidy. (Mean of both layers and all heads.)",
 )
 
-# %% id="alignment-proof" tags=["hide-input", "atol:0.25"]
+# %% id="alignment-proof" tags=["hide-input"]
 # Record: five trainings of such a translator, 500 steps each
 record = claim("translator_of_numbers")
 names = ("tens on tens", "units on tens", "tens on units", "units on units")
@@ -656,7 +656,7 @@ after = nn.utils.parameters_to_vector(model.parameters()).detach()
 moved = (after - before).abs()
 slopes = torch.cat([p.grad.flatten() for p in model.parameters()]).abs()
 
-# %% id="first-step-figure" tags=["hide-input", "tol:0.02"]
+# %% id="first-step-figure" tags=["hide-input"]
 # Figure: sizes of the gradients and of Adam's first steps
 real = slopes > 1e-6  # the others are zero but for rounding
 share = ((moved[real] - 0.001).abs() < 1e-5).float().mean().item()
@@ -921,7 +921,7 @@ for dtype in (torch.float32, torch.bfloat16):
 #
 # </details>
 
-# %% id="precision-run" tags=["tol:0.02"]
+# %% id="precision-run" tags=["tol:0.001"]
 right = target[:, 1:].flatten()
 with torch.autocast("cpu", dtype=torch.bfloat16):
     logits = model(source, target[:, :-1])
@@ -1005,7 +1005,7 @@ drawings.clipped_gradients().show()
 # Is it the step of the whole batch? Here are 48 pairs, once as a whole and once in four parts, from the same weights.
 
 
-# %% id="step-run" tags=["tol:0.001"]
+# %% id="step-run" tags=["tol:0.0001"]
 def tiny(dropout=0.0):
     torch.manual_seed(0)
     return Transformer(TransformerConfig(**shape | {"d_model": 32}, dropout=dropout))
@@ -1140,7 +1140,7 @@ prove("your loop and Run end with the same weights, to a thousandth", (mine - th
 # %% id="predict-second"
 ex.predict("share_of_the_second", "")
 
-# %% id="train" tags=["atol:0.2"]
+# %% id="train" tags=["atol:0.1"]
 torch.manual_seed(0)
 translator = Transformer(TransformerConfig(**shape, dropout=0.0))
 config = TrainingConfig(steps=300, learning_rate=0.005, warmup=30, evaluate_every=50)
@@ -1156,7 +1156,7 @@ with tempfile.TemporaryDirectory() as folder:
 for step, loss in history:
     print(f"step {step}: held-out loss {loss:.3f}")
 
-# %% id="second-exact" tags=["atol:6"]
+# %% id="second-exact" tags=["atol:10"]
 found = translate_texts(translator, tokenizer, sources)
 share = sum(a == b for a, b in zip(found, answers, strict=True)) / len(answers)
 print(f"the first translator: {score['the first translator']:.1%} exact")
@@ -1410,7 +1410,7 @@ show(
 # Now without a list of faults. A colleague has trained the small translator of section 12.2, in 200 steps, and sends you
 # the log, the curve and the code. Nothing has crashed. It does not translate.
 
-# %% id="broken-log" tags=["hide-input", "atol:0.5"]
+# %% id="broken-log" tags=["hide-input", "atol:0.2"]
 # The run: the small translator of numbers below 1000, trained by the function that a cell gives
 parts = [(number_parts(n, "de"), number_parts(n, "en")) for n in range(1000)]
 ids = {part: i + 3 for i, part in enumerate(sorted({part for pair in parts for text in pair for part in text}))}
@@ -1455,7 +1455,7 @@ show(
 # %% [markdown] id="healed-says"
 # Now run what you have mended, from the same first weights. Is the curve sound?
 
-# %% id="healed" tags=["atol:0.3"]
+# %% id="healed" tags=["atol:0.15"]
 mended = log_of(train_run)
 for name, log in (("broken", broken), ("mended", mended)):
     mean = sum(loss for loss, _ in log[-50:]) / 50
@@ -1503,7 +1503,7 @@ prove("the mended run ends far below the broken one", sum(loss for loss, _ in me
 # is enough. In a terminal it is `python my/my_transformer.py translate --data numbers.txt`; put lines of your own into that
 # file, with a tab between the two texts.
 
-# %% id="thread" tags=["atol:40"]
+# %% id="thread" tags=["atol:20", "atol:0.05"]
 from coursework.assembly.thread import so_far
 
 my = so_far(chapter=6)

@@ -329,7 +329,7 @@ class Gated(nn.Module):
 # %% id="predict-switch"
 ex.predict("which_switch_lowers_the_loss", "")
 
-# %% id="switches-figure" tags=["hide-input", "picture:10"]
+# %% id="switches-figure" tags=["hide-input"]
 # Figure: held-out loss after each switch, five seeds, each arm at the better of two rates
 found = claim("switch_by_switch")
 rows = {arm: found.values(arm, "held-out loss") for arm in found.arms}
@@ -607,7 +607,7 @@ drawings.pairs_in_a_state().show()
 ex.predict("what_a_state_remembers", "")
 
 
-# %% id="recall-figure" tags=["hide-input", "picture:10"]
+# %% id="recall-figure" tags=["hide-input"]
 # Figure: error of reading back, against the number of stored pairs; mean of 20 draws
 def errors(n, E=32, draws=20, seed=0):
     """Relative error over all pairs that were stored: of a sum, of the delta rule, of a softmax over a cache."""
@@ -927,7 +927,7 @@ with torch.no_grad():
 # characters. Its losses are lower for two reasons: it starts from a small Llama that read prose for 500 steps, and it
 # is judged on another part of the plays. There the run above has 2.79.
 
-# %% id="thin-figure" tags=["hide-input", "picture:10"]
+# %% id="thin-figure" tags=["hide-input"]
 # Figure: held-out loss against the rate, all weights and LoRA in every map, little and much text; five seeds
 found = claim("thin_updates")
 lines = {
@@ -1153,7 +1153,7 @@ prove("a tied head saves V times D", count(untied) - count(PUBLISHED["gpt2"].bui
 # same form in `folder`. Like `rotate`, this model turns number i of a head with number i + E/2. `load_file` reads the
 # tensors. Their names are not ours, so we need a little dictionary.
 
-# %% id="checkpoint" tags=["hide-input", "tol:0.05"]
+# %% id="checkpoint" tags=["hide-input"]
 # Another program: the course's Qwen3 learns for 400 steps and is saved as `transformers` would save it
 torch.manual_seed(0)
 small = {"vocab_size": 128, "d_model": 64, "d_ff": 172, "n_heads": 4, "n_kv_heads": 2, "d_head": 32, "init_std": 0.05}

@@ -173,6 +173,14 @@ def test_a_picture_forged_as_a_whole_is_found(name, rules):
     assert rules.compare_pictures(png(lie.draw, name), png(lie.draw), rules.Allowance(), fine=True)[1]
 
 
+def test_a_tint_is_allowed_only_where_training_draws(rules):
+    """Four of a hundred in one cell of a heat map."""
+    false = functools.partial(image, {"row": 12, "column": slice(10, 20), "by": 0.04})
+    stored, now = (render(fig, alt="x" * 40, caption="It lies.").data for fig in (false(0.0), image({}, 0.0)))
+    assert "another colour" in rules.compare_pictures(stored, now, rules.Allowance(), fine=True)[1][0]
+    assert rules.compare_pictures(stored, now, rules.Allowance(**TOLERANT), fine=True)[1] == []
+
+
 @pytest.mark.parametrize("name", lies)
 def test_pixels_alone_are_found_without_drawing(name, rules):
     lie = lies[name]

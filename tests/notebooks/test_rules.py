@@ -2,6 +2,7 @@
 
 import io
 import math
+import zlib
 from collections.abc import Iterator
 
 import matplotlib
@@ -20,6 +21,7 @@ def test_tags_are_read(rules):
     assert rules.read_tags(["tol:0.001", "atol:1e-6", "raises-exception"]) == rules.Allowance(
         rtol=0.001, atol=1e-6, raises=True
     )
+    assert rules.read_tags(["atol:3", "atol:0.1"]) == rules.Allowance(counts=3, atol=0.1)
     assert rules.read_tags(["picture:10", "hide-input"]).picture == 10
     assert rules.read_tags(["not-compared:clock"]).not_compared == "clock"
 
@@ -64,13 +66,13 @@ number = st.floats(-1e6, 1e6).filter(lambda x: abs(x) > 1e-3)
 @given(value=number, share=st.floats(-0.009, 0.009), words=st.text("abc \n", max_size=9))
 def test_near_numbers_become_the_stored_ones(rules, value, share, words):
     stored, new = f"{words} loss {value:.6e}{words}", f"{words} loss {value * (1 + share):.6e}{words}"
-    assert rules.snap_numbers(stored, new, rtol=0.01, atol=0.0)[0] == stored
+    assert rules.snap_numbers(stored, new, rules.Allowance(rtol=0.01))[0] == stored
 
 
 @given(value=number, share=st.floats(0.011, 0.5) | st.floats(-0.5, -0.011))
 def test_far_numbers_stay(rules, value, share):
     stored, new = f"loss {value:.6e}", f"loss {value * (1 + share):.6e}"
-    assert rules.snap_numbers(stored, new, rtol=0.01, atol=0.0)[0] == new
+    assert rules.snap_numbers(stored, new, rules.Allowance(rtol=0.01))[0] == new
 
 
 @pytest.mark.parametrize(
@@ -89,26 +91,77 @@ def test_far_numbers_stay(rules, value, share):
     ],
 )
 def test_what_counts_as_a_number(rules, stored, new, equal):
-    assert (rules.snap_numbers(stored, new, rtol=0.01, atol=0.0)[0] == stored) is equal
+    assert (rules.snap_numbers(stored, new, rules.Allowance(rtol=0.01))[0] == stored) is equal
 
 
 @pytest.mark.parametrize(
-    ("stored", "new", "atol", "equal"),
+    ("stored", "new", "allowed", "equal"),
     [
         ("loss 1.50", "loss 1.59", 0.1, True),
         ("weight 0.04", "weight 0.11", 0.08, False),  # a tolerance above the value says nothing
         ("weight 0.04 of 1.00", "weight 0.11 of 1.00", 0.08, True),
+        ("rate 0.30, loss 5.0\nrate 0.01, loss 4.9", "rate 0.00, loss 5.0\nrate 0.01, loss 4.9", 0.5, False),
         ("right of 200: 96", "right of 200: 99", 0.5, False),
         ("right of 200: 96", "right of 200: 99", 5, True),
+        ("96 of 100, loss 9.1", "96 of 100, loss 0.1", 40, False),  # a tolerance for counts is for counts
+        ("pass@2: 31", "pass@1: 31", 12, False),  # a part of a word
+        ("pass@1 31, pass@64 79\npass@1 42, pass@64 76", "pass@1 30, pass@64 76\npass@1 40, pass@64 76", 12, True),
+        ("85.5% exact", "86.5% exact", 6, True),
+        ("100.1% exact", "98.9% exact", 6, False),
+        ("share 1.04", "share 1.00", 0.1, False),
+        ("12 tokens", "12.4 tokens", 5, False),
+        ("loss -0.05", "loss 0.03", 0.2, False),
+        ("off by -0.01 and 0.11", "off by +0.01 and 0.12", 0.02, True),
+        ("smoothing 0.12, loss 2.30", "smoothing 0.1, loss 2.31", 0.05, False),  # as many digits as are printed
+        ("[0.9, 0.49]", "[0.91, 0.5]", 0.15, True),
+        ("a 0.44\nb 0.45\nc 0.46", "a 0.46\nb 0.45\nc 0.44", 0.02, False),
+        ("a 0.450\nb 0.451", "a 0.451\nb 0.450", 0.02, True),  # as good as equal
+        ("one 0.88, other 0.90", "one 0.78, other 1.00", 0.1, False),  # the difference is gone
+        ("one 0.78, other 0.90", "one 0.88, other 1.00", 0.1, True),
         ("after step 120. Next", "after step 121. Next", 0.9, False),  # the end of a sentence, no number
+        ("1,200 steps, loss 1.1", "1,300 steps, loss 1.1", 0.9, False),
         ("tensor([1., 2.])", "tensor([1.1, 2.])", 0.2, True),
         ("[1. 2. 3.]", "[1. 2.1 3.]", 0.2, True),
     ],
 )
-def test_an_absolute_tolerance_is_bounded_by_what_it_is_for(rules, stored, new, atol, equal):
-    text, used = rules.snap_numbers(stored, new, rtol=0.0, atol=atol)
+def test_a_tolerance_is_bounded_by_what_it_is_for(rules, stored, new, allowed, equal):
+    text, used, why = rules.snap_numbers(stored, new, rules.read_tags([f"atol:{allowed}"]))
     assert (text == stored) is equal
     assert (used <= 1) is equal
+    assert not (equal and why)
+
+
+def test_no_tolerance_is_strict_to_the_character(rules):
+    assert rules.snap_numbers("loss 1.0", "loss  1.00", rules.Allowance())[0] == "loss  1.00"
+
+
+def with_chunk(picture: bytes, kind: bytes, data: bytes = b"") -> bytes:
+    """A PNG with one more chunk before its pixels."""
+    place = picture.index(b"IDAT") - 4
+    chunk = len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+    return picture[:place] + chunk + picture[place:]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        (b"acTL", b"\0\0\0\2\0\0\0\1"),
+        (b"gAMA", b"\0\0\x1f\x40"),
+        (b"eXIf", b"MM\0*"),
+        (b"tRNS", b"\0"),
+        (b"iCCP", b""),
+    ],
+)
+def test_a_png_holds_nothing_that_viewers_show_differently(rules, kind, data):
+    picture = png(bars())
+    assert rules.container_problems(picture) == []
+    assert repr(kind.decode()) in rules.container_problems(with_chunk(picture, kind, data))[0]
+
+
+def test_a_picture_is_a_png_from_its_first_byte_to_its_last(rules):
+    picture = png(bars())
+    for other in (b"\xff\xd8\xff" + picture, picture + b"more", picture[:-12], picture[:-2]):
+        assert len(rules.container_problems(other)) == 1
 
 
 @pytest.mark.parametrize(

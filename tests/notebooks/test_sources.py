@@ -39,13 +39,14 @@ def test_a_notebook_agrees_with_its_source(source, builder):
     assert builder.check(source, FOLDER / f"{name(source)}.ipynb") == []
 
 
-def test_pictures_are_drawn_with_the_versions_that_ci_installs(builder):
+@each(NOTEBOOKS, name)
+def test_pictures_are_drawn_with_the_versions_that_ci_installs(notebook, builder):
     """So that CI compares them finely, and a changed digit is seen."""
     pins = (FOLDER.parent / "constraints.txt").read_text(encoding="utf-8")
     if f"matplotlib=={matplotlib.__version__}\n" not in pins:
         pytest.skip(f"matplotlib {matplotlib.__version__} is not the pinned one: pictures are compared coarsely")
-    drawn = {name(path): nbformat.read(path, 4).metadata["drawn_with"] for path in NOTEBOOKS}
-    assert drawn == dict.fromkeys(drawn, builder.rules.drawing_library())
+    drawn, wanted = nbformat.read(notebook, 4).metadata.get("drawn_with"), builder.rules.drawing_library()
+    assert drawn == wanted, f"{name(notebook)}: drawn with {drawn}, CI installs {wanted}; build it again"
 
 
 def test_every_picture_keeps_what_it_says(builder):

@@ -45,7 +45,7 @@ drawings.mask_and_targets("the queen near the king paints".split()).show()
 # Before we trust a law, let us see it content once, and complaining once. Here it tries a head with a causal mask,
 # which is right, and one without.
 
-# %% id="laws-tried-run" tags=["tol:0.05"]
+# %% id="laws-tried-run"
 x = torch.randn(3, 5, 11)  # three sentences of five words, vectors of 11 numbers
 for layer in (CausalSelfAttention(11, 7), SelfAttention(11, 7)):
     found = complaint(testing.assert_causal, layer, x)
@@ -65,7 +65,7 @@ class Exhibit1(SelfAttention):
         return super().forward(x, mask=mask)
 
 
-# %% id="training-only-law" tags=["tol:0.05"]
+# %% id="training-only-law"
 found = complaint(testing.assert_causal, Exhibit1(11, 7), x)
 print(found)
 prove("1: a mask used only in training is caught", "eval mode" in found)
@@ -88,7 +88,7 @@ class Exhibit2(SelfAttention):
         return sdpa(query, key, value)
 
 
-# %% id="unused-law" tags=["tol:0.05"]
+# %% id="unused-law"
 layer = Exhibit2(11, 7)
 
 
@@ -111,7 +111,7 @@ prove("2: a mask that is never used is caught", found)
 # be read”. Here is the other one, `nn.MultiheadAttention`, with three sentences of which the second and third have
 # padding at the end. Which of the two masks does it want: `real`, or `~real`?
 
-# %% id="polarity-code" tags=["hide-input", "picture:20", "atol:0.02"]
+# %% id="polarity-code" tags=["hide-input"]
 # Figure: the weights of the third sentence, which has two real words, with either mask
 torch.manual_seed(0)
 torch_layer = nn.MultiheadAttention(11, 1, batch_first=True).eval()
@@ -168,7 +168,7 @@ def exhibit4(query, key, value, mask):
     return scores.masked_fill(~mask, -1e9).softmax(-1) @ value
 
 
-# %% id="half-law" tags=["tol:0.05"]
+# %% id="half-law"
 some = masks.causal_mask(5)
 some[3] = False  # the fourth query may see nothing
 qkv = torch.randn(3, 1, 5, 8)  # three of (B, T, E)
@@ -195,7 +195,7 @@ prove("4: the output invented for an empty row is seen by assert_finite", found)
 # happens with five sentences of five words?
 
 
-# %% id="shape-code" tags=["tol:0.05"]
+# %% id="shape-code"
 def exhibit5(x, real):
     """x (B, T, D), real (B, T) -> (B, T, D)."""
     scores = x @ x.mT / math.sqrt(x.size(-1))  # (B, T, T)
@@ -208,7 +208,7 @@ found = complaint(law, exhibit5, five, lengths=[2, 5, 3, 1, 4])
 print(found)
 prove("5: a mask (B, T) taken for (T, T) is caught where B = T", found)
 
-# %% id="shape-drawn" tags=["hide-input", "picture:20"]
+# %% id="shape-drawn" tags=["hide-input"]
 # Figure: the same table of True and False, read in two ways
 lengths = torch.tensor([2, 5, 3, 1, 4])
 real = torch.arange(5) < lengths[:, None]  # (B, T)
@@ -248,7 +248,7 @@ query, key, value = head.projection(x)
 scores = query @ key.mT / math.sqrt(7)  # (B, T, S)
 shown = scores.softmax(-1)  # once more, for the figure
 
-# %% id="recomputed-drawn" tags=["hide-input", "picture:20", "atol:0.02"]
+# %% id="recomputed-drawn" tags=["hide-input"]
 # Figure: the weights that were used, and those of the figure
 with record_weights(head) as maps:
     output = head(x)  # (B, T, E')
@@ -307,7 +307,7 @@ def whole(x):  # the same without a cache
     return sdpa(x, x, x, causal=True)
 
 
-# %% id="cache-law" tags=["tol:0.05"]
+# %% id="cache-law"
 law = testing.assert_cache_consistent
 found = complaint(law, whole, exhibit7, x)
 print(found)
@@ -315,7 +315,7 @@ prove("7: a causal flag that is aligned at the top left is caught", found)
 content = not complaint(law, whole, repaired, x)
 prove("7: aligned at the bottom right, it is lawful", content)
 
-# %% id="cache-drawn" tags=["hide-input", "picture:20"]
+# %% id="cache-drawn" tags=["hide-input"]
 # Figure: what the one new query may see of five keys, in either alignment
 top_left = torch.ones(1, 5, dtype=torch.bool).tril()
 bottom_right = masks.causal_mask(1, 5)
@@ -348,7 +348,7 @@ show(
 # keys, so all shapes fit, and the mask is right. What goes wrong?
 
 
-# %% id="axis-code" tags=["tol:0.05"]
+# %% id="axis-code"
 def exhibit8(x):
     scores = x @ x.mT / math.sqrt(x.size(-1))  # (B, T, S)
     visible = masks.causal_mask(x.size(1))

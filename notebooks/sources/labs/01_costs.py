@@ -65,7 +65,7 @@ for n, d_k in ((3, 2), (64, 16), (128, 16), (256, 16), (512, 16)):
     print(f"n = {n:3}, d_k = {d_k:2}: {flops:>10,} FLOPs")
 prove("a counter that watches PyTorch finds exactly these numbers", not wrong)
 
-# %% id="flops-drawn" tags=["hide-input", "picture:20"]
+# %% id="flops-drawn" tags=["hide-input"]
 # Figure: the pairs of 4, 8 and 16 words
 show(
     plots.pairs_of_words((4, 8, 16)),
@@ -82,7 +82,7 @@ show(
 
 # %% exercise="attention_memory"
 
-# %% id="memory-drawn" tags=["hide-input", "picture:20"]
+# %% id="memory-drawn" tags=["hide-input"]
 # Figure: memory of the weights of one layer, for 1 and for 32 heads
 lengths = 2 ** np.arange(9, 18)
 gibibytes = 4.0 * lengths**2 / 2**30  # of one head
@@ -173,7 +173,7 @@ q, k, v = torch.randn(3, 16, 8)  # three of (T, E)
 same = torch.tensor(loops(q.tolist(), k.tolist(), v.tolist()))
 prove("the loops compute attention", torch.allclose(same, sdpa(q, k, v), atol=1e-5))
 
-# %% id="time-figure" tags=["hide-input", "picture:40"]
+# %% id="time-figure" tags=["hide-input"]
 # Figure: time against length, as one machine took it (python benchmarks/attention_clock.py)
 clock = recorded("attention-clock-cpu")
 lengths, took = [2**power for power in range(5, 13)], {}
@@ -208,7 +208,7 @@ show(
 # The loops show something else. They do the same operations in the same number, one after the other, and Python needs
 # far longer for each. That is why every model is written as products of matrices.
 
-# %% id="memory-exponents" tags=["hide-input", "atol:0.01"]
+# %% id="memory-exponents" tags=["hide-input"]
 # Check: the exponents of the memory
 growth = {name: np.polyfit(np.log([256, 512, 1024, 2048]), np.log(sizes), 1)[0] for name, sizes in kept.items()}
 print(", ".join(f"{name}: memory ~ n^{value:.2f}" for name, value in growth.items()))
@@ -242,7 +242,7 @@ def layer_flops(n, d):
     return counts["aten.addmm"], counts["aten.bmm"]
 
 
-# %% id="crossover-counted" tags=["hide-input", "atol:0.001"]
+# %% id="crossover-counted" tags=["hide-input"]
 # Table: the share of attention in the operations of a layer
 for d in (64, 512):
     for multiple in (1, 6, 24):
@@ -251,7 +251,7 @@ for d in (64, 512):
 crossing = [layer_flops(6 * d, d) for d in (64, 512)]
 prove("attention and weights cost the same at n = 6d", all(a == b for a, b in crossing))
 
-# %% id="crossover-figure" tags=["hide-input", "picture:20"]
+# %% id="crossover-figure" tags=["hide-input"]
 # Figure: the share of attention against the length, with some models
 shape = {  # name: width, multiply-adds with weights for a token in a layer, tokens it reads
     "BERT-base": (768, 12 * 768**2, 512),
@@ -314,7 +314,7 @@ prove(
 # %% id="race-guess"
 ex.predict("lstm_against_transformer_layer", "")
 
-# %% id="race-run" tags=["hide-input", "picture:40"]
+# %% id="race-run" tags=["hide-input"]
 # Figure: milliseconds for one pass forward and back, as one machine took it (python benchmarks/attention_clock.py)
 cell = nn.LSTMCell(64, 64)
 
@@ -376,7 +376,7 @@ prove("an LSTM over T tokens is a chain of T steps", one_each)
 # later positions read earlier ones. And that a token *can* be read does not mean that much of it arrives. Here is how
 # much the *first* output of a fresh head depends on each of 1000 tokens.
 
-# %% id="thin-figure" tags=["hide-input", "picture:20", "tol:0.02"]
+# %% id="thin-figure" tags=["hide-input"]
 # Figure: gradient of the first output for each of 1000 tokens, without and with a causal mask
 torch.manual_seed(0)
 n, sizes = 1000, {}

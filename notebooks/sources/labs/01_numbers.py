@@ -98,7 +98,7 @@ prove("float16 ends at 65504", torch.finfo(torch.float16).max == 65504)
 # How large may a score be? That depends on how the numbers are stored. The largest score whose exponential still fits
 # is the logarithm of the largest number.
 
-# %% id="overflow-limits" tags=["hide-input", "picture:20"]
+# %% id="overflow-limits" tags=["hide-input"]
 # Figure: from which score on the exponential overflows, by kind of number
 show(
     bars(
@@ -178,7 +178,7 @@ prove("on a batch with three equal sizes the listing runs and is wrong", not np.
 # decimal digits, and ends at 65,504. **bfloat16** spends more on the range: it reaches as far as float32, and knows a
 # little more than two decimal digits. Anything between two neighbouring numbers cannot be stored.
 
-# %% id="half-drawn" tags=["hide-input", "picture:20"]
+# %% id="half-drawn" tags=["hide-input"]
 # Figure: the gap to the next number, against the size of the number
 sizes = 2.0 ** np.arange(-8, 24)
 kinds = (("float16", 10, 65504), ("bfloat16", 7, 3e38), ("float32", 23, 3e38))
@@ -203,7 +203,7 @@ prove("the steps after 1 are 1/128 in bfloat16 and 1/1024 in float16", near == (
 # training, sets some weights to zero by chance and enlarges the others so that the sum stays right *on average*. Some
 # libraries return the weights after dropout.
 
-# %% id="row-sums-measured" tags=["atol:0.02"]
+# %% id="row-sums-measured"
 q, k, v = torch.randn(3, 16, 50, 8)  # (3, B, T, E): three of (B, T, E)
 _, weights = sdpa(q, k, v, return_weights=True)
 _, low = sdpa(q.bfloat16(), k.bfloat16(), v.bfloat16(), return_weights=True)
@@ -212,7 +212,7 @@ for name, rows in (("float32", weights), ("bfloat16", low), ("after dropout", dr
     sums = rows.double().sum(-1)  # (B, T)
     print(f"{name:>13}: rows sum to {sums.min():.3f} … {sums.max():.3f}")
 
-# %% id="row-sums-drawn" tags=["hide-input", "picture:20"]
+# %% id="row-sums-drawn" tags=["hide-input"]
 # Figure: the sum of each of 800 rows, for the three kinds of weights
 kinds = {"float32": weights, "bfloat16": low, "after dropout": dropped}
 sums = {name: {"": rows.double().sum(-1).flatten()} for name, rows in kinds.items()}
@@ -259,7 +259,7 @@ prove("in bfloat16 the rows are off by less than one percent", (low.double().sum
 # %% id="fills-guess"
 ex.predict("minus_a_billion", "")
 
-# %% id="fills-measured" tags=["hide-input", "picture:20"]
+# %% id="fills-measured" tags=["hide-input"]
 # Figure: weight that lands on hidden keys, for five fills in four situations
 row = torch.randn(5, generator=torch.Generator().manual_seed(0))  # (S,)
 visible = torch.tensor([True, True, True, False, False])
@@ -406,7 +406,7 @@ print("assert_finite:", law or "holds, with empty rows, on both ways of computin
 # √D, before anything else. Suppose D = 512, so that the factor is about 22.6. A fresh head of width 64 reads 50 words,
 # and we look at the entropy of its rows for vectors of different sizes. The largest possible is ln 50.
 
-# %% id="large-figure" tags=["hide-input", "picture:20"]
+# %% id="large-figure" tags=["hide-input"]
 # Figure: entropy of a fresh head against the size of its inputs
 torch.manual_seed(0)
 embedded, head = torch.randn(8, 50, 512), SelfAttention(512, 64)  # (B, T, D)

@@ -54,7 +54,7 @@ drawings.recurrent_and_attention("the queen near the king paints".split()).show(
 # So a factor a little below one makes the gradient vanish, and a factor a little above one makes it explode. Only
 # factors very close to one carry it over fifty words.
 
-# %% id="factor-drawn" tags=["hide-input", "picture:20"]
+# %% id="factor-drawn" tags=["hide-input"]
 # Figure: what is left of a gradient that is multiplied by the same factor again and again
 steps = torch.arange(0, 101)
 left = {str(factor): factor ** steps.double() for factor in (0.5, 0.9, 0.99, 1.1)}
@@ -120,7 +120,7 @@ networks = {
 # %% id="reach-guess"
 ex.predict("reach_of_an_lstm", "")
 
-# %% id="reach-measured" tags=["hide-input", "tol:0.02"]
+# %% id="reach-measured" tags=["hide-input"]
 # Table: the reach of five untrained networks, geometric mean of five random starts
 distances = [1, 2, 5, 10, 20, 50, 100, 200]
 reached = {}
@@ -134,7 +134,7 @@ print(f"{'places back':>16}" + "".join(f"{d:>8}" for d in distances))
 for name, ratios in reached.items():
     print(f"{name:>16}" + "".join(f"{ratio:8.0e}" for ratio in ratios.tolist()))
 
-# %% id="reach-figure" tags=["hide-input", "picture:20"]
+# %% id="reach-figure" tags=["hide-input"]
 # Figure: the same numbers as lines
 show(
     curves(
@@ -230,7 +230,7 @@ for name in ("LSTM", "LSTM, open gate", "attention"):
 # of which the better one counts for each network; and at several distances. The record of these runs comes with the
 # course. As a control there is an ordinary LSTM that was trained three times as long: perhaps it only needs time.
 
-# %% id="learned-figure" tags=["hide-input", "picture:20"]
+# %% id="learned-figure" tags=["hide-input"]
 # Figure: five runs for each network and distance, from the record
 record = claim("reach_learned")
 columns = {"5 back": "5", "20 back": "20", "50 back": "50", "50 back,\nthree times as long": "50, three times as long"}
@@ -407,7 +407,7 @@ for kind in (LastState, Attending):
         right = (model(*inputs).argmax(-1) == target).float().mean().item()
         print(f"{kind.__name__:>10}, {name:>11}: right in {right:.2f} of 1000 lists of four")
 
-# %% id="bottleneck-figure" tags=["hide-input", "picture:20"]
+# %% id="bottleneck-figure" tags=["hide-input"]
 # Figure: five runs for each reader and length, from the record
 record = claim("bottleneck")
 readers = {"attention": "attention", "last state": "state"}

@@ -48,7 +48,7 @@ torch.set_num_threads(1)
 # Now two layers are tried, a head of self-attention and one with a causal mask. Does *every token read every other in
 # one step*, as you may read?
 
-# %% id="trying-drawn" tags=["hide-input", "picture:20"]
+# %% id="trying-drawn" tags=["hide-input"]
 # Figure: which output depends on which word, found by trying
 torch.manual_seed(0)
 x = torch.randn(2, 7, 11)  # (B, T, D)
@@ -163,7 +163,7 @@ for name, mask in tried.items():
     loss = loss_on_noise(mask)
     print(f"{name:>15}: loss {loss:.2f}, floor {floor:.2f}: {'leaks' if loss < floor - 0.02 else 'clean'}")
 
-# %% id="leak-record" tags=["hide-input", "picture:20"]
+# %% id="leak-record" tags=["hide-input"]
 # Figure: five runs with each mask, from the record
 record = claim("leak_detector")
 show(
@@ -203,7 +203,7 @@ for name in tried:
 
 # %% exercise="combine_masks"
 
-# %% id="several-drawn" tags=["hide-input", "picture:20"]
+# %% id="several-drawn" tags=["hide-input"]
 # Figure: causal and padding mask, and both together
 tokens = torch.tensor([[7, 3, 9, 4, 2], [5, 8, 6, 0, 0]])  # 0 is padding
 padding = masks.padding_mask(tokens, 0)  # (B, 1, 1, S)
@@ -259,7 +259,7 @@ prove("right masks can still leave a query with nothing", empty.tolist() == [5])
 # Below them stands the mean *entropy* of their rows. It is zero when one key has all the weight, and the logarithm of the
 # number of keys when all have the same.
 
-# %% id="maps-drawn" tags=["hide-input", "picture:20", "atol:0.02"]
+# %% id="maps-drawn" tags=["hide-input"]
 # Figure: four maps, and their entropy
 
 
@@ -301,7 +301,7 @@ for name, weights in four.items():
 # You will read that *untrained heads attend evenly*. That depends on the size of the scores and not on training. How
 # even a fresh head is follows from how spread its scores are:
 
-# %% id="maps-entropy" tags=["hide-input", "picture:20"]
+# %% id="maps-entropy" tags=["hide-input"]
 # Figure: entropy of random rows of seven weights, against the spread of their scores
 generator = torch.Generator().manual_seed(0)
 noise = torch.randn(4000, 7, generator=generator)
@@ -335,7 +335,7 @@ prove("at a spread of the root of two it is far from even", entropy_of(math.sqrt
 # And map B? Programs for beginners often leave the projections out. Is a program without them a small Transformer? Look at
 # who reads whom in it: how much weight does a word give to itself, among eight random words? A fair share would be 1/8.
 
-# %% id="own-weight-run" tags=["atol:0.02"]
+# %% id="own-weight-run"
 generator = torch.Generator().manual_seed(0)
 own = {}
 for D in (4, 16, 64, 256):
@@ -357,7 +357,7 @@ prove("without them, at width 64, a word keeps over 95 %", own[64][0] > 0.95)
 # with the weights (1/2, 0, 1/2) is 1, and with the weights (0, 1, 0) it is 1 as well. Here is such a pair for eleven
 # values of width 3.
 
-# %% id="causes-run" tags=["hide-input", "picture:20"]
+# %% id="causes-run" tags=["hide-input"]
 # Figure: two different sets of weights that give the same average of eleven values
 generator = torch.Generator().manual_seed(43)  # an example with a clear winner
 values = torch.randn(11, 3, generator=generator, dtype=torch.float64)  # (S, E')
@@ -405,7 +405,7 @@ class RecallHead(nn.Module):
         return self.answer(found)  # (B, 1, 16)
 
 
-# %% id="recall-train" tags=["hide-input", "atol:0.02", "picture:40"]
+# %% id="recall-train" tags=["hide-input", "atol:0.02", "picture:10"]
 # Training, and the map of five questions before and after
 def batch(B, draw, split="train"):
     """Keys (B, 7), values (B, 7), the key asked for (B, 1), its value (B, 1)."""
@@ -485,7 +485,7 @@ prove("hiding another pair changes nothing", kept["some other pair"] > 0.95)
 # first edition of this course, below a head that had been trained for 150 steps. Here are five runs of each width, at the
 # better of two rates, on combinations that were never asked for in training.
 
-# %% id="narrow-record" tags=["hide-input", "picture:20"]
+# %% id="narrow-record" tags=["hide-input"]
 # Figure: accuracy of narrow heads after few and after many steps, from the record
 record = claim("narrow_head")
 for arm in record.arms:

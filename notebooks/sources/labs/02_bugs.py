@@ -41,7 +41,7 @@ x = torch.randn(B, T, D)
 ex.predict("museum_split_in_one_line", "")
 
 
-# %% id="museum-view" tags=["tol:0.02"]
+# %% id="museum-view"
 def exhibit1(x):
     heads = x.view(x.size(0), H, x.size(1), -1)  # (B, T, D) -> (B, H, T, E)
     return merge_heads(sdpa(heads, heads, heads, causal=True))
@@ -70,7 +70,7 @@ drawings.split_into_heads(straight=True).show()
 # positions, then exactly the two outputs must be exchanged. Does that hold here?
 
 
-# %% id="museum-merge" tags=["tol:0.02"]
+# %% id="museum-merge"
 def exhibit2(x):
     heads = split_heads(x, H)  # (B, H, T, E)
     return sdpa(heads, heads, heads).reshape(x.shape)
@@ -102,7 +102,7 @@ print("repaired: no complaint")
 # the batch. Who reads whose mask?
 
 
-# %% id="museum-mask" tags=["tol:0.02"]
+# %% id="museum-mask"
 def exhibit3(x, real):
     heads = split_heads(x, H)  # (B, H, T, E)
     mask = real[:, None].expand(-1, x.size(1), -1)  # (B, S) -> (B, T, S)
@@ -144,7 +144,7 @@ print("repaired: no complaint")
 # “Divide the scores by the root of the width.” The model is 21 wide, a head is 7 wide.
 
 
-# %% id="museum-scale" tags=["tol:0.02"]
+# %% id="museum-scale"
 def exhibit4(x):
     heads = split_heads(x, H)
     return merge_heads(sdpa(heads, heads, heads, scale=1 / math.sqrt(D)))
@@ -165,7 +165,7 @@ prove("the wrong scale is caught by comparison", found)
 # are six. With which head of keys does query head 1 work?
 
 
-# %% id="museum-tiled" tags=["tol:0.02"]
+# %% id="museum-tiled"
 def exhibit5(query, key, value):
     share = query.size(1) // key.size(1)
     return sdpa(query, key.repeat(1, share, 1, 1), value.repeat(1, share, 1, 1))
@@ -206,7 +206,7 @@ drawings.shared_heads().show()
 # %% id="dropout-maps-guess"
 ex.predict("museum_rows_after_dropout", "")
 
-# %% id="dropout-maps" tags=["atol:0.02"]
+# %% id="dropout-maps"
 torch.manual_seed(0)
 seven = torch.randn(1, 7, 64)  # seven tokens
 theirs = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True)
@@ -222,7 +222,7 @@ for name, weights in (("after dropout", after), ("before dropout", before)):
 even = torch.allclose(before.sum(-1), torch.ones(1, 4, 7))
 prove("weights before dropout sum to one in training, too", even)
 
-# %% id="dropout-maps-drawn" tags=["hide-input", "picture:20"]
+# %% id="dropout-maps-drawn" tags=["hide-input"]
 # Figure: the map of one head, after dropout
 axes = attention_map(after[0, 0].detach().clamp(max=1))
 axes.set_title("after dropout")
@@ -243,7 +243,7 @@ show(
 # The heads are merged and returned. The shape is right. What is missing?
 
 
-# %% id="museum-output" tags=["tol:0.02"]
+# %% id="museum-output"
 class Exhibit7(MultiHeadAttention):
     def forward(self, x):
         parts = self.query(x), self.key(x), self.value(x)

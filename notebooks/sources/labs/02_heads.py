@@ -252,7 +252,7 @@ for name, layer, head in (("writer", one, writer), ("reader", two, reader)):
     loss, score = with_silenced(layer, head)
     print(f"without the {name}: loss {loss:.2f}, best induction score {score:.2f}")
 
-# %% id="cut-record" tags=["hide-input", "picture:20"]
+# %% id="cut-record" tags=["hide-input"]
 # Figure: five seeds, recorded
 induction_claim = claim("induction")
 rows = {
@@ -326,7 +326,7 @@ for period in (5, 7, 10):
 # layers, with 1, 4 or 16 heads in each, and always the same total width. Each head is taken away alone, then all of them
 # together.
 
-# %% id="removed-record" tags=["hide-input", "picture:20"]
+# %% id="removed-record" tags=["hide-input"]
 # Figure: heads removed one by one, and together, five seeds
 characters = claim("character_heads")
 ways = {"sum of\nsingle costs": "one by one", "all\ntogether": "together"}
@@ -395,7 +395,7 @@ show(
 # %% id="untrained-guess"
 ex.predict("lab_heads_untrained", "")
 
-# %% id="untrained" tags=["atol:0.02"]
+# %% id="untrained"
 torch.manual_seed(0)
 fresh = MultiHeadAttention(64, 4)
 with record_weights(fresh) as maps:
@@ -407,7 +407,7 @@ print("that weight:", " ".join(f"{weight:.2f}" for weight in last.amax(-1)))
 entropies = torch.special.entr(last).sum(-1)
 print("entropy:", " ".join(f"{e:.2f}" for e in entropies), f"of {math.log(10):.2f}")
 
-# %% id="untrained-figure" tags=["hide-input", "picture:20"]
+# %% id="untrained-figure" tags=["hide-input"]
 # Figure: four heads with random parameters
 show(
     heat_maps({f"head {h + 1}": random_maps[0, h] for h in range(4)}, every=3, bar="weight", size=(7.5, 2.2)),

@@ -57,7 +57,7 @@ def restarting(new, cache):
     return attention(new, causal=True, rotation=turn, cache=cache), cache
 
 
-# %% id="museum-cache-found" tags=["hide-input", "tol:0.02"]
+# %% id="museum-cache-found" tags=["hide-input"]
 # Law: cache; and a picture of the distances that each query sees
 def full(x):
     return attention(x, causal=True, rotation=rotary(torch.arange(x.size(1))))
@@ -118,7 +118,7 @@ def by_word(x, real):
     return padded(x, real, padded_positions(real))
 
 
-# %% id="museum-padding-found" tags=["hide-input", "tol:0.02"]
+# %% id="museum-padding-found" tags=["hide-input"]
 # Law: padding, for both, and for schemes that see only distances
 def against(run):
     return complaint(testing.assert_padding_invariant, run, x, side="left", module=attention)
@@ -166,7 +166,7 @@ def loaded_into(x):
     return attention(x, causal=True, rotation=turn)
 
 
-# %% id="museum-layouts-found" tags=["hide-input", "tol:0.02"]
+# %% id="museum-layouts-found" tags=["hide-input"]
 # Law: same source
 found = complaint(testing.assert_equivalent, trained_with, loaded_into, x, gradients=False)
 print(found)
@@ -205,7 +205,7 @@ def run(x, start, values=False, early=False, layout="half"):
 ex.predict("moved_text_catches", "")
 
 
-# %% id="museum-relative-found" tags=["tol:0.02"]
+# %% id="museum-relative-found"
 def moved(**bug):
     at_0, at_100 = lambda x: run(x, 0, **bug), lambda x: run(x, 100, **bug)
     same = testing.assert_equivalent
@@ -268,7 +268,7 @@ def halves(p, d_model=16):
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
 
 
-# %% id="museum-halves-found" tags=["hide-input", "atol:0.01"]
+# %% id="museum-halves-found" tags=["hide-input", "atol:0.00001"]
 # Laws: shift, and the products of codes
 p, pairs = torch.arange(40), SinusoidalPositionalEncoding(16)
 step = position_shift_matrix(3, 16)
@@ -302,7 +302,7 @@ class WithDropout(nn.Module):
         return self.dropout(x + self.table[: x.size(1)])  # (B, T, d_model)
 
 
-# %% id="museum-dropout-found" tags=["hide-input", "atol:0.02"]
+# %% id="museum-dropout-found" tags=["hide-input"]
 # Figure and law: circle
 torch.manual_seed(0)
 module = WithDropout(16)
@@ -341,7 +341,7 @@ prove("exhibit 7: in evaluation mode the law holds", torch.allclose(circle, torc
 # %% id="predict-precision"
 ex.predict("bfloat16_speeds", "")
 
-# %% id="museum-precision" tags=["tol:0.05"]
+# %% id="museum-precision"
 speeds = positions.frequencies(64)
 rounded = speeds.bfloat16().float()
 for p in (10, 100, 1000, 10_000):

@@ -264,7 +264,7 @@ prove("pair 0 goes round ten times", int(63 / (2 * math.pi)) == 10)
 #
 # </details>
 
-# %% id="fit-drawn" tags=["hide-input", "picture:30"]
+# %% id="fit-drawn" tags=["hide-input"]
 # Figure: a sum of waves fitted to 64 distances, between them and beyond them
 waves = frequencies(64).double()
 
@@ -347,7 +347,7 @@ said("interpolated", read(squeezed))
 # figure shows why. The score of two vectors of ones used to fall steeply from one letter to the next. Squeezed, neighbours
 # look nearly alike.
 
-# %% id="near-drawn" tags=["hide-input", "picture:30"]
+# %% id="near-drawn" tags=["hide-input"]
 # Figure: the score of two vectors of ones by their distance, before and after
 distance, cosines = torch.arange(0, 13), {}
 for name, scaling in (("as trained", None), ("squeezed 4 times", LinearScaling(4.0))):
@@ -602,7 +602,7 @@ if LlamaConfig is not None:
 # Side by side, this is what the four rules do to the clocks of a real head, that of Llama 3: 64 pairs, base 500,000,
 # trained at 8,192 positions.
 
-# %% id="speeds-drawn" tags=["hide-input", "picture:30"]
+# %% id="speeds-drawn" tags=["hide-input"]
 # Figure: by how much each rule slows each pair of a head of Llama 3, for eight times the length
 real = frequencies(128, 500_000.0)
 rules = {
@@ -925,7 +925,7 @@ drawings.window_reach(3, 4).show()
 # For $N$ layers with a window of $W$, the reach is $N\,(W - 1)$ positions, at most. One can see it without training: if a
 # token cannot influence the output, the gradient with respect to its vector is exactly zero.
 
-# %% id="reach-gradient" tags=["hide-input", "picture:30"]
+# %% id="reach-gradient" tags=["hide-input"]
 # Figure: gradient of the last output with respect to each input, three layers with a window of 4
 torch.manual_seed(0)
 config = replace(small_model().config, n_decoder_layers=3, window=4, vocab_size=None)
@@ -985,7 +985,7 @@ for name, windows in (("all global", [None] * 26), ("as published", gemma)):
     found = cache_bytes(windows, 32_768, n_kv_heads=1, d_head=256)
     print(f"{name:13} {found / 1e6:.0f} MB for a text of 32,768 tokens")
 
-# %% id="cache-drawn" tags=["hide-input", "picture:30"]
+# %% id="cache-drawn" tags=["hide-input"]
 # Figure: bytes of the cache by length
 lengths = [2**k for k in range(9, 16)]
 mixes = {"all global": [None] * 26, "5 local to 1 global": gemma, "all local": [512] * 26}

@@ -150,7 +150,7 @@ prove("with a start token the position is found", record.range("causal, start to
 # %% id="predict-distinct"
 ex.predict("nearest_codes", "")
 
-# %% id="distinct" tags=["tol:0.02"]
+# %% id="distinct"
 for width in (2, 4, 64, 512):
     codes = SinusoidalPositionalEncoding(width)(torch.arange(2000)).double()
     apart = torch.cdist(codes, codes, compute_mode="donot_use_mm_for_euclid_dist")
@@ -244,7 +244,7 @@ show(
 ex.predict("fitted_shift", "")
 
 
-# %% id="fit" tags=["tol:0.05"]
+# %% id="fit"
 def unseen_error(table, k=3, seen=96):
     past, future = table[: seen - k], table[k:seen]
     matrix = torch.linalg.lstsq(past, future).solution  # (d_model, d_model)
@@ -298,7 +298,7 @@ show(
 # %% exercise="token_to_position"
 
 
-# %% id="ratio" tags=["hide-input", "tol:0.02"]
+# %% id="ratio" tags=["hide-input"]
 # Figure: words against positions, for three ways to start the table of words, with and without the factor
 D, V = 512, 500
 torch.manual_seed(0)
@@ -395,7 +395,7 @@ prove("all others have, with every seed", min(scale_record.range(arm, "accuracy"
 ex.predict("first_loss_tied", "")
 
 
-# %% id="first-loss" tags=["hide-input", "tol:0.02"]
+# %% id="first-loss" tags=["hide-input"]
 # First loss of a fresh model: three starts of the table; tied with and without the factor, and not tied
 def first_loss(std, tied, scaled=True):
     torch.manual_seed(0)

@@ -55,7 +55,7 @@ def exhibit1(x, weight, bias, eps=1e-5):
     return weight * (x - mean) / (std + eps) + bias
 
 
-# %% id="museum-norm" tags=["hide-input", "picture:20", "tol:0.1"]
+# %% id="museum-norm" tags=["hide-input"]
 # Same numbers? And a figure: the error by the size of the input and by the width
 def torch_layer_norm(x, weight, bias):
     return F.layer_norm(x, x.shape[-1:], weight, bias)
@@ -113,7 +113,7 @@ class Exhibit2(EncoderLayer):
         return x + self.feed_forward(network.norm(x))
 
 
-# %% id="museum-place" tags=["tol:0.05"]
+# %% id="museum-place"
 wrong = Exhibit2(config)
 wrong.load_state_dict(right.state_dict())
 found = complaint(testing.assert_equivalent, wrong, right, x)
@@ -152,7 +152,7 @@ def repaired3(x, real):
 # Drawing: which numbers share a mean
 drawings.averaged_together().show()
 
-# %% id="museum-sentence" tags=["tol:0.05"]
+# %% id="museum-sentence"
 law = testing.assert_padding_invariant
 found = complaint(law, exhibit3, x)
 print(found)
@@ -174,7 +174,7 @@ class Exhibit4(nn.Module):
         return F.dropout(right(x), 0.1)
 
 
-# %% id="museum-dropout" tags=["tol:0.05"]
+# %% id="museum-dropout"
 silent = Exhibit4().eval()
 torch.manual_seed(0)
 difference = (silent(x) - silent(x)).abs().max().item()
@@ -191,7 +191,7 @@ prove("4: the library's layer repeats itself", torch.equal(right.eval()(x), righ
 # A layer has two norms with weights of their own. To save two lines somebody makes one and uses it in both places. What
 # is lost?
 
-# %% id="museum-shared" tags=["tol:0.02"]
+# %% id="museum-shared"
 shared = EncoderLayer(config)
 shared.feed_forward_residual.norm = shared.self_attention_residual.norm
 wanted = 4 * (64 * 64 + 64) + (64 * 256 + 256) + (256 * 64 + 64) + 4 * 64
@@ -338,7 +338,7 @@ print("in, inside, out:", tuple(x.shape), tuple(up(x).shape), tuple(network(x).s
 # `EncoderLayer.from_torch` takes over the weights of a layer of PyTorch. If the numbers agree for both places of the
 # norm and for two activations, then little can be wrong:
 
-# %% id="parity-table" tags=["hide-input", "picture:60"]
+# %% id="parity-table" tags=["hide-input"]
 # Figure: the largest difference to PyTorch's layer, outputs and gradients, beside that of the exhibits
 settings, differences = [], []
 for norm_first in (False, True):

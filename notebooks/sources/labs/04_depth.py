@@ -182,7 +182,7 @@ def gradients_of(encoder, x):
     return queries_and_keys, feed_forward
 
 
-# %% id="weights-figure" tags=["hide-input", "picture:20", "tol:0.25"]
+# %% id="weights-figure" tags=["hide-input", "picture:20"]
 # Figure: both gradients in each of twelve layers; torch's own layers beside Xavier's rule
 def torch_layers(depth=12):
     encoder = fresh(depth)
@@ -270,7 +270,7 @@ drawings.share_of_a_token().show()
 # smaller, and the course draws these three one by one. What does PyTorch draw for the matrices that *write* to the
 # stream?
 
-# %% id="torch-init" tags=["tol:0.05"]
+# %% id="torch-init"
 torch.manual_seed(0)
 theirs = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
 ours = fresh(1).layers[0]
@@ -283,7 +283,7 @@ for name, (their, our) in writers.items():
 their, our = theirs.self_attn.in_proj_weight, ours.self_attention.qkv.weight
 print(f"q, k, v: torch {their.std():.3f}, Xavier, one by one {our.std():.3f}")
 
-# %% id="torch-init-proof" tags=["hide-input", "tol:0.1"]
+# %% id="torch-init-proof" tags=["hide-input"]
 # The ratio lies near one half; and what smaller weights do to twelve layers
 ratios = [(their.weight.std() / our.weight.std()).item() for their, our in writers.values()]
 prove("torch draws what its sublayers write with about half as large as Xavier", all(0.4 < r < 0.65 for r in ratios))
@@ -316,7 +316,7 @@ prove("smaller writers keep tokens further apart, smaller q, k, v further still,
 # further apart over twelve layers (the record above has its similarity), although its norms stand in the stream. The
 # explorer shows four stacks layer by layer. Which of them lose their tokens, and where?
 
-# %% id="stream-explorer" tags=["hide-input", "picture:8"]
+# %% id="stream-explorer" tags=["hide-input"]
 # Explorer: choose a stack and a layer
 names = {"post-norm": {}, "pre-norm": {"norm_place": "pre"}, "no residual": {"residual": False}}
 names["small weights"] = {"init": "normal"}
@@ -341,7 +341,7 @@ prove("a pre-norm stream grows from layer to layer", lengths[-1] > 2 * lengths[0
 # and nothing is scaled back. That is why a pre-norm stack has one more norm after its last layer, and a post-norm
 # stack needs none:
 
-# %% id="final-norm" tags=["tol:0.1"]
+# %% id="final-norm"
 for place in ("post", "pre"):
     with torch.no_grad():
         end = fresh(12, norm_place=place, final_norm=False)(x)
@@ -358,7 +358,7 @@ prove("a final norm changes a pre-norm stack a lot", change > 1)
 # the most frequent one. It is right at 0.36 of the positions.
 
 
-# %% id="commonest" tags=["hide-input", "tol:0.02"]
+# %% id="commonest" tags=["hide-input"]
 # How often is the commonest of six tokens right?
 draws = torch.randint(8, (20_000, 6), generator=torch.Generator().manual_seed(0))
 share = F.one_hot(draws, 8).sum(1).amax(-1).float().mean().item() / 6
@@ -451,7 +451,7 @@ record
 # layers above beyond the most frequent token. A stack that keeps its tokens apart may gain more. Here are six layers
 # with small weights, at three rates, with five seeds:
 
-# %% id="warm-up-recorded" tags=["hide-input", "picture:8"]
+# %% id="warm-up-recorded" tags=["hide-input"]
 # Figure: six layers, three rates, with and without a warm-up, five seeds
 record = claim("warm_up_of_encoders")
 rates, norms = [f"{rate:g}" for rate in record.rates], {"post-norm": {}, "pre-norm": {}}
@@ -499,7 +499,7 @@ prove(
 # Why would post-norm need it more? Xiong et al. (2020) give a reason: at the start its gradients are large near the
 # output. Let us see whether that is so in the six layers with small weights:
 
-# %% id="warm-up-gradients" tags=["tol:0.1"]
+# %% id="warm-up-gradients"
 model = reversal_model(6, init="normal")
 tokens = torch.randint(8, (32, 6), generator=torch.Generator().manual_seed(0))
 F.cross_entropy(model(tokens).flatten(0, 1), tokens.flip(1).flatten()).backward()
@@ -518,7 +518,7 @@ prove("near the output not twice as large as near the input", inner[-1] < 2 * in
 # included. Xavier's rule is meant for matrices that multiply. A table is only looked up, and for a large table the rule
 # gives very small numbers. The positions are added to these numbers, and sines and cosines have a size of 0.71.
 
-# %% id="init" tags=["hide-input", "picture:20", "tol:0.02"]
+# %% id="init" tags=["hide-input"]
 # Figure: how many times larger the positions are than the words
 rows = {}
 for V, width in ((13, 32), (1000, 128), (32_000, 512)):

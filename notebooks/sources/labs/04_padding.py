@@ -99,7 +99,7 @@ def as_in_tutorials(tokens, real):
 # %% id="law-guess"
 ex.predict("lab_padding_law", "")
 
-# %% id="padding-law" tags=["tol:0.05"]
+# %% id="padding-law"
 tokens = torch.randint(1, 11, (3, 7))
 law, verdicts = testing.assert_padding_invariant, {}
 for function in (right, forgotten, as_in_tutorials):
@@ -123,7 +123,7 @@ for B, fails in ((4, False), (7, True)):
 # mask, which was meant for sentence 2, is given to *query* 2 of *every* sentence. In the picture all seven sentences
 # have seven positions, and the sixth one has only three words:
 
-# %% id="shape-figure" tags=["hide-input", "picture:20"]
+# %% id="shape-figure" tags=["hide-input"]
 # Figure: what sentence 6 should see, and what it sees
 lengths = torch.tensor([4, 7, 2, 5, 6, 3, 1])
 real = torch.arange(7) < lengths[:, None]
@@ -207,7 +207,7 @@ test_lengths = (test_tokens != PAD).sum(dim=1)
 for language in ("de", "es", "no"):
     print(f"{language}  {test_texts[LANGUAGES.index(language)]}")
 
-# %% id="lengths-figure" tags=["hide-input", "picture:20"]
+# %% id="lengths-figure" tags=["hide-input"]
 # Figure: how long the texts are
 show(
     common.histogram(range(0, 76, 3), test_lengths, xlabel="tokens in a text", ylabel="texts"),
@@ -346,7 +346,7 @@ prove("with the mask the pads have no weight", weights["with the mask"][-8:].sum
 # %% id="trained-without-guess"
 ex.predict("lab_padding_never_masked", "")
 
-# %% id="trained-without" tags=["hide-input", "picture:8"]
+# %% id="trained-without" tags=["hide-input"]
 # Figure: share of changed answers, three kinds of model, five seeds
 record = claim("forgotten_mask")
 pads = (4, 16, 32)
@@ -428,7 +428,7 @@ record
 # a plain mean counts them. By hand: two words with the values 2 and 4 have the mean 3. With two pads of value 0
 # behind them a plain mean gives 1.5.
 
-# %% id="pooling-law" tags=["tol:0.05"]
+# %% id="pooling-law"
 values, real = torch.tensor([2.0, 4.0, 0.0, 0.0]), torch.tensor([1, 1, 0, 0])
 of_words = (values * real).sum() / real.sum()
 print("plain:", values.mean().item(), " of the words:", of_words.item())

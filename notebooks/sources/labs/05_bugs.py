@@ -74,7 +74,7 @@ def repaired1(targets):
 # prediction of t now stands before t.
 
 
-# %% id="museum-shift" tags=["tol:0.05"]
+# %% id="museum-shift"
 def blind_to_its_answer(predict):
     def moved_back(targets):
         return predict(targets).roll(-1, dims=1)
@@ -118,7 +118,7 @@ class Exhibit2(nn.Module):
 # %% id="museum-training-guess"
 ex.predict("lab_decoder_bugs_which_keys", "")
 
-# %% id="museum-training" tags=["hide-input", "picture:20", "tol:0.05"]
+# %% id="museum-training" tags=["hide-input"]
 # Law: causal, in both modes; and a figure: how far the keys of earlier tokens move in each layer
 torch.manual_seed(0)
 broken, x = Exhibit2().eval(), torch.randn(2, 7, 12)
@@ -168,7 +168,7 @@ def repaired3(batch, real):
     return logits[torch.arange(len(batch)), last]
 
 
-# %% id="museum-last" tags=["tol:0.05"]
+# %% id="museum-last"
 padding = testing.assert_padding_invariant
 law = functools.partial(padding, per_token=False, vocab_size=17)
 found = complaint(law, exhibit3, tokens, module=small)
@@ -201,7 +201,7 @@ def repaired4(source, real):
     return translator.decode(target[: len(source)], context, context_mask=seen)
 
 
-# %% id="museum-context" tags=["hide-input", "picture:20", "tol:0.05"]
+# %% id="museum-context" tags=["hide-input"]
 # Law: padding of the source; and a figure: how far the logits move with the number of pads
 target = torch.randint(1, 17, (1, 5), generator=torch.Generator().manual_seed(3)).expand(16, -1)
 found = complaint(law, exhibit4, tokens, module=translator)
@@ -243,7 +243,7 @@ def repaired5(new, cache=None):
     return small(new, cache=small.new_cache() if cache is None else cache)
 
 
-# %% id="museum-default" tags=["tol:0.05"]
+# %% id="museum-default"
 for function in (exhibit5, repaired5):
     first, second = function(tokens[:1]), function(tokens[:1])
     print(f"{function.__name__}: {(first - second).abs().max():.2f}")
@@ -269,7 +269,7 @@ prove("5: a new cache in each call does not", torch.equal(first, second))
 drawings.beams_and_caches().show()
 
 
-# %% id="museum-beams" tags=["tol:0.05"]
+# %% id="museum-beams"
 def next_logits(reorder):
     cache = small.new_cache()
     small(tokens[:2], cache=cache)  # two beams, read into the cache
@@ -306,7 +306,7 @@ prove("6: with the caches moved both are right", next_logits(True).max() < 1e-4)
 # | 8 | positions restart at 0 in each call with a cache | [chapter 3](03_bugs.ipynb), exhibit 1 |
 # | 9 | padding on the left, positions counted by columns | [chapter 3](03_bugs.ipynb), exhibit 2 |
 
-# %% id="museum-flag" tags=["hide-input", "tol:0.05"]
+# %% id="museum-flag" tags=["hide-input"]
 # Exhibit 7: PyTorch's flag with a cache
 attend = F.scaled_dot_product_attention
 vectors = torch.randn(2, 7, 6, generator=torch.Generator().manual_seed(0))
@@ -334,7 +334,7 @@ prove(
     not complaint(testing.assert_cache_consistent, at_once, repaired7, vectors),
 )
 
-# %% id="museum-position" tags=["hide-input", "tol:0.05"]
+# %% id="museum-position" tags=["hide-input"]
 # Exhibit 8: positions that restart
 
 
@@ -351,7 +351,7 @@ print("8:", found)
 prove("8: every cached token at position 0 is caught by assert_cache_consistent", found)
 prove("8: positions after the cache obey the law", not with_positions(lambda cache: cache.length))
 
-# %% id="museum-padding" tags=["hide-input", "tol:0.05"]
+# %% id="museum-padding" tags=["hide-input"]
 # Exhibit 9: padding on the left; and the library's own generation
 
 
@@ -449,7 +449,7 @@ parts = {
 }
 print(f"together {sum(parts.values()):,} parameters")
 
-# %% id="paper-size-figure" tags=["hide-input", "picture:20"]
+# %% id="paper-size-figure" tags=["hide-input"]
 # Figure: where they are; built and counted, run for shapes
 millions = [count / 1e6 for count in parts.values()]
 axes = {"xlabel": "million parameters", "xlim": (0, 18)}
@@ -478,14 +478,14 @@ prove("at translation size the logits are (4, 25, 32000)", whole_logits.shape ==
 # of any size and sign. A softmax turns them into probabilities. Losses and samplers take the softmax themselves, in a
 # form that does not overflow. Apply it once more, and you get a flat distribution, and again no error.
 
-# %% id="distribution" tags=["tol:0.1"]
+# %% id="distribution"
 logits = 3 * torch.randn(17, generator=torch.Generator().manual_seed(0))
 once = logits.softmax(-1)
 twice = once.softmax(-1)
 print(f"logits: sum {logits.sum():.1f}, smallest {logits.min():.1f}")
 print(f"largest probability: once {once.max():.2f}, twice {twice.max():.2f}")
 
-# %% id="distribution-figure" tags=["hide-input", "picture:20"]
+# %% id="distribution-figure" tags=["hide-input"]
 # Figure: softmax once and twice
 chances = {"softmax once": once, "softmax twice": twice}
 axes = {"xlabel": "token", "xticks": range(0, 17, 4), "ylabel": "probability"}

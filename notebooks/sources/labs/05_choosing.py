@@ -76,7 +76,7 @@ heat_last = (top_p_filter(four, 0.75) / 2).softmax(-1)
 print("temperature first:", [f"{chance:.2f}" for chance in heat_first])
 print("temperature last: ", [f"{chance:.2f}" for chance in heat_last])
 
-# %% id="orders-by-hand-drawn" tags=["hide-input", "picture:20"]
+# %% id="orders-by-hand-drawn" tags=["hide-input"]
 # Figure: the distribution of the example, heated, and after both orders; and a check of the table
 rows = {"as it is": four.softmax(-1), "temperature 2": (four / 2).softmax(-1)}
 rows |= {"temperature,\nthen top-p": heat_first, "top-p,\nthen temperature": heat_last}
@@ -313,7 +313,7 @@ prove("the penalty loosens the loops of greedy text", judged["greedy"][1] > judg
 # The same α chooses another text. If you copy 0.6 out of the paper into a program with the first form, you get longer
 # texts than the authors did.
 
-# %% id="length-forms" tags=["hide-input", "picture:20"]
+# %% id="length-forms" tags=["hide-input"]
 # Figure: both divisors against the length; and a check of the table
 n = torch.arange(1, 41)
 lines = {"length to the power 0.6": n**0.6, "GNMT, α = 0.6": ((5 + n) / 6) ** 0.6}
@@ -339,7 +339,7 @@ prove("the table: scores", max(abs(a - b) for a, b in zip(scores, (-1.55, -1.2, 
 # preferences. One of its tokens means “stop”. We search for the best text of at most ten tokens with three values of
 # α.
 
-# %% id="length-run" tags=["hide-input", "atol:0.02"]
+# %% id="length-run" tags=["hide-input"]
 # A fresh model of seven tokens, and beam search with three exponents
 torch.manual_seed(17)
 sizes = {"vocab_size": 7, "d_model": 24, "n_heads": 2, "n_decoder_layers": 2, "norm_place": "pre"}
@@ -536,7 +536,7 @@ drawings.guess_and_check().show()
 # How many guesses does the easy way keep in this example? Both draws must be the same: both A, both B or both C. That
 # has the probability 0.5 · 0.2 + 0.3 · 0.6 + 0.2 · 0.2 = 0.32. The new way keeps 0.2 + 0.3 + 0.2 = 0.7.
 
-# %% id="overlap-drawn" tags=["hide-input", "picture:20"]
+# %% id="overlap-drawn" tags=["hide-input"]
 # Figure: the two distributions of the example, what they share, and what is missing
 p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.6, 0.2])
 shared = torch.minimum(p, q)

@@ -719,7 +719,7 @@ print(
 #
 # So far we have looked at one model, with one seed. Here are five trainings, and the same five models before training.
 
-# %% id="record" tags=["hide-input", "picture:20"]
+# %% id="record" tags=["hide-input"]
 # Figure: five seeds, recorded
 seeds = claim("inside_names")
 lost = seeds.values("trained", "lead lost")

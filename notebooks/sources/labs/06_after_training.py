@@ -408,7 +408,7 @@ print(f"of those after the first difference: {same[later].float().mean():.2f}")
 #
 # </details>
 
-# %% id="dpo-record" tags=["hide-input", "picture:30"]
+# %% id="dpo-record" tags=["hide-input"]
 # Figure: DPO in three ways and a control, a dot for each seed
 preferences, controls = claim("preferred_and_refused"), claim("after_training_controls")
 arms = [(arm, preferences, arm) for arm in preferences.arms]
@@ -516,7 +516,7 @@ drawings.group_of_answers(
 # smaller counts. **By hand**: with the advantage 1 and the ratio 1.5, the smaller of 1.5 and 1.2 is 1.2. With the
 # advantage −1 and the ratio 1.5, the smaller of −1.5 and −1.2 is −1.5.
 
-# %% id="ratio-drawn" tags=["hide-input", "picture:30"]
+# %% id="ratio-drawn" tags=["hide-input"]
 # Figure: what a token earns, by its ratio
 show(
     plots.earned_by_ratio(),
@@ -662,7 +662,7 @@ show(
 #
 # DPO stands beside them.
 
-# %% id="controls-record" tags=["hide-input", "picture:25"]
+# %% id="controls-record" tags=["hide-input"]
 # Figure: exact match after each kind of training, a dot for each seed
 shown = (
     ("SFT, the start", stages, "SFT"),
@@ -891,7 +891,7 @@ print(f"Least to greatest of {stages.seeds} seeds. DPO, with SFT: with beta 0.1.
 # Two of these columns as a picture. To the right of the start, single samples are right more often. Above it, more
 # questions have a right answer among 64 samples.
 
-# %% id="all-figure" tags=["hide-input", "picture:25"]
+# %% id="all-figure" tags=["hide-input"]
 # Figure: pass@1 and pass@64, from the model after SFT to what each kind of training made of it
 mean = {
     label: [sum(record.values(arm, measure)) / record.seeds for measure in ("pass@1", "pass@64")]

@@ -70,7 +70,7 @@ print("real targets in the four parts:", [int((part["target"][:, 1:] != 0).sum()
 # The batch is too large for memory, so the author cuts it into four. Each part has a mean loss, and to get the mean
 # of the whole the author divides by the number of parts. What is wrong?
 
-# %% id="means-code" tags=["tol:0.02"]
+# %% id="means-code"
 for part in parts:
     total, count = task.loss(model, part)
     (total / count / len(parts)).backward()
@@ -82,7 +82,7 @@ exact = gradient()
 off = ((means - exact).norm() / exact.norm()).item()
 print(f"the gradient is off by {100 * off:.0f} % of its length")
 
-# %% id="means-drawn" tags=["hide-input", "picture:20"]
+# %% id="means-drawn" tags=["hide-input"]
 # Figure: what one token of each part weighs, and what it should weigh
 counts = [int((part["target"][:, 1:] != 0).sum()) for part in parts]
 weights = {"mean of means": [1000 / 4 / n for n in counts], "as it should be": [1000 / sum(counts)] * 4}
@@ -116,7 +116,7 @@ for step in range(9):
         waiting = 0
 print("micro-batches in each update:", seen, "and never used:", waiting)
 
-# %% id="first-drawn" tags=["hide-input", "picture:20"]
+# %% id="first-drawn" tags=["hide-input"]
 # Figure: the micro-batches in the order in which they come, and the updates that use them
 show(
     plots.who_uses_which_batch({"step % 4 == 0": (0, 4, 8), "(step + 1) % 4 == 0": (3, 7)}, 9),
@@ -150,7 +150,7 @@ def exhibit3(step, steps=100):
 
 print({step: round(exhibit3(step), 2) for step in (0, 100, 150, 200)})
 
-# %% id="cosine-drawn" tags=["hide-input", "picture:20"]
+# %% id="cosine-drawn" tags=["hide-input"]
 # Figure: the exhibit and the library's schedule to twice the planned length
 steps = range(1, 201)
 rates = {
@@ -180,7 +180,7 @@ prove("3: it climbs back to the peak; the library's never rises", climbs and sta
 # exactly what the labels want. What is reported?
 
 
-# %% id="smoothed-code" tags=["atol:0.01"]
+# %% id="smoothed-code"
 torch.manual_seed(0)
 table = nn.Parameter(torch.zeros(100, 100))  # scores of the next word, for each word
 follower = torch.randperm(100)
@@ -194,7 +194,7 @@ right = (table.argmax(-1) == follower).float().mean()
 plain = F.cross_entropy(table, follower)
 print(f"right words: {right:.0%}, reported: {loss:.2f}, plain loss: {plain:.2f}")
 
-# %% id="smoothed-drawn" tags=["hide-input", "picture:20"]
+# %% id="smoothed-drawn" tags=["hide-input"]
 # Figure: the reported and the plain loss beside the floor of the smoothed one; and a check
 wanted = torch.full((100,), 0.001, dtype=torch.float64)
 wanted[0] += 0.9
@@ -235,7 +235,7 @@ touched = embedding.weight.grad.any(dim=-1)  # (V,)
 dead = sorted({id for id in leaked.encode(unseen) if not touched[id]})
 print("ids that no training text ever used:", " ".join(leaked.pieces(dead)))
 
-# %% id="vocabulary-drawn" tags=["hide-input", "picture:20"]
+# %% id="vocabulary-drawn" tags=["hide-input"]
 # Figure: how often each id of the test text occurs, and whether training ever touched it; and the honest vocabulary
 ids = leaked.encode(unseen)
 often = sorted(((ids.count(id), id) for id in set(ids)), reverse=True)
@@ -282,7 +282,7 @@ prove("5: and only away from what the head reads", torch.allclose(table.grad[dea
 # length 0.01. What happens to the direction of the step?
 
 
-# %% id="clip-code" tags=["tol:0.02"]
+# %% id="clip-code"
 def shortened(vector, limit):
     return vector * min(1.0, limit / vector.norm().item())
 
@@ -328,7 +328,7 @@ prove("6: clipping all together does not", F.cosine_similarity(together, exact, 
 # %% id="decay-guess"
 ex.predict("adam_or_adamw", "")
 
-# %% id="decay-code" tags=["tol:0.01"]
+# %% id="decay-code"
 paths = {}
 for kind in (torch.optim.Adam, torch.optim.AdamW):
     weight = nn.Parameter(torch.ones(2))
@@ -342,7 +342,7 @@ for kind in (torch.optim.Adam, torch.optim.AdamW):
     large, small = path[-1].tolist()
     print(f"{kind.__name__:>5}: large gradients {large:.2f}, small ones {small:.2f}")
 
-# %% id="decay-drawn" tags=["hide-input", "picture:20"]
+# %% id="decay-drawn" tags=["hide-input"]
 # Figure: the two weights over 100 steps, under Adam and AdamW
 weights = {
     f"{name}(weight_decay=0.1)": {"large gradients": path[:, 0], "small gradients": path[:, 1]}

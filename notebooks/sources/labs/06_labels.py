@@ -47,7 +47,7 @@ torch.set_num_threads(1)
 # **By hand.** Let the vocabulary have five tokens, and let ε be 0.2. Each token gets 0.2 / 5 = 0.04. The right one
 # gets 0.8 besides, together 0.84. The five numbers sum to one.
 
-# %% id="labels-drawn" tags=["hide-input", "picture:20"]
+# %% id="labels-drawn" tags=["hide-input"]
 # Figure: a plain label and a smoothed one over five tokens; and a check of the example
 tokens = ["a", "cat", "dog", "sat", "the"]
 plain = torch.tensor([0.0, 1, 0, 0, 0])
@@ -74,7 +74,7 @@ prove("the example of the smoothed label", torch.allclose(smoothed, torch.tensor
 
 # %% exercise="label_smoothed_loss"
 
-# %% id="loss-parity" tags=["tol:0.001"]
+# %% id="loss-parity"
 logits = torch.randn(3, 5, 11, requires_grad=True)  # (B, T, V)
 targets = torch.randint(0, 4, (3, 5))  # (B, T); 0 is padding
 ours, count = label_smoothed_loss(logits, targets, 0.1, 0)
@@ -105,7 +105,7 @@ prove(
 # rest over the *other* V − 1; so does fairseq. In the exercise the text asked for the first. How much do the two
 # differ?
 
-# %% id="conventions-drawn" tags=["hide-input", "picture:20"]
+# %% id="conventions-drawn" tags=["hide-input"]
 # Figure: what the right token is wanted with, in both conventions, against the size of the vocabulary
 sizes = [2, 3, 5, 10, 30, 100, 1000]
 wanted = {"over all V tokens": [0.9 + 0.1 / V for V in sizes], "over the other V − 1": [0.9] * len(sizes)}
@@ -140,7 +140,7 @@ prove("spreading over the others is spreading over all with ε V / (V − 1)", t
 # %% id="floor-guess"
 ex.predict("lowest_point_of_two_losses", "")
 
-# %% id="floor-drawn" tags=["hide-input", "picture:20"]
+# %% id="floor-drawn" tags=["hide-input"]
 # Figure: the plain and the smoothed loss against the score of the right token
 scores = torch.linspace(0, 25, 251, dtype=torch.float64)
 logits = torch.zeros(251, 1000, dtype=torch.float64)
@@ -168,7 +168,7 @@ prove("the lowest point is where the softmax says the label", abs(scores[lowest]
 
 # %% exercise="smoothing_floor"
 
-# %% id="floors" tags=["hide-input", "picture:20", "tol:0.001"]
+# %% id="floors" tags=["hide-input"]
 # Figure: the floor against the size of the vocabulary
 sizes = (14, 100, 360, 1000, 5000, 32_000, 100_000)
 floors = []
@@ -266,7 +266,7 @@ prove("and, at 0.2, most of its overconfidence", abs(live[0.2][2]) < live[0.0][2
 # %% id="control-guess"
 ex.predict("smoothing_controls", "")
 
-# %% id="recorded" tags=["hide-input", "picture:20"]
+# %% id="recorded" tags=["hide-input"]
 # Figure: loss, accuracy and confidence of ten nets in each case, from the record, at a rate of 0.01
 record = claim("label_smoothing")
 cases = ("noisy, 60 steps", "noisy, 20 steps", "clean, 60 steps")

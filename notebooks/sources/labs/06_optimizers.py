@@ -181,7 +181,7 @@ drawings.learning_rate_shapes().show()
 
 # %% exercise="noam_rate"
 
-# %% id="noam-check" tags=["tol:0.0001"]
+# %% id="noam-check"
 rates = [noam_rate(step, 512, 4000) for step in range(1, 20_001)]
 for step in (1, 4000, 16_000):
     print(f"step {step:6}: {rates[step - 1]:.2e}")

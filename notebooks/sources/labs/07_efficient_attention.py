@@ -126,7 +126,7 @@ prove("with blocks that cover everything it is full attention", torch.allclose(n
 # %% id="predict-linear"
 ex.predict("how_far_from_softmax", "")
 
-# %% id="linear-claim-measured" tags=["hide-input", "tol:0.05", "picture:10"]
+# %% id="linear-claim-measured" tags=["hide-input"]
 # Figure: relative difference from exact attention on random inputs, against the number of features
 torch.manual_seed(1)
 query, key, value = (torch.randn(1, 4, 256, 64) for _ in range(3))
@@ -205,7 +205,7 @@ for inner in (Leaky(8, 32), efficient.PerformerAttention(8, 32)):
 # tables of attention have nearly a low rank. On random inputs we can ask the exact table how well any table of rank r
 # could do:
 
-# %% id="low-rank-measured" tags=["hide-input", "tol:0.02"]
+# %% id="low-rank-measured" tags=["hide-input"]
 # Measure: the best approximation of rank k, and Linformer before training
 _, weights = scaled_dot_product_attention(query, key, value, return_weights=True)
 U, spectrum, Vh = torch.linalg.svd(weights)
