@@ -34,7 +34,7 @@ from coursework.exercises.engine.diagnose import Examiner
 from coursework.exercises.engine.ending import end_with_parent
 from coursework.exercises.engine.finding import NOT_ATTEMPTED, RIGHT, WRONG, Finding
 from coursework.exercises.engine.guard import RanAway
-from coursework.exercises.engine.messages import _sentence, case_of, message
+from coursework.exercises.engine.messages import case_of, message, sentence_of
 from coursework.exercises.engine.run import AGAIN, Outcome, Terms
 from coursework.exercises.engine.source import definition
 from coursework.exercises.handle import Handle, Judged
@@ -167,7 +167,7 @@ def _judged(handle: Handle, answer: running.Answer, pen: Pen, said: dict[str, An
         said["printed"] = line.printed
     case = ("", "")
     if finding.failure is not None:
-        case = case_of(spec, finding.failure).name, one_line(_sentence(finding.failure, None))
+        case = case_of(spec, finding.failure).name, one_line(sentence_of(finding.failure, None))
     judged = Judged(finding.verdict, message(spec, finding, None, False), answer.source, (), case)
     if finding.failure is None or finding.failure.stopped:
         return judged

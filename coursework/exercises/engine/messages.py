@@ -85,9 +85,9 @@ def _case(exercise: Exercise, failure: Failure, candidate: Any, named: bool) -> 
     Its arguments follow where the mistake has no name, and what the answer printed.
     """
     case = case_of(exercise, failure)
-    lines = [f"The smallest case that shows it: {case.name}. {_sentence(failure, candidate)}"]
+    lines = [f"The smallest case that shows it: {case.name}. {sentence_of(failure, candidate)}"]
     if failure.law_input is not None:
-        lines = [f"An input of the law below shows it. {_sentence(failure, candidate)}"]
+        lines = [f"An input of the law below shows it. {sentence_of(failure, candidate)}"]
     lines += [f"  {line}" for line in _both(exercise, failure)]
     if not named and failure.difference is not NOTHING:
         full = 0 if failure.difference.aspect in CLEAR else SMALL
@@ -108,7 +108,7 @@ def case_of(exercise: Exercise, failure: Failure) -> Case:
     return failure.law_input if failure.law_input is not None else examiner(exercise).cases[failure.case]
 
 
-def _sentence(failure: Failure, candidate: Any) -> str:
+def sentence_of(failure: Failure, candidate: Any) -> str:
     """What differs, in one sentence; for an error with its text and the learner's line."""
     difference, error = failure.difference, failure.outcome.error
     if difference.aspect != "error" or error is None:
