@@ -144,7 +144,10 @@ def checked(function: Function) -> Function:
 def check_fields(config: Any) -> None:
     """Refuse values that are not as the fields of a dataclass declare: their types, ranges and choices."""
     for name, declared in declarations(type(config)).items():  # type: ignore[arg-type]
-        check_declared(name, getattr(config, name), declared)
+        value = getattr(config, name)
+        check_declared(name, value, declared)
+        if isinstance(value, float) and abs(value) > LARGEST:
+            _refuse(ValueError, name, f"a number of at most {LARGEST:g}", _written(value))
 
 
 @functools.cache
@@ -179,10 +182,7 @@ def check_declared(name: str, value: Any, declared: Any) -> None:
         ends = ("[" if within.above is None else "(", ")" if within.most is None else "]")
         check_probability(name, value, f"{ends[0]}0, 1{ends[1]}")  # type: ignore[arg-type]
     elif declared is float:
-        least, most = within.least, within.most
-        if _is_number(value) and abs(value) > LARGEST:
-            least, most = -LARGEST if least is within.above is None else least, most or LARGEST
-        check_number(name, value, least=least, above=within.above, most=most)
+        check_number(name, value, least=within.least, above=within.above, most=within.most)
     elif not _is_of(value, declared):
         _refuse(TypeError, name, _in_words(declared), _short(value))
     elif origin in _SERIES and within.least and not len(value):

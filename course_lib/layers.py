@@ -6,13 +6,22 @@ Shapes: B batch, T positions, D model width, F feed-forward width, V vocabulary.
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.checks import Count, Share, check_positions, check_token_ids, check_width, checked
+from course_lib.checks import (
+    Count,
+    Share,
+    check_choice,
+    check_positions,
+    check_probability,
+    check_token_ids,
+    check_width,
+    checked,
+)
 from course_lib.config import Activation, NormPlace, TransformerConfig
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.norms import build_norm
@@ -36,17 +45,18 @@ class Residual(nn.Module):
     Sources: Vaswani et al. 2017, section 3.1; Xiong et al. 2020 for "pre"; Ding et al. 2021 (CogView) for "both".
     """
 
-    @checked
     def __init__(
         self,
         norm: nn.Module,
         *,
         place: NormPlace,
         norm_after: nn.Module | None = None,
-        dropout: Share = 0.0,
+        dropout: float = 0.0,
         residual: bool = True,
     ) -> None:
         super().__init__()
+        check_probability("dropout", dropout)
+        check_choice("place", place, get_args(NormPlace))
         if (norm_after is None) == (place == "both"):
             raise ValueError("norm_after: expected a second norm with place='both' only")
         self.norm, self.norm_after = norm, norm_after

@@ -53,7 +53,7 @@ def line_of(name: str, value: Any, limit: int) -> str:
         heading = f"{name}: {dtype_name(value)} {tuple(value.shape)}"
         if value.dim() == 0 and limit:
             return f"{heading}  {number(value.item())}"
-        few = max(value.numel(), *value.shape) <= limit  # of no elements there may be a billion rows
+        few = max((value.numel(), *value.shape)) <= limit  # of no elements there may be a billion rows
         whole = f"{heading}  {_nested(value.detach().tolist())}" if few else heading
         return whole if len(whole) <= WIDTH else heading
     if isinstance(value, tuple | list | dict):
