@@ -102,7 +102,7 @@ class Within:
 
 
 MOST = 2**31 - 1  # of what is counted: more is a slip of the pen, and overflows elsewhere
-LARGEST = 2.0**63  # of a number with a point: the product of two is still one in 32 bits
+LARGEST = 2.0**63  # of a setting with a point
 Count = Annotated[int, Within(1, MOST)]
 CountOrZero = Annotated[int, Within(0, MOST)]
 Positive = Annotated[float, Within(above=0)]
@@ -144,10 +144,14 @@ def checked(function: Function) -> Function:
 def check_fields(config: Any) -> None:
     """Refuse values that are not as the fields of a dataclass declare: their types, ranges and choices."""
     for name, declared in declarations(type(config)).items():  # type: ignore[arg-type]
-        value = getattr(config, name)
-        check_declared(name, value, declared)
-        if isinstance(value, float) and abs(value) > LARGEST:
-            _refuse(ValueError, name, f"a number of at most {LARGEST:g}", _written(value))
+        check_setting(name, getattr(config, name), declared)
+
+
+def check_setting(name: str, value: Any, declared: Any) -> None:
+    """Refuse a setting that is not as declared, or so large that a product of two is none in 32 bits."""
+    check_declared(name, value, declared)
+    if isinstance(value, float) and abs(value) > LARGEST:
+        _refuse(ValueError, name, f"a number of at most {LARGEST:g}", _written(value))
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from course_lib.checks import Within, check_declared
+from course_lib.checks import Within, check_setting
 from course_lib.data import DownloadError
 from course_lib.reading import one_line
 
@@ -37,7 +37,7 @@ class Checked(TyperCommand):
             value = ctx.params.get(parameter.name)
             if value is not None and parameter.name in declared:
                 try:
-                    check_declared(shown_name(parameter), value, declared[parameter.name])
+                    check_setting(shown_name(parameter), value, declared[parameter.name])
                 except (ValueError, TypeError) as error:
                     _refuse(error)
         return super().invoke(ctx)
