@@ -243,10 +243,8 @@ def _in_words(declared: Any) -> str:
 
 def check_device(name: str, value: object) -> None:
     """Refuse the name of a device that is not here."""
-    import torch
-
     try:
-        _ = torch.empty(0, device=value) if isinstance(value, str) else None
+        _ = _torch().empty(0, device=value) if isinstance(value, str) else None
     except (AssertionError, RuntimeError):  # torch says either
         _refuse(ValueError, name, "one that is here, such as 'cpu'", _written(value))
 
@@ -277,8 +275,7 @@ def check_kind(name: str, value: object, wanted: type) -> None:
 
 def id_tensor(name: str, ids: Any, **options: Any) -> "Tensor":
     """Make a tensor int64 of token ids in lists; refuse what are none."""
-    import torch
-
+    torch = _torch()
     try:
         tensor = torch.tensor(ids, **options)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # torch says any of them
@@ -335,9 +332,13 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _is_tensor(value: object) -> TypeGuard["Tensor"]:
+    return isinstance(value, _torch().Tensor)
+
+
+def _torch() -> Any:
     import torch
 
-    return isinstance(value, torch.Tensor)
+    return torch
 
 
 def _refuse(error: type[Exception], name: str, expected: str, got: str) -> NoReturn:

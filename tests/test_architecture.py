@@ -48,8 +48,8 @@ ONLY = {
     "course_lib.masks": {"course_lib.checks"},
     "course_lib.norms": {"course_lib.checks"},
     "course_lib.positions": {"course_lib.checks", "course_lib.rotary_scaling"},
-    "course_lib.rotary_scaling": set(),
-    "course_lib.testing": set(),
+    "course_lib.rotary_scaling": {"course_lib.checks"},
+    "course_lib.testing": {"course_lib.checks"},
     "course_lib.data": {FORWARDING, "course_lib.checks", "course_lib.files", "course_lib.reading"},
     "course_lib.training": {  # no model class
         "course_lib.checks",

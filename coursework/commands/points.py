@@ -22,6 +22,7 @@ from course_lib.data import TokenWindows
 from course_lib.files import write_atomic
 from course_lib.reading import read_json
 from course_lib.scaling import count_flops, count_parameters
+from course_lib.scaling.readings import law_sizes as law_sizes  # asked before the sweep begins
 from course_lib.training import Run, Silent, TrainingConfig, tasks
 from course_lib.training.distributed import told_processes
 from course_lib.transformer import LanguageModel

@@ -49,9 +49,8 @@ def sweep(
     """
     import torch
 
-    from course_lib.scaling.readings import law_sizes
     from coursework.commands.corpora import read_text
-    from coursework.commands.points import grid, model_config, read_rows, run_sweep
+    from coursework.commands.points import grid, law_sizes, model_config, read_rows, run_sweep
 
     budgets, sizes = _numbers("--tokens", tokens), _shapes(shapes)
     text = read_text(data)

@@ -25,6 +25,9 @@ from typing import Any, Literal, get_args
 
 from coursework.exercises.draw import Draw
 
+FOLDER = "exercise-"
+"""How the names of folders begin that an exercise makes for an answer to write in."""
+
 Kind = Literal["build", "debug", "predict", "measure"]
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from coursework.exercises.engine import guard
+from coursework.exercises.spec import FOLDER
 from coursework.exercises.tensors import normal
 
 __all__ = ["batches", "run"]
@@ -159,7 +159,7 @@ def run(loop, weight, data, held_out, steps, evaluate_every, accumulation=1, pre
     in the update after so many, and of the one that went on from its file.
     """
     config = _Config(steps, evaluate_every, accumulation, precision)
-    with tempfile.TemporaryDirectory(prefix=guard.OWN) as folder:
+    with tempfile.TemporaryDirectory(prefix=FOLDER) as folder:
         path = Path(folder, "checkpoint.pt")
         torch.manual_seed(1)
         watch = _Watch(weight, data, held_out, stop)

@@ -47,6 +47,7 @@ OPEN = {
     "8-263": "only a draw of exactly 0.8 shows it",
     "8-283": "only vectors near the shortest that the prompt allows show it",
     "8-295": "only p = 1 shows it, near which rounding decides",
+    "8-323": "the prompt names no float16, in which small numbers vanish",
     "8-351": "the prompt names no dtype of the result",
     "6-74": "its writer had to guess how a layer is made; the chapter shows it, and the prompt says so now",
 }

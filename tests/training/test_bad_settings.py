@@ -165,7 +165,7 @@ def test_a_sweep_refuses(arguments):
 
 @pytest.mark.parametrize("tokens", [[0.5] * 40, [math.nan] * 40, [-1] * 40, [[1] * 40], [True] * 40])
 def test_windows_take_ids_alone(tokens):
-    with pytest.raises(ValueError, match=r"tokens: expected .*ids"):
+    with pytest.raises((TypeError, ValueError), match=r"tokens: expected .*ids"):
         TokenWindows(tokens, length=4, batch_size=2)
 
 

@@ -21,6 +21,8 @@ from typing import Any
 import psutil
 import torch
 
+from coursework.exercises.spec import FOLDER
+
 SECONDS = 5.0
 """Processor time for one call of the learner's function. The cases are tiny: only a runaway loop gets near it."""
 
@@ -39,9 +41,6 @@ TIMERS = {getattr(signal, "SIGPROF", 0), getattr(signal, "SIGALRM", 0)} - {0}
 
 GRACE = 2.0
 """Seconds that an expendable process has beyond the limits, in which Python itself can stop the call."""
-
-OWN = "exercise-"
-"""How the names of folders begin that exercises make for their answers."""
 
 _CHANGES = {
     *("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.utime"),
@@ -217,7 +216,7 @@ def _refuse(event: str, args: tuple[Any, ...]) -> None:
 
 def _is_own(path: str) -> bool:
     """Whether a path lies in a folder that an exercise has made for its answer."""
-    real, mine = os.path.realpath(path), os.path.join(os.path.realpath(tempfile.gettempdir()), OWN)
+    real, mine = os.path.realpath(path), os.path.join(os.path.realpath(tempfile.gettempdir()), FOLDER)
     return real.startswith(mine) or real == os.devnull
 
 
