@@ -15,14 +15,14 @@ from course_lib.checks import Within, check_setting
 from course_lib.data import DownloadError
 from course_lib.reading import one_line
 
-__all__ = ["Checked", "Plainly", "plainly", "ranges", "refuse_empty"]
+__all__ = ["CheckedCommand", "Plainly", "plainly", "ranges", "refuse_empty"]
 
 LONGEST = 2000  # characters of a message
 NOTHING: Mapping[str, str] = MappingProxyType({})
 TEXTS = ("prompt", "texts")  # what may be empty; every other value is a name or a number
 
 
-class Checked(TyperCommand):
+class CheckedCommand(TyperCommand):
     """A command that refuses empty names, and numbers outside their ranges, in one line with exit code 2."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -43,7 +43,7 @@ class Checked(TyperCommand):
         return super().invoke(ctx)
 
 
-class Plainly(Checked):
+class Plainly(CheckedCommand):
     """One that also turns errors which say what is wrong with the input into one line and exit code 2."""
 
     def invoke(self, ctx: Any) -> Any:

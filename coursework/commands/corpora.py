@@ -1,14 +1,13 @@
 """Texts by name, and texts with labels."""
 
 import functools
-import os
 import random
 from collections.abc import Callable, Sequence
 
 from course_lib.data import Pair
 from course_lib.reading import read_text as read_text_file
 from course_lib.reading import shown
-from coursework.corpora import library_text, number_words, reference_text, split_of, tiny_shakespeare
+from coursework.corpora import library_text, number_words, own, reference_text, split_of, tiny_shakespeare
 
 __all__ = ["TEXTS", "numbers_in_languages", "read_text"]
 
@@ -23,7 +22,7 @@ def read_text(name: str) -> str:
     """Return the text of that name, or in that file."""
     if name in TEXTS:
         return TEXTS[name]()
-    if not os.path.exists(name):
+    if not own.is_own(name):
         known = ", ".join(map(repr, TEXTS))
         raise ValueError(f"data: there is no file or folder {shown(name)}; without files: {known}")
     text = read_text_file(name)

@@ -22,7 +22,7 @@ from course_lib.data import TokenWindows
 from course_lib.files import write_atomic
 from course_lib.reading import read_json
 from course_lib.scaling import count_flops, count_parameters
-from course_lib.scaling.readings import law_sizes as law_sizes  # asked before the sweep begins
+from course_lib.scaling.readings import law_sizes
 from course_lib.training import Run, Silent, TrainingConfig, tasks
 from course_lib.training.distributed import told_processes
 from course_lib.transformer import LanguageModel
@@ -59,6 +59,15 @@ def grid(shapes: Sequence[tuple[int, int]], tokens: Sequence[int], seeds: Sequen
 def model_config(point: Point, vocab_size: int) -> TransformerConfig:
     """The model of a point: heads of width 16 or 32."""
     return gpt_config(point.layers, point.width, max(2, point.width // 32), vocab_size)
+
+
+def no_law(points: Sequence[Point], vocab_size: int) -> str:
+    """Why no law of size can be read from these points, in words; "" if one can."""
+    try:
+        law_sizes("--shapes", (count_parameters(model_config(one, vocab_size)).total() for one in points))
+    except ValueError as problem:
+        return str(problem)
+    return ""
 
 
 def gpt_config(layers: int, width: int, n_heads: int, vocab_size: int) -> TransformerConfig:

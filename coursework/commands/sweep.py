@@ -50,7 +50,7 @@ def sweep(
     import torch
 
     from coursework.commands.corpora import read_text
-    from coursework.commands.points import grid, law_sizes, model_config, read_rows, run_sweep
+    from coursework.commands.points import grid, no_law, read_rows, run_sweep
 
     budgets, sizes = _numbers("--tokens", tokens), _shapes(shapes)
     text = read_text(data)
@@ -58,11 +58,7 @@ def sweep(
     tokenizer = CharTokenizer.train([text[:cut]])
     train, validation = (torch.tensor(tokenizer.encode(part)) for part in (text[:cut], text[cut:]))
     points = grid(sizes, budgets, range(seeds))
-    try:
-        law_sizes(
-            "--shapes", (scaling.count_parameters(model_config(one, tokenizer.vocab_size)).total() for one in points)
-        )
-    except ValueError as too_few:  # the table alone may be wanted
+    if too_few := no_law(points, tokenizer.vocab_size):  # the table alone may be wanted
         typer.echo(f"No law will be read from this, only the table written: {too_few}.")
     if "RANK" in os.environ or not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(1)  # small models gain nothing from more

@@ -221,7 +221,7 @@ def _refuse_long(texts: list[str]) -> None:
 
 def _texts(given: list[str], columns: str | None) -> list[str]:
     """Return the texts that were given, or those in the one file that was, or the lines of the standard input."""
-    here = [one for one in given if os.path.exists(one)]  # unlike Path.exists, of a text of any length
+    here = [one for one in given if own.is_own(one)]
     path = Path(given[0]) if here and len(given) == 1 else None
     if path is not None and path.suffix in own.KINDS:
         found = own.read_rows(path, ("text",), columns and columns.split(","))
@@ -249,7 +249,7 @@ def standard_input() -> str:
 def model_name(model: str) -> str:
     """Return the folder, or the name on the hub, that MODEL means. Raises ValueError for no such folder."""
     if not model.startswith("hf:") and not os.path.isdir(model):
-        if os.path.exists(model):
+        if own.is_own(model):
             raise ValueError(f"MODEL: expected the folder of a model, got {model}, which is no folder")
         raise ValueError(f"MODEL: there is no folder {model}; a model on the hub is written hf:{model}")
     return model.removeprefix("hf:")
