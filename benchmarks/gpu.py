@@ -2,8 +2,9 @@
 
     make gpu        or: python benchmarks/gpu.py [--device cuda] [--quick] [--only PART ...]
 
-Each part is a process of its own with a limit of time, so that none takes another down; together they end within nine
-minutes. Nothing is downloaded. `--quick` takes tiny sizes and writes nothing, which also shows on a CPU that all works.
+Each part is a process of its own with a limit of time, so that none takes another down; what it had measured by then
+stays. Together they end within nine minutes. Nothing is downloaded. A run replaces the parts that it measured in the
+record and leaves the others. `--quick` takes tiny sizes and writes nothing, which shows on a CPU that all works.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from course_lib.training.distributed import no_gpu
 from course_lib.variants import GPT, Llama
 
 HERE = Path(__file__).resolve().parents[1]
-Rows = list[dict[str, Any]]
+Rows = Iterator[dict[str, Any]]
 SMALLER = ["--set=model.d_model=16", "--set=model.n_heads=2", "--set=batches.length=16", "--set=batches.batch_size=4"]
 SIZES = {  # of GPT-2 (layers, width, heads, vocabulary), and a batch and its length
     "6x384": ((6, 384, 6, 65), (64, 256)),
@@ -45,17 +46,16 @@ SIZES = {  # of GPT-2 (layers, width, heads, vocabulary), and a batch and its le
 def on_the_device(device: str, quick: bool) -> Rows:
     """Run the tests of devices there, where torch itself refuses tensors of two."""
     chosen = ["-k", "test_blocks or test_norms"] if quick else []
-    files = ["tests/test_devices.py", "tests/test_compiled_step.py", "tests/scaling/test_roofline.py"]
-    if device == "cpu":
-        files = files[:1]
-    plain = ["-o", "addopts=", "-p", "no:cacheprovider"]  # what checks notebooks need not be there
+    recorded = "tests/test_compiled_step.py::test_a_recorded_step_sees_all_slots_and_gives_the_same_logits"
+    files = ["tests/test_devices.py", *([] if quick else [recorded, "tests/scaling/test_roofline.py"])]
+    plain = ["-o", "addopts=", "-p", "no:cacheprovider", *([] if quick else ["-n", "4"])]  # and no notebooks
     command = [sys.executable, "-m", "pytest", "-q", "-rf", *plain, *chosen, *files]
     done = subprocess.run(
         command, cwd=HERE, env=os.environ | {"COURSE_DEVICE": device}, capture_output=True, encoding="utf-8"
     )
     lines = done.stdout.strip().splitlines()
-    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    return [{"tests": line.partition(" ")[2][:150]} for line in failed] + [{"tests": lines[-1]}]
+    yield from ({"tests": line.partition(" ")[2][:150]} for line in lines if line.startswith(("FAILED", "ERROR")))
+    yield {"tests": next((line.strip("= ") for line in reversed(lines) if " passed" in line), lines[-1])}
 
 
 @torch.no_grad()
@@ -66,7 +66,6 @@ def parity(device: str, quick: bool) -> Rows:
     gpt = GPT2Config(n_layer=4, n_embd=128, n_head=4, n_positions=256, vocab_size=500)
     sizes: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "vocab_size": 500}
     llama = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
-    found = []
     families: list[tuple[Any, nn.Module]] = [(GPT, GPT2LMHeadModel(gpt)), (Llama, LlamaForCausalLM(llama))]
     for family, theirs in families:
         with tempfile.TemporaryDirectory() as folder:
@@ -82,25 +81,22 @@ def parity(device: str, quick: bool) -> Rows:
             row = {"model": family.__name__, "dtype": str(dtype).removeprefix("torch.")}
             row |= {"from transformers": f"{(mine - other).abs().max() / largest:.1e}"}
             row |= {"from float64": f"{(mine - exact).abs().max() / largest:.1e}"}
-            found.append(row | {"theirs from float64": f"{(other - exact).abs().max() / largest:.1e}"})
+            yield row | {"theirs from float64": f"{(other - exact).abs().max() / largest:.1e}"}
             ours.cpu()
-    return found
 
 
 def training(device: str, quick: bool) -> Rows:
-    """Run the public command with the recipe of the device, in bfloat16 and in float32."""
-    found = []
-    steps = "3" if quick else "300"
-    for precision in ("--bf16", "--no-bf16"):
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "coursework.cli", "train", "lm", "--device", device, "--out", folder]
-            more = [precision, "--steps", steps, "--set=training.evaluate_every=0", *(SMALLER if quick else [])]
-            subprocess.run([*command, *more], check=True, stdout=subprocess.DEVNULL)
-            results = json.loads((Path(folder) / "results.json").read_text(encoding="utf-8"))
-        row = {"precision": "bfloat16" if precision == "--bf16" else "float32", "steps": results["steps"]}
-        names = ("parameters", "held_out_loss", "tokens_per_second", "seconds", "peak_memory_mb")
-        found.append(row | {name.replace("_", " "): results[name] for name in names})
-    return found
+    """Run the public command with the whole recipe of the device."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "coursework.cli", "train", "lm", "--device", device, "--out", folder]
+        more = ["--set=training.evaluate_every=0", *(["--steps", "3", *SMALLER] if quick else [])]
+        began = time.perf_counter()
+        subprocess.run([*command, *more], check=True, stdout=subprocess.DEVNULL)
+        row = {"seconds of the command": round(time.perf_counter() - began, 1)}
+        results = json.loads((Path(folder) / "results.json").read_text(encoding="utf-8"))
+    names = ("steps", "parameters", "held_out_loss", "tokens_per_second", "seconds", "peak_memory_mb")
+    named = {name.replace("_", " "): results[name] for name in names}
+    yield row | named | {"held out loss": round(results["held_out_loss"], 4)}
 
 
 def gpt(size: str, device: str) -> tuple[GPT, Callable[..., Callable[[], float]], tuple[int, int]]:
@@ -124,44 +120,37 @@ def gpt(size: str, device: str) -> tuple[GPT, Callable[..., Callable[[], float]]
 
 def compiling(device: str, quick: bool) -> Rows:
     """Time a training step of 6x384 eager and compiled, and compare the losses."""
-    found = []
-    for precision in ("float32",) if quick else ("bfloat16", "float32"):
-        for compiled in (False, True):
-            _, steps, (batch, length) = gpt("tiny" if quick else "6x384", device)
-            step, began = steps(precision, compiled), time.perf_counter()
-            losses = [step()]
-            first = time.perf_counter() - began
-            taken = medians(interleave({"step": lambda: losses.append(step())}, 2 if quick else 20, device))["step"]  # noqa: B023
-            row = {
-                "precision": precision,
-                "step": "compiled" if compiled else "eager",
-                "first step, s": round(first, 1),
-            }
-            row |= {"tokens/s": round(batch * length / taken), "first loss": round(losses[0], 4)}
-            found.append(row)
-    return found
+    for compiled in (False, True):
+        _, steps, (batch, length) = gpt("tiny" if quick else "6x384", device)
+        step, began = steps("float32" if quick else "bfloat16", compiled), time.perf_counter()
+        losses = [step()]
+        first = time.perf_counter() - began
+        taken = medians(interleave({"step": lambda: losses.append(step())}, 2 if quick else 200, device))["step"]  # noqa: B023
+        row = {"precision": "float32" if quick else "bfloat16", "step": "compiled" if compiled else "eager"}
+        yield row | {
+            "first step, s": round(first, 1),
+            "tokens/s": round(batch * length / taken),
+            "first loss": round(losses[0], 4),
+        }
 
 
 def utilisation(device: str, quick: bool) -> Rows:
     """Train the 124 M model in bfloat16: speed, memory beside the formula, and the share of the peak."""
-    found = []
-    for compiled in (False,) if quick else (False, True):
-        for rows in (0, 4096):  # of logits at a time
-            model, steps, (batch, length) = gpt("tiny" if quick else "124M", device)
-            step = steps("bfloat16", compiled, rows)
-            step()
-            held = sum(p.nbytes for p in model.parameters()) * 4  # weights, gradients, and AdamW's two numbers
-            beyond = peak_bytes(step, device)
-            taken = medians(interleave({"step": step}, 2 if quick else 8, device))["step"]
-            flops = count_flops(model.config, batch, length, backward=True, halve_causal=True).total()
-            kept = activation_bytes(model.config, batch, length, dtype=torch.bfloat16)
-            row = {"step": "compiled" if compiled else "eager", "rows of logits": rows or "all"}
-            row |= {"parameters": count_parameters(model.config).total(), "tokens/s": round(batch * length / taken)}
-            row |= {"MFU": f"{mfu(flops, taken, peak(device)):.1%}", "GB of weights and state": round(held / 1e9, 2)}
-            row |= {"GB beyond, measured": round(beyond / 1e9, 2), "activations by formula": round(kept / 1e9, 2)}
-            found.append(row)
-            del model, steps, step
-    return found
+    for compiled, rows in ((False, 0), (False, 4096), (True, 0))[: 2 if quick else 3]:  # rows of logits at a time
+        model, steps, (batch, length) = gpt("tiny" if quick else "124M", device)
+        step = steps("bfloat16", compiled, rows)
+        step()
+        held = sum(p.nbytes for p in model.parameters()) * 4  # weights, gradients, and AdamW's two numbers
+        beyond = peak_bytes(step, device)
+        taken = medians(interleave({"step": step}, 2 if quick else 20, device))["step"]
+        flops = count_flops(model.config, batch, length, backward=True, halve_causal=True).total()
+        kept = activation_bytes(model.config, batch, length, dtype=torch.bfloat16)
+        row = {"step": "compiled" if compiled else "eager", "rows of logits": rows or "all"}
+        row |= {"parameters": count_parameters(model.config).total(), "tokens/s": round(batch * length / taken)}
+        row |= {"MFU": f"{mfu(flops, taken, peak(device)):.1%}", "GB of weights and state": round(held / 1e9, 2)}
+        row |= {"GB beyond, measured": round(beyond / 1e9, 2), "activations by formula": round(kept / 1e9, 2)}
+        yield row
+        del model, steps, step
 
 
 def peak(device: str) -> float:
@@ -175,7 +164,6 @@ def peak(device: str) -> float:
 @torch.no_grad()
 def generation(device: str, quick: bool) -> Rows:
     """Continue a prompt beside transformers and the engines that are installed for this device."""
-    found = []
     for shape, batch in [("4x128", 1)] if quick else [("6x384", 1), ("gpt2", 1), ("gpt2", 16)]:
         new, rounds = (4, 1) if quick else (128, 3)
         models = make_models(shape, batch, device, rounded=False)
@@ -183,7 +171,7 @@ def generation(device: str, quick: bool) -> Rows:
         work = {name: way(model, prompt, new) for name, model in models.items()}
         for name in [name for name in models if name.startswith(OURS)] if not quick else []:
             if compile_step(models[name], rows=batch) is not None:
-                work[f"{name}, compiled step"] = way(models[name], prompt, new, compile=True)
+                work[f"{name}, recorded step"] = way(models[name], prompt, new, compile=True)
         with tempfile.TemporaryDirectory() as folder:
             here = engines.there(device)
             work |= engines.engine_ways(models[f"{OURS}, plain"], prompt, new, Path(folder), here, device)  # type: ignore[arg-type]
@@ -192,23 +180,22 @@ def generation(device: str, quick: bool) -> Rows:
         for name, speed in speeds.items():
             row = {"model": shape, "batch": batch, "way": name, "tokens/s": round(speed)}
             row |= {"times transformers": round(speed / speeds[THEIRS], 2)}
-            found.append(row | {"same tokens": f"{(written[name] == written[THEIRS])[:, 16:].float().mean():.0%}"})
-    return found
+            yield row | {"same tokens": f"{(written[name] == written[THEIRS])[:, 16:].float().mean():.0%}"}
 
 
 # What is done, under which heading, and how many seconds it may take: 500 together, and ten for what lies between.
 PARTS: dict[str, tuple[Callable[[str, bool], Rows], str, int]] = {
-    "tests": (on_the_device, "The tests, on the device", 80),
+    "tests": (on_the_device, "The tests, on the device", 100),
     "parity": (parity, "Parity: the largest difference of logits, as a share of the largest logit", 40),
-    "training": (training, "Training by `course train lm`", 90),
-    "compile": (compiling, "A training step of 6 layers of width 384, eager and compiled", 100),
+    "training": (training, "Training by `course train lm`, with its recipe for a GPU", 120),
+    "compile": (compiling, "A training step of 6 layers of width 384, eager and compiled", 80),
     "124M": (utilisation, "A training step of the 124 M model: 16 texts of 1024 tokens, bfloat16", 90),
-    "generation": (generation, "Generation beside other engines", 100),
+    "generation": (generation, "Generation beside other engines", 70),
 }
 
 
-def run(name: str, device: str, quick: bool) -> tuple[list[str], bool]:
-    """Run a part in a process of its own; return its section of the page, and whether it came to its end."""
+def run(name: str, device: str, quick: bool) -> dict[str, Any]:
+    """Run a part in a process of its own: its rows, how it ended ("" if well), what it said then, and its seconds."""
     began, limit = time.perf_counter(), PARTS[name][2] * (5 if quick else 1)  # tiny sizes wait for a busy CPU
     with tempfile.TemporaryDirectory() as folder:
         to, log = Path(folder) / "rows.json", Path(folder) / "log"
@@ -218,19 +205,41 @@ def run(name: str, device: str, quick: bool) -> tuple[list[str], bool]:
                 command + ["--quick"] * quick, stdout=stream, stderr=stream, start_new_session=True
             )
             try:
-                ended = f"exit code {process.wait(limit)}"
+                code = process.wait(limit)
+                ended = f"exit code {code}" if code else ""
             except subprocess.TimeoutExpired:
                 ended = f"stopped after {limit} s"
                 _end(process)
-        rows = json.loads(to.read_text(encoding="utf-8")) if to.exists() else None
-        said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-12:]
+        rows = json.loads(to.read_text(encoding="utf-8")) if to.exists() else []
+        said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-12:] if ended else []
+    return {"rows": rows, "ended": ended, "said": said, "seconds": round(time.perf_counter() - began)}
+
+
+def section(name: str, found: dict[str, Any]) -> list[str]:
+    """The lines of a part on the page."""
     lines = ["", f"## {PARTS[name][1]}", ""]
-    if rows is None:
-        return [*lines, f"Not measured: {ended}.", "", "```", *said, "```"], False
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    lines += [f"| {' | '.join(_shown(row.get(column, '')) for column in columns)} |" for row in rows]
-    return [*lines, "", f"{time.perf_counter() - began:.0f} s."], True
+    columns = list(dict.fromkeys(column for row in found["rows"] for column in row))
+    if columns:
+        lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+        lines += [f"| {' | '.join(_shown(row.get(column, '')) for column in columns)} |" for row in found["rows"]]
+        lines.append("")
+    if found["ended"]:
+        said = ["", "```", *found["said"], "```"] if found["said"] else []
+        return [*lines, f"Not measured to the end: {found['ended']}.", *said]
+    return [*lines, f"{found['seconds']} s."]
+
+
+def page(record: dict[str, Any]) -> str:
+    """The parts measured so far, each with its card and command where they are not those of the first."""
+    first = next(iter(record.values()))["environment"]
+    lines = [f"# What a GPU is needed for, on {first['device']}", "", f"torch {first['torch']}."]
+    for name in [name for name in PARTS if name in record]:
+        lines += section(name, record[name])
+        where = record[name]["environment"]
+        lines[-1] += f" `{where['command']}`" if not record[name]["ended"] else ""
+        if (where["device"], where["torch"]) != (first["device"], first["torch"]):
+            lines += ["", f"On {where['device']}, torch {where['torch']}."]
+    return "\n".join(lines) + "\n"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -250,7 +259,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", help="cuda, mps or cpu; the best there is unless given")
     parser.add_argument("--quick", action="store_true", help="tiny sizes; writes nothing")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="these parts; writes nothing")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="these parts")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -259,23 +268,26 @@ def main() -> None:
     except ValueError as error:
         raise SystemExit(f"gpu: {error}") from None
     if arguments.part:
-        rows = PARTS[arguments.part][0](device, arguments.quick)
-        write_atomic(arguments.write, json.dumps(rows))
+        rows = []
+        for row in PARTS[arguments.part][0](device, arguments.quick):
+            rows.append(row)
+            write_atomic(arguments.write, json.dumps(rows))  # so that what is measured outlives its part
         return
     if device == "cpu" and not arguments.quick:
         raise SystemExit(f"gpu: {no_gpu()} Tiny sizes on the CPU: python benchmarks/gpu.py --quick")
-    began, where = time.perf_counter(), environment(device)
-    lines = [f"# What a GPU is needed for, on {where['device']}", "", f"`{where['command']}`, torch {where['torch']}."]
-    ended = []
+    began, kept = time.perf_counter(), RESULTS / "gpu.json"
+    record = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     for name in arguments.only:
-        section, whole = run(name, device, arguments.quick)
-        print("\n".join(section), flush=True)
-        lines, ended = lines + section, [*ended, whole]
-    lines += ["", f"All of it: {(time.perf_counter() - began) / 60:.1f} minutes; {sum(ended)} of {len(ended)} parts."]
-    print("\n".join(lines[-2:]))
-    if not arguments.quick and arguments.only == list(PARTS):
-        write_atomic(RESULTS / "gpu.md", "\n".join(lines) + "\n")
-    if not all(ended):
+        record[name] = run(name, device, arguments.quick) | {"environment": environment(device)}
+        print("\n".join(section(name, record[name])), flush=True)
+        if not arguments.quick:
+            write_atomic(kept, json.dumps(record, indent=1) + "\n")
+            write_atomic(RESULTS / "gpu.md", page(record))
+    failed = [name for name in arguments.only if record[name]["ended"]]
+    print(
+        f"\nAll of it: {(time.perf_counter() - began) / 60:.1f} minutes; not to the end: {', '.join(failed) or 'none'}."
+    )
+    if failed:
         raise SystemExit(1)
 
 

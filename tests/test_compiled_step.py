@@ -2,13 +2,15 @@
 
 import shutil
 import warnings
+import weakref
 
 import pytest
 import torch
 from tiny_models import small_model
 
 from course_lib.attention import record_weights
-from course_lib.generation import compile_step, compiled, generate, pad_left
+from course_lib.cache import KVCache
+from course_lib.generation import captured, compile_step, compiled, generate, pad_left
 from course_lib.generation.incremental import IncrementalModel
 from course_lib.transformer import Transformer, TransformerConfig
 from course_lib.variants.efficient import LinearAttention
@@ -181,9 +183,72 @@ def test_compiled_by_inductor():
     torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=1e-3, atol=1e-3)
 
 
+# -- on a CUDA device, where the step is recorded ----------------------------------------------------------------------
+
+CUDA = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")])
+RECORDED = [name for name in MODELS if name not in ("alibi", "relative, groups", "features")]
+
+
+@pytest.fixture(params=["cpu", CUDA])
+def device(request, monkeypatch):
+    """A device that records steps; on the CPU, one that runs anew what it would record."""
+    if request.param == "cpu":
+        monkeypatch.setattr(compiled, "CompiledStep", captured.CapturedStep)
+        monkeypatch.setattr(captured, "_capture", lambda step: step)
+    return request.param
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_step_sees_all_slots_and_gives_the_same_logits(device, name, rows):
+    model, tokens = model_of(**MODELS[name]).to(device), prompt(rows).to(device)
+    for _ in range(2):  # one step for two caches
+        found = written(model, tokens, compile=True)
+        torch.testing.assert_close(found, written(model, tokens), rtol=1e-3, atol=1e-3)
+    assert isinstance(compile_step(model, rows=rows), captured.CapturedStep)
+    padded, mask = pad_left([[3, 4, 5, 6], [7], [8, 9]], 0, device=device)
+    found = written(model, padded, prompt_mask=mask, compile=True)
+    torch.testing.assert_close(found, written(model, padded, prompt_mask=mask), rtol=1e-3, atol=1e-3)
+
+
+def test_what_free_slots_held_is_not_seen(device, monkeypatch):
+    model, tokens = model_of().to(device), prompt(1).to(device)
+    expected, reserve = written(model, tokens), KVCache._reserve
+
+    def reserve_nan(cache, *args):
+        reserve(cache, *args)
+        for slots in cache.slots:
+            slots.fill_(torch.nan)
+
+    monkeypatch.setattr(KVCache, "_reserve", reserve_nan)
+    torch.testing.assert_close(written(model, tokens, compile=True), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_what_a_graph_reads_is_kept_as_long_as_it_is_replayed(device, monkeypatch):
+    def without_holding(step):
+        read = weakref.ref(step)  # as a graph knows the memory of its tensors, and does not hold them
+        return lambda: read()()
+
+    monkeypatch.setattr(captured, "_capture", without_holding)
+    model, tokens = model_of(), prompt(1)
+    assert isinstance(compile_step(model), captured.CapturedStep)
+    torch.testing.assert_close(written(model, tokens, compile=True), written(model, tokens), rtol=1e-3, atol=1e-3)
+
+
+def test_a_replay_of_other_numbers_is_not_used(device, monkeypatch):
+    def stale(step):
+        first = step()
+        return lambda: first
+
+    monkeypatch.setattr(captured, "_capture", stale)
+    with pytest.warns(UserWarning, match="what is replayed is not what the model computes"):
+        assert compile_step(model_of()) is None
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_as_a_cuda_graph():
-    model = model_of(n_kv_heads=1).cuda()
-    tokens = prompt(3).cuda()
-    torch.testing.assert_close(written(model, tokens, compile=True), written(model, tokens), rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize("name", sorted(set(MODELS) - set(RECORDED)))
+def test_what_cannot_be_recorded_is_used_as_it_is(name):
+    model = model_of(**MODELS[name]).cuda()
+    with pytest.warns(UserWarning, match="the model is used as it is"):
+        assert compile_step(model) is None

@@ -17,7 +17,7 @@ KEPT = [pytest.param(part, marks=pytest.mark.thorough) if part in SLOW else part
 @pytest.mark.parametrize("part", KEPT)
 def test_a_part_runs_with_tiny_sizes(part):
     torch.manual_seed(0)
-    rows = gpu.PARTS[part][0]("cpu", True)
+    rows = list(gpu.PARTS[part][0]("cpu", True))
     assert rows
     json.dumps(rows)
     if part == "tests":
@@ -29,15 +29,19 @@ def test_a_part_runs_with_tiny_sizes(part):
         assert all(row["same tokens"] == "100%" for row in rows if "bfloat16" not in row["way"])
 
 
-def test_a_part_that_fails_or_hangs_leaves_the_others(monkeypatch):
-    whole, _ = gpu.run("parity", "cpu", True)
-    assert whole[3].startswith("| model | dtype |")
-    section, ended = gpu.run("parity", "quark", True)
-    assert not ended
-    assert "Not measured: exit code 1." in section
-    assert "device: expected one that is here" in section[-2]
+def test_a_part_that_fails_or_hangs_leaves_the_others_and_what_it_had(monkeypatch):
+    whole = gpu.run("parity", "cpu", True)
+    assert len(whole["rows"]) == 4
+    assert gpu.section("parity", whole)[3].startswith("| model | dtype |")
+    failed = gpu.run("parity", "quark", True)
+    assert failed["ended"] == "exit code 1"
+    assert "device: expected one that is here" in failed["said"][-1]
     monkeypatch.setitem(gpu.PARTS, "parity", (*gpu.PARTS["parity"][:2], 0))
-    assert "Not measured: stopped after 0 s." in gpu.run("parity", "cpu", True)[0]
+    stopped = gpu.run("parity", "cpu", True)
+    assert "Not measured to the end: stopped after 0 s." in gpu.section("parity", stopped)
+    environment = {"device": "a card", "torch": "2.6", "command": "make gpu"}
+    page = gpu.page({"parity": whole | {"environment": environment}, "tests": stopped | {"environment": environment}})
+    assert page.index("## The tests") < page.index("## Parity")
 
 
 def test_all_of_it_ends_within_nine_minutes():

@@ -5,7 +5,8 @@ Shapes: B batch, T positions, S positions so far, H heads, G key/value heads, E 
 With small models a token costs more in Python and in torch's dispatch than in arithmetic. `torch.compile` makes one
 function of the whole decoder, once for a batch: the place of the token is a tensor, the length so far a symbol, and the
 cache lies in buffers of fixed size. On a CPU, products of one row are written out as sums, which become loops of that
-function in place of calls of a library; weights of 8 bits become floats on their way. A GPU replays a CUDA graph.
+function in place of calls of a library; weights of 8 bits become floats on their way. On a CUDA device nothing is
+compiled: see `course_lib.generation.captured`.
 """
 
 import copy
@@ -21,8 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.attention import Attention, Options
-from course_lib.cache import DecoderCache, LayerCache
+from course_lib.cache import DecoderCache
 from course_lib.checks import check_integer
+from course_lib.generation.captured import CapturedStep
+from course_lib.generation.slots import StepCache, dtype_to_keep
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.transformer import LanguageModel
 
@@ -31,13 +34,14 @@ _ON_CPU = {
     "cpp.enable_floating_point_contract_flag": "fast",  # a product and a sum in one instruction
     "realize_opcount_threshold": 0,  # what a product reads is computed once, and not again for each of its outputs
 }
-_ON_GPU = {"triton.cudagraphs": True}
 _COMPILING: dict[str, Any] = {
     "automatic_dynamic_shapes": False,
     "recompile_limit": 1000,
     "accumulated_recompile_limit": 10_000,
 }
-_steps: "weakref.WeakKeyDictionary[nn.Module, dict[Any, CompiledStep | None]]" = weakref.WeakKeyDictionary()
+_steps: "weakref.WeakKeyDictionary[nn.Module, dict[Any, CompiledStep | CapturedStep | None]]" = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class _Product(nn.Module):
@@ -69,35 +73,6 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, options: Options, window:
     return (scores.softmax(dim=-1)[..., None] * value).sum(2, keepdim=True)  # (B, H, S, 1) * (B, H, S, E)
 
 
-class _Slots:
-    """The buffers of a `KVCache` as a step sees them."""
-
-    window = None
-
-    def __init__(self, keys: Tensor, values: Tensor, place: Tensor, S: int) -> None:
-        self.keys, self.values, self.place, self.S = keys, values, place, S
-
-    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write one position, key and value (B, G, 1, E); return all so far, (B, G, S, E)."""
-        self.keys.index_copy_(2, self.place, key.to(self.keys.dtype))
-        self.values.index_copy_(2, self.place, value.to(self.values.dtype))
-        return self.keys[:, :, : self.S], self.values[:, :, : self.S]
-
-
-class _StepCache:
-    """A `DecoderCache` as a step sees it, which gives the positions itself."""
-
-    length = 0
-
-    def __init__(self, slots: Sequence[tuple[Tensor, Tensor]], place: Tensor, S: int) -> None:
-        self.S = S
-        self.layers: list[Any] = [LayerCache(_Slots(*pair, place, S), None) for pair in slots]  # type: ignore[arg-type]
-
-    def keys_after(self, T: int) -> int:
-        """S."""
-        return self.S
-
-
 def _step(
     model: LanguageModel,
     token: Tensor,
@@ -110,7 +85,7 @@ def _step(
 
     `slots` are the keys and values of each layer, (B, G, capacity, E); `first` (B, 1) is where padding ends.
     """
-    cache: Any = _StepCache(slots, place, places.size(0))
+    cache: Any = StepCache(slots, place, places.size(0))
     if first is None:
         return model.decode(token, positions=place, cache=cache, last=1)
     mask = (places >= first)[:, None, None, :]  # (B, 1, 1, S)
@@ -119,7 +94,7 @@ def _step(
 
 def _build(graph: torch.fx.GraphModule, inputs: list[Any], on_cpu: bool) -> Callable[..., Any]:
     if not on_cpu:
-        return torch._inductor.compile(graph, inputs, options=_ON_GPU)  # type: ignore[return-value]
+        return torch._inductor.compile(graph, inputs)  # type: ignore[return-value]
     compiled: Any = torch._inductor.compile(graph, inputs, options=_ON_CPU)
     number = functools.cache(torch.tensor)  # the C++ takes tensors alone: a length is made one once, not in each step
     return lambda *arguments: compiled(*[number(one) if type(one) is int else one for one in arguments])
@@ -210,8 +185,13 @@ class CompiledStep:
         return call
 
 
-def compile_step(model: nn.Module, *, rows: int = 1, padded: bool = False) -> CompiledStep | None:
-    """Compile the step of a model, unless that was done; `generate` with `compile=True` does it by itself.
+Step = CompiledStep | CapturedStep
+
+
+def compile_step(model: nn.Module, *, rows: int = 1, padded: bool = False) -> Step | None:
+    """Compile the step of a model, or record it on a CUDA device, unless that was done.
+
+    `generate` with `compile=True` does it by itself.
 
     Args:
         model: any; the step is used for it as it is now, and compiled anew after a change of its parts.
@@ -229,8 +209,9 @@ def compile_step(model: nn.Module, *, rows: int = 1, padded: bool = False) -> Co
         reason = _obstacle(model)
         step = None
         if reason is None:
+            made: Any = CapturedStep if next(model.parameters()).is_cuda else CompiledStep
             try:
-                step = CompiledStep(model, rows, padded=padded)  # type: ignore[arg-type]
+                step = made(model, rows, padded=padded)
             except Exception as error:  # whatever the compilers do not like, the model still works without
                 reason = f"{type(error).__name__}: {str(error).strip()[:200]}"
         if reason is not None:
@@ -251,13 +232,12 @@ def _obstacle(model: nn.Module) -> str | None:
         return "There is no C++ compiler on this machine."
     if any(isinstance(part, Attention) and part.records for part in model.modules()):
         return "Its attention is being recorded."
+    if next(model.parameters()).is_cuda:
+        if getattr(model.decoder.positions, "acts_on", None) == "scores":
+            return "Its positions are numbers added to the scores, which a recorded step does not move along."
+        if any(isinstance(part, MultiHeadAttention) and part.inner is not None for part in model.modules()):
+            return "Its attention is one of another form."
     return None
-
-
-def dtype_to_keep(model: nn.Module) -> torch.dtype | None:
-    """Float32 for bfloat16 on a CPU, where attention of few queries in bfloat16 takes several times as long."""
-    weight = next(model.parameters())
-    return torch.float32 if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 else None
 
 
 def _compilers() -> list[str]:

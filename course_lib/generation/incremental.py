@@ -1,14 +1,14 @@
 """A model that is fed token by token: one interface to models with a cache, without one, and with a source."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from course_lib.checks import Count, CountOrZero, check_declared, check_kind, check_token_ids, checked, id_tensor
-from course_lib.generation.compiled import compile_step, dtype_to_keep
+from course_lib.generation.compiled import compile_step
+from course_lib.generation.slots import dtype_to_keep, evaluating
 from course_lib.transformer import LanguageModel, Transformer
 
 Model = LanguageModel | Transformer | Callable[[Tensor], Tensor]
@@ -93,7 +93,7 @@ class IncrementalModel:
         if isinstance(model, Transformer) and source is not None:
             if source.size(0) != prompt.size(0):
                 raise ValueError(f"source: expected batch B={prompt.size(0)} like prompt, got {source.size(0)}")
-            with _evaluating(model):
+            with evaluating(model):
                 mask = model.mask_of(source, source_mask)
                 self._options = {"context": model.encode(source, source_mask=mask), "context_mask": mask}
 
@@ -105,7 +105,7 @@ class IncrementalModel:
         if self._cache is None:
             self._tokens = torch.cat([self._tokens, tokens], dim=1)
             tokens, start = self._tokens, 0
-        with _evaluating(self.model):
+        with evaluating(self.model):
             if not isinstance(self.model, LanguageModel | Transformer):
                 logits = self.model(tokens)
                 if getattr(logits, "ndim", 0) != 3:
@@ -151,21 +151,6 @@ def stop_tokens(stop: int | Sequence[int], prompt: Tensor) -> Tensor:
     if ids.dim() != 1 or ids.numel() == 0 or (ids < 0).any():
         raise ValueError(f"stop: expected a token id or several, got {stop!r}")
     return ids
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """Switch dropout off for a moment: a model in training is left in training."""
-    if not isinstance(model, nn.Module) or not model.training:
-        yield
-        return
-    modes = [(part, part.training) for part in model.modules()]
-    try:
-        model.eval()
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
 
 
 def _check_prompt(prompt: Tensor, prompt_mask: Tensor | None, n_new: int) -> None:

@@ -60,8 +60,9 @@ def stream(
         generator: draws the samples, on the device of the logits; torch's global one unless given.
         use_cache: False computes everything again at each step: the same tokens, slower.
         compile: compile the step that feeds one token, once for a model and a batch of this size, which takes half a
-            minute the first time and seconds in a later process: for long texts and many of them. The tokens are the
-            same but for rounding. Where it cannot be compiled, a warning says why and the model works as it is.
+            minute the first time and seconds in a later process: for long texts and many of them. A CUDA device
+            records the step instead, in about a second. The tokens are the same but for rounding. Where it cannot be
+            compiled, a warning says why and the model works as it is.
         sampling: fields of `Sampling`: temperature (0 for greedy), top_k, top_p, min_p, repetition_penalty.
     """
     settings = Sampling(**sampling)
