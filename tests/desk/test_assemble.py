@@ -240,7 +240,7 @@ def test_an_answer_that_loops_or_exits_is_named_and_the_others_are_judged(tmp_pa
         "causal_mask": f"class Odd:\n    {first_line}\n\n\ndef causal_mask(T, S):\n    return Odd()\n",
         "padding_mask": solved_cell_source(registry.get("padding_mask")).split("\n\n\n")[0],
     }
-    verdicts = assembling._judge(sources, seconds=30)
+    verdicts = assembling._judge(sources, seconds=15)
     assert says in verdicts["causal_mask"]
     assert verdicts["padding_mask"] == ""
 

@@ -10,7 +10,7 @@ EXERCISE_COLUMNS = 96  # of a cell that the reader widens anyway
 WORDS_FOR_A_LINE = 9  # of explanation, for each visible line of code
 WORDS_FOR_A_PICTURE = 400
 PICTURES = 12  # of a chapter; labs and the overview may do with fewer
-PROOFS_IN_SIGHT, PROOFS_OF_A_LAB, EXERCISES = 5, 15, 10  # bugs of a lab are shown by the laws that they break
+PROOFS_IN_SIGHT, EXERCISES = 5, 10
 
 EMOJI = re.compile("[\U0001f000-\U0001faff☀-➿️]")
 FILLER = re.compile(
@@ -69,9 +69,8 @@ def _form_problems(notebook: Any, chapter: bool) -> Iterator[Problem]:
         yield "the whole", f"has {pictures} pictures for {words} words; one for each {WORDS_FOR_A_PICTURE} at least"
     if chapter and pictures < PICTURES:
         yield "the whole", f"has {pictures} pictures; at least {PICTURES}"
-    most = PROOFS_IN_SIGHT if chapter else PROOFS_OF_A_LAB
-    if proofs > most:
-        yield "the whole", f"has {proofs} proofs in sight; at most {most}, the others folded"
+    if proofs > PROOFS_IN_SIGHT:
+        yield "the whole", f"has {proofs} proofs in sight; at most {PROOFS_IN_SIGHT}, the others folded"
     if exercises > EXERCISES:
         yield "the whole", f"has {exercises} exercises; at most {EXERCISES}"
 

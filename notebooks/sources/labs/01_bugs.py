@@ -68,7 +68,6 @@ class Exhibit1(SelfAttention):
 # %% id="training-only-law"
 found = complaint(testing.assert_causal, Exhibit1(11, 7), x)
 print(found)
-prove("1: a mask used only in training is caught", "eval mode" in found)
 
 # %% [markdown] id="training-only-says"
 # The loss in training is honest. The loss on test data is computed without the mask, so the model sees the words that
@@ -98,7 +97,6 @@ def use(x, real):
 
 found = complaint(testing.assert_padding_invariant, use, x, module=layer)
 print(found)
-prove("2: a mask that is never used is caught", found)
 
 # %% [markdown] id="unused-says"
 # Nothing. Python does not mind an argument that nobody reads. The padding takes part in every average, and each word's
@@ -147,7 +145,7 @@ def inverted(x, real):
 
 
 found = complaint(testing.assert_padding_invariant, swapped, x, module=torch_layer)
-prove("3: a mask of the wrong polarity is caught", found)
+print(found)
 found = complaint(testing.assert_padding_invariant, inverted, x, module=torch_layer)
 prove("3: the inverted mask obeys the law", not found)
 
@@ -181,7 +179,6 @@ try:
     exhibit4(half, half, half, masks.causal_mask(5))
 except RuntimeError as error:
     print("float16:", "overflow" if "overflow" in str(error) else error)
-prove("4: the output invented for an empty row is seen by assert_finite", found)
 
 # %% [markdown] id="half-says"
 # In float16 there is no −1e9, and PyTorch says so: this half of the bug is harmless. The other half is quiet. Where all
@@ -206,7 +203,6 @@ five = torch.randn(5, 5, 11)  # B = T
 law = testing.assert_padding_invariant
 found = complaint(law, exhibit5, five, lengths=[2, 5, 3, 1, 4])
 print(found)
-prove("5: a mask (B, T) taken for (T, T) is caught where B = T", found)
 
 # %% id="shape-drawn" tags=["hide-input"]
 # Figure: the same table of True and False, read in two ways
@@ -311,7 +307,6 @@ def whole(x):  # the same without a cache
 law = testing.assert_cache_consistent
 found = complaint(law, whole, exhibit7, x)
 print(found)
-prove("7: a causal flag that is aligned at the top left is caught", found)
 content = not complaint(law, whole, repaired, x)
 prove("7: aligned at the bottom right, it is lawful", content)
 
@@ -358,7 +353,6 @@ def exhibit8(x):
 
 found = complaint(testing.assert_causal, exhibit8, x)
 print(found)
-prove("8: a softmax over the queries leaks, in spite of the mask", found)
 
 # %% [markdown] id="axis-says"
 # Over the queries, it is the *columns* that sum to one. The weight that word 1 gives to itself is then divided by a sum
@@ -398,8 +392,6 @@ law, names = testing.assert_gradients_flow, ["query", "key", "value"]
 found = complaint(law, fraud, q, k, v, names=names)
 print("the weak test passes:", weak_test(fraud))
 print("the law says:", found)
-prove("9: a fraud passes the weak test", weak_test(fraud))
-prove("9: assert_gradients_flow catches it", found)
 
 # %% [markdown] id="answer"
 # The average of all values passes. It ignores queries and keys, and so it cannot attend to anything. The law asks a

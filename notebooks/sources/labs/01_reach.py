@@ -313,8 +313,8 @@ for name, row in counts.items():
 # %% id="path-proof"
 halves = [math.ceil((T - 1) / 2) for T in lengths]
 all_but_one = [T - 1 for T in lengths]
-prove("a recurrent network needs T - 1 steps", counts["recurrent"] == all_but_one)
-prove("a convolution of width 5 needs half", counts["convolution"] == halves)
+both = counts["recurrent"] == all_but_one and counts["convolution"] == halves
+prove("a recurrent network needs T - 1 steps, a convolution of width 5 half as many", both)
 prove("attention needs one, however long the text", set(counts["attention"]) == {1})
 
 # %% [markdown] id="path-says"

@@ -345,7 +345,6 @@ for D in (4, 16, 64, 256):
     _, mapped = sdpa(words @ W[0], words @ W[1], words, return_weights=True)
     own[D] = [w.diagonal(0, -2, -1).mean().item() for w in (same, mapped)]
     print(f"D = {D:3}: {own[D][0]:.2f} without, {own[D][1]:.2f} with projections")
-prove("without them, at width 64, a word keeps over 95 %", own[64][0] > 0.95)
 
 # %% [markdown] id="causes"
 # ## 5 Weights are not causes
@@ -373,7 +372,6 @@ show(
     caption="Both sets are positive, sum to one, and give exactly the same output.",
 )
 prove("two very different maps give the same output", torch.allclose(weights @ values, other @ values))
-prove("the other map is a proper one", bool((other > 0).all()) and math.isclose(other.sum(), 1))
 prove("they do not even agree on the largest weight", weights.argmax() != other.argmax())
 
 # %% [markdown] id="causes-says"
@@ -472,7 +470,6 @@ for name, hide in hidden.items():
     kept[name] = (said == answers).float().mean().item()
     print(f"hidden: {name:>15}   right in {kept[name]:.2f} of 1000 lists")
 prove("hiding the right pair destroys the answer", kept["the right pair"] < 0.15)
-prove("hiding another pair changes nothing", kept["some other pair"] > 0.95)
 
 # %% [markdown] id="erase-says"
 # Here map and effect agree, because copying one value is all that this model does. In a model of many layers they need

@@ -49,7 +49,6 @@ def exhibit1(x):
 
 found = complaint(testing.assert_causal, exhibit1, x)
 print(found)
-prove("a view alone is caught by the law of causality", found)
 
 # %% [markdown] id="museum-view-says"
 # The numbers are read on into the new shape, so a head holds pieces of one token where it should hold pieces of all.
@@ -83,7 +82,6 @@ def repaired2(x):
 
 found = complaint(testing.assert_permutation_equivariant, exhibit2, x)
 print(found)
-prove("a reshape alone is caught by the law of order", found)
 
 # %% [markdown] id="museum-merge-says"
 # In memory, all tokens of head 0 come first. A reshape without exchanging the axes fills the vector of a token with
@@ -114,7 +112,6 @@ def exhibit3(x, real):
 three = torch.randn(3, 5, D)  # as many sentences as heads
 found = complaint(testing.assert_padding_invariant, exhibit3, three, alone=False)
 print(found)
-prove("a mask read per head is caught when B equals H", found)
 
 # %% [markdown] id="museum-mask-says"
 # Shapes are lined up from the right, so the axis of the sentences meets the axis of the heads. Head 0 reads the mask of
@@ -152,7 +149,6 @@ def exhibit4(x):
 
 found = complaint(testing.assert_equivalent, exhibit4, repaired2, x)
 print(found)
-prove("the wrong scale is caught by comparison", found)
 
 # %% [markdown] id="museum-scale-says"
 # A score of a head is a sum of E products, so it is divided by the root of E. With the root of D the scores are too
@@ -176,7 +172,6 @@ query = torch.randn(2, 6, 5, 7)  # H = 6
 key, value = torch.randn(2, 3, 11, 7), torch.randn(2, 3, 11, 7)  # G = 3
 found = complaint(testing.assert_equivalent, exhibit5, kernel, query, key, value)
 print(found)
-prove("grouped heads that are tiled are caught by comparison with PyTorch", found)
 
 # %% [markdown] id="museum-tiled-says"
 # `repeat` lays the three heads out as 0 1 2 0 1 2. Published parameters expect neighbours to share: 0 0 1 1 2 2, which
@@ -254,7 +249,6 @@ layer = Exhibit7(D, H)
 parameters = dict(layer.named_parameters())
 found = complaint(testing.assert_gradients_flow, layer, x, parameters=parameters)
 print(found)
-prove("a forgotten output map is caught: its parameters get no gradient", found)
 
 # %% [markdown] id="museum-output-says"
 # The output map is made and never used. Without it the heads never meet: head h can write into its own E numbers of the

@@ -64,7 +64,6 @@ def torch_layer_norm(x, weight, bias):
 few, weight, bias = torch.randn(2, 5, 8), torch.ones(8), torch.zeros(8)
 found = complaint(testing.assert_equivalent, exhibit1, torch_layer_norm, few, weight, bias)
 print(found)
-prove("1: unbiased std and eps outside the root are caught by assert_equivalent", found)
 scales, widths = [10.0**-power for power in range(6)], [4, 16, 64, 256, 1024]
 
 
@@ -156,7 +155,6 @@ drawings.averaged_together().show()
 law = testing.assert_padding_invariant
 found = complaint(law, exhibit3, x)
 print(found)
-prove("3: a norm over the sentence lets padding in", found)
 prove("3: over the features alone it obeys", not complaint(law, repaired3, x))
 
 # %% [markdown] id="museum-dropout-question"
@@ -179,7 +177,6 @@ silent = Exhibit4().eval()
 torch.manual_seed(0)
 difference = (silent(x) - silent(x)).abs().max().item()
 print(f"two passes in eval mode differ by up to {difference:.2f}")
-prove("4: dropout that ignores the mode is caught by calling twice", difference > 0.1)
 prove("4: the library's layer repeats itself", torch.equal(right.eval()(x), right(x)))
 
 # %% [markdown] id="museum-shared-question"
@@ -197,7 +194,6 @@ shared.feed_forward_residual.norm = shared.self_attention_residual.norm
 wanted = 4 * (64 * 64 + 64) + (64 * 256 + 256) + (256 * 64 + 64) + 4 * 64
 found = complaint(testing.assert_counts, shared, parameters=wanted)
 print(found)
-prove("5: a shared norm is caught by assert_counts", found)
 complete = not complaint(testing.assert_counts, right, parameters=wanted)
 prove("5: a right layer has as many as the formula says", complete)
 
@@ -233,7 +229,7 @@ for name, layers in (("first", first), ("second", second)):
 drawings.one_layer_many_times().show()
 for layers, name in ((first, "the same layer six times"), (second, "a plain list that the module does not know")):
     found = complaint(testing.assert_counts, Exhibit6(layers), parameters=6 * wanted)
-    prove(f"6: {name} is caught by assert_counts", found)
+    print(f"{name}: {found}")
 good = Exhibit6(nn.ModuleList([EncoderLayer(config) for _ in range(6)]))
 prove("6: a ModuleList of six layers is right", not complaint(testing.assert_counts, good, parameters=6 * wanted))
 
@@ -285,7 +281,6 @@ text = reference_text()
 training, held_out = text[:20_000], text[150_000:170_000]
 unseen = sorted(set(held_out) - set(training))
 print("characters that only the held-out text has:", " ".join(unseen))
-prove("8: held-out text has characters that training lacks", len(unseen) > 0)
 
 # %% [markdown] id="museum-vocabulary-says"
 # These characters get rows in the table that no training step ever touches, so the model reads vectors drawn by chance.
