@@ -44,7 +44,7 @@ class TrainingConfig:
     recompute: bool = False  # keep only each layer's input and compute the rest again: less memory
 
     # Looking, saving, stopping
-    log_every: Count = 10  # updates between lines of the log
+    log_every: Count = 10  # updates between lines of log.jsonl
     evaluate_every: CountOrZero = 0  # updates between held-out evaluations; 0: only at the end
     patience: CountOrZero = 0  # stop after so many evaluations without a better one; 0: never
     checkpoint_every: CountOrZero = 0  # updates between checkpoints; 0: only at the end or at an interrupt

@@ -1,21 +1,30 @@
 """Interrupts that wait for the end of an update, so that no weight is changed and its neighbour not."""
 
+import os
 import signal
+import sys
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
 __all__ = ["Interrupts"]
 
 
-class Interrupts:
-    """Within this context, an interrupt or a request to terminate is noted, not raised; a second interrupt is raised.
+IMPATIENT = 2.0  # seconds after an interrupt in which another one is the same, pressed again
+_NOTED = b"\nstopping after this update; interrupt again to stop at once, without a checkpoint\n"
 
-    `asked()` says whether there was one. Outside the main thread, where signals cannot be caught, it notes none.
+
+class Interrupts:
+    """Within this context, an interrupt or a request to terminate is noted, not raised; a later interrupt is raised.
+
+    `asked()` says whether there was one; a program says so at once. Outside the main thread, where signals cannot be
+    caught, it notes none.
     """
 
     def __init__(self) -> None:
         self._asked = False
+        self._at = 0.0
         self._before: dict[int, Any] = {}
 
     def asked(self) -> bool:
@@ -38,6 +47,10 @@ class Interrupts:
         self._before.clear()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self._asked = True
+        if self._asked:
+            if number == signal.SIGINT and time.monotonic() > self._at + IMPATIENT:
+                raise KeyboardInterrupt
+            return
+        self._asked, self._at = True, time.monotonic()
+        if sys.stderr is sys.__stderr__ and sys.stderr is not None:  # not in a notebook; print might be interrupted
+            os.write(2, _NOTED)

@@ -98,9 +98,9 @@ class Run:
         """Train to the last step, or to step `until`, or to an interrupt, and save a checkpoint at the end.
 
         With `resume`, go on from the newest undamaged checkpoint in the folder, if there is one; what was printed and
-        logged after it is done again. An interrupt ends the update that runs, saves, and returns; a second one is
-        raised at once. Raises ValueError if the folder holds another run's checkpoints and `resume` is False, if they
-        are of another optimizer, or if another run is writing there.
+        logged after it is done again. An interrupt ends the update that runs, saves, and returns; one that comes more
+        than two seconds later is raised at once. Raises ValueError if the folder holds another run's checkpoints and
+        `resume` is False, if they are of another optimizer, or if another run is writing there.
         """
         with self.folder.locked() if self.folder is not None and self.processes.main else contextlib.nullcontext():
             return self._train(until, resume)

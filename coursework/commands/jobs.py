@@ -22,6 +22,8 @@ from coursework.commands.terminal import for_the_terminal
 
 __all__ = ["train_job"]
 
+WORSE = 1.02  # a last held-out loss so many times the lowest is spoken of
+
 # What a resumed run must have as it began, by table of the recipe; all settings of the table where none is named.
 _FIXED: dict[str, set[str]] = {
     "data": set(),
@@ -48,6 +50,7 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
             f"--resume: {folder} holds a model, and no checkpoint to go on from; go on from the model by --from, in "
             "another folder"
         )
+    anew = f"There is no checkpoint in {folder}: the run begins at step 0." if resume and not goes_on else ""
     with contextlib.ExitStack() as stack:
         processes = stack.enter_context(join_processes(device))
         if processes.main:
@@ -71,13 +74,16 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
             write_atomic(folder.begun, json.dumps(recipe, indent=1))
             said = [f"{parameters:,} parameters", f"vocabulary {task.tokenizer.vocab_size:,}", str(processes.device)]
             said += [] if waste is None else [f"{waste:.1%} of the batches is padding"]
-            for line in filter(None, (*task.parts, *task.remarks, ", ".join(said), task.changed, _two_losses(task))):
+            said = [anew, *task.parts, *task.remarks, ", ".join(said), task.changed, _two_losses(task)]
+            for line in filter(None, said):
                 shown.say(line)
             if start["model"]:
                 updated = sum(p.numel() for p in model.parameters() if p.requires_grad)
+                rate = task.recipe["training"]["learning_rate"]
                 what = f"updates of rank {start['lora']} to its attention, {updated:,} numbers"
                 what = "all weights" if start["lora"] is None else what
-                shown.say(f"Goes on from {start['model']}, training {what}{' and a new head' * bool(new)}.")
+                what += " and a new head" * bool(new)
+                shown.say(f"Goes on from {start['model']}, training {what}, at a rate of {rate:g}.")
         run = Run(
             model,
             task.objective(),
@@ -93,6 +99,9 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
         held_out = next((r["evaluation"] for r in run.history[::-1] if "evaluation" in r), None)
         if task.config.patience and run.best is not None:
             held_out = run.restore_best()
+        elif held_out is not None and run.best is not None and held_out > WORSE * run.best[0] and processes.main:
+            lowest = f"The held-out loss was lowest at step {run.best[1]}, {run.best[0]:.4f}"
+            shown.say(f"{lowest}: --set training.patience=2 stops there and keeps that model.")
         tensors = model_tensors(run.model)
         if not processes.main:
             return {}

@@ -120,12 +120,10 @@ def translations(
     texts = [pair.source for pair in test]
     found = translate_texts(model, tokenizer, texts, beams=beams, max_new_tokens=max_new_tokens)
     wrong = [(pair.source, pair.target, guess) for pair, guess in zip(test, found, strict=True) if guess != pair.target]
-    bleu, signature = _bleu(found, test)
     return {
         "test_examples": len(test),
         "exact_match": 1 - len(wrong) / len(test),
-        "bleu": bleu,
-        "bleu_signature": signature,
+        **_bleu(found, test),
         "first_wrong": wrong[:5],
     }
 
@@ -136,19 +134,21 @@ def nearest_translations(test: Sequence[Pair], examples: Sequence[Pair]) -> dict
         return {}
     nearest = nearest_targets(examples, [pair.source for pair in test])
     right = sum(guess == pair.target for guess, pair in zip(nearest, test, strict=True))
-    return {
-        "exact_match_of_the_nearest_example": right / len(test),
-        "bleu_of_the_nearest_example": _bleu(nearest, test)[0],
-    }
+    bleu = _bleu(nearest, test)
+    exact = {"exact_match_of_the_nearest_example": right / len(test)}
+    return exact | ({"bleu_of_the_nearest_example": bleu["bleu"]} if bleu else {})
 
 
-def _bleu(found: Sequence[str], test: Sequence[Pair]) -> tuple[float, str]:
-    """BLEU, and how it was computed, in the words that papers report."""
+def _bleu(found: Sequence[str], test: Sequence[Pair]) -> dict[str, Any]:
+    """BLEU, and how it was computed, in the words that papers report; nothing if no target has four words to match."""
     import sacrebleu
+
+    if max(len(pair.target.split()) for pair in test) < 4:
+        return {}
 
     metric = sacrebleu.BLEU()
     score = metric.corpus_score(list(found), [[pair.target for pair in test]]).score
-    return score, str(metric.get_signature())
+    return {"bleu": score, "bleu_signature": str(metric.get_signature())}
 
 
 def classifications(

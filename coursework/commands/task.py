@@ -173,7 +173,7 @@ class Task(ABC):
         how = f", split by seed {self.recipe['data']['split_seed']}" if self.whole else ""
         self.parts.append(f"{self.recipe['data']['name']}: {sizes}{how}")
         if bad:
-            self.remarks.append(f"{len(bad):,} rows left out, the first: {bad[0]}")
+            self.remarks.append(f"{len(bad):,} rows left out: {own.Rows(bad=bad).first()}")
         texts = {row[0] for row in rows["train"].rows}
         if again := sum(row[0] in texts for split, part in rows.items() if split != "train" for row in part.rows):
             self.parts.append(f"{again:,} of the held-out texts stand in train, too")

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import json
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,7 +73,8 @@ def _set(flags: dict[str, dict[str, Any]], setting: str) -> None:
 def _say(results: dict[str, Any] | None, command: str, folder: "RunFolder") -> None:
     """Say what was measured, or, after an interrupt, how to go on."""
     if results is None:
-        typer.echo(f"Go on with: course train {command} --out {folder} --resume and the other options as before")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # this is the end; a hasty second one changes nothing
+        typer.echo(f"Go on with: course train {command} --out {folder} --resume")
         raise typer.Exit(130)
     say_figures(results)
     if results:
@@ -122,7 +124,7 @@ def _add(task: type[Task]) -> None:
         set_: Set = None,
         show_settings: AllSettings = False,
     ) -> None:
-        from course_lib.training import RunFolder
+        from course_lib.training import RunFolder, list_checkpoints
         from coursework.commands.jobs import begun_recipe, train_job
 
         training = {
@@ -155,7 +157,14 @@ def _add(task: type[Task]) -> None:
         made = task(*before, file, flags, plain=plain or bool(before), device=device)
         if show_settings:
             return _print_settings(made)
-        _say(train_job(made, folder, device=device, resume=resume), task.name, folder)
+        try:
+            results = train_job(made, folder, device=device, resume=resume)
+        except KeyboardInterrupt:
+            kept = [int(path.stem.partition("-")[2]) for path in list_checkpoints(folder.checkpoints)]
+            there = f"is kept up to step {kept[-1]}" if kept else "has no checkpoint yet, and begins anew"
+            typer.echo(f"\nStopped at once: the run {there}.", err=True)
+            results = None
+        _say(results, task.name, folder)
 
 
 for task in TASKS:

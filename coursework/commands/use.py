@@ -110,7 +110,11 @@ def generate(
 
 def translate(
     model: Model,
-    texts: Annotated[list[str] | None, typer.Argument(help="Otherwise lines of the standard input.")] = None,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(help="Or a file: a text a line, or the column source of a .csv or .jsonl; else standard input."),
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="The column of the file.", show_default=False)] = None,
     beams: Annotated[Beams, typer.Option(help="More than 1: beam search.")] = 1,
     max_new_tokens: Tokens = 100,
     int8: Int8 = False,
@@ -119,7 +123,7 @@ def translate(
 ) -> None:
     """Translate texts with a trained encoder-decoder, a line for each.
 
-    Example: course translate runs/translate "dreiundzwanzig" "3. Mai 1987"
+    Examples: course translate runs/translate "dreiundzwanzig" "3. Mai 1987" · course translate runs/mine new.txt
     """
     from course_lib.transformer import Transformer
     from coursework.commands.engines import open_model
@@ -128,7 +132,7 @@ def translate(
     network, tokenizer = open_model(model_name(model), device, int8=int8, bf16=bf16, rows=16)
     if not isinstance(network, Transformer):
         raise ValueError(f"{model}: expected an encoder-decoder, got a {type(network).__name__}")
-    lines = texts or standard_input().split("\n")
+    lines = _texts(texts, columns, "source") if texts else standard_input().split("\n")
     lines = lines if texts or lines[-1] else lines[:-1]
     _refuse_long(lines)
     for line in translate_texts(network, tokenizer, lines, beams=beams, max_new_tokens=max_new_tokens):
@@ -173,6 +177,9 @@ def evaluate(
     data_: Annotated[str | None, typer.Option("--data", help="DATA, as in training.", show_default=False)] = None,
     columns: Annotated[str | None, typer.Option(help="The columns of a file.", show_default=False)] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")] = False,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="Only what a training on DATA holds out, to compare with such a model.")
+    ] = False,
     device: Device = None,
 ) -> None:
     """Measure a trained model, as its training did at the end.
@@ -204,7 +211,7 @@ def evaluate(
     same = name is None or task.fingerprints()["train"] == was["fingerprints"]["train"]
     if name is None and not same:
         raise ValueError(f"{task.recipe['data']['name']}: not the data any more that {model} was trained on")
-    what = task.take(whole=task.whole and not same)
+    what = task.take(whole=task.whole and not same and not held_out)
     for remark in (*task.parts, *task.remarks, f"Measured on {what}."):
         typer.echo(remark)
     network = from_pretrained(model).eval().to(training.chosen_device(device))
@@ -219,12 +226,12 @@ def _refuse_long(texts: list[str]) -> None:
             raise ValueError(f"text {number}: expected at most {_LONGEST:,} characters, got {len(text):,}")
 
 
-def _texts(given: list[str], columns: str | None) -> list[str]:
+def _texts(given: list[str], columns: str | None, wanted: str = "text") -> list[str]:
     """Return the texts that were given, or those in the one file that was, or the lines of the standard input."""
     here = [one for one in given if own.is_own(one)]
     path = Path(given[0]) if here and len(given) == 1 else None
     if path is not None and path.suffix in own.KINDS:
-        found = own.read_rows(path, ("text",), columns and columns.split(","))
+        found = own.read_rows(path, (wanted,), columns and columns.split(","))
         for problem in found.bad:
             typer.echo(f"course: left out, {problem}", err=True)
         return [text for (text,) in found.rows]

@@ -51,8 +51,12 @@ class Rows:
     def refuse(self, *, skip_bad: bool) -> None:
         """Raise ValueError that names the bad rows, if there are any and they are not to be skipped."""
         if self.bad and not skip_bad:
-            more = f"; and {len(self.bad) - _SHOWN:,} more" if len(self.bad) > _SHOWN else ""
-            raise ValueError(f"{'; '.join(self.bad[:_SHOWN])}{more}. --skip-bad leaves such rows out and counts them")
+            raise ValueError(f"{self.first()}. --skip-bad leaves such rows out and counts them")
+
+    def first(self) -> str:
+        """The first bad rows, and how many more there are."""
+        more = f"; and {len(self.bad) - _SHOWN:,} more" if len(self.bad) > _SHOWN else ""
+        return "; ".join(self.bad[:_SHOWN]) + more
 
     def without(self, numbers: set[int], why: str) -> "Rows":
         """Return them with the rows of these numbers among the bad ones."""
@@ -88,13 +92,16 @@ def read_rows(path: str | Path, wanted: Sequence[str], columns: Sequence[str] | 
         return _texts(path, wanted)
     if path.suffix not in KINDS:
         raise ValueError(f"data: expected a file {', '.join(KINDS)} or a folder of .txt, got {path}")
-    found = Rows()
+    found, strangers, keys = Rows(), 0, list[str]()
     for line, fields in _fields(path, named, headed=columns is not None):
         place = f"line {line} of {path}"
         if isinstance(fields, dict):
             lacking = next((name for name in named if name not in fields), None)
+            strangers, keys = strangers + (lacking is not None), list(fields)
             fields = [fields[name] for name in named] if lacking is None else f"no {lacking}"
         found.add(fields, place, named)
+    if strangers and not found.rows:
+        raise _other_columns(named, f"the objects of {path}", keys)
     return found
 
 
@@ -163,12 +170,14 @@ def _fields(path: Path, named: Sequence[str], *, headed: bool) -> Iterator[tuple
     if set(named) <= set(header):
         yield from ((n, _named(header, fields)) for n, fields in rows)
     elif headed or path.suffix == ".csv":
-        raise ValueError(
-            f"columns: expected {' and '.join(named)} in the header of {path}, got {', '.join(header)}; "
-            "name yours by --columns"
-        )
+        raise _other_columns(named, f"the header of {path}", header)
     else:
         yield from itertools.chain([first], rows)
+
+
+def _other_columns(named: Sequence[str], where: str, there: Sequence[str]) -> ValueError:
+    expected = f"columns: expected {' and '.join(named)} in {where}"
+    return ValueError(f"{expected}, got {', '.join(there)}; name yours by --columns")
 
 
 def _named(header: list[str], fields: Fields) -> Fields:

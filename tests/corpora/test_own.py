@@ -67,6 +67,9 @@ def test_what_is_wrong_is_named_by_its_line(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": "x"}\n[1]\n{"text": "a"}\n{"text": [1], "label": "x"}\n{')
     said = ["line 2", "line 3", "line 4", "line 5"]
     assert [one.partition(" of ")[0] for one in read_rows(tmp_path / "a.jsonl", WANTED).bad] == said
+    (tmp_path / "b.jsonl").write_text('{"message": "a", "team": "x"}\n' * 3)
+    with pytest.raises(ValueError, match=r"in the objects of .*, got message, team; name yours by --columns"):
+        read_rows(tmp_path / "b.jsonl", WANTED)
 
 
 @given(

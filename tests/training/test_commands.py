@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import get_args, get_type_hints
@@ -91,6 +92,12 @@ def test_pairs_of_ones_own(tmp_path):
     kind = "--set=tokenizer.kind=characters"
     course("train", "translate", "--data", tmp_path, "--out", tmp_path / "out", kind, *every, *SMALL, ONE_ENCODER_LAYER)
     assert results(tmp_path / "out")["test_examples"] == 10
+    assert "bleu" not in results(tmp_path / "out")  # of one word each, of which BLEU is 0 whatever they are
+    (tmp_path / "new.txt").write_text("1\n2\n3\n")
+    (tmp_path / "new.csv").write_text("source,other\n1,a\n2,b\n3,c\n")
+    for file in ("new.txt", "new.csv"):
+        found = course("translate", tmp_path / "out", tmp_path / file, "--device=cpu")
+        assert found == course("translate", tmp_path / "out", 1, 2, 3, "--device=cpu")
 
 
 def test_a_language_model(tmp_path, monkeypatch):
@@ -464,6 +471,8 @@ def test_an_interrupt_in_a_terminal(tmp_path):
     with bounded.program([sys.executable, *command(folder, *more)]) as process:
         bounded.wait_for(lambda: process.poll() is not None or list_checkpoints(folder / "checkpoints"))
         process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)  # an impatient reader's
         out = bounded.output_of(process, 120)
     assert process.returncode == 130, out
     assert re.search(r"interrupted at step \d+, checkpoint saved\nGo on with: course train lm --out .* --resume", out)
@@ -512,7 +521,7 @@ def test_one_file_of_ones_own(tmp_path):
     refused = course("train", "classify", "--data", file, "--out", folder, "--steps=2", *CLASSIFIER, code=2)
     assert f"line 9 of {file}: expected 2 columns, got 1; line 22 of" in refused
     said = course("train", "classify", "--data", file, "--out", folder, "--steps=2", "--skip-bad", *CLASSIFIER)
-    assert "2 rows left out, the first: line 9" in said
+    assert re.search(r"2 rows left out: line 9 of .*; line 22 of .*: expected 2 columns, got 1", said)
     assert "split by seed 0" in said
     found = results(folder)
     assert found["rows_left_out"] == 2
@@ -573,6 +582,18 @@ def test_a_language_model_is_measured_in_bits_per_byte(tmp_path):
     other.write_text(held_out + "ZZ")
     assert "the whole text" in (said := course("evaluate", folder, other, "--device=cpu"))
     assert "unknown tokens: 0.0" in said
+    assert "the held-out part of the text" in course("evaluate", folder, other, "--held-out", "--device=cpu")
+
+
+def test_a_held_out_loss_that_rises_again_is_spoken_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "WORSE", 0.0)
+    said = lm(tmp_path / "lm", "--steps=4", "--set=training.evaluate_every=2")
+    assert re.search(r"The held-out loss was lowest at step \d, \d\.\d+: --set training.patience=2 stops there", said)
+    assert "patience" not in lm(tmp_path / "other", "--steps=4", "--set=training.patience=2")
+
+
+def test_to_go_on_without_a_checkpoint_begins_anew_and_says_so(tmp_path):
+    assert "There is no checkpoint in" in lm(tmp_path / "lm", "--steps=2", "--resume")
 
 
 def test_a_folder_of_texts(tmp_path):
@@ -592,7 +613,8 @@ def test_going_on_with_other_data(tmp_path, lora):
     other.write_text("the mat sat on the cat. " * 200)
     options = ["train", "lm", "--data", other, "--from", first, "--out", second, "--device=cpu", *lora]
     said = course(*options, "--steps=3", "--set=training.checkpoint_every=2")
-    assert f"Goes on from {first}, training {'updates of rank 2' if lora else 'all weights'}" in said
+    what = "updates of rank 2 .*" if lora else "all weights"
+    assert re.search(rf"Goes on from .*, training {what}, at a rate of 0\.\d+\.", said)
     before, after = from_pretrained(first).state_dict(), from_pretrained(second).state_dict()
     assert before.keys() == after.keys()
     moved = {name for name in before if not torch.equal(before[name], after[name])}

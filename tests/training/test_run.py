@@ -9,7 +9,7 @@ import pytest
 import torch
 from training_samples import TASK, batches, losses, small_model, small_run, weights_hash
 
-from course_lib.training import Lines, Run, Silent, TrainingConfig
+from course_lib.training import Lines, Run, Silent, TrainingConfig, interrupts
 from course_lib.training.logs import read_log
 from coursework.corpora import copy_task
 
@@ -138,7 +138,13 @@ def test_an_interrupt_during_evaluation_ends_it(tmp_path):
     assert all("evaluation" not in record for record in run.history)
 
 
-def test_a_second_interrupt_is_raised(tmp_path):
+def test_an_interrupt_pressed_twice_is_one(tmp_path):
+    run = small_run(tmp_path, task=Interrupting(5, times=2)).train()
+    assert (run.interrupted, run.step) == (True, 5)
+
+
+def test_a_later_interrupt_is_raised(tmp_path, monkeypatch):
+    monkeypatch.setattr(interrupts, "IMPATIENT", -1.0)
     with pytest.raises(KeyboardInterrupt):
         small_run(tmp_path, task=Interrupting(5, times=2)).train()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
