@@ -27,9 +27,10 @@ function render({ model, el }) {
   const sentence = status(), count = h("table"), operations = h("table"), memory = h("table");
   const code = h("code"), shown = h("pre", { style: "margin:0;white-space:pre-wrap;background:none;color:inherit" }, code);
 
-  // Whole numbers with commas, and as Python's format ".3e" writes it.
+  // Whole numbers with commas, and large ones with a power of ten, as Python's power_of_ten(x, 4) writes it.
   const whole = (x) => String(x).replace(/\B(?=(\d{3})+$)/g, ",");
-  const short = (x) => x.toExponential(3).replace(/e([+-])(\d)$/, "e$10$2");
+  const raised = (digits) => [...digits].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("");
+  const short = (x) => x.toExponential(3).replace(/e\+(\d+)$/, (_, digits) => "·10" + raised(digits));
   const gib = (x) => fixed(x / 2 ** 30, 2);
   const sum = (pieces) => pieces.reduce((total, [, value]) => total + value, 0);
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 LONGEST = 14  # characters of a label in a figure
+SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def matrix(name: str, values: Any) -> Array:
@@ -87,6 +88,12 @@ def number(value: float, digits: int = 3) -> str:
     """Write a number as all figures and explorers do: fixed decimals, a true minus sign, no negative zero."""
     text = f"{abs(value):.{digits}f}"
     return f"−{text}" if value < 0 and float(text) != 0 else text
+
+
+def power_of_ten(value: float, digits: int = 2) -> str:
+    """Write a large positive number with so many digits and a power of ten, as the text does: 1.6·10¹¹."""
+    front, exponent = f"{value:.{digits - 1}e}".split("e")
+    return f"{front}·10{str(int(exponent)).translate(SUPERSCRIPTS)}"
 
 
 def short(value: float) -> str:

@@ -18,6 +18,7 @@ from coursework.pictures.arrays import LONGEST, Array, labels, mask_matrix, matr
 from coursework.pictures.style import palette, styled
 
 WIDEST = 7.5  # inches of a notebook's column: what is wider is shown smaller
+LETTERS_IN_A_ROW = 80  # of words in cells: with more, columns are as wide as their words, and no longer alike
 NUMBERS_UP_TO = 10  # rows or columns: beyond, numbers in the cells are too small to read
 
 
@@ -83,6 +84,8 @@ def reading_rows(
 ) -> Axes:
     """Draw what one reader takes from each word of several sentences: a row a sentence, its words in the cells.
 
+    Columns are as wide as each other while the words have room in them, else as their words need.
+
     Args:
         sentences: the words of each.
         weights: for each sentence one number from 0 to 1 for each word.
@@ -93,19 +96,24 @@ def reading_rows(
         ValueError: numbers that do not fit the words.
     """
     longest = max(map(len, sentences))
+    said = [[shorten(word) for word in words] for words in sentences]
+    letters = [max(len(words[column]) for words in said if column < len(words)) for column in range(longest)]
+    fits = longest * (max(letters) + 1) <= LETTERS_IN_A_ROW
+    edges = np.cumsum([0.0, *([1.0] * longest if fits else [count + 2.0 for count in letters])])
     if ax is None:
         with styled():
             ax = plt.figure(figsize=(WIDEST, 0.75 + 0.36 * len(sentences))).subplots()
     colours = plt.get_cmap(palette.sequential)
-    for row, (words, shares) in enumerate(zip(sentences, weights, strict=True)):
+    for row, (words, shares) in enumerate(zip(said, weights, strict=True)):
         for column, (word, share) in enumerate(zip(words, np.asarray(shares, dtype=float), strict=True)):
-            colour = colours(share)
-            ax.add_patch(Rectangle((column, row), 1, 1, facecolor=colour, edgecolor="white", linewidth=1.5))
+            colour, (left, right) = colours(share), edges[column : column + 2]
+            cell = Rectangle((left, row), right - left, 1, facecolor=colour, edgecolor="white", linewidth=1.5)
+            ax.add_patch(cell)
             ax.text(
-                column + 0.5, row + 0.5, shorten(word), ha="center", va="center", fontsize=9, color=_ink(colour),
+                (left + right) / 2, row + 0.5, word, ha="center", va="center", fontsize=9, color=_ink(colour),
                 parse_math=False,
             )  # fmt: skip
-    ax.set(xlim=(0, longest), ylim=(len(sentences), 0), xticks=[], yticks=[])
+    ax.set(xlim=(0, edges[-1]), ylim=(len(sentences), 0), xticks=[], yticks=[])
     ax.grid(False)
     ax.spines[:].set_visible(False)
     if title:

@@ -791,7 +791,8 @@ def maps_of(words):
 # %% [markdown] id="text-maps-text"
 # Each cell of these maps says how much the word of its row takes from the word of its column. The first word is a full
 # stop, because in training each sentence follows the full stop of the one before. The upper right is empty, because a
-# word may not look at later words. Is there a head in which *paints* looks at *queen*?
+# word may not look at later words. In the figures of this section the heads of a layer count from 1, as the layers do;
+# the code, and the drawings above, count them from 0. Is there a head in which *paints* looks at *queen*?
 
 
 # %% id="text-maps" tags=["hide-input", "not-compared:differs-by-processor"]
@@ -823,7 +824,7 @@ show(
 )
 
 # %% [markdown] id="text-maps-says"
-# Below are all eight heads; L1 H2 is head 2 of layer 1. These figures count heads from 1; the code, and the drawings above, from 0.
+# Below are all eight heads; L1 H2 is head 2 of layer 1.
 
 # %% id="text-explore" tags=["hide-input", "not-compared:differs-by-processor"]
 # Explorer: all eight heads on the sentence, and what each word takes from the others

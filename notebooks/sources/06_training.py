@@ -1287,7 +1287,7 @@ show(
     "falls, to between 3 and 4. G begins between 2 and 4, falls below 0.5 within 40 steps and then slowly to zero. H begins at about "
     "3.6, falls all the way, but slowly, and is still above 0.4 at the end; the pale curves of the same model with its fault mended "
     "begin at about 4.5 and end at zero.",
-    caption=f"Which is which? ({faults.command})",
+    caption=f"Which is which? Dotted: ln 59, the loss of a model that knows nothing. ({faults.command})",
 )
 
 # %% id="predict-curves"

@@ -1044,7 +1044,7 @@ ex.predict("parameters_of_qwen3", "")
 # %% [markdown] id="count-by-hand"
 # **By hand**, one layer, with D = 1,024:
 #
-# | part | numbers | |
+# | part | product | numbers |
 # |---|---|---|
 # | queries | 1,024 · 2,048 | 2,097,152 |
 # | keys, values | 2 · 1,024 · 1,024 | 2,097,152 |
@@ -1132,10 +1132,10 @@ prove("your model has the parameters that we counted", count(qwen) == 596_049_92
 
 # %% id="counts-published" tags=["hide-input"]
 # Table: published models as the course builds them, beside what their publishers state
-rows = []
+rows = [f"{'model':<22}{'we count':>16}   {'publisher states':>20}, where"]
 for name in ("gpt2", "bert-base-uncased", "t5-base", "vit-base-patch16-224", "llama-3-8b", "qwen3-0.6b"):
     published = PUBLISHED[name]
-    rows.append(f"{name:<22}{count(published.build()):>16,}   stated {published.stated:>13,.0f}, {published.source}")
+    rows.append(f"{name:<22}{count(published.build()):>16,}   {published.stated:>20,.0f}, {published.source}")
 fold("Six published models: the parameters that we count, and those that their publishers state", "\n".join(rows))
 prove("the course counts the same", count(PUBLISHED["qwen3-0.6b"].build()) == count(qwen))
 first_layers = {name: PUBLISHED[name].build().decoder.layers[0] for name in ("qwen3-0.6b", "llama-3-8b")}

@@ -34,6 +34,7 @@ from coursework import exercises as ex
 from coursework.corpora import tiny_shakespeare
 from coursework.explorers import CostExplorer
 from coursework.pictures import drawings, palette, show
+from coursework.pictures.arrays import power_of_ten
 from coursework.pictures.plots import chapter_08 as plots
 from coursework.pictures.plots import common
 from coursework.records import record
@@ -68,13 +69,13 @@ drawings.matrices_of_a_layer().show()
 # Table: models built without allocating weights, counted, and what their publishers state
 names = ["bert-base-uncased", "gpt2", "gpt2-xl", "llama-2-7b", "llama-2-13b", "llama-2-70b", "llama-3-8b"]
 counted = {}
-print(f"{'model':>18} {'counted':>15} {'stated':>8} {'12 L D²':>15}")
+print(f"{'model':>18} {'counted':>15} {'stated':>15} {'12 L D²':>15}")
 for name in names:
     counted[name] = sum(weight.numel() for weight in PUBLISHED[name].build().parameters())
     config = PUBLISHED[name].config()
     layers = max(config.n_encoder_layers, config.n_decoder_layers) if "bert" not in name else config.n_encoder_layers
     rule = 12 * layers * config.d_model**2
-    print(f"{name:>18} {counted[name]:15,} {PUBLISHED[name].stated:8.3g} {rule:15,}")
+    print(f"{name:>18} {counted[name]:15,} {PUBLISHED[name].stated:15,.0f} {rule:15,}")
     within = abs(counted[name] / PUBLISHED[name].stated - 1) < 0.05
     prove(f"{name}, built without allocating weights, has its stated size within 5 %", within)
 gpt2 = PUBLISHED["gpt2"].config()
@@ -247,7 +248,7 @@ for n in (1024, 4608, 32_768):
 # Check: the numbers of this section, and the tokens per parameter of two other runs
 deepseek = scaling.six_n_d(37_000_000_000, 14_800_000_000_000)
 per_second = deepseek / (2.664e6 * 3600)
-print(f"{deepseek:.2e} operations, {per_second:.2e} per second and chip", end=", ")
+print(f"{power_of_ten(deepseek, 3)} operations, {power_of_ten(per_second, 3)} per second and chip", end=", ")
 print(f"{per_second / scaling.PEAKS['H100']['bfloat16']:.0%} of the peak in bfloat16")
 prove("about a third of the peak", 0.3 < per_second / scaling.PEAKS["H100"]["bfloat16"] < 0.37)
 prove("GPT-3 read fewer than two tokens per parameter", 300e9 / 174.6e9 < 2)
@@ -723,7 +724,7 @@ for row in found["rows"]:
 points = {b: dict(sorted(sizes.items())) for b, sizes in sorted(points.items())}
 for budget, sizes in points.items():
     means = (f"{N / 1e3:.0f}k {statistics.mean(ls):.3f}" for N, ls in sizes.items())
-    print(f"{budget:.1e} operations: ", ",  ".join(means))
+    print(f"{power_of_ten(budget)} operations: ", ",  ".join(means))
 
 # %% id="record-made" tags=["hide-input"]
 # Record: its command, how many runs and seeds, and how much processor time
@@ -758,7 +759,7 @@ for budget, sizes in points.items():
     N = torch.tensor(list(sizes), dtype=torch.float64)
     minima[budget] = isoflop_minimum(N, torch.tensor(means, dtype=torch.float64))
     size, loss = minima[budget]
-    print(f"{budget:.1e} operations: best size {size:8,.0f}, loss {loss:.3f}")
+    print(f"{power_of_ten(budget)} operations: best size {size:8,.0f}, loss {loss:.3f}")
 
 # %% id="minima-figure" tags=["hide-input"]
 # Figure: the bowls of three budgets with their lowest points
@@ -1075,14 +1076,14 @@ for _ in range(200):
     by_lines.append(predict_loss(budgets, *torch.tensor(bowls, dtype=torch.float64).T, TARGET)[1])
 intervals = {
     name: (sorted(found)[4], sorted(found)[-5])
-    for name, found in (("your two lines", by_lines), ("E + a / N^α + b / D^β", by_law))
+    for name, found in (("your two lines", by_lines), ("the fitted law", by_law))
 }
 *_, before, last = best_losses.tolist()
 ways = {
     "the best so far": last,
     "the last drop, twice": last + 2 * (last - before),
     "your two lines": loss_predicted,
-    "E + a / N^α + b / D^β": surface.predict(mine_size, target_tokens).item(),
+    "the fitted law": surface.predict(mine_size, target_tokens).item(),
 }
 middle = statistics.mean(measured)
 print(f"trained models of the record: {', '.join(f'{loss:.3f}' for loss in sorted(measured))}; mean {middle:.3f}")

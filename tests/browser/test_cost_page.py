@@ -5,6 +5,7 @@ from explorer_samples import cost
 
 from course_lib.config import TransformerConfig
 from course_lib.scaling import count_flops, count_parameters, kv_cache_bytes, six_n_d, training_memory
+from coursework.pictures.arrays import power_of_ten
 
 
 def rows(page, title):
@@ -22,8 +23,8 @@ def check(page, batch, length, *, architecture="decoder", dtype=torch.bfloat16, 
     assert dict(rows(page, "Parameters")) == {"all": f"{total:,}", **{k: f"{n:,}" for k, n in parameters.items()}}
     flops = count_flops(config, batch, length, backward=True, **named)
     assert dict(rows(page, "Operations of a step")) == {
-        "all": f"{flops.total():.3e}",
-        **{k: f"{n:.3e}" for k, n in flops.items()},
+        "all": power_of_ten(flops.total(), 4),
+        **{k: power_of_ten(n, 4) for k, n in flops.items()},
     }
     stages = [
         training_memory(config, batch, length, dtype=dtype, ranks=processes, sharding=stage, **named)
@@ -39,7 +40,7 @@ def check(page, batch, length, *, architecture="decoder", dtype=torch.bfloat16, 
     cache = kv_cache_bytes(config, batch, length, dtype=dtype, source_length=source)
     said = page.get_by_role("status").inner_text()
     assert f"width {config.d_model}: {total:,} parameters." in said
-    assert f"A training step of {batch} × {length} tokens has {flops.total():.3e} operations, " in said
+    assert f"A training step of {batch} × {length} tokens has {power_of_ten(flops.total(), 4)} operations, " in said
     assert f"{flops.total() / six_n_d(N, batch * length):.2f} times 6ND" in said
     assert f"takes {cache / 2**30:.2f} GiB" in said
 

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from course_lib.masks import causal_mask
 from coursework.pictures import attention_map, palette, reading_rows
-from coursework.pictures.arrays import labels, mask_matrix, matrix, number
+from coursework.pictures.arrays import labels, mask_matrix, matrix, number, power_of_ten
 from coursework.pictures.figures import softmax
 
 ALT = "A figure of the course, described here in words."
@@ -97,6 +97,18 @@ def test_a_colour_bar_shows_the_scale_from_0_to_1():
     (bar,) = [other for other in ax.figure.axes if other is not ax]
     assert bar.get_ylabel() == "weight"
     assert bar.get_ylim() == (0, 1)
+
+
+def test_powers_of_ten_are_raised():
+    assert [power_of_ten(8e10), power_of_ten(1.28e12, 3)] == ["8.0·10¹⁰", "1.28·10¹²"]
+
+
+def test_a_long_sentence_has_columns_as_wide_as_its_words():
+    words = ["the", "animal", "did", "not", "cross", "the", "street", "because", "it", "was", "too", "tired"]
+    ax = reading_rows([words], [[0.0] * len(words)])
+    widths = [patch.get_width() for patch in ax.patches]
+    assert [width - len(word) for width, word in zip(widths, words, strict=True)] == [2.0] * len(words)
+    assert {patch.get_width() for patch in reading_rows([words[:3]], [[0.0] * 3]).patches} == {1.0}
 
 
 def test_reading_rows_write_each_word_on_the_colour_of_its_weight():

@@ -33,7 +33,11 @@ def exactly_one_on() -> Drawing:
     for a, b in ((0, 0), (1, 0), (0, 1), (1, 1)):
         x, y = left + side * a, bottom - side * b
         picture.circle((x, y), 14, colour=palette.query, width=3, filled=a != b)
-        picture.text((x + 24, y - 22), f"({a}, {b}): {int(a != b)}", anchor="start")
+        said = f"({a}, {b}): {int(a != b)}"
+        if (a, b) == (0, 1):  # to its left: a line passes on the right
+            picture.text((x - 24, y), said, anchor="end")
+        else:
+            picture.text((x + 24, y - 22), said, anchor="start")
     return picture
 
 
@@ -54,15 +58,16 @@ def two_hidden_units(first: int = 1, second: int = 0) -> Drawing:
     for y in rows:
         for other in rows:
             same = y == other
-            picture.line([(98, y), (209, other)], colour=palette.query if same else palette.key, width=2)
-            at = (150, other - 15) if same else (126, y + (32 if other > y else -32))
+            picture.line([(98, y), (201, other)], colour=palette.query if same else palette.key, width=2)
+            outwards = -1 if y == rows[0] else 1
+            at = (150, y + 15 * outwards) if same else (139, y - 17 * outwards)
             picture.text(at, "+1" if same else "−1", size=15, colour=palette.query if same else palette.key)
     for y, number in zip(rows, (first, second), strict=True):
         picture.box((70, y), (54, 44), str(number))
     for y, said, number in zip(rows, ("max(0, first − second)", "max(0, second − first)"), (one, two), strict=True):
-        picture.box((310, y), (200, 56), [said, f"= {number}"], colour=palette.value)
-        picture.line([(411, y), (496, 140)], colour=palette.value)
-        picture.text((456, y + (16 if y < 140 else -16)), "+1", size=15, colour=palette.value)
+        picture.box((310, y), (216, 56), [said, f"= {number}"], colour=palette.value)
+        picture.line([(419, y), (496, 140)], colour=palette.value)
+        picture.text((467, y + (12 if y < 140 else -12)), "+1", size=15, colour=palette.value)
     picture.box((525, 140), (56, 44), str(one + two), colour=palette.output, filled=False)
     return picture
 

@@ -65,17 +65,16 @@ def narrow_valley(
         + ".",
     )
     names = {"plain": "plain gradient descent", "momentum": "with momentum", "Adam": "Adam"}
-    across, up = 50.0, 46.0  # pixels for a unit
+    across, up = 30.0, 46.0  # pixels for a unit
 
     for row, (kind, path) in enumerate(paths.items()):
-        middle = (490.0, 100.0 + 155 * row)
+        middle = (300.0, 100.0 + 155 * row)
         for level in (1.0, 3.5, 6.5, 9.6):  # half lengths of the ellipses
             outline = [
-                (middle[0] + across * level * math.cos(a), middle[1] + up * 1.05 * level / 9.6 * 1.3 * math.sin(a))
+                (middle[0] + across * level * math.cos(a), middle[1] + up * level / math.sqrt(50) * math.sin(a))
                 for a in np.linspace(0, 2 * math.pi, 61)
             ]
-            inside = [(min(max(x, 6), 594), y) for x, y in outline]
-            picture.line(inside, colour="#D5D5D5", width=1.5, arrow=False)
+            picture.line(outline, colour="#D5D5D5", width=1.5, arrow=False)
         picture.text((16, 26 + 155 * row), names[kind], anchor="start", bold=True, colour=COLOURS[kind])
         spots = [(middle[0] + across * x, middle[1] - up * y) for x, y in path]  # y upwards
         picture.line(spots, colour=COLOURS[kind], width=2, arrow=False)

@@ -16,8 +16,8 @@ def merge_tree(word: str, merges: Sequence[tuple[str, str]]) -> Drawing:
         word: cut into single characters at the bottom.
         merges: pairs in the order of learning.
     """
-    step, bottom = 560 / len(word), 60 + 58 * len(merges)
-    parts = [(letter, 20 + step * (i + 0.5), float(bottom)) for i, letter in enumerate(word)]  # text, x, y
+    step, bottom = 496 / len(word), 60 + 58 * len(merges)
+    parts = [(letter, 84 + step * (i + 0.5), float(bottom)) for i, letter in enumerate(word)]  # text, x, y
     said = []
     boxes = [(text, x, y, INK, False) for text, x, y in parts]
     lines = []
@@ -64,7 +64,7 @@ def shifted_targets(words: Sequence[str]) -> Drawing:
         x = 90 + step * (i + 0.5)
         picture.box((x, 50), (step - 10, 38), read, colour=palette.query)
         picture.line([(x, 71), (x, 142)], colour=INK)
-        picture.box((x, 164), (step - 10, 38), answer, colour=palette.output, filled=True)
+        picture.box((x, 164), (step - 10, 38), answer, colour=palette.output)
         if i + 1 < len(reads):
             picture.line([(x + 14, 143), (x + step - 14, 71)], colour=GREY, width=1.5, arrow=False)
         picture.text((x, 18), f"position {i}", size=15, colour=GREY)
@@ -177,20 +177,22 @@ def clipped_gradients(gradient: tuple[float, float] = (3.0, 4.0), limit: float =
         picture.line([(at[0] - 6, at[1]), (at[0] + 190, at[1])], colour="#C8C8C8", width=1, arrow=False)
         picture.line([(at[0], at[1] + 6), (at[0], at[1] - 190)], colour="#C8C8C8", width=1, arrow=False)
         words = f"({end[0]:.1f}, {end[1]:.1f})"
-        picture.text(
-            (at[0] + unit * end[0] + 14, at[1] - unit * end[1] + 12), words, anchor="start", colour=palette.key
-        )
-        picture.text(
-            (at[0] + unit * gradient[0] + 8, at[1] - unit * gradient[1] + 6),
-            f"length {norm:g}",
-            anchor="start",
-            size=15,
-        )
-    picture.text((118, 282), f"limit {limit:g}", anchor="middle", size=15, colour=GREY)
+        beside = (at[0] + unit * max(end[0], limit) + 14, at[1] - unit * end[1] + 8)  # past the arc
+        picture.text(beside, words, anchor="start", colour=palette.key)
+        for line, words in enumerate((f"({gradient[0]:g}, {gradient[1]:g})", f"length {norm:g}")):
+            beside = (at[0] + unit * gradient[0] + 8, at[1] - unit * gradient[1] - 4 + 20 * line)
+            picture.text(beside, words, anchor="start", size=15)
+        picture.text((at[0] + unit * limit, 270), f"limit {limit:g}", size=15, colour=GREY)
     return picture
 
 
 LOOP = ("batch", "scores", "loss", "gradients", "clip", "rate", "update", "clear")
+
+
+def _on_the_circle(middle: tuple[float, float], degrees: float) -> tuple[float, float]:
+    """A point of a circle that is wider than high; the angle runs like a clock, from twelve."""
+    x, y = tip((0.0, 0.0), 1.0, degrees)
+    return middle[0] + 214 * x, middle[1] + 146 * y
 
 
 def training_loop(steps: Sequence[str] = LOOP) -> Drawing:
@@ -206,13 +208,10 @@ def training_loop(steps: Sequence[str] = LOOP) -> Drawing:
     )
     middle = (300.0, 186.0)
     for i, name in enumerate(steps):
-        angle = 360 * i / len(steps)
-        x, y = tip(middle, 1.0, angle)
-        at = (middle[0] + 214 * (x - middle[0]), middle[1] + 146 * (y - middle[1]))
-        ends = []
-        for turn in (0.33, 0.67):
-            ex, ey = tip(middle, 1.0, 360 * (i + turn) / len(steps))
-            ends.append((middle[0] + 214 * (ex - middle[0]), middle[1] + 146 * (ey - middle[1])))
+        at, then = (_on_the_circle(middle, 360 * (i + ahead) / len(steps)) for ahead in (0, 1))
+        dx, dy = then[0] - at[0], then[1] - at[1]
+        reach = min(63 / max(abs(dx), 1), 24 / max(abs(dy), 1))  # from the middle of a box to just outside it
+        ends = [(at[0] + part * dx, at[1] + part * dy) for part in (reach, 1 - reach)]
         picture.line(ends, width=2.5, colour=GREY)
         colour = {"loss": palette.output, "update": palette.key}.get(name, palette.query)
         picture.box(at, (116, 38), f"{i + 1} {name}", colour=colour)

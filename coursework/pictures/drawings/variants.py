@@ -255,23 +255,18 @@ def flash_tiles() -> Drawing:
     picture = Drawing(
         300,
         alt="A table of scores that is never written as a whole, cut into four by four tiles. The row of one block "
-        "of queries is worked on: two tiles, blue, are done, the third, dark, lies in the small memory, and the "
-        "fourth is still to come. Beside it stand the only numbers that are kept for each query: the maximum m, the "
-        "sum l and the mixture a.",
+        "of queries is worked on: two tiles, blue, are done, the third, black, lies in the small memory, and the "
+        "fourth, grey, is still to come. The tiles of the other rows are open. Beside it stand the only numbers that "
+        "are kept for each query: the maximum m, the sum l and the mixture a.",
         caption="Only the black tile exists at this moment. What is left of the blue ones is in m, l and a; the grey "
-        "ones are still to come.",
+        "one is still to come. The open tiles belong to other blocks of queries.",
     )
     left, top, side = 120, 54, 50
     for i in range(4):
         for j in range(4):
-            corner = (left + side * j + 3, top + side * i + 3)
-            picture.frame(corner, (side - 6, side - 6), dashed=True)
-            if i == 1 and j < 2:
-                picture.bar((corner[0], corner[1] + side / 2 - 3), (side - 6, side - 6), colour=palette.query)
-            if (i, j) == (1, 2):
-                picture.box(
-                    (corner[0] + side / 2 - 3, corner[1] + side / 2 - 3), (side - 6, side - 6), colour=INK, filled=True
-                )
+            middle = (left + side * (j + 0.5), top + side * (i + 0.5))
+            colour = ("#8FC1DF", "#8FC1DF", INK, "#B4B4B4")[j] if i == 1 else "#9A9A9A"
+            picture.box(middle, (side - 6, side - 6), colour=colour, filled=i == 1)
     picture.text((left + 2 * side, 22), "keys and values, tile by tile", size=16, colour=palette.key)
     picture.line([(left + 4, 42), (left + 4 * side - 4, 42)], colour=palette.key)
     picture.text((56, top + 1.5 * side - 10), "a block", size=15, colour=palette.query)

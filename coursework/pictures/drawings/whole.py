@@ -69,7 +69,7 @@ def whole_transformer(here: int | None = None) -> Drawing:
         x = decoder + 18 + 84 * number
         picture.line([(x, 92), (x, 66)])
         picture.box((x, 49), (80, 32), word, colour=palette.output)
-    picture.text((decoder + 102, 20), "Next word at each place")
+    picture.text((decoder + 102, 20), "Next word at each position")
     badge(569, 92, 5)
     picture.text((20, 30), "Trained in", anchor="start")
     badge(127, 30, 6)

@@ -58,5 +58,6 @@ def gallery_of_faults(losses: Mapping[str, Mapping[str, Any]], mended: Any, step
         for line in ax.lines:
             line.set(marker="o", markersize=3, markevery=[0])  # where it begins
         ax.axhline(math.log(59), color=palette.residual, linestyle=":", linewidth=1.2)
-        ax.text(150, math.log(59) + 0.05, "ln 59", ha="center", va="bottom", fontsize=9, color="#555555")
+    for ax in fig.axes[::4]:  # the first of each row
+        ax.text(300, math.log(59) + 0.05, "ln 59", ha="right", va="bottom", fontsize=9, color="#555555")
     return fig

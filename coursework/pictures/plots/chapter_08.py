@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from coursework.pictures.arrays import power_of_ten
 from coursework.pictures.style import palette
 
 
@@ -52,7 +53,7 @@ def equal_operations(
         ax.plot(grid, np.polyval(np.polyfit(np.log(sizes), means, 2), np.log(grid)), color=colour, linewidth=1.2)
         ax.plot(*minima[budget], "D", color=colour, markersize=9, markeredgecolor="white")
         side: dict[str, Any] = {"textcoords": "offset points", "va": "center", "color": colour}
-        ax.annotate(f"{budget:.1e} operations", (sizes[-1], means[-1]), (8, 0), **side)
+        ax.annotate(f"{power_of_ten(budget)} operations", (sizes[-1], means[-1]), (8, 0), **side)
     ax.set(xscale="log", xlabel="parameters", ylabel="loss (nats per character)")
     ax.margins(0.05, 0.12)
     ax.set_xlim(right=3 * ax.get_xlim()[1])
@@ -66,7 +67,7 @@ def floors(sizes: Sequence[float], losses: Sequence[float], laws: Mapping[str, t
     for (name, (floor, scale, exponent)), colour in zip(laws.items(), palette.series, strict=False):
         ax.plot(grid, floor + scale * grid**-exponent, color=colour, label=name)
     ax.plot(sizes[:-1], losses[:-1], "o", color=palette.residual, label="fitted")
-    ax.plot(sizes[-1:], losses[-1:], "D", color=palette.key, label="not seen by the fits")
+    ax.plot(sizes[-1:], losses[-1:], "D", color="#111111", label="not seen by the fits")
     ax.set(xscale="log", yscale="log", xlabel="parameters", ylabel="loss (nats per character)")
     ax.yaxis.set_major_locator(MaxNLocator(5))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.1f}"))

@@ -410,7 +410,7 @@ print("entropy:", " ".join(f"{e:.2f}" for e in entropies), f"of {math.log(10):.2
 # %% id="untrained-figure" tags=["hide-input"]
 # Figure: four heads with random parameters
 show(
-    heat_maps({f"head {h + 1}": random_maps[0, h] for h in range(4)}, every=3, bar="weight", size=(7.5, 2.2)),
+    heat_maps({f"head {h}": random_maps[0, h] for h in range(4)}, every=3, bar="weight", size=(7.5, 2.2)),
     alt="Four lower triangles of ten by ten tokens. In all four the weights get paler from the top to the bottom; dark "
     "cells stand mostly in the first rows, which have few tokens to look at.",
     caption="Random heads have different favourites, drawn by chance. The dark cells at the top are there because the "
