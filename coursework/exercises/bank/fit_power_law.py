@@ -127,10 +127,11 @@ def _larger_models_are_better(fit) -> str | None:
 EXERCISE = Exercise(
     title="Fit the law, floor included",
     what="""Write `fit_power_law(x, y, floors)`: sizes `x` (n,), losses `y` (n,) and candidates for the irreducible
-loss `floors` (m,), all float64 and every floor below every loss. For each floor, $\\log(y - floor)$ is a straight line
-in $\\log x$: fit it by least squares. Of the m laws keep the one whose predictions of `y` are nearest: the sum of the
-squared differences of $\\log y$ and $\\log(\\text{predicted})$ is least, and there are no ties. Return three
-floats, the floor, the scale and the exponent of $y = floor + scale \\cdot x^{-exponent}$.""",
+loss `floors` (m,), all float64 and every floor below every loss. For each floor, $\\log(y - \\mathrm{floor})$ is a
+straight line in $\\log x$: fit it by least squares. Of the m laws keep the one whose predictions of `y` are nearest:
+the sum of the squared differences of $\\log y$ and $\\log(\\text{predicted})$ is least, and there are no ties. Return
+three floats, the floor, the scale and the exponent of
+$y = \\mathrm{floor} + \\mathrm{scale} \\cdot x^{-\\mathrm{exponent}}$.""",
     why="""A straight line through the logarithms promises a loss of zero to a model that is large enough, and its
 exponent is too small. The floor is what no size removes at this number of tokens: what the text leaves open, and what
 cannot be learned from so little of it.""",
