@@ -61,16 +61,20 @@ def say_best(rule, factor=1):
 
 show(
     lab_08_width_and_rates.loss_by_rate(found, {"standard": "one rate for the whole model"}, WIDTHS),
-    alt="Held-out loss against the learning rate on a logarithmic scale, four bowls, one for each width. The wider the model, "
-    f"the further left its lowest point. Best rates: {say_best('standard')}.",
-    caption=f"The wider the model, the lower its best rate. A dot marks the best of six. ({found.command})",
+    alt="Held-out loss against the learning rate on a logarithmic scale, four bowls, one for each width. The lowest "
+    f"points move left and down as the models get wider. Best rates: {say_best('standard')}.",
+    caption="In wider models the best rate is lower. A mark shows the best of six; shaded is the range of five seeds. "
+    f"({found.command})",
 )
+first = best("standard", NARROW)
 print("best rate:", say_best("standard"))
+print(f"loss with {first:g}: {loss_at('standard', NARROW):.2f} at width 16, {loss_at('standard', WIDE, first):.2f} at "
+      f"width 128, where the best is {loss_at('standard', WIDE):.2f}")  # fmt: skip
 prove("at width 128 the best rate is a quarter of that at 16", best("standard", 128) == best("standard", 16) / 4)
 
 # %% [markdown] id="standard-says"
-# A quarter. And the mistake is expensive: with 0.032 the wide model has 47 times as many weights as the narrow one, and
-# hardly a lower loss.
+# It is a quarter of 0.032. And to keep 0.032 is expensive: the wide model has 47 times as many weights, and its loss is
+# hardly lower than that of the narrow one.
 #
 # ## 2 Sums that cancel, and sums that agree
 #
@@ -86,33 +90,33 @@ prove("at width 128 the best rate is a quarter of that at 16", best("standard", 
 # the same way.
 #
 # **By hand.** Let every input have size 1, and the rate be 0.032. With 16 inputs the sum moves by 16 · 0.032 = 0.5.
-# With 128 inputs it moves by 128 · 0.032 = 4.1. Both began near 1. The first one has learned something. The second has
+# With 128 inputs it moves by 128 · 0.032 = 4.1. Both began below 1. The first has learned something. The second has
 # been thrown off course.
 
 # %% id="sums-figure" tags=["hide-input"]
-# Figure: the products of one neuron added up one by one, at the start and in the first step of Adam
+# Figure: the products of a neuron added up one by one, at the start and in one step of Adam
 torch.manual_seed(1)
-before, change, count = {}, {}, {}
+sums, count = {}, {}
 for n in (16, 128):
     neuron, x = nn.Linear(n, 1, bias=False), torch.randn(n).sign()
     old = neuron.weight.detach().clone()
     neuron(x).backward()
     torch.optim.Adam(neuron.parameters(), lr=0.032, maximize=True).step()
-    name = f"{n} inputs"
-    before[name], change[name] = (F.pad((w * x).cumsum(1)[0], (1, 0)).detach() for w in (old, neuron.weight - old))
-    count[name] = range(n + 1)
-show(
-    common.panels(
-        common.curves, count, {"at the start": before, "what one step of Adam adds": change}, size=(7.2, 2.8),
-        styles=("-",), colours=(palette.key, palette.query), xlabel="products added so far", ylabel="sum",
-    ),
-    alt="Two panels with running sums, for a neuron with 16 inputs and for one with 128. At the start both wander and end "
-    "between minus one and one. What a step of Adam adds rises in a straight line, to 0.5 and to 4.1.",
-    caption="Random products cancel, so both sums start small. The changes agree, so the wide sum moves eight times as far.",
+    parts = {"at the start": old, "what one step of Adam adds": neuron.weight - old}
+    sums[f"{n} inputs"] = {name: F.pad((w * x).cumsum(1)[0], (1, 0)).detach() for name, w in parts.items()}
+fig = common.panels(
+    lambda lines, **options: common.curves(range(len(lines["at the start"])), lines, **options), sums, share="y",
+    size=(7.2, 2.8), styles=("-",), colours=(palette.key, palette.query), xlabel="products added so far", ylabel="sum",
 )  # fmt: skip
-ends = [change[name][-1].item() for name in change]
+show(
+    fig,
+    alt="Two panels with running sums, for a neuron with 16 inputs and for one with 128. In both the sum at the start wanders "
+    "and ends close to zero. What a step of Adam adds rises in a straight line, to 0.5 in the first and to 4.1 in the second.",
+    caption="Random products cancel, so both sums start small. The changes agree, so the wide sum moves eight times as far.",
+)
+ends = [lines["what one step of Adam adds"][-1].item() for lines in sums.values()]
 prove("the sums move by 0.5 and by 4.1", [round(end, 1) for end in ends] == [0.5, 4.1])
-prove("both start between -1 and 1", all(abs(values[-1]) < 1 for values in before.values()))
+prove("both start between -1 and 1", all(abs(lines["at the start"][-1]) < 1 for lines in sums.values()))
 
 # %% [markdown] id="rule"
 # So if a matrix gets eight times as many inputs, its rate should be divided by eight. Which parameters does this
@@ -135,8 +139,8 @@ prove("both start between -1 and 1", all(abs(values[-1]) < 1 for values in befor
 #
 # ## 3 You write it
 #
-# One thing will try to trip you up. With 65 kinds of character and a width of 128, the token table has the shape
-# (65, 128), and so has the head. They look the same, and need opposite treatment.
+# One thing will try to trip you up. With 70 tokens and a width of 128, the token table has the shape (70, 128), and so has
+# the head. They look the same, and need opposite treatment.
 
 # %% exercise="mup_groups"
 
@@ -189,7 +193,7 @@ groups = mup_groups(wide, GPT(16), rate=0.032)
 rate_of = {id(p): group["lr"] for group in groups for p in group["params"]}
 for name, p in wide.named_parameters():
     if "layers.1" not in name:
-        print(f"{name:<32}{tuple(p.shape)!s:<12}{rate_of[id(p)]:g}")
+        print(f"{name:<34}{tuple(p.shape)!s:<12}{rate_of[id(p)]:g}")
 
 # %% [markdown] id="coordinates"
 # ## 4 Do the activations agree?
@@ -197,6 +201,7 @@ for name, p in wide.named_parameters():
 # How would you know that such a function is right? A check that takes seconds is the **coordinate check**. Build the
 # model in several widths, take a few steps with the same rate, and look how far the activations have moved. If the rule
 # is right, the width should not show.
+
 
 # %% id="moves"
 def moves(width, rule, rate=0.032):
@@ -220,19 +225,24 @@ def moves(width, rule, rate=0.032):
 # Figure: how far stream and logits move in five steps, against the width, with one rate and with your groups
 widths = (16, 32, 64, 128, 256)
 moved = {rule: torch.tensor([moves(width, rule) for width in widths]).T for rule in ("standard", "µP")}
-panels = {title: {f"{rule}": moved[rule][part] for rule in moved} for part, title in enumerate(("stream", "logits"))}
+growth = {rule: values / values[:, :1] for rule, values in moved.items()}
+panels = {
+    title: {"one rate for all": growth["standard"][part], "your groups": growth["µP"][part]}
+    for part, title in enumerate(("stream", "logits"))
+}
 show(
     common.panels(
-        common.curves, widths, panels, size=(7.2, 2.8), share="x", xscale="log", yscale="log", xticks=widths,
-        xticklabels=widths, xlabel="width", ylabel="moved in five steps", colours=(palette.key, palette.query),
+        common.curves, widths, panels, size=(7.2, 2.8), xscale="log", yscale="log", xticks=widths, xticklabels=widths,
+        yticks=(1, 10, 100), yticklabels=(1, 10, 100), xlabel="width", ylabel="moved, width 16 is 1",
+        colours=(palette.key, palette.query),
     ),
-    alt="How far the stream and the logits move in five steps against the width, on logarithmic scales. With one rate for "
-    "the whole model both rise steeply with the width. With your groups both stay level.",
+    alt="How far the stream and the logits move in five steps against the width, relative to width 16, on logarithmic scales. "
+    "With one rate for the whole model both rise with the width, the stream most. With your groups both stay level.",
     caption="With one rate for all, a wider model moves further. With your groups, all widths move alike.",
 )  # fmt: skip
-growth = {rule: (moved[rule][:, -1] / moved[rule][:, 0]).tolist() for rule in moved}
-prove("one rate: from width 16 to 256 the stream moves over twenty times as far", growth["standard"][0] > 20)
-prove("your groups: stream and logits move less than a third more or less", all(0.6 < g < 1.33 for g in growth["µP"]))
+at_256 = {rule: values[:, -1].tolist() for rule, values in growth.items()}
+prove("one rate: from width 16 to 256 the stream moves over twenty times as far", at_256["standard"][0] > 20)
+prove("your groups: neither changes by more than two fifths", all(0.6 < times < 1.4 for times in at_256["µP"]))
 
 # %% [markdown] id="transfer"
 # ## 5 A rate that was only tried on the narrow model
@@ -304,28 +314,27 @@ show(
     f"nearly above each other, and wider is lower. Best rates with µP: {say_best('µP')}. With Muon: {say_best('Muon', 2)}.",
     caption="In either, the bowls of all four widths have their lowest points nearly above each other.",
 )  # fmt: skip
-for rule, factor in (("standard", 1), ("µP", 1), ("Muon", 2)):
+for rule, called, factor in (("standard", "one rate", 1), ("µP", "µP", 1), ("Muon", "Muon", 2)):
     kept = best(rule, NARROW)
-    print(f"{rule:<9} best rate {factor * kept:g} at width 16, {factor * best(rule, WIDE):g} at width 128; "
+    print(f"{called:<9} best rate {factor * kept:g} at width 16, {factor * best(rule, WIDE):g} at width 128; "
           f"width 128 with the first {loss_at(rule, WIDE, kept):.2f}, with its own {loss_at(rule, WIDE):.2f}")  # fmt: skip
 
 # %% [markdown] id="transfer-says"
 # With your groups the best rate stays at 0.032 or moves to the next one that we tried, in all four widths. The same holds
 # for Muon, which also reaches the lowest losses. And with your groups a wider model is better at each of the six rates.
-# With one rate for all that is not so: at the two highest rates the widest model is the worst of all.
+# With one rate for all, the widest is the worst at the two highest.
 #
-# Look once more at the last column, though. If you search the rate anew for the wide model, one rate for all ends at least
-# as low as µP. **µP does not make a model better. It saves the search.**
-#
-# And why did one rate only have to fall to a quarter, when the sums asked for an eighth? It is a compromise. The tables
-# share it, and they did not ask for less.
+# But look at the last column. If you search the rate anew for the wide model, one rate for all ends at least as low as µP.
+# **µP does not make a model better. It saves the search.**
 #
 # <details><summary>Evidence: 360 trainings, and what the arms share</summary>
 #
-# Three arms, four widths, six rates, five seeds; shaded is the range of the seeds. All runs of a seed begin with the same
-# draws and see the same text. At width 16 the growth is 1, so µP and one rate for all are the same run. The rate rises in
+# Three arms, four widths, six rates, five seeds. All runs of a seed see the same text. At width 16 the growth is 1, so µP and one rate for all are the same run. The rate rises in
 # 8 steps and falls in the last 40. The loss is measured on 8,192 characters that were not trained on. Muon's rates are
 # twice those of the two others; beside it, Adam has a rate of 0.032 with your groups.
+#
+# Why did one rate fall only to a quarter, when the sums ask for an eighth? It has to serve the tables, too, which do not
+# ask for less. That is a likely reason; we have not tested it.
 #
 # Your function and the package of the paper's authors, `mup`, give the same losses and gradients to thirteen digits in
 # eight steps. The package writes the rules in another form: it divides what the head reads by the growth, and leaves
