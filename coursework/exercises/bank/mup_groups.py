@@ -11,7 +11,7 @@ from coursework.exercises.tensors import normal
 
 
 def mup_groups(model, base, rate):
-    """model, a narrow one, the best rate of the narrow one -> groups for Adam; scales the weights of the head"""
+    """model, a narrow one, its best rate -> groups for Adam; scales the head's weights"""
     narrow, groups = dict(base.named_parameters()), []
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     for name, p in model.named_parameters():

@@ -22,7 +22,7 @@ from course_lib.testing import prove
 from course_lib.training import newton_schulz
 from coursework import exercises as ex
 from coursework.corpora import tiny_shakespeare
-from coursework.pictures import palette, show
+from coursework.pictures import drawings, palette, show
 from coursework.pictures.plots import common, lab_08_width_and_rates
 from coursework.records import claim
 
@@ -281,10 +281,16 @@ print(f"one rate for all: loss {one_rate:.2f}\nyour groups:      loss {yours:.2f
 # %% [markdown] id="muon"
 # Is this luck? The record has five seeds, four widths and six rates for both. It has a third arm, too.
 #
-# **Muon**, from the [lab on optimizers](06_optimizers.ipynb), makes all singular values of an update about equal to its
-# rate. They say by how much a matrix can stretch a vector. So in one step of Muon the output of a matrix moves by about
-# the rate, relative to its input, whatever the width is. An update of Adam has no such bound: a matrix with n inputs,
-# all of whose entries are the rate, stretches some vectors by n times the rate.
+# **Muon**, from the [lab on optimizers](06_optimizers.ipynb), makes all singular values of an update about equal:
+
+# %% id="singular-values-drawn" tags=["hide-input"]
+# Drawing: singular values of an update, before and after
+drawings.singular_values_of_an_update().show()
+
+# %% [markdown] id="muon-says"
+# They say by how much a matrix can stretch a vector. So a step of Muon moves the output of a matrix by about the rate,
+# relative to its input, whatever the width is. A step of Adam has no such bound: it can stretch some vectors by n times
+# the rate. Here are the first steps of one matrix of our model, and the most by which they stretch a vector:
 #
 # %% id="stretch" tags=["hide-input", "tol:0.02"]
 # Measure: by how much the first updates of one matrix stretch a vector at most, with Adam and with Muon
