@@ -205,20 +205,19 @@ for name, p in wide.named_parameters():
 
 # %% id="moves"
 def moves(width, rule, rate=0.032):
-    """How far the stream and the logits move in five steps: the root of the mean square."""
+    """How far stream and logits move in five steps: the root mean square."""
     torch.manual_seed(0)
     model = GPT(width)
     groups = mup_groups(model, GPT(16), rate) if rule == "µP" else model.parameters()
     optimizer = torch.optim.Adam(groups, lr=rate, betas=(0.9, 0.95))
-    with torch.no_grad():
-        before = model.stream(read), model(read)
+    before = model.stream(read), model(read)
     for _ in range(5):
         optimizer.zero_grad()
         loss_of(model, rows).backward()
         optimizer.step()
-    with torch.no_grad():
-        after = model.stream(read), model(read)
-    return [(new - old).square().mean().sqrt().item() for old, new in zip(before, after)]
+    after = model.stream(read), model(read)
+    pairs = zip(before, after)
+    return [(new - old).square().mean().sqrt().item() for old, new in pairs]
 
 
 # %% id="coordinate-check" tags=["hide-input", "picture:10"]
