@@ -191,8 +191,8 @@ prove("the text has 70 tokens", tokenizer.vocab_size == 70)
 
 # %% id="groups-run"
 wide = GPT(128)
-groups = mup_groups(wide, GPT(16), rate=0.032)
-rate_of = {id(p): group["lr"] for group in groups for p in group["params"]}
+adam = torch.optim.Adam(mup_groups(wide, GPT(16), rate=0.032))
+rate_of = {id(p): group["lr"] for group in adam.param_groups for p in group["params"]}
 for name, p in wide.named_parameters():
     if "layers.1" not in name:
         print(f"{name:<34}{tuple(p.shape)!s:<12}{rate_of[id(p)]:g}")
