@@ -56,6 +56,7 @@ MODELS = {
     "labs/04_padding": [("Classifier(SMALL)", "ids(2, 7)")],
     "labs/05_inside_a_model": [("SmallGPT()", "ids(2, 9)")],
     "labs/07_efficient_attention": [("Leaky(8, 16)", "x(1, 2, 7, 8), x(1, 2, 7, 8), x(1, 2, 7, 8)")],
+    "labs/08_width_and_rates": [("GPT(16)", "ids(2, 9)")],
 }
 # What is done with a model, or without one: the model, the function, and what it gets.
 CALLS = {
