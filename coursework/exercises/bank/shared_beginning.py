@@ -48,8 +48,8 @@ whole - instructions // block * block
     ],
     hints=(
         "How many blocks of 16 do 54 tokens fill to the last position?",
-        "The last six tokens of the instructions lie in a block that is not full. The next text cannot go on writing in "
-        "it, since it belongs to another.",
+        "The last six tokens of the instructions lie in a block that is not full. The next text cannot write into "
+        "it, since it belongs to another text.",
         "shared = 16 * ____\nleft = 72 - shared",
     ),
     explanation="""54 tokens fill three blocks, 48 tokens, and the last six begin a fourth, which is not shared. So 72

@@ -10,7 +10,7 @@
 # small one, and takes about {minutes} minutes.
 
 # %% id="imports" tags=["hide-input"]
-# Imports, and settings so that the numbers come out the same in every run
+# Imports, settings so that the numbers come out the same in every run, and an engine that only counts
 import copy
 import math
 import random
@@ -26,19 +26,44 @@ from course_lib.transformer import LanguageModel
 from course_lib.variants import PUBLISHED
 from course_lib.variants.int8 import quantize_
 from coursework import exercises as ex
-from coursework.corpora import reference_text
+from coursework.corpora import number_words
 from coursework.pictures import drawings, show
 from coursework.pictures.plots import common
 from coursework.pictures.plots import lab_08_serving as plots
 
 torch.set_num_threads(1)
 
+
+class Counted:
+    """Ends the answers at given lengths; notes for each pass slot -> (request, prompt, tokens written)."""
+
+    end = 0
+
+    def __init__(self, n_slots, lengths):
+        self.n_slots, self.lengths, self.held, self.passes, self.next = n_slots, lengths, {}, [], 0
+
+    def start(self, slot, prompt):
+        self.held[slot] = (self.next, len(prompt), 0)
+        self.next += 1
+
+    def step(self, slots):
+        for slot in slots:
+            number, prompt, n = self.held[slot]
+            self.held[slot] = (number, prompt, n + 1)
+        self.passes.append({slot: self.held[slot] for slot in slots})
+        return {slot: int(self.held[slot][2] < self.lengths[self.held[slot][0]]) for slot in slots}
+
+    def stop(self, slot):
+        del self.held[slot]
+
+
 # %% [markdown] id="waiting"
 # ## 1 A bus that waits for its last passenger
 #
 # Six people ask at the same moment. Their answers, A to F, will have 2, 8, 3, 4, 1 and 2 tokens, but nobody knows that
 # beforehand. The model writes three texts at once: it has three **slots**, and each *pass* of the model adds one token
-# to each text. The simplest plan is a batch: three start together, and when all of them are done, the next three start.
+# to each text. The simplest plan is *static batching*: three start together, and when all of them are done, the next
+# three start.
 
 # %% id="static-drawn" tags=["hide-input"]
 # Figure: three slots over the passes of two batches
@@ -53,9 +78,9 @@ show(
     plots.slots_over_passes(passes, n_slots),
     alt="Three rows, the slots, over twelve passes. A, B and C begin together. A ends after 2 passes, C after 3, and "
     "their slots stay empty until B ends after 8. Then D, E and F begin; two of their slots are soon empty, too.",
-    caption=f"Two batches. Hatched slots wait. {len(passes)} passes of three slots, and {useful:.0%} of them are used.",
+    caption=f"Two batches. Hatched slots wait. {len(passes)} passes of three slots, and {useful:.0%} of all slots in use.",
 )
-prove("twelve passes, 20 of 36 places used", (len(passes), sum(lengths)) == (12, 20))
+prove("twelve passes for 20 tokens", (len(passes), sum(lengths)) == (12, 20))
 
 # %% [markdown] id="waiting-says"
 # A bus would not leave its seats empty until the last passenger gets off: whoever waits at the next stop gets on. The
@@ -80,31 +105,6 @@ ex.predict("passes_without_waiting", "")
 # and notes who ran in which pass.
 
 
-# %% id="script-engine" tags=["hide-input"]
-# An engine without a model: it counts passes, and the tokens that each running text holds
-class Counted:
-    """Ends the answers at given lengths; notes for each pass slot -> (request, prompt, tokens written)."""
-
-    end = 0
-
-    def __init__(self, n_slots, lengths):
-        self.n_slots, self.lengths, self.held, self.passes, self.next = n_slots, lengths, {}, [], 0
-
-    def start(self, slot, prompt):
-        self.held[slot] = (self.next, len(prompt), 0)
-        self.next += 1
-
-    def step(self, slots):
-        for slot in slots:
-            number, prompt, n = self.held[slot]
-            self.held[slot] = (number, prompt, n + 1)
-        self.passes.append({slot: self.held[slot] for slot in slots})
-        return {slot: int(self.held[slot][2] < self.lengths[self.held[slot][0]]) for slot in slots}
-
-    def stop(self, slot):
-        del self.held[slot]
-
-
 # %% id="six-served"
 counted = Counted(n_slots, lengths)
 serve(counted, [([1], 8)] * 6, budget=100)
@@ -117,49 +117,65 @@ used = sum(lengths) / (len(by_slot) * n_slots)
 show(
     plots.slots_over_passes(by_slot, n_slots, longest=len(passes)),
     alt="The same three slots. D follows A at pass 3, E follows C at pass 4, F follows E at pass 5. All is done after 8 "
-    "passes; four places are empty at the end.",
-    caption=f"Your loop. {len(by_slot)} passes, and {used:.0%} of the places are used. B alone decides the end.",
+    "passes; two slots are empty in the last two.",
+    caption=f"Your loop. {len(by_slot)} passes, and {used:.0%} of all slots in use. They last as long as B.",
 )
 prove("eight passes", len(by_slot) == 8)
 
 # %% [markdown] id="real-text"
-# Now a real model. The first fold trains a small GPT for four seconds, on characters of the Python language reference;
-# an answer ends with its line. The second makes an engine of it. `start` reads a prompt in one pass, all but its last
-# token: the *prefill* of chapter 8. `step` reads one token for each slot that runs. Those texts are not equally long, so
-# each row of the pass has positions and a mask of its own.
+# Now a real model. The fold trains a small GPT for some seconds, to spell numbers: `283=` goes on with "two hundred and
+# eighty-three", and the answer ends with its line. Then it makes an engine of the model. `start` reads a prompt in one
+# pass, all but its last token: the *prefill* of chapter 8. `step` reads one token for each slot that runs. Their texts
+# differ in length, so each row of the pass has positions and a mask of its own.
+#
+# Each text comes and goes among strangers in its batch. Is it the text that the model writes alone?
 
 
 # %% id="gpt-train" tags=["hide-input"]
-# The text, the model, and 300 updates
-text = reference_text(each_once=True)[:300_000]
+# The numbers, the model, 400 updates, and an engine: the model with slots, each with a text of a paged cache
+rng = random.Random(0)
+mixed = rng.sample(range(100, 1000), 900)
+held_out, known = mixed[:100], mixed[100:]
+line = {number: f"{number}={number_words(number, 'en')}\n" for number in mixed}
+text = "".join(line[number] for _ in range(20) for number in rng.sample(known, 800))
 alphabet = sorted(set(text))
 number_of = {character: number for number, character in enumerate(alphabet)}
-ids = torch.tensor([number_of[character] for character in text])
-training, held_out, T = ids[:270_000], ids[270_000:], 128
-torch.manual_seed(0)
-gpt = LanguageModel(
-    TransformerConfig(
-        vocab_size=len(alphabet), d_model=64, n_heads=4, n_decoder_layers=2, n_encoder_layers=0, positions="rotary",
-        norm_place="pre", activation="gelu", scale_embeddings=False, dropout=0.0, init="normal", init_std=0.05,
-        scale_residual_init=True,
-    )
-)  # fmt: skip
-optimizer = torch.optim.AdamW(gpt.parameters(), lr=6e-3, betas=(0.9, 0.95), weight_decay=0.01)
-generator = torch.Generator().manual_seed(0)
-for step in range(300):
-    optimizer.param_groups[0]["lr"] = 6e-3 * min(1, (step + 1) / 20) * (1 - step / 300)
-    start = torch.randint(len(training) - T - 1, (6, 1), generator=generator)
-    piece = training[start + torch.arange(T + 1)]  # (B, T + 1)
-    loss = F.cross_entropy(gpt(piece[:, :-1]).flatten(0, 1), piece[:, 1:].flatten())
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-gpt.eval()
-precise = copy.deepcopy(gpt).double()  # so that no two scores are equal but for rounding
 
 
-# %% id="engine" tags=["hide-input"]
-# The engine: a model with slots, each of which holds one text of a paged cache
+def encode(text):
+    return [number_of[character] for character in text]
+
+
+def decode(tokens):
+    return "".join(alphabet[token] for token in tokens)
+
+
+def train(seed, steps=400, peak=6e-3, T=64):
+    torch.manual_seed(seed)
+    ids, generator = torch.tensor(encode(text)), torch.Generator().manual_seed(seed)
+    model = LanguageModel(
+        TransformerConfig(
+            vocab_size=len(alphabet), d_model=64, n_heads=4, n_decoder_layers=2, n_encoder_layers=0,
+            positions="rotary", norm_place="pre", activation="gelu", scale_embeddings=False, dropout=0.0,
+            init="normal", init_std=0.05, scale_residual_init=True,
+        )
+    )  # fmt: skip
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = peak * min(1, (step + 1) / 20) * (1 - step / steps)
+        start = torch.randint(len(ids) - T - 1, (12, 1), generator=generator)
+        piece = ids[start + torch.arange(T + 1)]  # (B, T + 1)
+        loss = F.cross_entropy(model(piece[:, :-1]).flatten(0, 1), piece[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+gpt = train(0)
+precise = copy.deepcopy(gpt).double()  # so that rounding decides between no two characters
+
+
 class Engine:
     """`start`, `step` and `stop` as in the exercise; `n_read` counts the tokens that went through the model."""
 
@@ -191,27 +207,12 @@ class Engine:
         return self.model(torch.tensor(tokens), mask=rows.mask, positions=rows.positions, cache=rows)
 
 
-def encode(text):
-    return [number_of[character] for character in text]
-
-
-def decode(tokens):
-    return "".join(alphabet[token] for token in tokens)
-
-
 # %% id="gpt-served" tags=["not-compared:differs-by-processor"]
-questions = ["The value ", "A class ", "If the object ", "Python ", "def ", "For example, "]
-allowed = [40, 12, 30, 50, 8, 24]
-requests = [(encode(q), n) for q, n in zip(questions, allowed, strict=True)]
+requests = [(encode(f"{number}="), 40) for number in (283, 100, 412, 777, 905, 640)]
 answers = serve(Engine(precise, n_slots=3), requests, budget=150)
-for question, answer in zip(questions, answers, strict=True):
-    print(f"{question}|{decode(answer)!r}")
+for (prompt, _), answer in zip(requests, answers, strict=True):
+    print(decode(prompt + answer), end="")
 
-# %% [markdown] id="alone-text"
-# As literature this is modest; four seconds are not much. What matters is that nobody notices the others. Each text came
-# and went among strangers in its batch. Is it the text that the model writes alone?
-
-# %% id="alone"
 for (prompt, longest), answer in zip(requests, answers, strict=True):
     tokens = torch.tensor([prompt])
     options = {"max_new_tokens": longest, "temperature": 0, "stop": number_of["\n"]}
@@ -219,8 +220,11 @@ for (prompt, longest), answer in zip(requests, answers, strict=True):
     prove("the same answer, token for token", answer == alone)
 
 # %% [markdown] id="crowd-text"
+# After five seconds of training the model spells only some of the numbers right. But nobody notices the others: each
+# answer is the one that the model writes alone, token for token.
+#
 # Now a crowd: 200 people, 16 slots. Most answers are short and a few very long, as in life, and the longest answer
-# allowed is 256 tokens. (The lengths are drawn; no model is needed to count passes.)
+# allowed is 256 tokens. To count passes no model is needed, so the lengths are drawn at random.
 
 # %% id="crowd" tags=["hide-input"]
 # Count: passes of batches that wait, of your loop, and of your loop with little memory
@@ -233,16 +237,16 @@ serve(roomy, crowd, budget=10**6)
 serve(tight, crowd, budget=2048)
 print(f"{sum(lengths):,} tokens of answers, {sum(lengths) / 200:.0f} on average")
 for name, n in (
-    ("batches that wait", waiting),
-    ("your loop, plenty of memory", len(roomy.passes)),
-    ("your loop, memory for 2,048", len(tight.passes)),
+    ("plenty of memory, batches", waiting),
+    ("plenty of memory, your loop", len(roomy.passes)),
+    ("2,048 tokens, your loop", len(tight.passes)),
 ):
     print(f"{name:<28}{n:>6,} passes, {sum(lengths) / (n * n_slots):>4.0%} of the slots in use")
-prove("no more than 8 of 16 slots found memory", max(map(len, tight.passes)) <= 8)
+prove("no more than 7 of 16 slots found memory", max(map(len, tight.passes)) == 7)
 
 # %% [markdown] id="crowd-says"
-# With plenty of memory your loop needs a third of the passes. But with a cache of 2,048 tokens most of the gain is
-# gone. Each person reserves up to 320 tokens, and so half of the slots, or more, stay empty, for want of memory.
+# With plenty of memory your loop needs a third of the passes. But with a cache of 2,048 tokens, two thirds of the gain
+# are gone. Each person reserves 264 tokens or more, so at most seven fit, and nine of the 16 slots stay empty.
 #
 # **Predict.** How much of the reserved memory ever holds a token, on average?
 
@@ -262,8 +266,8 @@ ex.predict("share_of_memory_used", "")
 drawings.block_tables().show()
 
 # %% [markdown] id="paged-says"
-# Attention needs no change: it does not care where a key lies, since the position is in the key itself. A text wastes
-# at most one block less one token. Here is the crowd again, with blocks of 16 tokens:
+# Attention needs no change. It does not care where in memory a key lies, because the position in the text is already part
+# of the key. With blocks of 16 a text leaves at most 15 positions empty. Here is the crowd again:
 
 # %% id="memory-drawn" tags=["hide-input"]
 # Figure: tokens reserved, in blocks, and held, over the passes of the crowd with plenty of memory
@@ -276,41 +280,37 @@ by_longest, by_blocks = sum(held) / sum(reserved), sum(held) / sum(paged)
 show(
     common.curves(
         range(1, len(held) + 1), {"for the longest answer": reserved, "in blocks of 16": paged, "held": held},
-        styles=("-", "-", "-"), xlabel="pass of the model", ylabel="tokens", ylim=(0, 5600), names="upper right",
+        styles=("-", "-", "-"), xlabel="pass of the model", ylabel="tokens", ylim=(0, 5600), names="center left",
         levels={"the cache of 2,048": 2048},
     ),
     alt="Tokens over 683 passes. Reserved for the longest answer: between 4000 and 4800 until the end. Blocks and held "
     "tokens lie close together between 1000 and 1900, always below the dashed line at 2048.",
     caption=f"Of what is reserved for the longest answer, {by_longest:.0%} holds a token; of the blocks {by_blocks:.0%}. "
-    "In blocks, all 16 texts fit where eight did not.",
+    "In blocks, all 16 texts fit into a cache of 2,048.",
 )  # fmt: skip
 prove("in blocks the crowd never needs more than 2,048 tokens", max(paged) <= 2048)
+prove("10 of 128 blocks are left", 128 - max(paged) // 16 == 10)
+small = Engine(precise, n_slots=6, n_blocks=16)
+prove("six texts in a pool of 256 tokens, the same answers", serve(small, requests, budget=10**6) == answers)
+prove("afterwards every block is free", small.cache.n_free == 16)
 
 # %% [markdown] id="memory-says"
-# So the same 2,048 tokens serve all 16 slots, in 683 passes instead of 1,550. Nothing about the model has changed.
+# So the same 2,048 tokens serve all 16 slots, in 683 passes instead of 1,550. The model has not changed.
 #
 # There is a price. Whoever reserves nothing may find the pool empty in the middle of an answer. Then the server takes
 # back the blocks of the last to come, and reads that text again later. In this crowd it never happened: at its fullest,
 # the pool had 10 blocks left.
-
-# %% id="pool-left" tags=["hide-input"]
-# Check: the blocks left; and the real engine with a pool that the reservations would not fit in
-prove("10 of 128 blocks are left", 128 - max(paged) // 16 == 10)
-small = Engine(precise, n_slots=6, n_blocks=20)
-prove("six texts in a pool of 320 tokens, the same answers", serve(small, requests, budget=10**6) == answers)
-prove("afterwards every block is free", small.cache.n_free == 20)
-
-# %% [markdown] id="prefix"
+#
 # ## 4 The same beginning
 #
 # Every conversation with a chat program begins with the same instructions, often longer than the question. Their keys
 # depend on nothing that comes later. So they can be computed once, and each table begins with the same blocks: block 2
-# in the drawing.
+# in the drawing. For our model two numbers with their words will stand for instructions.
 
 # %% exercise="shared_beginning"
 
 # %% id="prefix-served"
-instructions = encode("This is the reference manual of the language. It answers: ")
+instructions = encode(line[known[0]] + line[known[1]])
 shared, apart = Engine(precise, n_slots=3), Engine(precise, n_slots=3)
 shared.beginning = shared.cache.add()
 shared.read([shared.beginning], [instructions])
@@ -318,13 +318,10 @@ longer = [(instructions + prompt, n) for prompt, n in requests]
 both = [serve(engine, longer, budget=500) for engine in (shared, apart)]
 prove("the same answers, token for token", both[0] == both[1])
 
-# %% id="prefix-counted" tags=["hide-input"]
-# Count: what prefill read in each case
-prompts, written = sum(len(prompt) - 1 for prompt, _ in longer), sum(map(len, both[1]))
-prove("apart, every prompt is read whole", apart.n_read == prompts + written)
-once = shared.n_read - written
-print(f"{len(instructions)} tokens of instructions, six questions: prefill reads {prompts} tokens apart, {once} shared")
-prove("three blocks of 16 are shared by six prompts", prompts - once == 6 * 48 - len(instructions))
+written = sum(map(len, both[0]))
+print(f"{len(instructions)} tokens of instructions, six questions")
+for name, engine in (("apart", apart), ("shared", shared)):
+    print(f"{name:<6} prefill reads {engine.n_read - written} tokens")
 
 # %% [markdown] id="prefix-says"
 # Only a *beginning* can be shared. In any layer but the first, the key of a word depends on all words before it. So the
@@ -332,23 +329,24 @@ prove("three blocks of 16 are shared by six prompts", prompts - once == 6 * 48 -
 #
 # ## 5 Smaller numbers
 #
-# What else makes room? Weights in fewer bits. Chapter 8 recorded their price: with 8 bits none that could be measured,
-# with 4 bits less than another seed makes. Here is the same for the model that you have just served:
+# What else makes room? Weights in fewer bits. Chapter 8 has their price for five trainings: with 8 bits a change of
+# 0.0002 in the loss at most, with 4 bits about 0.008. Here is the model that you have just served:
 
-# %% id="rounded" tags=["hide-input", "atol:0.1"]
-# Measure: held-out loss of the model with rounded weights
-pieces = held_out[: 200 * (T + 1)].view(200, T + 1)
+# %% id="rounded" tags=["hide-input", "atol:0.05"]
+# Measure: loss on numbers that training never saw, with rounded weights
+stream = encode("".join(line[number] for _ in range(5) for number in rng.sample(held_out, 100)))
+pieces = torch.tensor(stream[: len(stream) // 65 * 65]).view(-1, 65)  # (N, T + 1)
 losses = {}
 for name, options in (("32 bits", None), ("8 bits", {"bits": 8}), ("4 bits", {"bits": 4, "group": 32})):
     rounded = copy.deepcopy(gpt)
     if options:
         quantize_(rounded, **options)
     with torch.no_grad():
-        logits = rounded(pieces[:, :-1]).flatten(0, 1)
-    losses[name] = F.cross_entropy(logits.float(), pieces[:, 1:].flatten()).item()
+        logits = rounded(pieces[:, :-1]).float()
+    losses[name] = F.cross_entropy(logits.flatten(0, 1), pieces[:, 1:].flatten()).item()
     print(f"{name:>7}: loss {losses[name]:.3f}")
-prove("8 bits cost less than 0.002, 4 bits less than 0.02", losses["8 bits"] - losses["32 bits"] < 0.002
-      and losses["4 bits"] - losses["32 bits"] < 0.02)  # fmt: skip
+prove("8 bits cost less than 0.003", abs(losses["8 bits"] - losses["32 bits"]) < 0.003)
+prove("4 bits less than 0.05", losses["4 bits"] - losses["32 bits"] < 0.05)
 
 # %% [markdown] id="room-text"
 # Now put Llama 3 8B on a card with 24 GB that fetches 1,000 GB per second. The memory that the weights leave is cache.
@@ -370,8 +368,8 @@ for bits, stored in ((16, 16), (8, 8), (4, 4.5)):  # 4 bits: and 16 for each 32 
 # %% [markdown] id="room-says"
 # Look along a row. Twenty-nine readers together get twenty times what one gets alone, and each of them waits only half
 # as long again for a token. Now look down. Fewer bits make a lone reader much faster. On a full card they bring more
-# readers, and nobody gets a faster answer, since the card fetches its 24 GB in every pass. (These are
-# upper limits; a real server also computes, and stays below them.)
+# readers, and nobody gets a faster answer, since the card fetches its 24 GB in every pass. A real server also computes,
+# so it stays below these limits.
 #
 # ## The answer
 #
@@ -384,15 +382,19 @@ for bits, stored in ((16, 16), (8, 8), (4, 4.5)):  # 4 bits: and 16 for each 32 
 # | room for caches | fewer bits, fewer heads (chapter 7) | 72 texts instead of 29 |
 # | one token for each pass | a draft that guesses | [choosing tokens](05_choosing.ipynb) |
 #
-# None of the first four changes a single token. To serve your own model to others, take an engine that does all this:
-# [serving](../../docs/serving.md) says which.
+# The first four leave every answer as it was, but for rounding. We did not count how long the prompts take. A long one
+# holds up everybody's next token, so servers read it in pieces between the others' passes (Agrawal et al. 2024).
+#
+# **You can now** write the loop of a server, and say for each of its tricks what it saves. To serve your own model to
+# others, take an engine that does all this: [serving](../../docs/serving.md) says which.
 #
 # <details><summary>Sources</summary>
 #
 # Yu et al. 2022, *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI, section 3 (they
 # call it iteration-level scheduling). Kwon et al. 2023, *Efficient Memory Management for Large Language Model Serving
 # with PagedAttention*, arXiv:2309.06180: the 20.4 to 38.2 % in section 1, blocks in section 4, blocks of 16 in section
-# 7.2. Zheng et al. 2023, *SGLang*, arXiv:2312.07104 (beginnings shared without being told). The tests of this course
+# 7.2. Zheng et al. 2023, *SGLang*, arXiv:2312.07104 (beginnings shared without being told). Agrawal et
+# al. 2024, *Sarathi-Serve*, arXiv:2403.02310. The tests of this course
 # compare answers and blocks with the continuous batching of `transformers`.
 #
 # </details>
