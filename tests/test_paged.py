@@ -1,5 +1,6 @@
 """The paged cache: any mixture of texts gives what each gives alone, in as many blocks as it needs."""
 
+import itertools
 import math
 
 import pytest
@@ -47,18 +48,18 @@ class Engine:
         self.prompts, self.shared = {}, 0  # text -> prompt
 
     def start(self, slot, prompt):
-        same = (text for text in self.held.values() if self.begins_alike(text, prompt))
-        text = self.held[slot] = self.cache.add(like=next(same, None))
+        n, like = max(((self.alike(one, prompt), one) for one in self.held.values()), default=(0, 0))
+        text = self.held[slot] = self.cache.add(like, n) if n else self.cache.add()
         self.shared += self.cache.lengths[text]
         self.prompts[text], self.last[slot] = prompt, prompt[-1]
         unread = prompt[self.cache.lengths[text] : -1]
         if unread:
             read(self.model, self.cache, [text], [unread])
 
-    def begins_alike(self, text, prompt):
-        """Whether all full blocks of the text hold the beginning of the prompt, and not all of it."""
-        n = self.cache.lengths[text] // self.cache.block * self.cache.block
-        return n < len(prompt) and (self.prompts[text] + [None] * n)[:n] == prompt[:n]
+    def alike(self, text, prompt):
+        """With how many tokens the two begin alike, the last one of the prompt aside, which must still be read."""
+        both = zip(self.prompts[text], prompt[:-1], strict=False)
+        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], both))
 
     def step(self, slots):
         logits = read(self.model, self.cache, [self.held[s] for s in slots], [[self.last[s]] for s in slots])
@@ -99,6 +100,9 @@ def test_blocks_are_shared_kept_and_given_back():
     assert cache.lengths[second] == 8
     assert cache.tables[second] == cache.tables[first][:2]
     assert cache.n_free == 3
+    part = cache.add(like=first, alike=7)
+    assert (cache.lengths[part], cache.tables[part]) == (4, cache.tables[first][:1])
+    cache.drop(part)
     found = read(mine, cache, [second], [prompt[8:]])
     cache.drop(first)
     assert cache.n_free == 3  # two blocks are the second's now, and its own third
@@ -120,9 +124,8 @@ def test_the_server_writes_what_that_of_transformers_writes(family, tmp_path):
         sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
         theirs = LlamaForCausalLM(LlamaConfig(vocab_size=V, hidden_size=32, max_position_embeddings=64, **sizes))
     else:
-        theirs = GPT2LMHeadModel(
-            GPT2Config(vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=1)
-        )
+        sizes = {"n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 0, "eos_token_id": 1}
+        theirs = GPT2LMHeadModel(GPT2Config(vocab_size=V, n_embd=32, **sizes))
     theirs.eval().save_pretrained(tmp_path)
     theirs.set_attn_implementation("sdpa")
     written = theirs.generate_batch(

@@ -56,14 +56,16 @@ class PagedCache:
         return self._users.count(0)
 
     @checked
-    def add(self, like: int | None = None) -> int:
-        """Begin a text and return its number; the full blocks of the text `like`, which begins alike, are shared.
+    def add(self, like: int | None = None, alike: Count | None = None) -> int:
+        """Begin a text and return its number; it shares the blocks that are full of what it has in common with `like`.
 
-        `lengths` then says how many tokens need not be read any more.
+        These are the first `alike` tokens of that text, or all unless given. `lengths` then says how many tokens of the
+        new one need not be read any more.
         """
         if like is not None and like not in self.tables:
             raise ValueError(f"like: expected one of the texts {sorted(self.tables)}, got {like}")
-        shared = [] if like is None else self.tables[like][: self.lengths[like] // self.block]
+        n = 0 if like is None else min(self.lengths[like], alike or self.lengths[like])
+        shared = [] if like is None else self.tables[like][: n // self.block]
         for number in shared:
             self._users[number] += 1
         text, self._next = self._next, self._next + 1

@@ -265,6 +265,8 @@ in-order-of-finishing (order="finished"): returns the answers in the order in wh
         Case("two requests, two slots", _case([(1, 4, 9), (2, 2, 9)], 2, 20)),
         Case("three requests, one slot", _case([(1, 2, 9), (1, 3, 2), (1, 1, 9)], 1, 20)),
         Case("answers of 2, 6, 3 and 3 tokens, two slots", _case([(1, 2, 9), (1, 6, 9), (1, 3, 9), (1, 3, 9)], 2, 50)),
+        Case("long prompts, and memory for two of them", _case([(6, 1, 9), (6, 1, 9), (6, 1, 9)], 3, 14)),
+        Case("long answers, and memory for two of them", _case([(1, 6, 9), (1, 6, 9), (1, 6, 9)], 3, 14)),
         Case("three slots, and memory for two", _case([(3, 2, 9), (2, 3, 9), (1, 4, 9), (4, 1, 1)], 3, 10)),
         Case("three slots, a long prompt that must wait", _case([(2, 4, 9), (8, 3, 9), (1, 2, 9), (1, 1, 9)], 3, 12)),
         Case(
