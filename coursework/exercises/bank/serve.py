@@ -6,7 +6,7 @@ END = 0
 
 
 def serve(engine, requests, budget):
-    """an engine, list of (prompt, longest), a number of tokens -> list of answers, each a list of ids"""
+    """an engine, list of (prompt, longest), number of tokens -> list of lists of ids"""
     answers = [[] for _ in requests]
     waiting, running = list(range(len(requests))), {}  # running: slot -> number of its request
     while waiting or running:
@@ -114,18 +114,15 @@ def _model(
     return loop
 
 
-def _with_a_queue(engine, requests, budget):
-    from collections import deque
-
-    queue, running, answers = deque(enumerate(requests)), {}, {}
-    free = set(range(engine.n_slots))
-    while queue or running:
-        while queue and free and len(queue[0][1][0]) + queue[0][1][1] <= budget:
-            number, (prompt, longest) = queue.popleft()
+def _with_a_set_of_free_slots(engine, requests, budget):
+    line, running, free = list(enumerate(requests))[::-1], {}, set(range(engine.n_slots))
+    answers = {}
+    while line or running:
+        while line and free and len(line[-1][1][0]) + line[-1][1][1] <= budget:
+            number, (prompt, longest) = line.pop()
             slot = free.pop()
             budget -= len(prompt) + longest
-            running[slot] = number
-            answers[number] = []
+            running[slot], answers[number] = number, []
             engine.start(slot, prompt)
         for slot, token in engine.step(sorted(running)).items():
             number = running[slot]
@@ -280,7 +277,7 @@ in-order-of-finishing (order="finished"): returns the answers in the order in wh
         Property("First come, first served.", _first_come_first_served),
     ],
     alternatives=[
-        Alternative("with a queue and a set of free slots", _with_a_queue),
+        Alternative("with a set of free slots", _with_a_set_of_free_slots),
         Alternative("adding up anew what is reserved", _counting_anew),
         Alternative("with a record for each request", _with_records),
     ],

@@ -354,22 +354,35 @@ prove("4 bits less than 0.05", losses["4 bits"] - losses["32 bits"] < 0.05)
 # 2,048 tokens.
 
 # %% id="room" tags=["hide-input"]
-# Count: texts that fit, and the most tokens per second that fetching allows
+# Figure and count: the most tokens per second that fetching allows, until the card is full
 llama = PUBLISHED["llama-3-8b"].config()
 n_weights = scaling.count_parameters(llama).total()
 cache = scaling.kv_cache_bytes(llama, 1, 2048, dtype=torch.bfloat16) / 1e9  # GB of one text
+readers, speeds = {}, {}
 for bits, stored in ((16, 16), (8, 8), (4, 4.5)):  # 4 bits: and 16 for each 32 weights, their step
     weights = n_weights * stored / 8 / 1e9  # GB
     n = int((24 - weights) / cache)
     alone, each = 1000 / (weights + cache), 1000 / (weights + n * cache)
     print(f"{bits:>2} bits: weights {weights:4.1f} GB, {n:>2} texts fit; tokens per second at most: "
           f"{alone:3.0f} alone, {each:2.0f} each of {n}, {n * each:5,.0f} in all")  # fmt: skip
+    readers[f"{bits} bits"] = range(1, n + 1)
+    speeds[f"{bits} bits"] = [1000 / (weights + k * cache) for k in range(1, n + 1)]
+show(
+    common.curves(
+        readers, speeds, styles=("-", "-", "-"), names="end", xlabel="texts written at once",
+        ylabel="tokens per second, for each", ylim=(0, 220), xlim=(0, 84),
+    ),
+    alt="Tokens per second for each reader against the number of readers. With 16 bits a nearly level line falls from 61 to 42 "
+    "and ends at 29 readers. With 8 bits it falls from 121 to 42 at 59, with 4 bits from 209 to 42 at 72.",
+    caption="A line ends where the card is full. There each reader gets 42 tokens per second, however many bits a weight has.",
+)  # fmt: skip
+prove("a full card gives each reader the same", {round(line[-1]) for line in speeds.values()} == {42})
 
 # %% [markdown] id="room-says"
-# Look along a row. Twenty-nine readers together get twenty times what one gets alone, and each of them waits only half
-# as long again for a token. Now look down. Fewer bits make a lone reader much faster. On a full card they bring more
-# readers, and nobody gets a faster answer, since the card fetches its 24 GB in every pass. A real server also computes,
-# so it stays below these limits.
+# Follow the line of 16 bits. Twenty-nine readers together get twenty times what one gets alone, and each of them waits
+# only half as long again for a token. Now compare the lines. Fewer bits make a lone reader much faster. On a full card
+# they bring more readers, and nobody gets a faster answer, since the card fetches its 24 GB in every pass. A real server
+# also computes, so it stays below these limits.
 #
 # ## The answer
 #
@@ -390,11 +403,11 @@ for bits, stored in ((16, 16), (8, 8), (4, 4.5)):  # 4 bits: and 16 for each 32 
 #
 # <details><summary>Sources</summary>
 #
-# Yu et al. 2022, *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI, section 3 (they
-# call it iteration-level scheduling). Kwon et al. 2023, *Efficient Memory Management for Large Language Model Serving
-# with PagedAttention*, arXiv:2309.06180: the 20.4 to 38.2 % in section 1, blocks in section 4, blocks of 16 in section
-# 7.2. Zheng et al. 2023, *SGLang*, arXiv:2312.07104 (beginnings shared without being told). Agrawal et
-# al. 2024, *Sarathi-Serve*, arXiv:2403.02310. The tests of this course
-# compare answers and blocks with the continuous batching of `transformers`.
+# Yu et al. 2022, *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI (there it is called
+# iteration-level scheduling). Kwon et al. 2023, *Efficient Memory Management for Large Language Model Serving with
+# PagedAttention*, arXiv:2309.06180: the 20.4 to 38.2 % in section 1, blocks in section 4, their size in section 7.2.
+# Zheng et al. 2023, *SGLang*, arXiv:2312.07104 (a server that finds equal beginnings itself). Agrawal et al. 2024,
+# *Sarathi-Serve*, arXiv:2403.02310. The tests of this course compare the answers with those of the continuous batching
+# in `transformers`.
 #
 # </details>
