@@ -369,8 +369,8 @@ for bits, stored in ((16, 16), (8, 8), (4, 4.5)):  # 4 bits: and 16 for each 32 
     speeds[f"{bits} bits"] = [1000 / (weights + k * cache) for k in range(1, n + 1)]
 show(
     common.curves(
-        readers, speeds, styles=("-", "-", "-"), names="end", xlabel="texts written at once",
-        ylabel="tokens per second, for each", ylim=(0, 220), xlim=(0, 84),
+        readers, speeds, styles=("-", "-", "-"), names="upper right", xlabel="texts written at once",
+        ylabel="tokens per second, for each", ylim=(0, 220), xlim=(0, 75),
     ),
     alt="Tokens per second for each reader against the number of readers. With 16 bits a nearly level line falls from 61 to 42 "
     "and ends at 29 readers. With 8 bits it falls from 121 to 42 at 59, with 4 bits from 209 to 42 at 72.",
