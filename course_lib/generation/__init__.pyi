@@ -5,6 +5,8 @@ from .compiled import compile_step as compile_step
 from .incremental import pad_left as pad_left
 from .loop import generate as generate
 from .loop import stream as stream
+from .paged import PagedCache as PagedCache
+from .paged import PagedRows as PagedRows
 from .sampling import Sampling as Sampling
 from .sampling import min_p_filter as min_p_filter
 from .sampling import penalise_repetition as penalise_repetition
