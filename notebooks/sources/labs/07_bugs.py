@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Lab: four bugs in a Llama
 #
-# **The question: it runs, and it loads without an error. Which line makes the Llama wrong?** Whoever builds a variant or
-# loads a checkpoint meets bugs that no shape gives away. Here are four of them. The symptom comes first: you say what it
-# means, and then you look for the line. One of them you mend.
+# **The question: it runs, and it loads without an error. Which line makes the Llama wrong?** Whoever builds a variant
+# or loads a checkpoint meets bugs that no shape gives away. Here are four of them. The symptom comes first: you say
+# what it means, and then you look for the line. One of them you mend.
 #
 # The lab stands on [chapter 7](../07_variants.ipynb), its sections 2, 3.1, 7 and 8. With two exercises it takes about
 # {minutes} minutes.
@@ -30,10 +30,10 @@ LoRALinear, merge = ex.lora_linear.part(), ex.lora_merge.part()
 # %% [markdown] id="bench"
 # ## The bench
 #
-# Our patient is a Llama that knows eight lines of *Richard III* by heart: two layers, H = 4 heads of queries, G = 2 of
-# keys and values, each 16 wide. A colleague trained it and saved its weights as `checkpoint`. Her program gives the logits
-# `right` for 13 pieces of the text, 64 characters each. That is the best tool there is: **another program's numbers for
-# the same input.**
+# Our patient is a Llama that knows eight lines of *Richard III* by heart: two layers, H = 4 heads of queries, G = 2
+# of keys and values, each 16 wide. A colleague trained it and saved its weights as `checkpoint`. Her program gives
+# the logits `right` for 13 pieces of the text, 64 characters each. That is the best tool there is: **another
+# program's numbers for the same input.**
 
 # %% id="bench-code" tags=["hide-input", "tol:0.05"]
 # The colleague's program: her model learns the lines, and saves its weights with pairs of rows side by side
@@ -142,17 +142,17 @@ prove("1: position 0 is right but for rounding, all others are off by more than 
       gap(llama)[0] < 1e-4 and gap(llama)[1:].min() > 0.1)  # fmt: skip
 
 # %% [markdown] id="pairs-says"
-# Position 0 is right. Under a causal mask it sees only itself, with weight one, whatever its query and its key are. So a
-# model that is right for the first token and wrong from the second on has a bug in what decides *who is read*: queries,
-# keys, positions or the mask. Norms, values and feed-forward are cleared.
+# Position 0 is right. Under a causal mask it sees only itself, with weight one, whatever its query and its key are.
+# So a model that is right for the first token and wrong from the second on has a bug in what decides *who is read*:
+# queries, keys, positions or the mask. Norms, values and feed-forward are cleared.
 #
-# Here it is the positions. Her program turns the rows 2i and 2i + 1 of each head together, yours the rows i and i + E/2 (exhibit 3 of
-# the [lab on chapter 3](03_bugs.ipynb)). Both are in use: Meta's files of Llama have the first order, those of
-# `transformers` the second. So no line is wrong and no weight is, but they do not belong together.
+# Here it is the positions. Her program turns the rows 2i and 2i + 1 of each head together, yours the rows i and i +
+# E/2 (exhibit 3 of the [lab on chapter 3](03_bugs.ipynb)). Both are in use: Meta's files of Llama have the first
+# order, those of `transformers` the second. So no line is wrong and no weight is, but they do not belong together.
 #
 # You could turn other pairs in the code, until the next checkpoint comes. It is better to sort the rows once, while
-# loading: a score is a sum over all pairs, and does not care where a pair stands. For a head of six rows the new order is 0
-# 2 4 1 3 5. Somebody has written a converter already.
+# loading: a score is a sum over all pairs, and does not care where a pair stands. For a head of six rows the new
+# order is 0 2 4 1 3 5. Somebody has written a converter already.
 
 # %% exercise="mend_converter"
 
@@ -162,9 +162,9 @@ print(write(llama))
 prove("1: converted, your Llama gives her logits", gap(llama).max() < 1e-4)
 
 # %% [markdown] id="groups"
-# One of the mistakes is from real life: a converter in `transformers` cut the keys into as many heads as the queries, until
-# pull request 31788. And a tiny test can miss the other, because for heads of four rows the way there and the way back are
-# the same.
+# One of the mistakes is from real life: a converter in `transformers` cut the keys into as many heads as the queries,
+# until pull request 31788. And a tiny test can miss the other, because for heads of four rows the way there and the
+# way back are the same.
 #
 # ## Exhibit 2: the other repetition
 #
@@ -227,16 +227,16 @@ for groups in (1, 4):
     prove(f"2: with G = {groups} nothing shows", same)
 
 # %% [markdown] id="groups-says"
-# It is wrong there, too, so the bug is in what one token does alone. Two of the four query heads read the *values* of the
-# wrong head, and the output matrix mixes them as if they were the right ones. (The keys are wrong as well, but at position
-# 0 they do not matter.)
+# It is wrong there, too, so the bug is in what one token does alone. Two of the four query heads read the *values* of
+# the wrong head, and the output matrix mixes them as if they were the right ones. (The keys are wrong as well, but at
+# position 0 they do not matter.)
 #
 # A test with G = H or with G = 1 finds nothing. Only 1 < G < H can show it.
 #
 # ## Exhibit 3: nearly right
 #
-# This copy writes every letter correctly, and its loss is the same to three digits. A test with `atol=0.05` is green. But
-# its logits are not quite hers.
+# This copy writes every letter correctly, and its loss is the same to three digits. A test with `atol=0.05` is green.
+# But its logits are not quite hers.
 
 
 # %% id="norm-code" tags=["tol:0.05"]
@@ -303,9 +303,10 @@ prove("3: above 256, squared in float16, nothing is left", after["mean square in
 prove("3: at 0.003 ε outside leaves 40 % more", 1.3 < after["eps outside"][10] / after["right"][10] < 1.6)
 
 # %% [markdown] id="norm-says"
-# You need not guess: run her model once in float64. The difference is what rounding does, a few millionths, and this gap
-# is a thousand times as large. So it is a bug: ε stands outside the root. It does little harm here, because ε is 10⁻⁵, and
-# the root is far larger. A mean square taken in bfloat16, with its three digits, leaves the same kind of trace.
+# You need not guess: run her model once in float64. The difference is what rounding does, a few millionths, and this
+# gap is a thousand times as large. So it is a bug: ε stands outside the root. It does little harm here, because ε is
+# 10⁻⁵, and the root is far larger. A mean square taken in bfloat16, with its three digits, leaves the same kind of
+# trace.
 #
 # Such bugs wait for other inputs. Where x itself is small, near √ε = 0.003, the wrong norm is 40 % too large. And in
 # float16 the square of anything above 256 is infinite, and the token becomes zero. That is why `transformers` takes the
@@ -313,8 +314,8 @@ prove("3: at 0.003 ε outside leaves 40 % more", 1.3 < after["eps outside"][10] 
 #
 # ## Exhibit 4: merged for speed
 #
-# Her model is tuned by LoRA to another scene: rank r = 8, α = 16. For speed, the author adds each update into its weight,
-# with your `merge` of chapter 7.
+# Her model is tuned by LoRA to another scene: rank r = 8, α = 16. For speed, the author adds each update into its
+# weight, with your `merge` of chapter 7.
 
 # %% id="lora-code" tags=["hide-input", "tol:0.05"]
 # The tuned model: LoRA in each map of the layers, 150 steps
@@ -379,9 +380,9 @@ prove("4: the right strength has the lowest loss", min(losses, key=losses.get) =
 prove("4: added twice is worse than half", losses["added twice"] > losses["α / r forgotten"])
 
 # %% [markdown] id="lora-says"
-# B is zero before training, so every factor passes that test: never, twice or ten times. Test with a trained update, or
-# fill B with random numbers. In the exhibit the update goes into the weight and stays beside it, so it is added twice. The
-# other bars are factors that people forget, and no shape gives them away.
+# B is zero before training, so every factor passes that test: never, twice or ten times. Test with a trained update,
+# or fill B with random numbers. In the exhibit the update goes into the weight and stays beside it, so it is added
+# twice. The other bars are factors that people forget, and no shape gives them away.
 #
 # ## Your turn
 #
@@ -422,8 +423,8 @@ print(f"loss {loss_on(unknown, lines):.2f}")
 # | 3 | small everywhere, far above rounding | a norm, a number format |
 # | 4 | right on a new update only | a factor that is applied twice or never |
 #
-# **You can now** tell a bug from rounding, read from the first wrong position where it sits, and load a checkpoint whose
-# heads lie in another order.
+# **You can now** tell a bug from rounding, read from the first wrong position where it sits, and load a checkpoint
+# whose heads lie in another order.
 #
 # <details><summary>Sources</summary>
 #
