@@ -127,7 +127,7 @@ free = 80e9 - n_bytes
 for name, heads in (("planned", llama.n_heads), ("right", llama.n_kv_heads)):
     config = replace(llama, n_kv_heads=heads)
     a_text = scaling.kv_cache_bytes(config, 1, 8192, dtype=torch.bfloat16)
-    print(f"{name}: {a_text / 1e9:.2f} GB a text, {free // a_text:.0f} texts")
+    print(f"{name}: {a_text / 1e9:.2f} GB for each text, {free // a_text:.0f} texts")
 
 # %% id="cache-measured" tags=["hide-input"]
 # Figure: texts that fit. Check: a real cache of the small model has the bytes of its two heads of keys
@@ -152,7 +152,7 @@ prove("3: 14 texts and 59", counts == [14, 59])
 
 # %% [markdown] id="cache-says"
 # The factor is **4**: 32 heads of queries share 8 heads of keys and values, and `num_key_value_heads` says so. Such a
-# mistake lives long. A plan that promises too little crashes; one that promises too much only costs money.
+# mistake lives long. A plan with too little memory crashes. One with too much only costs money.
 #
 # ## Exhibit 4: 121 per cent
 #
