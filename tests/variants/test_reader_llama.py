@@ -39,3 +39,30 @@ def test_the_readers_model_gives_the_logits_of_transformers(kind, tied):
     with torch.no_grad():
         torch.testing.assert_close(model(tokens), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
     assert sum(p.numel() for p in model.parameters()) == theirs.num_parameters()
+
+
+def test_the_mended_converter_gives_a_llama_the_scores_of_pairs():
+    """Cohere's models turn pairs (2i, 2i + 1), Llama's (i, i + E / 2): scores and gradients agree after the move."""
+    from transformers.models.cohere import modeling_cohere as pairs
+    from transformers.models.llama import modeling_llama as halves
+
+    H, G, E, D, T = 4, 2, 8, 6, 5
+    torch.manual_seed(0)
+    state = {f"layers.0.{kind}.weight": torch.randn(n * E, D).double() for kind, n in (("query", H), ("key", G))}
+    for weight in state.values():
+        weight.requires_grad_()
+    moved = registry.get("mend_converter").reference(state, H, G)
+    x, config = torch.randn(1, T, D).double(), transformers.LlamaConfig(hidden_size=H * E, num_attention_heads=H)
+
+    def scores(weights: dict, room: object, name: str) -> torch.Tensor:
+        q, k = ((x @ weight.T).unflatten(-1, (-1, E)).transpose(1, 2) for weight in weights.values())
+        turn = getattr(room, f"{name}RotaryEmbedding")(config)(x, torch.arange(T)[None])
+        q, k = room.apply_rotary_pos_emb(q, k, *turn)
+        return q @ k.repeat_interleave(H // G, dim=1).mT
+
+    theirs, ours = scores(state, pairs, "Cohere"), scores(moved, halves, "Llama")
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+    grade = torch.randn_like(theirs)
+    for mine, its in zip(*(torch.autograd.grad((s * grade).sum(), list(state.values()), retain_graph=True)
+                           for s in (ours, theirs)), strict=True):  # fmt: skip
+        torch.testing.assert_close(mine, its, atol=1e-6, rtol=1e-6)

@@ -1,0 +1,334 @@
+# %% [markdown] id="title"
+# # Lab: five wrong factors
+#
+# **The question: the plan looks right. Which number is wrong by a factor?** A plan is arithmetic, and arithmetic
+# raises no error: with one factor missing it looks as good as before. Here are five such plans. You see first what
+# went wrong on the day, guess the factor, and then find it. At the end you mend a plan.
+#
+# The lab stands on [chapter 8](../08_scaling.ipynb), its sections 1 to 3 and 6. With one exercise it takes about
+# {minutes} minutes.
+
+# %% id="imports" tags=["hide-input"]
+# Imports, and settings so that the numbers come out nearly the same in every run
+import statistics
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib import scaling
+from course_lib.testing import prove
+from course_lib.variants import PUBLISHED, Llama
+from coursework import exercises as ex
+from coursework.pictures import palette, show
+from coursework.pictures.plots import common
+from coursework.records import claim
+
+torch.set_num_threads(1)
+llama = PUBLISHED["llama-3-8b"].config()
+
+# %% [markdown] id="bench"
+# ## The bench
+#
+# How do you find a missing factor? Not by reading the plan once more. Build a *small* model of the same kind, for
+# which everything can be measured, plan it with the same formulas, and divide. A right formula gives 1. A wrong one
+# gives 2, 3 or ½, and the factor itself often says what is missing.
+#
+# ## Exhibit 1: it dies in the first step
+#
+# Llama 3 8B is to be trained in float32 on a card of 80 GB. “Weights 32 GB, gradients 32 GB, 10 GB of activations: it
+# fits.” The model loads. The forward pass runs, and so does the backward pass. Then `optimizer.step()` runs out of
+# memory.
+#
+# **Predict.** What is not in the plan, why does it come so late, and by which factor are the first two numbers
+# together too small?
+
+# %% id="held-guess"
+ex.predict("dies_in_the_first_step", "")
+
+# %% id="small-model" tags=["hide-input"]
+# The small model: a Llama of three layers with 6 heads of queries and 2 of keys and values, 8 wide each
+torch.manual_seed(0)
+sizes = {"d_model": 48, "n_heads": 6, "n_kv_heads": 2, "vocab_size": 101, "n_decoder_layers": 3}
+model = Llama(Llama.configure(**sizes, d_ff=128, max_length=64, tie_embeddings=True))
+optimizer = torch.optim.AdamW(model.parameters())
+ids = torch.randint(101, (2, 33))
+
+
+# %% id="held-code"
+def held(model, optimizer):
+    numbers = list(model.parameters())
+    numbers += [p.grad for p in model.parameters() if p.grad is not None]
+    numbers += [x for state in optimizer.state.values() for x in state.values()]
+    return sum(x.nbytes for x in numbers)
+
+
+bytes_at = {"loaded": held(model, optimizer)}
+F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).backward()
+bytes_at["after backward"] = held(model, optimizer)
+optimizer.step()
+bytes_at["after the first step"] = held(model, optimizer)
+
+# %% id="held-figure" tags=["hide-input"]
+# Figure: bytes for each parameter that are held at the three moments
+n_parameters = sum(p.numel() for p in model.parameters())
+each = {when: n / n_parameters for when, n in bytes_at.items()}
+show(
+    common.bars(
+        list(each), list(each.values()), lying=True, size=(6.4, 1.9), numbers="%.0f", colours=palette.query,
+        xlabel="bytes for each parameter", xlim=(0, 18),
+    ),
+    alt="Three bars: four bytes for each parameter when the model is loaded, eight after the backward pass, sixteen after the "
+    "first step.",
+    caption="A small model, measured. Adam's two averages do not exist before the first step.",
+)  # fmt: skip
+prove("1: 4, 8 and 16 bytes", [round(n, 1) for n in each.values()] == [4, 8, 16])
+
+# %% [markdown] id="held-says"
+# Adam's two averages are missing, eight bytes for each parameter. PyTorch makes them in the first step, so all that
+# came before had room. The factor is **2**, and the run needs 128 GB before its activations.
+#
+# ## Exhibit 2: where did a gigabyte go?
+#
+# The 8.03 billion weights are stored in bfloat16. The download says 16.1 GB. The program, which has loaded all of them,
+# says 15.0 GB. Nothing is missing.
+#
+# **Predict.** Which of the two numbers is right? How large is the factor for terabytes?
+
+# %% id="units-guess"
+ex.predict("where_did_a_gigabyte_go", "")
+
+# %% id="units-code"
+n_bytes = 2 * scaling.count_parameters(llama).total()
+print(f"{n_bytes / 1e9:.2f} GB, {n_bytes / 2**30:.2f} GiB")
+for power, name in enumerate(("kilo", "mega", "giga", "tera"), start=1):
+    print(f"{name}: {1024**power / 1000**power:.3f}")
+
+# %% [markdown] id="units-says"
+# Both are, but one has the wrong name. A **gigabyte** is 10⁹ bytes, a **gibibyte** (GiB) is 2³⁰, and many programs
+# divide by 2³⁰ and print “GB”. The factor is **1.074**, and 1.1 for terabytes: harmless, until a plan with 5 % to
+# spare adds numbers of both kinds.
+#
+# ## Exhibit 3: the empty server
+#
+# A server with 80 GB is to hold Llama 3 8B in bfloat16, and the caches of as many texts of 8,192 tokens as fit. The
+# author takes the numbers from the config, layers, `num_attention_heads`, `head_dim`, and gets 14 texts. So more
+# servers are bought. In use, each of them shows its memory for caches three quarters empty.
+#
+# **Predict.** By which factor is the cache too large in the plan, and which entry of the config says so?
+
+# %% id="cache-guess"
+ex.predict("the_empty_server", "")
+
+# %% id="cache-code"
+free = 80e9 - n_bytes
+for name, heads in (("planned", llama.n_heads), ("right", llama.n_kv_heads)):
+    config = replace(llama, n_kv_heads=heads)
+    a_text = scaling.kv_cache_bytes(config, 1, 8192, dtype=torch.bfloat16)
+    print(f"{name}: {a_text / 1e9:.2f} GB for each text, {free // a_text:.0f} texts")
+
+# %% id="cache-measured" tags=["hide-input"]
+# Figure: texts that fit. Check: a real cache of the small model has the bytes of its two heads of keys
+cache = model.new_cache(32)
+with torch.no_grad():
+    model(ids[:, :32], cache=cache)
+planned = 2 * 3 * 6 * 8 * 32 * 2 * 4  # keys and values, layers, heads, width, tokens, texts, bytes
+prove(
+    "3: with the heads of queries the small model's cache is planned three times too large",
+    planned == 3 * cache.n_bytes,
+)
+counts = [
+    int(free // scaling.kv_cache_bytes(replace(llama, n_kv_heads=h), 1, 8192, dtype=torch.bfloat16)) for h in (32, 8)
+]
+show(
+    common.bars(["planned", "right"], counts, lying=True, size=(6.4, 1.5), numbers="%d", xlabel="texts that fit",
+                colours=(palette.key, palette.value), xlim=(0, 66)),
+    alt="Two bars: 14 texts fit by the plan, 59 in truth.",
+    caption="The same card, the same model: four times as many texts as the plan allows.",
+)  # fmt: skip
+prove("3: 14 texts and 59", counts == [14, 59])
+
+# %% [markdown] id="cache-says"
+# The factor is **4**: 32 heads of queries share 8 heads of keys and values, and `num_key_value_heads` says so. Such a
+# mistake lives long. A plan with too little memory crashes. One with too much only costs money.
+#
+# ## Exhibit 4: 121 per cent
+#
+# A causal attention runs on an A100, and the report says: 121 % of the peak of 312 trillion operations per second. The
+# number is from a real bug report (NVIDIA/Megatron-LM, issue 831).
+#
+# **Predict.** Nothing exceeds its peak. Which operations were counted that never happened?
+
+# %% id="mfu-guess"
+ex.predict("more_than_the_peak", "")
+
+# %% id="mfu-figure" tags=["hide-input"]
+# Figure: the utilisation that is reported for a run at 40 %, against the length of its texts, by three ways of counting
+lengths = [2**k for k in range(11, 21)]
+ratio = []
+for n in lengths:
+    every, visible = (
+        scaling.count_flops(llama, 1, n, backward=True, halve_causal=half).total() for half in (False, True)
+    )
+    ratio.append(every / visible)
+ways = {
+    "all pairs": [40 * r for r in ratio],
+    "visible pairs": [40] * len(ratio),
+    "all pairs, peak for sparse matrices": [20 * r for r in ratio],
+}
+show(
+    common.curves(
+        lengths, ways, xscale="log", ylim=(0, 100), names="upper left", xlabel="tokens in a text",
+        ylabel="reported utilisation, %", colours=(palette.key, palette.value, palette.residual), xticks=lengths[::3],
+        xticklabels=["2k", "16k", "131k", "1M"],
+    ),
+    alt="Reported utilisation of a run at 40 per cent against the tokens in a text. With visible pairs counted it is 40 "
+    "throughout. With all pairs it rises to 78. With all pairs and the sparse peak it rises from 21 to 39.",
+    caption="Llama 3 8B at 40 % of the peak, in three reports. At a million tokens two mistakes cancel.",
+)  # fmt: skip
+found = dict(zip(lengths, ratio, strict=True))
+prove("4: 1.13 at 8,192 tokens, 1.7 at 131,072, 1.95 at a million",
+      [round(found[n], 2) for n in (8192, 131_072, 2**20)] == [1.13, 1.70, 1.95])  # fmt: skip
+prove("4: twice 189 of 312 is 121 %", round(100 * 2 * 189 / 312) == 121)
+
+# %% [markdown] id="mfu-says"
+# Under a causal mask half of the pairs are hidden, and a Flash kernel skips their tiles. To count all pairs is to count
+# twice what was done: 2 · 189 of 312 trillion. For the attention alone the factor is **2**. For all of Llama 3 8B it
+# depends on the length of the texts: 1.13 at 8,192 tokens, 1.7 at 131,072.
+#
+# The peak hides a factor of 2 as well. Data sheets often print the one for *sparse* matrices, in which half of the
+# numbers are zero; for an H100 it is twice the 989 trillion of ordinary ones. That mistake makes a run look worse,
+# the other one makes it look better, and a report that has both looks fine. Counting all pairs is a common convention
+# (PaLM, appendix B). So a number above the peak is a bug report, and one below it needs two questions: which pairs,
+# which peak?
+#
+# ## Exhibit 5: stopped early
+#
+# How many tokens does a small model need for a certain loss? A run was planned for 20,000 steps, and its rate falls
+# along a cosine. The author stops it early and reads the loss at each step, to see how many tokens were enough.
+#
+# **Predict.** Another run of the same model was planned for 2,000 steps, so there its rate is zero. Is its loss at step
+# 2,000 lower than that of the first run, higher, or the same? How many steps does the first run need to reach it?
+
+# %% id="early-guess"
+ex.predict("stopped_early", "")
+
+# %% id="early-figure" tags=["hide-input"]
+# Figure: the loss of the run that was stopped, step by step, and of the one that was finished; means of five seeds
+record = claim("cut_short")
+FINISHED, STOPPED = record.arms
+rate = record.best_rate(STOPPED)
+rows = [row for row in record.rows if row["arm"] == STOPPED and row["rate"] == rate]
+marks = [int(name.split()[-1]) for name in rows[0] if name.startswith("loss after")]
+stopped = [statistics.mean(row[f"loss after {step}"] for row in rows) for step in marks]
+finished = statistics.mean(record.values(FINISHED, "loss after 2000"))
+after = next(i for i, loss in enumerate(stopped) if loss <= finished)
+share = (stopped[after - 1] - finished) / (stopped[after - 1] - stopped[after])
+needed = marks[after - 1] + share * (marks[after] - marks[after - 1])
+show(
+    common.curves(
+        marks, {STOPPED: stopped}, levels={f"{FINISHED}: {finished:.2f}": finished}, colours=(palette.key,),
+        names="upper right", xlabel="step", ylabel="held-out loss",
+    ),
+    alt="The held-out loss of the run that was planned for 20,000 steps, from step 2,000 to 3,000. It begins above the dashed "
+    "line, the loss of the run that was planned for 2,000, and crosses it later.",
+    caption=f"Means of five seeds, each arm at its best rate. The stopped run needs {needed:,.0f} steps for what the finished "
+    "one reached in 2,000.",
+)  # fmt: skip
+parameters = record.values(FINISHED, "parameters")[0]
+seen = [128 * steps / parameters for steps in (2000, needed)]
+print(f"tokens per parameter for a loss of {finished:.2f}: finished {seen[0]:.1f}, stopped {seen[1]:.1f}")
+pairs = zip(record.values(FINISHED, "loss after 2000"), record.values(STOPPED, "loss after 2000"), strict=True)
+prove("5: the finished run has the lower loss, with each of five seeds", all(a < b for a, b in pairs))
+prove("5: the stopped one needs about a third more steps", 1.25 < needed / 2000 < 1.42)
+
+# %% [markdown] id="early-says"
+# Its loss is lower, with each of the five seeds. While the rate is high, every step shakes the weights about. As it
+# falls, they settle, and the loss falls with it. So a loss that is read in the middle of a schedule is not what that
+# many tokens can give. Here the stopped run makes it look as if a third more tokens were needed.
+#
+# Hoffmann et al. (2022, appendix B) saw it in larger models, if a cosine was planned more than a quarter too long.
+# That is why the chapter's experiment lets each budget branch off and decay.
+#
+# <details><summary>Evidence: five seeds, two rates, and how far it reaches</summary>
+#
+# Two layers of width 32 read characters of plays, 128 a step. The rates 0.006 and 0.012 were tried for both arms, and
+# 0.006 was better for both; half of it was worse in two more runs that finished. The held-out loss is taken on 200
+# pieces of text, the same for all. In this setting the effect shows. In single runs with four times as many
+# characters in each step we saw none. So the factor depends on how noisy the gradients are, and on how far the rate
+# still has to fall.
+#
+# </details>
+#
+# ## Your turn
+#
+# Here is a whole plan, in three numbers, beside a small Llama that was built and measured. It has 6 heads of queries
+# and 2 of keys and values.
+
+# %% id="plan-ratios" tags=["hide-input"]
+# Measure: bytes of training, bytes of the cache, operations of a step; and the given plan divided by them
+from coursework.exercises import registry
+
+numbers = {"layers": 3, "heads": 6, "kv_heads": 2, "width": 8, "context": 32, "users": 2, "tokens": 64}
+model.bfloat16()
+cache = model.new_cache(32)
+with torch.no_grad():
+    model(ids[:, :32], cache=cache)
+model.float()
+with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    model(ids[:, :-1]).sum().backward()
+measured = {"training": bytes_at["after the first step"], "cache": cache.n_bytes}
+measured["operations"] = counter.get_total_flops()
+
+
+def beside(plan):
+    """Print what a plan says of the small model, over what was measured."""
+    planned = plan(N=n_parameters, **numbers)
+    for name, value in measured.items():
+        print(f"{name:<11}{planned[name]:>12,} planned {value:>12,} measured   factor {planned[name] / value:.2f}")
+
+
+beside(registry.get("mend_plan").given)
+
+# %% [markdown] id="plan-text"
+# **Predict.** Which two mistakes make a 3 and a third?
+
+# %% id="plan-guess"
+ex.predict("three_and_a_third", "")
+
+# %% exercise="mend_plan"
+
+# %% id="plan-mended"
+beside(plan)
+found = plan(596_049_920, 28, 16, 8, 128, context=8192, users=14, tokens=36 * 10**12)
+print(f"Qwen3-0.6B: training holds {found['training'] / 1e9:.1f} GB", end=" ")
+print(f"and takes {found['operations']:.1e} operations;", end=" ")
+print(f"the cache of 14 texts has {found['cache'] / 1e9:.1f} GB")
+
+# %% [markdown] id="answer"
+# ## The answer
+#
+# Which number was wrong by a factor?
+#
+# | exhibit | symptom | factor | the number |
+# |---|---|---|---|
+# | 1 | out of memory in the first step | 2 | Adam's averages are not in the bytes of training |
+# | 2 | two programs, two sizes | 1.074 | GiB printed as GB |
+# | 3 | the memory is never full | heads over key/value heads | the cache, with heads of queries |
+# | 4 | more than the peak | up to 2, either way | hidden pairs counted; the sparse peak |
+# | 5 | other runs need fewer tokens | 1.3 here | a loss read before the rate had fallen |
+# | yours | a small model says 3 and ⅓ | 3 | heads of queries; the forward pass alone |
+#
+# **You can now** check a plan without reading it: build it small, measure, divide, and ask which number makes that
+# factor.
+#
+# <details><summary>Sources</summary>
+#
+# Chowdhery et al. 2022 (PaLM), arXiv:2204.02311, appendix B (how utilisation is counted). Dao 2023
+# (FlashAttention-2), arXiv:2307.08691. NVIDIA/Megatron-LM, issue 831 (121 %). Ainslie et al. 2023 (grouped heads),
+# arXiv:2305.13245. Hoffmann et al. 2022, arXiv:2203.15556, appendix B (the length of the cosine). NVIDIA, *H100
+# Tensor Core GPU* (data sheet).
+#
+# </details>
