@@ -1,4 +1,4 @@
-"""The gated delta rule: equal to the recurrence written out and to both forms of transformers, outputs and gradients."""
+"""The gated delta rule equals both forms of transformers, outputs and gradients, and so does what a reader writes."""
 
 import pytest
 import torch
@@ -15,7 +15,11 @@ B, H, T, E, WIDTH = 2, 3, 150, 16, 24
 def drawn():
     """Leaves, in the order of the arguments, the keys of length one."""
     torch.manual_seed(0)
-    query, key, value = torch.randn(B, H, T, E), F.normalize(torch.randn(B, H, T, E), dim=-1), torch.randn(B, H, T, WIDTH)
+    query, key, value = (
+        torch.randn(B, H, T, E),
+        F.normalize(torch.randn(B, H, T, E), dim=-1),
+        torch.randn(B, H, T, WIDTH),
+    )
     beta, log_decay = torch.rand(B, H, T), -0.3 * torch.rand(B, H, T)
     return [t.requires_grad_() for t in (query, key, value, beta, log_decay, torch.randn(B, H, WIDTH, E))]
 

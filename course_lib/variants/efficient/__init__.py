@@ -10,7 +10,7 @@
 | `PerformerAttention` | random features of softmax | in expectation | linear |
 | `LinearAttention` | another kernel than softmax | another function | linear |
 
-`gated_delta_rule` is the recurrence of the hybrids of 2025: besides queries, keys and values it takes a share and a decay
+`gated_delta_rule` is the memory of the hybrids of 2025. Besides queries, keys and values it takes a share and a decay
 for each position, so it is a function of its own.
 """
 

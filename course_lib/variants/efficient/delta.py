@@ -53,8 +53,9 @@ def gated_delta_rule(
     B, H, T, E = key.shape
     state = key.new_zeros(B, H, value.size(-1), E) if state is None else state.to(wide)
     outputs = [query.new_zeros(B, H, 0, value.size(-1))]
-    for parts in zip(*(t.split(chunk, dim=2) for t in (query, key, value, beta, log_decay)), strict=True):
-        output, state = _one_chunk(*parts, state)
+    for start in range(0, T, chunk):
+        q, k, v, b, log = (t[:, :, start : start + chunk] for t in (query, key, value, beta, log_decay))
+        output, state = _one_chunk(q, k, v, b, log, state)
         outputs.append(output)
     return torch.cat(outputs, dim=2).to(dtype), state
 

@@ -46,6 +46,6 @@ state / token
         "The states are matrices of 128 by 128. A token leaves a key and a value in each head of the cache.",
         "states = 32 * 128 * 128\na_token = ____\n# tokens = states / a_token",
     ),
-    explanation="""The states have 32 · 128 · 128 = 524,288 numbers, and a token leaves 2 · 2 · 256 = 1,024 in the cache.
-So they are equal after 512 tokens. At 262,144 tokens the cache is 512 times as large.""",
+    explanation="""The states have 32 · 128 · 128 = 524,288 numbers, and a token leaves 2 · 2 · 256 = 1,024 in the
+cache. So they are equal after 512 tokens. At 262,144 tokens the cache is 512 times as large.""",
 )
