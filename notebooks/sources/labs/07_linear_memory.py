@@ -325,7 +325,8 @@ show(
                     xlabel="right answers about 24 people"),
     alt="Right answers, a dot for each of five seeds. "
     + "; ".join(f"{arm}: {memory.spread(arm, 'right answers')}" for arm in arms) + ".",
-    caption=f"Four small states do not hold 24 people. With a cache in the last layer they are found. ({memory.command})",
+    caption="Four small states do not hold 24 people. With a cache in the last layer they are found, and the other three "
+    f"layers need none. ({memory.command})",
 )  # fmt: skip
 
 # %% [markdown] id="answer"
