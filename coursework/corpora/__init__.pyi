@@ -8,8 +8,10 @@ from .pairs import number_pairs as number_pairs
 from .pairs import number_parts as number_parts
 from .pairs import number_words as number_words
 from .pairs import split_of as split_of
+from .synthetic import Facts as Facts
 from .synthetic import Recall as Recall
 from .synthetic import associative_recall as associative_recall
+from .synthetic import changing_facts as changing_facts
 from .synthetic import copy_task as copy_task
 from .synthetic import noise_floor as noise_floor
 from .synthetic import noise_tokens as noise_tokens

@@ -78,6 +78,48 @@ def _allowed_value(query: Tensor, n_values: int, split: Split, generator: torch.
     return first.gather(1, drawn.long())
 
 
+class Facts(NamedTuple):
+    """Texts in which facts change: at each position somebody enters a room, or is asked for.
+
+    names (N, T) from 0 to n_names - 1; rooms (N, T) from 0 to n_rooms - 1, and n_rooms at a question; targets (N, T),
+    at a question the room that this name entered last, elsewhere -100, which `cross_entropy` leaves out.
+    """
+
+    names: Tensor
+    rooms: Tensor
+    targets: Tensor
+
+
+def changing_facts(
+    n_examples: int,
+    length: int,
+    *,
+    n_names: int,
+    n_rooms: int,
+    asked: float = 0.3,
+    generator: torch.Generator | None = None,
+) -> Facts:
+    """Draw texts in which each name may change its room; a share `asked` of the positions, about, are questions.
+
+    Nobody is asked for before the first statement. To answer, a model must prefer the latest statement to older ones.
+    """
+    check_integer("n_examples", n_examples, 0)
+    check_integer("length", length, 1)
+    check_integer("n_names", n_names, 1)
+    check_integer("n_rooms", n_rooms, 1)
+    device, size = _device(generator), (n_examples, length)
+    names = torch.randint(n_names, size, generator=generator, device=device)
+    rooms = torch.randint(n_rooms, size, generator=generator, device=device)
+    wanted = torch.rand(size, generator=generator, device=device) < asked
+    earlier = torch.ones(length, length, dtype=torch.bool, device=device).tril(-1)
+    same = (names[:, :, None] == names[:, None]) & earlier  # (N, T, T): of the same name, and before
+    questions = wanted & same.any(-1)
+    told = same & ~questions[:, None]  # never empty at a question: the first mention of a name is a statement
+    latest = torch.where(told, torch.arange(length, device=device), -1).amax(-1)  # (N, T)
+    targets = torch.where(questions, rooms.gather(1, latest.clamp(min=0)), -100)
+    return Facts(names, torch.where(questions, n_rooms, rooms), targets)
+
+
 def noise_tokens(n_examples: int, length: int, vocab_size: int, *, generator: torch.Generator | None = None) -> Tensor:
     """Draw sequences in which no token says anything about another: ids (N, T), each id equally likely.
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coursework.corpora import associative_recall, copy_task, noise_floor, noise_tokens
+from coursework.corpora import associative_recall, changing_facts, copy_task, noise_floor, noise_tokens
 
 
 def seeded(seed=0):
@@ -120,3 +120,22 @@ def test_the_same_examples_on_every_machine():
 def test_bad_input_is_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_changing_facts_ask_for_the_latest_room():
+    names, rooms, targets = (part.tolist() for part in changing_facts(50, 40, n_names=7, n_rooms=5, generator=seeded()))
+    n_asked = n_changed = 0
+    for row in zip(names, rooms, targets, strict=True):
+        now = {}
+        for name, room, target in zip(*row, strict=True):
+            assert 0 <= name < 7
+            assert 0 <= room <= 5
+            if room == 5:
+                assert target == now[name]
+                n_asked += 1
+            else:
+                assert target == -100
+                n_changed += now.get(name, room) != room
+                now[name] = room
+    assert 0.2 < n_asked / (50 * 40) < 0.3
+    assert n_changed > 500

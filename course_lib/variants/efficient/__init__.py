@@ -9,9 +9,13 @@
 | `LinformerAttention` | keys and values compressed by trained maps | no | linear |
 | `PerformerAttention` | random features of softmax | in expectation | linear |
 | `LinearAttention` | another kernel than softmax | another function | linear |
+
+`gated_delta_rule` is the memory of the hybrids of 2025. Besides queries, keys and values it takes a share and a decay
+for each position, so it is a function of its own.
 """
 
 from .base import EfficientAttention
+from .delta import gated_delta_rule
 from .hierarchical import HierarchicalAttention
 from .kernels import KernelAttention, LinearAttention, PerformerAttention
 from .linformer import LinformerAttention
@@ -29,5 +33,6 @@ __all__ = [
     "SlidingWindowAttention",
     "SparseAttention",
     "TiledAttention",
+    "gated_delta_rule",
     "tiled_attention",
 ]
