@@ -25,7 +25,7 @@ def written_in_any_order(
         new = set(passes[row - 1]) if row else set[int]()
         known |= new
         x, y = 96.0, 28 + 46 * row
-        picture.text((44, y + 5), f"pass {row}" if row else "empty")
+        picture.text((44, y), f"pass {row}" if row else "empty")
         for place, word in enumerate(words):
             width = room * (len(word) + 2.2)
             colour = palette.output if place in new else INK if place in known else GREY
