@@ -49,7 +49,10 @@ def _model(rank="certain", scope="text", known="kept", reads="each"):
 
     def loop(model, ids, per_pass, choose, mask_id):
         first = None
-        while (hidden := ids == mask_id).any():
+        for _ in range(ids.numel()):  # enough, and an end even if asked for 0 words in each pass
+            hidden = ids == mask_id
+            if not hidden.any():
+                break
             first = choose(model(ids)) if first is None or reads == "each" else first
             words, certainty = first
             if rank == "least":

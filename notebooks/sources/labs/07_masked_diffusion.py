@@ -109,8 +109,8 @@ prove("the tool finds all of them right", share_right(new) == 1)
 #
 # $$L = \mathbb{E}_t \Big[\, \frac{1}{t} \sum_{i \text{ hidden}} -\log p(x_i \mid \text{the words in sight}) \Big]$$
 #
-# The name comes from images, which such models blur with noise. Here a text fades into masks, and the model learns the
-# way back (Austin et al. 2021; Sahoo et al. 2024). LLaDA has 8 billion weights and this loss (Nie et al. 2025).
+# Diffusion models of images drown a picture in noise, and learn the way back. Here a text fades into masks instead
+# (Austin et al. 2021; Sahoo et al. 2024). LLaDA has 8 billion weights and was trained with this loss (Nie et al. 2025).
 
 # %% id="hidden-drawn" tags=["hide-input"]
 # Drawing: one text of a batch, with t near a half
@@ -164,9 +164,11 @@ prove("both have the same number of weights", sizes[0] == sizes[1])
 # They would not know of each other: one position draws *queen*, another *themselves*. So write one or a few, let the
 # model read again, and go on.
 #
-# Which ones first? Any, or those of which it is most certain. Your loop takes both: `choose` says how certain.
+# Which ones first? Any, or those of which it is most certain. Your loop can do both, because `choose`
+# says how certain each word is.
 
 # %% exercise="uncover"
+
 
 # %% id="passes" tags=["not-compared:sampled-text"]
 def in_any_order(logits):
@@ -224,7 +226,7 @@ print(f"from left to right, each word tried: {share_right(tried[torch.arange(100
 # The program that draws the texts makes a few choices: a noun of twelve, an adjective or none. So we know by counting
 # what a text costs the best possible model. What does it cost ours?
 #
-# The masked model can write a text in 9! = 362,880 orders. If the order is drawn by lot, the probability of the text
+# The masked model can write a text in 362,880 orders. If the order is drawn by lot, the probability of the text
 # is the mean over all of them. Your loss is the mean over the same orders, but of −log p, and this is never smaller than
 # −log of the mean. So the loss is a **bound**: the model is at least as good as it says. With nine positions we can
 # compute both, for there are only 512 sets of hidden positions.
@@ -277,7 +279,10 @@ show(
 prove("the bound is never below the exact cost", bool((mean[-1] <= exact[-1] + 1e-4).all()))
 weights = torch.tensor([1 / (k * math.comb(LENGTH, k)) if k else 0.0 for k in sets.sum(1).tolist()])
 by_sets = ((log_probs * sets[:, None]).sum(dim=2) * weights[:, None]).sum(dim=0)
-prove("the loss, summed over all sets of hidden words, is the mean over the orders", torch.allclose(by_sets, mean[-1], atol=1e-3))
+prove(
+    "the loss, summed over all sets of hidden words, is the mean over the orders",
+    torch.allclose(by_sets, mean[-1], atol=1e-3),
+)
 
 # %% [markdown] id="bound-says"
 # The left-to-right model is nearer to the best. Both had 600 steps, but one learned a single order and the other all
@@ -306,7 +311,10 @@ show(
     "steeply: most sentences are right with one word, hardly any with nine. A dashed line near 1 is the left-to-right model.",
     caption=f"Words that are drawn in the same pass do not know of each other. ({record.command})",
 )  # fmt: skip
-prove("in each seed, more words in a pass make fewer right sentences", all(a > b for row in rows for a, b in itertools.pairwise(row)))
+prove(
+    "in each seed, more words in a pass make fewer right sentences",
+    all(a > b for row in rows for a, b in itertools.pairwise(row)),
+)
 prove("in each seed, the left-to-right model writes more of them than any", min(ordinary) > max(row[0] for row in rows))
 
 # %% [markdown] id="surest"
@@ -323,9 +331,7 @@ def surest_first(logits):
 read = []  # what the model reads in each pass
 torch.manual_seed(3)
 pages = torch.full((300, LENGTH), MASK)
-written = uncover(
-    lambda ids: read.append(ids) or masked(ids), pages, 1, surest_first, MASK
-)
+written = uncover(lambda ids: read.append(ids) or masked(ids), pages, 1, surest_first, MASK)
 print(f"right: {share_right(written):.3f}", *map(said, written[:6]), sep="\n")
 stop = (read[2] == ENGLISH.index(".")).any(dim=1).float().mean()
 print(f"pages with a full stop among their first two words: {stop:.2f}")
@@ -347,7 +353,10 @@ show(
     caption=f"The most certain words first: right, and monotonous. A true share of “near” would be 0.5. ({record.command})",
 )
 near = shares["of the right ones, with “near”"]
-prove("in each seed, most certain first says near less than half as often", all(2 * a < b for a, b in zip(near[2], near[1])))
+prove(
+    "in each seed, most certain first says near less than half as often",
+    all(2 * a < b for a, b in zip(near[2], near[1])),
+)
 value = record.values
 more = [a - b for a, b in zip(value("any order", "gap"), value("left to right", "gap"))]
 prove("in each seed it fills more gaps, by 0.4 and more", min(more) > 0.4)
@@ -366,8 +375,9 @@ prove("in each seed the control's bound is higher, by more than a nat", min(cont
 #
 # Each model had 600 steps, at the better of two rates, and was judged by 300 texts, and 32 for the nats. The differences
 # in the last two figures hold in each seed. So do those of sections 4 and 5: the masked model is right in at least 0.4
-# more of the gaps, and its exact cost lies above that of the left-to-right model. The control keeps chapter 4's share of one hidden word in five. It fills gaps as well, but knows no empty
-# pages: its bound lies far higher.
+# more of the gaps, and its exact cost lies above that of the left-to-right model. The control keeps chapter 4's share of
+# one hidden word in five. It fills gaps as well, but knows no empty pages: in each seed its bound is more than a nat
+# higher.
 #
 # </details>
 
@@ -379,15 +389,13 @@ prove("in each seed the control's bound is higher, by more than a nat", min(cont
 
 # %% id="no-cache" tags=["hide-input"]
 # Measure: does the first position's vector change when the last word is uncovered? And what both models read
-before, after = new[:1].clone(), new[:1].clone()
-before[0, -1] = MASK
-with torch.no_grad():
-    moved = {
-        name: (model.encoder(model.embedding(before), mask=mask) - model.encoder(model.embedding(after), mask=mask))[0, 0].abs().max().item()
-        for name, model, mask in (("left to right", causal, causal_mask(LENGTH)), ("any order", masked, None))
-    }  # fmt: skip
-for name, by in moved.items():
-    print(f"{name:<14} the first position's vector {'changes' if by > 1e-3 else 'stays as it was'}")
+hidden_last = new[:1].clone()
+hidden_last[0, -1] = MASK
+for name, model, mask in (("left to right", causal, causal_mask(LENGTH)), ("any order", masked, None)):
+    with torch.no_grad():
+        before, after = (model.encoder(model.embedding(ids), mask=mask)[0, 0] for ids in (hidden_last, new[:1]))
+    same = torch.allclose(before, after, atol=1e-4)
+    print(f"{name:<14} the first position's vector {'stays as it was' if same else 'changes'}")
 n = 1024
 print(f"\nto write {n:,} words         passes   positions read")
 print(f"left to right, cache {n:>14,}{n:>17,}")
