@@ -29,7 +29,7 @@ def written_in_any_order(
         for place, word in enumerate(words):
             width = room * (len(word) + 2.2)
             colour = palette.output if place in new else INK if place in known else GREY
-            label = word if place in known else ""
-            picture.box((x + width / 2, y), (width - 5, 34), label, colour=colour, filled=place in new)
+            label = [word] if place in known else []
+            picture.box((x + width / 2, y), (width - 5, 34), *label, colour=colour, filled=place in new)
             x += width
     return picture

@@ -328,10 +328,15 @@ def surest_first(logits):
     return words, logits.softmax(dim=-1).gather(2, words[:, :, None])[:, :, 0]
 
 
+def noted(ids):
+    read.append(ids)
+    return masked(ids)
+
+
 read = []  # what the model reads in each pass
 torch.manual_seed(3)
 pages = torch.full((300, LENGTH), MASK)
-written = uncover(lambda ids: read.append(ids) or masked(ids), pages, 1, surest_first, MASK)
+written = uncover(noted, pages, 1, surest_first, MASK)
 print(f"right: {share_right(written):.3f}", *map(said, written[:6]), sep="\n")
 stop = (read[2] == ENGLISH.index(".")).any(dim=1).float().mean()
 print(f"pages with a full stop among their first two words: {stop:.2f}")
