@@ -916,7 +916,10 @@ print("the largest difference between two logits is", "below 0.0001" if gap < 1e
 # - 06: [one update](labs/06_one_update.ipynb), [labels](labs/06_labels.ipynb),
 #   [optimizers](labs/06_optimizers.ipynb), [after training](labs/06_after_training.ipynb),
 #   [capstones](labs/06_capstones.ipynb), [bugs](labs/06_bugs.ipynb)
-# - 07: [families](labs/07_families.ipynb), [cheaper attention](labs/07_efficient_attention.ipynb)
+# - 07: [families](labs/07_families.ipynb), [cheaper attention](labs/07_efficient_attention.ipynb), [linear
+#   memory](labs/07_linear_memory.ipynb), [experts](labs/07_experts.ipynb), [masked
+#   diffusion](labs/07_masked_diffusion.ipynb), [bugs](labs/07_bugs.ipynb)
+# - 08: [width and rates](labs/08_width_and_rates.ipynb), [serving](labs/08_serving.ipynb), [bugs](labs/08_bugs.ipynb)
 #
 # </details>
 #

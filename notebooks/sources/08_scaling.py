@@ -1187,6 +1187,8 @@ drawings.whole_transformer().show()
 #
 # Where to go? Read a paper of this year and find its switches. Take a text that matters to you, choose a budget, and find its
 # bowl with `course sweep --data my_text.txt`. Or open the code of `transformers` or nanoGPT; you will recognise the parts.
+# Three labs go on from this chapter: [the rate of a wider model](labs/08_width_and_rates.ipynb), [one model for many
+# readers](labs/08_serving.ipynb), and [bugs in plans](labs/08_bugs.ipynb).
 #
 # <details><summary>All formulas of the course on one sheet</summary>
 #
