@@ -96,28 +96,27 @@ class Facts(nn.Module):
 
 
 def facts_hold(record: Claim) -> bool:
-    """Each remedy above nothing with every seed, nothing above the small layer; all experts below the wide one."""
+    """Each remedy is above nothing with every seed, which is near the small layer; finer ones win some."""
     small, wide, nothing, loss, bias, fine, shared = (record.values(arm, "known") for arm in record.arms)
-
-    def above(one: list[float], other: list[float]) -> bool:
-        return all(a > b for a, b in zip(one, other, strict=True))
-
+    better = all(one > other for way in (loss, bias) for one, other in zip(way, nothing, strict=True))
     mean = statistics.mean
     return (
-        above(nothing, small) and above(loss, nothing) and above(bias, nothing)
-        and above(wide, loss) and above(wide, bias)
-        and abs(mean(loss) - mean(bias)) < 0.05
-        and mean(fine) < mean(bias) + 0.05 and mean(shared) < mean(bias) + 0.05
-        and record.range("nothing", "busiest")[0] > record.range("bias", "busiest")[1]
-    )  # fmt: skip
+        better
+        and abs(mean(nothing) - mean(small)) < 0.1
+        and min(mean(loss), mean(bias)) > mean(nothing) + 0.1
+        and mean(wide) > max(mean(loss), mean(bias)) + 0.05
+        and all(0 < sum(a > b for a, b in zip(way, bias, strict=True)) < 5 for way in (fine, shared))
+        and record.range("nothing", "busiest")[0] > max(record.range(way, "busiest")[1] for way in ("loss", "bias"))
+    )
 
 
 EIGHT = {"d_ff": 32, "n_experts": 8, "top_k": 2, "n_shared": 0}
 
 
 @experiment(
-    claim="Experts that are kept at work store far more facts than a layer of their active width, and more than "
-    "experts that are left alone; a bias and a balance loss do this about equally well.",
+    claim="Experts that a balance loss or a bias keeps at work store far more facts than experts that are left alone, "
+    "which store little more than one layer of their active width. Finer experts and shared ones are ahead of those "
+    "with some seeds and behind with others.",
     arms={
         "one layer, active width": {**EIGHT, "d_ff": 64, "n_experts": 0, "balance": 0.0, "update": 0.0},
         "one layer, total width": {**EIGHT, "d_ff": 256, "n_experts": 0, "balance": 0.0, "update": 0.0},

@@ -1,12 +1,12 @@
 """Question: how many choices a capacity factor drops."""
 
+import math
+
 from coursework.exercises.spec import Question, WrongAnswer
 
 
 def _compute():
     """Fill the places of each expert one by one."""
-    import math
-
     counts = [40, 30, 18, 14, 10, 8, 6, 2]
     places = math.ceil(1.25 * sum(counts) / len(counts))
     return sum(1 for count in counts for number in range(count) if number >= places)

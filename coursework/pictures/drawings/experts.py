@@ -16,7 +16,7 @@ def bias_decides_the_choice() -> Drawing:
         caption="Expert 0 was too busy: its bias costs it this token. Among the chosen, the one with the higher score "
         "still has the higher weight.",
     )
-    for x, words in ((170, "score"), (282, "+ bias"), (398, "choose by"), (535, "weigh by score")):
+    for x, words in ((170, "score"), (282, "+ bias"), (398, "choose by"), (535, "weight")):
         picture.text((x, 20), words, size=16, bold=True)
     rows = (("0.9", "−0.3", "0.6", ""), ("0.8", "0.0", "0.8", "0.53"), ("0.7", "+0.2", "0.9", "0.47"),
             ("0.2", "+0.1", "0.3", ""))  # fmt: skip
