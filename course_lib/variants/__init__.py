@@ -10,8 +10,8 @@
   a `Transformer`, `LanguageModel` or `EncoderModel` of any config; `locate(path_or_name)` gives the folder.
 - `PUBLISHED["gpt2"].config()` gives the sizes of published models, `.build("meta")` their shapes;
   `print(switch_table())` shows in which switches the families differ.
-- `course_lib.variants.efficient`, `latent`, `lora` and `experts` change what is inside the blocks; `packed` and `int8`
-  make a finished model write faster: `pack_(model)` the same tokens, `quantize_(model)` nearly the same.
+- `course_lib.variants.efficient`, `latent`, `lora`, `experts` and `balanced_experts` change what is inside; `packed`
+  and `int8` make a finished model write faster: `pack_(model)` the same tokens, `quantize_(model)` nearly the same.
 """
 
 from course_lib.variants.bert import BERT
