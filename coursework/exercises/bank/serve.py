@@ -221,10 +221,10 @@ tokens its answer may have. All of them are waiting, in this order. The engine h
 
 Before each pass, let in as many requests as there are free slots and memory for, strictly in order: if the next one
 does not fit, those behind it wait, too. A running request reserves `len(prompt) + longest` tokens, and together they
-reserve at most `budget`; no single one needs more than that. Then step all that run. An answer ends with the token
-`engine.end`, which belongs to it, or at `longest` tokens. Its slot and its memory are free before the next pass.
+reserve at most `budget`; no single one needs more than that. Then step every running slot. An answer ends with the
+token `engine.end`, which belongs to it, or at `longest` tokens. Its slot and its memory are free before the next pass.
 Return the answers in the order of the requests. Leave `requests` as it is.""",
-    why="This loop is the heart of every server of language models (Orca, vLLM).",
+    why="This is the loop of Orca (Yu et al. 2022). vLLM keeps it, with a thriftier rule for memory.",
     difficulty=4,
     minutes=20,
     reference=serve,

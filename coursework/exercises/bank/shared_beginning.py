@@ -25,7 +25,8 @@ EXERCISE = Question(
     title="What is left to read",
     what="""The instructions of a chat program have 54 tokens, and every conversation begins with them. They were read
 once and lie in blocks of 16. Now somebody asks a question, and the whole prompt, instructions and question, has 72
-tokens. Only full blocks are shared. How many tokens of the prompt must the model still read?""",
+tokens. Only full blocks are shared: into the free positions of a partly filled one, each user would write a different
+question. How many tokens of the prompt must the model still read, its last one included?""",
     why="A long system prompt is read once for everybody, and the answer begins sooner.",
     difficulty=2,
     minutes=3,

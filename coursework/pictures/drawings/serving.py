@@ -14,8 +14,8 @@ def block_tables() -> Drawing:
         alt="Above, two texts with their tables. Text A has 10 tokens in the blocks 2, 5 and 0, text B has 7 in the "
         "blocks 2 and 3. Below, a pool of eight blocks with room for four tokens each. Block 2 is full and belongs to "
         "both, block 5 is full and A's, block 0 holds two tokens of A, block 3 holds three of B. Four blocks are free.",
-        caption="The table of a text says in which block its next four tokens lie. Three positions are reserved and "
-        "empty. Both texts begin with the same four tokens, so they share block 2.",
+        caption="The table of a text lists its blocks in order, here of four tokens each. Three positions are reserved "
+        "and empty. Both texts begin with the same four tokens, so they share block 2.",
     )
     held: dict[int, tuple[int, str]] = {}  # block -> how many tokens, whose colour
     for row, (name, (table, n, colour)) in enumerate(texts.items()):
