@@ -1275,9 +1275,8 @@ for prompt in ("The value of ", "A function "):
 # ### What comes next
 #
 # [Chapter 8](08_scaling.ipynb) counts: what a model costs, where the time goes, and how good the next larger one will
-# be. The labs stay with variants, one question each: [families](labs/07_families.ipynb), [cheaper
-# attention](labs/07_efficient_attention.ipynb), [a memory of fixed size](labs/07_linear_memory.ipynb),
-# [experts](labs/07_experts.ipynb), [writing in any order](labs/07_masked_diffusion.ipynb) and
+# be. The labs: [families](labs/07_families.ipynb), [cheaper attention](labs/07_efficient_attention.ipynb), [linear
+# memory](labs/07_linear_memory.ipynb), [experts](labs/07_experts.ipynb), [any order](labs/07_masked_diffusion.ipynb),
 # [bugs](labs/07_bugs.ipynb).
 #
 # ### Sources

@@ -314,7 +314,7 @@ for name, row in counts.items():
 halves = [math.ceil((T - 1) / 2) for T in lengths]
 all_but_one = [T - 1 for T in lengths]
 both = counts["recurrent"] == all_but_one and counts["convolution"] == halves
-prove("a recurrent network needs T - 1 steps, a convolution of width 5 half as many", both)
+prove("T - 1 steps in a recurrent network, half as many in a convolution", both)
 prove("attention needs one, however long the text", set(counts["attention"]) == {1})
 
 # %% [markdown] id="path-says"

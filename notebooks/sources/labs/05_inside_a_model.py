@@ -304,8 +304,9 @@ parts = written(clean)
 given = contributions(parts)
 logits = model(clean)[:, -1]
 stream, total = sum(parts.values()), sum(given.values())
-same = torch.allclose(stream, x[3, :, -1], atol=1e-4) and torch.allclose(total, logits, atol=1e-4)
-prove("the parts add up to the stream, and the contributions to the logits", same)
+same = torch.allclose(stream, x[3, :, -1], atol=1e-4)
+both = same and torch.allclose(total, logits, atol=1e-4)
+prove("the parts add up to the stream, the contributions to the logits", both)
 
 # %% id="hand-check" tags=["hide-input"]
 # Check: the sum by hand, the reading of section 3 by hand, and the mistake
