@@ -103,9 +103,10 @@ multiply. `plan` returns a dict:
 - `"training"`: bytes of weights, gradients and Adam's averages, all in float32;
 - `"cache"`: bytes of the keys and values of `users` texts of `context` tokens, in bfloat16;
 - `"operations"`: those of training on `tokens` tokens, forward and backward, each in a text of `context` tokens.
-  Scores and mixing count with all pairs.
+  Count scores and mixing with all pairs, also the hidden ones, as the counter does that measures the small model.
 
-Beside a small model that was built and measured, **two** of the three numbers are off by a factor. Mend both.""",
+Compared with a small model that was built and measured, **two** of the three numbers are off by a factor. Mend
+both.""",
     why="A plan that is wrong by a factor looks exactly like one that is right.",
     difficulty=3,
     minutes=10,

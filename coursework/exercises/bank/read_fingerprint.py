@@ -7,7 +7,7 @@ EXERCISE = Question(
     what="""A Llama is loaded, and its logits are compared with those of another program. At position 0 they agree but
 for rounding. From position 1 on they are off, by little at first and by more at later positions. Which of these lines
 can it be?""",
-    why="Where the numbers part says which half of the code need not be read at all.",
+    why="Where the numbers first differ tells you which half of the code you can skip.",
     difficulty=2,
     minutes=3,
     right="c",

@@ -2,10 +2,11 @@
 # # Lab: five wrong factors
 #
 # **The question: the plan looks right. Which number is wrong by a factor?** A plan is arithmetic, and arithmetic
-# raises no error: with one factor missing it looks as good as before. Here are five such plans. You see first what
-# went wrong on the day, guess the factor, and then find it. At the end you mend a plan.
+# raises no error: with one factor missing it looks as good as before. Here are five cases: two plans, a unit, a report
+# and an experiment. You see first what went wrong in practice, guess the factor, and then find it. At the end you mend
+# a plan.
 #
-# The lab stands on [chapter 8](../08_scaling.ipynb), its sections 1 to 3 and 6. With one exercise it takes about
+# The lab builds on [chapter 8](../08_scaling.ipynb), its sections 1 to 3 and 6. With one exercise it takes about
 # {minutes} minutes.
 
 # %% id="imports" tags=["hide-input"]
@@ -34,13 +35,14 @@ llama = PUBLISHED["llama-3-8b"].config()
 #
 # How do you find a missing factor? Not by reading the plan once more. Build a *small* model of the same kind, for
 # which everything can be measured, plan it with the same formulas, and divide. A right formula gives 1. A wrong one
-# gives 2, 3 or ½, and the factor itself often says what is missing.
+# often gives 2, 3 or ½, and the factor itself hints at what is missing. Exhibits 1 and 3 and your own plan are measured
+# in this way.
 #
 # ## Exhibit 1: it dies in the first step
 #
-# Llama 3 8B is to be trained in float32 on a card of 80 GB. “Weights 32 GB, gradients 32 GB, 10 GB of activations: it
-# fits.” The model loads. The forward pass runs, and so does the backward pass. Then `optimizer.step()` runs out of
-# memory.
+# Llama 3 8B is to be trained with AdamW in float32 on a card of 80 GB. “Weights 32 GB, gradients 32 GB, 10 GB of
+# activations: it fits.” The model loads. The forward pass runs, and so does the backward pass. Then `optimizer.step()`
+# runs out of memory.
 #
 # **Predict.** What is not in the plan, why does it come so late, and by which factor are the first two numbers
 # together too small?
@@ -113,8 +115,8 @@ for power, name in enumerate(("kilo", "mega", "giga", "tera"), start=1):
 #
 # ## Exhibit 3: the empty server
 #
-# A server with 80 GB is to hold Llama 3 8B in bfloat16, and the caches of as many texts of 8,192 tokens as fit. The
-# author takes the numbers from the config, layers, `num_attention_heads`, `head_dim`, and gets 14 texts. So more
+# A server sets 80 · 10⁹ bytes aside for Llama 3 8B in bfloat16 and the caches of as many texts of 8,192 tokens as fit.
+# The author takes the numbers from the config, layers, `num_attention_heads`, `head_dim`, and gets 14 texts. So more
 # servers are bought. In use, each of them shows its memory for caches three quarters empty.
 #
 # **Predict.** By which factor is the cache too large in the plan, and which entry of the config says so?
@@ -135,6 +137,9 @@ cache = model.new_cache(32)
 with torch.no_grad():
     model(ids[:, :32], cache=cache)
 planned = 2 * 3 * 6 * 8 * 32 * 2 * 4  # keys and values, layers, heads, width, tokens, texts, bytes
+print(
+    f"small model in float32: {planned:,} bytes planned, {cache.n_bytes:,} measured, factor {planned // cache.n_bytes}"
+)
 prove(
     "3: with the heads of queries the small model's cache is planned three times too large",
     planned == 3 * cache.n_bytes,
@@ -146,18 +151,19 @@ show(
     common.bars(["planned", "right"], counts, lying=True, size=(6.4, 1.5), numbers="%d", xlabel="texts that fit",
                 colours=(palette.key, palette.value), xlim=(0, 66)),
     alt="Two bars: 14 texts fit by the plan, 59 in truth.",
-    caption="The same card, the same model: four times as many texts as the plan allows.",
+    caption="The same memory, the same model: four times as many texts as the plan allows.",
 )  # fmt: skip
 prove("3: 14 texts and 59", counts == [14, 59])
 
 # %% [markdown] id="cache-says"
-# The factor is **4**: 32 heads of queries share 8 heads of keys and values, and `num_key_value_heads` says so. Such a
+# The factor is **4**: 32 heads of queries share 8 heads of keys and values, and `num_key_value_heads` says so. In the
+# small model 6 share 2, which makes 3. Such a
 # mistake lives long. A plan with too little memory crashes. One with too much only costs money.
 #
 # ## Exhibit 4: 121 per cent
 #
-# A causal attention runs on an A100, and the report says: 121 % of the peak of 312 trillion operations per second. The
-# number is from a real bug report (NVIDIA/Megatron-LM, issue 831).
+# A causal attention alone runs on an A100, whose peak is 312 trillion operations per second. The report says that it
+# runs at 121 % of the peak. The number is from a real bug report (NVIDIA/Megatron-LM, issue 831).
 #
 # **Predict.** Nothing exceeds its peak. Which operations were counted that never happened?
 
@@ -165,7 +171,7 @@ prove("3: 14 texts and 59", counts == [14, 59])
 ex.predict("more_than_the_peak", "")
 
 # %% id="mfu-figure" tags=["hide-input"]
-# Figure: the utilisation that is reported for a run at 40 %, against the length of its texts, by three ways of counting
+# Figure: the utilisation that is reported for a run at 40 %, against the length of its texts, by two ways of counting
 lengths = [2**k for k in range(11, 21)]
 ratio = []
 for n in lengths:
@@ -176,41 +182,48 @@ for n in lengths:
 ways = {
     "all pairs": [40 * r for r in ratio],
     "visible pairs": [40] * len(ratio),
-    "all pairs, peak for sparse matrices": [20 * r for r in ratio],
 }
 show(
     common.curves(
         lengths, ways, xscale="log", ylim=(0, 100), names="upper left", xlabel="tokens in a text",
-        ylabel="reported utilisation, %", colours=(palette.key, palette.value, palette.residual), xticks=lengths[::3],
+        ylabel="reported utilisation, %", colours=(palette.key, palette.value), xticks=lengths[::3],
         xticklabels=["2k", "16k", "131k", "1M"],
     ),
     alt="Reported utilisation of a run at 40 per cent against the tokens in a text. With visible pairs counted it is 40 "
-    "throughout. With all pairs it rises to 78. With all pairs and the sparse peak it rises from 21 to 39.",
-    caption="Llama 3 8B at 40 % of the peak, in three reports. At a million tokens two mistakes cancel.",
+    "throughout. With all pairs it rises to 78.",
+    caption="All of Llama 3 8B, training at 40 % of the peak, in two reports.",
 )  # fmt: skip
 found = dict(zip(lengths, ratio, strict=True))
 prove("4: 1.13 at 8,192 tokens, 1.7 at 131,072, 1.95 at a million",
       [round(found[n], 2) for n in (8192, 131_072, 2**20)] == [1.13, 1.70, 1.95])  # fmt: skip
-prove("4: twice 189 of 312 is 121 %", round(100 * 2 * 189 / 312) == 121)
+prove("4: 189 of 312 is 61 %, twice that is 121 %", [round(100 * n * 189 / 312) for n in (1, 2)] == [61, 121])
+prove("4: with the sparse peak as well, a run at 40 % is reported at 39 %", round(40 * found[2**20] / 2) == 39)
 
 # %% [markdown] id="mfu-says"
-# Under a causal mask half of the pairs are hidden, and a Flash kernel skips their tiles. To count all pairs is to count
-# twice what was done: 2 · 189 of 312 trillion. For the attention alone the factor is **2**. For all of Llama 3 8B it
-# depends on the length of the texts: 1.13 at 8,192 tokens, 1.7 at 131,072.
+# The attention really ran at 189 trillion, 61 %. Under a causal mask half of the pairs are hidden, and a Flash kernel
+# skips their tiles. A count of all pairs gives 378 trillion. For the attention alone the factor is **2**. A whole model
+# also has its maps, which are counted correctly, so for Llama 3 8B the factor grows with the length of the texts: 1.13
+# at 8,192 tokens, 1.7 at 131,072.
 #
-# The peak hides a factor of 2 as well. Data sheets often print the one for *sparse* matrices, in which half of the
-# numbers are zero; for an H100 it is twice the 989 trillion of ordinary ones. That mistake makes a run look worse,
-# the other one makes it look better, and a report that has both looks fine. Counting all pairs is a common convention
-# (PaLM, appendix B). So a number above the peak is a bug report, and one below it needs two questions: which pairs,
-# which peak?
+# Counting all pairs is still a common convention (PaLM, appendix B). A number above the peak proves a bug. Below it,
+# ask which pairs were counted.
+#
+# <details><summary>Note: the peak hides a factor of 2 as well</summary>
+#
+# Data sheets often print the peak for *sparse* matrices, in which half of the numbers are zero. For an H100 it is twice
+# the 989 trillion of ordinary ones. That mistake makes a run look worse, the other one makes it look better, and a
+# report that has both looks fine: at a million tokens, 39 % for a run at 40 %. So ask also: which peak?
+#
+# </details>
 #
 # ## Exhibit 5: stopped early
 #
-# How many tokens does a small model need for a certain loss? A run was planned for 20,000 steps, and its rate falls
-# along a cosine. The author stops it early and reads the loss at each step, to see how many tokens were enough.
+# How many tokens does a small model need for a certain loss? The long run was planned for 20,000 steps, and its rate
+# falls along a cosine. The author stops it at step 3,000 and reads its loss every 200 steps, to see how many tokens
+# were enough.
 #
-# **Predict.** Another run of the same model was planned for 2,000 steps, so there its rate is zero. Is its loss at step
-# 2,000 lower than that of the first run, higher, or the same? How many steps does the first run need to reach it?
+# **Predict.** A short run of the same model was planned for 2,000 steps, so there its rate is zero. Is its loss at step
+# 2,000 lower than that of the long run, higher, or the same? How many steps does the long run need to reach it?
 
 # %% id="early-guess"
 ex.predict("stopped_early", "")
@@ -234,23 +247,24 @@ show(
     ),
     alt="The held-out loss of the run that was planned for 20,000 steps, from step 2,000 to 3,000. It begins above the dashed "
     "line, the loss of the run that was planned for 2,000, and crosses it later.",
-    caption=f"Means of five seeds, each arm at its best rate. The stopped run needs {needed:,.0f} steps for what the finished "
-    "one reached in 2,000.",
+    caption=f"Means of five seeds, each run at its best rate. The long run needs {needed:,.0f} steps for what the short one "
+    "reached in 2,000.",
 )  # fmt: skip
 parameters = record.values(FINISHED, "parameters")[0]
 seen = [128 * steps / parameters for steps in (2000, needed)]
-print(f"tokens per parameter for a loss of {finished:.2f}: finished {seen[0]:.1f}, stopped {seen[1]:.1f}")
+print(f"tokens per parameter for a loss of {finished:.2f}: short run {seen[0]:.1f}, long run {seen[1]:.1f}")
 pairs = zip(record.values(FINISHED, "loss after 2000"), record.values(STOPPED, "loss after 2000"), strict=True)
 prove("5: the finished run has the lower loss, with each of five seeds", all(a < b for a, b in pairs))
 prove("5: the stopped one needs about a third more steps", 1.25 < needed / 2000 < 1.42)
 
 # %% [markdown] id="early-says"
-# Its loss is lower, with each of the five seeds. While the rate is high, every step shakes the weights about. As it
-# falls, they settle, and the loss falls with it. So a loss that is read in the middle of a schedule is not what that
-# many tokens can give. Here the stopped run makes it look as if a third more tokens were needed.
+# At step 2,000 the short run has the lower loss, with each of the five seeds. While the rate is high, every step shakes
+# the weights about. As it falls, they settle, and the loss falls with it. So a loss that is read in the middle of a
+# schedule is not what that many tokens can give. Here it looks as if a third more tokens were needed.
 #
-# Hoffmann et al. (2022, appendix B) saw it in larger models, if a cosine was planned more than a quarter too long.
-# That is why the chapter's experiment lets each budget branch off and decay.
+# Hoffmann et al. (2022, appendix B) saw it in larger models, if a cosine was planned more than a quarter too long. The
+# chapter's experiment avoids it: one run keeps its rate constant, and near the end of each budget a copy branches off,
+# whose rate falls to zero before it is measured.
 #
 # <details><summary>Evidence: five seeds, two rates, and how far it reaches</summary>
 #
@@ -264,8 +278,8 @@ prove("5: the stopped one needs about a third more steps", 1.25 < needed / 2000 
 #
 # ## Your turn
 #
-# Here is a whole plan, in three numbers, beside a small Llama that was built and measured. It has 6 heads of queries
-# and 2 of keys and values.
+# Here is a whole plan, in three numbers, compared with the small Llama, which was built and measured. It has 6 heads of
+# queries and 2 of keys and values. PyTorch's counter counts the scores of all pairs, so here the plan does, too.
 
 # %% id="plan-ratios" tags=["hide-input"]
 # Measure: bytes of training, bytes of the cache, operations of a step; and the given plan divided by them
@@ -283,17 +297,20 @@ measured = {"training": bytes_at["after the first step"], "cache": cache.n_bytes
 measured["operations"] = counter.get_total_flops()
 
 
-def beside(plan):
+def compare(plan):
     """Print what a plan says of the small model, over what was measured."""
     planned = plan(N=n_parameters, **numbers)
     for name, value in measured.items():
         print(f"{name:<11}{planned[name]:>12,} planned {value:>12,} measured   factor {planned[name] / value:.2f}")
 
 
-beside(registry.get("mend_plan").given)
+compare(registry.get("mend_plan").given)
+prove("23 step counts of 4 bytes", measured["training"] - 16 * n_parameters == 4 * len(list(model.parameters())) == 92)
 
 # %% [markdown] id="plan-text"
-# **Predict.** Which two mistakes make a 3 and a third?
+# AdamW also keeps a step count of 4 bytes for each of 23 tensors: the 92 bytes more in the first row.
+#
+# **Predict.** Which two mistakes give factors of 3 and ⅓?
 
 # %% id="plan-guess"
 ex.predict("three_and_a_third", "")
@@ -301,13 +318,15 @@ ex.predict("three_and_a_third", "")
 # %% exercise="mend_plan"
 
 # %% id="plan-mended"
-beside(plan)
+compare(plan)
 found = plan(596_049_920, 28, 16, 8, 128, context=8192, users=14, tokens=36 * 10**12)
 print(f"Qwen3-0.6B: training holds {found['training'] / 1e9:.1f} GB", end=" ")
-print(f"and takes {found['operations']:.1e} operations;", end=" ")
+print(f"and takes {found['operations']:.1e} operations;")
 print(f"the cache of 14 texts has {found['cache'] / 1e9:.1f} GB")
 
 # %% [markdown] id="answer"
+# The 36 · 10¹² tokens are those on which Qwen3 was trained.
+#
 # ## The answer
 #
 # Which number was wrong by a factor?
@@ -317,18 +336,17 @@ print(f"the cache of 14 texts has {found['cache'] / 1e9:.1f} GB")
 # | 1 | out of memory in the first step | 2 | Adam's averages are not in the bytes of training |
 # | 2 | two programs, two sizes | 1.074 | GiB printed as GB |
 # | 3 | the memory is never full | heads over key/value heads | the cache, with heads of queries |
-# | 4 | more than the peak | up to 2, either way | hidden pairs counted; the sparse peak |
+# | 4 | more than the peak | up to 2 | hidden pairs were counted |
 # | 5 | other runs need fewer tokens | 1.3 here | a loss read before the rate had fallen |
 # | yours | a small model says 3 and ⅓ | 3 | heads of queries; the forward pass alone |
 #
-# **You can now** check a plan without reading it: build it small, measure, divide, and ask which number makes that
-# factor.
+# **You can now** check a plan on a small model: build it, measure, divide, and ask which number makes that factor.
 #
 # <details><summary>Sources</summary>
 #
 # Chowdhery et al. 2022 (PaLM), arXiv:2204.02311, appendix B (how utilisation is counted). Dao 2023
 # (FlashAttention-2), arXiv:2307.08691. NVIDIA/Megatron-LM, issue 831 (121 %). Ainslie et al. 2023 (grouped heads),
 # arXiv:2305.13245. Hoffmann et al. 2022, arXiv:2203.15556, appendix B (the length of the cosine). NVIDIA, *H100
-# Tensor Core GPU* (data sheet).
+# Tensor Core GPU* (data sheet). Yang et al. 2025 (Qwen3, 36 trillion tokens), arXiv:2505.09388.
 #
 # </details>
