@@ -245,8 +245,7 @@ def moves(width, rule, rate=0.032, last_norm=True):
         loss_of(model, rows).backward()
         optimizer.step()
     after = model.stream(read), model(read)
-    pairs = zip(before, after)
-    return [(new - old).square().mean().sqrt().item() for old, new in pairs]
+    return [(new - old).square().mean().sqrt().item() for old, new in zip(before, after)]
 
 
 # %% id="coordinate-check" tags=["hide-input", "picture:10"]
