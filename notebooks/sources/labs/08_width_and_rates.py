@@ -245,7 +245,7 @@ def moves(width, rule, rate=0.032, last_norm=True):
         loss_of(model, rows).backward()
         optimizer.step()
     after = model.stream(read), model(read)
-    return [(new - old).square().mean().sqrt().item() for old, new in zip(before, after)]
+    return [(b - a).square().mean().sqrt().item() for a, b in zip(before, after)]
 
 
 # %% id="coordinate-check" tags=["hide-input", "picture:10"]
