@@ -161,17 +161,17 @@ EXERCISE = Exercise(
     title="Groups that fit the width",
     what="""Write `mup_groups(model, base, rate)`. `model` is fresh, with its first weights as torch draws them. `base`
 is a narrower model with the same names, and `rate` is its best rate. Return a list of groups for `torch.optim.Adam`,
-dicts with `"params"` and `"lr"`, in which each parameter of `model` stands once:
+dicts with `"params"` and `"lr"`, with each parameter of `model` appearing exactly once:
 
-- The weight of a linear map has the shape (outputs, inputs). Divide its rate by the growth of its **inputs**: how many
-  times as many as in `base`.
+- The weight of a linear map has the shape (outputs, inputs). Divide its rate by the growth of its **inputs**: their
+  number divided by that in `base`.
 - If the inputs have grown and the outputs have not, it is the head. Divide its weights in place, too, by the **root**
   of that growth. (torch has divided them by one root already.)
 - Token tables, `nn.Embedding`, keep the full rate, and so do vectors: biases and the weights of norms.
 
 Only the head's weights change, and `base` does not.""",
     why="Look for the rate on a model that trains in a second, and use it on one that takes a day.",
-    difficulty=4,
+    difficulty=3,
     minutes=20,
     reference=mup_groups,
     run=_run,

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-SHADES = ("#9ECAE1", "#56A0CF", "#2171B5", "#08306B")  # the wider, the darker
+SHADES = ("#F89540", "#CC4778", "#7E03A8", "#0D0887")  # the wider, the darker
 MARKS = "osD^"
 
 
@@ -25,7 +25,7 @@ def loss_by_rate(
             runs = np.array([record.values(f"{rule}, width {width}", "loss", rate) for rate in record.rates])
             means = runs.mean(axis=1)
             lowest = means.argmin()
-            ax.fill_between(rates, runs.min(axis=1), runs.max(axis=1), color=shade, alpha=0.25, linewidth=0)
+            ax.fill_between(rates, runs.min(axis=1), runs.max(axis=1), color=shade, alpha=0.18, linewidth=0)
             ax.plot(rates, means, color=shade, label=f"width {width}")
             ax.plot(rates[lowest], means[lowest], mark, color=shade, markersize=8)
         ax.set(xscale="log", xlabel="rate", title=title, xticks=rates, xticklabels=[f"{rate:g}" for rate in rates])
