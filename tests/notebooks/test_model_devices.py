@@ -56,6 +56,10 @@ MODELS = {
     "labs/04_padding": [("Classifier(SMALL)", "ids(2, 7)")],
     "labs/05_inside_a_model": [("SmallGPT()", "ids(2, 9)")],
     "labs/07_efficient_attention": [("Leaky(8, 16)", "x(1, 2, 7, 8), x(1, 2, 7, 8), x(1, 2, 7, 8)")],
+    "labs/07_bugs": [("InFloat16(8)", "x(2, 5, 8)")],
+    "labs/07_experts": [("Facts(nn.Linear(32, 32))", "ids(5), ids(5)")],
+    "labs/07_linear_memory": [("Reader()", "ids(2, 7), ids(2, 7)")],
+    "labs/07_masked_diffusion": [("Writer(False)", "ids(2, 9)"), ("Writer(True)", "ids(2, 9)")],
     "labs/08_width_and_rates": [("GPT(16)", "ids(2, 9)")],
 }
 # What is done with a model, or without one: the model, the function, and what it gets.
