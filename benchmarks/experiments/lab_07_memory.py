@@ -76,8 +76,8 @@ def holds(record: Claim) -> bool:
 
 
 @experiment(
-    claim="With learned keys of 32 numbers a state with the delta rule keeps 24 people who move, and with keys of 8 it "
-    "does not; a cache does, a sum does not even with 32, and one cache after three small states finds them.",
+    claim="With learned keys and values of 32 numbers a state with the delta rule keeps 24 people who move, and with 8 "
+    "it does not; a cache does, a sum does not even with 32, and one cache after three small states finds them.",
     arms={
         "sum, width 32": {"kinds": ["sum"], "width": 32},
         "delta, width 32": {"kinds": ["delta"], "width": 32},

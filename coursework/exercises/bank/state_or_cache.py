@@ -18,7 +18,7 @@ EXERCISE = Question(
     title="State or cache",
     what="""In Qwen3-Next, a layer with the delta rule has 32 states, each for keys and values of 128 numbers. A layer
 of full attention keeps, for each token, a key and a value of 256 numbers in each of 2 heads. After how many tokens is
-the cache of the one as large as the states of the other?""",
+the cache as large as the states?""",
     why="For shorter texts the layer with a fixed memory is the one that keeps more.",
     difficulty=2,
     minutes=4,
