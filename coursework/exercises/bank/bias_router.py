@@ -28,7 +28,7 @@ class BiasRouter(nn.Module):
         return weights / weights.sum(dim=-1, keepdim=True)
 
     def update(self, rate):
-        """Move each bias by `rate` towards an even load, and begin to count anew"""
+        """Move each bias by `rate` towards an even load, and reset the counts"""
         self.bias += rate * torch.sign(self.counts.mean() - self.counts)
         self.counts.zero_()
 
@@ -190,8 +190,9 @@ EXERCISE = Exercise(
 - `update` adds `rate` to the bias of each expert with fewer tokens than the mean of all, and subtracts it from each
   with more. An expert with exactly the mean keeps its bias. Then all counts are zero again.
 
-Between two updates there may be several batches. `bias` and `counts` are buffers: they are saved with the weights, but
-no gradient reaches them. `top_k` is at least 2, and no two experts of a token are level.""",
+Between two updates there may be several batches, for example when gradients are summed over them. `bias` and
+`counts` are buffers: they are saved with the weights, but no gradient reaches them. `top_k` is at least 2, since
+the weight of a single expert would always be 1. There are no ties.""",
     why="""This is how DeepSeek-V3 keeps 256 experts at work in each of its layers with experts. The same lines route
 your own layer below.""",
     difficulty=4,
