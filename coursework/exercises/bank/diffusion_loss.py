@@ -121,9 +121,9 @@ EXERCISE = Exercise(
     what="""Write `diffusion_loss(model, ids, t, chance, mask_id)`. Text b has a share `t[b]` of its own, above 0 and at
 most 1. Hide each of its words where `chance < t[b]`: the model reads `mask_id` there. `model(ids)` makes logits
 (B, T, V) of ids (B, T). The loss of a hidden word is the cross-entropy of the word that stood there, divided by the
-text's `t`; words in sight cost nothing. Return the sum for each text, (B,). `ids` stays as it is; all numbers have one
-dtype.""",
-    why="This is all that has to change in the training of an encoder before it can write.",
+text's `t`; visible words cost nothing. Return the sum for each text, (B,). `ids` stays as it is; `t`, `chance` and the
+logits have one dtype.""",
+    why="This is all that changes in the training when an encoder learns to write.",
     difficulty=3,
     minutes=12,
     reference=diffusion_loss,
@@ -136,7 +136,7 @@ one-share-for-all (over="first t"): divides all texts by the share of the first
     How many different shares are there in your batch?
 mean-of-the-hidden-words (over="hidden"): divides by the number of words that happened to be hidden
     By which number does the task divide, and is it always the number of hidden words?
-counts-the-words-in-sight (counted="all"): counts the loss of the words in sight, too
+counts-the-words-in-sight (counted="all"): counts the loss of the visible words, too
     What does a model learn from a word that it can read?
 reads-the-whole-text (reads="all"): gives the model the text with nothing hidden
     What does the model read where it is asked?

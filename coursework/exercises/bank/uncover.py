@@ -13,7 +13,7 @@ def uncover(model, ids, per_pass, choose, mask_id):
     """a model, ids (B, T), a number, a function, an id -> ids (B, T), nothing hidden"""
     while (hidden := ids == mask_id).any():
         words, certainty = choose(model(ids))  # (B, T) each
-        certainty = certainty.masked_fill(~hidden, -math.inf)  # words in sight come last
+        certainty = certainty.masked_fill(~hidden, -math.inf)  # visible words come last
         best = certainty.topk(per_pass).indices  # (B, per_pass)
         new = torch.zeros_like(hidden).scatter(1, best, True) & hidden
         ids = torch.where(new, words, ids)
@@ -130,12 +130,12 @@ def _sample(draw):
     }
 
 
-def _words_in_sight_stay(call) -> str | None:
+def _visible_words_stay(call) -> str | None:
     made = _uneven()
     text, known = call(**made)["text"], made["ids"] != 4
     if torch.equal(text[known], made["ids"][known]):
         return None
-    return "A word that was in sight from the start has been changed."
+    return "A word that was visible from the start has been changed."
 
 
 def _number_of_passes(call) -> str | None:
@@ -151,7 +151,7 @@ EXERCISE = Exercise(
     what="""Write `uncover(model, ids, per_pass, choose, mask_id)`. In `ids` (B, T) some words are hidden, as `mask_id`.
 In each pass the model reads the whole batch once, `model(ids)`, and `choose` makes of its logits two tensors (B, T):
 a word for each position, never `mask_id`, and how certain it is, between 0 and 1, no two equal. In **each text** write
-the `per_pass` most certain of the words that are still hidden, or all that are left. Words in sight never change. Go
+the `per_pass` most certain of the words that are still hidden, or all that are left. Visible words never change. Go
 on until nothing is hidden, and return the new ids. `per_pass` is from 1 to T. The ids given stay as they are.""",
     why="The same loop writes a whole text, fills a gap in the middle, or goes on from a beginning.",
     difficulty=4,
@@ -166,7 +166,7 @@ least-certain-first (rank="least"): writes the least certain words first
     Which words should later passes be able to read, the certain ones or the doubtful ones?
 left-to-right (rank="left"): writes from left to right, whatever is certain
     What do you do with the second tensor that `choose` returns?
-rewrites-known-words (known="rewritten"): also changes words in sight, where fewer than `per_pass` are hidden
+rewrites-known-words (known="rewritten"): also changes visible words, where fewer than `per_pass` are hidden
     If one word of a text is hidden and per_pass is 3, which positions does your code write?
 shared-by-the-batch (scope="batch"): writes `per_pass` words in the whole batch
     Along which dimension do you compare certainties?
@@ -181,7 +181,7 @@ shared-by-the-batch (scope="batch"): writes `per_pass` words in the whole batch
         Case("all in one pass", _case(3, 4, 5, 4, seed=71)),
     ],
     properties=[
-        Property("Words in sight never change.", _words_in_sight_stay),
+        Property("Visible words never change.", _visible_words_stay),
         Property("Each pass writes `per_pass` words.", _number_of_passes),
     ],
     alternatives=[
@@ -191,7 +191,7 @@ shared-by-the-batch (scope="batch"): writes `per_pass` words in the whole batch
     ],
     hints=(
         "Which positions may compete in a pass, and what happens in a text with fewer of them than `per_pass`?",
-        "Give words in sight a certainty below all others, take the `per_pass` largest of each row, and mark them in a "
+        "Give visible words a certainty below all others, take the `per_pass` largest of each row, and mark them in a "
         "tensor of booleans. Then leave out of it what was not hidden.",
         """while (hidden := ids == mask_id).any():
     words, certainty = choose(model(ids))
