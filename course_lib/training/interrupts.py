@@ -12,7 +12,7 @@ __all__ = ["Interrupts"]
 
 
 IMPATIENT = 2.0  # seconds after an interrupt in which another one is the same, pressed again
-_NOTED = b"\nstopping after this update; interrupt again to stop at once, without a checkpoint\n"
+_NOTED = b"\nstopping after this update, with a checkpoint; interrupt again, two seconds from now, to stop at once\n"
 
 
 class Interrupts:

@@ -101,7 +101,7 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
             held_out = run.restore_best()
         elif held_out is not None and run.best is not None and held_out > WORSE * run.best[0] and processes.main:
             lowest = f"The held-out loss was lowest at step {run.best[1]}, {run.best[0]:.4f}"
-            shown.say(f"{lowest}: --set training.patience=2 stops there and keeps that model.")
+            shown.say(f"{lowest}: --set training.patience=2 keeps that model, and stops soon after it.")
         tensors = model_tensors(run.model)
         if not processes.main:
             return {}
@@ -120,10 +120,12 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
         if held_out is None:
             held_out = evaluate(final, task.objective().loss, task.validation, precision=task.config.precision)
         scores = task.measure(final, held_out) | task.baseline()
+    best = {"best_step": run.best[1]} if task.config.patience and run.best is not None else {}
     results = {
         "task": task.name,
         "command": " ".join(["course", *sys.argv[1:]]),
         "steps": run.step,
+        **best,
         "held_out_loss": held_out,
         **scores,
         **({} if task.left_out is None else {"rows_left_out": task.left_out}),

@@ -182,7 +182,7 @@ def evaluate(
     ] = False,
     device: Device = None,
 ) -> None:
-    """Measure a trained model, as its training did at the end.
+    """Measure a trained model on what its training held out, or on other data.
 
     A language model: loss, perplexity and bits per byte, which compare models of other tokens. A classifier: accuracy.
     A translator: exact matches and BLEU. Of the data it was trained on only the held-out part counts; of others, all.
@@ -230,6 +230,8 @@ def _texts(given: list[str], columns: str | None, wanted: str = "text") -> list[
     """Return the texts that were given, or those in the one file that was, or the lines of the standard input."""
     here = [one for one in given if own.is_own(one)]
     path = Path(given[0]) if here and len(given) == 1 else None
+    if path is not None and path.suffix == ".tsv" and columns is None:  # whatever stands beside the first column
+        return [line.partition("\t")[0].strip() for line in read_text(path).split("\n") if line.strip()]
     if path is not None and path.suffix in own.KINDS:
         found = own.read_rows(path, (wanted,), columns and columns.split(","))
         for problem in found.bad:

@@ -54,9 +54,11 @@ class Rows:
             raise ValueError(f"{self.first()}. --skip-bad leaves such rows out and counts them")
 
     def first(self) -> str:
-        """The first bad rows, and how many more there are."""
+        """The first bad rows, one of each kind before others, and how many more there are."""
+        kinds = {one.rpartition(": ")[2]: one for one in reversed(self.bad)}  # what is wrong -> its first row
+        chosen = sorted(self.bad, key=lambda one: kinds[one.rpartition(": ")[2]] is not one)[:_SHOWN]
         more = f"; and {len(self.bad) - _SHOWN:,} more" if len(self.bad) > _SHOWN else ""
-        return "; ".join(self.bad[:_SHOWN]) + more
+        return "; ".join(one for one in self.bad if one in chosen) + more
 
     def without(self, numbers: set[int], why: str) -> "Rows":
         """Return them with the rows of these numbers among the bad ones."""

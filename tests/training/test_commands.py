@@ -588,7 +588,9 @@ def test_a_language_model_is_measured_in_bits_per_byte(tmp_path):
 def test_a_held_out_loss_that_rises_again_is_spoken_of(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "WORSE", 0.0)
     said = lm(tmp_path / "lm", "--steps=4", "--set=training.evaluate_every=2")
-    assert re.search(r"The held-out loss was lowest at step \d, \d\.\d+: --set training.patience=2 stops there", said)
+    assert re.search(
+        r"The held-out loss was lowest at step \d, \d\.\d+: --set training.patience=2 keeps that model", said
+    )
     assert "patience" not in lm(tmp_path / "other", "--steps=4", "--set=training.patience=2")
 
 
