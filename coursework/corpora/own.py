@@ -99,7 +99,7 @@ def read_rows(path: str | Path, wanted: Sequence[str], columns: Sequence[str] | 
         place = f"line {line} of {path}"
         if isinstance(fields, dict):
             lacking = next((name for name in named if name not in fields), None)
-            strangers, keys = strangers + (lacking is not None), list(fields)
+            strangers, keys = strangers + set(named).isdisjoint(fields), list(fields)
             fields = [fields[name] for name in named] if lacking is None else f"no {lacking}"
         found.add(fields, place, named)
     if strangers and not found.rows:

@@ -207,7 +207,7 @@ words = torch.distributions.Categorical(logits=logits).sample()
 guessed = new.scatter(1, where[:, None], words.gather(1, where[:, None]))
 drawn = guessed.gather(1, where[:, None])[:, 0]
 fits, noun = share_right(guessed), torch.isin(drawn, nouns).float().mean()
-print(f"from left to right: {fits:.2f} right, {noun - fits:.2f} drew a noun that does not fit")
+print(f"from left to right: {fits:.2f} right, {noun - fits:.2f} drew an unfit noun")
 print(f"{torch.isin(drawn, adjectives).float().mean():.2f} drew an adjective")
 
 # %% id="all-words" tags=["hide-input", "atol:0.1"]
