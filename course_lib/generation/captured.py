@@ -5,7 +5,6 @@ kernels for a token. Replayed, they start by one call. A graph launches the same
 over all slots of the cache, and those to come are masked. Nothing is compiled.
 """
 
-import copy
 import functools
 import time
 import weakref
@@ -17,14 +16,14 @@ from torch import Tensor
 
 from course_lib.attention import Options, fused_attention
 from course_lib.cache import DecoderCache
-from course_lib.generation.slots import StepCache, dtype_to_keep, evaluating
+from course_lib.generation.slots import Step, StepCache, evaluating
 from course_lib.masks import combine_masks
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.transformer import LanguageModel
 
 
-class CapturedStep:
-    """The recorded step of one model for batches of one size, with the model's own weights and not a copy of them.
+class CapturedStep(Step):
+    """The recorded step of one model for batches of one size.
 
     Args as in `CompiledStep`, whose place it takes where the model lies on a CUDA device. Raises what recording raises,
     and RuntimeError if what is replayed is not what the model computes.
@@ -32,14 +31,9 @@ class CapturedStep:
 
     def __init__(self, model: LanguageModel, rows: int, *, padded: bool = False) -> None:
         began = time.perf_counter()
-        tensors = [*model.parameters(), *model.buffers()]
-        device = tensors[0].device
-        self._model: LanguageModel = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors}).eval()
-        self._token = torch.zeros(rows, 1, dtype=torch.int64, device=device)
-        self._place = torch.zeros(1, dtype=torch.int64, device=device)
+        super().__init__(model, rows)
         self._step: Callable[[], Tensor]
         self._replay: Callable[[], Tensor]
-        self._current: Any = lambda: None  # the cache that is recorded, weakly
         for part in self._model.modules():
             if isinstance(part, MultiHeadAttention) and part.window is not None:
                 part.form, part.window = functools.partial(_attend_near, place=self._place, window=part.window), None
@@ -47,10 +41,7 @@ class CapturedStep:
         self.seconds = time.perf_counter() - began
 
     def __call__(self, tokens: Tensor, cache: DecoderCache, first: Tensor | None) -> Tensor:
-        """Feed tokens (B, 1) after those in the cache, which has a capacity; return logits (B, 1, V).
-
-        `first` (B, 1) is where each example begins; None if all begin with the cache.
-        """
+        """See `Step`."""
         self._token.copy_(tokens)
         self._place.fill_(cache.length)
         if self._current() is not cache:
@@ -83,12 +74,12 @@ class CapturedStep:
     def _try(self, model: LanguageModel, padded: bool) -> None:
         """Record a first time, and compare what comes with what the model computes."""
         rows, tokens, found = self._token.size(0), torch.arange(4, device=self._token.device), Tensor()
-        cache = self._model.new_cache(8, sliding=False, dtype=dtype_to_keep(model))
+        cache = self._model.new_cache(8, sliding=False)
         self._model.decode(self._token.clone(), cache=cache)
         read = torch.cat([self._token * 0, (tokens % (model.vocab_size or 1)).expand(rows, -1)], dim=1)  # (B, 5)
         for n in range(1, read.size(1)):
             found = self(read[:, n : n + 1], cache, torch.zeros_like(self._token) if padded else None)
-        plain = model.new_cache(8, sliding=False, dtype=dtype_to_keep(model))
+        plain = model.new_cache(8, sliding=False)
         with evaluating(model):
             expected = [model.decode(read[:, n : n + 1], cache=plain, last=1) for n in range(read.size(1))][-1]
         share = 1e-2 if found.dtype == torch.float32 else 0.1

@@ -9,7 +9,6 @@ function in place of calls of a library; weights of 8 bits become floats on thei
 compiled: see `course_lib.generation.captured`.
 """
 
-import copy
 import functools
 import shutil
 import time
@@ -25,7 +24,7 @@ from course_lib.attention import Attention, Options
 from course_lib.cache import DecoderCache
 from course_lib.checks import check_integer
 from course_lib.generation.captured import CapturedStep
-from course_lib.generation.slots import StepCache, dtype_to_keep
+from course_lib.generation.slots import Step, StepCache
 from course_lib.multi_head import MultiHeadAttention
 from course_lib.transformer import LanguageModel
 
@@ -100,8 +99,8 @@ def _build(graph: torch.fx.GraphModule, inputs: list[Any], on_cpu: bool) -> Call
     return lambda *arguments: compiled(*[number(one) if type(one) is int else one for one in arguments])
 
 
-class CompiledStep:
-    """The compiled step of one model for batches of one size, with the model's own weights and not a copy of them.
+class CompiledStep(Step):
+    """The compiled step of one model for batches of one size.
 
     Making one compiles it, and says in `seconds` how long that took. What was compiled before is kept on the disk.
 
@@ -113,31 +112,23 @@ class CompiledStep:
 
     def __init__(self, model: LanguageModel, rows: int, *, padded: bool = False) -> None:
         began = time.perf_counter()
-        tensors = [*model.parameters(), *model.buffers()]
-        device = tensors[0].device
-        self._model: LanguageModel = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors}).eval()
-        self._token = torch.zeros(rows, 1, dtype=torch.int64, device=device)
-        self._place = torch.zeros(1, dtype=torch.int64, device=device)
+        super().__init__(model, rows)
         self._compiled = torch.compile(_step, backend=self._keep, fullgraph=True)
         self._run: Callable[..., Any] | None = None
         self._arguments: list[Any] = []
         self._numbers: list[int] = []  # where among the arguments the length so far stands
         self._views: list[int] = []  # ... and the places
-        self._current: Any = lambda: None  # the cache of the last step, weakly
         with torch.no_grad():
             cache = model.new_cache(8, sliding=False, dtype=dtype_to_keep(model))
-            start = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+            start = torch.zeros_like(self._token)
             for _ in range(2):  # so length and capacity are 3 and 8, and not taken for the same
                 self._model.decode(start, cache=cache)
-            _rewrite(self._model, as_sums=device.type == "cpu" and rows == 1)
+            _rewrite(self._model, as_sums=self._token.is_cpu and rows == 1)
             self(start, cache, torch.zeros_like(self._token) if padded else None)
         self.seconds = time.perf_counter() - began
 
     def __call__(self, tokens: Tensor, cache: DecoderCache, first: Tensor | None) -> Tensor:
-        """Feed tokens (B, 1) after those in the cache, which has a capacity; return logits (B, 1, V).
-
-        `first` (B, 1) is where each example begins; None if all begin with the cache.
-        """
+        """See `Step`."""
         S = cache.length + 1
         self._token.copy_(tokens)
         self._place.fill_(S - 1)
@@ -183,9 +174,6 @@ class CompiledStep:
             return compiled(*arguments)
 
         return call
-
-
-Step = CompiledStep | CapturedStep
 
 
 def compile_step(model: nn.Module, *, rows: int = 1, padded: bool = False) -> Step | None:
@@ -238,6 +226,12 @@ def _obstacle(model: nn.Module) -> str | None:
         if any(isinstance(part, MultiHeadAttention) and part.inner is not None for part in model.modules()):
             return "Its attention is one of another form."
     return None
+
+
+def dtype_to_keep(model: nn.Module) -> torch.dtype | None:
+    """Float32 for bfloat16 on a CPU, where attention of few queries in bfloat16 takes several times as long."""
+    weight = next(model.parameters())
+    return torch.float32 if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 else None
 
 
 def _compilers() -> list[str]:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from course_lib.checks import Count, CountOrZero, check_declared, check_kind, check_token_ids, checked, id_tensor
-from course_lib.generation.compiled import compile_step
-from course_lib.generation.slots import dtype_to_keep, evaluating
+from course_lib.generation.compiled import compile_step, dtype_to_keep
+from course_lib.generation.slots import evaluating
 from course_lib.transformer import LanguageModel, Transformer
 
 Model = LanguageModel | Transformer | Callable[[Tensor], Tensor]

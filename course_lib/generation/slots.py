@@ -1,5 +1,6 @@
-"""What a step that feeds one token sees of a cache: its buffers, written at a place that is a tensor."""
+"""What steps that feed one token have in common, and see of a cache: its buffers, written at a place in a tensor."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.cache import LayerCache
+from course_lib.cache import DecoderCache, LayerCache
+from course_lib.transformer import LanguageModel
 
 
 class Slots:
@@ -39,10 +41,25 @@ class StepCache:
         return self.S
 
 
-def dtype_to_keep(model: nn.Module) -> torch.dtype | None:
-    """Float32 for bfloat16 on a CPU, where attention of few queries in bfloat16 takes several times as long."""
-    weight = next(model.parameters())
-    return torch.float32 if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 else None
+class Step:
+    """Feeds one token to each example of a model, for batches of one size, with the model's own weights and no copy."""
+
+    seconds: float  # that making it took
+
+    def __init__(self, model: LanguageModel, rows: int) -> None:
+        tensors = [*model.parameters(), *model.buffers()]
+        device = tensors[0].device
+        self._model: LanguageModel = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors}).eval()
+        self._token = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+        self._place = torch.zeros(1, dtype=torch.int64, device=device)
+        self._current: Any = lambda: None  # the cache of the last step, weakly
+
+    def __call__(self, tokens: Tensor, cache: DecoderCache, first: Tensor | None) -> Tensor:
+        """Feed tokens (B, 1) after those in the cache, which has a capacity; return logits (B, 1, V).
+
+        `first` (B, 1) is where each example begins; None if all begin with the cache.
+        """
+        raise NotImplementedError
 
 
 @contextmanager
