@@ -17,13 +17,14 @@ def diffusion_loss(model, ids, t, chance, mask_id):
     return (losses * hidden).sum(dim=1) / t
 
 
-class _Reader:
+class Reader:
     """Stands for a model: logits (B, T, V) that follow from the whole text; it notes what it reads."""
 
     def __init__(self, table):
         self.table, self.read = table, []
 
     def __call__(self, ids):
+        """Ids (B, T) -> logits (B, T, V)."""
         self.read.append(ids.clone())
         where = 3 * torch.arange(ids.size(1)) + 2 * ids + (ids + 1).sum(dim=1, keepdim=True)  # (B, T)
         return self.table[where % len(self.table)]
@@ -31,7 +32,7 @@ class _Reader:
 
 def _run(diffusion_loss, ids, t, chance, mask_id, table):
     """The loss, and the ids that the model read."""
-    reader = _Reader(table)
+    reader = Reader(table)
     return {"loss": diffusion_loss(reader, ids, t, chance, mask_id), "read": reader.read}
 
 

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from coursework.exercises.bank.diffusion_loss import Reader
 from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
 from coursework.exercises.tensors import integers, normal
 
@@ -20,18 +21,6 @@ def uncover(model, ids, per_pass, choose, mask_id):
     return ids
 
 
-class _Reader:
-    """Stands for a model: logits (B, T, V) that follow from the whole text; it notes what it reads."""
-
-    def __init__(self, table):
-        self.table, self.read = table, []
-
-    def __call__(self, ids):
-        self.read.append(ids.clone())
-        where = 3 * torch.arange(ids.size(1)) + 2 * ids + (ids + 1).sum(dim=1, keepdim=True)  # (B, T)
-        return self.table[where % len(self.table)]
-
-
 def _choose(logits):
     """The likeliest words, and their probabilities, made different at each position."""
     best = logits.softmax(dim=-1).max(dim=-1)
@@ -40,7 +29,7 @@ def _choose(logits):
 
 def _run(uncover, ids, per_pass, table):
     """The text, and the ids that the model read in each pass."""
-    reader = _Reader(table)
+    reader = Reader(table)
     return {"text": uncover(reader, ids, per_pass, _choose, table.size(1)), "read": reader.read}
 
 
