@@ -2,30 +2,24 @@
 # # 4 The encoder
 #
 # *Near the old king the tall queen saw herself.* Or *himself*? At the end of this chapter you hold a model that can
-# tell, and you have written its layer, its encoder and its classifier. It is an encoder: a stack of layers that read
-# a sentence in both directions. Then you train a second one on Shakespeare and ask it whose line you typed.
+# tell, and you have written its layer, its encoder and its classifier. Then you train a second one on Shakespeare and
+# ask it whose line you typed.
 #
-# Words can already read each other (chapters 1 and 2) and know where they stand (chapter 3). Three things turn
-# attention into a *layer* that can be stacked: a feed-forward network, a residual stream, and norms.
+# Words can already read each other (chapters 1 and 2) and know where they stand (chapter 3). Now attention becomes a
+# *layer*, and layers become an encoder: a stack that reads a sentence in both directions.
 #
-# You need attention with several heads, padding masks, and positions. With its exercises the chapter takes about
-# {minutes} minutes; five good places to stop are marked.
+# With its exercises the chapter takes about {minutes} minutes; five good places to stop are marked.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
-import copy
+import itertools
 import math
 import random
 import re
-import warnings
 from collections import Counter
 
 import torch
 import torch.nn.functional as F
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.linear_model import LogisticRegression
-from sklearn.neural_network import MLPClassifier
 from torch import nn
 
 from course_lib import masks, testing
@@ -37,11 +31,12 @@ from course_lib.norms import LayerNorm, RMSNorm
 from course_lib.testing import complaint, prove
 from course_lib.transformer import Embedding as LibraryEmbedding
 from coursework import exercises as ex
-from coursework.assembly.thread import keep_weights, so_far
+from coursework.assembly.thread import so_far
 from coursework.corpora import speeches
 from coursework.corpora.sentences import JUDGED_WORDS, REFLEXIVE_OF, judged_sentences
-from coursework.pictures import attention_map, drawings, palette, show
+from coursework.pictures import drawings, palette, show
 from coursework.pictures.plots import chapter_04 as plots
+from coursework.pictures.plots import common
 from coursework.records import claim
 
 torch.manual_seed(0)
@@ -54,20 +49,19 @@ drawings.whole_transformer(here=4).show()
 # %% [markdown] id="bridge"
 # ## 1 From attention to a layer
 #
-# A sentence is a row of vectors, one for each word, with the word's position added to it. Attention takes this row and
-# gives back a row of the same shape: (B, T, D) goes in, (B, T, D) comes out, for B sentences of T words with D numbers
-# each. D is also called $d_{model}$. The words that a model reads are called **tokens**, and so are their vectors.
+# Attention takes a row of vectors, one for each word, and gives back a row of the same shape: (B, T, D), for B sentences
+# of T words with D numbers each. D is also called $d_{model}$. The words that a model reads are called **tokens**, and
+# so are their vectors.
 #
 # As the shape stays the same, the output can go into a second attention. Why would we want this? Take *near the old
 # king the tall queen saw herself*. One natural way to judge *herself* takes two steps. First find the subject: the
 # person who does not come after *near*. Then compare this person with *herself*. The second step needs the result of
 # the first. But if we just put attention on top of attention, three things go wrong.
 #
-# - Attention mixes the words, but it computes little with what it has found. The cure is the **feed-forward network**
-#   (section 2).
-# - Each attention *replaces* a word by a mixture of words. After a few of them all words are nearly the same mixture.
-#   The cure is the **residual connection** (section 3).
-# - The numbers grow or shrink from step to step. The cure is the **norm** (section 4).
+# - Attention mixes the words, but it computes little with what it has found. A **feed-forward network** does that.
+# - Each attention *replaces* a word by a mixture of words, and soon all words are nearly the same mixture. A **residual
+#   connection** keeps the word and adds to it, which slows this down.
+# - The numbers grow or shrink from step to step. A **norm** keeps their size.
 #
 # Attention together with these three is one **layer**. A stack of layers is the **encoder**, the left half of the
 # picture above, which leaves out the norms.
@@ -85,10 +79,9 @@ drawings.whole_transformer(here=4).show()
 drawings.exactly_one_on().show()
 
 # %% [markdown] id="linear-cannot"
-# Can attention compute it? Suppose that the sentence has only this one word. Then we can work it out on paper. There
-# is one score, and a softmax over one score is 1, so the word takes its own value with weight 1. The value is a
-# matrix times the vector, and the output map is one more matrix. So the vector has gone through a **linear map**, and
-# a second attention on top is one more.
+# Can attention compute it? Suppose that the sentence has only this one word. A softmax over its one score is 1, so the
+# word takes its own value with weight 1. The value is a matrix times the vector, and the output map is one more matrix.
+# So the vector has gone through a **linear map**, and a second attention on top is one more.
 #
 # But no linear map can answer our question. From the two numbers $a$ and $b$ it computes $u a + v b + c$, where $u$,
 # $v$ and $c$ are three fixed numbers. Add up its answers at two opposite corners of the square:
@@ -99,19 +92,19 @@ drawings.exactly_one_on().show()
 # The two sums are always equal. We want the first to be 0 + 0 and the second to be 1 + 1. So no choice of $u$, $v$,
 # $c$ works, and no training can find one.
 #
-# In a longer sentence the weights depend on the words, too. One head *can* find "exactly one" by them, but then it is
-# busy with this one question. We want to answer many, at each word by itself.
+# <details><summary>And in a longer sentence?</summary>
+#
+# There the weights of attention depend on the words, and that is not linear. But the weights have another job: they
+# choose which words to read. We want a part that computes with what has been read.
+#
+# </details>
 #
 # ### 2.2 Two more numbers
 #
 # The way out is a little bend. The function max(0, z) leaves positive numbers as they are and turns negative ones into
-# 0. It is called **ReLU**. With two of them we are done:
+# 0. It is called **ReLU**. Two inner numbers with a ReLU each are enough, and the result is their sum:
 #
-# - first inner number: max(0, first − second);
-# - second inner number: max(0, second − first);
-# - result: their sum.
-#
-# | token | first inner number | second inner number | result |
+# | token | max(0, first − second) | max(0, second − first) | result |
 # |---|---|---|---|
 # | (0, 0) | max(0, 0) = 0 | max(0, 0) = 0 | 0 |
 # | (1, 0) | max(0, 1) = 1 | max(0, −1) = 0 | 1 |
@@ -130,12 +123,11 @@ drawings.two_hidden_units().show()
 # $$\mathrm{FFN}(x) = \max(0,\; x W_1 + b_1)\, W_2 + b_2$$
 #
 # - $x$ is the vector of one word, D numbers.
-# - $W_1$ is a matrix (D, F) and $b_1$ a vector of F numbers. They make F inner numbers. F is also called $d_{ff}$.
+# - $W_1$, a matrix (D, F), and $b_1$ make F inner numbers. F is also called $d_{ff}$.
 # - max(0, ·) is the ReLU, applied to each inner number.
-# - $W_2$ is a matrix (F, D) and $b_2$ a vector of D numbers. They bring the result back to D numbers, so that it fits
-#   into the stack.
+# - $W_2$, a matrix (F, D), and $b_2$ bring them back to D numbers, so that the result fits into the stack.
 #
-# F is usually four times D, by convention: the paper took 2048 for a width of 512.
+# F is usually four times D: the paper took 2048 for a width of 512.
 
 # %% id="widths-drawn" tags=["hide-input"]
 # Drawing: three tokens, each widened and narrowed by itself
@@ -144,11 +136,10 @@ drawings.feed_forward_widths().show()
 # %% exercise="feed_forward"
 
 # %% [markdown] id="two-units-check-text"
-# Give your function the matrices of our example, and the four tokens as a sentence. Each column of $W_1$ makes one
-# inner number.
+# Give your function the matrices of our example, and the four tokens as a sentence.
 
 # %% id="two-units-check"
-W_1 = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])  # (D, F)
+W_1 = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])  # (D, F): a column for each inner number
 W_2 = torch.tensor([[1.0], [1.0]])  # (F, 1): one result
 four = torch.tensor([[[0.0, 0], [1, 0], [0, 1], [1, 1]]])  # (B, T, D)
 result = feed_forward(four, W_1, torch.zeros(2), W_2, torch.zeros(1))
@@ -208,19 +199,24 @@ print("shape in, inside, out:", tuple(x.shape), tuple((x @ W_1).shape), tuple(be
 #
 # **What it costs.** Attention has four matrices of D times D numbers: queries, keys, values, output. The feed-forward
 # network has two of D times 4D, as many numbers as eight of D times D. So it holds about **two thirds** of a layer's
-# weights. Here they are counted, biases and norms included:
+# weights.
 
 # %% id="feed-forward-share" tags=["hide-input"]
-# Count: the weights of one layer in the sizes of 2017
+# Count: the weights of one layer in the sizes of 2017, biases and norms included
 paper = EncoderLayer(TransformerConfig(d_model=512, n_heads=8))
 total = sum(p.numel() for p in paper.parameters())
 inside = sum(p.numel() for p in paper.feed_forward.parameters())
 print(f"feed-forward: {inside:,} of {total:,} weights, {inside / total:.0%}")
+gated = LibraryFeedForward(768, 2048, activation="silu", gated=True, bias=False)
+plain = LibraryFeedForward(768, 3072, activation="gelu", bias=False)
+sizes = [sum(p.numel() for p in part.parameters()) for part in (gated, plain)]
+prove("a gated network of 8/3 D is as large as a plain one of 4 D", sizes[0] == sizes[1])
+prove("with F = 4 D the feed-forward holds two thirds of a layer", abs(inside / total - 2 / 3) < 0.01)
 
 # %% [markdown] id="activations-table"
-# Later models bend in other ways, such as GELU and SwiGLU.
+# Later models use other functions than ReLU, such as GELU and SwiGLU.
 #
-# <details><summary>The formulas of three bends</summary>
+# <details><summary>Three bends and their formulas</summary>
 #
 # | bend | formula | used by |
 # |---|---|---|
@@ -233,14 +229,6 @@ print(f"feed-forward: {inside:,} of {total:,} weights, {inside / total:.0%}")
 #
 # </details>
 
-# %% id="gated-count" tags=["hide-input"]
-# Check: the counts of the last sentence, and two thirds
-gated = LibraryFeedForward(768, 2048, activation="silu", gated=True, bias=False)
-plain = LibraryFeedForward(768, 3072, activation="gelu", bias=False)
-sizes = [sum(p.numel() for p in part.parameters()) for part in (gated, plain)]
-prove("a gated network of 8/3 D is as large as a plain one of 4 D", sizes[0] == sizes[1])
-prove("with F = 4 D the feed-forward holds two thirds of a layer", abs(inside / total - 2 / 3) < 0.01)
-
 # %% [markdown] id="residual"
 # ## 3 The residual stream
 #
@@ -251,9 +239,7 @@ prove("with F = 4 D the feed-forward holds two thirds of a layer", abs(inside / 
 # are no residual connections. What happens to the words on the way up?
 #
 # Nobody has told a fresh attention where to look. It spreads its weights at random, and each word becomes a mixture
-# of all of them. The feed-forward network adds to this. After the ReLU no inner number is negative, so the inner
-# vectors of all words have a part in common, and $W_2$ sends it the same way for every word. The next layer mixes
-# words that are already alike.
+# of all of them. The next layer mixes words that are already alike.
 
 # %% id="collapse-drawn" tags=["hide-input"]
 # Drawing: three tokens as arrows, averaged again and again
@@ -266,8 +252,8 @@ drawings.collapsing_tokens().show()
 # %% exercise="token_similarity"
 
 
-# %% id="fresh-stacks" tags=["hide-input"]
-# A stack with fresh weights, and what its tokens are after each layer
+# %% id="collapse-maps" tags=["hide-input"]
+# Figure: the cosine of each pair of words, after 0, 1, 2 and 4 layers without residual connections
 def fresh_encoder(depth=12, seed=0, **switches):
     """An encoder with new weights, by Xavier's rule unless `init` says otherwise."""
     torch.manual_seed(seed)
@@ -286,8 +272,6 @@ def tokens_by_layer(encoder, x):
 
 eleven = torch.randn(1, 11, 64, generator=torch.Generator().manual_seed(1))  # (B, T, D)
 
-# %% id="collapse-maps" tags=["hide-input"]
-# Figure: the cosine of each pair of words, after 0, 1, 2 and 4 layers without residual connections
 stages = tokens_by_layer(fresh_encoder(residual=False), eleven)
 cosines = {}
 for depth in (0, 1, 2, 4):
@@ -308,19 +292,18 @@ show(
 #
 # ### 3.2 Add, do not replace
 #
-# The cure is one plus sign. Instead of replacing the word, we **add** to it:
+# One plus sign helps. Instead of replacing the word, we **add** to it:
 #
 # $$x \leftarrow x + \mathrm{Sublayer}(x)$$
 #
 # **Sublayer** is the name for either half of a layer, the attention or the feed-forward network. The plus sign is the
 # **residual connection**.
 #
-# Picture it from the word's side. Its vector travels along a line that runs from the bottom of the stack to the top.
-# Each sublayer reads from the line and adds its result to it. The line is called the **residual
-# stream**. In the drawings of this course it is thick and grey.
+# Picture it from the word's side. Its vector travels along a line from the bottom of the stack to the top. Each sublayer
+# reads from the line and adds its result to it. The line is called the **residual stream**. In our drawings it is thick
+# and grey.
 #
-# **By hand.** A word has the vector (4, 0) and its neighbour (0, 4). Suppose that attention gives both the average, (2,
-# 2).
+# **By hand.** A word has the vector (4, 0) and its neighbour (0, 4). Attention gives both the average, (2, 2).
 #
 # | | first word | second word |
 # |---|---|---|
@@ -328,12 +311,10 @@ show(
 # | with the average added | (6, 2) | (2, 6) |
 #
 # In the second row the two words have moved closer in direction: their cosine was 0 and is now 0.6. But their
-# difference is what it was, (4, −4). Add the average once more, and you get (10, 6) and (6, 10), closer still in
-# direction, with the same difference.
+# difference is what it was, (4, −4).
 #
-# So the words still become more alike, but more slowly. In the figure the plus sign is the only change: after four
-# layers the mean cosine is 0.67 and not 1.00. After twelve it is above 0.98 all the same. This stack norms each sum
-# (post-norm, section 5); section 8 compares the two orders.
+# So the words still become more alike, but more slowly. In the figure the plus sign is the only change. After twelve
+# layers the mean cosine of this stack is above 0.98 all the same; section 5 will show why, and what helps.
 
 # %% id="residual-by-hand" tags=["hide-input"]
 # Figure: the same four maps with residual connections. Check: the numbers by hand
@@ -344,8 +325,6 @@ added = two + average
 prove("added, they are (6, 2) and (2, 6)", added.tolist() == [[6, 2], [2, 6]])
 prove("their cosine is 0.6 and was 0", abs(token_similarity(added[None]).item() - 0.6) < 1e-6 and two[0] @ two[1] == 0)
 prove("their difference stays (4, −4)", (added[0] - added[1]).tolist() == (two[0] - two[1]).tolist() == [4, -4])
-again = added + added.mean(dim=0)
-prove("added once more, they are (10, 6) and (6, 10)", again.tolist() == [[10, 6], [6, 10]])
 with_plus, without = fresh_encoder(), fresh_encoder(residual=False)
 same = zip(with_plus.parameters(), without.parameters(), strict=True)
 prove("both stacks have the same weights", all(torch.equal(a, b) for a, b in same))
@@ -365,12 +344,15 @@ show(
 )
 
 # %% [markdown] id="norms"
+# *A good place to stop: you have met two of the three parts.*
+#
 # ## 4 Norms
 #
 # ### 4.1 What grows
 #
-# Adding has a price. In the table above the words were four long and became more than six long. Twelve layers are 24
-# sublayers, and each one adds. How large do the numbers get, with fresh weights and without any norm?
+# Adding has a price: the words above were four long and became more than six long. Without any norm this goes on like
+# interest on interest, because a sublayer that reads larger numbers also adds larger ones. In this stack each layer
+# makes them 1.3 to 1.9 times as large.
 
 # %% id="growth"
 no_norm = tokens_by_layer(fresh_encoder(norm="none"), eleven)
@@ -406,8 +388,7 @@ drawings.layer_norm_bars((1, 2, 6)).show()
 #
 # - $\mu$ (mu) is the mean of the D numbers, $\sigma^2$ (sigma squared) their variance.
 # - $\varepsilon$ (epsilon) is a tiny number, for example 0.00001, so that nothing is divided by 0.
-# - $w$ and $b$ are D trained numbers each. $\odot$ means: number by number. They start as 1 and 0, and training may use
-#   them to give some numbers more room than others.
+# - $w$ and $b$ are D trained numbers each. $\odot$ means: number by number. They start as 1 and 0.
 #
 # Mean and variance are taken over the D numbers of **one word**. So no word learns anything about another one here, and
 # padding changes nothing.
@@ -419,28 +400,17 @@ drawings.layer_norm_bars((1, 2, 6)).show()
 #
 # Llama, T5 and most open models of today use a shorter form, **RMSNorm** (Zhang and Sennrich 2019). It leaves out two
 # things: the mean is not subtracted, and there is no $b$. Each number is divided by the **root mean square** of the
-# vector: the root of the mean of the squares.
-#
-# **By hand.** For (1, 2, 6) the squares are 1, 4 and 36, their mean is 13.67, and its root is 3.70. The result is
-# (0.27, 0.54, 1.62).
+# vector. For (1, 2, 6) the squares are 1, 4 and 36, their mean is 13.67, and its root is 3.70. The result is (0.27,
+# 0.54, 1.62).
 
-
-# %% id="rms-norm-equal" tags=["hide-input"]
-# Count: RMSNorm in code, and both norms of (1, 2, 6)
-def rms_norm(x, weight, eps=1e-6):  # (..., D), (D,) -> (..., D)
-    return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps) * weight
-
-
-three = torch.tensor([1.0, 2.0, 6.0])
-for name, result in (
-    ("LayerNorm", layer_norm(three[None, None], torch.ones(3), torch.zeros(3))),
-    ("RMSNorm", rms_norm(three, torch.ones(3))),
-):
-    print(f"{name:>9}:", " ".join(f"{number:.2f}" for number in result.flatten()))
 
 # %% id="norms-check" tags=["hide-input"]
 # Check: both norms equal torch's at any scale, and on vectors of mean zero they are the same
 x, weight, bias = torch.randn(2, 5, 7), torch.randn(7), torch.randn(7)
+
+
+def rms_norm(x, weight, eps=1e-6):  # (..., D), (D,) -> (..., D)
+    return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps) * weight
 
 
 def torch_layer_norm(x, weight, bias):
@@ -461,6 +431,7 @@ prove("course_lib's RMSNorm equals it too", same)
 centred = x - x.mean(-1, keepdim=True)
 same = torch.allclose(rms_norm(centred, weight), layer_norm(centred, weight, torch.zeros(7), eps=1e-6), atol=1e-5)
 prove("on vectors of mean zero RMSNorm is LayerNorm", same)
+three = torch.tensor([1.0, 2.0, 6.0])
 hand = (torch.tensor([-0.93, -0.46, 1.39]), torch.tensor([0.27, 0.54, 1.62]))
 close = [
     torch.allclose(a.flatten(), b, atol=0.006)
@@ -469,6 +440,9 @@ close = [
     )
 ]
 prove("both by hand", all(close))
+sizes = [vectors.square().mean().sqrt().item() for vectors in no_norm]
+factors = [above / below for below, above in itertools.pairwise(sizes)]
+prove("without a norm each layer multiplies the size by 1.3 to 1.9", min(factors) > 1.25 and max(factors) < 1.95)
 
 # %% [markdown] id="place"
 # ## 5 Your layer
@@ -496,25 +470,43 @@ drawings.norm_place("post").show()
 drawings.norm_place("pre").show()
 
 # %% [markdown] id="place-says"
-# Follow the thick line in both drawings. In post-norm it runs through a norm after each plus, so what a word was at
-# the beginning is made smaller again and again. In pre-norm the word's first vector arrives at the top unchanged,
-# with everything else added to it. So the stream grows, and a pre-norm stack has **one more norm at its end**. A
-# post-norm stack needs no extra one: its last layer ends with a norm.
+# **By hand.** Take a word (1, −1, 1, −1) and a sublayer that gives (1, 1, −1, −1). The sum is (2, 0, 0, −2).
+#
+# - Pre-norm leaves the sum as it is. The whole word is still in it.
+# - Post-norm norms the sum. Its mean is 0, its variance is (4 + 0 + 0 + 4) / 4 = 2, and the root of 2 is 1.41. So
+#   everything is divided by 1.41, the word as well: only 1 / 1.41 = 0.71 of it is left.
+#
+# If the next sublayer adds as much again, 0.71 · 0.71 = 0.5 of the word is left. After the 24 sublayers of twelve layers
+# it is less than a thousandth.
+#
+# In pre-norm the word's first vector arrives at the top unchanged, with everything else added to it. So the stream
+# grows, and a pre-norm stack has **one more norm at its end**.
 #
 # ### 5.2 Dropout
 #
-# One part of the paper's layer is missing in the drawings. During training, **dropout** sets each number to 0 with a
-# small probability $p$ and divides the others by $1 - p$, so that their expected size stays what it was. Then the
-# model cannot rely on any single number. The paper uses $p = 0.1$ on the output of each sublayer before it is added,
-# and on the sum of word and position at the bottom. In `eval()` mode nothing is dropped.
+# The paper's layer has one more part, **dropout**. During training it sets a few of the numbers that a sublayer gives to
+# 0, at random, so that the model cannot rely on any single one. In `eval()` mode it does nothing.
+#
+# <details><summary>The details of dropout</summary>
+#
+# Each number is set to 0 with a small probability $p$, and the others are divided by $1 - p$, so that their expected
+# size stays what it was. The paper uses $p = 0.1$ on the output of each sublayer before it is added, and on the sum of
+# word and position at the bottom.
+#
+# </details>
 #
 # ### 5.3 From the formula to a module
 #
-# You have all the parts. The larger ones you get as modules. The feed-forward network is the function that you wrote, with
-# its matrices inside.
+# You have all the parts. The larger ones you get as modules, which hold their own weights. Attention comes from your
+# file and is called as `attention(x, mask)`. This feed-forward network computes what yours computes, and `nn.LayerNorm`
+# what your `layer_norm` computes.
 
 
 # %% id="own-feed-forward"
+my = so_far(chapter=3)
+Attention, Embedding = my.Attention, my.Embedding
+
+
 class FeedForward(nn.Module):
     def __init__(self, d_model, d_ff):
         super().__init__()
@@ -524,15 +516,6 @@ class FeedForward(nn.Module):
         return self.down(self.up(x).relu())
 
 
-# %% [markdown] id="own-attention-text"
-# Attention comes from your file: chapter 1's, with the heads of chapter 2. It is called as `attention(x, mask)`. We
-# let it keep its last weights, so that we can look at them later.
-
-# %% id="own-attention"
-my = so_far(chapter=3)
-keep_weights(my)
-Attention = my.Attention
-
 # %% [markdown] id="layer-text"
 # Now the layer. We take pre-norm, the more forgiving of the two, as section 8 will show. Its four parts and the
 # dropout are there; how they work together is yours to write.
@@ -540,7 +523,7 @@ Attention = my.Attention
 # %% exercise="layer"
 
 # %% id="layer-equal" tags=["hide-input"]
-# Check: with the weights of PyTorch's layer, your layer gives its outputs and gradients
+# Check: your layer equals PyTorch's, in outputs and gradients; so do the library's, with either place of the norm
 theirs = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True, norm_first=True)
 own = Layer(64, 4, 256)
 pairs = [(own.attention.output, theirs.self_attn.out_proj), (own.feed_forward.up, theirs.linear1)]
@@ -557,9 +540,15 @@ for part, weight, bias in zip(
 x, everything = torch.randn(2, 10, 64), torch.ones(2, 1, 1, 10, dtype=torch.bool)
 found = testing.assert_equivalent(lambda x: own(x, everything), theirs, x)
 prove("your layer, with PyTorch's weights, equals PyTorch's layer", max(found) < 1e-4)
-
-# %% id="parity-table" tags=["hide-input"]
-# Check: the library's layer and stack equal PyTorch's, both norm places, ReLU and GELU; final norms; shapes
+full = FeedForward(3, 12)
+full.load_state_dict({"up.weight": W_1.T, "up.bias": b_1, "down.weight": W_2.T, "down.bias": b_2})
+given = torch.randn(2, 5, 3)
+same = torch.allclose(full(given), feed_forward(given, W_1, b_1, W_2, b_2), atol=1e-5)
+prove("the module FeedForward gives what feed_forward gives", same)
+word, other_part = torch.tensor([1.0, -1.0, 1.0, -1.0]), torch.tensor([1.0, 1.0, -1.0, -1.0])
+left = F.layer_norm(word + other_part, (4,)) @ word / (word @ word)
+prove("by hand: 0.71 of the word is left, and half as much in squares", abs(left - 0.5**0.5) < 1e-4)
+prove("after 24 sublayers less than a thousandth", 0.5**12 < 0.001)
 worst = 0.0
 for norm_first in (False, True):
     for activation in ("relu", "gelu"):
@@ -590,14 +579,9 @@ print("4 sentences of 20 tokens go in and come out as", tuple(output.shape))
 #
 # ### 6.1 From words to vectors
 #
-# Words come in as numbers, their **ids**. One table holds a trained vector for each word. Another one, `position`,
-# holds one for each position (the learned positions of chapter 3). Your file has had such an `Embedding` since
-# chapter 3.
-
-# %% id="own-embedding"
-Embedding = my.Embedding
-
-# %% [markdown] id="padding"
+# Words come in as numbers, their **ids**. One table holds a trained vector for each word, another one for each position.
+# The `Embedding` of your file from chapter 3 has both.
+#
 # ### 6.2 Padding
 #
 # Sentences have different lengths, but a batch is one table of numbers. So shorter sentences are filled up with
@@ -619,13 +603,11 @@ PAD, CLS, MASK = 0, 1, 2  # [MASK] is for section 9
 
 # %% [markdown] id="own-equal-text"
 # Is it right? We copy its weights into the library's encoder, which was checked against PyTorch's, and compare
-# outputs and gradients, with padding in the batch. Then comes the *leak test*: change the words that the mask hides.
-# The vectors of the real words must not change. The check also tries B = T, where one mistake stays silent. The
-# scores have the shape (B, H, T, T), so a mask (B, T) instead of (B, 1, 1, T) is read as (T, T). Then the row of
-# sentence 2 is used for word 2 of every sentence.
+# outputs and gradients. Then comes the *leak test*: a sentence must get the same vectors alone and in a batch with a
+# longer one. The lab on [padding](labs/04_padding.ipynb) shows how many ways there are to fail it.
 
 # %% id="own-equal" tags=["hide-input"]
-# Check: with the same weights, course_lib's encoder gives the same outputs and gradients
+# Check: with the same weights, course_lib's encoder gives the same outputs and gradients; padding does not leak
 torch.manual_seed(0)
 mine = Encoder(n_words=11)
 config = TransformerConfig(
@@ -666,38 +648,10 @@ direction = torch.randn(here.shape)
 (there * direction).sum().backward()
 own = renamed({name: weight.grad for name, weight in mine.named_parameters()})
 gradient_gap = max((own[name] - weight.grad).abs().max().item() for name, weight in library.named_parameters())
-
-# %% id="own-equal-proof"
 prove("your encoder gives the outputs of course_lib's", output_gap < 1e-4)
 prove("and the same gradients at every weight", gradient_gap < 1e-3)
-
-# %% id="padding-law" tags=["hide-input"]
-# Check: padding never reaches a real token, and a mask of the wrong shape is caught
-small = nn.ModuleList([LibraryEmbedding(config, 11), TransformerEncoder(config)])
-
-
-def through(tokens, real):
-    return small[1](small[0](tokens), mask=real[:, None, None])
-
-
-def as_in_a_tutorial(tokens, real):
-    square = real if real.size(0) == real.size(1) else real[:, None, None]  # only B = T goes wrong
-    return small[1](small[0](tokens), mask=square)
-
-
-tokens = torch.randint(3, 11, (3, 7))
-law = complaint(testing.assert_padding_invariant, through, tokens, module=small, vocab_size=11)
-prove("padding never reaches a real token, for B = T and B ≠ T", not law)
-law = complaint(testing.assert_padding_invariant, as_in_a_tutorial, tokens, module=small, vocab_size=11)
-prove("a (batch, length) mask taken for (length, length) is caught, at B = T", law)
 short = mine(ids[2:3, :4])
 prove("a sentence alone and in a padded batch has the same vectors", torch.allclose(short, here[2:3, :4], atol=1e-5))
-
-# %% [markdown] id="mend-text"
-# A second leak test needs nothing but the model: a sentence must get the same vectors alone and beside a longer one.
-# Here is a small encoder that fails it.
-
-# %% exercise="mend_reader"
 
 # %% [markdown] id="own-classifier-text"
 # ### 6.3 From an encoder to a classifier
@@ -722,9 +676,9 @@ drawings.encoder_reads().show()
 # %% exercise="classifier"
 
 # %% [markdown] id="own-start-text"
-# One thing is left, the starting weights. We draw them by *Xavier's rule* (Glorot and Bengio 2010), evenly between −r
-# and r with r = √(6 / (inputs + outputs)). Then a square map keeps the numbers at about their size; with PyTorch's
-# own start it shrinks them to about 0.6 of it.
+# One thing is left, the starting weights. *Xavier's rule* (Glorot and Bengio 2010) makes them so large that a linear map
+# from D numbers to D numbers keeps their size about the same. PyTorch's own start shrinks them to about 0.6 of their
+# size.
 
 
 # %% id="own-start"
@@ -736,14 +690,22 @@ def fresh(model):
     return model
 
 
-# %% [markdown] id="task"
+# %% [markdown] id="mend-text"
 # *A good place to stop: your encoder runs. It has learned nothing yet.*
 #
+# ### 6.4 An encoder that leaks
+#
+# Here is a small encoder that fails the leak test. To mend it is a good start for a second evening. Nothing below needs
+# it.
+
+# %% exercise="mend_reader"
+
+# %% [markdown] id="task"
 # ## 7 A task that counting words cannot do
 #
-# What should it learn? Something in which the order of the words decides. A sentence names two to four persons. One of
-# them is the subject: the one without *near*. The last word is *herself*, *himself* or *themselves*, and the question
-# is: **does the last word fit the subject?**
+# What should your encoder learn? Something in which the order of the words decides. A sentence names two to four
+# persons. One of them is the subject: the one without *near*. The last word is *herself*, *himself* or *themselves*,
+# and the question is: **does the last word fit the subject?**
 
 # %% id="task-drawn" tags=["hide-input"]
 # Drawing: a right and a wrong sentence
@@ -771,8 +733,7 @@ print(f"{len(train_sentences)} sentences to learn from, {len(test_sentences)} ot
 # have exactly the same words. So a method that only **counts words** gives both the same answer, and it is right
 # exactly half of the time. Counting pairs or triples of neighbouring words sees a little of the order.
 #
-# The answers are in `train_y` and `test_y`: 1 for right, 0 for wrong. Now the sentences become ids, with `[CLS]` in
-# front and `[PAD]` behind.
+# Now the sentences become ids, with `[CLS]` in front and `[PAD]` at the end.
 
 # %% id="encode"
 words = ["[PAD]", "[CLS]", "[MASK]", *JUDGED_WORDS]
@@ -789,10 +750,9 @@ print(tuple(train_x.shape), train_x[0].tolist())
 
 # %% [markdown] id="train-text"
 # And a training loop. Each step draws 64 sentences at random, computes the loss, and changes the weights. The loss,
-# `cross_entropy`, is minus the logarithm of the probability that the model gives to the right answer. `AdamW` is the
-# rule that changes the weights; chapter 6 explains it. `OneCycleLR` lets the rate rise at the beginning and fall again
-# towards the end. The rise is the **warm-up** of the paper; section 8 says what it is for. `loss_of` says what is to
-# be learned, so that section 9 can use the same loop.
+# `cross_entropy`, is minus the logarithm of the probability that the model gives to the right answer. Chapter 6 explains
+# `AdamW`, which changes the weights, and `OneCycleLR`, which lets the learning rate rise and fall. `loss_of` says what
+# is to be learned, so that section 9 can use the same loop.
 
 
 # %% id="train"
@@ -823,29 +783,11 @@ ex.predict("encoder_and_pairs", "")
 torch.manual_seed(0)
 judge = fresh(Classifier(Encoder(len(words))))
 train(judge, lambda i: F.cross_entropy(judge(train_x[i]), train_y[i]), 4000, steps=600)
-print(f"share of {len(test_x)} new sentences judged rightly: {accuracy(judge):.3f}")
-
-# %% [markdown] id="baselines-live-text"
-# Now the simple rivals: a linear model and a network with 64 inner numbers. They get counts of words, of words and
-# pairs, or of words, pairs and triples.
-
-# %% id="baselines-live" tags=["hide-input", "atol:0.06"]
-# Count: linear models and networks on counts of words, pairs and triples
-as_text = [[" ".join(sentence) for sentence in part] for part in (train_sentences, test_sentences)]
-for longest, name in ((1, "words"), (2, "words and pairs"), (3, "words, pairs and triples")):
-    counter = CountVectorizer(ngram_range=(1, longest), token_pattern=r"\S+")
-    counts, others = counter.fit_transform(as_text[0]), counter.transform(as_text[1])
-    linear = LogisticRegression(max_iter=300).fit(counts, train_right).score(others, test_y)
-    network = MLPClassifier((64,), max_iter=13, batch_size=64, learning_rate_init=3e-3, random_state=0)
-    with warnings.catch_warnings():  # 13 rounds, as many as in the recorded runs, are no convergence to scikit-learn
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        network.fit(counts, train_right)
-    print(f"{name:>24} counted: linear {linear:.2f}, network {network.score(others, test_y):.2f}")
-    if longest == 1:
-        prove("counts of words are right in exactly half", linear == network.score(others, test_y) == 0.5)
+print(f"share of {len(test_x)} new sentences judged correctly: {accuracy(judge):.3f}")
 
 # %% [markdown] id="baselines-text"
-# Here are five seeds, each method at the better of two rates.
+# Now the simple rivals: a linear map and a network with 64 inner numbers, on counts of pairs or of triples. Each method
+# has five seeds and the better of two learning rates.
 
 # %% id="baselines" tags=["hide-input"]
 # Figure: the encoder and methods that count, recorded
@@ -867,12 +809,11 @@ show(
 
 # %% [markdown] id="baselines-say"
 # A linear map reaches at most 0.60. Whether two facts *fit each other* is the question of section 2, which no linear
-# map answers. A network on counts reaches 0.82 to 0.87, because neighbours tell something. If the pair *king the*
-# occurs, the king is not the subject: after the subject comes *near* or the verb.
+# map answers. A network on counts reaches 0.82 to 0.87, because neighbours tell something: in *king the* the king is not
+# the subject. Triples help it no further.
 #
 # But such a network sees pieces and not the sentence. *The old girls near the old woman near the old queen heard
-# herself* is wrong. Exchange *girls* and *woman*, and it is right, with the same pairs and triples. The encoder had to
-# find out who the subject is, and whether it fits the last word.
+# herself* is wrong. Exchange *girls* and *woman*, and it is right, with the same pairs and triples.
 #
 # <details><summary>Could counting do it after all?</summary>
 #
@@ -881,50 +822,12 @@ show(
 #
 # </details>
 #
-# What if we take the positions away? Then exchanging words only exchanges their vectors (chapter 3), and `[CLS]`
-# gathers the same from both sentences of a pair.
-
-# %% id="without-places"
-blind = copy.deepcopy(judge)
-nn.init.zeros_(blind.encoder.embedding.position.weight)  # no positions any more
-scores = blind(test_x)
-prove("without positions both sentences of a pair get the same scores",
-      torch.allclose(scores[::2], scores[1::2], atol=1e-3))  # fmt: skip
-print(f"right in {accuracy(blind):.3f}")
-
-# %% [markdown] id="look-text"
-# Where does the trained model look? Here is what `[CLS]` reads in the last layer, one row for each head, for one
-# sentence of the test.
-
-# %% id="look" tags=["hide-input", "not-compared:heads-share-the-work-by-chance"]
-# Figure: what [CLS] reads in the last layer
-shown = next(s for s in test_sentences if s[0] == "near" and len(s) > 12)
-with torch.no_grad():
-    judge(encode([shown]))
-rows = judge.encoder.layers[-1].attention.weights[0, :, 0]  # (H, T)
-read = ["[CLS]", *shown]
-axes = attention_map(rows, queries=[f"head {n}" for n in range(len(rows))], keys=read)
-axes.set(xlabel="", ylabel="")
-show(
-    axes.figure,
-    alt="A map of four heads by the words of one sentence, nearly all of it white. "
-    + "; ".join(f"head {n} puts {row.max():.2f} of its weight on “{read[row.argmax()]}”" for n, row in enumerate(rows))
-    + ".",
-    caption=f"One trained model, the sentence “{' '.join(shown)}”. After another training the heads may share the work "
-    "in another way.",
-)
-
-# %% [markdown] id="look-says"
-# A dark cell means: `[CLS]` reads the vector at this position. Three of the four heads read *near*, the first word,
-# one mostly *himself*, and none the subject, *boy*. Does the model not need it?
-#
-# The picture cannot say: after the first layer a vector may hold something from other words. So we take something
-# away and count, as in chapter 2. First no word may read the subject, then another person instead. Then we hide the
-# subject in only one layer.
+# Does the encoder really use the subject? We take it away and count, as in chapter 2: first no word may read the
+# subject, then no word may read another person.
 
 
 # %% id="hide-person" tags=["hide-input", "atol:0.1"]
-# Count: the test with the subject hidden, or another person, in both layers or in one
+# Count: the test with the subject hidden, or another person
 def persons(sentence):
     """Where the subject stands, and where the others do."""
     found = [i for i, word in enumerate(sentence) if word in REFLEXIVE_OF]
@@ -942,29 +845,24 @@ def hiding(subject):
 
 
 @torch.no_grad()
-def right_with(*masks_of_layers):
+def right_with(mask):
     x = judge.encoder.embedding(test_x)
-    for layer, mask in zip(judge.encoder.layers, masks_of_layers):
+    for layer in judge.encoder.layers:
         x = layer(x, mask)
     found = judge.head(judge.encoder.norm(x)[:, 0]).argmax(dim=-1)
     return (found == test_y).float().mean().item()
 
 
-everybody, no_subject, no_other = (test_x != PAD)[:, None, None], hiding(True), hiding(False)
-for name, pair in (
-    ("nobody hidden", (everybody, everybody)),
-    ("the subject hidden", (no_subject, no_subject)),
-    ("another person hidden", (no_other, no_other)),
-    ("the subject hidden in layer 1 only", (no_subject, everybody)),
-    ("the subject hidden in layer 2 only", (everybody, no_subject)),
+for name, mask in (
+    ("nobody hidden", (test_x != PAD)[:, None, None]),
+    ("the subject hidden", hiding(True)),
+    ("another person hidden", hiding(False)),
 ):
-    print(f"{name:>34}: right in {right_with(*pair):.2f}")
+    print(f"{name:>21}: right {right_with(mask):.0%} of the time")
 
 # %% [markdown] id="hide-says"
-# With the subject hidden the judge can only guess; hiding another person hardly matters. So it needs the subject. How
-# does the subject reach `[CLS]`? In layer 1, hiding the subject ruins everything. In layer 2, where our picture was
-# taken, it costs this model nothing; models from two other seeds reached 0.95 and 0.87. So layer 1 has already
-# carried most of what is needed from the subject to other positions, and in layer 2 `[CLS]` collects it there.
+# Without the subject the judge can only guess; without another person it is as good as before. It has learned whom to
+# look for.
 
 # %% [markdown] id="uses"
 # *A good place to stop: your encoder judges sentences.*
@@ -975,15 +873,15 @@ for name, pair in (
 # its **gradient**: how much the loss changes if the weight changes a little. It is said that "without residual
 # connections the gradients vanish". Which ones?
 #
-# Without residuals all words become one vector after a few layers (section 3.1). Take two words there, both with the
-# same value, say 3, and let a later word read them. With the weights 0.5 and 0.5 it gets 3. With 0.9 and 0.1 it gets
-# 2.7 + 0.3, which is 3 again. **If all words are alike, it makes no difference where you look.** Where you look is
-# decided by the queries and keys. Change their matrices, and the output stays the same, so their gradient is zero. The
-# values and the feed-forward network decide *what* is passed on, and that still changes the output.
+# Without residuals all words become one vector after a few layers. Take two words there, both with the same value, say
+# 3. A word of the next layer that reads them with the weights 0.5 and 0.5 gets 3. With 0.9 and 0.1 it gets 2.7 + 0.3,
+# which is 3 again. **If all words are alike, it makes no difference where you look.**
 #
-# We test this on three stacks of twelve fresh layers: without residuals, with post-norm, and with pre-norm.
+# Where you look is decided by the queries and keys. Change their matrices, and the output stays the same, so their
+# gradient is zero. The values and the feed-forward network decide *what* is passed on, and that still matters.
 #
-# **Predict.** In which of the three stacks do the queries and keys of the last layer still get a gradient?
+# **Predict.** Here are three stacks of twelve fresh layers: without residuals, with post-norm, and with pre-norm. In
+# which of them do the queries and keys of the last layer still get a gradient?
 
 # %% id="predict-gradients"
 ex.predict("who_learns_where_to_look", "")
@@ -1026,12 +924,8 @@ show(
     "slowly to about a hundredth at layer 12. Pre-norm: all lines stay between a tenth and a few tens.",
     caption="Twelve fresh layers, five draws (band: least to greatest; values below a millionth are drawn at the bottom). "
     "Without residuals the queries and keys get next to nothing from the fourth or fifth layer on; the other weights get "
-    "a gradient in every layer. The loss is the output along a random direction of length 1; the size of a gradient is "
-    "the root of the sum of its squares.",
+    "a gradient in every layer. There is no task yet: the loss is a sum of all outputs with random weights.",
 )
-
-# %% id="gradients-proof" tags=["hide-input"]
-# Check: who gets a gradient in the last layer
 bare = [rows for rows, _ in measured["no residual, norms"]]
 lost = max(rows["queries and keys"][-1] for rows in bare)
 kept = min(min(rows[kind]) for rows in bare for kind in list(KINDS)[1:])
@@ -1044,47 +938,19 @@ last = {name: sorted(rows["queries and keys"][-1] for rows, _ in draws)[2] for n
 prove("about 0.01 in post-norm and 0.2 in pre-norm", last["post-norm"] < 0.015 and 0.1 < last["pre-norm"] < 0.3)
 
 # %% [markdown] id="gradients-say"
-# The answer: in post-norm a little, about 0.01, in pre-norm about 0.2. Without residuals the queries and keys get
-# next to nothing from about the fourth layer on. The other weights do get a gradient. What vanishes is the chance to
-# learn **where to look**. That all words become alike is called **rank collapse**: a table whose rows are all the
-# same has *rank* 1 (Dong et al. 2021; Noci et al. 2022).
+# Without residuals the queries and keys get next to nothing from about the fourth layer on; the other weights do get a
+# gradient. What vanishes is the chance to learn **where to look**. That all words become alike is called **rank
+# collapse**: a table whose rows are all the same has *rank* 1 (Dong et al. 2021; Noci et al. 2022).
 #
-# The blue line falls even with residuals, mostly because words become alike there, too. In post-norm each norm
-# shrinks the old part of the stream, and after twelve layers the mean cosine is above 0.98. In pre-norm nothing
-# shrinks the old part, and the mean cosine is about 0.8.
+# The blue line falls even with residuals, mostly because words become alike there, too. In post-norm the norms shrink
+# what a word was, as you saw in section 5.1, and after twelve layers the mean cosine is above 0.98. In pre-norm it is
+# about 0.8.
 #
-# Does training repair this? Five times we trained each stack to write six letters backwards, for which it must know
-# where to look. Only pre-norm learned it.
-#
-# And the **warm-up**? At a high rate the first steps can ruin a stack; why is still an open question ([chapter
-# 6](06_training.ipynb)). Here six post-norm layers learn the same task, five times. Their weights start small, at
-# about 0.02 as in BERT, which keeps their words apart at the start. The share that they get right, from the worst run
-# to the best:
-#
-# | rate | without warm-up | with 50 steps of warm-up |
-# |---|---|---|
-# | 0.01 | 0.97 to 1.00 | 0.95 to 1.00 |
-# | 0.02 | 0.13, a guess | 0.86 to 0.99 |
-#
-# So a warm-up allows a higher rate. It did not rescue twelve post-norm layers, whose words are alike from the start.
-#
-# <details><summary>Evidence: three stacks, two rates, five seeds each; and how post-norm can be saved</summary>
-#
-# Without residuals the twelve layers were hardly better than a guess. Post-norm layers knew *which* letters there
-# were but not *where*. A guess is right in 0.125; always naming the most frequent of the six letters is right in
-# about 0.36. At most 300 steps at a rate of 0.001 or 0.003, the better rate of each: without residuals below 0.25,
-# post-norm between 0.3 and 0.4, with 100 steps of warm-up or without, pre-norm above 0.9. Twelve post-norm layers
-# learn it, too, if their weights start small, as PyTorch's layer draws them smaller.
-#
-# Six post-norm layers at a rate of 0.02, after 150 steps: at most 0.13 without a warm-up, 0.86 to 0.99 with it. Six
-# pre-norm layers reach 0.26 to 0.99 without it and at least 0.97 with it. Xiong et al. (2020) explain why post-norm
-# needs it by large gradients near the output; in our six layers they are no larger there. The lab [04
-# Depth](labs/04_depth.ipynb) has all of it: four ways to start, one and two layers, other rates.
-#
-# </details>
+# Does training repair this? We give each stack a task that needs looking. It reads six letters, such as *c a f f b e*,
+# and at each position it names one letter, so that it writes them backwards: *e b f f a c*.
 
 # %% id="record-agrees" tags=["hide-input"]
-# Check: what the text says about recorded trainings
+# Figure: three stacks, and a fourth, after training to write six letters backwards, recorded
 record = claim("deep_reversal")
 reached = {arm: record.range(arm, "accuracy") for arm in record.arms}  # at the better rate of each
 prove("12 layers without residuals stay below 0.25, where guessing gives 0.125", reached["no residual"][1] < 0.25)
@@ -1092,14 +958,6 @@ stuck = (reached["post-norm"], reached["post-norm, 100 steps of warm-up"])
 prove("12 post-norm layers stay near 0.36, with warm-up or not", min(stuck)[0] > 0.3 and max(stuck)[1] < 0.4)
 prove("12 pre-norm layers with the same weights learn it", reached["pre-norm"][0] > 0.9)
 prove("and so do 12 post-norm layers with smaller ones", reached["post-norm, small weights"][0] > 0.9)
-warm = claim("warm_up_of_encoders")
-alone, warmed = (warm.range(f"post-norm, {arm}", "accuracy", 0.02) for arm in ("no warm-up", "50 steps"))
-prove("six post-norm layers at 0.02: none learns without a warm-up", alone[1] < 0.135)
-prove("and all do with it", 0.85 < warmed[0] < warmed[1] < 1)
-halved = [warm.range(f"post-norm, {arm}", "accuracy", 0.01) for arm in ("no warm-up", "50 steps")]
-prove("at half that rate none needs it", halved[0][0] > 0.965 and halved[1][0] > 0.95)
-alone, warmed = (warm.range(f"pre-norm, {arm}", "accuracy", 0.02) for arm in ("no warm-up", "50 steps"))
-prove("pre-norm: 0.26 to 0.99 without, 0.97 with", 0.255 < alone[0] < 0.3 and alone[1] < 0.99 and warmed[0] > 0.97)
 draws = torch.randint(8, (20000, 6), generator=torch.Generator().manual_seed(0))
 most = F.one_hot(draws, 8).sum(dim=1).amax(dim=1).float().mean().item() / 6
 prove("the letter that occurs most often is right in about 0.36", abs(most - 0.36) < 0.01)
@@ -1107,12 +965,49 @@ theirs, ours = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True), fresh_e
 pairs = ((theirs.self_attn.out_proj, ours.self_attention.output), (theirs.linear2, ours.feed_forward.down))
 ratios = [(their.weight.std() / our.weight.std()).item() for their, our in pairs]
 with torch.random.fork_rng(), torch.no_grad():
-    quiet = tokens_by_layer(fresh_encoder(6, init="normal"), eleven)[-1]
-    prove("post-norm layers with small weights keep words apart", token_similarity(quiet) < 0.2)
+    quiet = tokens_by_layer(fresh_encoder(init="normal"), eleven)[-1]
+    prove("12 post-norm layers with small weights keep words apart", token_similarity(quiet) < 0.2)
     x, xavier, plain = torch.randn(1000, 64), fresh(nn.Linear(64, 64)), nn.Linear(64, 64)
     kept = [(part(x).std() / x.std()).item() for part in (xavier, plain)]
     prove("Xavier keeps the size, torch's start makes it 0.6", abs(kept[0] - 1) < 0.1 and abs(kept[1] - 0.6) < 0.05)
 prove("torch draws what its sublayers write with about half as large", all(0.4 < ratio < 0.65 for ratio in ratios))
+arms = {
+    "without residuals": "no residual",
+    "post-norm": "post-norm",
+    "pre-norm": "pre-norm",
+    "post-norm, small starting weights": "post-norm, small weights",
+}
+show(
+    common.dot_rows(
+        {name: record.values(arm, "accuracy") for name, arm in arms.items()},
+        levels={"a guess": 1 / 8, "always the commonest of the six": most},
+        size=(6.6, 2.6),
+        xlim=(0, 1.05),
+        xlabel="letters right, a dot for each of five seeds",
+    ),
+    alt="Four rows of five dots: the share of letters that are right. Without residuals: 0.12 to 0.23. Post-norm: all "
+    "near 0.36. Pre-norm: 0.98 to 0.99. Post-norm with small starting weights: 1.00.",
+    caption="Twelve layers, eight kinds of letters, at most 300 steps, the better of two rates. Without residuals a stack hardly beats a guess. "
+    "Post-norm is no better than someone who names the commonest of the six letters everywhere. Pre-norm learns the "
+    f"task, and so does post-norm if its weights start small. ({record.command})",
+)
+
+# %% [markdown] id="deep-says"
+# Of our three stacks only pre-norm has learned the task. Post-norm knows *which* letters there are, but not *where*. The
+# fourth row is a cure for post-norm: draw the starting weights small, at about 0.02 as BERT does. Then each sublayer adds
+# little at first, the norm takes little of the old word away, and the words stay apart.
+#
+# The lab on [depth](labs/04_depth.ipynb) takes these causes apart one by one. The *warm-up*, which you will hear of,
+# waits for chapter 6.
+#
+# <details><summary>Evidence: two rates, five seeds each, and a warm-up that did not help</summary>
+#
+# The rates were 0.001 and 0.003. Without residuals the twelve layers stay below 0.25, post-norm between 0.3 and 0.4,
+# with 100 steps of warm-up or without. Pre-norm and post-norm with small weights are above 0.9. Always naming the most
+# frequent of the six letters is right in about 0.36. PyTorch's own layer draws its matrices smaller than Xavier's rule,
+# too.
+#
+# </details>
 
 # %% [markdown] id="read"
 # ## 9 Read first, learn the labels later
@@ -1121,17 +1016,17 @@ prove("torch draws what its sublayers write with about half as large", all(0.4 <
 # learn from text alone?
 #
 # BERT's idea (Devlin et al. 2019): hide some words behind the sign `[MASK]` and let the encoder name them, from what
-# stands to the left and to the right. This is **masked-language pre-training**. The right answers are in the text
-# itself. And to fill the gap in *the tall queen near the king saw [MASK]*, the encoder has to find the subject.
+# stands to the left and to the right. This is **masked-language pre-training**. To fill the gap in *the tall queen near
+# the king saw [MASK]*, the encoder has to find the subject.
 
 # %% id="hidden-words-drawn" tags=["hide-input"]
 # Drawing: hidden words, and who names them
 drawings.hidden_words().show()
 
 # %% [markdown] id="hide-text"
-# We hide one word in five. BERT hides 15 of 100, and not always behind `[MASK]`. The loss counts only at the hidden
-# positions. The text consists of right sentences. We pick them by label, because our program also makes wrong ones;
-# the loss never sees these labels. `read_text` uses the encoder and the head of a `Classifier`, one after the other.
+# We hide one word in five; BERT hides 15 of 100, and not always behind `[MASK]`. The loss counts only at the hidden
+# positions. The text consists of the right sentences. `read_text` uses the encoder and the head of a `Classifier`, one
+# after the other.
 
 
 # %% id="hide"
@@ -1157,12 +1052,10 @@ def read_text(text, steps=1000):
 # **fine-tuning**.
 #
 # Suppose it works better than without reading. Has the encoder understood something, or has it only got used to the
-# words? To tell, we need a **control**: a text that lacks one thing only. We take the same right sentences, shuffle
-# their last words, and deal them out anew. Each word occurs as often as before, but the last word says nothing about
-# the subject any more.
+# words? To tell, we need a **control**: a text that lacks one thing only. We shuffle the last words of the right
+# sentences among the sentences. Each word occurs as often as before, but the last word says nothing about the subject.
 #
-# **Predict.** With 100 labels, how often will the judge be right after reading nothing, after reading right sentences,
-# and after reading the control?
+# **Predict.** With 100 labels, how often will the judge be right after reading nothing, right sentences, or the control?
 
 # %% id="predict-read"
 ex.predict("read_first_three_ways", "")
@@ -1185,12 +1078,9 @@ def fine_tune(encoder):
 
 
 torch.manual_seed(0)
-print(f"has read nothing: right in {fine_tune(fresh(Encoder(len(words)))):.2f}")
-print(f"has read right sentences: right in {fine_tune(read_text(right_text)):.2f}")
-print(f"has read the control: right in {fine_tune(read_text(control)):.2f}")
-
-# %% [markdown] id="read-first-recorded-text"
-# Here are five seeds, each text at the better of two rates of fine-tuning.
+print(f"has read nothing: right {fine_tune(fresh(Encoder(len(words)))):.0%} of the time")
+print(f"has read right sentences: right {fine_tune(read_text(right_text)):.0%} of the time")
+print(f"has read the control: right {fine_tune(read_text(control)):.0%} of the time")
 
 # %% id="read-first-recorded" tags=["hide-input"]
 # Figure: what reading first is worth with 100 labels, recorded
@@ -1198,27 +1088,31 @@ record = claim("read_first_dealt")
 nothing, right, dealt = (record.values(arm, "accuracy") for arm in record.arms)
 prove("after right sentences it is right in more than 0.8, with every seed", min(right) > 0.8)
 prove("and more than 0.2 ahead of the control, seed by seed", all(a > b + 0.2 for a, b in zip(right, dealt)))
+high = sorted(dealt)[3:]
+prove("the other two reach 0.62 and 0.76", [round(one, 2) for one in high] == [0.62, 0.76])
 prove("after nothing it guesses; after the control too, but for two seeds", max(nothing) < 0.55 > sorted(dealt)[2])
 means = [round(sum(part) / len(part), 2) for part in (nothing, dealt, right)]
 prove("on average 0.52 after nothing, 0.59 after the control, 0.92 after right sentences", means == [0.52, 0.59, 0.92])
 show(
     record.figure(),
     alt=record.alt(),
-    caption="With 100 labels. Reading right sentences helps a lot, with each of the five seeds. The same sentences with "
-    f"their last words dealt out anew help little or nothing with three seeds, and up to 0.76 with the others. ({record.command})",
+    caption="With 100 labels, five seeds, the better of two rates of fine-tuning. Reading right sentences helps a lot. The same sentences with "
+    "their last words shuffled barely help with three seeds; the other two reach 0.62 and 0.76. "
+    f"({record.command})",
 )
 
 # %% [markdown] id="read-first-says"
-# On average the judge is right 0.52 of the time after reading nothing, 0.59 after the control, and 0.92 after right
-# sentences. These are ahead of the control by at least 0.2 with each seed. So on average most of the gain comes from
-# the one thing that the control lacks. With one seed the control reached 0.76, perhaps because it shows how sentences
-# are built. **A hundred labels do not teach what a subject is. Filling gaps taught most of it.**
+# With five seeds the judge is right 0.52 of the time on average after reading nothing, 0.59 after the control, and 0.92
+# after right sentences. So most of the gain comes from the one thing that the control lacks: last words that fit. **A
+# hundred labels do not teach what a subject is. Filling gaps in right sentences does.**
 #
 # <details><summary>Evidence: five seeds, two rates, one control</summary>
 #
 # The better rate of fine-tuning for each text, on 1000 new sentences: 0.49 to 0.54 after nothing, 0.81 to 0.96 after
-# right sentences, 0.49 to 0.76 after the control. With three of the five seeds the control helps little or nothing,
-# with one it reaches 0.62, with one 0.76. This is one small task with 100 labels and 1000 steps of reading.
+# right sentences, 0.49 to 0.76 after the control, which is behind the right sentences by at least 0.2 with
+# each seed. With three of the five seeds the control helps little or nothing,
+# with one it reaches 0.62, with one 0.76, perhaps because it shows how sentences are built. This is one small task with
+# 100 labels and 1000 steps of reading.
 #
 # </details>
 #
@@ -1226,20 +1120,16 @@ show(
 #
 # ## 10 How large is an encoder?
 #
-# You can count a model before you build it. First the layers, here in post-norm, as BERT has them. Your pre-norm stack
-# has one more norm, at its end.
+# You can count a model before you build it. First the layers, here in post-norm, as BERT has them. Neither the number
+# of heads nor the length of the sentences changes the count: the heads share the same four matrices, and every word goes
+# through the same weights.
 
 # %% exercise="encoder_parameters"
 
-# %% [markdown] id="bert-text"
-# BERT adds three small things. When it reads two texts, called **segments**, a third table marks which one each token
-# belongs to. A norm follows the sum of word, position and segment. And a **pooler**, one more map with a bend, works
-# on the vector at `[CLS]` before a head reads it.
-
 # %% exercise="bert_parameters"
 
-# %% id="bert-pieces" tags=["hide-input"]
-# Count: the shares of BERT-base's pieces, and your formula against built models
+# %% id="bert-shape" tags=["hide-input"]
+# Check: your formula against built models; BERT-base piece by piece; its switches, without segments and pooler
 V, D, inner = 30_522, 768, 3_072
 pieces = {
     "table of tokens": V * D,
@@ -1251,8 +1141,6 @@ pieces = {
     "pooler": D * D + D,
 }
 total = sum(pieces.values())
-for name, size in pieces.items():
-    print(f"{name:>32}: {size / total:6.1%}")
 prove("BERT-base has 109,482,240 parameters, piece by piece", total == 109_482_240)
 layers = sum(size for name, size in pieces.items() if name.startswith("12"))
 prove("its layers are what encoder_parameters counts", layers == encoder_parameters(D, inner, 12))
@@ -1261,9 +1149,6 @@ for width, inner, depth in ((64, 256, 3), (512, 2048, 6), (768, 3072, 12)):
         built = TransformerEncoder(TransformerConfig(d_model=width, d_ff=inner, n_heads=8, n_encoder_layers=depth))
     law = complaint(testing.assert_counts, built, parameters=encoder_parameters(width, inner, depth))
     prove(f"encoder_parameters({width}, {inner}, {depth}) equals what is built", not law)
-
-# %% id="bert-shape" tags=["hide-input"]
-# Check: the switches of BERT build it, without segments and pooler; and the paper's encoder with 30,000 tokens
 config = TransformerConfig(
     d_model=768, n_heads=12, n_encoder_layers=12, vocab_size=V, max_length=512, positions="learned",
     activation="gelu", scale_embeddings=False, embedding_norm=True, init="normal", norm_eps=1e-12,
@@ -1276,11 +1161,9 @@ with torch.device("meta"):
 built = sum(p.numel() for p in bert.parameters())
 prove("the switches of BERT build it", built == total - 2 * 768 - pieces["pooler"])
 prove("six layers and 30,000 tokens: 34,274,304 parameters", sum(p.numel() for p in six.parameters()) == 34_274_304)
-print("ids (2, 128) go in, out come", tuple(output.shape))
+print("BERT-base: ids (2, 128) go in, out come", tuple(output.shape))
 
 # %% [markdown] id="sizes"
-# [Chapter 7](07_variants.ipynb) loads BERT's weights and compares its outputs.
-#
 # <details><summary>The sizes of BERT, and of the paper's encoder</summary>
 #
 # | model | layers | D | heads | F | parameters |
@@ -1305,10 +1188,10 @@ print("ids (2, 128) go in, out come", tuple(output.shape))
 #
 # ## 11 Whose line is it?
 #
-# So far a program made up the sentences. Now come real ones. The course ships 25,000 lines of Shakespeare, each with
-# the name of its speaker. We take two speakers: Romeo, who is in love, and Menenius, an old politician of Rome. A
-# fresh encoder of yours gets single lines and says whose they are. The lines of the test come from speeches that it
-# never saw. A word that occurs fewer than five times in the plays becomes `[UNKNOWN]`.
+# So far a program made up the sentences. Now come real ones: 25,000 lines of Shakespeare, each with the name of its
+# speaker. We take two speakers, Romeo, who is in love, and Menenius, an old politician of Rome. A fresh encoder of yours
+# gets single lines and says whose they are. The lines of the test come from speeches that it never saw. A word that
+# occurs fewer than five times in the plays becomes `[UNKNOWN]`.
 
 # %% id="lines-data" tags=["hide-input"]
 # Lines of two speakers, those of four fifths of their speeches to learn from; a word is known if it occurs five times
@@ -1345,9 +1228,6 @@ line_x, line_y, new_x, new_y = lines_of(who)
 print(f"{len(line_x)} lines to learn from, {len(new_x)} new ones; {len(lexicon)} words")
 
 # %% [markdown] id="lines-predict-text"
-# There are a hundred times as many words as before, so each vector gets 64 numbers instead of 32. With few lines to
-# learn from, we also switch dropout on.
-#
 # **Predict.** How often will your encoder be right on new lines? And a linear map that counts words?
 
 # %% id="predict-lines"
@@ -1356,13 +1236,12 @@ ex.predict("whose_line", "")
 # %% id="lines-trained" tags=["atol:0.08"]
 torch.manual_seed(0)
 reader = fresh(Classifier(Encoder(len(lexicon), LONGEST, 64, dropout=0.1), 64))
-n = len(line_x)
-train(reader, lambda i: F.cross_entropy(reader(line_x[i]), line_y[i]), n, 150, 1e-3)
+train(reader, lambda i: F.cross_entropy(reader(line_x[i]), line_y[i]), len(line_x), 150, 1e-2)
 reader.eval()  # nothing is dropped any more
 with torch.no_grad():
     right = (reader(new_x).argmax(dim=-1) == new_y).float().mean().item()
-print(f"share of {len(new_x)} new lines named rightly: {right:.2f}")
-print(f"always saying {who[0]}: {(new_y == 0).float().mean():.2f}")
+print(f"named correctly: {right:.0%} of {len(new_x)} new lines")
+print(f"always naming the same speaker: {new_y.bincount().max() / len(new_y):.0%} at best")
 
 # %% id="lines-recorded" tags=["hide-input"]
 # Figure: your encoder and a linear map of word counts, five splits, recorded
@@ -1370,53 +1249,48 @@ record = claim("whose_line")
 low = {arm: record.range(arm, "accuracy")[0] for arm in record.arms}
 pair = ("ROMEO", "MENENIUS")
 always = [(lines_of(pair, seed)[3] == 0).float().mean().item() for seed in range(5)]
-prove("always saying Romeo is right in 0.47 to 0.66", [round(f(always), 2) for f in (min, max)] == [0.47, 0.66])
+always = [max(share, 1 - share) for share in always]
+prove("naming the same speaker is right in 0.53 to 0.66", [round(f(always), 2) for f in (min, max)] == [0.53, 0.66])
 prove("both are better than that, with each of five seeds", min(low.values()) > max(always) + 0.05)
 ahead = [a - b for a, b in zip(*(record.values(arm, "accuracy") for arm in record.arms))]
-prove("the encoder is ahead by about 0.01 each time", min(ahead) > 0 and max(ahead) < 0.02)
+prove("the encoder is ahead by 0.003 to 0.016", [round(f(ahead), 3) for f in (min, max)] == [0.003, 0.016])
 show(
     record.figure(),
     alt=record.alt(),
     caption="Whose line is it? Five times other speeches are kept for the test, and 811 to 914 lines are left to learn from. "
-    "An encoder and a linear map of word counts are about equally often right. Each has the better of two rates; for the "
-    "encoder this is 0.01, while yours above had 0.001. Always saying Romeo would be right in 0.47 to 0.66. "
-    f"({record.command})",
+    "An encoder and a linear map of word counts are about equally often right. Each has the better of two rates. Always "
+    f"naming the same speaker would be right in 0.53 to 0.66 at best. ({record.command})",
 )
 
 # %% [markdown] id="lines-say"
 # About three lines in four, from single lines out of context. And the linear map, which knows nothing of the order?
-# It is at most about 0.01 behind, with each of five seeds. In section 7 the order decided, and counting stopped at
-# 0.87. Here the words themselves say most, and with so few lines the encoder is hardly better than a count. **Which
-# model is better is a question about the data**, so always ask the simple rival.
+# With each of five seeds it is behind, but only by 0.003 to 0.016. In section 7 the order decided. Here the words
+# themselves say most, and with so few lines the encoder is hardly better than a count. **Which model is better is a
+# question about the data**, so always ask the simple rival.
 #
 # Now type a line of your own.
 
 # %% id="my-line" tags=["atol:0.2"]
-mine = "my love is like the stars of night"  # write a line of your own
+my_line = "my love is like the stars of night"  # write a line of your own
 with torch.no_grad():
-    shares = reader(encode_lines([mine])).softmax(dim=-1)[0].tolist()
+    shares = reader(encode_lines([my_line])).softmax(dim=-1)[0].tolist()
 for name, share in zip(who, shares):
     print(f"{name:>9}: {share:.2f}")
 
 # %% [markdown] id="my-line-says"
-# *A good place to stop: your encoder reads Shakespeare, and it reads you.*
-#
 # ## 12 Your model reads
 #
 # Your feed-forward network, layer, encoder and classifier go into `my_transformer.py`, where they use your own
-# attention. The file's classifier gives its weights the same names as the model that you have just trained. So it can
+# attention. The file's classifier has the same names for its weights as the model that you have just trained, so it can
 # load them.
 
 # %% id="thread" tags=["atol:0.2"]
 my = so_far(chapter=4)
 mine = my.Classifier(my.Encoder(len(lexicon), LONGEST, 64), 64).eval()
 mine.load_state_dict(reader.state_dict())
-for line in ("my love is like the stars of night", "the people ask for bread and corn"):
+for line in (my_line, "the people ask for bread and corn"):
     share = mine(encode_lines([line])).softmax(dim=-1)[0, 0].item()
     print(f"{line}: {who[0]} {share:.2f}")
-with torch.no_grad():
-    gap = (mine(new_x) - reader(new_x)).abs().max()
-prove("the file's classifier agrees with the trained one", gap < 1e-3)
 
 # %% [markdown] id="what-you-have"
 # ## 13 What you have
@@ -1451,8 +1325,8 @@ prove("the file's classifier agrees with the trained one", gap < 1e-3)
 # <details><summary>1. Why does a layer need a feed-forward network beside attention?</summary>
 #
 # Attention moves and averages. Its values are linear maps; only its weights bend, and in a sentence of one word the
-# only weight is 1. Whether exactly one of two numbers of a word is 1 is no linear question. Two inner numbers with a
-# bend answer it (section 2).
+# only weight is 1. No linear map can tell whether exactly one of two numbers is 1. Two inner numbers with a bend can
+# (section 2).
 #
 # </details>
 #
@@ -1464,8 +1338,8 @@ prove("the file's classifier agrees with the trained one", gap < 1e-3)
 #
 # <details><summary>3. A stack of 12 post-norm layers does not learn. What do you try?</summary>
 #
-# Measure how alike its words are at the start. If they are alike: smaller starting weights or pre-norm. In our
-# experiment warm-up did not help then (section 8). If they are not alike: a lower rate, or a warm-up.
+# Measure how alike its words are at the start. If they are alike: smaller starting weights, or pre-norm (section 8). If
+# they are not alike: a lower rate, or a warm-up (chapter 6).
 #
 # </details>
 #
@@ -1475,7 +1349,7 @@ prove("the file's classifier agrees with the trained one", gap < 1e-3)
 #
 # </details>
 #
-# <details><summary>5. Your classifier is right 0.99 of the time. What do you ask?</summary>
+# <details><summary>5. Your classifier is right 99% of the time. What do you ask?</summary>
 #
 # What simple rivals reach on the same sentences, and whether the test sentences are new (sections 7 and 11).
 #
