@@ -89,7 +89,7 @@ EXERCISE = Exercise(
     title="The feed-forward network",
     what="""Write `feed_forward(x, W_up, b_up, W_down, b_down)`, equation 2 of the paper: each token is mapped from
 width D to width F, everything below zero is cut off (ReLU), and the result is mapped back to width D. Both maps add
-their bias. No residual connection and no norm: those are the layer's.""",
+their bias. No residual connection and no norm: the layer adds those.""",
     why="Two thirds of an encoder layer's parameters lie here; attention has the other third.",
     difficulty=1,
     minutes=5,
