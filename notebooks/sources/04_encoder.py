@@ -470,7 +470,7 @@ drawings.norm_place("pre").show()
 #   everything is divided by 1.41, the word as well: only 1 / 1.41 = 0.71 of it is left.
 #
 # If the next sublayer adds as much again, 0.71 · 0.71 = 0.5 of the word is left. After the 24 sublayers of twelve layers
-# it is less than a thousandth. The rest is mixtures, which are much the same for all words.
+# it is less than a thousandth. The rest are mixtures of words, much the same for all of them.
 #
 # In pre-norm the word's first vector arrives at the top unchanged, with everything else added to it. So the stream
 # grows, and a pre-norm stack has **one more norm at its end**.
@@ -687,8 +687,7 @@ def fresh(model):
 #
 # ### 6.4 An encoder that leaks
 #
-# Here is a small encoder that fails the leak test. Mending it makes a good start to a second evening, and nothing below
-# needs it.
+# Here is a small encoder that fails the leak test. Mending it makes a good start to a second evening.
 
 # %% exercise="mend_reader"
 
@@ -751,7 +750,7 @@ def train(model, loss_of, n_sentences, steps, rate=3e-3, batch=64):
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
     for _ in range(steps):
-        loss = loss_of(torch.randint(n_sentences, (batch,)))  # section 9 has another loss
+        loss = loss_of(torch.randint(n_sentences, (batch,)))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -774,7 +773,7 @@ ex.predict("encoder_and_pairs", "")
 torch.manual_seed(0)
 judge = fresh(Classifier(Encoder(len(words))))
 train(judge, lambda i: F.cross_entropy(judge(train_x[i]), train_y[i]), 4000, steps=600)
-print(f"share of {len(test_x)} new sentences judged correctly: {accuracy(judge, test_x, test_y):.3f}")
+print(f"share judged correctly: {accuracy(judge, test_x, test_y):.3f}")
 
 # %% [markdown] id="baselines-text"
 # Now the simple rivals: a linear map and a network with 64 inner numbers, on counts of pairs or of triples. Each method
@@ -849,7 +848,7 @@ for name, mask in (
     ("the subject hidden", hiding(True)),
     ("another person hidden", hiding(False)),
 ):
-    print(f"{name:>21}: right {right_with(mask):.0%} of the time")
+    print(f"{name:>21}: {right_with(mask):.2f} of the answers right")
 
 # %% [markdown] id="hide-says"
 # Without the subject the judge can only guess; without another person it is as good as before.
@@ -932,8 +931,8 @@ prove("about 0.01 in post-norm and 0.2 in pre-norm", last["post-norm"] < 0.015 a
 # gradient. What vanishes is the chance to learn **where to look**.
 #
 # The blue line falls even with residuals, mostly because words become alike there, too. In post-norm the norms shrink
-# what a word was, as you saw in section 5.1: after twelve layers the mean cosine is above 0.98. In pre-norm it is about
-# 0.8.
+# what a word was, as you saw in section 5.1: after twelve layers the mean cosine is above 0.98. In pre-norm the
+# cosine is about 0.8.
 #
 # Does training repair this? We give each stack a task that needs looking. It reads six letters, such as *c a f f b e*,
 # and names one letter at each position, so that it writes them backwards: *e b f f a c*.
@@ -986,7 +985,8 @@ show(
 # fourth row shows a cure for post-norm: draw the starting weights small, at about 0.02 as BERT does. Then each sublayer
 # adds little at first, the norm takes little of the old word away, and the words stay apart.
 #
-# The lab on [depth](labs/04_depth.ipynb) takes these causes apart; chapter 6 comes to another cure, the *warm-up*.
+# The lab on [depth](labs/04_depth.ipynb) takes these causes apart; chapter 6 explains the *warm-up*, which
+# allows a higher rate.
 #
 # <details><summary>Evidence: two rates, five seeds each, and a warm-up that did not help</summary>
 #
@@ -1042,8 +1042,8 @@ def read_text(text, steps=1000):
 # **fine-tuning**.
 #
 # If reading helps, has the encoder understood something, or has it only got used to the words? To tell, we need a
-# **control**: a text that lacks one thing only. We take the right sentences and shuffle their last words among them.
-# Each word occurs as often as before, but the last word says nothing about the subject.
+# **control**: a text that lacks one thing only. We take the right sentences and shuffle their last words, so that each
+# sentence gets that of another. Each word occurs as often as before, but the last word says nothing about the subject.
 #
 # **Predict.** With 100 labels, how often will the judge be right after reading nothing, right sentences, or the control?
 
@@ -1068,9 +1068,9 @@ def fine_tune(encoder):
 
 
 torch.manual_seed(0)
-print(f"has read nothing: right {fine_tune(fresh(Encoder(len(words)))):.0%} of the time")
-print(f"has read right sentences: right {fine_tune(read_text(right_text)):.0%} of the time")
-print(f"has read the control: right {fine_tune(read_text(control)):.0%} of the time")
+print(f"nothing read: {fine_tune(fresh(Encoder(len(words)))):.2f} right")
+print(f"right sentences: {fine_tune(read_text(right_text)):.2f} right")
+print(f"the control: {fine_tune(read_text(control)):.2f} right")
 
 # %% id="read-first-recorded" tags=["hide-input"]
 # Figure: what reading first is worth with 100 labels, recorded
@@ -1225,11 +1225,12 @@ ex.predict("whose_line", "")
 
 # %% id="lines-trained" tags=["atol:0.08"]
 torch.manual_seed(0)
+n = len(line_x)
 reader = fresh(Classifier(Encoder(len(lexicon), LONGEST, 64, dropout=0.1), 64))
-train(reader, lambda i: F.cross_entropy(reader(line_x[i]), line_y[i]), len(line_x), 150, 1e-3)
+train(reader, lambda i: F.cross_entropy(reader(line_x[i]), line_y[i]), n, 150, 1e-3)
 reader.eval()  # nothing is dropped any more
-print(f"named correctly: {accuracy(reader, new_x, new_y):.0%} of {len(new_x)} new lines")
-print(f"always naming the same speaker: {new_y.bincount().max() / len(new_y):.0%} at best")
+print(f"share of new lines named correctly: {accuracy(reader, new_x, new_y):.2f}")
+print(f"always naming the same speaker: {new_y.bincount().max() / len(new_y):.2f}")
 
 # %% id="lines-recorded" tags=["hide-input"]
 # Figure: your encoder and a linear map of word counts, five splits, recorded
