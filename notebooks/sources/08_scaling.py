@@ -56,9 +56,9 @@ drawings.matrices_of_a_layer().show()
 #
 # $$N \approx 12 \, L \, D^2$$
 #
-# By hand: 12 · 768² is about 7.1 million, times 12 layers is 85 million. GPT-2 has 124 million. The difference is the
-# table of 50,257 tokens with 768 numbers each, nearly 39 million, and the positions. Biases and norms hardly count.
-# Your first function counts everything, and its answer for GPT-2 has to be exact.
+# By hand: 12 · 768² is about 7.1 million, times 12 layers is 85 million. GPT-2 has 124 million. The difference is the table
+# of 50,257 tokens with 768 numbers each, nearly 39 million, and the positions. Your first function counts everything, and its
+# answer for GPT-2 has to be exact.
 
 # %% exercise="count_parameters"
 
@@ -167,8 +167,7 @@ drawings.six_operations().show()
 
 # %% [markdown] id="six-nd-question"
 # "Attention is quadratic" is the best-known sentence about Transformers. When does it matter? For GPT-2, 6 · width is 4,608
-# tokens, more than four times its context. For Llama 3 8B, which is 4,096 wide, it is about 26,600, because its layers are a
-# little larger. Below that length the weights are most of the work.
+# tokens, more than four times its context. Below that length the weights are most of the work.
 
 # %% id="six-nd-left-out" tags=["hide-input"]
 # Figure: the share of scores and mixing, against the length; and your formula against torch's own count
@@ -221,8 +220,8 @@ prove("a training step costs three forward passes", count_flops(2, 37, 48, 192, 
 # ### 2.1 A known bill
 #
 # Does 6 N D hold for a real model? DeepSeek published the whole bill of its V3: 14.8 trillion tokens, and 2.664 million
-# hours on H800 chips for this pre-training (DeepSeek-AI 2024, table 1). The model has 671 billion parameters, but each
-# token passes through only some of its experts, 37 billion parameters. Those are the ones that multiply, so
+# hours on H800 chips for this pre-training (DeepSeek-AI 2024). The model has 671 billion parameters in
+# many experts, but each token passes through only 37 billion of them, and only those multiply:
 #
 # $$C = 6 \cdot 37 \cdot 10^9 \cdot 14.8 \cdot 10^{12} = 3.3 \cdot 10^{24}$$
 #
@@ -230,9 +229,8 @@ prove("a training step costs three forward passes", count_flops(2, 37, 48, 192, 
 # promises 9.9·10¹⁴ for products in bfloat16. So the bill is plausible: about a third of what the chip could do.
 #
 # This share has a name, **model FLOPs utilisation** or *MFU*: the operations that the model needs per second, divided by
-# those that the machine can do. Large runs report between a third and a half. Always ask which peak it was divided by.
-# DeepSeek multiplied mostly in 8 bits, where the same chip can do twice as much, and against that peak the share is half as
-# large.
+# those that the machine can do. Always ask which peak it was divided by. DeepSeek multiplied mostly in 8 bits, where the same
+# chip can do twice as much, and against that peak the share is half as large.
 
 # %% exercise="mfu"
 
@@ -531,7 +529,7 @@ drawings.ring_sum().show()
 #
 # Data parallelism is wasteful: all eight devices keep the same weights and the same averages of Adam, 128 GB on each. With
 # **fully sharded** data parallelism, *FSDP*, each keeps an eighth of everything, 16 GB. Just before a layer is needed, the
-# devices send each other the parts they lack. Afterwards they drop them again.
+# devices send each other the parts they lack.
 #
 # In the drawing four devices share a model. A row is a layer, a column is a quarter of each matrix, and a device holds the
 # filled cells.
@@ -655,8 +653,8 @@ prove("each sent 3/2 of its gradients, to rounding of the parts", max(abs(n - fo
 #
 # ## 6 Which size?
 #
-# You have a budget of operations, say a week on some chips. You can spend it on a large model that reads little, or on a
-# small one that reads much. 6 · N · D is the same. Which one ends up better?
+# You have a budget of operations, You can spend it on a large model that reads little, or on a small one that reads much. 6 ·
+# N · D is the same. Which one ends up better?
 
 # %% id="budgets-drawn" tags=["hide-input"]
 # Drawing: three ways to spend the same budget
@@ -664,9 +662,9 @@ drawings.equal_budgets().show()
 
 # %% [markdown] id="experiment"
 # A tiny model has nowhere to put what it reads. A huge one has hardly begun when the budget is gone. The best size lies in
-# between, and we can find it by trying. We take six GPTs from 9,000 to 200,000 parameters, deeper and wider at once, and
-# let each spend the same budget on characters of Shakespeare: 8·10¹⁰ operations, a few seconds on a laptop. Then come two
-# more budgets, each twice the one before. At each size and budget we try several learning rates and keep the best.
+# between, and we can find it by trying. We take six GPTs from 9,000 to 200,000 parameters, and let each spend the same budget
+# on characters of Shakespeare: 8·10¹⁰ operations, a few seconds on a laptop. Then come two more budgets, each twice the one
+# before. At each size and budget we try several learning rates and keep the best.
 #
 # **Predict.** In your mind, draw the loss against the size at one budget. When the budget is four times as large, does the
 # lowest point move to larger models, to smaller ones, or not at all?
@@ -790,8 +788,8 @@ small, large = (8.03e9, 15e12), (33.9e9, 0.647e12)  # Llama 3 8B, and the best s
 same = [scaling.BESIROGLU.predict(*model).item() for model in (small, large)]
 best = scaling.compute_optimal(scaling.BESIROGLU, 6 * large[0] * large[1])
 prove("34 B is the best size of its budget", abs(best.parameters / large[0] - 1) < 0.01 > abs(same[0] - same[1]))
-totals = [[round((6 * N * D + 2 * N * use) / 1e23, 1) for use in (0, 3e13)] for N, D in (large, small)]
-prove("the totals of section 6.2", totals == [[1.3, 21.7], [7.2, 12.0]])
+totals = [round(6 * N * D / 1e23, 1) for N, D in (large, small)]
+prove("the totals of section 6.2", totals == [1.3, 7.2])
 even = (6 * small[0] * small[1] - 6 * large[0] * large[1]) / (2 * (large[0] - small[0]))
 prove("they are equal at 11 trillion tokens of use", round(even / 1e12) == 11)
 
@@ -809,9 +807,8 @@ prove("they are equal at 11 trillion tokens of use", round(even / 1e12) == 11)
 # corrected fit, 34 billion parameters and 0.65 trillion tokens give the same loss.
 #
 # To train, the model of 34 billion costs 1.3·10²³ operations, and Llama 3 8B costs 7.2·10²³, so 5.9·10²³ more. But each token
-# of use costs 2 · 26 billion less. The two bills are equal after 5.9·10²³ / 5.2·10¹⁰ tokens, about 11 trillion. After 30
-# trillion the large model has cost 22·10²³, the small one 12·10²³. **The more a model will be used, the smaller it should be,
-# and the longer it should read** (Sardana et al. 2024).
+# of use costs it 2 · 26 billion less. The two bills are equal after 5.9·10²³ / 5.2·10¹⁰ tokens, about 11 trillion. **The more a
+# model will be used, the smaller it should be, and the longer it should read** (Sardana et al. 2024).
 #
 # <details><summary>How rough this is, and five findings that change the answer</summary>
 #
@@ -885,15 +882,13 @@ show(
 
 # %% exercise="predict_loss"
 
-# %% id="prediction"
+# %% id="prediction-figure" tags=["hide-input"]
+# Figure: the best sizes and losses of three budgets, and your lines to the fourth
 TARGET = 1.28e12
 budgets = torch.tensor(list(minima), dtype=torch.float64)
 best_sizes, best_losses = torch.tensor(list(minima.values()), dtype=torch.float64).T
 size_predicted, loss_predicted = predict_loss(budgets, best_sizes, best_losses, TARGET)
 print(f"best size {size_predicted:,.0f}, its loss {loss_predicted:.3f}")
-
-# %% id="prediction-figure" tags=["hide-input"]
-# Figure: the best sizes and losses of three budgets, and the lines to the fourth
 show(
     plots.extended(budgets.tolist(), best_sizes.tolist(), best_losses.tolist(), TARGET),
     alt="Two panels with logarithmic axes. Left, the best size against the budget: three diamonds on a rising line, a circle where it "
@@ -971,11 +966,12 @@ with torch.no_grad():
 print(f"{steps:,} steps of 256 characters: loss {reached:.3f}")
 
 # %% [markdown] id="trained-says"
-# Compare it with what you wrote down. How good is such a prediction? We ask what simpler guesses would have said, and what the
-# record's three runs of this size and budget reached. The bars show roughly how much of a prediction is luck.
+# Compare it with what you wrote down. How good is such a prediction? The record has three runs of this size and budget, and
+# there are simpler guesses: that nothing improves, or that the loss falls twice more by its last drop. The bar shows roughly
+# how much of your lines' answer is luck.
 
 # %% id="ways" tags=["hide-input", "picture:30"]
-# Compare: simple guesses, the lines, the fitted law with its interval, and the trained models of the record
+# Compare: two simple guesses, your lines with their interval, and the trained models of the record
 larger = {}
 for row in found["held_out"]:
     if row["best"]:
@@ -1013,10 +1009,9 @@ ways = {
 }
 middle = statistics.mean(measured)
 print(f"trained models of the record: {', '.join(f'{loss:.3f}' for loss in sorted(measured))}; mean {middle:.3f}")
-for name, value in ways.items():
+shown = {name: value for name, value in ways.items() if name != "the fitted law"}
+for name, value in shown.items():
     print(f"{name:>24}: {value:.3f}, {value / middle - 1:+.1%}")
-for name, (low, high) in intervals.items():
-    print(f"{name:>24}: 95 % of 200 fits to resampled runs lie between {low:.3f} and {high:.3f}")
 prove("the lines miss by less than two per cent", abs(ways["your two lines"] / middle - 1) < 0.02)
 prove("to expect no progress misses by more than five", ways["the best so far"] / middle - 1 > 0.05)
 prove("the law misses by more than the lines", abs(list(ways.values())[3] - middle) > abs(loss_predicted - middle))
@@ -1024,9 +1019,9 @@ prove("the law misses by more than the lines", abs(list(ways.values())[3] - midd
 prove("the interval of the lines holds the mean", low < middle < high)
 prove("the law's lies above the mean, but not above all runs", middle < law_low < max(measured))
 show(
-    plots.ways_to_predict(ways, intervals, measured, reached),
-    alt="Four rows with a dot each on an axis of loss: the best so far, the last drop twice, your two lines and the fitted law, "
-    "these two with bars for their intervals. Vertical lines show the three runs of the record, a dashed one yours.",
+    plots.ways_to_predict(shown, {"your two lines": (low, high)}, measured, reached),
+    alt="Three rows with a dot each on an axis of loss: the best so far, the last drop twice, and your two lines with a bar for "
+    "their interval. Vertical lines show the three runs of the record, a dashed one yours.",
     caption="What each way predicted for the model, and what the runs of the record and your own reached.",
 )
 
@@ -1037,14 +1032,14 @@ show(
 # So before you spend a large budget: count the memory, measure the utilisation in a short run, train small models at three
 # or more budgets, and write the expected loss down.
 #
-# <details><summary>Evidence: the other ways to predict, and how the bars were made</summary>
+# <details><summary>Evidence: the other ways to predict, and how the bar was made</summary>
 #
-# A guess of no progress is seven per cent off. Subtract the drop of the last doubling twice more, and you come as close as
-# the lines: over so short a stretch the two hardly differ. The fitted law, with its floor, predicted too little progress. The
-# mean of the three runs lies just below its interval, and one of them inside it. Three budgets close together are enough to
-# extrapolate, but too few to tell the laws apart.
+# A guess of no progress is seven per cent off. The last drop, subtracted twice more, comes as close as the lines: over so short
+# a stretch the two hardly differ. One can also fit the law of 6.1 to all runs. With its floor it predicted too little progress:
+# the mean of the three runs lies just below its interval, and one of them inside it. Three budgets close together are enough
+# to extrapolate, but too few to tell the laws apart.
 #
-# For the bars we drew as many runs from the record as it has, some twice and some not at all, fitted again, and did so 200
+# For the bar we drew as many runs from the record as it has, some twice and some not at all, fitted again, and did so 200
 # times (a *bootstrap*). Branches of one trunk count as separate runs. Nine tenths of the text were
 # there to train, the last twentieth measured the loss, and the rate was chosen on the twentieth between them.
 #
