@@ -468,7 +468,7 @@ show(
 # Patterson (2009).
 #
 # What makes a training step faster on one thread is [recorded](../benchmarks/results/speed-ladder-cpu.md): many texts at
-# once, fused kernels, bfloat16 where the processor has it. A ladder from another machine is no promise for yours.
+# once, fused kernels, bfloat16 where the processor has it.
 #
 # *You will read that* a Transformer is faster than a recurrent network. In training, yes, where it takes all positions in
 # one pass of high intensity, while an LSTM takes them one after the other. In writing both go token by token. The LSTM's
@@ -673,7 +673,7 @@ drawings.equal_budgets().show()
 ex.predict("where_the_bowl_goes", "")
 
 # %% id="points" tags=["hide-input"]
-# Read the record: the mean loss of each size at each budget
+# Figure: the losses of the record, for each size and budget
 found = record("isoflop")
 points = {}  # budget: size: losses of the seeds
 for row in found["rows"]:
@@ -681,9 +681,12 @@ for row in found["rows"]:
         sizes = points.setdefault(row["budget"], {})
         sizes.setdefault(row["parameters"], []).append(row["loss"])
 points = {b: dict(sorted(sizes.items())) for b, sizes in sorted(points.items())}
-for budget, sizes in points.items():
-    means = (f"{N / 1e3:.0f}k {statistics.mean(ls):.3f}" for N, ls in sizes.items())
-    print(f"{power_of_ten(budget)} operations: ", ",  ".join(means))
+show(
+    plots.equal_operations(points, {}),
+    alt="Loss against parameters on a logarithmic axis, in three colours for three budgets. In each colour the dots fall at first "
+    "and rise again to the right. With a larger budget they lie lower.",
+    caption="What the models of the record reached, a dot for each seed. Models of one colour spent the same budget.",
+)
 every = found["rows"] + found["held_out"]
 bracketed = 0
 for budget, sizes in points.items():
@@ -698,9 +701,9 @@ prove(
 prove("no run reads the text more than two and a half times", max(row["passes"] for row in every) < 2.6)
 
 # %% [markdown] id="bowl"
-# Each row is a bowl: the loss falls with the size, and rises again. You could take the lowest number of each row, but a single
-# number may be luck. A parabola fitted to all points of a row evens this out, with the *logarithm* of the size on the
-# horizontal axis. Its bottom may lie between two of our sizes. Write the function that finds it.
+# Each colour is a bowl: the loss falls with the size, and rises again. You could take the lowest dot of each, but a single dot
+# may be luck. A parabola fitted to all dots of one colour evens this out, with the *logarithm* of the size on the horizontal
+# axis. Its bottom may lie between two of our sizes. Write the function that finds it.
 
 # %% exercise="isoflop_minimum"
 
@@ -1040,8 +1043,8 @@ show(
 # to extrapolate, but too few to tell the laws apart.
 #
 # For the bar we drew as many runs from the record as it has, some twice and some not at all, fitted again, and did so 200
-# times (a *bootstrap*). Branches of one trunk count as separate runs. Nine tenths of the text were
-# there to train, the last twentieth measured the loss, and the rate was chosen on the twentieth between them.
+# times (a *bootstrap*). Nine tenths of the text were there to train, the last twentieth measured the loss, and the rate was
+# chosen on the twentieth between them.
 #
 # </details>
 #
@@ -1121,29 +1124,6 @@ drawings.whole_transformer().show()
 # Where to go? Take a text that matters to you and find its bowl with `course sweep --data my_text.txt`. Three labs go on from
 # this chapter: [the rate of a wider model](labs/08_width_and_rates.ipynb), [one model for many
 # readers](labs/08_serving.ipynb), and [bugs in plans](labs/08_bugs.ipynb).
-#
-# <details><summary>All formulas of the course on one sheet</summary>
-#
-# | chapter | what | paper's notation | code |
-# |---|---|---|---|
-# | 1 | attention | $\mathrm{softmax}(QK^T / \sqrt{d_k})\,V$ | `(q @ k.mT / sqrt(d_head)).softmax(-1) @ v` |
-# | 1 | causal mask | score −∞ where j > i | `scores.masked_fill(~mask, -inf)` |
-# | 2 | heads | $\mathrm{Concat}(\mathrm{head}_1, \ldots)\,W^O$ | `x.view(B, T, H, d_head).transpose(1, 2)` |
-# | 3 | sinusoids | $\sin(pos / 10000^{2i/d})$, cos beside it | `position * base ** (-2 * i / d_model)` |
-# | 3 | rotary | pair i turned by $m\,\theta_i$ | `a * cos - b * sin`, `a * sin + b * cos` |
-# | 4 | feed-forward | $\max(0, xW_1 + b_1)\,W_2 + b_2$ | `outward(relu(inward(x)))` |
-# | 4 | LayerNorm | $\gamma (x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta$ | `(x - mean) / (var + eps).sqrt()` |
-# | 4 | layer, pre-norm | $x + \mathrm{Sublayer}(\mathrm{Norm}(x))$ | `x = x + attention(norm(x))` |
-# | 5 | language model | $p(x) = \prod_t p(x_t \mid x_{<t})$ | `logits[:, :-1]`, `tokens[:, 1:]` |
-# | 5 | temperature | $\mathrm{softmax}(z / \tau)$ | `(logits / temperature).softmax(-1)` |
-# | 6 | loss, perplexity | $-\frac{1}{n}\sum \log p$, its exponential | `F.cross_entropy(...)`, `.exp()` |
-# | 6 | Adam | $w - \eta\, \hat m / (\sqrt{\hat v} + \epsilon)$ | `w -= rate * mean / (square.sqrt() + eps)` |
-# | 7 | SwiGLU | $(\mathrm{silu}(xW) \odot xV)\,W_2$ | `outward(silu(gate(x)) * inward(x))` |
-# | 7 | LoRA | $W + \frac{\alpha}{r} BA$, rank r | `x @ W.T + alpha / r * x @ A.T @ B.T` |
-# | 8 | training | $C = 6ND$ | `6 * parameters * tokens` |
-# | 8 | loss | $E + a N^{-\alpha} + b D^{-\beta}$ | `floor + a / N**alpha + b / D**beta` |
-#
-# </details>
 #
 # <details><summary>Sources</summary>
 #
