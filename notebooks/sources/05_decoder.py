@@ -71,8 +71,8 @@ print(" ".join(written))
 drawings.choose_and_append(["the", "cat"], ["sat", "ran", "is"], [0.5, 0.3, 0.2], 1).show()
 
 # %% [markdown] id="loop-says"
-# The choice is made outside the model. In the picture it falls on *ran*, although *sat* is more probable. Section 5 is
-# about that choice.
+# The choice is made outside the model. Here it falls on *ran*, although *sat* is more probable. Section 5 is about that
+# choice.
 #
 # A model that reads its own output like this is called **autoregressive**. Always choosing the most probable token is
 # called **greedy**. Here is the greedy loop for a Transformer. Its `model` takes B texts of T tokens, (B, T), and returns
@@ -110,8 +110,8 @@ def write_greedily(model, tokens, n_new):
 drawings.shift_and_mask(["the", "cat", "sat", "."]).show()
 
 # %% [markdown] id="shift-says"
-# Look at the row of position 2. It reads *cat* and sees ⟨start⟩, *the* and *cat*. The first hatched cell is *sat*, and
-# *sat* is what it has to predict: the shift puts the answer one position ahead, and the mask hides it there.
+# Look at the row of position 2. It sees ⟨start⟩, *the* and *cat*. Its first hatched cell is *sat*, the word that it has
+# to predict.
 
 # %% exercise="shift_right"
 
@@ -138,7 +138,7 @@ print("position 0 sees", sees[0], "token, position 4 sees", sees[4])
 # the forbidden **weights** are exactly zero. The allowed weights of a row still sum to one.
 
 # %% id="greedy-library" tags=["hide-input"]
-# Check: the loop of section 1, the rule of the mask, and that in a small model no output moves when a later token changes
+# Check: the loop, the mask, and that in a small model no output moves when a later token changes
 torch.manual_seed(0)
 small = LanguageModel(
     TransformerConfig(vocab_size=17, d_model=24, n_heads=2, n_decoder_layers=2, dropout=0.0, norm_place="pre")
@@ -180,7 +180,7 @@ ex.predict("loss_of_the_leak", "")
 
 
 # %% id="leak-measured" tags=["hide-input", "atol:0.3"]
-# Train: one head on noise, with the right mask and with one that is off by one, then show both losses by position
+# Train: one head on noise with each mask, then show both losses by position
 class NextToken(nn.Module):
     """Predicts the next of 11 symbols with one masked head."""
 
@@ -243,9 +243,9 @@ prove("off by one, only the last position still has to guess", by_position["off 
 #
 # <details><summary>Evidence: ten trainings with each mask, and another way to notice a leak</summary>
 #
-# Five seeds at each of two learning rates, 0.003 and 0.01: with the right mask the loss was 2.40 in all ten trainings,
-# and with the mask off by one 0.21 to 0.22 in all ten. The last position does worse than an honest guess, because it
-# favours one symbol without reason. To measure it again: `python benchmarks/claims.py leak_detector`.
+# Five seeds at each of two learning rates, 0.003 and 0.01: with the right mask the loss was always 2.40, with the mask
+# off by one 0.21 to 0.22. The last position does worse than an honest guess, because it favours one symbol without
+# reason. To measure it again: `python benchmarks/claims.py leak_detector`.
 #
 # Without any training, you can change a token and watch the outputs *before* it. With the right mask they do not move
 # at all. `assert_causal` in `course_lib.testing` tests this for any model.
@@ -303,8 +303,7 @@ prove("one pass predicts the same as 13 passes over prefixes", gap < 1e-5)
 drawings.gpt_stack().show()
 
 # %% [markdown] id="gpt"
-# The layer is an encoder layer with a causal mask. That one mask turns a reader into a writer. Nearly all chat models
-# have this form.
+# The layer is an encoder layer with a causal mask. That one mask turns a reader into a writer.
 #
 # ### 4.1 Remember keys and values
 #
@@ -424,8 +423,8 @@ for P, T in ((0, 5), (5, 2)):  # P tokens are in the cache, T are new
 
 
 # %% [markdown] id="gpt-fresh-text"
-# We build ours small: two layers of width 64, with small random weights, so that an untrained model hardly favours any
-# character. The folded cell makes one, called `mine`, and checks that the cache does not change its logits.
+# We build ours small: two layers of width 64, with small random weights. The folded cell makes one, called `mine`, and
+# checks that the cache does not change its logits.
 
 
 # %% id="gpt-fresh" tags=["hide-input"]
@@ -524,8 +523,8 @@ prove("with and without a cache, the same text", torch.equal(with_cache, without
 #
 # <details><summary>Is the held-out part really new?</summary>
 #
-# The pages of this reference repeat whole paragraphs, so each is kept only once. The last line below counts how much of
-# the held-out part still appears in the training part. With the repeats, it would be 87 %.
+# The pages of this reference repeat whole paragraphs, so each is kept only once. The last line below counts how much
+# still repeats. Otherwise it would be 87 %.
 #
 # </details>
 
@@ -620,7 +619,7 @@ gpt = train_gpt(training, watch=(0, 25, 50, 100, 200, 300, 400, 500))
 report(600, gpt)
 
 # %% id="gpt-curve" tags=["hide-input", "picture:30"]
-# Figure: the held-out loss beside the three baselines; and proofs, also of five recorded trainings
+# Figure: the held-out loss beside the three baselines
 counts = torch.bincount(training, minlength=V) + 1.0
 baselines = {"even, ln V": math.log(V), "unigram": -(counts / counts.sum()).log()[held_out[1:]].mean().item()}
 baselines["bigram"] = bigram_loss(training, held_out, V)
@@ -646,8 +645,7 @@ prove("your GPT is, too", curve[-1][1] < baselines["bigram"] - 0.6)
 #
 # <details><summary>Evidence: five trainings of each</summary>
 #
-# Held-out loss: 1.71 to 1.80 for the GPT, 2.44 to 2.45 for the control, 2.47 for the bigram. The bigram's is a mean
-# over the whole held-out text, the GPT's over 60 windows of it. To measure it again:
+# Held-out loss: 1.71 to 1.80 for the GPT, 2.44 to 2.45 for the control, 2.47 for the bigram. To measure it again:
 # `python benchmarks/claims.py gpt_and_bigram`.
 #
 # </details>
@@ -657,8 +655,7 @@ prove("your GPT is, too", curve[-1][1] < baselines["bigram"] - 0.6)
 #
 # Why not always choose the most probable token? Greedy texts of small models tend to run in circles, and they are the
 # same each time. So usually one **samples**: a token is drawn by chance, and more probable ones are drawn more often. But
-# below the good tokens lies a long tail of unlikely ones, and a single one of them can spoil a text. Three settings make
-# the draw more careful:
+# below the good tokens lies a long tail of unlikely ones, and one of them can spoil a text. Three settings help:
 #
 # - **Temperature** divides all logits by a number. Below 1, differences grow, and the text becomes more careful. Above
 #   1 it becomes bolder. As it approaches 0, sampling becomes greedy.
@@ -675,11 +672,9 @@ prove("your GPT is, too", curve[-1][1] < baselines["bigram"] - 0.6)
 # | probability | 0.50 | 0.25 | 0.15 | 0.06 | 0.04 |
 # | temperature 0.5: logits times two | 0.74 | 0.18 | 0.07 | 0.01 | 0.00 |
 # | temperature 2: logits halved | 0.35 | 0.24 | 0.19 | 0.12 | 0.10 |
-# | top-k with k = 3 | 0.56 | 0.28 | 0.17 | cut | cut |
-# | top-p with p = 0.7 | 0.67 | 0.33 | cut | cut | cut |
 #
-# For top-p with p = 0.7 go from the left: *mat* alone has 0.50, which is not enough; *mat* and *floor* have 0.75. So
-# two are kept, and 0.50 and 0.25 are divided by their sum, 0.75.
+# Top-k with k = 3 keeps *mat*, *floor* and *roof*. For top-p with p = 0.7 go from the left: *mat* alone has 0.50, which is
+# not enough; *mat* and *floor* have 0.75. So two are kept, and 0.50 and 0.25 are divided by their sum, 0.75.
 #
 # <details><summary>A fourth setting: min-p</summary>
 #
@@ -768,16 +763,15 @@ SamplingExplorer(
 # %% [markdown] id="strategies-says"
 # ### 5.1 Your own text
 #
-# Now let it learn from you. Put a text of your own here: notes, a diary, your code, a novel; 50,000 characters are
-# enough to begin with.
+# Now let it learn from you. Put a text of your own here: notes, a diary, your code, a novel; 50,000 characters are enough.
 
 # %% id="own-text"
 my_text = ""  # for example open("my_notes.txt", encoding="utf-8").read()
 
 # %% [markdown] id="live-text"
-# The next cell trains on your text, or goes on with the GPT from above if there is none. Then type a prompt, move the
-# controls, and let your GPT go on. Look for repetition at temperature 0, and for invented words at 1.5. Each character
-# that it wrote is shaded by its probability: a dark one was expected, a white one was a surprise.
+# The next cell trains on your text, or goes on with the GPT from above. Then type a prompt and move the controls. Look
+# for repetition at temperature 0, and for invented words at 1.5. Each character that it wrote is shaded by its
+# probability: a dark one was expected, a white one was a surprise.
 
 
 # %% id="live" tags=["hide-input", "picture:40"]
@@ -973,7 +967,7 @@ for a, b in zip(source.tolist(), target.tolist(), strict=True):
     print(f"{spell(a):>8} -> {spell(b)}   (the full stop is the stop token)")
 
 # %% [markdown] id="reversal-train-text"
-# The vocabulary has 13 tokens: ten letters, padding, start and stop. The longest target has 9. Below is teacher forcing
+# The vocabulary has 13 tokens: ten letters, padding, start and stop. The longest target has 9 tokens. Below is teacher forcing
 # in code. `shift_right` makes what the decoder reads, and one pass predicts all letters. `ignore_index=0` leaves padding
 # out of the loss.
 
@@ -1220,8 +1214,8 @@ for K in (1, 2, 4):
 #
 # When a large model writes, most of its time goes into fetching its weights from memory, again for each token. One pass
 # over several tokens fetches them just once. So a small and fast model, the **draft**, guesses four tokens ahead, and
-# the large model checks all four in one pass, which says what it would write itself at each position. It keeps the
-# guesses up to the first one that differs from its own choice, and takes its own choice there.
+# the large model reads all four in one pass. As in teacher forcing, that pass says what it would write itself at each
+# position. It keeps the guesses up to the first that differs, and puts its own choice there.
 
 # %% id="speculative" tags=["hide-input"]
 # Drawing: writing alone, and writing with guesses; and checks of beam search
@@ -1299,7 +1293,7 @@ print(repr("".join(known[token] for token in written)))
 # | causal mask | position i sees position j if j ≤ i; with P cached tokens `tril(P)` | 2, 4.1 |
 # | teacher forcing | in training read the true tokens: one pass for all positions | 3 |
 # | GPT | layers under a causal mask; one text, no source | 4 |
-# | cache | keys and values of all earlier tokens, here 2 · layers · d_model numbers for each | 4.1 |
+# | cache | keys and values of all earlier tokens | 4.1 |
 # | temperature, top-k, top-p | divide the logits; keep k tokens; keep the fewest that reach p | 5 |
 # | decoder layer | causal self-attention, cross-attention (keys, values from the encoder), feed-forward | 6 |
 # | beam search | keep the K best texts of all continuations; correct for length | 9 |
@@ -1318,8 +1312,7 @@ print(repr("".join(known[token] for token in written)))
 #
 # <details><summary>1. Your loss is far below the best published one. What do you check first?</summary>
 #
-# Whether a position can see its answer: a mask that is off by one, or targets that were not shifted. Train on noise:
-# nobody can be better than chance there (section 2.1).
+# Whether a position can see its answer. Train on noise: nobody can be better than chance there (section 2.1).
 #
 # </details>
 #
@@ -1332,8 +1325,7 @@ print(repr("".join(known[token] for token in written)))
 #
 # <details><summary>3. Why may keys and values of earlier tokens be kept?</summary>
 #
-# Under the causal mask they depend on earlier tokens only, in every layer. So nothing that is appended can change them
-# (section 4.1).
+# Under the causal mask they depend on earlier tokens only, in every layer (section 4.1).
 #
 # </details>
 #
@@ -1345,9 +1337,8 @@ print(repr("".join(known[token] for token in written)))
 #
 # <details><summary>5. When is beam search the right tool, and when is it not?</summary>
 #
-# It is right where the source leaves few good answers, as in translation, with a few beams. It promises no best text:
-# more beams may end lower, and the most probable text need not be the best one. In open texts it finds probable and
-# dull ones (section 9).
+# It is right where the source leaves few good answers, as in translation, with a few beams. In open texts it finds
+# probable and dull ones (section 9).
 #
 # </details>
 #
@@ -1361,17 +1352,15 @@ print(repr("".join(known[token] for token in written)))
 #
 # <details><summary>The papers behind this chapter</summary>
 #
-# - Vaswani et al. 2017, *Attention Is All You Need*, arXiv:1706.03762: section 3.1 and figure 1 (the decoder), section
-#   6.1 (beam search with α = 0.6).
-# - Radford et al. 2018, 2019 (GPT, GPT-2); Touvron et al. 2023 (Llama), arXiv:2302.13971. Raffel et al. 2020 (T5),
-#   arXiv:1910.10683; Radford et al. 2022 (Whisper), arXiv:2212.04356.
-# - Williams and Zipser 1989, *A Learning Algorithm for Continually Running Fully Recurrent Neural Networks* (teacher
-#   forcing); Bengio et al. 2015, arXiv:1506.03099, and Ranzato et al. 2015, arXiv:1511.06732 (exposure bias).
-# - Fan et al. 2018, arXiv:1805.04833 (top-k); Holtzman et al. 2020, arXiv:1904.09751 (top-p); Nguyen et al. 2024,
-#   arXiv:2407.01082 (min-p).
-# - Wu et al. 2016, arXiv:1609.08144, section 7 (beam search and its length penalty). Koehn and Knowles 2017,
-#   arXiv:1706.03872, and Stahlberg and Byrne 2019, arXiv:1908.10090 (what many beams, and the exact maximum, do).
-# - Shazeer 2019, arXiv:1911.02150 (the cache as what limits writing). Leviathan et al. 2023, arXiv:2211.17192, and Chen
-#   et al. 2023, arXiv:2302.01318 (speculative decoding).
+# - Vaswani et al. 2017, arXiv:1706.03762, section 3.1 (the decoder) and 6.1 (beam search).
+# - Radford et al. 2018, 2019 (GPT, GPT-2). Raffel et al. 2020 (T5), arXiv:1910.10683; Radford et al. 2022 (Whisper),
+#   arXiv:2212.04356.
+# - Williams and Zipser 1989 (teacher forcing); Bengio et al. 2015, arXiv:1506.03099, and Ranzato et al. 2015,
+#   arXiv:1511.06732 (exposure bias).
+# - Fan et al. 2018, arXiv:1805.04833 (top-k); Holtzman et al. 2020, arXiv:1904.09751 (top-p, and that people do not write
+#   the most probable text); Nguyen et al. 2024, arXiv:2407.01082 (min-p).
+# - Wu et al. 2016, arXiv:1609.08144 (length penalty). Koehn and Knowles 2017, arXiv:1706.03872, and Stahlberg and Byrne
+#   2019, arXiv:1908.10090 (what many beams do).
+# - Leviathan et al. 2023, arXiv:2211.17192, and Chen et al. 2023, arXiv:2302.01318 (speculative decoding).
 #
 # </details>
