@@ -137,22 +137,6 @@ for text in (german, english, "Straßenbahn"):
 # piece of *undacht*, which no grammar knows: counting does not care about meaning. The space before *eighty* is a piece
 # of its own, because none of the 99 merges joins the two. *Straßenbahn* (tram) is no number, so it falls into small
 # pieces, but it can be written.
-#
-# From here on we use the library `tokenizers`, which does the same, faster.
-
-# %% id="bpe-equal" tags=["hide-input"]
-# The same merges, compiled; and a check that your step finds the first of them
-tokenizer = FastBPETokenizer(by_hand.to_json())
-sample = [reference_text()[i : i + 80] for i in range(0, 20_000, 80)] + ["мир", "\t\n"]
-prove("the same ids, by hand and compiled", by_hand.encode_batch(sample) == tokenizer.encode_batch(sample))
-words = Counter(word for pair in train_pairs[:4000] for text in pair for word in split_words(text))
-spelled = {tuple(word): count for word, count in words.items() if word.isascii()}
-first = []
-for _ in range(3):
-    pair, spelled = bpe_merge(spelled)
-    first.append("".join(pair))
-prove("your first three merges are pieces of the tokenizer", all(len(tokenizer.encode(one)) == 1 for one in first))
-prove("every text comes back, seen or not", tokenizer.decode(tokenizer.encode("日本 naïve")) == "日本 naïve")
 
 # %% [markdown] id="shift"
 # ## 3 What is to be predicted
@@ -187,9 +171,11 @@ drawings.padded_batch([["six", "hundred", "two", "<eos>"], ["nine", "<eos>"], ["
 
 # %% [markdown] id="batch-text"
 # Padding also costs time. So the course's `TokenBatches` puts rows of similar length together, and fills a batch by
-# **tokens** instead of rows: at most 1000 ids on each side.
+# **tokens** instead of rows: at most 1000 ids on each side. The library `tokenizers` now cuts the texts, as ours does
+# but faster.
 
 # %% id="batches"
+tokenizer = FastBPETokenizer(by_hand.to_json())  # the same merges, compiled
 # each a source with <eos>, and a target with <bos> and <eos>
 examples = encode_pairs(train_pairs, tokenizer)
 batches = TokenBatches(examples, max_tokens=1000, seed=0)
@@ -260,7 +246,17 @@ loss = F.cross_entropy(scores.flatten(0, 1), answers.flatten(), ignore_index=0)
 print(f"loss {loss:.2f}, ln 360 = {math.log(360):.2f}, perplexity {loss.exp():.0f}")
 
 # %% id="loss-check" tags=["hide-input"]
-# Check: the labels of section 4, the numbers by hand, and that padding counts for nothing
+# Check: the pieces, the labels, the numbers by hand, and that padding counts for nothing
+sample = [reference_text()[i : i + 80] for i in range(0, 20_000, 80)] + ["мир", "\t\n"]
+prove("the same ids, by hand and compiled", by_hand.encode_batch(sample) == tokenizer.encode_batch(sample))
+words = Counter(word for pair in train_pairs[:4000] for text in pair for word in split_words(text))
+spelled = {tuple(word): count for word, count in words.items() if word.isascii()}
+first = []
+for _ in range(3):
+    pair, spelled = bpe_merge(spelled)
+    first.append("".join(pair))
+prove("your first three merges are pieces of the tokenizer", all(len(tokenizer.encode(one)) == 1 for one in first))
+prove("every text comes back, seen or not", tokenizer.decode(tokenizer.encode("日本 naïve")) == "日本 naïve")
 ids = [row[1:-1] for row in (examples[i]["target"] for i in range(8))]
 whole = pad_batch([{"target": examples[i]["target"]} for i in range(8)])["target"]
 read, cut = shift_targets(ids, bos_id=1, eos_id=2, pad_id=0)
@@ -356,7 +352,7 @@ prove("it begins within one nat of ln 360 and ends below 0.3", abs(curve[0] - ma
 #
 # The loss is computed with the right words before each position. Does the model also *write* right numbers, after its
 # own words (chapter 5)? A translation counts only if **every** character is right, which is called *exact match*. Our
-# **baseline**, for comparison, looks up the training number with the most similar spelling, and gives its translation.
+# **baseline** looks up the training number with the most similar spelling, and gives its translation.
 
 # %% id="exact-run" tags=["atol:10"]
 sources, answers = zip(*test_pairs, strict=True)
@@ -407,9 +403,6 @@ show(
     caption="Each row is a piece about to be written. The attention crosses over: the row of eighty looks at the end of the "
     "German word, and the row of seven comes back. Other rows are less tidy. (Mean of both layers and all heads.)",
 )
-
-# %% id="alignment-proof" tags=["hide-input"]
-# Check: five recorded trainings of such a translator, 500 steps each, and one on captions of photographs
 record = claim("translator_of_numbers")
 names = ("tens on tens", "units on tens", "tens on units", "units on units")
 seeds = zip(*(record.values("Muon", name) for name in names), strict=True)
@@ -419,7 +412,6 @@ low, high = record.range("Muon", "exact")
 prove("with every seed, more than 97 of 100 held-out numbers are exact", low > 0.97)
 prove("the nearest example is never right", record.range("Muon", "nearest")[1] < 0.01)
 prove("three quarters of the attention and more, with every seed", record.range("Muon", "tens on tens")[0] > 0.75)
-print(record.command)
 multi30k = records.record("translate-multi30k")
 bleus = [round(multi30k[name], 1) for name in ("bleu", "bleu_of_the_nearest_example")]
 prove("BLEU 26.9, of the most similar sentence 10.3", bleus == [26.9, 10.3])
@@ -434,7 +426,7 @@ prove("six minutes of one core", round(multi30k["cpu_seconds"] / 60) == 6)
 #
 # Other first weights lead to the same picture. In each of five trainings of 500 steps, at least three quarters of the
 # attention rest on the German tens while the model writes the English ones, and more than 97 of 100 held-out numbers
-# are exact.
+# are exact. (python benchmarks/claims.py translator_of_numbers)
 #
 # </details>
 #
@@ -460,7 +452,7 @@ prove("six minutes of one core", round(multi30k["cpu_seconds"] / 60) == 6)
 # ### 7.1 Plain gradient descent
 #
 # Move each weight a little against its gradient. How far is set by one number, the *learning rate*, or just the
-# **rate**. With the weight $w$, its gradient $g$ and the rate $\eta$ (the Greek letter eta):
+# **rate**. With the weight $w$, its gradient $g$ and the rate $\eta$ (eta):
 #
 # $$w \leftarrow w - \eta \, g$$
 #
@@ -501,19 +493,6 @@ prove("six minutes of one core", round(multi30k["cpu_seconds"] / 60) == 6)
 # %% id="optimizer-valley-drawn" tags=["hide-input"]
 # Drawing: the same valley with plain descent and with momentum
 drawings.narrow_valley(kinds=("plain", "momentum")).show()
-
-# %% id="optimizer-by-hand" tags=["hide-input"]
-# Check: the numbers of the fold and of the valley, and what decays lose
-fast, slow = [0.0], [0.0]
-for number in range(4):
-    fast.append(0.9 * fast[-1] + 1)
-    slow.append(0.9 * slow[-1] + (-1) ** number)
-prove("gradients that agree add up", [round(v, 2) for v in fast[1:]] == [1, 1.9, 2.71, 3.44])
-prove("gradients that alternate hardly do", [round(v, 2) for v in slow[1:]] == [1, -0.1, 0.91, -0.18])
-prove("at a rate of 0.04 the weight across jumps for ever", math.isclose(1 - 0.04 * 50, -1))
-prove("decay in AdamW: 0.001", math.isclose(0.1 * 0.01, 0.001))
-decays = [0.1 * 0.01 / math.hypot(size, 0.01) for size in (10, 0.1)]
-prove("decay in the gradient: 0.0001 and 0.01", [round(decay, 4) for decay in decays] == [0.0001, 0.01])
 
 # %% [markdown] id="optimizer-adam"
 # ### 7.3 Adam: a rate for each weight
@@ -718,8 +697,97 @@ prove("at 0.03 at most one of ten learns", all(row[3] <= 1 for row in learned))
 #
 # </details>
 
-# %% id="warm-up-norms" tags=["hide-input"]
-# Check: what the first full update adds to the tokens; filled averages; how alike tokens are; both places of the norm
+# %% [markdown] id="schedules"
+# ### 8.3 And how it goes down
+#
+# Near the end, small steps are best: the model is nearly right, and large steps only shake it. A *schedule* gives each
+# step its rate. Choose each of the four, and see how it falls and where it ends.
+
+# %% id="explorer"
+ScheduleExplorer(steps=600, peak=5e-3, warmup=60, decay=120, kind="cosine", step=300)
+
+# %% [markdown] id="schedules-say"
+# **Noam**, the schedule of 2017, falls with one over the root of the step. **Linear** and **cosine** end with the run,
+# so they have to know its length. **Warm-up, stable, decay** (Hu et al. 2024) stays on its plateau until you decide to
+# end.
+
+# %% [markdown] id="paper-settings"
+# <details><summary>What the paper of 2017 set (sections 5.1 to 5.4 and 6.1, table 3)</summary>
+#
+# **Dropout** sets some numbers to zero by chance while training. The [lab on one update](labs/06_one_update.ipynb) tells
+# where the paper has it, in the text and in its code.
+#
+# | setting | base model | big model |
+# |---|---|---|
+# | Adam's β₁, β₂, ε | 0.9, 0.98, 10⁻⁹ | the same |
+# | steps of warm-up | 4000 | 4000 |
+# | steps | 100,000 | 300,000 |
+# | dropout | 0.1 | 0.3 (English to French: 0.1) |
+# | label smoothing | 0.1 | 0.1 |
+# | tokens in each batch | about 25,000 source and 25,000 target tokens | the same |
+#
+# </details>
+
+# %% [markdown] id="precision"
+# ## 9 Mixed precision
+#
+# A weight is usually a *float32*, a number in 32 bits. A number in 16 bits takes half the memory, and modern GPUs
+# multiply matrices of them several times faster. There are two common formats:
+
+# %% id="precision-bits" tags=["hide-input"]
+# Drawing: 257 in three formats
+drawings.bits_of_formats(257).show()
+
+# %% [markdown] id="precision-formats"
+# *float16* has more digits, and *bfloat16* reaches as far as float32. For weights both are too coarse, because a step
+# of training is small. Let a weight be 1 and the step 0.0001:
+
+# %% id="precision-lost" tags=["hide-input"]
+# Drawing: the numbers of bfloat16 around 1
+drawings.lost_step().show()
+
+# %% [markdown] id="precision-autocast"
+# In bfloat16 this weight never moves. So *mixed precision* (Micikevicius et al. 2018) uses both. Products of matrices,
+# where most of the time goes, take and give numbers of 16 bits. Long sums (softmax, layer norm, loss) run in float32,
+# and the weights and the optimizer's averages stay in float32, too. On a GPU one line, *autocast*, does all this. It
+# belongs around the forward pass.
+#
+# <details><summary>Why products tolerate 16 bits, and what differs on the CPU</summary>
+#
+# Inside a product the hardware adds up in 32 bits, so each input is rounded once, and each result once. A running sum
+# that is *kept* in bfloat16 loses small terms: 256 + 1 is kept as 256.
+#
+# On the CPU autocast computes only the loss of these three in float32. The softmax of 16-bit scores stays in 16 bits. A
+# norm computes in what it is given. In our models that is the residual stream, which is float32.
+#
+# </details>
+#
+# <details><summary>float16 needs one more thing: loss scaling</summary>
+#
+# What is smaller than about half of $2^{-24}$ becomes 0 in float16, and many gradients are. So the loss is multiplied
+# by a number such as 1024 before the backward pass, and the gradients are divided by it again before the step, in
+# float32. If one overflows, the step is left out and the number is made smaller.
+#
+# </details>
+
+# %% id="precision-run" tags=["tol:0.001"]
+total, count = sums_of(new, batch)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    rough, count = sums_of(new, batch)
+print(f"loss {total / count:.4f} in float32, {rough / count:.4f} with 16-bit products")
+
+# %% id="precision-check" tags=["hide-input"]
+# Check: the numbers of sections 7 to 9
+fast, slow = [0.0], [0.0]
+for number in range(4):
+    fast.append(0.9 * fast[-1] + 1)
+    slow.append(0.9 * slow[-1] + (-1) ** number)
+prove("gradients that agree add up", [round(v, 2) for v in fast[1:]] == [1, 1.9, 2.71, 3.44])
+prove("gradients that alternate hardly do", [round(v, 2) for v in slow[1:]] == [1, -0.1, 0.91, -0.18])
+prove("at a rate of 0.04 the weight across jumps for ever", math.isclose(1 - 0.04 * 50, -1))
+prove("decay in AdamW: 0.001", math.isclose(0.1 * 0.01, 0.001))
+decays = [0.1 * 0.01 / math.hypot(size, 0.01) for size in (10, 0.1)]
+prove("decay in the gradient: 0.0001 and 0.01", [round(decay, 4) for decay in decays] == [0.0001, 0.01])
 
 
 def first_change(seed):
@@ -770,94 +838,6 @@ prove(
 prove("at the high peak it does not, and with warm-up it does",
       norms.range("pre-norm, no warm-up", "right letters", high)[1]
       < norms.range("pre-norm, 50 steps", "right letters", high)[0])  # fmt: skip
-
-# %% [markdown] id="schedules"
-# ### 8.3 And how it goes down
-#
-# Near the end, small steps are best: the model is nearly right, and large steps only shake it. A *schedule* gives each
-# step its rate.
-
-# %% id="schedules-drawn" tags=["hide-input"]
-# Drawing: four schedules
-drawings.learning_rate_shapes().show()
-
-# %% [markdown] id="schedules-say"
-# **Noam**, the schedule of 2017, falls with one over the root of the step. **Linear** and **cosine** end with the run,
-# so they have to know its length. The **plateau** (warm-up–stable–decay, Hu et al. 2024) can go on until you decide to
-# end it.
-#
-# Turn the knobs, and watch where each schedule ends.
-
-# %% id="explorer"
-ScheduleExplorer(steps=600, peak=5e-3, warmup=60, decay=120, kind="cosine", step=300)
-
-# %% [markdown] id="paper-settings"
-# <details><summary>What the paper of 2017 set (sections 5.1 to 5.4 and 6.1, table 3)</summary>
-#
-# **Dropout** sets some numbers to zero by chance while training. The [lab on one update](labs/06_one_update.ipynb) tells
-# where the paper has it, in the text and in its code.
-#
-# | setting | base model | big model |
-# |---|---|---|
-# | Adam's β₁, β₂, ε | 0.9, 0.98, 10⁻⁹ | the same |
-# | steps of warm-up | 4000 | 4000 |
-# | steps | 100,000 | 300,000 |
-# | dropout | 0.1 | 0.3 (English to French: 0.1) |
-# | label smoothing | 0.1 | 0.1 |
-# | tokens in each batch | about 25,000 source and 25,000 target tokens | the same |
-#
-# </details>
-
-# %% [markdown] id="precision"
-# ## 9 Mixed precision
-#
-# A weight is usually a *float32*, a number in 32 bits. A number in 16 bits takes half the memory, and modern GPUs
-# multiply matrices of them several times faster. There are two common formats:
-
-# %% id="precision-bits" tags=["hide-input"]
-# Drawing: 257 in three formats
-drawings.bits_of_formats(257).show()
-
-# %% [markdown] id="precision-formats"
-# *float16* has more digits, and *bfloat16* reaches as far as float32. For weights both are too coarse, because a step
-# of training is small. Let a weight be 1 and the step 0.0001:
-
-# %% id="precision-lost" tags=["hide-input"]
-# Drawing: the numbers of bfloat16 around 1
-drawings.lost_step().show()
-
-# %% [markdown] id="precision-autocast"
-# In bfloat16 this weight never moves. So *mixed precision* (Micikevicius et al. 2018) uses both. Products of matrices,
-# where most of the time goes, take and give numbers of 16 bits. Long sums (softmax, layer norm, loss) run in float32,
-# and the weights and the optimizer's averages stay in float32, too. On a GPU one line, *autocast*, does all this. It
-# belongs around the forward pass:
-#
-# <details><summary>Why products tolerate 16 bits, and what differs on the CPU</summary>
-#
-# Inside a product the hardware adds up in 32 bits, so each input is rounded once, and each result once. A running sum
-# that is *kept* in bfloat16 loses small terms: 256 + 1 is kept as 256.
-#
-# On the CPU autocast computes only the loss of these three in float32. The softmax of 16-bit scores stays in 16 bits. A
-# norm computes in what it is given. In our models that is the residual stream, which is float32.
-#
-# </details>
-#
-# <details><summary>float16 needs one more thing: loss scaling</summary>
-#
-# What is smaller than about half of $2^{-24}$ becomes 0 in float16, and many gradients are. So the loss is multiplied
-# by a number such as 1024 before the backward pass, and the gradients are divided by it again before the step, in
-# float32. If one overflows, the step is left out and the number is made smaller.
-#
-# </details>
-
-# %% id="precision-run" tags=["tol:0.001"]
-total, count = sums_of(new, batch)
-with torch.autocast("cpu", dtype=torch.bfloat16):
-    rough, count = sums_of(new, batch)
-print(f"loss {total / count:.4f} in float32, {rough / count:.4f} with 16-bit products")
-
-# %% id="precision-check" tags=["hide-input"]
-# Check: what the formats hold
 prove("the weights are still float32", all(p.dtype == torch.float32 for p in new.parameters()))
 prove(
     "bfloat16 keeps 257 as 256, float16 as 257",
@@ -979,9 +959,9 @@ drawings.checkpoint_contents().show()
 # %% [markdown] id="resume-run-says"
 # ### 11.3 Pull the plug
 #
-# The test is strict. One run of 20 steps goes straight through. Another has its plug pulled in step 10, and all that is
-# left of it is the file of step 8. A third starts from that file. On one machine its weights must be the same **bit for
-# bit**, dropout and all.
+# One run of 20 steps goes straight through. Another has its plug pulled in step 10, and all that is left of it is the
+# file of step 8. A third starts from that file. On one machine its weights must be the same **bit for bit**, dropout
+# and all.
 
 
 # %% id="resume" tags=["hide-input"]
