@@ -362,7 +362,8 @@ said = {
 }
 score = {}
 for name, found in said.items():
-    score[name] = sum(a == b for a, b in zip(found, answers, strict=True)) / len(answers)
+    pairs = zip(found, answers, strict=True)
+    score[name] = sum(a == b for a, b in pairs) / len(answers)
     print(f"{name}: {score[name]:.1%} exact")
 
 # %% id="try-run" tags=["not-compared:free text of a model at its limits"]
@@ -1074,7 +1075,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 # %% [markdown] id="data-loader-says"
 # This is the whole way from the first chapter to here, in one file: it reads, attends, learns, translates and writes,
-# and you know each of its lines.
+# and you know every part of it.
 #
 # <details><summary>With the library: your own text, a translator of your own, and PyTorch's DataLoader</summary>
 #
@@ -1175,9 +1176,9 @@ prove(
 # %% [markdown] id="gallery"
 # ### 13.2 Eight curves
 #
-# Here are eight real trainings of small translators, each with five seeds. Their vocabulary has 59 tokens, so a model
-# that knows nothing has a loss of ln 59, about 4.1: the dotted line. Blue is the loss in training, dashed orange the
-# loss on held-out numbers. The dot at the start of each curve stands right after the **first update**.
+# Here are eight real trainings of small translators, each with five seeds. Their vocabulary has 59 tokens. The dotted
+# line is ln 59, the loss of a model that knows nothing. Blue is the loss in training, dashed orange the loss on
+# held-out numbers. The dot at the start of each curve stands right after the **first update**.
 #
 # One is done for you. **H** has no warm-up, at a rate that needs it. The pale grey curves show the same model with
 # warm-up. Of the seven other panels, nothing is wrong in one, and six have one fault each:
