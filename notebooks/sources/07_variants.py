@@ -93,11 +93,11 @@ drawings.three_families().show()
 # An **encoder** such as BERT lets every token read all others. A **decoder** such as GPT lets a token read itself and
 # what came before. An **encoder–decoder** such as T5 has one of each, and the decoder also reads the whole source.
 #
-# Which outputs move when we change one of seven tokens, the one at position 3? (Positions count from 0.) The
+# Which outputs move when we change one of seven tokens, the one at position 3, counted from 0? The
 # encoder–decoder has two inputs, so we change its source first, then its target.
 
 # %% id="who-depends-measured" tags=["hide-input"]
-# Measure: change token 3 and list the outputs that move; an encoder under a causal mask is a decoder
+# Measure: change token 3 and list the outputs that move
 V = 29
 sizes = {"d_model": 32, "n_heads": 4, "d_ff": 64, "vocab_size": V, "dropout": 0.0}
 torch.manual_seed(0)
@@ -147,10 +147,9 @@ prove("such a stack obeys the law of causality", not complaint(testing.assert_ca
 # | decoder | the next word, at every position | writing, chat, code | the right-hand side of its input |
 # | encoder–decoder | writing what was cut out of a text | translation, speech | half of its layers read only the source |
 #
-# Most models today are decoders: nearly every task can be phrased as text to continue. In the lab on
-# [families](labs/07_families.ipynb) five models compete.
+# Most models today are decoders: nearly every task can be phrased as text to continue.
 #
-# <details><summary>Evidence: a decoder also learned faster, five seeds, three rates, a control</summary>
+# <details><summary>Evidence: a decoder learns faster, five seeds, three rates, a control</summary>
 #
 # In a small experiment a decoder was ahead of a model that fills in hidden letters after 150 steps, with each of five
 # seeds. A decoder learns from every position, a masked model only from the hidden ones. Is that the whole reason? The
@@ -199,8 +198,7 @@ drawings.patches_in_a_row().show()
 # %% [markdown] id="vit-question"
 # What does a ViT *not* know? A convolution knows two things before it has seen an image: close pixels belong together,
 # and a cat is a cat wherever it sits. A ViT must learn from images which patches touch. The published ViT fell behind
-# convolutional networks when it was trained on a million images, and overtook them with three hundred million
-# (Dosovitskiy et al. 2020).
+# convolutional networks when it was trained on a million images, and overtook them with three hundred million.
 
 # %% [markdown] id="vit-says"
 # ## 2 The layer of today
@@ -215,8 +213,8 @@ drawings.patches_in_a_row().show()
 # layer undisturbed. The price: the stream grows, so that later layers change it less, and needs one more norm at its
 # end.
 #
-# Which half of LayerNorm does the work? It subtracts the mean and divides by the standard deviation. **RMSNorm** (Zhang
-# and Sennrich 2019) leaves out the mean and divides by the root of the mean square:
+# Which half of LayerNorm does the work? It subtracts the mean and divides by the standard deviation. **RMSNorm**
+# leaves out the mean and divides by the root of the mean square:
 #
 # $$\mathrm{RMSNorm}(x) = g \odot \frac{x}{\sqrt{\frac{1}{D}\sum_i x_i^2 + \epsilon}}$$
 #
@@ -263,7 +261,7 @@ drawings.gate_in_numbers().show()
 
 # %% [markdown] id="gate-says"
 # In a product, one number can switch the other on or off; in a sum it cannot. Why this helps so reliably is not known:
-# the paper that introduced it gives no reason (Shazeer 2020).
+# the paper that introduced it gives no reason.
 #
 # With three matrices instead of two, the inner width shrinks to keep the number of parameters: 2 · D · 4D = 3 · D · F
 # gives F = 8/3 · D.
@@ -360,14 +358,13 @@ drawings.cache_of_a_token().show()
 # **absorbed** into the query. The same works for the values: the short vectors are averaged first, and multiplied by U
 # once.
 #
-# What does it cost? More arithmetic: a head now compares vectors of 512 numbers, and 64 for the position, where an
-# ordinary one has 128. But while a text is being written, the chip waits for the cache: an A100 could do 200 products
-# for each number that it reads.
+# The price is more arithmetic: a head now compares vectors of 512 numbers, and 64 for the position, where an ordinary
+# one has 128. But while a text is being written, the chip mostly waits for the cache.
 #
 # <details><summary>Why the position needs 64 numbers of its own</summary>
 #
-# Rotary positions break the trick. They turn the key at position s by a rotation R(s), and in q · R(s) W c this turn stands
-# between the query and W. It is a different one for each key, so no single matrix can move to the query's side.
+# Rotary positions break the trick. They turn the key at position s by a rotation R(s), and in q · R(s) W c this turn
+# stands between the query and W. It is a different one for each key, so no single matrix can move to the query's side.
 #
 # DeepSeek keeps content and position apart. The keys W c are not turned. For the position, the cache holds one more key
 # of 64 numbers for each token, turned, and shared by all heads; each head has a second query of 64 numbers for it. The
@@ -417,8 +414,8 @@ prove("latent attention gives the same with keys made and with W absorbed", torc
 
 # %% [markdown] id="local-global"
 # Second-hand information is weaker, so models mix both kinds. Gemma 3 has five *local* layers with a window of 1,024
-# for each *global* layer that sees everything. Of a text of 131,072 tokens, six global layers would keep 6 · 131,072.
-# Five local layers and a global one keep 5 · 1,024 + 131,072, which is 17 %.
+# for each *global* layer that sees everything. Of a text of 131,072 tokens, the six keep 17 % of what six
+# global ones would.
 
 # %% id="local-global-drawn" tags=["hide-input"]
 # Drawing: five local layers for one global one, and what each keeps
@@ -437,12 +434,13 @@ drawings.levels_of_memory().show()
 # A GPU computes on data in small memories on the chip. They are tiny: 20 MB on an A100. Everything else lies in the
 # large memory beside the chip, which is thirteen times slower. Now count what plain attention moves, for one head of
 # width 128 and a text of 8,192 tokens. The table of scores has 8,192² = 67 million numbers, 134 MB in two bytes each.
-# So it is written to the large memory, read for the softmax, written again as weights, and read for the product with
-# the values: 537 MB in all. Queries, keys, values and outputs together are only 8 MB. Moving 537 MB takes an A100 0.36
-# ms, and the arithmetic 0.11 ms. Most of the time the chip waits, for a table that nobody wants to keep.
+# That is too much for the chip. So it is written to the large memory, read for the softmax, written again as weights,
+# and read for the product with the values: 537 MB in all. Queries, keys, values and outputs together are only 8 MB.
+# Moving 537 MB takes an A100 0.36 ms, and the arithmetic 0.11 ms. Most of the time the chip waits for a table that
+# nobody keeps.
 #
-# **FlashAttention** (Dao et al. 2022) never writes the table. It takes a block of queries and goes through keys and
-# values in tiles that fit into the small memory, where scores, softmax and the product with the values are all done.
+# **FlashAttention** never writes the table. It takes a block of queries and goes through keys and values in tiles that
+# fit into the small memory, where scores, softmax and the product with the values are all done.
 
 # %% id="tiles-drawn" tags=["hide-input"]
 # Drawing: a block of queries passes over tiles of keys
@@ -450,8 +448,8 @@ drawings.flash_tiles().show()
 
 # %% [markdown] id="running-softmax"
 # One thing seems to forbid it. A softmax divides by a sum over *all* keys, and for safety subtracts the largest score
-# of all. Neither is known while the tiles are coming in. The answer is to keep a running maximum $m$, a running sum $l$
-# and a running mixture $a$ of values, and to correct all three when a larger score turns up. **By hand**, one query
+# of all. Neither is known while the tiles are coming in. So we keep a running maximum $m$, a running sum $l$ and a
+# running mixture $a$ of values, and correct all three when a larger score turns up. **By hand**, one query
 # with the scores 1, 2 in the first tile and 4 in the second, and values 10, 20 and 40:
 #
 # | after | m | l | a |
@@ -524,7 +522,8 @@ prove("by hand: the delta rule reads 10 and 9.2", torch.allclose(read, torch.ten
 # $$S \leftarrow S + (v - S k) \, k^\top$$
 #
 # With the first pair stored, the state (5, 0) says 3 under the second key. We want 10, so 7 is missing, and 7 · (0.6,
-# 0.8) is added. Now the second key, whose length is one, reads exactly 10. The first reads 9.2: still wrong, but less so.
+# 0.8) is added. Now the second key, whose length is one, reads exactly 10. The first reads 9.2: still wrong, but less
+# so.
 #
 # So a fixed state loses *exact recall*: the phone number from page one. But its cost does not grow, so models mix
 # again. Qwen3-Next and Kimi Linear have three layers with a delta rule for each layer of full attention. Three
@@ -576,13 +575,14 @@ drawings.router_and_experts().show()
 # router sends it still more. In the end some experts are idle: memory that you paid for.
 #
 # **A balance loss** makes busy experts expensive. Let $f_i$ be the share of all choices that expert i got in this
-# batch, and $p_i$ its mean probability, by a softmax over the scores of all experts. With $M$ experts, a small multiple
-# of
+# batch, and $p_i$ its mean probability, by a softmax over the scores of all experts. With $M$ experts, the
+# loss is
 #
-# $$\mathcal{L}_{\text{balance}} = M \sum_i f_i \, p_i$$
+# $$\mathcal{L}_{\text{balance}} = M \sum_i f_i \, p_i,$$
 #
-# is added to the real loss. **By hand**, two experts. Evenly used: 2 · (0.5 · 0.5 + 0.5 · 0.5) = 1. All tokens to the
-# first, with probability 0.9: 2 · (1 · 0.9 + 0 · 0.1) = 1.8. The gradient lowers the probability of the busy expert.
+# and a small multiple of it is added to the real one. **By hand**, two experts. Evenly used: 2 · (0.5 · 0.5 + 0.5 ·
+# 0.5) = 1. All tokens to the first, with probability 0.9: 2 · (1 · 0.9 + 0 · 0.1) = 1.8. The gradient lowers the busy
+# expert's probability.
 #
 # **A bias** (DeepSeek-V3, 2024) leaves the loss alone. Each expert has a number that is added to its score *for the
 # choice only*, not in the weights. After each step it goes up a little if the expert had too few tokens, and down if it
@@ -640,6 +640,15 @@ ends = {way: [np.mean(curve[-20:]) for curve in found] for way, found in curves.
 remedied = max(ends["bias"] + ends["balance loss"])
 prove("both remedies make the busiest less busy, with each of five seeds", remedied < min(ends["nothing"]))
 
+# the record behind section 6.2
+found = claim("one_large_expert")
+shares = [found.range(arm, "largest load") for arm in ("two small experts of eight", "two small experts, not balanced")]
+prove("the balance loss makes the busiest expert less busy, with every seed", shares[0][1] < shares[1][0])
+low, high = (found.range(arm, "loss") for arm in ("dense", "two small experts of eight"))
+prove("dense and two small experts overlap", low[0] < high[1] and high[0] < low[1])
+low = found.range("two small experts, not balanced", "loss")
+prove("so do two small experts with and without the balance loss", low[0] < high[1] and high[0] < low[1])
+
 # %% [markdown] id="total-active"
 # ### 6.2 Total and active
 #
@@ -650,8 +659,8 @@ prove("both remedies make the busiest less busy, with each of five seeds", remed
 # %% exercise="moe_active_parameters"
 
 # %% [markdown] id="experts-cost"
-# Does storing more always pay? A small model may gain nothing: in our two-layer character models, one ordinary
-# feed-forward did as well as two small experts of eight, with as many active parameters.
+# A small model may gain nothing by it: in our two-layer character models, one ordinary feed-forward did as well as two
+# small experts of eight, with as many active parameters.
 #
 # <details><summary>Evidence: five seeds, three rates; and why one large expert of eight did worse</summary>
 #
@@ -662,17 +671,6 @@ prove("both remedies make the busiest less busy, with each of five seeds", remed
 # </details>
 #
 # **A good place to stop.** The last two sections change a model, and build one.
-
-# %% id="experts-recorded" tags=["hide-input"]
-# Record: dense, two of eight experts with and without balance, one large expert; five seeds, three rates
-found = claim("one_large_expert")
-fold(RATES, found)
-shares = [found.range(arm, "largest load") for arm in ("two small experts of eight", "two small experts, not balanced")]
-prove("the balance loss makes the busiest expert less busy, with every seed", shares[0][1] < shares[1][0])
-low, high = (found.range(arm, "loss") for arm in ("dense", "two small experts of eight"))
-prove("dense and two small experts overlap", low[0] < high[1] and high[0] < low[1])
-low = found.range("two small experts, not balanced", "loss")
-prove("so do two small experts with and without the balance loss", low[0] < high[1] and high[0] < low[1])
 
 # %% [markdown] id="lora-idea"
 # ## 7 LoRA: change a model by a thin slice
@@ -690,10 +688,9 @@ prove("so do two small experts with and without the balance loss", low[0] < high
 drawings.thin_update().show()
 
 # %% [markdown] id="lora-count"
-# This is **LoRA**, low-rank adaptation (Hu et al. 2021). The number $r$ is the *rank* of the update, which has r ·
-# (D_in + D_out) parameters: for a map of 4,096 by 4,096 and r = 16, 131,072 instead of 16.8 million. B starts at zero,
-# so that at first nothing changes. A starts at random, or no gradient would reach either of them. The factor α / r is
-# fixed.
+# This is **LoRA**, low-rank adaptation. The number $r$ is the *rank* of the update, which has r · (D_in + D_out)
+# parameters: for a map of 4,096 by 4,096 and r = 16, 131,072 instead of 16.8 million. B starts at zero, so that at
+# first nothing changes. A starts at random, or no gradient would reach either of them.
 
 # %% exercise="lora_linear"
 
@@ -827,7 +824,7 @@ full, thin = (np.array(found.values(f"{way}, much text", "held-out loss")) for w
 prove("on much text, all weights are ahead with each seed", (full < thin).all())
 
 # %% [markdown] id="lora-limits"
-# In this one model the best **rate** for LoRA is ten to thirty times that of training all weights. The **limit**: on a page
+# In this model the best **rate** for LoRA is ten to thirty times that of training all weights. The **limit**: on a page
 # of text it comes within 0.03 nats of training everything. On a hundred times more text it stays 0.1 nats behind.
 #
 # <details><summary>Evidence: which maps, how high a rate; and QLoRA</summary>
@@ -918,7 +915,7 @@ ex.predict("parameters_of_qwen3", "")
 # It takes any layers that are called as `layer(x, positions, mask, cache)`. Around them it has `model.embedding`, the
 # token table; `model.norm`, a LayerNorm; and `model.to_logits`, a linear map with a bias. So we give the GPT new
 # layers, with the switches of this chapter as arguments. They turn queries and keys by `rotate`, the `apply_rotary` of
-# [chapter 3](03_positional_encoding.ipynb) with the base as an argument. Read the layer against the drawing.
+# [chapter 3](03_positional_encoding.ipynb) with the base as an argument.
 
 
 # %% id="llama-parts" tags=["hide-input"]
@@ -976,7 +973,6 @@ def attend(layer, x, positions, mask, cache):
 with torch.device("meta"):  # shapes only, no memory
     qwen = build(config)
 print(f"{count(qwen):,} parameters")
-prove("your model has the parameters that we counted", count(qwen) == 596_049_920)
 
 # %% id="counts-published" tags=["hide-input"]
 # Table: published models as the course builds them, beside what their publishers state
@@ -985,6 +981,7 @@ for name in ("gpt2", "bert-base-uncased", "t5-base", "vit-base-patch16-224", "ll
     published = PUBLISHED[name]
     rows.append(f"{name:<22}{count(published.build()):>16,}   {published.stated:>20,.0f}, {published.source}")
 fold("Six published models: the parameters that we count, and those that their publishers state", "\n".join(rows))
+prove("your model has the parameters that we counted", count(qwen) == 596_049_920)
 prove("the course counts the same", count(PUBLISHED["qwen3-0.6b"].build()) == count(qwen))
 first_layers = {name: PUBLISHED[name].build().decoder.layers[0] for name in ("qwen3-0.6b", "llama-3-8b")}
 shares = [round(count(layer.feed_forward) / count(layer), 2) for layer in first_layers.values()]
@@ -1016,10 +1013,9 @@ NAMES = {
     "model.embed_tokens": "embedding", "model.layers": "layers", "model.norm": "norm",
     "self_attn.q_norm": "query_norm", "self_attn.k_norm": "key_norm",
     "self_attn.q_proj": "query", "self_attn.k_proj": "key",
-    "self_attn.v_proj": "value", "self_attn.o_proj": "output",
+    "self_attn.v_proj": "value", "self_attn.o_proj": "output", "lm_head": "to_logits",
     "mlp": "feed_forward", "gate_proj": "gate", "up_proj": "up", "down_proj": "down",
     "input_layernorm": "first_norm", "post_attention_layernorm": "second_norm",
-    "lm_head": "to_logits",
 }  # fmt: skip
 
 
