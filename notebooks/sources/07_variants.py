@@ -633,9 +633,6 @@ show(
     caption="Eight experts, top-1, learn eight kinds of token that have much in common. Dashed: an even share, 1/8. "
     f"Left alone, the layer ends with {min(idle)} to {max(idle)} experts that are idle: they get less than one token in 100.",
 )
-for way, found in runs.items():
-    shares = [np.mean(curve[-20:]) for curve, _ in found]
-    print(f"{way:<13} busiest {min(shares):.2f} to {max(shares):.2f}, idle experts {[idle for _, idle in found]}")
 ends = {way: [np.mean(curve[-20:]) for curve in found] for way, found in curves.items()}
 remedied = max(ends["bias"] + ends["balance loss"])
 prove("both remedies make the busiest less busy, with each of five seeds", remedied < min(ends["nothing"]))
@@ -659,8 +656,8 @@ prove("so do two small experts with and without the balance loss", low[0] < high
 # %% exercise="moe_active_parameters"
 
 # %% [markdown] id="experts-cost"
-# A small model may gain nothing by it: in our two-layer character models, one ordinary feed-forward did as well as two
-# small experts of eight, with as many active parameters.
+# A small model may gain nothing from storing more: in our two-layer character models, one ordinary feed-forward did as
+# well as two small experts of eight, with as many active parameters.
 #
 # <details><summary>Evidence: five seeds, three rates; and why one large expert of eight did worse</summary>
 #
