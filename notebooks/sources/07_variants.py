@@ -270,7 +270,7 @@ drawings.gate_in_numbers().show()
 
 
 # %% [markdown] id="gated-text"
-# A module with the three maps goes around your function, for sections 6 and 8.
+# A module with the three maps goes around your function.
 
 
 # %% id="gated"
@@ -1113,12 +1113,12 @@ for prompt in ("The value of ", "A function "):
 # - The layer: Xiong et al. 2020 (where the norm stands), arXiv:2002.04745; Zhang and Sennrich 2019 (RMSNorm),
 #   arXiv:1910.07467; Henry et al. 2020 (QK-norm), arXiv:2010.04245; Shazeer 2020 (gates), arXiv:2002.05202; Touvron et
 #   al. 2023 (Llama), arXiv:2302.13971; Dubey et al. 2024 (Llama 3), arXiv:2407.21783; Yang et al. 2025 (Qwen3),
-#   arXiv:2505.09388; OLMo 2, arXiv:2501.00656; Gemma 3, arXiv:2503.19786.
+#   arXiv:2505.09388; Gemma 3, arXiv:2503.19786.
 # - The cache: Ainslie et al. 2023 (grouped heads), arXiv:2305.13245; DeepSeek-V2 (latent attention), arXiv:2405.04434;
 #   Beltagy et al. 2020 (windows), arXiv:2004.05150.
 # - Flash: Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018 (softmax in one pass), arXiv:1805.02867.
-# - Linear: Katharopoulos et al. 2020, arXiv:2006.16236; Schlag et al. 2021 (the delta rule), arXiv:2102.11174; Yang et
-#   al. 2024 (gated), arXiv:2412.06464; Kimi Linear, arXiv:2510.26692.
+# - Linear: Katharopoulos et al. 2020, arXiv:2006.16236; Schlag et al. 2021 (the delta rule), arXiv:2102.11174; Kimi
+#   Linear, arXiv:2510.26692.
 # - Experts: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2021 (Switch), arXiv:2101.03961; Wang et al. 2024 (the
 #   bias), arXiv:2408.15664; DeepSeek-V3, arXiv:2412.19437.
 # - LoRA: Hu et al. 2021, arXiv:2106.09685; Dettmers et al. 2023 (QLoRA), arXiv:2305.14314; Schulman and Thinking
