@@ -152,9 +152,8 @@ prove("such a stack obeys the law of causality", not complaint(testing.assert_ca
 # <details><summary>Evidence: a decoder learns faster, five seeds, three rates, a control</summary>
 #
 # In a small experiment a decoder was ahead of a model that fills in hidden letters after 150 steps, with each of five
-# seeds. A decoder learns from every position, a masked model only from the hidden ones. Is that the whole reason? The
-# control is a decoder that is asked at 15 positions in 100, drawn at random, as the masked model is. That explains only
-# 20 to 28 % of the lead.
+# seeds. A decoder learns from every position, a masked model only from the hidden ones. The control is a decoder that
+# is asked at 15 positions in 100, drawn at random, as the masked model is. That explains only 20 to 28 % of the lead.
 #
 # </details>
 #
@@ -555,7 +554,7 @@ drawings.router_and_experts().show()
 # <details><summary>What is different with one expert for each token (top-1)</summary>
 #
 # With `top_k` = 1 the softmax over the one score would always be 1, and its gradient zero. So **top-1** layers weight
-# by the softmax over *all* scores. The figure of section 6.1 does so; your exercises have a `top_k` of 2 or more.
+# by the softmax over *all* scores. The figure of section 6.1 does so.
 #
 # </details>
 
@@ -659,11 +658,10 @@ prove("so do two small experts with and without the balance loss", low[0] < high
 # A small model may gain nothing from storing more: in our two-layer character models, one ordinary feed-forward did as
 # well as two small experts of eight, with as many active parameters.
 #
-# <details><summary>Evidence: five seeds, three rates; and why one large expert of eight did worse</summary>
+# <details><summary>Evidence: five seeds, three rates</summary>
 #
 # The dense feed-forward has an inner width of 256 and ends at 2.47 nats. Two of eight experts of width 128 end at 2.50,
-# and at 2.48 without the balance loss. The ranges of five seeds overlap. One of eight experts of width 256 ends at
-# 2.75: its weight is near 1/8 at first and makes its output small. With its output multiplied by 8 it is level.
+# and at 2.48 without the balance loss. The ranges of five seeds overlap.
 #
 # </details>
 #
@@ -827,9 +825,8 @@ prove("on much text, all weights are ahead with each seed", (full < thin).all())
 # <details><summary>Evidence: which maps, how high a rate; and QLoRA</summary>
 #
 # On little text the update in every map beats about as many parameters in the attention alone, with each of five
-# seeds; on much text that was not tried. For large models about ten times the rate of full training was found (*LoRA
-# Without Regret*, 2025). **QLoRA** also keeps the frozen weights in four bits, so that a large model can be tuned on
-# one card.
+# seeds. For large models about ten times the rate of full training was found (*LoRA Without Regret*, 2025). **QLoRA**
+# also keeps the frozen weights in four bits, so that a large model can be tuned on one card.
 #
 # </details>
 #
@@ -1064,8 +1061,8 @@ for prompt in ("The value of ", "A function "):
 #
 # <details><summary>1. Why is FlashAttention faster, though it computes the same numbers?</summary>
 #
-# Plain attention writes the n × n table to the large, slow memory and reads it back, several times. Flash does all of
-# it in the small, fast memory, tile by tile, with a running maximum, sum and mixture for each query (section 4).
+# Plain attention writes the n × n table to the large, slow memory and reads it back. Flash works in the small, fast
+# one, tile by tile, with a running maximum, sum and mixture for each query (section 4).
 #
 # </details>
 #
