@@ -164,33 +164,35 @@ def peak(device: str) -> float:
 @torch.no_grad()
 def generation(device: str, quick: bool) -> Rows:
     """Continue a prompt beside transformers and the engines that are installed for this device."""
-    for shape, batch in [("4x128", 1)] if quick else [("6x384", 1), ("gpt2", 1), ("gpt2", 16)]:
-        new, rounds = (4, 1) if quick else (128, 3)
-        models = make_models(shape, batch, device, rounded=False)
-        prompt = torch.randint(65, (batch, 16), device=device)
-        work = {name: way(model, prompt, new) for name, model in models.items()}
-        for name in [name for name in models if name.startswith(OURS)] if not quick else []:
-            if compile_step(models[name], rows=batch) is not None:
-                work[f"{name}, recorded step"] = way(models[name], prompt, new, compile=True)
-        with tempfile.TemporaryDirectory() as folder:
-            here = engines.there(device)
-            work |= engines.engine_ways(models[f"{OURS}, plain"], prompt, new, Path(folder), here, device)  # type: ignore[arg-type]
-            written = {name: fn().cpu() for name, fn in work.items()}
-            speeds = {name: batch * new / time for name, time in medians(interleave(work, rounds, device)).items()}
-        for name, speed in speeds.items():
-            row = {"model": shape, "batch": batch, "way": name, "tokens/s": round(speed)}
-            row |= {"times transformers": round(speed / speeds[THEIRS], 2)}
-            yield row | {"same tokens": f"{(written[name] == written[THEIRS])[:, 16:].float().mean():.0%}"}
+    shapes: dict[str, tuple[int, ...]] = {"4x128": (1,)} if quick else {"6x384": (1,), "gpt2": (1, 16)}
+    new, rounds = (4, 1) if quick else (128, 3)
+    for shape, batches in shapes.items():
+        models = make_models(shape, max(batches), device, rounded=False)
+        for batch in batches:
+            prompt = torch.randint(65, (batch, 16), device=device)
+            work = {name: way(model, prompt, new) for name, model in models.items()}
+            for name in [name for name in models if name.startswith(OURS)] if not quick else []:
+                if compile_step(models[name], rows=batch) is not None:
+                    work[f"{name}, recorded step"] = way(models[name], prompt, new, compile=True)
+            with tempfile.TemporaryDirectory() as folder:
+                plain, here = models[f"{OURS}, plain"], engines.there(device)
+                work |= engines.engine_ways(plain, prompt, new, Path(folder), here, device)  # type: ignore[arg-type]
+                written = {name: fn().cpu() for name, fn in work.items()}
+                speeds = {name: batch * new / time for name, time in medians(interleave(work, rounds, device)).items()}
+            for name, speed in speeds.items():
+                row = {"model": shape, "batch": batch, "way": name, "tokens/s": round(speed)}
+                row |= {"times transformers": round(speed / speeds[THEIRS], 2)}
+                yield row | {"same tokens": f"{(written[name] == written[THEIRS])[:, 16:].float().mean():.0%}"}
 
 
 # What is done, under which heading, and how many seconds it may take: 500 together, and ten for what lies between.
 PARTS: dict[str, tuple[Callable[[str, bool], Rows], str, int]] = {
     "tests": (on_the_device, "The tests, on the device", 100),
     "parity": (parity, "Parity: the largest difference of logits, as a share of the largest logit", 40),
-    "training": (training, "Training by `course train lm`, with its recipe for a GPU", 120),
+    "training": (training, "Training by `course train lm`, with its recipe for a GPU", 90),
     "compile": (compiling, "A training step of 6 layers of width 384, eager and compiled", 80),
     "124M": (utilisation, "A training step of the 124 M model: 16 texts of 1024 tokens, bfloat16", 90),
-    "generation": (generation, "Generation beside other engines", 70),
+    "generation": (generation, "Generation beside other engines", 100),
 }
 
 

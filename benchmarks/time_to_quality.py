@@ -154,8 +154,8 @@ class Runs(nn.Module):
 class Text:
     """Tiny Shakespeare in its two parts, as ids of a vocabulary of its 65 characters and no more."""
 
-    def __init__(self) -> None:
-        self.text = tiny_shakespeare()
+    def __init__(self, device: str = "cpu") -> None:
+        self.text, self.device = tiny_shakespeare(), device
         self.cut = int(0.9 * len(self.text))
         numbers = {character: number for number, character in enumerate(sorted(set(self.text)))}
         self.vocab_size = len(numbers)
@@ -166,9 +166,9 @@ class Text:
         """Loss in nats a character on the whole held-out part, given as the model's own ids if they are others."""
         ids = self.held_out if held_out is None else held_out
         n = (len(ids) - 1) // length
-        windows = ids[torch.arange(n)[:, None] * length + torch.arange(length + 1)]  # (n, length + 1)
+        windows = ids[torch.arange(n)[:, None] * length + torch.arange(length + 1)].to(self.device)  # (n, length + 1)
         loss = loss or tasks.LanguageModelling().loss
-        return evaluate(model, loss, [{"tokens": part} for part in windows.split(200)])
+        return evaluate(model.to(self.device), loss, [{"tokens": part} for part in windows.split(200)])
 
 
 def process_seconds(command: list[str], clock: str, folder: Path | None = None) -> float:
@@ -325,7 +325,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="our command alone, one seed, and write nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    text, between = Text(), RACES[options.device]
+    text, between = Text(options.device), RACES[options.device]
     if options.quick:
         print(commanded(text, between, 0), flush=True)
         return
