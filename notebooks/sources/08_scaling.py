@@ -653,7 +653,7 @@ prove("each sent 3/2 of its gradients, to rounding of the parts", max(abs(n - fo
 #
 # ## 6 Which size?
 #
-# You have a budget of operations, You can spend it on a large model that reads little, or on a small one that reads much. 6 ·
+# You have a budget of operations. You can spend it on a large model that reads little, or on a small one that reads much. 6 ·
 # N · D is the same. Which one ends up better?
 
 # %% id="budgets-drawn" tags=["hide-input"]
